@@ -196,7 +196,8 @@ def replacing_folder(path: str | Path) -> Iterator[Path]:
     path = check_output_folder(path)
     if path.is_symlink():
         raise HypvisionError(f"'{path}' is a link, which is never replaced. Give the name of a new folder.")
-    temporary, old = _temporary(path), _temporary(path)
+    temporary = _temporary(path)
+    old = _temporary(path)
     with _leaving_nothing(path, temporary, old):
         temporary.mkdir()
         yield temporary
@@ -215,7 +216,9 @@ def replacing_folder(path: str | Path) -> Iterator[Path]:
 def _exchange(first: Path, second: Path) -> bool:
     """Swap two files or folders in one step, so that a kill leaves both; False where the system cannot."""
     swap = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
-    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    # AT_FDCWD, RENAME_EXCHANGE
+    here = -100
+    exchange = 2
     return swap is not None and swap(here, os.fsencode(first), here, os.fsencode(second), exchange) == 0
 
 

@@ -111,7 +111,8 @@ def not_taken(folder: Path, videos: Collection[str] = (), below: bool = False) -
         folders[:] = sorted(name for name in folders if not is_hidden(name))
         deeper = Path(place) != folder
         for name in sorted(files):
-            path, reason = Path(place, name), why_no_image(name)
+            path = Path(place, name)
+            reason = why_no_image(name)
             if reason is not None and path.suffix.lower() in videos:
                 reason = None
             if is_hidden(name) or (deeper and not below and reason is not None):
@@ -314,7 +315,8 @@ class _Quiet:
     threads inside of it, one puts back what the other had set, and warnings stay ignored for good."""
 
     def __init__(self) -> None:
-        self._lock, self._inside = threading.Lock(), 0
+        self._lock = threading.Lock()
+        self._inside = 0
         self._saved = warnings.catch_warnings()
 
     def __enter__(self) -> None:

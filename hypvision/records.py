@@ -171,13 +171,16 @@ def read_table(
         raise HypvisionError(f"{why_no_file(path, 'table')} Correct the path.")
     try:
         reader = csv.DictReader(io.StringIO(read_text(path), newline=""), **dialect)
-        rows, head = [(reader.line_num, row) for row in reader], list(reader.fieldnames or ())
+        rows = [(reader.line_num, row) for row in reader]
+        head = list(reader.fieldnames or ())
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise HypvisionError(f"'{path}' cannot be read as CSV: {reason}. {advice}") from error
-    if twice := next((name for name in head if head.count(name) > 1), None):
+    twice = next((name for name in head if head.count(name) > 1), None)
+    if twice:
         raise HypvisionError(f"'{path}' has the column '{twice}' twice. Remove one.")
-    hints, found = typing.get_type_hints(kind), []
+    hints = typing.get_type_hints(kind)
+    found = []
     for number, row in rows:
         where = f"'{path}', line {number}"
         if None in row or None in row.values():
@@ -225,7 +228,8 @@ def _number(text: str) -> Any:
 
 def _conform(kind: Any, value: Any, place: tuple[str, ...], extra: bool = False) -> Any:
     """The value, of that type; ValueError if it is not, with the place of it in what was read."""
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    origin = typing.get_origin(kind)
+    args = typing.get_args(kind)
     if origin in (Union, types.UnionType):
         return _one_of_several(args, value, place)
     if origin is Annotated:
@@ -238,7 +242,8 @@ def _conform(kind: Any, value: Any, place: tuple[str, ...], extra: bool = False)
         least, inner = (1, kind[0]) if isinstance(kind, list) else (0, args[0])
         if not isinstance(value, (list, tuple)) or len(value) < least:
             raise _wrong(place, f"must be a list{' of at least one' if least else ''}, got {show(value)}")
-        before, last = place[:-1], "".join(place[-1:])
+        before = place[:-1]
+        last = "".join(place[-1:])
         items = [
             _conform(inner, item, (*before, f"{last} {n}".strip()), extra) for n, item in enumerate(value, start=1)
         ]
@@ -294,12 +299,14 @@ def _fields(kind: Any) -> dict[str, tuple[tuple[Any, ...], bool]]:
 
 
 def _object(kind: Any, value: Any, place: tuple[str, ...], extra: bool) -> Any:
-    known, where = _fields(kind), ", ".join(("", *place))
+    known = _fields(kind)
+    where = ", ".join(("", *place))
     for name in _mapping(value, place):
         if name not in known and not extra:
             hint = did_you_mean(str(name), known, 1, cutoff=0.6) or f" Known keys: {', '.join(known)}."
             raise ValueError(f"{where}: unknown key {show(name)}.{hint}")
-    if missing := [name for name, (_, needed) in known.items() if needed and value.get(name) is None]:
+    missing = [name for name, (_, needed) in known.items() if needed and value.get(name) is None]
+    if missing:
         raise ValueError(f"{where}: missing {', '.join(missing)}")
     found = {name: value[name] for name in known if value.get(name) is not None}
     for name in found:

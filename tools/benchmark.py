@@ -69,9 +69,12 @@ class Copied(io.StringIO):
 def run_all(args: Namespace) -> int:
     """Run the benchmarks of ``ALL``. One that fails leaves its error on the page, and the next one starts."""
     set_device(args.device, args.threads)
-    begin, page, failed = time.monotonic(), ["# Every step and every operation"], []
+    begin = time.monotonic()
+    page = ["# Every step and every operation"]
+    failed = []
     for name, options in ALL.items():
-        if (spent := time.monotonic() - begin) > 60 * args.minutes:
+        spent = time.monotonic() - begin
+        if spent > 60 * args.minutes:
             text = f"Not begun: {spent / 60:.1f} of {args.minutes:g} minutes were over."
         else:
             words = [name, *options, "--device", args.device]

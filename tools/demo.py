@@ -47,7 +47,8 @@ ROOT = Path("work_dirs/demo")
 DATA = ROOT / "data"
 FINISHED = ROOT / "finished.json"
 RUNNING: set[subprocess.Popen] = set()
-RIGHT, WRONG = (40, 150, 70), (210, 50, 40)
+RIGHT = (40, 150, 70)
+WRONG = (210, 50, 40)
 CELL = 288  # pixels, of an image on a sheet
 
 
@@ -118,7 +119,8 @@ def main() -> int:
         print(f"{part.name:18} {part.title:30} {metric:8.3f} {least:8.3f} {seconds:8.0f}")
     print(f"The floor is what a constant answer reaches. Total: {time.time() - begin:.0f} s.")
     print(f"Results and pictures: {report.resolve()}")
-    if low := [part.name for part, metric, least, _ in rows if not metric > least]:
+    low = [part.name for part, metric, least, _ in rows if not metric > least]
+    if low:
         print(f"Not above the floor: {', '.join(low)}", file=sys.stderr)
         return 1
     return 0
@@ -140,7 +142,8 @@ def run_all() -> list[tuple[Part, float, float]]:
     The classifier and then the detector are in the foreground. Beside them the tuning of CLIP and then the segmenter
     write to log files.
     """
-    parts, done = {part.name: part for part in PARTS}, {}
+    parts = {part.name: part for part in PARTS}
+    done = {}
     with ThreadPoolExecutor(1) as background:
         try:
             quiet = ("open_vocabulary", "emoji_segmentation")
@@ -168,7 +171,8 @@ def run(part: Part, quiet: bool = False) -> tuple[float, float]:
         quiet: write what the tools say to ``output.log`` in the part's folder.
     """
     begin = time.time()
-    config, folder = f"configs/demo/{part.name}.py", ROOT / part.name
+    config = f"configs/demo/{part.name}.py"
+    folder = ROOT / part.name
     log = folder / "output.log" if quiet else None
     folder.mkdir(parents=True, exist_ok=True)
     where = f" > {log}" if quiet else ""
@@ -225,7 +229,8 @@ def photos(shown: int = 12) -> Picture:
     files = [found[i] for i in np.linspace(0, len(found) - 1, shown).astype(int)]
     tiles = []
     for file, prediction in zip(files, hypvision.predict(files, *trained("photos"), expect=Classes)):
-        result, truth = prediction.result, file.parent.name
+        result = prediction.result
+        truth = file.parent.name
         answer = result.names[result.best]
         text = f"{answer} {result.scores[result.best]:.0%}" + (f" (is: {truth})" if answer != truth else "")
         tiles.append(add_legend(larger(open_image(file)), [(text, RIGHT if answer == truth else WRONG)], width=CELL))
@@ -269,10 +274,8 @@ def explain(photo: str, model: str, *options: str | Path) -> dict[str, Path]:
 def segmentations(shown: int = 4) -> Picture:
     """Scenes of emoji, where the emoji are, and what the segmenter finds."""
     files = images_in(DATA / "masks/val/images")[:shown]
-    images, maps = (
-        [open_image(file) for file in files],
-        [DATA / "masks/val/masks" / f"{file.stem}.png" for file in files],
-    )
+    images = [open_image(file) for file in files]
+    maps = [DATA / "masks/val/masks" / f"{file.stem}.png" for file in files]
     found = [
         prediction.result for prediction in hypvision.predict(files, *trained("emoji_segmentation"), expect=Labels)
     ]
@@ -292,7 +295,8 @@ def detections(shown: int = 4) -> Picture:
     truth = _ground_truth()
     chosen = truth.loadImgs(sorted(truth.imgs)[:shown])
     files = [DATA / "coco/val2017" / image["file_name"] for image in chosen]
-    images, factor = [larger(open_image(file)) for file in files], CELL // chosen[0]["width"]
+    images = [larger(open_image(file)) for file in files]
+    factor = CELL // chosen[0]["width"]
     names = [truth.cats[number]["name"] for number in sorted(truth.cats)]
     tiles = []
     for image, shown_image in zip(images, chosen):
@@ -314,7 +318,8 @@ def before_and_after(shown: int = 4) -> Picture:
     """HyperCLIP and the frozen CLIP that it started from, by the functions that users have."""
     config, weights = trained("open_vocabulary")
     settings = Config.fromfile(config)
-    names, novel = settings.words, settings.novel_words
+    names = settings.words
+    novel = settings.novel_words
     unseen = [names.index(name) for name in novel]
     files = images_in(DATA / "words/val/images")
     truth = [read_labels(path) for path in word_maps()]
@@ -347,7 +352,8 @@ def larger(image: Image.Image) -> Image.Image:
 def painted(image: Image.Image, labels: np.ndarray, classes: Sequence[str]) -> Image.Image:
     """The larger image with all classes but the first, the background, painted in, and below it the names of those that
     cover a fiftieth of it."""
-    factor, colours = CELL // image.width, label_colours(len(classes) - 1)
+    factor = CELL // image.width
+    colours = label_colours(len(classes) - 1)
     shown = paint(larger(image), labels.astype(int).repeat(factor, 0).repeat(factor, 1) - 1, colours, 0.6)
     found, counts = np.unique(labels, return_counts=True)
     large = [label for label, count in zip(found, counts) if label and count >= labels.size / 50]
@@ -413,7 +419,8 @@ def word_maps() -> list[Path]:
 
 def mean_iou(truth: Sequence[np.ndarray], answer: Sequence[np.ndarray], classes: Sequence[int]) -> float:
     """Mean over classes of intersection over union, of label maps (H, W)."""
-    pixels, found = np.stack(truth), np.stack(answer)
+    pixels = np.stack(truth)
+    found = np.stack(answer)
     ious = [((pixels == c) & (found == c)).sum() / ((pixels == c) | (found == c)).sum() for c in classes]
     return float(np.mean(ious))
 

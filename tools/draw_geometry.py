@@ -22,8 +22,11 @@ def angle_sum(corners: torch.Tensor) -> float:
     """Sum of the angles between the geodesics that join three points ``(3, 2)``."""
     total = 0.0
     for i in range(3):
-        x, y, z = corners[i], corners[(i + 1) % 3], corners[(i + 2) % 3]
-        u, v = poincare.logmap(x, y, 1.0), poincare.logmap(x, z, 1.0)
+        x = corners[i]
+        y = corners[(i + 1) % 3]
+        z = corners[(i + 2) % 3]
+        u = poincare.logmap(x, y, 1.0)
+        v = poincare.logmap(x, z, 1.0)
         total += math.acos(float(u @ v / (u.norm() * v.norm())))
     return total
 
@@ -37,9 +40,12 @@ def carried(corners: torch.Tensor, steps: int = 7) -> tuple[np.ndarray, np.ndarr
     """
     v = poincare.logmap(corners[0], corners[1], 1.0)
     v = 0.25 * v / poincare.norm(corners[0], v, 1.0)
-    first, places, vectors = v, [], []
+    first = v
+    places = []
+    vectors = []
     for i in range(3):
-        x, y = corners[i], corners[(i + 1) % 3]
+        x = corners[i]
+        y = corners[(i + 1) % 3]
         for t in torch.arange(steps, dtype=torch.float64) / steps:
             point = poincare.geodesic(t, x, y, 1.0)
             places.append(point)

@@ -17,7 +17,10 @@ from hypvision.files import replacing
 from hypvision.geometry import lorentz, poincare
 from hypvision.viz.disk import PoincareDisk
 
-BLUE, ORANGE, GREEN, GREY = "tab:blue", "tab:orange", "tab:green", "0.35"
+BLUE = "tab:blue"
+ORANGE = "tab:orange"
+GREEN = "tab:green"
+GREY = "0.35"
 
 
 def at(radius: float, degrees: float) -> np.ndarray:
@@ -29,12 +32,14 @@ def at(radius: float, degrees: float) -> np.ndarray:
 def cone(apex: np.ndarray, min_radius: float = 0.1, steps: int = 60) -> np.ndarray:
     """The outline ``(N, 2)`` in the disk of the entailment cone at a point: two geodesics and the boundary between."""
     x = lorentz.expmap0(poincare.logmap0(torch.from_numpy(apex), 1.0) * 2, 1.0)
-    half, outward = float(lorentz.half_aperture(x, 1.0, min_radius)), apex / np.linalg.norm(apex)
+    half = float(lorentz.half_aperture(x, 1.0, min_radius))
+    outward = apex / np.linalg.norm(apex)
     sides = []
     for angle in (-half, half):
         turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
         times = torch.linspace(0, 14, steps, dtype=torch.float64)[:, None]
-        start, way = torch.from_numpy(apex), torch.from_numpy(turn @ outward)
+        start = torch.from_numpy(apex)
+        way = torch.from_numpy(turn @ outward)
         sides.append(poincare.geodesic_unit(times, start, way, 1.0).numpy())
     first, last = (math.atan2(side[-1, 1], side[-1, 0]) for side in sides)
     arc = np.linspace(first, first + (last - first) % (2 * math.pi), steps)
@@ -51,13 +56,15 @@ def name(disk: PoincareDisk, point: np.ndarray, text: str, offset: tuple[float, 
 def draw_cones(figure) -> None:
     """MERU: a text entails what lies in its cone. HyCoCLIP: parts entail the whole."""
     disk = PoincareDisk(figure.subplots())
-    general, special = at(0.75, 75), at(1.6, 66)
+    general = at(0.75, 75)
+    special = at(1.6, 66)
     for apex, colour in ((general, BLUE), (special, ORANGE)):
         outline = cone(apex, 0.25)
         disk.axes.fill(*outline.T, color=colour, alpha=0.15, linewidth=0)
         disk.axes.plot(*outline.T, color=colour, linewidth=1.2)
         disk.points(apex[None], s=36, color=colour)
-    inside, outside = at(2.9, 66), at(2.9, 205)
+    inside = at(2.9, 66)
+    outside = at(2.9, 205)
     disk.points(np.stack([inside, outside]), s=40, color=GREEN, marker="s")
     disk.points(np.zeros((1, 2)), s=20, color=GREY)
     name(disk, np.zeros(2), "origin", (6, -12))
@@ -70,8 +77,11 @@ def draw_cones(figure) -> None:
 def draw_ancestors(figure) -> None:
     """HIER: a triplet and the proxies that are drawn as its lowest common ancestors."""
     disk = PoincareDisk(figure.subplots())
-    i, j, k = at(3.0, 62), at(3.1, 100), at(2.9, 205)
-    near, far = at(1.75, 80), at(0.7, 130)
+    i = at(3.0, 62)
+    j = at(3.1, 100)
+    k = at(2.9, 205)
+    near = at(1.75, 80)
+    far = at(0.7, 130)
     other = [at(1.6, 300), at(2.0, 250), at(1.9, 20), at(1.2, 350)]
     for start, end, colour in ((i, near, BLUE), (j, near, BLUE), (near, far, GREY), (k, far, ORANGE)):
         disk.geodesic(start, end, color=colour, linewidth=1.8)

@@ -119,14 +119,17 @@ def held_out(config: str) -> dict[str, Any]:
     }
 
 
-LITE, MAPPER = "himapper/efficientnet-lite0_10e_grocery.py", "himapper/himapper-efficientnet-lite0_10e_grocery.py"
-RETRIEVAL, CHARACTERS = "lhier/{}_efficientnet-lite0_20e_grocery.py", "lhier/{}_resnet10t_40e_omniglot.py"
+LITE = "himapper/efficientnet-lite0_10e_grocery.py"
+MAPPER = "himapper/himapper-efficientnet-lite0_10e_grocery.py"
+RETRIEVAL = "lhier/{}_efficientnet-lite0_20e_grocery.py"
+CHARACTERS = "lhier/{}_resnet10t_40e_omniglot.py"
 METHODS = {"Proxy-Anchor": "euclid", "HIER": "hier", "LHIER": "lhier"}
 SCENES = "hyperbolic-clip/{}_500i_scenes.py"
 CLIPS = {"CLIP": "clip-emoji", "MERU": "meru-emoji", "HyCoCLIP": "hycoclip-emoji"}
 MODULES = {"a third of the rate": 0.3, "the rate": 1.0, "three times the rate": 3.0}
 
-MASKS, BOXES = "hyperclip/emoji_hyperclip_600i.py", "hyperclip/emoji_hyperclip-det_600i.py"
+MASKS = "hyperclip/emoji_hyperclip_600i.py"
+BOXES = "hyperclip/emoji_hyperclip-det_600i.py"
 FACTOR = "optim_wrapper.paramwise_cfg.custom_keys.clip.lr_mult"
 FROZEN, FULL = ({"model.adapter": None, "model.tune": what} for what in ("frozen", "full"))
 ADAPTED = {
@@ -364,7 +367,8 @@ def numbers(metrics: dict[str, Any]) -> dict[str, float]:
 
 def measure_elsewhere(config: Any, folder: Path) -> dict[str, float]:
     """The last checkpoint on the other test data of the config."""
-    metrics, weights = {}, (folder / "last_checkpoint").read_text().strip()
+    metrics = {}
+    weights = (folder / "last_checkpoint").read_text().strip()
     for place, data in config.elsewhere.items():
         moved = {f"test_dataloader.dataset.{key}": value for key, value in data.items()}
         found = engine.test(config, weights, folder / place, cfg_options=moved)
@@ -443,9 +447,11 @@ def _cell(values: list[float]) -> str:
 
 def study(args: Namespace) -> None:
     """Whatever is missing, and the table after each run."""
-    options, out = parse_options(args.cfg_options), Path(args.out or f"work_dirs/{args.study}-study")
+    options = parse_options(args.cfg_options)
+    out = Path(args.out or f"work_dirs/{args.study}-study")
     path = Path(args.results or out / "results.json")
-    runs, choices = STUDIES[args.study], CHOICES[args.study]
+    runs = STUDIES[args.study]
+    choices = CHOICES[args.study]
 
     def results() -> dict[str, dict[str, Any]]:
         return read_json(path) if path.is_file() else {}

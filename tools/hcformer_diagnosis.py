@@ -81,7 +81,8 @@ def purity(labels: np.ndarray, classes: np.ndarray, ignore: int = 255) -> float:
     keep = classes != ignore
     if not keep.any():
         raise ValueError("All pixels have the ignored label, so there is no class to compare the clusters with.")
-    labels, classes = labels[keep].astype(np.int64), classes[keep].astype(np.int64)
+    labels = labels[keep].astype(np.int64)
+    classes = classes[keep].astype(np.int64)
     width = int(classes.max()) + 1
     votes = np.bincount(labels * width + classes, minlength=(int(labels.max()) + 1) * width)
     return float(votes.reshape(-1, width).max(1).sum() / votes.sum())
@@ -105,7 +106,8 @@ def cluster_purity(
     """Purity of the arg-max clusters of the patch level of a block (mean over heads), and that of as many cells of a
     grid, by the class of each pixel ``(H', W')`` of image ``index`` of the batch, to which maps are enlarged by
     repeating; pixels of the class ``ignore`` do not count."""
-    heads, prop = assignment.patch.shape[1], math.isqrt(assignment.patch.shape[2])
+    heads = assignment.patch.shape[1]
+    prop = math.isqrt(assignment.patch.shape[2])
     maps = (enlarge(cluster_map(assignment, head, index=index), classes.shape) for head in range(heads))
     found = [purity(labels, classes, ignore) for labels in maps]
     cells = enlarge(grid_labels(assignment.window_index, prop), classes.shape)
@@ -201,7 +203,8 @@ def merged(blocks: Iterable[torch.nn.Module], by: str, seen: list[float]) -> Ite
             seen.append(sum(len(row.unique()) for row in labels) / labels.numel())
 
         def before(mlp, args, place=place):
-            pixels, labels = args[0].flatten(1, 2), place["labels"]
+            pixels = args[0].flatten(1, 2)
+            labels = place["labels"]
             means = pixels.new_zeros(len(pixels), int(labels.max()) + 1, pixels.shape[2])
             return means.scatter_reduce(1, labels, pixels, "mean", include_self=False), *args[1:]
 
@@ -233,7 +236,8 @@ def merges(model, network, dataset) -> list[dict[str, float]]:
 
 def branches(network, inputs: torch.Tensor) -> list[dict[str, float]]:
     """For each block how much mixer and MLP add to the map."""
-    found, handles = [], []
+    found = []
+    handles = []
     for *_, block in blocks_of(network):
         row: dict[str, float] = {}
         found.append(row)
@@ -275,7 +279,8 @@ def diagnose(model, network, inputs: torch.Tensor, labels: torch.Tensor | None) 
     for (i, j, block), entry, extra, slope in zip(
         blocks_of(network), network.forward_assignments(inputs), added, slopes
     ):
-        mixer, window = block.mixer, entry.assignment.window
+        mixer = block.mixer
+        window = entry.assignment.window
         row = {"stage": i, "block": j, "M": mixer.prop**2}
         if mixer.prop > 1:
             row |= sharpness(entry.assignment.patch)._asdict()
@@ -384,7 +389,8 @@ def run(args: Namespace) -> None:
         batch = model.data_preprocessor(
             dict(inputs=[s["inputs"] for s in chosen], data_samples=[s["data_samples"] for s in chosen])
         )
-        inputs, labels = batch["inputs"], None
+        inputs = batch["inputs"]
+        labels = None
         result["purity"] = purities(model, network, dataset, args.images)
     else:
         chosen = [dataset[i] for i in spread(len(dataset), args.images)]

@@ -34,7 +34,8 @@ from hypvision.files import read_json, write_json, write_text
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 HCFORMER = "hcformer/hcformer-nano_diagnosis_cifar10.py"
-RESNET, VIT = "baselines/resnet10t_diagnosis_cifar10.py", "baselines/vit_diagnosis_cifar10.py"
+RESNET = "baselines/resnet10t_diagnosis_cifar10.py"
+VIT = "baselines/vit_diagnosis_cifar10.py"
 
 
 def network(**options) -> dict[str, Any]:
@@ -153,7 +154,8 @@ def run(name: str, seed: int, folder: Path, options: dict[str, Any], amp: bool) 
     changes = {**epochs(2), **changes, **options, "randomness.seed": seed}
     runner = train(load_config(CONFIGS / config, changes), folder, resume="auto", amp=amp)
     row: dict[str, Any] = {"top1": _top1(runner), "minutes": (time.process_time() - start) / 60}
-    model, clustering = runner.model.eval(), runner.model.backbone
+    model = runner.model.eval()
+    clustering = runner.model.backbone
     if hasattr(clustering, "forward_assignments"):
         dataset = runner.val_dataloader.dataset
         samples = [dataset[i] for i in spread(len(dataset), 256)]
@@ -219,7 +221,8 @@ def study(args: Namespace) -> None:
     if unknown:
         raise HypvisionError(f"--only {unknown[0]!r} is no variant; there are: {'; '.join(STUDY)}.")
     options = parse_options(args.cfg_options)
-    names, out = args.only or list(STUDY), Path(args.out)
+    names = args.only or list(STUDY)
+    out = Path(args.out)
     torch.set_num_threads(1)  # minutes are those of a core
     path = Path(args.results or out / "results.json")
     for seed in range(args.seeds):

@@ -162,7 +162,9 @@ def _pieces(tokenizer, text: str, count: int, length: int) -> Iterator[tuple[lis
         new = tokenizer.encode(part[0], add_special_tokens=False)
         if ids and len(ids) + len(new) > length:
             yield ids, ends
-            ids, ends, count = [], [], count - 1
+            ids = []
+            ends = []
+            count = count - 1
             if not count:
                 return
         ids += new[: length - len(ids)]
@@ -178,7 +180,8 @@ def rotary_decay(model, distances: int = 128) -> tuple[list[float], float]:
     """Mean logit of a random query and the key that equals it, by their distance; and how far logits of equal distances
     at different places differ."""
     attention = model.model.layers[0].attn
-    d, generator = attention.d, torch.Generator().manual_seed(0)
+    d = attention.d
+    generator = torch.Generator().manual_seed(0)
     x = torch.randn(256, d, generator=generator)
 
     def at(position: int) -> torch.Tensor:
@@ -195,7 +198,8 @@ def accuracy(model, tokenizer, path: Path, limit: int) -> tuple[float, float, in
     right = [0, 0]
     lines = path.read_text().splitlines()
     items = [json.loads(line) for line in lines[:: max(1, len(lines) // limit)]][:limit]
-    begin, longest = model.config.bos_token_id, model.config.max_seq_len
+    begin = model.config.bos_token_id
+    longest = model.config.max_seq_len
     for item in tqdm(items, leave=False):
         scores = []
         for choice in item["choices"]:

@@ -53,7 +53,8 @@ def run(args: Namespace) -> None:
     if args.weights is None and not args.start:
         raise HypvisionError("Give the WEIGHTS of a training, or --start for the model as the training begins it.")
     seen = image_input(config)
-    mean, std = torch.tensor(seen["mean"]), torch.tensor(seen["std"])
+    mean = torch.tensor(seen["mean"])
+    std = torch.tensor(seen["std"])
     scenes = ShapesScenes("test", length=args.scenes, size=args.size)
     pixels = torch.from_numpy(np.stack([np.asarray(scene.image) for scene in scenes])).float() / 255
     images = ((pixels - mean) / std).permute(0, 3, 1, 2)

@@ -13,7 +13,8 @@ from PIL import Image, ImageOps
 
 OUT = Path(__file__).parent / "demo_data"
 PHOTOS = {"train": 16, "test": 8}  # of each class
-SIDE, QUALITY = 128, 75
+SIDE = 128
+QUALITY = 75
 CLASSES = (  # noqa: SIM905
     "Aubergine Avocado Banana Brown-Cap-Mushroom Cabbage Carrots Cucumber Garlic Ginger Granny-Smith Kiwi Leek Lemon "
     "Orange Pineapple Pomegranate Red-Bell-Pepper Red-Delicious Vine-Tomato Watermelon"
@@ -67,7 +68,8 @@ def main() -> int:
     known = {row["name"]: row for row in json.loads((emoji / "emoji.json").read_text())}
     classnames = {row["subgroup"]: row["classname"] for row in json.loads((emoji / "splits/classes.json").read_text())}
     (OUT / "emoji/images/noto").mkdir(parents=True)
-    rows, classes = [], {}
+    rows = []
+    classes = {}
     for group, names in EMOJI.items():
         for name in names.split(", "):
             row = known[name]

@@ -71,7 +71,9 @@ def sites(node: ast.AST, lines: range, inside: bool = False) -> Iterator[tuple[a
     """The nodes below one whose change may be noticed, with the lines of which a test has to run one."""
     hints = (getattr(node, "annotation", None), getattr(node, "returns", None))
     for child in ast.iter_child_nodes(node):
-        near, function, body = lines, isinstance(child, ast.FunctionDef), getattr(child, "body", None)
+        near = lines
+        function = isinstance(child, ast.FunctionDef)
+        body = getattr(child, "body", None)
         unseen = isinstance(child, (ast.Raise, ast.JoinedStr)) or function and child.name in UNSEEN_FUNCTIONS
         if isinstance(child, ast.stmt):
             head = ast.unparse(child.test if isinstance(child, ast.If) else ast.Pass() if body else child)
@@ -88,10 +90,12 @@ def sites(node: ast.AST, lines: range, inside: bool = False) -> Iterator[tuple[a
 def mutants(package: Path) -> Iterator[tuple[str, tuple, str, range]]:
     """What is changed, how (see :func:`mutated`), and the file and lines that a test has to run."""
     for path in sorted(package.rglob("*.py")):
-        tree, file = ast.parse(path.read_text()), str(path.resolve())
+        tree = ast.parse(path.read_text())
+        file = str(path.resolve())
         for node, lines in sites(tree, range(10**9)):
             for field, value in changes(node):
-                old, kept = ast.unparse(getattr(node, "test", node)), getattr(node, field)
+                old = ast.unparse(getattr(node, "test", node))
+                kept = getattr(node, field)
                 setattr(node, field, value)
                 new = ast.unparse(getattr(node, "test", node))
                 setattr(node, field, kept)
@@ -119,11 +123,13 @@ def bodies(code: CodeType) -> Iterator[tuple[tuple[str, int], CodeType]]:
 
 def exchanges(file: str, code: CodeType) -> dict[FunctionType, CodeType]:
     """The functions of a file that is imported already which differ in a mutant, with their bodies there."""
-    new, found = dict(bodies(code)), {}
+    new = dict(bodies(code))
+    found = {}
     for function in gc.get_objects():
         if isinstance(function, FunctionType) and function.__code__.co_filename == file:
             old = function.__code__
-            if (body := new.get((old.co_name, old.co_firstlineno), old)) != old:
+            body = new.get((old.co_name, old.co_firstlineno), old)
+            if body != old:
                 found[function] = body
     return found
 
@@ -142,7 +148,8 @@ def limit(seconds: float) -> None:
 
 def forked(work: Callable[[], int], seconds: float) -> int:
     """The exit code of work in a process of its own that may compute for some seconds."""
-    if not (pid := os.fork()):
+    pid = os.fork()
+    if not pid:
         with contextlib.suppress(BaseException):
             limit(seconds)
             os._exit(work())
@@ -157,7 +164,9 @@ def run_tests(paths: list[str], plugin: object) -> int:
 
 def clean_run(package: Path, paths: list[str], report: Path) -> int:
     """Writes the seconds and the lines of each test, and the modules that the tests import from elsewhere."""
-    tests, folder, here = {}, str(package.resolve()), os.getcwd()
+    tests = {}
+    folder = str(package.resolve())
+    here = os.getcwd()
 
     @pytest.hookimpl(wrapper=True)
     def watch(item: pytest.Item) -> Iterator[None]:
@@ -186,7 +195,9 @@ class Trials:
     """Mutants of a package, the tests that run their lines, and the output file."""
 
     def __init__(self, sample: list[tuple], tests: dict, out: Path):
-        self.sample, self.tests, self.out = sample, tests, out
+        self.sample = sample
+        self.tests = tests
+        self.out = out
         self.tried = set(self.found())
 
     def found(self) -> dict[str, str]:
@@ -215,7 +226,8 @@ class Trials:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Iterator[None]:
         """Tests are collected: a fork of this process for each mutant within functions, which goes on as pytest."""
-        items, session.items = {item.nodeid: item for item in session.items}, []
+        items = {item.nodeid: item for item in session.items}
+        session.items = []
         for name, file, code, near in self.untried():
             if near and not (changed := exchanges(file, code)):
                 continue  # what runs on import
@@ -268,7 +280,8 @@ def main() -> None:
     sample = random.Random(args.seed).sample(pool, min(args.count, len(pool)))
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.json")
-        if code := forked(lambda: clean_run(args.package, args.tests, report), 3600):
+        code = forked(lambda: clean_run(args.package, args.tests, report), 3600)
+        if code:
             sys.exit(f"The tests of the code as it is end with {code}.")
         tests, foreign = json.loads(report.read_text())
     for name in foreign:  # once for all

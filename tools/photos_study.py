@@ -130,7 +130,8 @@ def camvid(root: Path) -> Data:
 def write_crops(root: Path, part: str, out: Path) -> None:
     """Up to 80 crops of each class, one a scene, from places where half of the middle is of this class."""
     rng = np.random.default_rng(0)
-    side, inner = 112, 56
+    side = 112
+    inner = 56
     for path in sorted((root / f"camvid/img/{part}").glob("*.jpg")):
         labels = np.asarray(Image.open(root / f"camvid/ann/{part}/{path.stem}.png"))
         image = Image.open(path)

@@ -66,7 +66,8 @@ class Emoji:
 
     def __init__(self, clip: CLIPBundle, root: str, split: str, style: str, styles: list[str]):
         chains = emoji_chains(root, split)
-        self.texts, self.images = [chain.texts for chain in chains], [chain.image for chain in chains]
+        self.texts = [chain.texts for chain in chains]
+        self.images = [chain.image for chain in chains]
         files = find_image_files(self.images, Path(root) / "images" / style)
         self.shown = embed_images(clip, list(files.values()))
         every = EmojiCaptions(root, split, styles)
@@ -111,7 +112,8 @@ class Emoji:
 
 def study(args: Namespace) -> None:
     """All trials and runs that are missing, then the tables."""
-    out, base = Path(args.out), create_clip("emoji-s16", args.clip)
+    out = Path(args.out)
+    base = create_clip("emoji-s16", args.clip)
     path = out / "results.json"
     results: dict[str, dict[str, float]] = json.loads(path.read_text()) if path.is_file() else {}
     styles = load_config(CONFIG.parent / "clip-emoji_1400i.py").styles
@@ -119,7 +121,8 @@ def study(args: Namespace) -> None:
 
     def run(name: str, split: str, loss: str = "", **changes) -> dict[str, float]:
         if name not in results:
-            clip, root = base, None
+            clip = base
+            root = None
             if loss:
                 folder = out / folder_of(name)
                 changes |= {"data_root": args.root, "model.clip.pretrained": args.clip, **LOSSES[loss]}
@@ -131,7 +134,9 @@ def study(args: Namespace) -> None:
             write_json(path, results)
         return results[name]
 
-    start, trials, runs = run("before val", "val"), [], [["before", [run("before test", "test")]]]
+    start = run("before val", "val")
+    trials = []
+    runs = [["before", [run("before test", "test")]]]
     chosen: dict[str, tuple[float, float]] = {}
     for loss in LOSSES:
         tried = {setting: run(f"trial {named(loss, setting)}", "val", loss, **options(setting)) for setting in SETTINGS}
@@ -174,7 +179,8 @@ def table(rows: list) -> str:
     for name, found in rows:
         cells = []
         for key in COLUMNS:
-            values, digits = [run[key] for run in found], 1 if key == "top1" else 3
+            values = [run[key] for run in found]
+            digits = 1 if key == "top1" else 3
             apart = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
             cells.append(f"{statistics.mean(values):.{digits}f}{apart}")
         lines.append(f"| {name} | {' | '.join(cells)} |")

@@ -76,7 +76,10 @@ def measure(network: Any, loader: Any, std: Iterable[float], folders: Iterable[s
         folders: images of other things.
         count: how many of each folder.
     """
-    std, right, total, known = list(std), {"clean": 0, "noise": 0, "blur": 0}, 0, []
+    std = list(std)
+    right = {"clean": 0, "noise": 0, "blur": 0}
+    total = 0
+    known = []
     for batch in loader:
         total += len(batch["label"])
         for kind, images in damaged(batch["inputs"], std).items():
@@ -109,7 +112,8 @@ def run(args: Namespace) -> None:
     from hypvision.tasks.publishing import image_input
 
     names = [named(Path(folder)) for folder in args.outliers]
-    if twice := [name for name in names if names.count(name) > 1]:
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
         raise HypvisionError(f"--outliers: several folders are called '{twice[0]}'. Give them names of their own.")
 
     config = load_config(args.config, parse_options(args.cfg_options))

@@ -45,7 +45,8 @@ def borders(labels: np.ndarray) -> np.ndarray:
 
 def boundary_recall(regions: np.ndarray, classes: np.ndarray, reach: int = REACH) -> float:
     """Share of the borders of classes within ``reach`` pixels of a border of regions; NaN of one class alone."""
-    truth, found = borders(classes), borders(regions)
+    truth = borders(classes)
+    found = borders(regions)
     if not truth.any():
         return float("nan")
     return float((distance_transform_edt(~found)[truth] <= reach).mean()) if found.any() else 0.0
@@ -111,7 +112,8 @@ def superpixels(network: Any, images: Path, masks: Path, count: int) -> list[dic
     for index in progress(spread(len(files), count), min(count, len(files)), "image"):
         image = open_image(files[index])
         classes = read_labels(masks / f"{Path(files[index]).stem}.png").astype(np.int64)
-        pixels, size = np.asarray(image), classes.shape
+        pixels = np.asarray(image)
+        size = classes.shape
         known = np.where(np.isin(classes, IGNORED), 255, classes)
         last = {entry.stage: entry.assignment for entry in network.forward_assignments(view(network, image))}
         for stage, assignment in last.items():
@@ -163,7 +165,8 @@ def run(args: Namespace) -> None:
         raise HypvisionError("Give --images and --masks, or --emoji and --photos, or all four.")
     if args.json:
         check_output(args.json)
-    network, result = clustering_network(args.weights), {}
+    network = clustering_network(args.weights)
+    result = {}
     if args.images and args.masks:
         result["superpixels"] = superpixels(network, args.images, args.masks, args.count)
     if args.emoji and args.photos:

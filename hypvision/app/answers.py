@@ -81,7 +81,8 @@ class Answers:
     """
 
     def __init__(self, gallery: str | Path | None = None, device: str = "cpu", max_pixels: int = MAX_PIXELS):
-        self.device, self.max_pixels = device, max_pixels
+        self.device = device
+        self.max_pixels = max_pixels
         self.gallery = None if gallery is None else Path(gallery).expanduser().resolve()
         if self.gallery is not None and not self.gallery.is_dir():
             raise HypvisionError(f"There is no folder '{gallery}'. Give a folder of images to search.")
@@ -120,7 +121,8 @@ class Answers:
         """The scores of the best classes in the file ``photo``, and what the model, a name of timm or of the zoo,
         paints: what it finds, clusters, or its tree of parts. A CLIP compares the photo with ``words``, with commas
         between."""
-        name, image = known_model(model), self._photo(photo)
+        name = known_model(model)
+        image = self._photo(photo)
         [found] = predict(image, self._predictor(name, tuple(_listed(words)) or None))
         scores: dict[str, float] = {}
         drawings: list[Captioned] = []
@@ -179,7 +181,8 @@ class Answers:
 
     def segment(self, photo: str | None, words: str, clip: str) -> Image.Image:
         """The photo with each pixel in the colour of the word that fits it best, above a legend."""
-        if not (names := _listed(words)):
+        names = _listed(words)
+        if not names:
             raise HypvisionError("No words are given. Name what to look for, separated by commas: car, road, sky")
         found = segment(self._photo(photo), names, self._segmenter(known_clip(clip)))
         return draw_segmentation(found.image, found.labels, found.classes)
@@ -189,7 +192,8 @@ class Answers:
         words = list(dict.fromkeys(line.strip() for line in texts.splitlines() if line.strip()))
         if len(words) < 2:
             raise HypvisionError("The walk chooses among texts. Give two or more, general and specific ones.")
-        name, image = known_clip(clip), self._photo(photo)
+        name = known_clip(clip)
+        image = self._photo(photo)
         [steps] = walk_images(self._clip(name), [image], words, walk=walk)
         return draw_walks(image, {name: [step[:3] for step in steps]})
 
@@ -197,10 +201,12 @@ class Answers:
         """A hierarchy in the Poincare disk, trained on the spot: of ``chains``, one a line, ``animal > mammal > dog``,
         or of the ``file`` of a closure, see :func:`~hypvision.data.closures.read_closure`."""
         if file:
-            closure, title = read_closure(file, True, MAX_BYTES, MAX_PAIRS), Path(file).stem.replace("_", " ") + ": "
+            closure = read_closure(file, True, MAX_BYTES, MAX_PAIRS)
+            title = Path(file).stem.replace("_", " ") + ": "
         else:
             lines = [[name.strip() for name in line.split(">") if name.strip()] for line in chains.splitlines()]
-            closure, title = closure_of(lines, MAX_PAIRS), ""
+            closure = closure_of(lines, MAX_PAIRS)
+            title = ""
         space = Lorentz(1.0)
         points = embed_closure(closure, space=space, steps=int(steps))
         ranks = closure_ranks(points, space, closure)
@@ -214,7 +220,8 @@ def _listed(words: str) -> list[str]:
 
 def known_model(name: str) -> str:
     """The name of a model of timm or of the zoo; addresses and paths of files are refused."""
-    name, records = (name or "").strip(), builtin_index().records
+    name = (name or "").strip()
+    records = builtin_index().records
     if name in records or timm.is_model(name):
         return name
     raise HypvisionError(

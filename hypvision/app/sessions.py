@@ -45,7 +45,9 @@ class Sessions:
     """ASGI middleware for the page, see above; the folder of uploads is that of ``GRADIO_TEMP_DIR`` at the start."""
 
     def __init__(self, app: Callable[..., Awaitable[None]]):
-        self._app, self._key, self._folder = app, secrets.token_bytes(32), str(uploads())
+        self._app = app
+        self._key = secrets.token_bytes(32)
+        self._folder = str(uploads())
         places = "|".join(re.escape(place) for place in (self._folder, quote(self._folder)))
         self._paths = re.compile(rf'(?:{places})(?:/(\w+)/([^"\\<>\r\n]+))?')  # Gradio's names have none of these
 
@@ -62,7 +64,8 @@ class Sessions:
         async def tell(message: Message) -> None:
             nonlocal started, is_file
             if message["type"] == "http.response.start":
-                started, is_file = True, is_file and message["status"] < 400
+                started = True
+                is_file = is_file and message["status"] < 400
                 headers = [pair for pair in message["headers"] if is_file or pair[0] != b"content-length"]
                 if not cookie:
                     headers.append((b"set-cookie", f"hypvision={session}; Path=/; HttpOnly; SameSite=Lax".encode()))
@@ -114,10 +117,12 @@ class Sessions:
         return scope, replay
 
     async def _body(self, session: str, receive: Receive) -> bytes:
-        body, more = b"", True
+        body = b""
+        more = True
         while more and len(body) <= LONGEST:
             message = await receive()
-            body, more = body + message.get("body", b""), message.get("more_body", False)
+            body = body + message.get("body", b"")
+            more = message.get("more_body", False)
         if more or len(body) > LONGEST:
             raise _RefusedError(413, f"A request has {LONGEST:,} bytes at most. Give less text.")
         try:

@@ -31,7 +31,8 @@ class Worker:
 
     def __init__(self, answers: Answers, seconds: float = SECONDS):
         self.gallery = answers.gallery
-        self._answers, self._seconds = answers, seconds
+        self._answers = answers
+        self._seconds = seconds
         self._lock = threading.Lock()
         self._start()
 

@@ -63,7 +63,8 @@ def deadline(size: int | None) -> float:
     ``HYPVISION_DEADLINE`` sets another number of seconds.
     """
     with suppress(ValueError):
-        if (given := float(os.environ.get("HYPVISION_DEADLINE", ""))) > 0:
+        given = float(os.environ.get("HYPVISION_DEADLINE", ""))
+        if given > 0:
             return given
     return max(600.0, (4 * 2**30 if size is None else size) / 50e3)
 
@@ -104,7 +105,8 @@ def file_sha256(path: str | Path) -> str:
 def verify_file(path: str | Path, sha256: str, size: int) -> None:
     """Check that a file is a safetensors file with the size and sha256 of its record."""
     try:
-        found, what = Path(path).stat().st_size, format_problem(path)
+        found = Path(path).stat().st_size
+        what = format_problem(path)
     except OSError as error:
         raise SourceError(f"cannot be read ({error.strerror or error})") from error
     if found != size:
@@ -137,7 +139,8 @@ def locked(path: Path, what: str) -> Iterator[None]:
         OSError: the lock file cannot be made.
     """
     # Every user of a shared cache must be able to open the lock file. It is empty and stays when its process ends.
-    lock, holder = FileLock(path, mode=0o666), path.with_name(f"{path.name}.json")
+    lock = FileLock(path, mode=0o666)
+    holder = path.with_name(f"{path.name}.json")
     try:
         try:
             lock.acquire(timeout=min(1.0, LOCK_WAIT))
@@ -267,7 +270,9 @@ def guarded(work: Callable[[], _Result], part: _Part | None = None) -> _Result:
         hooks = get_session().event_hooks[kind]
         if check not in hooks:  # it does nothing in other threads
             hooks.append(check)
-    _thread.guards, _thread.secure, _thread.part = True, False, part
+    _thread.guards = True
+    _thread.secure = False
+    _thread.part = part
     try:
         return work()
     finally:

@@ -121,7 +121,8 @@ def engine_names(model: nn.Module, checkpoint: Mapping[str, Any]) -> Mapping[str
     elif backbone is None or hasattr(backbone, "load_pretrained"):  # a TimmBackbone chooses by itself
         return checkpoint
     else:
-        expected, whole = model.state_dict().keys(), network_weights(checkpoint, part=None)
+        expected = model.state_dict().keys()
+        whole = network_weights(checkpoint, part=None)
         if expected <= whole.keys():
             return checkpoint
         weights = network_weights(checkpoint)
@@ -143,7 +144,8 @@ def translated(name: str, pairs: Iterable[tuple[str, str]]) -> str | None:
     a number, ``{m}`` is n + 1, and ``{rest}`` is any text."""
     for given, wanted in pairs:
         pattern = re.sub(r"\\{(\w+)\\}", r"(?P<\1>.+)", re.escape(given)).replace("<n>.+", r"<n>\d+")
-        if match := re.fullmatch(pattern.replace("<m>.+", r"<m>\d+"), name):
+        match = re.fullmatch(pattern.replace("<m>.+", r"<m>\d+"), name)
+        if match:
             found = match.groupdict()
             n = int(found.get("n", int(found.get("m", 1)) - 1))
             return wanted.format(**{**found, "n": n, "m": n + 1})
@@ -167,7 +169,8 @@ def check_kinds(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> 
     check.
     """
     same = {name: value for name, value in given.items() if name in expected and value.shape == expected[name].shape}
-    if wrong := compare({name: expected[name] for name in same}, same).mismatched:
+    wrong = compare({name: expected[name] for name in same}, same).mismatched
+    if wrong:
         raise HypvisionError(f"The checkpoint does not fit the model: {', '.join(list(wrong.values())[:3])}.")
     if not _judged.get():
         check_finite(same)
@@ -209,7 +212,8 @@ def check_compatible(
     own = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     # only the shapes count: the weights of a sharded model are not plain tensors
     shapes = {name: torch.empty((), dtype=value.dtype).expand(value.shape) for name, value in own.items()}
-    expected, given = stored_weights(shapes), stored_weights(state_dict)
+    expected = stored_weights(shapes)
+    given = stored_weights(state_dict)
     found = compare(expected, given)
     if (found.missing or found.mismatched or found.share < 0.8) if exact else found.share < 0.5:
         raise _misfit(

@@ -14,7 +14,8 @@ from hypvision.errors import HypvisionError
 
 def timm_cfg(record: Record) -> dict[str, Any]:
     """timm's pretrained cfg of a record, without the place of the weights."""
-    given, classes = record.input, tuple(record.classes)
+    given = record.input
+    classes = tuple(record.classes)
     return dict(
         tag=record.tag, num_classes=len(classes), label_names=classes, input_size=tuple(given.size),
         mean=tuple(given.mean), std=tuple(given.std), crop_pct=given.crop_pct, interpolation=given.interpolation,

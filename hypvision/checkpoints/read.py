@@ -115,12 +115,15 @@ class LogHistory:
 
     def __setstate__(self, state: Any) -> None:
         state = state if isinstance(state, dict) else {}
-        log, count = state.get("_log_history"), state.get("_count_history")
+        log = state.get("_log_history")
+        count = state.get("_count_history")
         length = state.get("max_length", self.max_length)
         arrays = isinstance(log, _Array) and isinstance(count, _Array) and log.ndim == 1 and log.shape == count.shape
         if not arrays or type(length) is not int or length < 1:
             raise UnpicklingError("unsupported GLOBAL mmengine.logging.history_buffer.HistoryBuffer with such a state")
-        self.log_history, self.count_history, self.max_length = np.array(log), np.array(count), length
+        self.log_history = np.array(log)
+        self.count_history = np.array(count)
+        self.max_length = length
 
 
 def _history_method(owner: Any, name: Any) -> str:
@@ -219,7 +222,8 @@ def read_file(path: str | Path, device: Any = "cpu", mapped: bool = False, singl
         hint = f" The folder has: {', '.join(near[-5:])}." if near else ""
         raise HypvisionError(f"{why_no_file(path, 'checkpoint')}{hint} Check the path.")
     try:
-        if (problem := format_problem(path)) is None:
+        problem = format_problem(path)
+        if problem is None:
             place = str(device) if isinstance(device, (str, torch.device)) else "cpu"
             return _check_names(load_unpacked(path, place), path)
         _check_kind(path, problem)
@@ -252,7 +256,8 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
 def check_bounds(path: Path) -> None:
     """Raise an error for a file that another library would read, if it is none that it should read."""
     try:
-        if (problem := format_problem(path)) is not None:
+        problem = format_problem(path)
+        if problem is not None:
             _check_kind(path, problem)
             _check_archive(path)
     except (ValueError, IndexError, zipfile.BadZipFile) as error:
@@ -335,7 +340,8 @@ def _check_content(content: Any, path: Path) -> None:
             continue
         seen.add(id(value))
         if isinstance(value, Tensor):
-            if (problem := tensor_problem(value)) is not None:
+            problem = tensor_problem(value)
+            if problem is not None:
                 raise HypvisionError(_refused(path, problem))
             storage = value.untyped_storage()
             if storage.data_ptr() not in storages:
@@ -462,7 +468,8 @@ def stored_weights(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
             raise HypvisionError(
                 f"The checkpoint has a weight named {name!r}: names must be strings. Save model.state_dict()."
             )
-        if (wrong := tensor_problem(value)) is not None:
+        wrong = tensor_problem(value)
+        if wrong is not None:
             raise HypvisionError(f"The weight '{name}' of the checkpoint is {wrong}. Save dense weights.")
         while name.startswith(("module.", "_orig_mod.")):
             name = name.removeprefix("module.").removeprefix("_orig_mod.")

@@ -41,7 +41,8 @@ def _day(value: Any) -> str:
 def _settings(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict) or not is_plain(value):
         raise ValueError("must be a mapping of numbers, texts, lists and mappings")
-    if (foreign := foreign_setting(value)) is not None:
+    foreign = foreign_setting(value)
+    if foreign is not None:
         raise ValueError(
             f"contain {foreign}, but may only say how the network is built; the place of its weights belongs in 'file'"
         )

@@ -53,7 +53,8 @@ _logger = logging.getLogger(__name__)
 
 def home() -> Path:
     """The folder of everything that hypvision keeps between runs."""
-    given, base = os.environ.get("HYPVISION_HOME"), os.environ.get("XDG_CACHE_HOME") or ""
+    given = os.environ.get("HYPVISION_HOME")
+    base = os.environ.get("XDG_CACHE_HOME") or ""
     try:
         if given:
             return Path(given).expanduser().absolute()
@@ -268,7 +269,8 @@ def _address_and_sum(text: str) -> tuple[str, str]:
     """An address and the first digits, or all, of the sha256 that its file must have."""
     url, fragment = urldefrag(text)
     parts = urlsplit(url)
-    if given := re.fullmatch(r"sha256=([0-9a-fA-F]{64})", fragment):
+    given = re.fullmatch(r"sha256=([0-9a-fA-F]{64})", fragment)
+    if given:
         return url, given[1].lower()
     # A hash of eight digits detects damage, but not forgery; https proves who sent the file.
     in_name = re.search(r"-([0-9a-f]{8,64})\.\w+$", parts.path)
@@ -285,7 +287,8 @@ def fetch_first(address: str) -> Path:
     """The file of an address without a published sum. The first download logs and stores its sum, and later downloads
     must have the same one.
     """
-    kept, path = _kept_sum(address), first_path(address)
+    kept = _kept_sum(address)
+    path = first_path(address)
     if kept.is_file():
         return _download_verified(*_address_and_sum(f"{address}#sha256={kept.read_text().strip()}"), path)
     digest = file_sha256(_download_verified(address, "", path))
@@ -317,7 +320,8 @@ def _key(address: str) -> str:
 
 def first_path(address: str) -> Path:
     """Where :func:`fetch_first` keeps the file of an address, in PyTorch's cache; it need not exist."""
-    plain, kept = _torch_path(address), _kept_sum(address)
+    plain = _torch_path(address)
+    kept = _kept_sum(address)
     own = plain.with_name(f"{_key(address)}-{plain.name}")
     # The files of two addresses may have one name, and without a sum nothing tells them apart.
     known = not own.exists() and plain.is_file() and kept.is_file()
@@ -373,7 +377,8 @@ def fetch_from_hub(repository: str, name: str) -> Path | None:
     from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
     from huggingface_hub.errors import EntryNotFoundError
 
-    if (kept := kept_from_hub(repository, name)) is not None or offline():
+    kept = kept_from_hub(repository, name)
+    if kept is not None or offline():
         return kept
     try:
         try:

@@ -37,7 +37,8 @@ from hypvision.files import parse_json, replacing
 _logger = logging.getLogger(__name__)
 
 STORAGES = ("float32", "float16", "bfloat16", "int8")
-_SCALE, _SHAPE = ".int8_scale", ".int8_shape"
+_SCALE = ".int8_scale"
+_SHAPE = ".int8_shape"
 _MOST_PER_BYTE = 8  # a Huffman code takes a bit or more for each number
 _SMALL = 1024  # smaller matrices stay float32: they take few bytes
 _LARGEST_HEADER = 64 * 2**20
@@ -92,7 +93,8 @@ def _inflated(name: str, stream: Tensor, shape: Any) -> Tensor:
     known = isinstance(shape, Tensor) and shape.dim() == 1 and shape.dtype in (torch.int32, torch.int64)
     sizes = shape.tolist() if known else []
     count = math.prod(sizes)
-    content, decoder = b"", zlib.decompressobj()
+    content = b""
+    decoder = zlib.decompressobj()
     if stream.dtype == torch.uint8 and min(sizes, default=0) > 0 and count <= _MOST_PER_BYTE * stream.numel():
         with suppress(zlib.error):  # it has a sum of the content
             content = decoder.decompress(stream.cpu().numpy().tobytes(), count + 1)
@@ -160,7 +162,8 @@ def load_unpacked(path: str | Path, device: str = "cpu") -> dict[str, Tensor]:
 def trim_tokens(weights: Mapping[str, Tensor], used: Tensor, prefix: str = "") -> dict[str, Tensor]:
     """A smaller state dict with only the rows ``used`` (int64) of a CLIP's token table, for a model trained on no
     others; ``prefix``: of the CLIP's names."""
-    found, name = dict(weights), prefix + _TOKENS
+    found = dict(weights)
+    name = prefix + _TOKENS
     table = found.pop(f"{name}weight")
     found[f"{name}rows"], found[f"{name}index"] = table[used].contiguous(), used
     found[f"{name}size"] = torch.tensor(len(table))
@@ -230,7 +233,8 @@ def foreign_setting(settings: Any) -> str | None:
         for key, value in settings.items():
             if value and (key.startswith(("pretrained", "checkpoint")) or key in ("cache_dir", "custom_load")):
                 return f"'{key}'"
-            if (found := foreign_setting(key) or foreign_setting(value)) is not None:
+            found = foreign_setting(key) or foreign_setting(value)
+            if found is not None:
                 return found
     elif isinstance(settings, (list, tuple)):
         return next((found for value in settings if (found := foreign_setting(value)) is not None), None)
@@ -262,7 +266,8 @@ def read_header(path: str | Path) -> dict[str, Any]:
         HypvisionError: not a safetensors file, or the model's config names files, addresses or code.
     """
     header = read_metadata(path, "hypvision")
-    if (foreign := foreign_setting(header.get("model"))) is not None:
+    foreign = foreign_setting(header.get("model"))
+    if foreign is not None:
         raise HypvisionError(
             f"'{path}' was refused: the config of the model in its header contains {foreign}, where only numbers and "
             "texts are allowed. Take the file from a source that you trust, or publish it again."

@@ -22,7 +22,8 @@ from torch import Tensor
 from hypvision.checkpoints.pickles import open_zip
 from hypvision.files import read_pieces
 
-_MARK, _HIDDEN = b"/constants.pkl", b"/constants.hid"
+_MARK = b"/constants.pkl"
+_HIDDEN = b"/constants.hid"
 _LONGEST_NAMES = 2**26  # total length of all names, which would be infinite if a module contained itself
 
 
@@ -92,7 +93,8 @@ def script_weights(module: Any) -> dict[str, Tensor]:
     tells them apart.
     """
     found: dict[str, Tensor] = {}
-    left, rest = _LONGEST_NAMES, [("", module)]
+    left = _LONGEST_NAMES
+    rest = [("", module)]
     while rest:
         prefix, part = rest.pop()
         for name, value in part.attributes.items():

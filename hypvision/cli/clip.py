@@ -113,12 +113,17 @@ def run_clip_chains(args: Namespace) -> None:
     if args.embeddings:
         because = "needs a CLIP, which --embeddings replaces. Leave out one of the two."
         refuse(args, ["tuned", "images", "candidates", "hyperlex", "tree", "device"], because)
-    args.template, args.traversal = template, args.traversal or "hierarcaps"
+    args.template = template
+    args.traversal = args.traversal or "hierarcaps"
     chains = read_chains(args.chains)
-    texts, images = [chain.texts for chain in chains], [chain.image for chain in chains]
-    out, found, in_tree = Path(args.out), {}, 0
+    texts = [chain.texts for chain in chains]
+    images = [chain.image for chain in chains]
+    out = Path(args.out)
+    found = {}
+    in_tree = 0
     failed: list[str] = []
-    asked, args.show = args.show, []
+    asked = args.show
+    args.show = []
     for path in asked:
         with leaving_out(path, failed):
             open_image(path)
@@ -160,7 +165,10 @@ def _measure(args: Namespace, texts, images, files, failed: list[str]) -> tuple[
     from hypvision.clip.radial.weights import merge_tower
 
     clip = clip_of(args)
-    found, walks, root, in_tree = {}, {}, None, 0
+    found = {}
+    walks = {}
+    root = None
+    in_tree = 0
     for name in ("before", "after") if args.tuned else ("model",):
         if name == "after":
             root = merge_tower(clip.model, args.tuned)
@@ -202,17 +210,20 @@ def _walks_of_embeddings(args: Namespace, measured, texts, images) -> list:
     every = list(dict.fromkeys(images))
     rows = {Path(str(image)).stem: row for row, image in enumerate(every)}
     for path in args.show:
-        if len(same := [str(image) for image in every if Path(str(image)).stem == Path(path).stem]) > 1:
+        same = [str(image) for image in every if Path(str(image)).stem == Path(path).stem]
+        if len(same) > 1:
             raise HypvisionError(
                 f"--show {path} may be {' or '.join(same[:2])} of '{args.chains}'. Rename one of them."
             )
-    if missing := [path for path in args.show if Path(path).stem not in rows]:
+    missing = [path for path in args.show if Path(path).stem not in rows]
+    if missing:
         raise HypvisionError(f"The image '{missing[0]}' has no chain in '{args.chains}'. Name another, or add one.")
     shown = measured.images[[rows[Path(path).stem] for path in args.show]]
     place: dict[str, int] = {}
     for place_of, text in enumerate(text for chain in texts for text in chain):
         place.setdefault(text, place_of)
-    candidates, words = measured.texts.flatten(0, 1)[list(place.values())], list(place)
+    candidates = measured.texts.flatten(0, 1)[list(place.values())]
+    words = list(place)
     return [traverse(image, candidates, words, measured.space, args.steps, args.traversal) for image in shown]
 
 

@@ -69,7 +69,8 @@ def run_data_make(args: Namespace) -> None:
     levels: tuple[str, ...] = LEVELS
     make: Callable[..., Path] = export
     if args.emoji is not None:
-        layouts, levels = EMOJI_LAYOUTS, EMOJI_LEVELS
+        layouts = EMOJI_LAYOUTS
+        levels = EMOJI_LEVELS
         make = partial(
             export_emoji, emoji=args.emoji, photos=args.photos, pale=args.pale, styles=args.styles,
             val_emoji=args.val_emoji,

@@ -91,7 +91,8 @@ def run_explain(args: Namespace) -> None:
             raise HypvisionError(f"--{name} takes three values, one a channel{', all > 0' if name == 'std' else ''}.")
     sources = find_sources(args.images, args.every)
     check_every(args.every, sources)
-    name, arguments = args.model, parse_arguments(args.model_args)
+    name = args.model
+    arguments = parse_arguments(args.model_args)
     seen: dict[str, Any] = {}
     if not timm.is_model(args.model) and is_config(args.model):
         if args.weights is None or arguments:
@@ -111,7 +112,8 @@ def run_explain(args: Namespace) -> None:
     with protecting(*sources.files):
         for frame in progress(sources.frames(failed), len(sources), "image"):
             with leaving_out(frame.file, failed):
-                image, name = frame.open(), frame.name if frame.number is None else f"{frame.name}_{frame.number:06d}"
+                image = frame.open()
+                name = frame.name if frame.number is None else f"{frame.name}_{frame.number:06d}"
                 drawings = explain(model, image, size, args.mean or None, args.std or None, **clusters)
                 for kind, drawing in drawings.items():
                     print(save_image(drawing, below(args.out, f"{name}_{kind}.png")))
@@ -134,7 +136,8 @@ def _of_config(config: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
         raise HypvisionError(f"The config '{config}' has no timm backbone (model.backbone.model_name) to look at.")
     seen = {}
     if loaded.get("default_scope") in ("mmseg", "mmdet") or loaded.get("test_dataloader") is not None:
-        if lost := unrecorded(loaded):
+        lost = unrecorded(loaded)
+        if lost:
             raise HypvisionError(
                 f"The transform of the test data of '{config}' has {lost}, but explain would show what the network "
                 "makes of images without it. Test without it, or give timm's name of the backbone as --model, with "
@@ -161,8 +164,10 @@ def _explain_clip(args: Namespace) -> None:
             "The way from an image to its end passes texts or images. Give --texts, such as a .txt file of captions, "
             "or --gallery, a folder of images."
         )
-    files, pictures = find_files(args.images), find_pictures(args.gallery)
-    clip, args.steps = clip_of(args, "cpu"), args.steps or 50
+    files = find_files(args.images)
+    pictures = find_pictures(args.gallery)
+    clip = clip_of(args, "cpu")
+    args.steps = args.steps or 50
     space = rooted(clip)
     failed: list[str] = []
     files, images = embed_readable(clip, files, failed)

@@ -87,18 +87,21 @@ def _run(args: Namespace) -> None:
     from hypvision.tasks.few_shot_recipes import check_options
     from hypvision.tasks.few_shot_tables import write_tables
 
-    out, settings = args.out or "work_dirs/fewshot", settings_of(args)
+    out = args.out or "work_dirs/fewshot"
+    settings = settings_of(args)
     specs = plan(args.what, args.method, args.datasets or None, args.seeds, args.shots or None, args.source)
     check_options(args.method, settings.host, settings.adapter)
     by_key = {spec.key: spec for spec in specs}
-    shots, names = args.pickles or "", sorted({spec.dataset for spec in specs})
+    shots = args.pickles or ""
+    names = sorted({spec.dataset for spec in specs})
     if os.path.isabs(shots) and "{dataset}" not in shots and len(names) > 1:
         raise HypvisionError(
             f"--pickles: '{shots}' is one folder, but there are {len(names)} data sets ({', '.join(names)}), each with "
             "shots of its own. Give split_fewshot, which is looked for in the folder of each, or a path with {dataset}."
         )
     with readable_errors():
-        if left := [spec for spec in specs if not is_finished(out, spec)]:
+        left = [spec for spec in specs if not is_finished(out, spec)]
+        if left:
             with warnings.catch_warnings(record=True) as told:
                 warnings.simplefilter("always")
                 check_methods(left, settings)

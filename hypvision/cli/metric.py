@@ -92,7 +92,8 @@ def run_metric_embed(args: Namespace) -> None:
     files: list[Path] = []
     failed: list[str] = []
     if sources is None:
-        vectors, about["texts"] = embedder.embed_texts(texts).float().cpu(), np.array(texts)
+        vectors = embedder.embed_texts(texts).float().cpu()
+        about["texts"] = np.array(texts)
     else:
         files = sources.files
         frames, vectors = embed_sources(embedder, sources, args.batch, device, failed)
@@ -127,7 +128,8 @@ def run_metric_search(args: Namespace) -> None:
     from hypvision.tasks.search import find_gallery, search
     from hypvision.viz.sheet import image_format, save_image, search_sheet
 
-    device, out = device_of(args), Path(args.save)
+    device = device_of(args)
+    out = Path(args.save)
     image_format(out)  # checks the suffix before the long computation
     texts = _texts_of(args)
     sources = None if texts else find_sources(args.images, args.every)
@@ -140,11 +142,13 @@ def run_metric_search(args: Namespace) -> None:
         asked = texts if sources is None else sources
         failed: list[str] = []
         found = search(embedder, asked, gallery, args.k, args.batch, device, failed=failed)
-        content, rows = [], []
+        content = []
+        rows = []
         for query, image, neighbours in found:
             if len(found) > 1:
                 print(_caption(query))
-            listed, tiles = [], []
+            listed = []
+            tiles = []
             for frame, distance, copy in neighbours:
                 print(f"{distance:.4f}  {_caption(frame)}")
                 listed.append({**_entry(frame), "distance": distance})

@@ -87,7 +87,8 @@ def run_predict(args: Namespace) -> None:
         from hypvision.engine.config import parse_options
 
         options = parse_options(args.cfg_options)
-    name, device = args.model, device_of(args)
+    name = args.model
+    device = device_of(args)
     if args.clip is not None:
         from hypvision.clip.names import clip_options
 
@@ -95,11 +96,14 @@ def run_predict(args: Namespace) -> None:
     request = Request(name, args.weights, arguments, classes, things, args.score, device, args.max_boxes, options)
     with _blaming(args.cfg_options):
         predictor = load_predictor(request)
-    known, doubted, model = predictor.known, [], str(args.clip or args.model)
+    known = predictor.known
+    doubted = []
+    model = str(args.clip or args.model)
     print(f"{model} {known}")
     boxless = args.max_boxes is not None
     info = dict(model=model, weights=args.weights, source=known.source, hypvision=__version__)
-    begin, count = time.perf_counter(), 0
+    begin = time.perf_counter()
+    count = 0
     failed: list[str] = []
     with (
         _blaming(args.cfg_options),

@@ -115,7 +115,8 @@ def _run_figure(args: Namespace, name: str, chosen: Any) -> None:
     from hypvision.scaling.sweep import Point, finished, open_results, read_rows, train, weights_of
 
     losses, fit = _losses(args) if name == "fig1" else ([], None)
-    device, settings = _device(args), chosen.settings
+    device = _device(args)
+    settings = chosen.settings
     gpu = device != "cpu"
     folder = open_results(args.out, settings)
     cells = groups(chosen.points, gpu)
@@ -196,7 +197,8 @@ def _run_heads(args: Namespace) -> None:
         **submit_options(args),
     )
     for key in wanted:
-        if row := outcome.results.get(key) or measured(key):
+        row = outcome.results.get(key) or measured(key)
+        if row:
             print(
                 f"{row['model']}, {row['tensor']}: {row['tokens']:.0f} tokens in {row['m']:.0f} dimensions, mean "
                 f"squared overlap {row['overlap_mean']:.3g} = {row['overlap_times_m']:.2f}/m, norms "

@@ -154,7 +154,8 @@ def _call(function: Callable[..., Any], *arguments: Any) -> _Answer:
     except HypvisionError as error:
         return _Answer(failure=" ".join(str(error).split()))
     except Exception as error:  # an unexpected error in one cell must not stop the others
-        if (told := explain_machine(error)) is not None:
+        told = explain_machine(error)
+        if told is not None:
             return _Answer(failure=told)
         return _Answer(failure=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
 
@@ -238,7 +239,8 @@ def _in_submitit(
     running: dict[str, Any] = {}
     try:
         while waiting or running:
-            batch, waiting = waiting[: together - len(running)], waiting[max(0, together - len(running)) :]
+            batch = waiting[: together - len(running)]
+            waiting = waiting[max(0, together - len(running)) :]
             if batch:
                 with executor.batch():
                     submitted = [executor.submit(_call, cell.function, *cell.arguments) for cell in batch]

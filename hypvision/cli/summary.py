@@ -34,7 +34,8 @@ examples:
 
 
 def add_summary_arguments(parser: Parser) -> None:
-    parser.formatter_class, parser.epilog = RawDescriptionHelpFormatter, _EXAMPLES
+    parser.formatter_class = RawDescriptionHelpFormatter
+    parser.epilog = _EXAMPLES
     text = "a model of timm or ours, trained weights of `hypvision zoo list`, or a config, by its file or name"
     parser.add("model MODEL|CONFIG", text, nargs="?")
     add_clip_argument(parser, "instead of MODEL: a tower of this CLIP")
@@ -59,7 +60,8 @@ def run_summary(args: Namespace) -> None:
     from hypvision.zoo.loading import parse_arguments
 
     _check(args)
-    device, arguments = device_of(args), parse_arguments(args.model_args)
+    device = device_of(args)
+    arguments = parse_arguments(args.model_args)
     with stages() as tell:
         tell(f"Building {args.model or args.clip}")
         if args.clip is not None:
@@ -106,7 +108,8 @@ def _text(name: str, found: Summary, shape: list[int], unit: str, where: str) ->
         f"{_count(whole.activations)} activations"
     ]
     if found.rate is not None:
-        slow, fast = found.batch / max(found.seconds), found.batch / min(found.seconds)
+        slow = found.batch / max(found.seconds)
+        fast = found.batch / min(found.seconds)
         calls = f"median of {len(found.seconds)} calls with {found.batch} {unit}{'s' * (found.batch > 1)}"
         lines.append(f"speed: {found.rate:.4g} {unit}s a second ({calls}, from {slow:.4g} to {fast:.4g}; {where})")
     if found.rows[1:]:

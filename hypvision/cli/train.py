@@ -132,7 +132,8 @@ def run_plot(args: Namespace) -> None:
     """``plot`` from parsed arguments; prints the names of the files written."""
     from hypvision.viz.curves import MOST, choose, draw_curves, read_runs, write_curves
 
-    figure, table = Path(args.save), Path(args.save).with_suffix(".csv")
+    figure = Path(args.save)
+    table = Path(args.save).with_suffix(".csv")
     if figure.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise HypvisionError(f"--save takes a file that ends in .png, .svg or .pdf, got '{args.save}'.")
     check_output(table)
@@ -141,6 +142,7 @@ def run_plot(args: Namespace) -> None:
     names = list(panels) if args.keys else list(panels)[:MOST]
     draw_curves({name: panels[name] for name in names}, figure)
     write_curves(curves, table)
-    if left := list(panels)[len(names) :]:
+    left = list(panels)[len(names) :]
+    if left:
         print(f"Not drawn, but in the table: {', '.join(left)}. Choose quantities with --keys.", file=sys.stderr)
     print(figure, table, sep="\n")

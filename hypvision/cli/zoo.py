@@ -75,7 +75,9 @@ def run_zoo_verify(args: Namespace) -> None:
     from hypvision.checkpoints.sources import find
     from hypvision.zoo.cache import check_files, records_here
 
-    wrong, missing, checked = [], [], 0
+    wrong = []
+    missing = []
+    checked = 0
     for name, index, record in [(name, *find(name)) for name in args.names] or records_here():
         results = check_files(index, record)
         if not results:
@@ -226,5 +228,6 @@ def run_zoo_convert(args: Namespace) -> None:
     print(f"{written.model}: wrote {written.path}")
     if not args.to_official:
         print(f"Use: {written.usage()}")
-    if note := written.note(args.to_official):
+    note = written.note(args.to_official)
+    if note:
         print(f"Note: {note}")

@@ -109,7 +109,8 @@ def warn_of_equal_texts(names: Sequence[str], tokens: Tensor) -> None:
     """Warn of classes with equal tokens (C, L): equal names, or names that differ only after the last token."""
     first: dict[tuple[int, ...], int] = {}
     same = [(first.setdefault(tuple(row), k), k) for k, row in enumerate(tokens.tolist())]
-    if same := [pair for pair in same if pair[0] != pair[1]]:
+    same = [pair for pair in same if pair[0] != pair[1]]
+    if same:
         a, b = same[0]
         warnings.warn(
             f"The classes {a} ('{names[a]:.60}') and {b} ('{names[b]:.60}') have the same text of {tokens.shape[1]} "
@@ -132,7 +133,8 @@ def load_classes(source: str | Path | Sequence[str]) -> tuple[str, ...]:
             return tuple(require("open_clip", "clip").IMAGENET_CLASSNAMES)
         if str(source) in CLASS_LISTS:
             return tuple((row if isinstance(row, str) else row[1]).strip() for row in _data()[str(source)])
-        where, pairs = f"The class list '{source}'", _read(Path(source).expanduser())
+        where = f"The class list '{source}'"
+        pairs = _read(Path(source).expanduser())
     elif isinstance(source, Iterable):
         pairs = list(enumerate(source))
     else:
@@ -164,7 +166,8 @@ def _read(path: Path) -> list[tuple[Any, Any]]:
         raise HypvisionError(f"The class list '{path}' holds a {type(found).__name__}. Write a list of names.")
     by_number = all(isinstance(value, str) for value in found.values())
     pairs = [(key, value) if by_number else (value, key) for key, value in found.items()]
-    if wrong := [(label, name) for label, name in pairs if whole_label(label) is None]:
+    wrong = [(label, name) for label, name in pairs if whole_label(label) is None]
+    if wrong:
         raise HypvisionError(
             f"The class list '{path}' is a dict with an entry that has no number: {wrong[0][0]!r:.60} stands beside "
             f"'{wrong[0][1]}'. Write a list of names, or a dict from names to whole numbers."

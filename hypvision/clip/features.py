@@ -107,7 +107,8 @@ class FrozenFeatures:
 
     def __init__(self, names: Sequence[str], embeddings: Tensor, path: Path | None = None):
         self.number = {name: row for row, name in enumerate(names)}
-        self.embeddings, self.path = embeddings, path
+        self.embeddings = embeddings
+        self.path = path
 
     def __getitem__(self, names: Sequence[str]) -> Tensor:
         """Unit embeddings ``(len(names), d)`` in float32 of those that were embedded before."""

@@ -51,7 +51,8 @@ def _convert(weights: Mapping[str, Tensor], backwards: bool) -> dict[str, Tensor
     pairs = [(new, old) for old, new in _NAMES] if backwards else _NAMES
     found: dict[str, Tensor] = {}
     for name, value in weights.items():
-        if (new := translated(name, pairs)) is None:
+        new = translated(name, pairs)
+        if new is None:
             side = "open_clip's CLIP" if backwards else "Hugging Face's CLIPModel"
             raise HypvisionError(f"'{name}' is not a weight of {side}, so the checkpoint cannot be converted.")
         found[new] = value.T.contiguous() if any(name in pair for pair in _TRANSPOSED) else value
@@ -63,7 +64,8 @@ def from_hugging_face(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     packed: dict[str, dict[str, Tensor]] = {}
     rest = {}
     for name, value in weights.items():
-        if match := _PACKED.fullmatch(name):
+        match = _PACKED.fullmatch(name)
+        if match:
             packed.setdefault(f"{match[1]}attn.in_proj_{match[3]}", {})[match[2]] = value
         elif not name.endswith("embeddings.position_ids"):
             rest[name] = value
@@ -74,7 +76,8 @@ def from_hugging_face(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
             )
     found = _convert(rest, backwards=False)
     for name, parts in packed.items():
-        if lacking := sorted(set("qkv") - set(parts)):
+        lacking = sorted(set("qkv") - set(parts))
+        if lacking:
             raise HypvisionError(f"'{name.partition('attn.')[0]}' lacks {lacking[0]}_proj: a damaged checkpoint.")
         for old, new in _TOWERS:
             if name.startswith(old):
@@ -84,7 +87,8 @@ def from_hugging_face(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def to_hugging_face(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The inverse of :func:`from_hugging_face`, for open_clip's ``CLIP`` with two plain transformers."""
-    rest, found = {}, {}
+    rest = {}
+    found = {}
     for name, value in weights.items():
         kind = name.rpartition("attn.in_proj_")[2]
         if kind in ("weight", "bias"):

@@ -61,7 +61,8 @@ class HyperbolicCLIP(CLIP):
             self.register_buffer(name, torch.tensor(values).reshape(3, 1, 1))
         # for traversals; checkpoints of baselines may hold a root too
         self.register_buffer("root", None, persistent=False)
-        if (trunk := getattr(self.visual, "trunk", None)) is not None:
+        trunk = getattr(self.visual, "trunk", None)
+        if trunk is not None:
             self._as_moco_v3(trunk, vision_heads, vision_cfg["image_size"])
         if geometry == "lorentz":
             self.curv = nn.Parameter(torch.zeros(()))
@@ -137,7 +138,8 @@ class HyperbolicCLIP(CLIP):
 
     def get_logits(self, image: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
         """Logits of the contrastive loss (B, T), and transposed."""
-        images, texts = self.encode_image(image, normalize=True), self.encode_text(text, normalize=True)
+        images = self.encode_image(image, normalize=True)
+        texts = self.encode_text(text, normalize=True)
         logits = self.space.logits(images, texts, self.logit_scale.exp())
         return logits, logits.T
 

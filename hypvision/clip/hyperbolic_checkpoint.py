@@ -147,7 +147,8 @@ def check_scalars(weights: Mapping[str, Tensor], geometry: str, source: Any = No
 def read_official(path: Path) -> dict[str, Any]:
     """The content of an official file, with its root of traversals among the weights, as in our files."""
     content = read_file(path)
-    model, root = content.get("model"), content.get("root")
+    model = content.get("model")
+    root = content.get("root")
     return {**content, "model": {**model, "root": root}} if isinstance(model, Mapping) and root is not None else content
 
 
@@ -159,7 +160,8 @@ def as_official(weights: Mapping[str, Tensor], epoch: int) -> dict[str, Any]:
 
 def root_of(content: Mapping[str, Any], width: int, source: Any) -> Tensor | None:
     """The root of traversals in the file of a CLIP baseline, ``(width,)`` of unit length; None if it has none."""
-    if (root := content.get("root")) is None:
+    root = content.get("root")
+    if root is None:
         return None
     length = float(torch.linalg.vector_norm(root.float())) if isinstance(root, Tensor) else 0.0
     if length == 0 or not math.isfinite(length) or root.shape != (width,):
@@ -173,7 +175,8 @@ def root_of(content: Mapping[str, Any], width: int, source: Any) -> Tensor | Non
 def variant(weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
     """The CLIP model of a state dict by our names. The weights of HyCoCLIP and MERU cannot be told apart: the two
     differ only in their training."""
-    width, family = len(weights["visual.trunk.norm.weight"]), "meru" if "curv" in weights else "clip"
+    width = len(weights["visual.trunk.norm.weight"])
+    family = "meru" if "curv" in weights else "clip"
     sizes = {384: "s", 768: "b", 1024: "l"}
     if width not in sizes:
         raise HypvisionError(f"The ViT has the width {width}; those of MERU and HyCoCLIP have {list(sizes)}.")

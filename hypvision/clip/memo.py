@@ -39,7 +39,8 @@ class Memo:
             # Do not return an inference tensor: the value may be used in a computation with gradients later.
             with torch.inference_mode(False), torch.no_grad():
                 self._value = make()
-            self._state, self._tensors = state, list(tensors)
+            self._state = state
+            self._tensors = list(tensors)
         return self._value
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Memo:

@@ -176,7 +176,8 @@ def create_clip(
     tag = str(pretrained) if pretrained in tags else None
     path: Path | None
     if tag is not None and name in ARCHITECTURES:
-        path, tag = fetch_published(PUBLISHED[name][tag], f"{name}:{tag}", load_weights), None
+        path = fetch_published(PUBLISHED[name][tag], f"{name}:{tag}", load_weights)
+        tag = None
     else:
         path = None if tag or pretrained is None else weights_file(name, pretrained, load_weights, tags)
     options = _with_needs(name, tag, path, options)
@@ -290,7 +291,8 @@ def _check_options(name: str, config: Mapping[str, Any], options: Mapping[str, A
     if name not in ARCHITECTURES:
         known |= {*_arguments(require("open_clip", "clip").create_model), "pretrained_hf"}
     known -= set() if towers else {*_OF_TOWERS}
-    if wrong := [option for option in options if option not in known]:
+    wrong = [option for option in options if option not in known]
+    if wrong:
         raise HypvisionError(
             f"The CLIP model '{name}' takes no option '{wrong[0]}'.{did_you_mean(wrong[0], known, cutoff=0.8)} "
             f"It takes: {', '.join(sorted(known))}."
@@ -346,7 +348,8 @@ def _with_needs(name: str, tag: str | None, path: Path | None, options: Mapping[
 def _explained(name: str) -> Iterator[None]:
     """Turn open_clip's errors about a model or its tokenizer into one sentence, and mute what it tells the root logger
     about weights that are not loaded."""
-    root, level = logging.getLogger(), logging.getLogger().level
+    root = logging.getLogger()
+    level = logging.getLogger().level
     # transformers would ask whether to run the code of a tokenizer; without time for an answer it refuses
     waits = "transformers.dynamic_module_utils.TIME_OUT_REMOTE_CODE"
     with offering(), patch(waits, 0) if find_spec("transformers") else nullcontext():
@@ -375,7 +378,8 @@ def _tokenizer(name: str, folder: Path | None, config: Mapping[str, Any]) -> Cal
         return open_clip.get_tokenizer(where, context_length=_text_length(config))
     text = config["text_cfg"]
     options = dict(context_length=_text_length(config), **text.get("tokenizer_kwargs", {}))
-    if source := text.get("hf_tokenizer_name"):
+    source = text.get("hf_tokenizer_name")
+    if source:
         return open_clip.tokenizer.HFTokenizer(source, tokenizer_mode=text.get("tokenizer_mode"), **options)
     return open_clip.SimpleTokenizer(**options)
 

@@ -46,7 +46,8 @@ def clip_options(text: str) -> dict[str, Any]:
                 "hypvision zoo list --task zero-shot lists those."
             )
         return dict(name=record.model, pretrained=text if ":" in text else f"zoo:{text}")
-    if (path := Path(text).expanduser()).suffix and path.is_file():
+    path = Path(text).expanduser()
+    if path.suffix and path.is_file():
         return dict(name=_network_of(path), pretrained=str(path))
     name, weights = parse_name(text)
     if weights == "none":
@@ -108,12 +109,17 @@ def _sizes(weights: Mapping[str, Tensor]) -> list[Any] | None:
 
 def _expected(config: Mapping[str, Any]) -> list[Any] | None:
     """:func:`_sizes` of a model's config."""
-    vision, text = config["vision_cfg"], config["text_cfg"]
-    size, patch, layers = vision.get("image_size", 224), vision.get("patch_size", 16), vision.get("layers", 12)
+    vision = config["vision_cfg"]
+    text = config["text_cfg"]
+    size = vision.get("image_size", 224)
+    patch = vision.get("patch_size", 16)
+    layers = vision.get("layers", 12)
     whole = all(isinstance(number, int) for number in (size, patch, layers)) and layers and "layers" in text
     if not whole or config.get("custom_text") or "timm_model_name" in vision or "hf_model_name" in text:
         return None
-    width, words, length = text.get("width", 512), text.get("vocab_size", 49408), text.get("context_length", 77)
+    width = text.get("width", 512)
+    words = text.get("vocab_size", 49408)
+    length = text.get("context_length", 77)
     own = vision.get("width", 768)
     tables = (own, 3, patch, patch), ((size // patch) ** 2 + 1, own), (words, width), (length, width)
     return [*tables, (width, config["embed_dim"]), layers, text["layers"]]

@@ -59,7 +59,8 @@ def set_tuning(model: nn.Module, mode: str) -> None:
             ours = images == (mode == "image") or name == "curv"  # the curvature is of both
             parameter.requires_grad_(ours and not name.startswith("logit_"))
     for parameter in model.parameters():
-        if (hook := parameter.__dict__.pop("frozen_keys", None)) is not None:
+        hook = parameter.__dict__.pop("frozen_keys", None)
+        if hook is not None:
             hook.remove()  # the hook of an earlier call with mode="attention"
     if mode == "bias":
         for name, parameter in model.named_parameters():
@@ -145,8 +146,10 @@ class OpenVocabularyCLIP(nn.Module):
         if clip is None or isinstance(clip, dict):
             clip = create_clip(**(clip or {}))
         if isinstance(clip, CLIPBundle):
-            self.clip, tokenizer = clip.model, tokenizer or clip.tokenizer
-            mean, std = mean or clip.mean, std or clip.std
+            self.clip = clip.model
+            tokenizer = tokenizer or clip.tokenizer
+            mean = mean or clip.mean
+            std = std or clip.std
         else:
             self.clip = clip
             if tokenizer is None or mean is None or std is None:
@@ -180,7 +183,8 @@ class OpenVocabularyCLIP(nn.Module):
                 unused.requires_grad_(False)
         if dense and tune == "adapter":
             adapters.adapter_of(self.clip).freeze_unused()
-        self.templates, self.synonyms = _templates(templates), synonyms
+        self.templates = _templates(templates)
+        self.synonyms = synonyms
         self.register_buffer("mean", torch.tensor(tuple(mean))[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(tuple(std))[:, None, None], persistent=False)
         if hasattr(self.clip, "normalisation"):
@@ -217,7 +221,8 @@ class OpenVocabularyCLIP(nn.Module):
     def encode_classes(self, classes: Sequence[str] | None = None) -> Tensor:
         """Embeddings (T, P, E) of class names, of unit length on CLIP's sphere and before the lift on a hyperboloid;
         cached until names or weights change."""
-        if not (names := self.classes if classes is None else load_classes(classes)):
+        names = self.classes if classes is None else load_classes(classes)
+        if not names:
             raise HypvisionError("The class list is empty. Call set_classes(['cat', 'dog', ...]) first.")
         text = getattr(self.clip, "text", None)
         parameters = [p for n, p in self.clip.named_parameters() if text is not None or not n.startswith("visual.")]
@@ -226,7 +231,8 @@ class OpenVocabularyCLIP(nn.Module):
 
         def encode() -> Tensor:
             text = self._encode_classes(names)
-            if pairs := equal_pairs(text):
+            pairs = equal_pairs(text)
+            if pairs:
                 warnings.warn(
                     f"CLIP cannot tell {_first(names, pairs)}. They are the same word, or words that it was never "
                     f"taught. {_ADVICE}",
@@ -237,7 +243,8 @@ class OpenVocabularyCLIP(nn.Module):
         return self._text.get(parameters, encode, (names, self.templates, self.synonyms))
 
     def _encode_classes(self, names: Sequence[str]) -> Tensor:
-        sentences, owner = [], []
+        sentences = []
+        owner = []
         for number, name in enumerate(names):
             for synonym in prompts(name, self.templates, self.synonyms):
                 sentences += synonym
@@ -324,7 +331,8 @@ def check_words(model: OpenVocabularyCLIP, names: Sequence[str]) -> None:
 
 def warn_of_classes(clip: nn.Module, tokenizer: object, names: Sequence[str], data: str) -> None:
     """Warn of the classes of a data set that a CLIP does not know (:func:`unknown_words`)."""
-    if foreign := unknown_words(clip, tokenizer, names):
+    foreign = unknown_words(clip, tokenizer, names)
+    if foreign:
         warnings.warn(
             f"This CLIP was never taught {len(foreign)} of the {len(names)} classes of '{data}' ({_listed(foreign)}): "
             f"methods that compare with their names guess there. {_ADVICE}",

@@ -82,7 +82,8 @@ def config_folder(name: str) -> Path:
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", place):
         raise HypvisionError(f"'{name}' is not hf-hub:USER/REPO.")
     with offering():
-        if (found := fetch_from_hub(place, _CONFIG)) is None:
+        found = fetch_from_hub(place, _CONFIG)
+        if found is None:
             raise HypvisionError(_not_there(name, place, [_CONFIG]))
     return found.parent
 
@@ -163,7 +164,8 @@ def fetch_published(place: str, name: str, needed: bool) -> Path:
 def clips_here() -> list[str]:
     """The CLIP models with weights on this machine, as ``--clip`` takes them: first those that ship or were fetched
     from the zoo, then open_clip's and the hyperbolic ones that were fetched."""
-    open_clip, index = require("open_clip", "clip"), builtin_index()
+    open_clip = require("open_clip", "clip")
+    index = builtin_index()
     records = [record.name for record in index.select(task="zero-shot") if local_files(index, record)]
     places = {
         f"{name}:{tag}": open_clip.get_pretrained_cfg(name, tag).get("hf_hub")

@@ -100,7 +100,8 @@ def scale_sweep(clip: CLIPBundle, classes: Sequence[str], factors: Sequence[floa
         raise HypvisionError(
             "The sweep scales HyperCLIP's blocks, but the text tower has none. Call adapters.inject first."
         )
-    kept, result = [parameter.clone() for parameter in blocks], {}
+    kept = [parameter.clone() for parameter in blocks]
+    result = {}
     try:
         for factor in factors:
             for parameter, value in zip(blocks, kept):

@@ -75,7 +75,9 @@ class Sphere(Space):
 
     def __init__(self, root: Tensor | None = None, measure: str = "distance", epsilon: float = 0.1):
         one_of(("distance", "cosine"), measure=measure)
-        self._root, self.measure, self.epsilon = root, measure, epsilon
+        self._root = root
+        self.measure = measure
+        self.epsilon = epsilon
 
     def __repr__(self) -> str:
         return f"Sphere({'with' if self.has_root else 'without'} a root)"
@@ -132,7 +134,9 @@ class Hyperboloid(Space):
     """Distance from the origin, times ``sqrt(c)``, beyond which the lift brings features back to it: 11.09."""
 
     def __init__(self, c: float | Tensor = 1.0, min_radius: float = 0.1, scales: dict[Modality, Tensor] | None = None):
-        self.c, self.min_radius, self.scales = c, min_radius, scales or {}
+        self.c = c
+        self.min_radius = min_radius
+        self.scales = scales or {}
 
     def __repr__(self) -> str:
         return f"Hyperboloid(c={torch.as_tensor(self.c).item():.4g})"

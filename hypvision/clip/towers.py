@@ -54,7 +54,8 @@ class Tower:
         """The value projection of an open_clip block for its normalised tokens (..., d)."""
         owner: Any = self.owner(block)
         dim = x.shape[-1]
-        if (adapt := getattr(owner, "map_value_input", None)) is not None:  # an adapter of the inputs sets this method
+        adapt = getattr(owner, "map_value_input", None)
+        if adapt is not None:  # an adapter of the inputs sets this method
             x = adapt(x)
         bias = None if owner.in_proj_bias is None else owner.in_proj_bias[2 * dim :]
         return F.linear(x, getattr(owner, self.packed_name)[2 * dim :].to(x.dtype), bias)
@@ -73,7 +74,8 @@ def text_part(model: nn.Module) -> Any:
 
 def find_towers(model: nn.Module) -> list[Tower]:
     """The transformer towers of an open_clip model (or of a text or an image tower alone), text first."""
-    text, visual = text_part(model), getattr(model, "visual", model)
+    text = text_part(model)
+    visual = getattr(model, "visual", model)
     found = []
     for modality, part, first in (("text", text, "token_embedding"), ("vision", visual, "conv1")):
         transformer = getattr(part, "transformer", None)
@@ -163,12 +165,16 @@ class _Sequence:
     def __init__(self, tower: Tower, prompts: PromptTokens | None):
         prompts = PromptTokens({}) if prompts is None else prompts
         prompts.check(tower)
-        self.layers, self.overwrite = prompts.layers, prompts.overwrite
-        self.text, self.present, self.grown = tower.modality == "text", 0, 0
+        self.layers = prompts.layers
+        self.overwrite = prompts.overwrite
+        self.text = tower.modality == "text"
+        self.present = 0
+        self.grown = 0
 
     def enter(self, number: int, x: Tensor) -> Tensor:
         """The input of a block, with its prompt tokens."""
-        if (tokens := self.layers.get(number)) is None:
+        tokens = self.layers.get(number)
+        if tokens is None:
             return x
         count = tokens.shape[-2]
         replaced = count if self.overwrite and not self.present else self.present
@@ -178,7 +184,8 @@ class _Sequence:
             )
         start = 1 if self.text else x.shape[1] - replaced
         tokens = tokens.to(x.dtype).expand(len(x), -1, -1)
-        self.present, self.grown = count, self.grown + count - replaced
+        self.present = count
+        self.grown = self.grown + count - replaced
         return torch.cat([x[:, :start], tokens, x[:, start + replaced :]], dim=1)
 
     def leave(self, x: Tensor) -> Tensor:
@@ -207,7 +214,8 @@ def encode_text(
         prompts: learned tokens.
         embeddings: (T, L, width) in place of those of the tokens, which still say where a text ends.
     """
-    text, pool = text_part(model), _pool(text_part(model))
+    text = text_part(model)
+    pool = _pool(text_part(model))
     _set_quantised_dtype(text)
     tower = next((tower for tower in find_towers(model) if tower.modality == "text"), None)
     sequence = None if tower is None else _Sequence(tower, prompts)
@@ -224,7 +232,8 @@ def encode_text(
     else:
         end = torch.full(tokens.shape[:1], 0 if pool == "first" else tokens.shape[1] - 1, device=tokens.device)
     length = int(end.max()) + 1 if cut else tokens.shape[1]
-    tokens, end = tokens.to(device), end.to(device)
+    tokens = tokens.to(device)
+    end = end.to(device)
     x = text.token_embedding(tokens[:, :length]) if embeddings is None else embeddings[:, :length]
     x = x.to(text.transformer.get_cast_dtype())
     positions = text.positional_embedding.to(x.dtype)
@@ -272,7 +281,8 @@ def encode_packed(model: nn.Module, tokens: Tensor, normalize: bool = False) -> 
     lengths = _end(text, tokens) + 1
     sequence = (lengths.cumsum(0) - 1) // text.positional_embedding.shape[1]
     counts = sequence.unique_consecutive(return_counts=True)[1].tolist()
-    found, device = [], text.positional_embedding.device
+    found = []
+    device = text.positional_embedding.device
     for part, size in zip(tokens.split(counts), lengths.split(counts)):
         own, place = (torch.arange(part.shape[1], device=part.device) < size[:, None]).nonzero(as_tuple=True)
         last = size.cumsum(0) - 1
@@ -316,7 +326,8 @@ def _end(text: Any, tokens: Tensor) -> Tensor:
 
 def _project(text: Any, x: Tensor) -> Tensor:
     """Embeddings (T, E) from the pooled tokens; the norm acts on each token, so no others are needed."""
-    x, projection = text.ln_final(x), text.text_projection
+    x = text.ln_final(x)
+    projection = text.text_projection
     if projection is None:
         return x
     return projection(x) if isinstance(projection, nn.Module) else x @ projection
@@ -343,7 +354,8 @@ def _at_one_place(block: Any, x: Tensor, places: Tensor, mask: Tensor | None = N
 
 def _mask(text: Any, x: Tensor) -> Tensor | None:
     """The causal mask of a text tower, for sequences of any length."""
-    mask, size = getattr(text, "attn_mask", None), x.shape[1]
+    mask = getattr(text, "attn_mask", None)
+    size = x.shape[1]
     if mask is None or size <= len(mask):
         return mask if mask is None else mask[:size, :size]
     return torch.full((size, size), float("-inf"), device=x.device).triu_(1)
@@ -357,7 +369,8 @@ def token_lengths(tokens: Tensor) -> Tensor:
 
 def _batches(lengths: Tensor, budget: int) -> list[int]:
     """The numbers of texts in batches of at most ``budget`` tokens each, padding included, for lengths that rise."""
-    found, rest = [], lengths.cpu()
+    found = []
+    rest = lengths.cpu()
     while len(rest):
         padded = rest[:budget] * torch.arange(1, len(rest[:budget]) + 1)
         found.append(max(1, int((padded <= budget).sum())))
@@ -400,8 +413,11 @@ def encode_image(model: Any, images: Tensor, normalize: bool = False, prompts: P
     if prompts is None:
         dtype = next((p.dtype for p in model.visual.parameters() if p.is_floating_point()), images.dtype)
         return model.encode_image(images.to(dtype), normalize=normalize)
-    tower, visual = vision_tower(model), model.visual
-    trunk, last, sequence = tower.trunk, len(tower.blocks) - 1, _Sequence(tower, prompts)
+    tower = vision_tower(model)
+    visual = model.visual
+    trunk = tower.trunk
+    last = len(tower.blocks) - 1
+    sequence = _Sequence(tower, prompts)
     if tower.family == "timm":
         x = trunk.patch_drop(trunk._pos_embed(trunk.patch_embed(images.to(trunk.patch_embed.proj.weight.dtype))))
         x = _run_blocks(tower, trunk.norm_pre(sequence.enter(0, x)), sequence, trunk.grad_checkpointing)
@@ -432,9 +448,12 @@ def class_token_features(visual: Any, images: Tensor) -> Tensor:
     x = trunk.norm_pre(trunk.patch_drop(trunk._pos_embed(trunk.patch_embed(images))))
     for block in blocks[:-1]:
         x = block(x)
-    block, attention = blocks[-1], blocks[-1].attn
+    block = blocks[-1]
+    attention = blocks[-1].attn
     y = block.norm1(x)
-    weight, bias, width = attention.qkv.weight, attention.qkv.bias, attention.qkv.out_features // 3
+    weight = attention.qkv.weight
+    bias = attention.qkv.bias
+    width = attention.qkv.out_features // 3
     query = F.linear(y[:, :1], weight[:width], bias[:width])
     key, value = F.linear(y, weight[width:], bias[width:]).chunk(2, dim=-1)
     query, key, value = (part.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2) for part in (query, key, value))
@@ -478,7 +497,8 @@ def encode_dense(
         Embeddings (B, E, h, w), not normalised; the hooked maps (B, width, h, w); the embedding of the class token (B,
             E), None where there is none.
     """
-    tower, visual = vision_tower(model), model.visual
+    tower = vision_tower(model)
+    visual = model.visual
     rows, columns = patch_size(model)
     height, width = images.shape[-2:]
     if height < rows or width < columns:
@@ -488,11 +508,13 @@ def encode_dense(
             f"The image has {height} x {width} pixels, which is not a multiple of the patch of {rows} x {columns}. "
             "Resize it first."
         )
-    if bad := [number for number in hooks if not 0 <= number < len(tower.blocks)]:
+    bad = [number for number in hooks if not 0 <= number < len(tower.blocks)]
+    if bad:
         raise HypvisionError(f"There is no image block {bad[0]}: the tower has blocks 0 to {len(tower.blocks) - 1}.")
     grid = (height // rows, width // columns)
     checkpointing = checkpointing and torch.is_grad_enabled()
-    sequence, maps = _Sequence(tower, prompts), dict[int, Tensor]()
+    sequence = _Sequence(tower, prompts)
+    maps = dict[int, Tensor]()
 
     def as_map(x: Tensor) -> Tensor:
         return x[:, -grid[0] * grid[1] :].transpose(1, 2).unflatten(2, grid)
@@ -556,7 +578,8 @@ def _embed_timm_patches(trunk: Any, images: Tensor, grid: tuple[int, int]) -> Te
             "The dense mode needs a timm tower without class token and with position embeddings (SigLIP)."
         )
     x = trunk.patch_embed.proj(images.to(trunk.patch_embed.proj.weight.dtype)).flatten(2).transpose(1, 2)
-    table, old = trunk.pos_embed[0], tuple(trunk.patch_embed.grid_size)
+    table = trunk.pos_embed[0]
+    old = tuple(trunk.patch_embed.grid_size)
     extra = len(table) - old[0] * old[1]  # the table has entries for register tokens before the grid
     patches = resize_positions(torch.cat([table[:1], table[extra:]]), grid, old)[1:]
     x = trunk.patch_embed.norm(x) + patches.to(x.dtype)

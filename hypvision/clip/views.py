@@ -45,7 +45,8 @@ class View:
 
     def __call__(self, image: Image.Image) -> Tensor:
         """uint8 (3, height, width) of an RGB image."""
-        mode, (height, width) = F.InterpolationMode(self.interpolation), self.size
+        mode = F.InterpolationMode(self.interpolation)
+        (height, width) = self.size
         if self.resize_mode == "squash":
             image = F.resize(image, [height, width], mode)
         elif self.resize_mode == "shortest" and height == width:
@@ -54,7 +55,8 @@ class View:
             choose = min if self.resize_mode == "shortest" else max
             ratio = choose(image.height / height, image.width / width)
             image = F.resize(image, [max(1, round(side / ratio)) for side in (image.height, image.width)], mode)
-            across, down = max(0, width - image.width), max(0, height - image.height)
+            across = max(0, width - image.width)
+            down = max(0, height - image.height)
             image = F.pad(image, [across // 2, down // 2, (across + 1) // 2, (down + 1) // 2], fill=self.fill_color)
         return F.pil_to_tensor(F.center_crop(image, [height, width]))
 

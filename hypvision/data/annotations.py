@@ -69,7 +69,8 @@ class BoxCheck:
     messages, what the four numbers of a box mean in the file."""
 
     def __init__(self, usage: Usage, expected: str):
-        self.usage, self.expected = usage, expected
+        self.usage = usage
+        self.expected = expected
         self._shares: list[str] = []  # boxes between 0 and 1, as the file has them
         self._others = 0
         self._beyond = ""  # a box that reaches beyond its image by more than a tenth
@@ -148,10 +149,12 @@ def mask_fault(mask: Any, height: int, width: int) -> str:
             return f"has a polygon of {len(values)} numbers"
         if not math.isfinite(sum(values)) and not all(map(math.isfinite, values)):
             return "has a point that is not finite"
-        x, y = values[0::2], values[1::2]
+        x = values[0::2]
+        y = values[1::2]
         if min(x) < -width or max(x) > 2 * width or min(y) < -height or max(y) > 2 * height:
             return f"has a point that lies beyond the image of {width} x {height} by more than its own size"
-        if (count := count + len(x)) > MAX_POINTS:
+        count = count + len(x)
+        if count > MAX_POINTS:
             return f"has more than {MAX_POINTS:,} points"
     return ""
 
@@ -162,7 +165,8 @@ def _kind(value: Any) -> str:
 
 
 def _run_length_fault(mask: dict[str, Any], height: int, width: int) -> str:
-    size, counts = mask.get("size"), mask.get("counts")
+    size = mask.get("size")
+    counts = mask.get("counts")
     if not isinstance(size, list) or not isinstance(counts, (list, str, bytes)):
         return "is a dict without the lists 'size' and 'counts'"
     if size != [height, width]:
@@ -186,7 +190,8 @@ def decode_counts(text: str | bytes) -> list[int]:
     for code in (ord(letter) - 48 for letter in (text if isinstance(text, str) else text.decode("latin-1"))):
         if not 0 <= code < 64 or bits > 30:  # 35 bits: the run length would need more than 32
             return [-1]
-        number, bits = number | (code & 31) << bits, bits + 5
+        number = number | (code & 31) << bits
+        bits = bits + 5
         if not code & 32:
             number -= (1 << bits) if code & 16 else 0
             runs.append(number + (runs[-2] if len(runs) > 2 else 0))
@@ -197,7 +202,8 @@ def decode_counts(text: str | bytes) -> list[int]:
 def refuse_masks(faults: Iterable[tuple[str, str]], whole: str) -> None:
     """Raise a HypvisionError if an object of a file, ``whole``, has a :func:`mask_fault`; ``faults``: object and
     fault."""
-    if found := [(where, fault) for where, fault in faults if fault]:
+    found = [(where, fault) for where, fault in faults if fault]
+    if found:
         more = f" So have {len(found) - 1} more of '{whole}' a fault." if len(found) > 1 else ""
         raise HypvisionError(
             f"{found[0][0]}: its segmentation {found[0][1]}.{more} {MASK_FORMAT} Correct it, or remove the annotation."
@@ -217,7 +223,8 @@ def compare_names(own: Sequence[str], classes: Sequence[str], where: str, ignore
     """Compare the class names of a file, ``own``, with the ``classes`` of the config, in any order. ``ignored`` names
     of the file to ignore; ``"others"``: all that are not among the classes. ``where`` names the file in the message.
     """
-    known, there = {*classes, *ignored}, set(own)
+    known = {*classes, *ignored}
+    there = set(own)
     extra = [name for name in own if name not in known and ignored != "others"]
     missing = [name for name in classes if name not in there]
     if extra or missing:

@@ -85,7 +85,8 @@ class Terms:
         """Siblings of the last node of a path from the top: the other children of the nearest node above it that has
         any; for a top node the other top nodes."""
         for below, above in zip(path[::-1], path[-2::-1]):
-            if others := [child for child in self._children[above] if child != below]:
+            others = [child for child in self._children[above] if child != below]
+            if others:
                 return others
         tops = {node for node in self.names if node not in self.broader}
         return sorted(tops - {path[0]})
@@ -98,7 +99,8 @@ def read_terms(path: str | Path) -> Terms:
     if path.is_dir():
         names, meaning = _nouns(path / "nouns.tsv")
         for line, (child, parent) in read_table(_Edge, path / "edges.tsv", **_TABS):
-            child, parent = child.strip(), parent.strip()
+            child = child.strip()
+            parent = parent.strip()
             if child not in names or parent not in names:
                 raise HypvisionError(
                     f"Line {line} of '{path / 'edges.tsv'}' names a node that nouns.tsv does not have. Take intact "
@@ -107,7 +109,8 @@ def read_terms(path: str | Path) -> Terms:
             broader.setdefault(child, parent)
         return Terms(names, broader, meaning, top=4)  # the four most general: entity, physical entity, object, whole
     for line, row in read_table(_Term, path):
-        word, above = row.word.strip(), row.broader.strip()
+        word = row.word.strip()
+        above = row.broader.strip()
         if not word or not above:
             raise HypvisionError(f"Line {line} of '{path}' has blanks for a word or its broader term. Fill in both.")
         broader.setdefault(word, above)
@@ -121,7 +124,8 @@ def _nouns(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     senses: dict[str, tuple[int, str]] = {}
     for _, (node, synset, lemmas) in read_table(_Noun, path, **_TABS):
         words = [word.strip().replace("_", " ") for word in lemmas.split("|") if word.strip()] or [node.strip()]
-        node, synset = node.strip(), synset.strip()
+        node = node.strip()
+        synset = synset.strip()
         names[node] = words[0]
         for word in words:
             # bank.n.02 is the second sense of "bank"; for its other lemmas the rank of the sense is unknown.
@@ -139,12 +143,15 @@ def _term_in(caption: str, terms: Terms) -> tuple[str, str, str] | None:
     the thing that a measure refers to ("ramen" in "a bowl of ramen").
     """
     words = re.findall(r"[\w'-]+", caption)
-    found, place = None, 0
+    found = None
+    place = 0
     while place < len(words):
         for size in range(_LONGEST, 0, -1):
             written = " ".join(words[place : place + size])
-            if (term := _known(written, terms)) is not None:
-                found, place = (written, *term), place + size
+            term = _known(written, terms)
+            if term is not None:
+                found = (written, *term)
+                place = place + size
                 break
         else:
             if found and not (words[place] == "of" and found[1] in _MEASURES):
@@ -174,11 +181,13 @@ def _build(
 ) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     """Broader terms, the term and the caption, and a negative for each; None if the caption has no term with enough
     broader ones, or a level has no sibling."""
-    if (term := _term_in(caption, terms)) is None:
+    term = _term_in(caption, terms)
+    if term is None:
         return None
     written, word, node = term
     path = terms.path(node)
-    if (places := _chosen(path, levels - 1, terms.top)) is None:
+    places = _chosen(path, levels - 1, terms.top)
+    if places is None:
         return None
     texts = (*(terms.names[path[place]] for place in places[:-1]), word, caption)
     if len(set(texts)) < levels:
@@ -219,7 +228,8 @@ def build_chains(
         raise HypvisionError(f"A chain of a caption has at least 3 levels (broader term, term, caption), got {levels}.")
     rng = np.random.default_rng(seed)
     built = [(_build(caption, terms, levels, rng), image) for caption, image in captions]
-    if not (found := [Chain(chain[0], chain[1], image) for chain, image in built if chain is not None]):
+    found = [Chain(chain[0], chain[1], image) for chain, image in built if chain is not None]
+    if not found:
         raise HypvisionError(
             f"None of the {len(captions)} captions has a term with {levels - 2} broader ones in the table. Give fewer "
             "levels or more terms."

@@ -69,7 +69,8 @@ def find_captions(root: str | Path) -> Path | None:
 def read_captions(root: str | Path) -> list[Captioned]:
     """The captions of a folder, with the boxes of each."""
     root = Path(root).expanduser()
-    if (table := find_captions(root)) is None:
+    table = find_captions(root)
+    if table is None:
         raise HypvisionError(
             f"There is no captions.csv or captions.jsonl in '{root}'. Expected: the folder images/ and beside it a "
             "table with the columns image and caption (docs/data.md)."
@@ -114,9 +115,11 @@ class CaptionFolder(Dataset):
     """
 
     def __init__(self, root: str | Path, transform: Any = None, boxes: bool = False):
-        self.root, self.boxes = Path(root).expanduser(), boxes
+        self.root = Path(root).expanduser()
+        self.boxes = boxes
         self.transform = functional.pil_to_tensor if transform is None else build_transform(transform)
-        self.usage, self.rows = Usage(self.root), []
+        self.usage = Usage(self.root)
+        self.rows = []
         for row in read_captions(root):
             if boxes and not row.boxes:
                 self.usage.leave_out("captions", "no box", row.image)
@@ -138,7 +141,8 @@ class CaptionFolder(Dataset):
         return str(self.root / "images" / self.rows[index].image)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        image, row = self.read(index), self.rows[index]
+        image = self.read(index)
+        row = self.rows[index]
         found = dict(inputs=self.transform(image), caption=row.caption.strip(), image=self.name(index))
         if self.boxes:
             box = row.boxes[int(torch.randint(len(row.boxes), ()))]

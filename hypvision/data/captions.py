@@ -66,7 +66,8 @@ class Phrase:
         return all(value is None or value == getattr(item, name) for name, value in vars(self).items())
 
     def __str__(self) -> str:
-        if (noun := self.shape or (NOUNS[self.kind] if self.kind else None)) is None:
+        noun = self.shape or (NOUNS[self.kind] if self.kind else None)
+        if noun is None:
             return "something"
         return with_article(" ".join(word for word in (self.texture, self.colour, noun) if word))
 
@@ -106,7 +107,8 @@ def describe(
     from the next, and four false ones that differ from them in one point each. There is at least one visible object,
     and at least one kind is left out."""
     subject = max(objects, key=lambda item: (item.box[2] - item.box[0]) * (item.box[3] - item.box[1]))
-    kinds, shapes = {item.kind for item in objects}, {item.shape for item in objects}
+    kinds = {item.kind for item in objects}
+    shapes = {item.shape for item in objects}
     true = [
         Fact(Phrase(), ground=True),
         Fact(Phrase(kind=subject.kind)),

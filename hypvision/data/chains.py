@@ -99,7 +99,8 @@ def write_chains(path: str | Path, chains: Sequence[Chain]) -> None:
         )
     rows: list[list] = [["positive", "negative", "image_url"] if negatives else ["id", "captions"]]
     for number, chain in enumerate(chains):
-        image, texts = chain.image if chain.image is not None else "" if negatives else number, _join(chain.texts)
+        image = chain.image if chain.image is not None else "" if negatives else number
+        texts = _join(chain.texts)
         rows.append([texts, _join(chain.negatives), image] if negatives else [image, texts])
     data = csv_text(rows).encode("utf-8")
     with replacing(path) as temporary:
@@ -137,7 +138,8 @@ def _sibling(
     rng: np.random.Generator, texts: dict[tuple[str, ...], list[str]], chain: tuple[str, ...], level: int
 ) -> str:
     for shared in range(level, -1, -1):
-        if others := [text for text in texts[chain[:shared]] if text not in chain]:
+        others = [text for text in texts[chain[:shared]] if text not in chain]
+        if others:
             return others[int(rng.integers(len(others)))]
     raise HypvisionError(
         f"All chains have '{chain[level]}' at level {level + 1}, so no text of another chain can be its negative. Give "

@@ -41,7 +41,8 @@ class Closure(NamedTuple):
 
     def parents(self) -> np.ndarray:
         """The pairs ``(E, 2)`` without an ancestor between them."""
-        ancestors, edges = self.ancestors(), []
+        ancestors = self.ancestors()
+        edges = []
         for below, above in self.pairs.tolist():
             if not any(above in ancestors[between] for between in ancestors[below]):
                 edges.append((below, above))
@@ -53,7 +54,8 @@ def closure_of(chains: Iterable[Sequence[str]], most: float = math.inf) -> Closu
     chains = list(chains)
     _check_count(sum(len(chain) * (len(chain) - 1) // 2 for chain in chains), "The hierarchy", most)
     pairs = {(name, above) for chain in chains for place, name in enumerate(chain) for above in chain[:place]}
-    if not (pairs := {(name, above) for name, above in pairs if name != above}):
+    pairs = {(name, above) for name, above in pairs if name != above}
+    if not pairs:
         raise HypvisionError("The hierarchy has no name below another. Give chains such as animal > mammal > dog.")
     return _closure(pairs, "The hierarchy", True, most)
 
@@ -72,7 +74,8 @@ def read_closure(path: str | Path, transitive: bool = False, limit: int = MAX_BY
         limit: of its bytes, also of the unpacked ones.
         most: pairs that there may be, those of ancestors of ancestors too.
     """
-    if not (pairs := {(below, above) for below, above in _rows(path, limit) if below != above}):
+    pairs = {(below, above) for below, above in _rows(path, limit) if below != above}
+    if not pairs:
         raise HypvisionError(f"'{path}' has no pair of a name and its ancestor. Expected: {_FORMS}.")
     return _closure(pairs, f"'{path}'", transitive, most)
 

@@ -41,7 +41,10 @@ def circle(cx: float, cy: float, radius: float) -> Outline:
 
 def box(left: float, top: float, right: float, bottom: float) -> Outline:
     """Upright rectangle."""
-    cx, cy, a, b = (left + right) / 2, (top + bottom) / 2, (right - left) / 2, (bottom - top) / 2
+    cx = (left + right) / 2
+    cy = (top + bottom) / 2
+    a = (right - left) / 2
+    b = (bottom - top) / 2
     return lambda x, y: np.maximum(np.abs(x - cx) - a, np.abs(y - cy) - b)
 
 
@@ -61,7 +64,9 @@ def convex(vertices: Sequence[tuple[float, float]]) -> Outline:
     planes = []
     for (x0, y0), (x1, y1) in zip(vertices, [*vertices[1:], vertices[0]]):
         length = math.hypot(x1 - x0, y1 - y0)
-        nx, ny = (y1 - y0) / length, (x0 - x1) / length  # outward normal
+        # outward normal
+        nx = (y1 - y0) / length
+        ny = (x0 - x1) / length
         planes.append((nx, ny, nx * x0 + ny * y0))
 
     return lambda x, y: reduce(np.maximum, (nx * x + ny * y - offset for nx, ny, offset in planes))
@@ -201,14 +206,17 @@ class Stamp(NamedTuple):
 def rasterise(sprite: Sprite, height: int, width: int) -> Stamp:
     """Turn a sprite into pixels of a ``height`` x ``width`` image; what lies beyond the border is cut off."""
     reach = sprite.radius + 1
-    top, bottom = max(0, math.floor(sprite.y - reach)), min(height, math.ceil(sprite.y + reach))
-    left, right = max(0, math.floor(sprite.x - reach)), min(width, math.ceil(sprite.x + reach))
+    top = max(0, math.floor(sprite.y - reach))
+    bottom = min(height, math.ceil(sprite.y + reach))
+    left = max(0, math.floor(sprite.x - reach))
+    right = min(width, math.ceil(sprite.x + reach))
     dx = (np.arange(left, right, dtype=np.float32) + np.float32(0.5 - sprite.x))[None, :]
     dy = (np.arange(top, bottom, dtype=np.float32) + np.float32(0.5 - sprite.y))[:, None]
     x, y = _turn(dx, dy, sprite.angle, 1 / sprite.radius)
 
     base = np.clip(np.add(COLOURS[sprite.colour], sprite.tint), 0, 255).astype(np.float32)
-    dark, light = base * np.float32(0.4), base + (255 - base) * np.float32(0.65)
+    dark = base * np.float32(0.4)
+    light = base + (255 - base) * np.float32(0.65)
     layers: list[tuple[np.ndarray, np.ndarray, int]] = []  # coverage, colours and number of each part
     for part in OUTLINES[sprite.shape]:
         amount = np.clip(0.5 - part.outline(x, y) * sprite.radius, 0, 1)
@@ -230,7 +238,8 @@ def rasterise(sprite: Sprite, height: int, width: int) -> Stamp:
 
 def _turn(dx: np.ndarray, dy: np.ndarray, angle: float, scale: float) -> tuple[np.ndarray, np.ndarray]:
     """Coordinates in a frame turned by ``angle`` and scaled; broadcasts a row against a column."""
-    c, s = np.float32(math.cos(angle) * scale), np.float32(math.sin(angle) * scale)
+    c = np.float32(math.cos(angle) * scale)
+    s = np.float32(math.sin(angle) * scale)
     return c * dx + s * dy, c * dy - s * dx
 
 

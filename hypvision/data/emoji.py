@@ -139,8 +139,11 @@ class EmojiCaptions(Dataset):
         seed: int = 0,
     ):
         self.emoji, classes = read_emoji(root, split)
-        self.split, self.styles, self.size = split, tuple(styles), size
-        self.augmented, self.seed = augmented and split == "train", seed
+        self.split = split
+        self.styles = tuple(styles)
+        self.size = size
+        self.augmented = augmented and split == "train"
+        self.seed = seed
         self.mix = (*mix, 1.0 - sum(mix))
         if min(self.mix) < 0:
             raise HypvisionError(f"mix={tuple(mix)}: three probabilities are expected, together at most 1.")
@@ -152,7 +155,8 @@ class EmojiCaptions(Dataset):
         for style in self.styles:
             folder = Path(root).expanduser() / "images" / style
             paths = [(number, folder / f"{item.id}.png") for number, item in enumerate(self.emoji)]
-            if not (there := [(number, path) for number, path in paths if str(path) in listing]):
+            there = [(number, path) for number, path in paths if str(path) in listing]
+            if not there:
                 raise HypvisionError(f"The style '{style}' has no image of the split '{split}' in '{folder}'.")
             self.items += there
             for _, path in paths:
@@ -202,7 +206,8 @@ def augment(rng: np.random.Generator, pixels: np.ndarray, mirror: bool = True) -
     """An image, uint8 (H, W, 3), on white: moved, turned, resized, mirrored, in other colours, in grey or as line
     art."""
     height, width = pixels.shape[:2]
-    angle, shear = np.deg2rad(rng.uniform(-15, 15)), rng.uniform(-0.1, 0.1)
+    angle = np.deg2rad(rng.uniform(-15, 15))
+    shear = rng.uniform(-0.1, 0.1)
     scale = np.exp(rng.uniform(np.log(0.75), np.log(1.15)))
     turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
     matrix = turn @ np.array([[1.0, shear], [0.0, 1.0]]) / scale

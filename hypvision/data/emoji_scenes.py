@@ -112,8 +112,13 @@ class EmojiScenes(Dataset):
         self.items = [(number, path) for number, path in found if str(path) in there]
         if not self.items:
             raise HypvisionError(f"No style of {list(styles)} has an image of the split '{split}' in '{root}/images'.")
-        self.length, self.size, self.count, self.side = length, size, tuple(count), tuple(side)
-        self.boxes, self.general, self.augmented = boxes, tuple(general), augmented
+        self.length = length
+        self.size = size
+        self.count = tuple(count)
+        self.side = tuple(side)
+        self.boxes = boxes
+        self.general = tuple(general)
+        self.augmented = augmented
         self.pale = pale
         self.seed = [seed, ("train", "val", "test").index(split)]
         self.cache = None if cache is None else Path(cache).expanduser() / self._name(settings)
@@ -156,7 +161,8 @@ class EmojiScenes(Dataset):
         assert path is not None
         if not path.is_file():
             with replacing(path) as temporary, open(temporary, "wb") as file:
-                file.truncate(size := np.dtype(kinds).itemsize * self.length)
+                size = np.dtype(kinds).itemsize * self.length
+                file.truncate(size)
                 if hasattr(os, "posix_fallocate"):  # a full disk is an error here; later it would crash the process
                     os.posix_fallocate(file.fileno(), 0, size)
         return np.memmap(path, kinds, "r+", shape=(self.length,))
@@ -186,7 +192,8 @@ class EmojiScenes(Dataset):
         wanted = int(rng.integers(self.count[0], self.count[1] + 1))
         for _ in range(10 * wanted):
             number, pixels, mask = self._emoji(rng)
-            if (place := self._place(rng, mask.shape, [placed.box for placed in objects])) is None:
+            place = self._place(rng, mask.shape, [placed.box for placed in objects])
+            if place is None:
                 continue
             top, left = place
             seen = np.zeros((self.size, self.size), bool)
@@ -231,9 +238,11 @@ class EmojiScenes(Dataset):
         """Top and left where no earlier emoji is covered by more than a fifth; None if twenty tries find none."""
         height, width = shape
         for _ in range(20):
-            top, left = int(rng.integers(self.size - height + 1)), int(rng.integers(self.size - width + 1))
+            top = int(rng.integers(self.size - height + 1))
+            left = int(rng.integers(self.size - width + 1))
             for x0, y0, x1, y1 in boxes:
-                across, down = min(x1, left + width) - max(x0, left), min(y1, top + height) - max(y0, top)
+                across = min(x1, left + width) - max(x0, left)
+                down = min(y1, top + height) - max(y0, top)
                 if max(across, 0) * max(down, 0) > 0.2 * min((x1 - x0) * (y1 - y0), height * width):
                     break
             else:

@@ -59,7 +59,8 @@ def _write_ade(root: Path, lengths: dict[str, int], size: tuple[int, int], seed:
 
 def _write_coco(root: Path, lengths: dict[str, int], size: tuple[int, int], seed: int, level: str) -> None:
     """``{train,val}2017/*.jpg`` and ``annotations/{instances,captions}_{train,val}2017.json``."""
-    kinds, kind_of = TAXONOMY.classes["kind"], TAXONOMY.ancestors("kind", of=level)
+    kinds = TAXONOMY.classes["kind"]
+    kind_of = TAXONOMY.ancestors("kind", of=level)
     names = enumerate(TAXONOMY.classes[level])
     categories = [dict(id=i + 1, name=name, supercategory=kinds[kind_of[i]]) for i, name in names]
     (root / "annotations").mkdir(parents=True)
@@ -80,7 +81,8 @@ def _write_coco(root: Path, lengths: dict[str, int], size: tuple[int, int], seed
                 number = len(captions) + 1
                 captions.append(dict(id=number, image_id=i, level=depth, caption=true, contradiction=false))
         shared = dict(info={"description": f"hypvision shapes, seed {seed}"}, licenses=[], images=images)
-        boxes, sentences = dict(annotations=instances, categories=categories), dict(annotations=captions)
+        boxes = dict(annotations=instances, categories=categories)
+        sentences = dict(annotations=captions)
         for kind, record in dict(instances=boxes, captions=sentences).items():
             (root / "annotations" / f"{kind}_{split}2017.json").write_text(json.dumps(shared | record))
 
@@ -220,7 +222,8 @@ def _write_instances(
     folder.mkdir()
     images, instances = [], []  # type: list[dict], list[dict]
     for i, scene in enumerate(scenes):
-        name, (height, width) = f"{i:012d}.jpg", scene.image.shape[:2]
+        name = f"{i:012d}.jpg"
+        (height, width) = scene.image.shape[:2]
         write_image(Image.fromarray(scene.image), folder / name, "JPEG", quality=95)
         images.append(dict(id=i, file_name=name, width=width, height=height))
         for placed in scene.objects:

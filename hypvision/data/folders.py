@@ -47,7 +47,8 @@ def class_images(root: Path, classes: Sequence[str], usage: Usage) -> dict[str, 
     """
     places: dict[str, str] = {os.path.realpath(root): ""}
     for name in classes:
-        if (other := places.setdefault(os.path.realpath(root / on_disk(name)), name)) != name:
+        other = places.setdefault(os.path.realpath(root / on_disk(name)), name)
+        if other != name:
             raise HypvisionError(
                 f"'{root / name}' is a link to '{root / other}': its images would have two labels. Remove the link."
             )
@@ -58,7 +59,8 @@ def class_images(root: Path, classes: Sequence[str], usage: Usage) -> dict[str, 
 def _images_below(root: Path, name: str, seen: set[str], usage: Usage) -> list[str]:
     found: list[tuple[str, list[str]]] = []
     for folder, inner, files in os.walk(root / on_disk(name), followlinks=True):
-        kept, below = [], []
+        kept = []
+        below = []
         for file in sorted(files):
             path = os.path.join(folder, file)
             reason = why_no_image(file)

@@ -55,7 +55,8 @@ def build_transform(config: dict[str, Any] | Callable) -> Callable:
             return _with_safe_posterize(create_transform(**config))
         if not config.get("is_training"):
             raise HypvisionError("'pad_crop' is an augmentation: use it in a transform that has is_training=True.")
-        if unused := [key for key in ("scale", "ratio", "train_crop_mode") if config.get(key) is not None]:
+        unused = [key for key in ("scale", "ratio", "train_crop_mode") if config.get(key) is not None]
+        if unused:
             raise HypvisionError(
                 f"The transform has {', '.join(map(repr, unused))}, which shape timm's random resized crop, but "
                 f"'pad_crop' replaces that crop. Leave out 'pad_crop', or {', '.join(map(repr, unused))}."
@@ -197,17 +198,20 @@ class ImageFolderDataset(_ImageDataset):
                 "The data set has 'folders' and 'ann_file', but the classes of images follow from one of the two: the "
                 "folders that they lie in, or the labels of the list. Leave out the other."
             )
-        self.channels, self.sort = channels, sort
+        self.channels = channels
+        self.sort = sort
         check_normalisation(transform, channels)
         self.root = Path(root).expanduser()
         check_root(self.root)
         self.usage = Usage(self.root if ann_file is None else ann_file)
         if classes == "imagenet":
             classes = imagenet_classes()
-        names, partial = None if classes is None or isinstance(classes, str | Path) else list(classes), False
+        names = None if classes is None or isinstance(classes, str | Path) else list(classes)
+        partial = False
         if isinstance(classes, str | Path):
             check_root(classes)
-            names, partial = self._sorted(class_names(Path(classes).expanduser(), Usage(classes))), True
+            names = self._sorted(class_names(Path(classes).expanduser(), Usage(classes)))
+            partial = True
         if names is not None:
             check_classes(enumerate(names), "'classes' of the data set", "Give every class a name of its own.")
         if folders is not None:
@@ -262,7 +266,8 @@ class ImageFolderDataset(_ImageDataset):
         if classes is None:
             check_depth(self.root, wanted)
         images = class_images(self.root, sorted(found), self.usage)
-        if empty := [name for name, paths in images.items() if not paths]:
+        empty = [name for name, paths in images.items() if not paths]
+        if empty:
             raise HypvisionError(
                 f"The data folder '{self.root}' has a class without images: {some(empty, 5)}. Expected: files such "
                 f"as '{self.root}/{empty[0]}/0001.jpg'. Remove empty folders, or check that unpacking has finished. "
@@ -276,7 +281,8 @@ class ImageFolderDataset(_ImageDataset):
     ) -> tuple[list[tuple[str, int]], list[str]]:
         names = list(dict.fromkeys(folders.values())) if names is None else list(names)
         labels = {name: label for label, name in enumerate(names)}
-        if unknown := [name for name in folders.values() if name not in labels]:
+        unknown = [name for name in folders.values() if name not in labels]
+        if unknown:
             raise HypvisionError(
                 f"'folders' of the data set names the class '{unknown[0]}', which is none of the {len(names)} classes."
                 f"{did_you_mean(unknown[0], names)}"
@@ -375,7 +381,8 @@ class CIFARDataset(_ImageDataset):
         self.metainfo = dict(classes=tuple(data.classes))
         self.usage = Usage(self.place)
         self.usage.use("images", len(self.labels))
-        if others := len(data) - len(self.labels):
+        others = len(data) - len(self.labels)
+        if others:
             self.usage.leave_out("images", "not among the indices", f"of {len(data)}", others)
 
     def read(self, index: int) -> Image.Image:

@@ -23,11 +23,14 @@ LOSSLESS = (".png", ".tif", ".tiff", ".bmp", ".gif", ".pgm", ".ppm")
 def files_below(root: str | Path, usage: Usage, kind: str) -> list[Path]:
     """The files of a folder and below it, also behind links; ``usage`` counts images (as ``kind``) hidden or there
     twice."""
-    folders, links = [Path(root)], list[Path]()
-    seen, found = set[str](), list[Path]()
+    folders = [Path(root)]
+    links = list[Path]()
+    seen = set[str]()
+    found = list[Path]()
     while folders or links:  # links last, so that a file is found under its own path first
         folder = folders.pop() if folders else links.pop()
-        if (real := os.path.realpath(folder)) in seen:
+        real = os.path.realpath(folder)
+        if real in seen:
             usage.leave_out("folders", "a link to a folder that is read already", folder)
             continue
         seen.add(real)
@@ -102,7 +105,8 @@ def find_pairs(
         else:
             lonely.append(image)
     if flat and not pairs:  # a folder with images only
-        pairs, lonely = [(str(path), str(path.with_suffix(suffixes[1]))) for path in lonely], []
+        pairs = [(str(path), str(path.with_suffix(suffixes[1]))) for path in lonely]
+        lonely = []
     used = {path for pair in pairs for path in pair}
     usage.use("images", len(pairs))
     for path in lonely:
@@ -137,7 +141,8 @@ def _count_rest(usage: Usage, pictures: _Named, labels: _Named, used: Collection
 def _no_label_map(image: Path, images: Path, maps: Path, suffixes: tuple[str, str], others: list[Path]) -> str:
     stem = image.relative_to(images).as_posix().removesuffix(image.suffix)
     text = f"The image '{image}' has no label map; expected '{maps / (stem + suffixes[1])}'."
-    if not (like := [path for path in others if path.relative_to(maps).as_posix().startswith(stem)]):
+    like = [path for path in others if path.relative_to(maps).as_posix().startswith(stem)]
+    if not like:
         return f"{text} No other image has one either. Check data_prefix and seg_map_suffix (docs/data.md)."
     if like[0].suffix.lower() in SUFFIXES.difference(LOSSLESS):
         return f"{text} '{like[0]}' cannot be a label map: {like[0].suffix} changes the numbers. Save it as PNG."
@@ -182,7 +187,8 @@ def read_label_map(path: str | Path) -> np.ndarray:
         )
     if labels.dtype.kind == "f":
         whole = np.nan_to_num(labels, nan=0.5, posinf=0.5, neginf=0.5)
-        if (odd := whole != np.rint(whole)).any():
+        odd = whole != np.rint(whole)
+        if odd.any():
             raise HypvisionError(
                 f"The label map '{path}' has the number {labels[odd][0]:g}, which is not a class number. Class "
                 "numbers are whole: save it with 8 or 16 bits a pixel."
@@ -225,7 +231,8 @@ def labels_of(info: dict[str, Any], last_is_ignored: bool = True) -> np.ndarray:
     """The classes of the pixels, int32 (H, W), as a data set of mmseg describes them by ``seg_map_path``, ``img_path``
     and more; ``colours``: arguments of :func:`read_colours` and ``ignore_index``. With ``reduce_zero_label``, 255 is
     ignored like 0, unless ``last_is_ignored`` is False, as for lists of more than 254 classes."""
-    path, image = info.get("seg_map_path"), info.get("img_path")
+    path = info.get("seg_map_path")
+    image = info.get("img_path")
     if path is None:
         raise HypvisionError(
             f"The image '{image}' has no label map, because its data set has no folder of them. Set data_prefix=dict("
@@ -236,8 +243,10 @@ def labels_of(info: dict[str, Any], last_is_ignored: bool = True) -> np.ndarray:
             f"The label map '{path}' of the image '{image}' does not exist. Put it there, or remove the image from the "
             "data (see docs/data.md for the layout)."
         )
-    ignored, unknown = 255, None
-    if colours := info.get("colours"):
+    ignored = 255
+    unknown = None
+    colours = info.get("colours")
+    if colours:
         ignored = colours["ignore_index"]
         labels = read_colours(path, **{key: colours[key] for key in colours if key != "ignore_index"})
         unknown = labels < 0
@@ -248,7 +257,8 @@ def labels_of(info: dict[str, Any], last_is_ignored: bool = True) -> np.ndarray:
             labels = labels - 1
     if image is not None and "ori_shape" in info:
         check_size(path, labels.shape, image, info["ori_shape"])
-    if label_map := info.get("label_map"):
+    label_map = info.get("label_map")
+    if label_map:
         table = np.arange(max(label_map) + 1, dtype=np.int32)
         table[list(label_map)] = list(label_map.values())
         inside = (labels >= 0) & (labels < len(table))

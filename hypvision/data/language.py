@@ -51,7 +51,9 @@ class ByteTokenizer:
     """Bytes of UTF-8, as transformers' ``ByT5Tokenizer(extra_ids=0)``: 0 fills, 1 begins a document, byte b is b +
     3."""
 
-    vocab_size, bos_id, pad_id = 259, 1, 0
+    vocab_size = 259
+    bos_id = 1
+    pad_id = 0
     name = identity = "byte"
 
     def encode(self, text: str) -> list[int]:
@@ -223,7 +225,8 @@ class PackedText(Dataset):
     ):
         one_of(("keep", "drop"), tail=tail)
         at_least(2, integer=True, length=length)
-        self.tokenizer, self.length = load_tokenizer(tokenizer), length
+        self.tokenizer = load_tokenizer(tokenizer)
+        self.length = length
         self.tokens, sizes, self.bytes = _tokenized(source, tokenizer, self.tokenizer, field, separator, Path(cache))
         begins = np.concatenate([[0], np.cumsum(sizes)])
         pieces = [
@@ -234,13 +237,16 @@ class PackedText(Dataset):
         ]
         rows = [[pieces[i] for i in row] for row in pack([size for _, size in pieces], length)]
         self.rows = rows[:limit]
-        self.usage, kept = Usage(str(source)), sum(size for _, size in pieces)
+        self.usage = Usage(str(source))
+        kept = sum(size for _, size in pieces)
         self.usage.use("documents", len(sizes))
         self.usage.use("tokens", kept)
-        if rest := int(sum(sizes)) - kept:
+        rest = int(sum(sizes)) - kept
+        if rest:
             self.usage.leave_out("tokens", f"tail='{tail}'", "ends of documents longer than a row", rest)
         self.usage.use("rows", len(self.rows))
-        if more := len(rows) - len(self.rows):
+        more = len(rows) - len(self.rows)
+        if more:
             self.usage.leave_out("rows", f"limit={limit}", "the last", more)
         if not self.rows:
             raise HypvisionError(f"The text at '{source}' has fewer than two tokens. Give more text.")
@@ -273,7 +279,8 @@ def _tokenized(
     stamp = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     key = json.dumps([str(source), name, tokenizer.identity, field, separator, stamp])
     base = folder.expanduser() / hashlib.sha256(key.encode()).hexdigest()[:16]
-    flat, facts = base.with_suffix(".bin"), base.with_suffix(".json")
+    flat = base.with_suffix(".bin")
+    facts = base.with_suffix(".json")
     dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
     several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
     try:
@@ -283,7 +290,8 @@ def _tokenized(
     finally:
         if several:
             dist.barrier()
-    if (found := _stored(flat, facts, dtype)) is None:
+    found = _stored(flat, facts, dtype)
+    if found is None:
         raise HypvisionError(f"The first process of this machine could not read the text at '{source}'; see its error.")
     with flat.open("rb") as file:
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -318,7 +326,8 @@ def _write_tokens(
 ) -> None:
     """The flat file of tokens, and the sizes of the documents in it."""
     flat.parent.mkdir(parents=True, exist_ok=True)
-    sizes, count = [], 0
+    sizes = []
+    count = 0
     with replacing(flat) as temporary, Path(temporary).open("wb") as out:
         for text in tqdm(texts, desc="tokens", unit="document", leave=False, disable=None):
             ids = [tokenizer.bos_id, *tokenizer.encode(text)]

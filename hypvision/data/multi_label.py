@@ -58,17 +58,21 @@ class MultiLabelDataset(_ImageDataset):
         super().__init__(transform)
         self.root = Path(root).expanduser()
         rows, names, columns = read_table(ann_file)
-        own, source = names, ""
+        own = names
+        source = ""
         if isinstance(classes, str | Path):
-            names, source = read_table(classes).names, f"the table '{classes}'"
+            names = read_table(classes).names
+            source = f"the table '{classes}'"
         elif classes is not None:
             source = "'classes' of the data set"
             names = list(check_classes(enumerate(classes), source, "Correct them.").values())
-        self.table, self._columns = str(ann_file), own if columns else None
+        self.table = str(ann_file)
+        self._columns = own if columns else None
         self._check_columns(names, source)
         self.paths = inside([self.root / image for image in rows], self.root)
         there = Listing()
-        if missing := [path for path in self.paths if path not in there]:
+        missing = [path for path in self.paths if path not in there]
+        if missing:
             raise HypvisionError(
                 f"{len(missing)} of the {len(rows)} images of '{ann_file}' do not exist, such as '{missing[0]}'. Its "
                 f"paths start from '{root}': correct them, or 'root' of the data set."
@@ -96,7 +100,8 @@ class MultiLabelDataset(_ImageDataset):
         labels = np.zeros((len(self.labels), len(names)), dtype=np.float32)
         place = {name: number for number, name in enumerate(names)}
         labels[:, [place[name] for name in self.metainfo["classes"]]] = self.labels
-        self.labels, self.metainfo["classes"] = labels, tuple(names)
+        self.labels = labels
+        self.metainfo["classes"] = tuple(names)
 
     def _check_columns(self, names: Sequence[str], source: str) -> None:
         # other classes would have the label 0 everywhere
@@ -126,7 +131,8 @@ def read_table(path: str | Path) -> Table:
     each image.
     """
     if Path(path).suffix == ".jsonl":
-        lines, names = read_json_lines(_Labelled, path, _TABLE, f"{_FORMS}."), list[str]()
+        lines = read_json_lines(_Labelled, path, _TABLE, f"{_FORMS}.")
+        names = list[str]()
     else:
         lines, names = _of_csv(path)
     rows: dict[str, list[str]] = {}
@@ -154,7 +160,8 @@ def _of_csv(path: str | Path) -> tuple[list[tuple[int, _Labelled]], list[str]]:
     names = [cell for cell in head if cell != "image"]
     if len(names) != len(head) - 1 or not names:
         raise HypvisionError(f"The table '{path}' begins with '{','.join(head):.80}'. {_FORMS}.")
-    listed, pairs = names == ["labels"], []
+    listed = names == ["labels"]
+    pairs = []
     for number, row in enumerate(rows[1:], start=2):
         cells = dict(zip(head, row))
         image = cells.pop("image", "")

@@ -94,7 +94,8 @@ def _ade847(source: Path) -> Iterator[Item]:
     folder = _need(source / "images/ADE/validation")
 
     def labels(path: Path) -> np.ndarray:
-        if (mode := image_kind(path)[1]) not in ("RGB", "RGBA"):
+        mode = image_kind(path)[1]
+        if mode not in ("RGB", "RGBA"):
             raise HypvisionError(
                 f"'{path}' has Pillow's mode {mode}; the published *_seg.png are RGB, their colours stand for the "
                 "classes. Copy it again."
@@ -150,7 +151,8 @@ def _pc459(source: Path) -> Iterator[Item]:
 def _voc(background: bool) -> Callable[[Path], Iterator[Item]]:
     def labels(path: Path) -> np.ndarray:
         found = read_label_map(path)
-        if (wrong := found[(found < 0) | ((found > 20) & (found != 255))]).size:
+        wrong = found[(found < 0) | ((found > 20) & (found != 255))]
+        if wrong.size:
             raise HypvisionError(
                 f"'{path}' has the label {wrong[0]}; expected are 0 to 20, and 255 for the borders. Take the maps of "
                 "SegmentationClassAug."
@@ -233,10 +235,13 @@ def prepare(name: str, source: str | Path, out: str | Path) -> int:
     if name in FOLDERS:
         return _prepare_folders(name, _need(Path(source).expanduser()), Path(out).expanduser())
     items, suffix, limit = PREPARED[name]
-    source, out = _need(Path(source).expanduser()), Path(out).expanduser()
-    images, annotations = out / "images/validation", out / "annotations/validation"
+    source = _need(Path(source).expanduser())
+    out = Path(out).expanduser()
+    images = out / "images/validation"
+    annotations = out / "annotations/validation"
     check_output_folder(out)
-    if not (found := list(items(source))):
+    found = list(items(source))
+    if not found:
         raise HypvisionError(f"'{source}' lists no images of {name}. Check SOURCE: it may not be complete.")
     inside([path for _, image, labels_file, _ in found for path in (image, labels_file)], source)
     for stem, source_image, labels_file, labels in tqdm(found, desc=name, unit="img", disable=None):

@@ -59,7 +59,8 @@ class _RetrievalDataset(_ImageDataset):
         if not self.paths:
             raise self._missing(f"The lists in '{self.root}' name no images of the split '{split}'.")
         there = Listing()
-        if absent := [path for path in self.paths if path not in there]:
+        absent = [path for path in self.paths if path not in there]
+        if absent:
             raise self._missing(
                 f"{len(absent)} of the {len(self.paths)} images of the split '{split}' are missing in '{self.root}', "
                 f"the first is '{absent[0]}'."
@@ -106,7 +107,8 @@ class CUB200(_RetrievalDataset):
     species is the last word of its name (albatross, sparrow, ...): a common name, close to the family but not taxonomy.
     """
 
-    title, folder = "CUB-200-2011", "CUB_200_2011"
+    title = "CUB-200-2011"
+    folder = "CUB_200_2011"
     source = "https://data.caltech.edu/records/65de6-vp158 (CUB_200_2011.tgz)"
     published = {"train": (5864, 100), "test": (5924, 100)}
 
@@ -142,7 +144,8 @@ class Cars196(_RetrievalDataset):
     ancestor of a model is its maker. Reading ``.mat`` needs SciPy.
     """
 
-    title, folder = "Cars-196", "CARS_196"
+    title = "Cars-196"
+    folder = "CARS_196"
     source = "http://ai.stanford.edu/~jkrause/cars/car_dataset.html (car_ims.tgz, cars_annos.mat), or a copy of it"
     published = {"train": (8054, 98), "test": (8131, 98)}
 
@@ -163,7 +166,8 @@ class Cars196(_RetrievalDataset):
 
     def _annotations(self, name: str) -> list[tuple[str, int]]:
         """Path and class of each image in a file."""
-        path, found = "relative_im_path" if name == "cars_annos.mat" else "fname", []
+        path = "relative_im_path" if name == "cars_annos.mat" else "fname"
+        found = []
         for item in self._entry(name, "annotations"):
             fields = getattr(item, "__dict__", {})
             for key in (path, "class"):
@@ -184,7 +188,8 @@ class StanfordOnlineProducts(_RetrievalDataset):
     12.
     """
 
-    title, folder = "Stanford Online Products", "Stanford_Online_Products"
+    title = "Stanford Online Products"
+    folder = "Stanford_Online_Products"
     source = "https://cvgl.stanford.edu/projects/lifted_struct/ (Stanford_Online_Products.zip)"
     published = {"train": (59551, 11318), "test": (60502, 11316)}
 
@@ -195,7 +200,8 @@ class StanfordOnlineProducts(_RetrievalDataset):
         numbers = sorted(set(given))
         place = {number: i for i, number in enumerate(numbers)}
         kinds = {n: row[3].partition("/")[0].removesuffix("_final") for n, row in zip(given, rows)}
-        paths, labels = [str(self.root / row[3]) for row in rows], [place[number] for number in given]
+        paths = [str(self.root / row[3]) for row in rows]
+        labels = [place[number] for number in given]
         return paths, labels, [str(number) for number in numbers], [(kinds[number],) for number in numbers], None
 
 
@@ -207,14 +213,16 @@ class InShop(_RetrievalDataset):
     the queries first and then the gallery. The ancestors of an item are (women or men, kind of garment).
     """
 
-    title, folder = "In-Shop Clothes Retrieval", "In-shop"
+    title = "In-Shop Clothes Retrieval"
+    folder = "In-shop"
     source = "https://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html (on request)"
     published = {"train": (25882, 3997), "test": (26830, 3985)}
 
     def _load(self) -> _Loaded:
         name = "list_eval_partition.txt"
         rows = self._rows(3, name, f"Eval/{name}", skip=2)  # columns: image_name item_id evaluation_status
-        if unknown := sorted({row[2] for row in rows} - {"train", "query", "gallery"}):
+        unknown = sorted({row[2] for row in rows} - {"train", "query", "gallery"})
+        if unknown:
             raise HypvisionError(
                 f"'{self.root}' lists images for '{unknown[0]}', not train, query or gallery. Replace the list."
             )
@@ -300,7 +308,8 @@ class RetrievalFolder(ImageFolderDataset):
         queries = None
         if gallery is not None:
             others = RetrievalFolder(gallery, transform, classes=self.metainfo["classes"], per_class=per_class)
-            queries, self.paths = len(self.paths), self.paths + others.paths
+            queries = len(self.paths)
+            self.paths = self.paths + others.paths
             self.usage.add(others.usage)
             self.labels = np.concatenate([self.labels, others.labels])
         if cache:
@@ -308,7 +317,8 @@ class RetrievalFolder(ImageFolderDataset):
         names = self.metainfo["classes"]
         above: list[tuple[str, ...]] = [() for _ in names]
         if ancestors is not None:
-            if absent := [name for name in names if name not in ancestors]:
+            absent = [name for name in names if name not in ancestors]
+            if absent:
                 raise HypvisionError(f"'ancestors' has no entry for the class '{absent[0]}'. Add it to the config.")
             above = [tuple(ancestors[name]) for name in names]
             if len({len(groups) for groups in above}) > 1:

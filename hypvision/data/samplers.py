@@ -43,8 +43,12 @@ class MPerClassBatchSampler:
         replace: bool = False,
         drop_last: bool = True,
     ):
-        self.sampler, self.batch_size, self.m, self.replace = sampler, batch_size, m, replace
-        self.world_size, self.rank = getattr(sampler, "world_size", 1), getattr(sampler, "rank", 0)
+        self.sampler = sampler
+        self.batch_size = batch_size
+        self.m = m
+        self.replace = replace
+        self.world_size = getattr(sampler, "world_size", 1)
+        self.rank = getattr(sampler, "rank", 0)
         if m < 1 or batch_size < m or batch_size % m:
             raise HypvisionError(
                 f"A batch of {batch_size} images cannot hold {m} of each class. Set train_dataloader.batch_size to a "
@@ -127,7 +131,9 @@ class BalancedSampler:
         self.length = -(-total // self.world_size) * self.world_size
         shares = np.array([len(indices) for indices in self.members]) ** (1.0 - power)
         self.wanted = self.length * shares / shares.sum()
-        self.power, self.shuffle, self.epoch = power, shuffle, 0
+        self.power = power
+        self.shuffle = shuffle
+        self.epoch = 0
         self.seed = sync_random_seed() if seed is None else seed
 
     def __len__(self) -> int:

@@ -34,7 +34,10 @@ class ShapeCaptions(Dataset):
     """
 
     def __init__(self, split: str = "train", length: int = 100_000, size: int = 64, scenes: bool = True):
-        self.split, self.length, self.size, self.scenes = split, length, size, scenes
+        self.split = split
+        self.length = length
+        self.size = size
+        self.scenes = scenes
         self.metainfo = dict(classes=TAXONOMY.classes["shape"])
 
     def __len__(self) -> int:
@@ -45,7 +48,8 @@ class ShapeCaptions(Dataset):
         rng = np.random.default_rng([index, 7])
         if self.scenes and index % 2:
             scene = make_scene(index // 2, self.split, self.size)
-            image, label = np.asarray(scene.image), -1
+            image = np.asarray(scene.image)
+            label = -1
             caption = scene.captions[int(rng.choice(4, p=(0.02, 0.08, 0.2, 0.7)))]
         else:
             image, instance = make_object(index // 2 if self.scenes else index, self.split, self.size)

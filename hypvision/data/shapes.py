@@ -200,7 +200,8 @@ def make_scene(index: int, split: str = "train", size: int | tuple[int, int] = 1
         shape, texture, colour = (str(rng.choice(words)) for words in (shapes, TEXTURES, list(COLOURS)))
         radius = max(_MIN_RADIUS, min(height, width) * rng.uniform(0.12, 0.24))
         free = _random_sprite(rng, shape, texture, colour, radius, height, width)
-        if (sprite := _place(rng, sprites, free, height, width)) is None:
+        sprite = _place(rng, sprites, free, height, width)
+        if sprite is None:
             continue
         stamp = rasterise(sprite, height, width)
         if _hides_too_much(stamp, instances, full):
@@ -267,7 +268,9 @@ class ShapesClassification(Dataset):
         transform: Callable[[Image.Image], Any] | None = None,
     ):
         self.split, self.size, self.seed, self.length = _check(split, size, seed, length, "length")
-        self.taxonomy, self.level, self.transform = TAXONOMY, level, transform
+        self.taxonomy = TAXONOMY
+        self.level = level
+        self.transform = transform
         self._to_level = TAXONOMY.ancestors(level, of="instance")
         self.classes = TAXONOMY.classes[level]
         self.class_to_idx = {name: label for label, name in enumerate(self.classes)}
@@ -308,7 +311,9 @@ class ShapesScenes(Dataset):
         transform: Callable[[Scene], Any] | None = None,
     ):
         self.split, self.size, self.seed, self.length = _check(split, size, seed, length, "length")
-        self.taxonomy, self.classes, self.transform = TAXONOMY, TAXONOMY.classes["shape"], transform
+        self.taxonomy = TAXONOMY
+        self.classes = TAXONOMY.classes["shape"]
+        self.transform = transform
 
     def __len__(self) -> int:
         return self.length

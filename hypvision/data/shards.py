@@ -95,7 +95,8 @@ class _Shards(IterableDataset):
         self.paths = find_shards(shards)
         self.transform = None if transform is None else build_transform(transform)
         self.shuffle, self.seed, self.place = shuffle, seed, str(self.paths[0].parent)
-        self.usage, self._start = Usage(self.place), (0, 1)
+        self.usage = Usage(self.place)
+        self._start = (0, 1)
         self._stop: int | None = None
         self.counts = self._count()
         self.total = sum(self.counts)
@@ -123,9 +124,11 @@ class _Shards(IterableDataset):
             if (folder / INDEX).is_file():
                 content = parse(known, read_json(folder / INDEX), f"'{folder / INDEX}'", advice="Remove it.")
                 tables[folder] = content.get(kind, {})
-        counts, new = [], False
+        counts = []
+        new = False
         for path in tqdm(self.paths, unit="shard", disable=None if len(self.paths) > 1 else True):
-            status, table = path.stat(), tables[path.parent]
+            status = path.stat()
+            table = tables[path.parent]
             found = table.get(path.name)
             if found is None or (found.bytes, found.modified) != (status.st_size, status.st_mtime_ns):
                 left_out: list[list[str]] = []
@@ -148,7 +151,8 @@ class _Shards(IterableDataset):
         ended: list[list[str]] = []
         try:
             for sample in group_by_keys(_files(path, ended, images)):
-                if (problem := self._problem(sample)) is None:
+                problem = self._problem(sample)
+                if problem is None:
                     yield sample
                 else:
                     left_out.append([problem, str(sample["__key__"])])
@@ -158,14 +162,16 @@ class _Shards(IterableDataset):
 
     def seek(self, batches: int, batch_size: int, stop: int | None = None) -> None:
         """Continue as if each process had taken this many batches, and end after ``stop`` more; None: never end."""
-        self._start, self._stop = (batches, batch_size), stop
+        self._start = (batches, batch_size)
+        self._stop = stop
 
     def __len__(self) -> int:
         """Samples of an epoch of this process."""
         return max(1, self.total // get_dist_info()[1]) if self.shuffle else self.total
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        info, left = get_worker_info(), None
+        info = get_worker_info()
+        left = None
         if self._stop is not None:
             worker, workers = (info.id, info.num_workers) if info else (0, 1)
             left = max(0, -(-(self._stop - worker) // workers)) * self._start[1]
@@ -176,7 +182,8 @@ class _Shards(IterableDataset):
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
         batches, size = self._start
         worker = (worker + batches) % workers  # after a resume, the loader again takes its first batch from worker 0
-        own, readers = rank * workers + worker, world * workers
+        own = rank * workers + worker
+        readers = world * workers
         if self.shuffle and readers > len(self.paths):
             raise HypvisionError(
                 f"{len(self.paths)} shards cannot be shared out to {world} processes with {workers} workers each. "
@@ -208,7 +215,8 @@ class _Shards(IterableDataset):
 
     def _shard(self, number: int, epoch: int, skip: int) -> Iterator[dict[str, Any]]:
         rng = np.random.default_rng([self.seed, epoch, number])
-        samples, path = self._read(self.paths[number], []), self.paths[number]
+        samples = self._read(self.paths[number], [])
+        path = self.paths[number]
         for place, sample in enumerate(_mixed(samples, self.shuffle, rng)):
             own = np.random.default_rng([self.seed, epoch, number, place])
             if place >= skip:
@@ -259,7 +267,8 @@ class CaptionShards(_Shards):
         subreddits: float = 0.0,
     ):
         between(0, 1, subreddits=subreddits)
-        self.boxes, self.subreddits = boxes, subreddits
+        self.boxes = boxes
+        self.subreddits = subreddits
         super().__init__(shards, transform, shuffle, seed)
 
     def _needs(self) -> str:
@@ -336,7 +345,8 @@ class ImageShards(_Shards):
 
 def _files(path: Path, ended: list[list[str]], images: bool) -> Iterator[dict[str, Any]]:
     """The files of a tar file for webdataset; of images the bytes only if asked for."""
-    size, name = path.stat().st_size, "the first"
+    size = path.stat().st_size
+    name = "the first"
     try:
         with tarfile.open(path, "r:") as tar:
             for member in tar:
@@ -374,7 +384,8 @@ def _parents(sample: dict[str, Any]) -> list[str]:
 
 def _caption(sample: dict[str, Any], prefix: str = "") -> str:
     for name in (prefix,) if prefix else ("child.", ""):
-        if (text := sample.get(f"{name}txt")) is not None:
+        text = sample.get(f"{name}txt")
+        if text is not None:
             return text.decode("utf-8").strip()
     caption = None if prefix else _json(sample).get("caption")
     return caption.strip() if isinstance(caption, str) else ""

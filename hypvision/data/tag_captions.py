@@ -78,8 +78,14 @@ class TagCaptions(Dataset):
                 "share and a jitter below 1."
             )
         self.names = load_classes(classes)
-        self.length, self.size, self.zoom, self.share, self.most = length, size, tuple(zoom), share, most
-        self.jitter, self.single, self.seed = jitter, single, seed
+        self.length = length
+        self.size = size
+        self.zoom = tuple(zoom)
+        self.share = share
+        self.most = most
+        self.jitter = jitter
+        self.single = single
+        self.seed = seed
         self.metainfo = dict(classes=self.names)
         images, maps = (Path(data_root, data_prefix[key]) for key in ("img_path", "seg_map_path"))
         self.usage = Usage(images)

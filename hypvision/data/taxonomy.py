@@ -55,7 +55,8 @@ class Taxonomy:
         Raises:
             HypvisionError: a level is unknown, or ``level`` is more specific than ``of``.
         """
-        top, bottom = self.depth(level), self.depth(of)
+        top = self.depth(level)
+        bottom = self.depth(of)
         if top > bottom:
             raise HypvisionError(
                 f"A class of level {of!r} has no ancestor at the more specific level {level!r}. Swap the two levels."
@@ -94,7 +95,8 @@ class Taxonomy:
 
 
 def _build() -> Taxonomy:
-    kinds, shapes = tuple(sorted(KINDS)), tuple(sorted(OUTLINES))
+    kinds = tuple(sorted(KINDS))
+    shapes = tuple(sorted(OUTLINES))
     names = (f"{texture} {colour} {shape}" for texture in TEXTURES for colour in COLOURS for shape in shapes)
     instances = tuple(sorted(names))
     parents = {

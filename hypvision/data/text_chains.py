@@ -54,7 +54,8 @@ class TextChains(Dataset):
         else:
             chains = read_chains(source)
         first, last = (round(part * len(chains)) for part in share)
-        count, chains = len(chains), chains[first:last]
+        count = len(chains)
+        chains = chains[first:last]
         if not chains:
             raise HypvisionError(f"share={tuple(share)} leaves none of the {count} chains of '{source}'.")
         chains = with_negatives(chains, seed)  # of this share alone: the others may be for validation
@@ -71,10 +72,13 @@ class TextChains(Dataset):
         self.chains: list[Chain] = list(chains)
         self.usage = Usage(source)
         self.usage.use("chains", len(self.chains))
-        if others := count - len(chains):
+        others = count - len(chains)
+        if others:
             self.usage.leave_out("chains", f"share={tuple(share)}", f"of {count}", others)
         self.metainfo = dict(classes=())
-        self.size, self.view, self.files = size, first_view(size), []
+        self.size = size
+        self.view = first_view(size)
+        self.files = []
         if images is not None:
             owners = [chain.image for chain in self.chains if chain.image]
             if len(owners) < len(self.chains):

@@ -30,7 +30,8 @@ def split_words(name: str) -> str:
     takes the package ``wordsegment`` for this, with the frequencies of the web: the two agree where the words are in
     the vocabulary.
     """
-    text, ranks = re.sub(r"[^a-z0-9]", "", name.lower()), _ranks()
+    text = re.sub(r"[^a-z0-9]", "", name.lower())
+    ranks = _ranks()
     best: list[tuple[float, tuple[str, ...]]] = [(0.0, ())]
     for end in range(1, len(text) + 1):
         found = []

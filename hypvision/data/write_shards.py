@@ -57,7 +57,8 @@ def write_shards(
         workers: processes that read the images; 0: this one.
     """
     at_least(1, samples=samples)
-    out, folder = check_new_folder(out), Path(folder).expanduser()
+    out = check_new_folder(out)
+    folder = Path(folder).expanduser()
     captioned = find_captions(folder) is not None
     data: Any = _Captioned(folder) if captioned else _Labelled(folder, classes)
     order = np.random.default_rng(seed).permutation(len(data)).tolist()
@@ -78,7 +79,8 @@ class _Captioned(Dataset):
     """The files of each sample by suffix: ``jpg`` and ``txt``, in data with boxes by the names of GRIT."""
 
     def __init__(self, folder: Path):
-        self.images, self.rows = folder / "images", read_captions(folder)
+        self.images = folder / "images"
+        self.rows = read_captions(folder)
         self.boxes = any(row.boxes for row in self.rows)
 
     def __len__(self) -> int:
@@ -86,7 +88,8 @@ class _Captioned(Dataset):
 
     def __getitem__(self, index: int) -> dict[str, bytes]:
         row = self.rows[index]
-        path, prefix = self.images / row.image, "child." if self.boxes else ""
+        path = self.images / row.image
+        prefix = "child." if self.boxes else ""
         image, data, suffix = _encoded(path)
         found = {f"{prefix}{suffix}": data, f"{prefix}txt": row.caption.strip().encode()}
         if self.boxes:
@@ -116,7 +119,8 @@ class _Labelled(Dataset):
 def _write(folder: Path, samples: Iterable[dict[str, bytes]], total: int, size: int) -> int:
     """Write the samples; the number of shards."""
     TarWriter: Any = require("webdataset", "shards").TarWriter
-    count, stream = -(-total // size), iter(samples)
+    count = -(-total // size)
+    stream = iter(samples)
     with tqdm(total=total, desc="shards", unit="image", disable=None) as bar:
         for shard in range(count):
             with (

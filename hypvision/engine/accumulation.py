@@ -59,7 +59,8 @@ class AccumulationHook(Hook):
         model: Any = network_of(runner)
         own = kept[get_rank()] if len(kept) == get_world_size() else None
         for name, parameter in model.named_parameters():
-            grad, parts = kept[0]["whole"].get(name), [one["gradients"].get(name) for one in kept]
+            grad = kept[0]["whole"].get(name)
+            parts = [one["gradients"].get(name) for one in kept]
             if grad is None and own is not None and not isinstance(parameter, DTensor):
                 grad = own["gradients"].get(name)
             elif grad is None and any(part is not None for part in parts):

@@ -120,8 +120,10 @@ def _part(
     inner = getattr(model, "host", model)
     if hasattr(inner, "clip"):
         show_to(dataset, inner.clip)
-    loader, training = config[f"{phase}_dataloader"], phase == "train"
-    samples, names = _samples(dataset, count, seed, failed), classes_of(dataset)
+    loader = config[f"{phase}_dataloader"]
+    training = phase == "train"
+    samples = _samples(dataset, count, seed, failed)
+    names = classes_of(dataset)
     size = max(1, int(loader.get("batch_size") or 1))
     batches = [samples[start : start + size] for start in range(0, len(samples), size)]
     model.train(training)
@@ -141,7 +143,8 @@ def _part(
 def _about(fed: Sequence[_Fed], how: _Normalisation, names: Sequence[str]) -> list[str]:
     shapes = [tuple(sample.image.shape) for sample in fed]
     sizes = " or ".join(" x ".join(map(str, shape)) for shape in list(dict.fromkeys(shapes))[:4])
-    low, high = min(float(sample.image.min()) for sample in fed), max(float(sample.image.max()) for sample in fed)
+    low = min(float(sample.image.min()) for sample in fed)
+    high = max(float(sample.image.max()) for sample in fed)
     about = [f"images {sizes}{', ...' if len(set(shapes)) > 4 else ''}, values from {low:.3g} to {high:.3g}, {how}"]
     if names:
         listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
@@ -208,7 +211,8 @@ def _mixed(shares: Tensor, names: Sequence[str]) -> str:
 def _normalisation(model: Any, dataset: Any) -> _Normalisation:
     preprocessor: Any = getattr(model, "data_preprocessor", None)
     if getattr(preprocessor, "_enable_normalize", False):
-        mean, std = preprocessor.mean.flatten().cpu(), preprocessor.std.flatten().cpu()
+        mean = preprocessor.mean.flatten().cpu()
+        std = preprocessor.std.flatten().cpu()
         return _Normalisation(mean, std, 255.0, "the preprocessor of the model")
     for step in getattr(getattr(dataset, "transform", None), "transforms", ()):
         if hasattr(step, "mean") and hasattr(step, "std"):
@@ -240,7 +244,8 @@ def _tile(sample: _Fed, how: _Normalisation, bgr: bool, names: Sequence[str]) ->
     image = image.resize(size, Image.Resampling.NEAREST if scale > 2 else Image.Resampling.BICUBIC)
     if sample.truth is None:
         return image
-    colours, truth = label_colours(len(names)), sample.truth
+    colours = label_colours(len(names))
+    truth = sample.truth
     if "gt_sem_seg" in truth:
         labels = np.asarray(truth.gt_sem_seg.sem_seg if "sem_seg" in truth.gt_sem_seg else truth.gt_sem_seg.data)
         labels = _resized(labels.reshape(labels.shape[-2:]), size)

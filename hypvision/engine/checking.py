@@ -203,7 +203,8 @@ def _draw(dataset: Any, phase: str, out: Path, report: Report) -> None:
         indices = [*range(count)]
     for index, draw in zip(indices, draws):
         drawn: list[Image.Image | None] = []
-        if (fault := _fault(lambda draw=draw, drawn=drawn: drawn.append(draw()))) is not None:
+        fault = _fault(lambda draw=draw, drawn=drawn: drawn.append(draw()))
+        if fault is not None:
             report.faults.append(f"{phase}: sample {index}: {fault}")
         for picture in filter(None, drawn):
             report.pictures.append(save_image(picture, out / f"{phase}_{index}.png"))
@@ -246,7 +247,8 @@ def _shown(pixels: Any) -> Image.Image | None:
     if not isinstance(pixels, torch.Tensor) or pixels.ndim != 3 or pixels.shape[0] != 3:
         return None
     if pixels.dtype != torch.uint8:
-        low, high = pixels.min(), pixels.max()
+        low = pixels.min()
+        high = pixels.max()
         pixels = ((pixels - low) / (high - low).clamp_min(1e-6) * 255).to(torch.uint8)
     return Image.fromarray(pixels.permute(1, 2, 0).numpy())
 

@@ -55,7 +55,8 @@ def load_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> dict[st
 
 def _restore_logs(content: Any) -> None:
     """Replace each :class:`LogHistory` by mmengine's HistoryBuffer."""
-    nodes, seen = [content], set()
+    nodes = [content]
+    seen = set()
     for node in nodes:
         if not isinstance(node, (dict, list)) or id(node) in seen:
             continue
@@ -70,7 +71,8 @@ def _restore_logs(content: Any) -> None:
 def load(source: str | Path, map_location: Any = None) -> dict[str, Any]:
     """mmengine's loader for every kind of checkpoint name (:func:`hypvision.checkpoints.sources.fetch`); zoo weights
     become a ``state_dict`` with the engine's names, and ``meta`` with the classes."""
-    if (checkpoint := _handed_over.pop(str(source), None)) is not None:
+    checkpoint = _handed_over.pop(str(source), None)
+    if checkpoint is not None:
         return checkpoint
     # With None each tensor would go to the GPU that it was saved from, which may not exist here.
     device = "cpu" if map_location is None else map_location
@@ -198,22 +200,26 @@ def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
         groups = state["param_groups"]
         return isinstance(groups, list) and bool(groups) and isinstance(state.get("state"), dict)
 
-    meta, states = checkpoint.get("meta"), list(_single_states(checkpoint.get("optimizer")))
+    meta = checkpoint.get("meta")
+    states = list(_single_states(checkpoint.get("optimizer")))
     if not isinstance(checkpoint.get("state_dict"), Mapping):
         return "it has no state_dict"
     if not isinstance(meta, Mapping) or not whole(meta.get("epoch")) or not whole(meta.get("iter")):
         return "its meta does not say the epoch and iteration that it was written at, whole numbers of at least 0"
     if "optimizer" in checkpoint and not (states and all(map(written, states))):
         return "the state of its optimizer is not one that PyTorch writes"
-    if diverged := diverged_weights(checkpoint):
+    diverged = diverged_weights(checkpoint)
+    if diverged:
         return f"its weight '{diverged[0]}' is not finite"
     try:
         scaled = isinstance(checkpoint.get("optimizer"), dict) and "loss_scaler" in checkpoint["optimizer"]
         for one in () if scaled else checkpoint.get("accumulated", []):  # a scaler leaves out what has overflowed
-            if diverged := nonfinite_names({**one["gradients"], **one["whole"]}):
+            diverged = nonfinite_names({**one["gradients"], **one["whole"]})
+            if diverged:
                 return f"the gradient of '{diverged[0]}' that it has accumulated is not finite"
         for parameter, entry in (item for one in states for item in one["state"].items()):
-            if diverged := nonfinite_names(entry):
+            diverged = nonfinite_names(entry)
+            if diverged:
                 return f"'{diverged[0]}' of parameter {parameter} in its optimizer is not finite"
     except (AttributeError, KeyError, TypeError) as error:
         return f"what it has of its optimizer is damaged ({type(error).__name__}: {error})"
@@ -338,7 +344,8 @@ class _Schedule:
         The runner goes on counting the iterations that were done, also where those of an epoch are now more or fewer;
         its schedule stands where its epochs do.
         """
-        loop, length = self.runner.train_loop, None
+        loop = self.runner.train_loop
+        length = None
         position = loop._iter
         if isinstance(loop, EpochBasedTrainLoop):
             length = len(self.runner.train_dataloader)
@@ -399,7 +406,8 @@ def newest_checkpoint(work_dir: str | Path) -> tuple[str, dict[str, Any]] | None
     folder = Path(work_dir)
     numbered: dict[str, dict[int, Path]] = {"epoch": {}, "iter": {}}
     for path in folder.glob("*.pth"):
-        if match := NUMBERED.fullmatch(path.name):
+        match = NUMBERED.fullmatch(path.name)
+        if match:
             numbered[match[1]][int(match[2])] = path
     groups = [group for group in numbered.values() if group]
     groups.sort(key=lambda group: max(path.stat().st_mtime for path in group.values()), reverse=True)
@@ -464,7 +472,8 @@ def _written_after(pointer: Path, named: str, numbered: dict[str, dict[int, Path
     match = NUMBERED.fullmatch(named)
     if match is None:
         return []
-    time, group = pointer.stat().st_mtime_ns, numbered[match[1]]
+    time = pointer.stat().st_mtime_ns
+    group = numbered[match[1]]
     return [
         group[number]
         for number in sorted(group, reverse=True)

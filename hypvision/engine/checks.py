@@ -68,7 +68,8 @@ def data_folders(config: dict) -> list[Path]:
     found: dict[Path, None] = {}
     for phase in ("train", "val", "test"):
         for dataset in datasets_of(config.get(f"{phase}_dataloader")):
-            root, parts = str(dataset.get("data_root") or dataset.get("root") or ""), dataset.get("data_prefix") or {}
+            root = str(dataset.get("data_root") or dataset.get("root") or "")
+            parts = dataset.get("data_prefix") or {}
             parts = [part for part in parts.values() if isinstance(part, str)] if isinstance(parts, dict) else []
             if (root or any(parts)) and not any(map(_is_remote, (root, *parts))):
                 found.update(dict.fromkeys(Path(root, part).expanduser().resolve() for part in parts or [""]))
@@ -148,10 +149,15 @@ def check_channels(model: Any) -> None:
     given = getattr(getattr(model, "backbone", None), "out_channels", None)
     if not isinstance(given, list):
         return
-    neck, head = getattr(model, "neck", None), getattr(model, "decode_head", None)
-    part, name, expected = neck, "model.neck", getattr(neck, "in_channels", None)
+    neck = getattr(model, "neck", None)
+    head = getattr(model, "decode_head", None)
+    part = neck
+    name = "model.neck"
+    expected = getattr(neck, "in_channels", None)
     if neck is None:
-        part, name, expected = head, "model.decode_head", getattr(head, "in_channels", None)
+        part = head
+        name = "model.decode_head"
+        expected = getattr(head, "in_channels", None)
         index = getattr(head, "in_index", None)
         if isinstance(expected, (list, tuple)) and isinstance(index, (list, tuple)) and max(index) < len(given):
             given = [given[i] for i in index]
@@ -198,7 +204,8 @@ def explain(error: BaseException) -> str | None:
     text = " ".join(text.split())
     if isinstance(error, HypvisionError):
         return text
-    if (message := explain_machine(error)) is not None:
+    message = explain_machine(error)
+    if message is not None:
         return message
     for kind, pattern, told in _MISTAKES:
         if isinstance(error, kind) and (match := re.search(pattern, text)):
@@ -215,7 +222,10 @@ def explain(error: BaseException) -> str | None:
 
 def _explain_building(error: Exception, text: str) -> str | None:
     """The message for an error of a constructor while a part of the config was being built; None elsewhere."""
-    target, inside, names, trace = None, False, {}, error.__traceback__
+    target = None
+    inside = False
+    names = {}
+    trace = error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
         inside = inside or code is check_data.__code__
@@ -229,12 +239,15 @@ def _explain_building(error: Exception, text: str) -> str | None:
     if isinstance(error, TypeError):
         unknown = re.search(r"([\w.]+)\(\) got an unexpected keyword argument '(\w+)'", text)
         if unknown:
-            owner, key = unknown[1].removesuffix(".__init__"), unknown[2]
+            owner = unknown[1].removesuffix(".__init__")
+            key = unknown[2]
             known: list[str] = []
             kind = names.get(owner)
             parent, _, method = owner.partition(".")  # a method that the constructor passes its arguments to
             if inspect.isclass(target) and parent in [base.__name__ for base in target.__mro__]:
-                kind, owner = target, target.__name__  # the class that the config names, or a base class
+                # the class that the config names, or a base class
+                kind = target
+                owner = target.__name__
             if inspect.isclass(kind) and owner != "DataLoader":
                 found = [name for base in kind.__mro__ for name in inspect.signature(base).parameters]
                 found += inspect.signature(getattr(kind, method)).parameters if method and kind is target else ()
@@ -263,7 +276,8 @@ def _explain_building(error: Exception, text: str) -> str | None:
 def readable_errors() -> Iterator[None]:
     """Context or decorator that raises a :class:`HypvisionError` for exceptions that :func:`explain` can explain."""
     # On a full disk, logging would print a traceback for every line; the error that ends the command says it once.
-    verbose, logging.raiseExceptions = logging.raiseExceptions, False
+    verbose = logging.raiseExceptions
+    logging.raiseExceptions = False
     try:
         yield
     except Exception as error:

@@ -171,7 +171,8 @@ def _own_bases() -> Iterator[None]:
 
     def find_own(name: str, filename: str) -> tuple[str, str | None]:
         if name.startswith(OWN):
-            path, scope = str(config_folder() / name.removeprefix(OWN)), None
+            path = str(config_folder() / name.removeprefix(OWN))
+            scope = None
         else:
             path, scope = _find_external(find, name) if "::" in name else find(name, filename)
         _check_suffix(Path(path))
@@ -215,7 +216,8 @@ def files_of(config: Config) -> list[str]:
 
 def _import_modules(config: Config) -> None:
     """Import the modules in ``custom_imports``."""
-    if imports := config.get("custom_imports"):
+    imports = config.get("custom_imports")
+    if imports:
         import_modules_from_strings(**imports)
 
 
@@ -244,7 +246,8 @@ def _check_keys(config: Config, options: dict[str, Any]) -> None:
 def _check_path(config: Config, option: str) -> None:
     """Raise an error for an option whose key is missing but resembles one in its dict, probably a misspelling. Names
     that differ only in digits are not suggested."""
-    node, parts = config.to_dict(), option.split(".")
+    node = config.to_dict()
+    parts = option.split(".")
     for number, part in enumerate(parts):
         if isinstance(node, (list, tuple)):
             node = node[int(part)] if part.isdecimal() and int(part) < len(node) else None
@@ -255,7 +258,8 @@ def _check_path(config: Config, option: str) -> None:
         else:
             place = ".".join(parts[:number])
             known = [key for key in node if re.sub(r"\d", "", key) != re.sub(r"\d", "", part)]
-            if hint := did_you_mean(part, known, cutoff=0.9, show=f"{place}.{{}}".format):
+            hint = did_you_mean(part, known, cutoff=0.9, show=f"{place}.{{}}".format)
+            if hint:
                 raise HypvisionError(
                     f"{place} of the config has no '{part}', so the option '{option}' would change nothing.{hint} If "
                     "it really is a new key, put it into your own config file."
@@ -265,7 +269,8 @@ def _check_path(config: Config, option: str) -> None:
 
 def _move_data(config: Config, old: str, new: str, keep: bool = False) -> None:
     """Move paths of data sets and evaluators from ``old`` to ``new``; with ``keep`` not those already below ``new``."""
-    old, new = str(old).rstrip("/"), str(new).rstrip("/")
+    old = str(old).rstrip("/")
+    new = str(new).rstrip("/")
 
     def is_below(path: str, root: str) -> bool:
         return path.rstrip("/") == root or path.startswith(root + "/")
@@ -435,7 +440,8 @@ def parse_options(items: list[str]) -> dict[str, Any]:
     wrong = [item for item in items if "=" not in item]
     if wrong:
         raise HypvisionError(f"--cfg-options takes KEY=VALUE, got '{wrong[0]}'.")
-    if called := [item for item in items if _DICT.search(item)]:
+    called = [item for item in items if _DICT.search(item)]
+    if called:
         raise HypvisionError(
             f"--cfg-options '{called[0]}' has a dict, but a value is a number, True, False, None, a text, or a list of "
             "these. Change one entry at a time (KEY.NAME=VALUE, of a list KEY.0.NAME=VALUE), or write a config that "

@@ -74,7 +74,8 @@ def quiet(verbose: bool = False) -> Iterator[None]:
     warned = logging.getLogger("py.warnings")
     relay = _Relay()
     warned.addHandler(relay)
-    propagates, warned.propagate = warned.propagate, False
+    propagates = warned.propagate
+    warned.propagate = False
     logging.captureWarnings(True)
     try:
         with redirect_stdout(_IntoLog()):
@@ -189,7 +190,8 @@ class ConsoleHook(Hook):
             step = dict(epoch=str(runner.epoch)) if by_epoch else dict(step=str(runner.iter))
             row = {**step, **_rounded(metrics)}
             if list(row) != self.heads or self.rows % _ROWS == 0:
-                self.rows, self.heads = 0, list(row)
+                self.rows = 0
+                self.heads = list(row)
             say(_table(row, head=self.rows == 0))
             _say_worst(runner.val_evaluator)
             self.rows += 1

@@ -120,7 +120,8 @@ class UnusedParametersHook(Hook):
     fail with PyTorch's error about reductions."""
 
     def before_train(self, runner: Runner) -> None:
-        model, optimizer = runner.model, getattr(runner.optim_wrapper, "optimizer", None)
+        model = runner.model
+        optimizer = getattr(runner.optim_wrapper, "optimizer", None)
         strict = get_world_size() > 1 and not getattr(model, "find_unused_parameters", True)
         if strict and isinstance(optimizer, torch.optim.Optimizer):
             self._first = True
@@ -216,7 +217,8 @@ class _DeletingLater:
     """mmengine's storage backend, but the names of files that are to be deleted are only noted."""
 
     def __init__(self, backend: Any, noted: list[str]):
-        self.backend, self.noted = backend, noted
+        self.backend = backend
+        self.noted = noted
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.backend, name)
@@ -271,7 +273,8 @@ class CheckpointHook(_CheckpointHook):
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
         """Check what is written, the last of the hooks: a step may have made it NaN after a finite loss."""
-        if (problem := resume_problem(checkpoint)) is not None:
+        problem = resume_problem(checkpoint)
+        if problem is not None:
             raise HypvisionError(
                 f"After iteration {runner.iter + 1} no checkpoint was written: {problem}. {_last_good(runner)}. Try a "
                 "lower learning rate or gradient clipping, then go on with --resume."
@@ -310,7 +313,8 @@ class CheckpointHook(_CheckpointHook):
         best = [getattr(self, "best_ckpt_path", None), *getattr(self, "best_ckpt_path_dict", {}).values()]
         current = {os.path.basename(path) for path in (self.last_ckpt, *best) if path}
         for name in self.outdated if is_main_process() else ():
-            path, backend = self.file_backend.join_path(self.out_dir, name), self.file_backend.backend
+            path = self.file_backend.join_path(self.out_dir, name)
+            backend = self.file_backend.backend
             if name not in current and backend.isfile(path):
                 backend.remove(path)
             elif name not in current and backend.isdir(path):  # of DeepSpeed
@@ -397,15 +401,19 @@ class CheckClassesHook(DatasetHook):
             self.known = KnownClasses(names, f"the checkpoint '{path}'", numbered)
 
     def before_train(self, runner: Runner) -> None:
-        self._of_training, model = True, network_of(runner)
+        self._of_training = True
+        model = network_of(runner)
         if self.known is None and not runner._resume:  # the head may be one of model.checkpoint
             self._take(getattr(model, "start_classes", ()), model, getattr(model, "checkpoint", None))
         super().before_train(runner)
 
     def check(self, runner: Runner, dataset: Any) -> None:
-        of_training, self._of_training = self._of_training, False
-        model, meta = network_of(runner), getattr(dataset, "metainfo", None) or {}
-        heads, names = list(class_heads(model)), tuple(meta.get("classes") or ())
+        of_training = self._of_training
+        self._of_training = False
+        model = network_of(runner)
+        meta = getattr(dataset, "metainfo", None) or {}
+        heads = list(class_heads(model))
+        names = tuple(meta.get("classes") or ())
         if names and not of_training and (words := getattr(model, "tested_words", None)) is not None:
             self._match_words(runner, model, dataset, names, words)
         # a metric learner fixes its classes only in training
@@ -458,7 +466,8 @@ class CheckClassesHook(DatasetHook):
     ) -> None:
         """Give a model the words of its test data in the order of their labels. Other words are right where the config
         gives one for each class, such as for folders with the numbers of WordNet."""
-        place, source = f"{type(dataset).__name__} in '{_place(dataset)}'", "the model (model.classes)"
+        place = f"{type(dataset).__name__} in '{_place(dataset)}'"
+        source = "the model (model.classes)"
         by_name = self.by_name and not getattr(dataset, "numbered", False)
         if names == words or len(names) == len(words) and not by_name:
             return
@@ -610,7 +619,10 @@ class EarlyStoppingHook(Hook):
         at_least(1, integer=True, patience=patience)
         at_least(0, min_delta=min_delta)
         one_of(("greater", "less", None), rule=rule)
-        self.monitor, self.rule, self.patience, self.min_delta = monitor, rule, patience, min_delta
+        self.monitor = monitor
+        self.rule = rule
+        self.patience = patience
+        self.min_delta = min_delta
         self.threshold = stopping_threshold
         self.kept: _CheckpointHook | None = None
 
@@ -621,7 +633,9 @@ class EarlyStoppingHook(Hook):
         for saving in (hook for hook in runner.hooks if isinstance(hook, _CheckpointHook)):
             best = (saving.save_best or ["auto"])[0]
             if best != "auto" and self.monitor in (None, best):
-                self.kept, self.monitor, self.rule = saving, best, self.rule or saving.rules[0]
+                self.kept = saving
+                self.monitor = best
+                self.rule = self.rule or saving.rules[0]
         if self.monitor is None:
             raise HypvisionError(
                 "Early stopping does not know which metric to look at. Set monitor='top1', or what your validation is "
@@ -646,7 +660,10 @@ class EarlyStoppingHook(Hook):
                 f"Early stopping looks at the metric '{self.monitor}', but validation gives "
                 f"{', '.join(metrics) or 'none'}. Set monitor of the EarlyStoppingHook to one of these."
             )
-        value, state, done, sign = metrics[self.monitor], self.state, _steps(runner), 1 if self.rule != "less" else -1
+        value = metrics[self.monitor]
+        state = self.state
+        done = _steps(runner)
+        sign = 1 if self.rule != "less" else -1
         better = not math.isnan(value) and (state["best"] is None or sign * (value - state["best"]) > self.min_delta)
         state = dict(state, seen=done, waited=0 if better else state["waited"] + 1)
         if better:
@@ -663,7 +680,8 @@ class EarlyStoppingHook(Hook):
         begin = f"Stopped early, after {unit} {self.state['seen']}: {self.monitor} is {value:.4g}"
         if reached:
             return f"{begin}, better than the threshold of {self.threshold:g}."
-        best, by = self.state["best"], f" by more than {self.min_delta:g}" if self.min_delta else ""
+        best = self.state["best"]
+        by = f" by more than {self.min_delta:g}" if self.min_delta else ""
         since = "never was a number" if best is None else f"was best with {best:.4g} after {unit} {self.state['at']}"
         path = getattr(self.kept, "best_ckpt_path", None)
         return (
@@ -680,7 +698,8 @@ def _steps(runner: Runner) -> int:
 
 def _validates_here(runner: Runner) -> bool:
     """Whether a training validates at the step that it has reached; a resumed one was saved before that."""
-    loop, done = runner.train_loop, _steps(runner)
+    loop = runner.train_loop
+    done = _steps(runner)
     if not done or runner.val_loop is None or done < loop.val_begin:
         return False
     loop._decide_current_val_interval()
@@ -702,7 +721,8 @@ class LastValidationHook(Hook):
         self._seen = ""
 
     def before_train(self, runner: Runner) -> None:
-        here, file = str(_steps(runner)), Path(runner.work_dir) / "last_validation"
+        here = str(_steps(runner))
+        file = Path(runner.work_dir) / "last_validation"
         if not _validates_here(runner) or self._seen == here:
             return
         found = [file.read_text(errors="replace").strip() if file.is_file() else ""]
@@ -727,7 +747,8 @@ class EMAHook(_EMAHook):
     """
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
-        average, share = self.ema_model, torch.zeros(())
+        average = self.ema_model
+        share = torch.zeros(())
         points = list(named_manifold_parameters(average.module))
         before = [parameter.detach().clone() for _, parameter, _ in points]
         moves = bool(points) and self._ema_started(runner) and average.steps > 0

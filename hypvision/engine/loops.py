@@ -59,7 +59,8 @@ class _SeekingIterator:
         return next(self.batches)
 
     def _open(self) -> Iterator[Any]:
-        loader, seed = self.loop.dataloader, self.loop.runner.seed
+        loader = self.loop.dataloader
+        seed = self.loop.runner.seed
         if hasattr(loader.dataset, "seek"):
             loader.dataset.seek(self.position, loader.batch_size)
             loader._iterator = None  # persistent workers hold an outdated copy of the data set

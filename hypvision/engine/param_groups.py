@@ -94,7 +94,8 @@ class TimmParamGroups(ParamGroups):
         return groups
 
     def _decay_groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        decay, layer_decay = self.optimizer_cfg.get("weight_decay", 0.0), self.options["layer_decay"]
+        decay = self.optimizer_cfg.get("weight_decay", 0.0)
+        layer_decay = self.options["layer_decay"]
         if layer_decay is None:
             spared = exempt_names(model)
             # timm exempts every name that ends in "bias", but tables of relative position biases should decay.
@@ -192,7 +193,8 @@ class RiemannianParamGroups(ParamGroups):
     )
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        rate, decay = self.optimizer_cfg["lr"], self.optimizer_cfg.get("weight_decay", 0.0)
+        rate = self.optimizer_cfg["lr"]
+        decay = self.optimizer_cfg.get("weight_decay", 0.0)
         options = {name: value for name, value in self.options.items() if value is not None}
         decay_all = options.pop("decay_all")
         groups = param_groups(model, rate, decay, **options)

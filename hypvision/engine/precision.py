@@ -15,7 +15,8 @@ import torch
 from timm.optim import Muon as TimmMuon
 from timm.optim import muon as _muon
 
-_SIZE, _TRIES = 256, 5
+_SIZE = 256
+_TRIES = 5
 _LIMIT = 2.0  # ratio of times: below 2 on CPUs with bfloat16 instructions, above 10 on others
 _GAIN = 0.8  # margin for noise, so that all processes of a machine decide alike
 

@@ -27,7 +27,8 @@ def predictor_of(request: Request) -> Predictor:
         )
     config = load_config(request.model, dict(request.options))
     import_extensions(config)
-    kind, scope = config.model.get("type"), config.get("default_scope")
+    kind = config.model.get("type")
+    scope = config.get("default_scope")
     build = PREDICTORS.get(kind) or PREDICTORS.get(scope)
     if build is None:
         raise HypvisionError(

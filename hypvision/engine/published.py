@@ -57,7 +57,8 @@ def build_published(
 
 def _registered() -> set[str]:
     """The names of everything that a model can be built from, mmseg's and mmdet's where they are loaded."""
-    nodes, found = [MODELS, TASK_UTILS, WEIGHT_INITIALIZERS], set(_BY_NAME)
+    nodes = [MODELS, TASK_UTILS, WEIGHT_INITIALIZERS]
+    found = set(_BY_NAME)
     for node in nodes:
         found |= set(node.module_dict)
         nodes.extend(node.children.values())

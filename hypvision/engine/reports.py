@@ -69,7 +69,9 @@ class ReportHook(Hook):
     priority = "LOWEST"
 
     def __init__(self, folder: str, config: str, weights: str):
-        self.folder, self.config, self.weights = folder, config, weights
+        self.folder = folder
+        self.config = config
+        self.weights = weights
 
     def before_test(self, runner: Runner) -> None:
         for metric in runner.test_evaluator.metrics:

@@ -77,7 +77,8 @@ def _build_runner(config: Config, console: ConsoleHook | None, of_training: bool
         with protecting(*files_of(config)):
             check_output(written)
     check_output(Path(config.work_dir, "last_checkpoint"))
-    if number := next(_RUNS):
+    number = next(_RUNS)
+    if number:
         # mmengine names the log and the message hub by this name and the time in seconds: without a number, two runs in
         # one second would share them.
         config.experiment_name = f"{config.get('experiment_name') or Path(config.filename or 'run').stem}-{number}"
@@ -156,7 +157,8 @@ def _check_training(config: Config, resume: str | Path | None) -> None:
     elif resume is not None:
         if not Path(resume).is_file():
             raise HypvisionError(f"{why_no_file(resume, 'checkpoint')} Give the path of a .pth file to resume.")
-        config.resume, config.load_from = True, str(resume)
+        config.resume = True
+        config.load_from = str(resume)
         checkpoint = load(str(resume))
         _check_average(config, str(resume), checkpoint)
         if resume_problem(checkpoint) is None:
@@ -214,7 +216,8 @@ def _check_schedule(config: Config) -> None:
     if not parts or not str(parts[-1].get("type")).startswith(("Cosine", "Poly")) or 0.9 * length <= end <= length:
         return
     rate = "stays at its last value from there on" if end < length else "has not fallen to its last value by then"
-    last, place = parts[-1], f"'end' of the last param_scheduler in the config to {length}"
+    last = parts[-1]
+    place = f"'end' of the last param_scheduler in the config to {length}"
     if last.get("T_max"):
         place += f", and its T_max to {length - last.get('begin', 0)}"
         rate = "rises again from there on" if end < min(length, last.get("end", length)) else rate
@@ -324,7 +327,8 @@ def test(
         check_data(config, ("test",))
         # The state_dict of the checkpoint already has the averaged weights.
         config.custom_hooks = [hook for hook in config.custom_hooks if hook.get("type") != "EMAHook"]
-        config.resume, config.load_from = False, str(weights)
+        config.resume = False
+        config.load_from = str(weights)
         leave_out_pretrained(config.model)
         if tta:
             _use_tta(config)
@@ -409,7 +413,8 @@ def _write_report(config: Config, folder: Path, weights: str) -> None:
 
 def check_result(config: Config, path: Path) -> None:
     """Raise an error for a result path inside a data folder, where it could overwrite images or true label maps."""
-    result, here = path.expanduser().resolve(), Path.cwd()
+    result = path.expanduser().resolve()
+    here = Path.cwd()
     for data in data_folders(config):
         # A data folder that contains the working directory contains other files too, such as results.
         holds_all = here.is_relative_to(data) and result != data and not is_image(path)

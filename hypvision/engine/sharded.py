@@ -64,7 +64,8 @@ class _CutHook(Hook):
     priority = "LOWEST"  # runs after hooks that rename weights
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
-        own, given = runner.model.state_dict(), checkpoint.get("state_dict", checkpoint)
+        own = runner.model.state_dict()
+        given = checkpoint.get("state_dict", checkpoint)
         for name, value in own.items():
             if isinstance(value, DTensor) and name in given:
                 given[name] = cut(given[name], value)
@@ -101,7 +102,8 @@ class ShardedRunner(Runner):
         """Shard ``model``, starting from the first process's weights."""
         if not self.distributed:
             return super().wrap_model(model_wrapper_cfg, model)
-        if callable(init_weights := getattr(model, "init_weights", None)):
+        init_weights = getattr(model, "init_weights", None)
+        if callable(init_weights):
             init_weights()
         model = model.to(get_device())
         for tensor in model.state_dict().values():

@@ -41,7 +41,8 @@ class SignsHook(Hook):
     """
 
     def __init__(self, interval: int = 50, margin: float = 0.98):
-        self.interval, self.margin = interval, margin
+        self.interval = interval
+        self.margin = margin
         self._told: set[str] = set()
         self._losses: list[Tensor] = []
         self._features: list[Tensor] = []

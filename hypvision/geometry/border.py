@@ -141,7 +141,10 @@ def _check_vectors(
         fewer: by how much other arguments are shorter than the vectors, by their names.
         given: the arguments by name.
     """
-    dtype, device, size, first = None, _NOWHERE, 0, ""
+    dtype = None
+    device = _NOWHERE
+    size = 0
+    first = ""
     for argument, rank in ranks.items():
         value = given.get(argument)
         if value is None:
@@ -149,7 +152,10 @@ def _check_vectors(
         if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() < rank:
             _refuse(function, argument, value, rank)
         if dtype is None:
-            dtype, device, size, first = value.dtype, value.device, value.shape[-1], argument
+            dtype = value.dtype
+            device = value.device
+            size = value.shape[-1]
+            first = argument
             continue
         if value.shape[-1] != size:
             raise ValueError(

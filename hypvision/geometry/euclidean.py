@@ -108,7 +108,8 @@ class Euclidean(GeooptNames, Manifold):
         """``y - x``: ``y`` as seen from ``x``."""
         return y - x
 
-    boost, unboost = mobius_add, mobius_sub
+    boost = mobius_add
+    unboost = mobius_sub
 
     def mobius_scalar_mul(self, r: float | Tensor, x: Tensor) -> Tensor:
         """``r x``."""
@@ -119,7 +120,8 @@ class Euclidean(GeooptNames, Manifold):
         """``M x``; ``matrix`` ``(m, n)``, ``x`` ``(..., n)``."""
         return torch.matmul(x, matrix.transpose(-1, -2))
 
-    scalar_mul, matvec = mobius_scalar_mul, mobius_matvec
+    scalar_mul = mobius_scalar_mul
+    matvec = mobius_matvec
 
     def rotate(self, x: Tensor, matrix: Tensor) -> Tensor:
         """``R x``; ``x`` ``(..., n)``, ``matrix`` ``(m, n)``."""

@@ -62,7 +62,8 @@ class GeooptNames(_Base):
         weights = weights.broadcast_to(shape)
         reduced = range(len(shape)) if reducedim is None else [dim % xs.dim() for dim in reducedim]
         kept = [dim for dim in range(len(shape)) if dim not in reduced]
-        order, left = [*kept, *reduced], [shape[dim] for dim in kept]
+        order = [*kept, *reduced]
+        left = [shape[dim] for dim in kept]
         points = xs.permute(*order, xs.dim() - 1).reshape(*left, -1, xs.shape[-1])
         weights = weights.permute(order).reshape(*left, -1)
         out = self.centroid(points, weights)

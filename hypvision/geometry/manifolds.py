@@ -199,7 +199,9 @@ class Manifold(nn.Module):
         if not self.learnable:
             return
         self._restore(self.log_c.detach())
-        log_c, rounding = self.log_c.detach(), 1e-2  # of half precision
+        # of half precision
+        log_c = self.log_c.detach()
+        rounding = 1e-2
         low, high = self.log_bounds
         if type(log_c) is Tensor and not log_c.is_meta and not low - rounding <= float(log_c) <= high + rounding:
             warnings.warn(
@@ -366,7 +368,9 @@ class Common(GeooptNames, Manifold):
         """Points on the same rays at ``r`` times the radius; ``r`` a number or ``(..., 1)``."""
         return self._call("scalar_mul", r=r, x=x)
 
-    mobius_add, mobius_sub, mobius_scalar_mul = boost, unboost, scalar_mul
+    mobius_add = boost
+    mobius_sub = unboost
+    mobius_scalar_mul = scalar_mul
 
     def geodesic(self, t: float | Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The point at the fraction ``t`` of the way from ``x`` to ``y``; ``t`` a number or ``(..., 1)``."""

@@ -14,7 +14,8 @@ from .border import stable
 from .numerics import square_norm
 from .poincare import _ball, _gap
 
-lorentz_to_poincare, poincare_to_lorentz = poincare.from_lorentz, poincare.to_lorentz
+lorentz_to_poincare = poincare.from_lorentz
+poincare_to_lorentz = poincare.to_lorentz
 
 
 @stable("x", rows=True, small=True)

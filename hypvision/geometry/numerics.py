@@ -109,7 +109,8 @@ class _Convert(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, dtype: torch.dtype, most: float | None, steepest: float | None) -> Tensor:
-        ctx.dtype, ctx.steepest = x.dtype, steepest
+        ctx.dtype = x.dtype
+        ctx.steepest = steepest
         return _cut(x, most).to(dtype)
 
     @staticmethod

@@ -142,7 +142,8 @@ def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
     with ``A`` half of the distance, times ``sqrt(c)``.
     """
-    gap, delta = _gap(x, c), y - x
+    gap = _gap(x, c)
+    delta = y - x
     both = gap * _gap(y, c)
     square = c * square_norm(delta)
     factor = gap * asinhc_sqrt(square / both) / torch.sqrt(both * (both + square))
@@ -236,7 +237,8 @@ def norm(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
 @_ball("x", "y", "v", inside=("x", "y"), rows=True)
 def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
     r"""Parallel transport of ``v`` from ``x`` to ``y``: :math:`\mathrm{gyr}[y, -x] v\; \lambda_x / \lambda_y`."""
-    x_gap, y_gap = _gap(x, c), _gap(y, c)
+    x_gap = _gap(x, c)
+    y_gap = _gap(y, c)
     return _gyrate(v, y - x, x, x_gap, y_gap, c) * (y_gap / x_gap)
 
 
@@ -247,7 +249,8 @@ def _gyrate(v: Tensor, delta: Tensor, x: Tensor, x_gap: Tensor, y_gap: Tensor, c
               \Delta \cdot v)\, \Delta}{X Y + c|\Delta|^2}
     """
     square = c * square_norm(delta)
-    along, ahead = dot(x, v), dot(delta, v)
+    along = dot(x, v)
+    ahead = dot(delta, v)
     share = 2 * c / (x_gap * y_gap + square)
     across = (y_gap + square) * along + (1 - x_gap) * ahead
     back = x_gap * ahead - square * along
@@ -395,7 +398,9 @@ def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     0 where ``y`` lies behind ``x`` on its ray, and where the points coincide.
     """
     # -x + y has the direction of X delta - c |delta|^2 x
-    gap, delta, size = _gap(x, c), y - x, length(x)
+    gap = _gap(x, c)
+    delta = y - x
+    size = length(x)
     heading = x / size.clamp_min(tiny(size))
     along = dot(heading, delta)
     side = gap * length(delta - along * heading)
@@ -452,7 +457,9 @@ def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = Tru
 
     which is Ganea et al.'s (NeurIPS 2018, eq. 25) from terms that do not cancel near the boundary.
     """
-    gap, delta, root = _gap(p, c), x - p, square_root(c)
+    gap = _gap(p, c)
+    delta = x - p
+    root = square_root(c)
     size = length(a).clamp_min(tiny(a))
     top = (gap * dot(delta, a) - c * square_norm(delta) * dot(p, a)) / size
     out = (torch.asinh(2 * root * top / (_gap(x, c) * gap)) / root).squeeze(-1)
@@ -479,7 +486,8 @@ def ganea_logits(x: Tensor, p: Tensor, a: Tensor, c: Curvature) -> Tensor:
         raise ValueError(
             f"ganea_logits: p and a must be matrices (K, n) of one shape, got {tuple(p.shape)} and {tuple(a.shape)}."
         )
-    c, dtype = widen(c, STEEPEST), x.dtype
+    c = widen(c, STEEPEST)
+    dtype = x.dtype
     root = square_root(c)
     p = _inside(widen(p), c, p.dtype)
     a = widen(a)

@@ -94,13 +94,15 @@ class _InBlocks(Function):
 
     @staticmethod
     def forward(ctx: Any, function: Callable[..., Tensor], count: int, *tensors: Tensor) -> Tensor:
-        ctx.function, ctx.count = function, count
+        ctx.function = function
+        ctx.count = count
         ctx.save_for_backward(*tensors)
         return _one(_each_block(lambda *values: [function(*values)], list(tensors), count))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        tensors, needed = list(ctx.saved_tensors), ctx.needs_input_grad[2:]
+        tensors = list(ctx.saved_tensors)
+        needed = ctx.needs_input_grad[2:]
         if torch.is_grad_enabled():
             return None, None, *backward_of(ctx.function, tensors, needed, grad)
 
@@ -114,7 +116,8 @@ class _InBlocks(Function):
             return [next(found) if need else None for need in needed]
 
         # the gradient of the result is one more tensor of rows
-        rows, rest = tensors[: ctx.count], tensors[ctx.count :]
+        rows = tensors[: ctx.count]
+        rest = tensors[ctx.count :]
         columns = grad if grad.shape[:-1] == rows[0].shape[:-1] else grad.unsqueeze(-1)
 
         def reordered(*values: Tensor) -> list[Tensor | None]:

@@ -85,7 +85,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, context: Context) -> T
     One call per document is less work than one masked call.
     """
     if context.lengths is not None and len(context.lengths) > q.shape[0]:
-        whole, lengths = q.shape, list(context.lengths)
+        whole = q.shape
+        lengths = list(context.lengths)
         # flattened rows and lengths have the same order of documents
         parts = zip(*(x.transpose(1, 2).flatten(0, 1).split(lengths) for x in (q, k, v)))
         found = []
@@ -107,7 +108,8 @@ def _attend_half(q: Tensor, k: Tensor, v: Tensor, n: int, m: int, scale: float, 
     """
     place = torch.arange(k.shape[-1], device=k.device)
     shift_k, shift_v = (x[..., slot].mean(-1)[..., None, None].detach() for x, slot in ((k, n), (v, m)))
-    k, v = torch.where(place == n, k - shift_k, k), torch.where(place == m, v - shift_v, v)
+    k = torch.where(place == n, k - shift_k, k)
+    v = torch.where(place == m, v - shift_v, v)
     with exact(q.device):
         out = attend(q.to(dtype), k.to(dtype), v.to(dtype), scale, context).to(q.dtype)
     return torch.where(place == m, out + shift_v, out)
@@ -129,7 +131,8 @@ class _Heads(Function):
             packed[..., n] = _time(packed[..., :n])
             packed[:, :, 0, :, n:].neg_()
         ctx.save_for_backward(packed, f, cos, sin)
-        ctx.n, ctx.width = n, product.shape[-1]
+        ctx.n = n
+        ctx.width = product.shape[-1]
         return tuple(packed[:, :, i] for i in range(3))
 
     @staticmethod
@@ -168,8 +171,13 @@ class _Attention(nn.Module):
 
     def __init__(self, config: Architecture, layer: int, head: int, value: int, temperature: float, turned: int):
         super().__init__()
-        self.config, self.layer, self.heads, self.head, self.value = config, layer, config.n_heads, head, value
-        self.lorentz, self.temperature = config.lorentz, temperature
+        self.config = config
+        self.layer = layer
+        self.heads = config.n_heads
+        self.head = head
+        self.value = value
+        self.lorentz = config.lorentz
+        self.temperature = temperature
         self.rotary = Rotary(config, turned)
         self.joined = rounded_up(self.heads * value, config.pad)
         if self.lorentz:
@@ -207,7 +215,8 @@ class _Attention(nn.Module):
     def core(self, q: Tensor, k: Tensor, v: Tensor, context: Context, scale: float) -> Tensor:
         """Points ``(B, L, H, d)`` to joined rows ``(B, L, width)``."""
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        if (half := self._half_type(q)) is None:
+        half = self._half_type(q)
+        if half is None:
             with exact(q.device):
                 out = attend(q, k, v, scale, context)
         elif self.lorentz:
@@ -241,10 +250,12 @@ class FullAttention(_Attention):
     """Multi-head attention with keys and values of every head."""
 
     def __init__(self, config: Architecture, layer: int):
-        size, h = config.dim // config.n_heads, config.n_heads
+        size = config.dim // config.n_heads
+        h = config.n_heads
         self.d = size - 1  # coordinates that the rotary code turns, also in Euclidean heads
         super().__init__(config, layer, size, size, config.dim**0.5, self.d)
-        outer, space = Layout(config.dim, config), size - 1 if self.lorentz else size
+        outer = Layout(config.dim, config)
+        space = size - 1 if self.lorentz else size
         turned = [i // 2 + i % 2 * (self.d // 2) for i in range(self.d)] + list(range(self.d, space))
         live = [
             (part * h + head) * size + i
@@ -288,7 +299,8 @@ class FullAttention(_Attention):
 
     def _decode(self, q: Tensor, keys: Tensor, values: Tensor, context: Context, scale: float) -> Tensor:
         """New queries ``(B, H, L, d)`` and all space parts ``(B, H, all, d - 1)`` to means ``(B, L, H, d)``."""
-        space, values = keys.shape[-1], context.weighed(values)
+        space = keys.shape[-1]
+        values = context.weighed(values)
         logits = q[..., :space] @ keys.mT
         if self.lorentz:
             logits = logits + q[..., space:] * _time(keys).unsqueeze(-2)
@@ -303,17 +315,20 @@ class _LatentHeads(Function):
     def forward(ctx, query, pair, k_pe, f, cos, sin, heads, nope, value, timed):
         b, length, _ = query.shape
         d = k_pe.shape[-1]
-        size, n = nope + d + timed, nope + d
+        size = nope + d + timed
+        n = nope + d
         q = query.detach()[..., : heads * size].view(b, length, heads, size)
         both = pair.detach()[..., : 2 * heads * size].view(b, length, 2, heads, size)
-        k, v = both[:, :, 0], both[:, :, 1]
+        k = both[:, :, 0]
+        v = both[:, :, 1]
         rows.turn_(q[..., nope:n], cos, sin)
         k[..., nope:n] = rows.turn(k_pe, cos[:, 0], sin[:, 0])[:, :, None]
         if timed:
             q[..., n], k[..., n] = _time(q[..., :n]).neg_(), _time(k[..., :n])
             v[..., value - 1] = _time(v[..., : value - 1])
         ctx.save_for_backward(q, k, v, f, cos, sin)
-        ctx.sizes, ctx.widths = (nope, n, value, timed), (query.shape[-1], pair.shape[-1])
+        ctx.sizes = (nope, n, value, timed)
+        ctx.widths = (query.shape[-1], pair.shape[-1])
         return q, k, v
 
     @staticmethod
@@ -342,11 +357,17 @@ class LatentAttention(_Attention):
     """HMLA: keys and values of all heads are maps of one latent point, and one rotated key serves them all."""
 
     def __init__(self, config: Architecture, layer: int):
-        h, nope, d = config.n_heads, config.qk_nope_head_dim, config.qk_rope_head_dim - 1
-        self.nope, self.d, self.timed = nope, d, int(config.lorentz)
+        h = config.n_heads
+        nope = config.qk_nope_head_dim
+        d = config.qk_rope_head_dim - 1
+        self.nope = nope
+        self.d = d
+        self.timed = int(config.lorentz)
         temperature = (h * (nope + config.qk_rope_head_dim)) ** 0.5
         super().__init__(config, layer, nope + d + self.timed, config.v_head_dim, temperature, d)
-        outer, rank, pad = Layout(config.dim, config), config.kv_lora_rank, config.pad
+        outer = Layout(config.dim, config)
+        rank = config.kv_lora_rank
+        pad = config.pad
         self.latent = Layout(rank + self.timed, config)
         self.q_latent = Layout(config.q_lora_rank + self.timed, config) if config.q_lora_rank else None
         turned = [i // 2 + i % 2 * (d // 2) for i in range(d)]
@@ -419,13 +440,16 @@ class LatentAttention(_Attention):
         rotated = rows.turn(k_pe, cos[:, 0], sin[:, 0])[:, :, None].expand(-1, -1, self.heads, -1).to(k.dtype)
         k = torch.cat([k[..., : self.nope], rotated, k[..., n:]], -1)
         if self.timed:
-            q, k, v = rows.lift(q, n), rows.lift(k, n), rows.lift(v, self.value - 1)
+            q = rows.lift(q, n)
+            k = rows.lift(k, n)
+            v = rows.lift(v, self.value - 1)
             q = torch.cat([q[..., :n], -q[..., n:]], -1)
         return q, k, v
 
     def _rotated(self, query: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Queries ``(B, L, H, head)`` with their second part rotated, without times."""
-        q, n = query[..., : self.heads * self.head].unflatten(-1, (self.heads, self.head)), self.nope + self.d
+        q = query[..., : self.heads * self.head].unflatten(-1, (self.heads, self.head))
+        n = self.nope + self.d
         turned = rows.turn(q[..., self.nope : n], cos, sin).to(q.dtype)
         return torch.cat([q[..., : self.nope], turned, q[..., n:]], -1)
 
@@ -460,20 +484,26 @@ class LatentAttention(_Attention):
 
         The times are not linear in the latent point, so the cache stores them.
         """
-        nope, n, size, rank = self.nope, self.nope + self.d, self.value - self.timed, self.latent.size
+        nope = self.nope
+        n = self.nope + self.d
+        size = self.value - self.timed
+        rank = self.latent.size
         weight, bias = self._up_map(latent)
-        q, rotated = self._rotated(query, cos, sin), rows.turn(k_pe, cos[:, 0], sin[:, 0])
+        q = self._rotated(query, cos, sin)
+        rotated = rows.turn(k_pe, cos[:, 0], sin[:, 0])
         times = []
         if self.timed:  # times of the new keys and values
             k, v = self._parted(F.linear(latent, weight, bias)).unbind(2)
             key_space = torch.cat([k[..., :nope], rotated[:, :, None].expand(-1, -1, self.heads, -1)], -1)
             times = [_time(key_space), _time(v[..., :size])]
         keys, values = (rows.upcast(x[:, 0]) for x in self._remember(latent, rotated, times, context))
-        keys, all_times = context.weighed(keys), context.weighed(values[..., self.d :])
+        keys = context.weighed(keys)
+        all_times = context.weighed(values[..., self.d :])
         q = q.transpose(1, 2)
         q_time = _time(q[..., :n])
         if factor is not None:
-            q, q_time = q * factor, q_time * factor
+            q = q * factor
+            q_time = q_time * factor
         key_map, value_map = weight[: 2 * self.heads * self.head].view(2, self.heads, self.head, -1)
         to_latent = torch.einsum("bhln,hnr->bhlr", q[..., :nope], key_map[:, :nope])
         logits = _shared(to_latent[..., :rank], keys) + _shared(q[..., nope:n], values[..., : self.d])

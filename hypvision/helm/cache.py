@@ -22,7 +22,8 @@ class _Layer:
     """Keys and values ``(B, H, all, d)``, in memory that doubles when it is full."""
 
     def __init__(self, keys: Tensor, values: Tensor):
-        self.stored, self.length = [keys, values], keys.shape[-2]
+        self.stored = [keys, values]
+        self.length = keys.shape[-2]
 
     @property
     def keys(self) -> Tensor:

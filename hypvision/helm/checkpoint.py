@@ -71,7 +71,8 @@ def _tensors(config: Architecture) -> Iterator[tuple[_Entry, nn.Module | None]]:
     with torch.device("meta"):
         modules = dict(Helm(config).named_modules())
     for entry in _entries(config):
-        if (module := modules.get(entry.ours)) is None:
+        module = modules.get(entry.ours)
+        if module is None:
             yield entry, None
             continue
         for part in ("weight", "bias"):
@@ -84,14 +85,17 @@ def _entries(config: Architecture) -> Iterator[_Entry]:
     if config.mixed or config.attention == "latent":
         yield _Entry("embed.weight", ("embed.weight" if config.project_emb else "embed.embedding",))
         yield from (_Entry("norm", ("norm",)), _Entry("head", ("head",)), _Entry("final_proj", ("final_proj.linear",)))
-        layer, names = "layers", ("attn_norm", "ffn_norm", "attn_res", "ffn_res", "ffn")
+        layer = "layers"
+        names = ("attn_norm", "ffn_norm", "attn_res", "ffn_res", "ffn")
     else:
         yield _Entry("embed.weight", ("token_embed.embedding",))
         yield from (_Entry("norm", ("ln_final",)), _Entry("head", ("mapping",)))
         yield _Entry("final_proj", ("final_proj.linear",))
-        layer, names = "resblocks", ("ln_1", "ln_2", "res1", "res2", "mlp")
+        layer = "resblocks"
+        names = ("ln_1", "ln_2", "res1", "res2", "mlp")
     for i in range(config.n_layers):
-        theirs, ours = f"{layer}.{i}.", f"layers.{i}."
+        theirs = f"{layer}.{i}."
+        ours = f"layers.{i}."
         yield _Entry("first_norm" if i == 0 else f"layers.{i - 1}.next_norm", (f"{theirs}{names[0]}",))
         yield _Entry(f"{ours}ffn_norm", (f"{theirs}{names[1]}",))
         yield _Entry(f"{ours}attn_w_y", (f"{theirs}{names[2]}.w_y",))
@@ -191,7 +195,8 @@ def official_architecture(state_dict: Mapping[str, Tensor], **changes: Any) -> A
     Options that cannot be inferred from the weights are as published (two active experts, a softmax, no groups) unless
     in ``changes``.
     """
-    context, weights = helm_arguments(state_dict), _clean(state_dict)
+    context = helm_arguments(state_dict)
+    weights = _clean(state_dict)
 
     def rows_of(name: str) -> int:
         return _find(weights, name).shape[0]
@@ -210,11 +215,13 @@ def official_architecture(state_dict: Mapping[str, Tensor], **changes: Any) -> A
         return Architecture(**{**found, **context, **changes})
     space = "embed.weight" in weights
     attn = "layers.0.attn."
-    rank, dim = rows_of(f"{attn}kv_norm.weight"), rows_of("norm.weight") + 1
+    rank = rows_of(f"{attn}kv_norm.weight")
+    dim = rows_of("norm.weight") + 1
     r = rows_of(f"{attn}wkv_a.linear.bias") - rank
     latent = weights[f"{attn}wq_a.linear.bias"].shape[0] if f"{attn}wq_a.linear.bias" in weights else 0
     queries = rows_of(f"{attn}wq_b.linear.bias" if latent else f"{attn}wq.linear.bias")
-    pairs, values = rows_of(f"{attn}wkv_b.linear.bias"), weights[f"{attn}wo.linear.weight"].shape[1]
+    pairs = rows_of(f"{attn}wkv_b.linear.bias")
+    values = weights[f"{attn}wo.linear.weight"].shape[1]
     heads = (values - pairs + queries) // (1 + r)
     found = dict(
         attention="latent", dim=dim, vocab_size=rows_of("head.weight"), n_layers=count(r"layers\.(\d+)\."),
@@ -234,8 +241,10 @@ def _feed_forward_sizes(weights: Mapping[str, Tensor], inner: Callable[[str], in
     """The sizes of dense layers and of experts, by the width of each feed-forward layer and the name of shared ones."""
     found: dict[str, Any] = {"inter_dim": inner("layers.0.ffn.")} if inner("layers.0.ffn.") else {}
     for i in range(len(weights)):
-        if (gate := weights.get(f"layers.{i}.ffn.gate.weight")) is not None:
-            own, ffn = inner(f"layers.{i}.ffn.experts.0."), f"layers.{i}.ffn.{shared}"
+        gate = weights.get(f"layers.{i}.ffn.gate.weight")
+        if gate is not None:
+            own = inner(f"layers.{i}.ffn.experts.0.")
+            ffn = f"layers.{i}.ffn.{shared}"
             if not own:
                 _find(weights, f"layers.{i}.ffn.experts.0")
             several = sum(inner(f"{ffn}{n}.") > 0 for n in range(len(weights)))
@@ -258,7 +267,8 @@ def helm_from_official(state_dict: Mapping[str, Tensor], config: Architecture | 
     for name, value in state_dict.items():
         if name.rpartition(".")[2] in _BUFFERS:
             _check_buffer(name, value, config)
-    weights, ours = _clean(state_dict), {}
+    weights = _clean(state_dict)
+    ours = {}
     for entry, module in _tensors(config):
         for name in entry.official:
             _find(weights, name)

@@ -134,9 +134,11 @@ class Architecture:
         if self.attention == "full":
             if self.dim % self.n_heads:
                 raise HypvisionError(f"n_heads must divide dim, got {self.n_heads} heads for {self.dim} coordinates.")
-            name, size = "dim / n_heads", self.dim // self.n_heads
+            name = "dim / n_heads"
+            size = self.dim // self.n_heads
         else:
-            name, size = "qk_rope_head_dim", self.qk_rope_head_dim
+            name = "qk_rope_head_dim"
+            size = self.qk_rope_head_dim
             at_least(2, integer=True, v_head_dim=self.v_head_dim)
             at_least(1, integer=True, qk_nope_head_dim=self.qk_nope_head_dim)
             if self.v_head_dim > self.qk_nope_head_dim + self.qk_rope_head_dim - 1:
@@ -151,7 +153,9 @@ class Architecture:
             )
 
     def _check_experts(self) -> None:
-        e, k, groups = self.n_routed_experts, self.n_activated_experts, self.n_expert_groups
+        e = self.n_routed_experts
+        k = self.n_activated_experts
+        groups = self.n_expert_groups
         if not 1 <= k <= e:
             raise HypvisionError(f"n_activated_experts must be from 1 to n_routed_experts = {e}, got {k}.")
         if groups < 1 or e % groups or not 1 <= self.n_limited_groups <= groups:

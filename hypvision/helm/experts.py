@@ -48,7 +48,8 @@ class Gate(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Points ``(N, width)`` to weights ``(N, k)`` and experts ``(N, k)``, ascending, and all scores ``(N, E)``."""
-        config, x = self.config, rows.upcast(x)
+        config = self.config
+        x = rows.upcast(x)
         with exact(x.device):
             weight = self.weight.to(x.dtype)
             # without the time, whose weight would be one more coordinate to learn
@@ -93,7 +94,8 @@ class MixtureOfCurvatures(nn.Module):
             FeedForward(config, config.mice_inter_dim, c if config.lorentz else None, config.train_curv)
             for c in config.curvatures
         )
-        count, connected = config.n_shared_experts, False
+        count = config.n_shared_experts
+        connected = False
         if config.lorentz and config.moe_combine == "centroid":  # experts in the paper have their own curvatures
             self.shared = nn.ModuleList(
                 FeedForward(config, config.mice_inter_dim, 1.0, config.train_curv) for _ in range(count)
@@ -113,7 +115,8 @@ class MixtureOfCurvatures(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Routing]:
         """Points ``(B, L, width)`` to rows without time, and where the tokens went."""
-        flat, config = x.flatten(0, -2), self.config
+        flat = x.flatten(0, -2)
+        config = self.config
         weights, chosen, scores = self.gate(flat)
         count, k = chosen.shape
         every = chosen.flatten()

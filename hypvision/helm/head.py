@@ -22,7 +22,8 @@ BLOCK = 256
 class _CrossEntropy(Function):
     @staticmethod
     def forward(ctx, hidden, weight, target, dtype, block, differentiate):
-        count, w = max(hidden.shape[0], 1), weight.to(dtype)
+        count = max(hidden.shape[0], 1)
+        w = weight.to(dtype)
         total = hidden.new_zeros((), dtype=torch.promote_types(dtype, torch.float32))
         to_hidden, to_weight = (differentiate and need for need in ctx.needs_input_grad[:2])
         by_hidden = torch.empty_like(hidden) if to_hidden else None
@@ -30,7 +31,8 @@ class _CrossEntropy(Function):
         if to_weight:
             by_weight = torch.zeros_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32))
         for begin in range(0, hidden.shape[0], block):
-            part, label = hidden[begin : begin + block].to(dtype), target[begin : begin + block, None]
+            part = hidden[begin : begin + block].to(dtype)
+            label = target[begin : begin + block, None]
             logits = rows.upcast(part @ w.T)
             highest = logits.amax(-1, keepdim=True)
             chosen = logits.gather(1, label) - highest
@@ -50,7 +52,8 @@ class _CrossEntropy(Function):
             elif by_weight is not None:
                 by_weight += p.T @ part
         ctx.save_for_backward(by_hidden, by_weight)
-        ctx.dtype, ctx.count = weight.dtype, count
+        ctx.dtype = weight.dtype
+        ctx.count = count
         return total / count
 
     @staticmethod
@@ -71,13 +74,15 @@ class _CrossEntropy(Function):
 def token_losses(head: nn.Module, hidden: Tensor, target: Tensor, block: int = BLOCK) -> Tensor:
     """Mean cross entropy of the labelled positions of ``hidden`` ``(B, L, width)``, ``block`` rows at a time, through a
     head, the linear map to the vocabulary or an adapter in its place; ``target`` ``(B, L)`` is -100 for none."""
-    flat, target = hidden.flatten(0, -2), target.flatten()
+    flat = hidden.flatten(0, -2)
+    target = target.flatten()
     if plain(hidden) or not isinstance(head, RowLinear):
         total = F.cross_entropy(rows.upcast(apply_linear(head, flat)), target, reduction="sum")
         return total / (target != -100).sum().clamp(min=1)
     kept = (target != -100).nonzero().flatten()
     if kept.numel() < target.numel():
-        flat, target = flat.index_select(0, kept), target[kept]
+        flat = flat.index_select(0, kept)
+        target = target[kept]
     dtype = compute_dtype(hidden, head.weight)
     with exact(hidden.device):
         # needs_input_grad is true for parameters even under no_grad()

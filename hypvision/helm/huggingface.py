@@ -186,7 +186,8 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
                     f"cache_position must number the tokens one by one from {start}, got {cache_position.tolist()}."
                 )
         found = self.model(input_ids, labels, attention_mask, sequence_id, cache, logits_to_keep, position_ids)
-        logits, loss = found.logits, found.loss
+        logits = found.logits
+        loss = found.loss
         if loss is not None and num_items_in_batch is not None:
             loss = loss * (found.labelled / num_items_in_batch)
         if logits is None and not self.training:
@@ -214,7 +215,8 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         with bounded_functions():
             loaded: Any = super().from_pretrained(*args, output_loading_info=True, **options)
         model, report = loaded
-        if lost := sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]])):
+        lost = sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]]))
+        if lost:
             raise HypvisionError(
                 f"The weights in '{source}' do not fit the model of its config.json: {len(lost)} of "
                 f"{len(model.state_dict())} are missing or of another shape ({', '.join(lost[:5])}"
@@ -222,12 +224,14 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
             )
         for path in Path(str(source)).glob("*.safetensors"):  # transformers makes real numbers of any others
             with safe_open(path, "pt") as file:
-                if wrong := [name for name in tuple(file.keys()) if file.get_slice(name).get_dtype() not in _REAL]:
+                wrong = [name for name in tuple(file.keys()) if file.get_slice(name).get_dtype() not in _REAL]
+                if wrong:
                     raise HypvisionError(
                         f"The weights in '{path}' are not real numbers ({file.get_slice(wrong[0]).get_dtype()}: "
                         f"{', '.join(wrong[:5])}{', ...' if len(wrong) > 5 else ''}). Copy the whole folder again."
                     )
-        if wrong := nonfinite_names({name: value for name, value in model.state_dict().items() if not value.is_meta}):
+        wrong = nonfinite_names({name: value for name, value in model.state_dict().items() if not value.is_meta})
+        if wrong:
             raise HypvisionError(
                 f"The weights in '{source}' have NaN or infinite values in {len(wrong)} tensors "
                 f"({', '.join(wrong[:5])}{', ...' if len(wrong) > 5 else ''}): the files are damaged, or the training "

@@ -58,7 +58,9 @@ class RowLinear(nn.Linear):
         init: str = "xavier",
         joined: Sequence[int] | None = None,
     ):
-        self.live_in, self.live_out, self.init = list(live_in), list(live_out), init
+        self.live_in = list(live_in)
+        self.live_out = list(live_out)
+        self.init = init
         self.joined = [len(live_out)] if joined is None else list(joined)
         super().__init__(in_width, out_width, bias)
 
@@ -122,7 +124,8 @@ class RowNorm(nn.Module):
 
     def __init__(self, layout: Layout, eps: float):
         super().__init__()
-        self.layout, self.eps = layout, eps
+        self.layout = layout
+        self.eps = eps
         self.weight = nn.Parameter(torch.empty(layout.width))
         self.reset_parameters()
 
@@ -170,8 +173,10 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: Architecture, ambient: int, c: float | None = None, learned: bool = False):
         super().__init__()
-        outer, inner = Layout(config.dim, config), Layout(ambient, config)
-        self.inner, self.fused = inner, config.fused
+        outer = Layout(config.dim, config)
+        inner = Layout(ambient, config)
+        self.inner = inner
+        self.fused = config.fused
         bias = config.lorentz
         live = [*inner.space, *(inner.width + i for i in inner.space)]
         joined = [len(inner.space)] * 2

@@ -49,14 +49,16 @@ class Block(nn.Module):
 
     def __init__(self, config: Architecture, layer: int):
         super().__init__()
-        self.config, self.layout = config, Layout(config.dim, config)
+        self.config = config
+        self.layout = Layout(config.dim, config)
         self.attn = (FullAttention if config.attention == "full" else LatentAttention)(config, layer)
         dense = not config.mixed or layer < config.n_dense_layers
         self.ffn = FeedForward(config, config.inter_dim) if dense else MixtureOfCurvatures(config)
         self.ffn_norm = RowNorm(self.layout, config.rms_eps)
         self.next_norm = RowNorm(self.layout, config.rms_eps) if layer + 1 < config.n_layers else None
         if config.lorentz:
-            self.attn_w_y, self.ffn_w_y = nn.Parameter(torch.empty(1)), nn.Parameter(torch.empty(1))
+            self.attn_w_y = nn.Parameter(torch.empty(1))
+            self.ffn_w_y = nn.Parameter(torch.empty(1))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -69,13 +71,15 @@ class Block(nn.Module):
         """Points and normalised points ``(B, L, width)`` to those of the next block, and where tokens went."""
         w_attn, w_ffn = (self.attn_w_y, self.ffn_w_y) if self.config.lorentz else (None, None)
         x, normed = self._residual(x, self.attn(h, context), w_attn, self.ffn_norm)
-        u, routing = self.ffn(normed), None
+        u = self.ffn(normed)
+        routing = None
         if isinstance(u, tuple):
             u, routing = u
         return *self._residual(x, u, w_ffn, self.next_norm), routing
 
     def _residual(self, x: Tensor, u: Tensor, w: Tensor | None, norm: RowNorm | None) -> tuple[Tensor, Tensor | None]:
-        config, layout = self.config, self.layout
+        config = self.config
+        layout = self.layout
         gain = None if norm is None else norm.weight
         return rows.residual_norm(
             x, u, w, gain, layout.n, layout.size, config.scale, config.rms_eps, config.safe_clamp, config.fused
@@ -136,7 +140,8 @@ class Helm(nn.Module):
 
         Learned positions are those of ``places``, ``(B, L)`` or ``(1, L)``; by default the columns.
         """
-        e, layout = rows.upcast(self.embed(input_ids)), self.layout
+        e = rows.upcast(self.embed(input_ids))
+        layout = self.layout
         if isinstance(self.embed, PointEmbedding):
             half = self.embed.weight.dtype in rows.HALF  # a cast to half precision has lost the time coordinate
             if not half and self.positions is None:
@@ -158,7 +163,8 @@ class Helm(nn.Module):
         broken = ~x.detach().sum(-1).isfinite()
         # on a GPU skip any(), which would make the CPU wait
         if x.device.type != "cpu" or torch.compiler.is_compiling() or bool(broken.any()):
-            x, context = x.masked_fill(broken[..., None], 0.0), context._replace(broken=broken)
+            x = x.masked_fill(broken[..., None], 0.0)
+            context = context._replace(broken=broken)
         h = self.first_norm(x)
         routing = []
         for block in self.layers:
@@ -239,7 +245,8 @@ class Helm(nn.Module):
         position_ids: Tensor | None,
     ) -> Tensor:
         """Places ``(B, L)`` or ``(1, L)`` of tokens in their documents; those of padding are of no consequence."""
-        length, limit = input_ids.shape[1], self.config.max_seq_len
+        length = input_ids.shape[1]
+        limit = self.config.max_seq_len
         column = torch.arange(start, start + length, device=input_ids.device)
         if position_ids is None and sequence_id is not None:
             return column - first_columns(sequence_id)

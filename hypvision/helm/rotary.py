@@ -22,7 +22,8 @@ def yarn(theta: Tensor, base: float, original: int, factor: float, beta_fast: fl
         """The pair of coordinates that makes this many turns within the original context."""
         return d * math.log(original / (2 * math.pi * turns)) / (2 * math.log(base))
 
-    low, high = max(math.floor(dimension(beta_fast)), 0), min(math.ceil(dimension(beta_slow)), d - 1)
+    low = max(math.floor(dimension(beta_fast)), 0)
+    high = min(math.ceil(dimension(beta_slow)), d - 1)
     span = high - low if high != low else 0.001
     ramp = ((torch.arange(d // 2, device=theta.device) - low) / span).clamp(0, 1)
     return theta / factor * ramp + theta * (1 - ramp)
@@ -50,7 +51,8 @@ class Rotary:
     """Tables of cosines and sines, grown as they are needed; no part of any state dict."""
 
     def __init__(self, config: Architecture, d: int):
-        self.config, self.d = config, d
+        self.config = config
+        self.d = d
         self._tables: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     @property

@@ -105,7 +105,8 @@ class _Residual(Function):
         square = (length * alpha).square_()
         out[..., slot] = time = (square + 1).sqrt_()
         m.copysign_(signed)
-        ctx.n, ctx.eps = n, eps
+        ctx.n = n
+        ctx.eps = eps
         if gain is None:
             ctx.save_for_backward(a, u, w, y_time, a_time, m, alpha, square, time)
             return out, None
@@ -120,7 +121,8 @@ class _Residual(Function):
     @once_differentiable
     def backward(ctx, by_out, by_h):
         a, u, w, y_time, a_time, m, alpha, square, time, *normed = ctx.saved_tensors
-        n, slot = ctx.n, slice(ctx.n, ctx.n + 1)
+        n = ctx.n
+        slot = slice(ctx.n, ctx.n + 1)
         e = by_out[..., slot] / time
         along = (by_out * a).sum(-1, keepdim=True)  # a has 0 at the slot of the time
         total = torch.addcmul(alpha * along, e, square)
@@ -163,7 +165,8 @@ def residual_norm(
     zeros where there is no space, the RMSNorm behind it over ``size`` coordinates. For Euclidean rows ``weight`` and
     ``n`` are None."""
     u = upcast(u)
-    x, gain = x.to(u.dtype), None if gain is None else gain.to(u.dtype)
+    x = x.to(u.dtype)
+    gain = None if gain is None else gain.to(u.dtype)
     if n is None or weight is None:
         out = x + u
     else:
@@ -191,7 +194,8 @@ class _SwiGLU(Function):
         if n is not None:
             h[..., n : n + 1] = torch.sqrt(_length(h).square_() + c)
         ctx.save_for_backward(z, *([] if n is None else [h]))
-        ctx.n, ctx.shape = n, c.shape if isinstance(c, Tensor) and n is not None else None
+        ctx.n = n
+        ctx.shape = c.shape if isinstance(c, Tensor) and n is not None else None
         return h
 
     @staticmethod
@@ -247,7 +251,8 @@ def centroid(heads: Tensor, size: int, width: int, safe: bool = True) -> Tensor:
     of heads ``(B, L, H, size or more)``, space first and time in ``size - 1``; coordinates after that are dropped.
     ``safe``: see :class:`hypvision.helm.config.Architecture`."""
     points = upcast(heads)[..., :size]
-    time, space = points[..., -1:], _length(points[..., :-1])
+    time = points[..., -1:]
+    space = _length(points[..., :-1])
     m = ((time - space) * (time + space)).clamp(min=1.0 if safe else 1e-6)
     return join(points * torch.rsqrt(m), width)
 
@@ -285,7 +290,8 @@ def combine(
             paper's centroid of all, in which shared ones weigh 1.
         safe: see :class:`hypvision.helm.config.Architecture`.
     """
-    rows, k = [*experts, *shared], len(experts)
+    rows = [*experts, *shared]
+    k = len(experts)
     r = range(len(rows))
     # square() has a cheaper backward than the product of a row with itself
     dots = {(i, j): (rows[i].square() if i == j else rows[i] * rows[j]).sum(-1) for i in r for j in r if i <= j}
@@ -293,7 +299,9 @@ def combine(
     times = torch.sqrt(torch.diagonal(gram).T + 1)
     weights = weights.T
     if released:
-        factors, time = weights[:0], torch.ones_like(times[0])  # the sum begins with the origin, whose space part is 0
+        # the sum begins with the origin, whose space part is 0
+        factors = weights[:0]
+        time = torch.ones_like(times[0])
         for i, w in enumerate(weights):
             inner = time * times[i]
             if i:

@@ -38,7 +38,8 @@ ENLARGED = 4.0
 # pixels) has an mIoU of 71 %, at half the size 37 %, at twice 39 %, at three times 31 %; mask-rcnn_hcformer_nano.shapes
 # finds 96 % of the objects, at half 25 %, at twice 61 %, at four times 2 %. Segmenters are trained on crops, so images
 # of twice their size are usual (CamVid: crops of 192 from 480 x 360 pixels).
-SMALLEST, LARGEST = 0.5, 3.0
+SMALLEST = 0.5
+LARGEST = 3.0
 
 _NAMED = 3  # largest number of images named in a warning
 

@@ -71,7 +71,8 @@ def caption_radii(clip: CLIPBundle, folder: str | Path, space: Space, batch: int
     boxes and their words, if it has any: the histogram of MERU and HyCoCLIP."""
     rows = read_captions(folder)
     pictures = pictures_of(folder, rows)
-    points, cut = embed_pictures(clip, pictures, batch)[1], torch.tensor([x.box is not None for x in pictures])
+    points = embed_pictures(clip, pictures, batch)[1]
+    cut = torch.tensor([x.box is not None for x in pictures])
     texts = {"texts": [row.caption for row in rows], "box texts": [box.words for row in rows for box in row.boxes]}
     found = {"images": points[~cut]} | ({"box images": points[cut]} if cut.any() else {})
     found |= {name: embed_texts(clip.model, clip.tokenizer, given) for name, given in texts.items() if given}

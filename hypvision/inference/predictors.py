@@ -197,7 +197,8 @@ def _clip(request: Request, options: Mapping[str, Any]) -> Predictor:
     """Of a CLIP by the arguments of :func:`hypvision.clip.create_clip`."""
     from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
 
-    if unused := [name for name in ("weights", "arguments", "options", "things") if getattr(request, name)]:
+    unused = [name for name in ("weights", "arguments", "options", "things") if getattr(request, name)]
+    if unused:
         raise HypvisionError(f"The name of a CLIP determines its weights and settings: leave out the {unused[0]}.")
     model = OpenVocabularyCLIP()
     model.build_clip(dict(options), tune="frozen", classes=request.classes, dense=False)
@@ -212,8 +213,10 @@ def _timm_predictor(network: TimmModel, request: Request, names: Sequence[str] =
     check_normalisation(data, channels := getattr(network, "in_chans", 3))
     names = names or network.pretrained_cfg.get("label_names") or _imagenet(network)
     several = SEVERAL_LABELS in (network.pretrained_cfg.get("notes") or ())
-    shown, device = label_score(request) if several else None, request.device
-    given, size = network.pretrained_cfg, data["input_size"]
+    shown = label_score(request) if several else None
+    device = request.device
+    given = network.pretrained_cfg
+    size = data["input_size"]
     source = f"the weights {given.get('architecture', request.model)}.{given.get('tag') or 'none'}, of timm"
     if request.weights is not None:
         source = f"the weights {request.weights}"

@@ -20,7 +20,12 @@ class Progress:
     minute, and with ``closing`` one at the end."""
 
     def __init__(self, what: str, total: int, done: int = 0, unit: str = "it", closing: bool = True):
-        self.what, self.total, self.first, self.done, self.unit, self.closing = what, total, done, done, unit, closing
+        self.what = what
+        self.total = total
+        self.first = done
+        self.done = done
+        self.unit = unit
+        self.closing = closing
         self.begin = self.last = time.monotonic()
         self.bar = None
         if sys.stderr.isatty():
@@ -31,7 +36,8 @@ class Progress:
         if self.bar is not None:
             self.bar.set_postfix_str(facts, refresh=False)
             self.bar.update(done - self.done)
-        self.done, now = done, time.monotonic()
+        self.done = done
+        now = time.monotonic()
         if self.bar is None and (self.closing if done == self.total else now - self.last >= _SECONDS):
             self.last = now
             rate = (done - self.first) / max(now - self.begin, 1e-9)

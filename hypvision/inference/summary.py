@@ -162,7 +162,8 @@ def summarise(
         repeats: measured calls, after one that is not; 0: none.
         tell: is given the name of each step.
     """
-    network, inputs = subject.network, subject.inputs
+    network = subject.network
+    inputs = subject.inputs
     run = subject.run or network
     with torch.no_grad():
         tell("Counting")
@@ -193,7 +194,8 @@ def summarise(
         return Row(name, type(module).__name__, size, *counts)
 
     rows = [row(name, module) for name, module in network.named_modules()]
-    whole, parts = rows[0], [part for part in rows[1:] if part.parameters or part.multiply_adds]
+    whole = rows[0]
+    parts = [part for part in rows[1:] if part.parameters or part.multiply_adds]
     # A wrapper has only one part, the network: then list the parts of the network.
     while depth > 0 and sum(part.module.count(".") < depth for part in parts) < min(2, len(parts)):
         depth += 1
@@ -207,7 +209,8 @@ def _counted(
 ) -> dict[str, dict[Any, int]]:
     """The operations that PyTorch's counter finds in a call, by module and operation."""
     counter = FlopCounterMode(display=False, custom_mapping=formulas)
-    fast, trained = mha.get_fastpath_enabled(), [value for value in network.parameters() if value.requires_grad]
+    fast = mha.get_fastpath_enabled()
+    trained = [value for value in network.parameters() if value.requires_grad]
     try:
         # the fast path runs a transformer layer as one operation, which the counter ignores
         mha.set_fastpath_enabled(False)

@@ -20,7 +20,8 @@ from hypvision.viz.sheet import save_image
 from hypvision.viz.video import frame_rate, writing_video
 
 KINDS = ("json", "csv", "overlay", "labels")
-JSON, CSV = "predictions.json", "predictions.csv"
+JSON = "predictions.json"
+CSV = "predictions.csv"
 
 _R = TypeVar("_R", bound=Result, default=Result, covariant=True)
 
@@ -62,9 +63,12 @@ class Writer:
     def __init__(
         self, folder: str | Path, kinds: Sequence[str] = KINDS, info: Mapping[str, Any] | None = None, every: int = 1
     ):
-        if unknown := set(kinds) - set(KINDS):
+        unknown = set(kinds) - set(KINDS)
+        if unknown:
             raise HypvisionError(f"There is no kind of results '{min(unknown)}'. Known: {', '.join(KINDS)}.")
-        self.folder, self.kinds, self.every = Path(folder), frozenset(kinds), every
+        self.folder = Path(folder)
+        self.kinds = frozenset(kinds)
+        self.every = every
         self.written: dict[Path, None] = {}
         self._file: dict[str, Any] = dict(info=dict(info or {}), images=[], categories=[], annotations=[])
         self._rows: list[dict[str, Any]] = []

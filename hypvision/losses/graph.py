@@ -28,7 +28,8 @@ def complete_tree(branching: int, depth: int) -> list[int]:
     The root comes first with the parent -1, then level by level.
     """
     at_least(1, integer=True, branching=branching, depth=depth)
-    parents, level = [-1], [0]
+    parents = [-1]
+    level = [0]
     for _ in range(depth):
         start = len(parents)
         parents += [node for node in level for _ in range(branching)]

@@ -151,7 +151,10 @@ class _Noise:
     def __init__(
         self, like: Tensor, gumbel: Tensor | None, rows: int, triplets: int, generator: torch.Generator | None
     ):
-        self.like, self.width, self.gumbel, self.generator = like, like.shape[1], gumbel, generator
+        self.like = like
+        self.width = like.shape[1]
+        self.gumbel = gumbel
+        self.generator = generator
         size = max(_POOL // 2, 4 * rows * self.width)
         pooled = gumbel is None and like.device.type == "cpu" and triplets * self.width > size
         self.pools = self._draw(2, size) if pooled else None
@@ -193,11 +196,13 @@ class _TripletLoss(Function):
         # underflow.
         narrow = dist.device.type == "cpu"
         if score == "exp":  # log-weights exp(-d) between 0 and 1, with the derivative -exp(-d)
-            table, temperature = torch.exp(-dist), 1.0
+            table = torch.exp(-dist)
+            temperature = 1.0
             slope = table.clone()
         else:
             narrow = narrow and (high - low).item() <= _NATS * temperature
-            table, slope = (dist - (low + high) / 2 if narrow else dist) * (-1 / temperature), None
+            table = (dist - (low + high) / 2 if narrow else dist) * (-1 / temperature)
+            slope = None
         if narrow:
             table.exp_()
         total = (low + high) * 0  # NaN if a distance is not finite
@@ -237,7 +242,9 @@ def _block(
     buffers: Tensor,
 ) -> Tensor:
     """Loss of a block of triplets; adds up the gradients of the drawn distances and through the softmax."""
-    nodes, width = triplets.T.contiguous(), dist.shape[1]  # (3, T)
+    # (3, T)
+    nodes = triplets.T.contiguous()
+    width = dist.shape[1]
     work = buffers[: 7 * nodes.shape[1] * width].view(7, -1, width)
     near, weights, spare = work.split([3, 2, 2])
     torch.index_select(table, 0, nodes.flatten(), out=near.view(-1, width))
@@ -342,7 +349,9 @@ def lca_triplet_loss(
             f"gumbel must be (2, T, P) = (2, {len(triplets)}, {dist.shape[1]}), got {tuple(gumbel.shape)}."
         )
     if valid is not None and dist.device.type == "cpu":  # a GPU would make the host wait for the number of these
-        triplets, gumbel, valid = triplets[valid], None if gumbel is None else gumbel[:, valid], None
+        triplets = triplets[valid]
+        gumbel = None if gumbel is None else gumbel[:, valid]
+        valid = None
     if not len(triplets):
         return dist.sum() * 0
     dist = dist.float() if dist.dtype in (torch.float16, torch.bfloat16) else dist
@@ -408,9 +417,15 @@ class HIERLoss(nn.Module):
         at_least(2, integer=True, num_proxies=num_proxies, neighbours=neighbours)
         at_least(1, integer=True, draws=draws)
         self.manifold = manifold
-        self.temperature, self.margin, self.score = temperature, margin, score
-        self.neighbours, self.draws, self.exclude_anchor = neighbours, draws, exclude_anchor
-        self.clip_radius, self.slope, self.limit = clip_radius, slope, limit
+        self.temperature = temperature
+        self.margin = margin
+        self.score = score
+        self.neighbours = neighbours
+        self.draws = draws
+        self.exclude_anchor = exclude_anchor
+        self.clip_radius = clip_radius
+        self.slope = slope
+        self.limit = limit
         vectors = torch.randn(num_proxies, dim) / dim**0.5 * clip_radius * 0.9
         if isinstance(manifold, Lorentz):
             points = lorentz.expmap0(vectors, manifold.c).detach()
@@ -449,7 +464,8 @@ class HIERLoss(nn.Module):
             proxies = self.points().to(x.dtype)
             count = len(x)
             dist = self.manifold.cdist(torch.cat([x, proxies]), proxies)
-            to_samples, to_proxies = dist[:count], dist[count:]
+            to_samples = dist[:count]
+            to_proxies = dist[count:]
             # The distance of a point from itself is only rounding error, and so is its gradient.
             itself = torch.eye(len(proxies), dtype=torch.bool, device=x.device)
             to_proxies = to_proxies.masked_fill(itself, 0.0)

@@ -82,7 +82,8 @@ def hyperbolic_distance(manifold: Manifold, similarity: bool = False, centred: b
             self.sign = -1 if similarity else 1
 
         def compute_mat(self, query_emb: Tensor, ref_emb: Tensor) -> Tensor:
-            x, y = self._points(query_emb), self._points(ref_emb)
+            x = self._points(query_emb)
+            y = self._points(ref_emb)
             found = lorentz.cdist(x, y, self.manifold.c)
             if centred:
                 # Within a batch the library passes one tensor twice; its distances have a zero diagonal, which the mean
@@ -137,7 +138,8 @@ class MetricLoss(nn.Module):
         one_of(("angular", "hyperbolic"), distance=distance)
         if distance == "hyperbolic" and isinstance(manifold, Euclidean):
             raise HypvisionError("distance='hyperbolic' needs hyperbolic embeddings: give the neck a curvature.")
-        self.manifold, self.angular = manifold, distance == "angular"
+        self.manifold = manifold
+        self.angular = distance == "angular"
         own = {"ProxyAnchorLoss": ProxyAnchorLoss, "ProxyNCALoss": ProxyNCALoss, "SupConLoss": SupConLoss}
         ours = name in own and (self.angular or name != "ProxyAnchorLoss")
         kind = own[name] if ours else self._of_library(name)

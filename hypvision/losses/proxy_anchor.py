@@ -40,7 +40,8 @@ class ProxyAnchorLoss(nn.Module):
 
     def __init__(self, num_classes: int, dim: int, margin: float = 0.1, alpha: float = 32.0):
         super().__init__()
-        self.margin, self.alpha = margin, alpha
+        self.margin = margin
+        self.alpha = alpha
         self.proxies = nn.Parameter(torch.empty(num_classes, dim))
         nn.init.kaiming_normal_(self.proxies, mode="fan_out")
 

@@ -39,7 +39,8 @@ def radial_angle(general: Tensor, specific: Tensor, root: Tensor) -> Tensor:
         general, specific: e, e' ``(..., d)``.
         root: r ``(..., d)``.
     """
-    ray, way = general - root, specific - general
+    ray = general - root
+    way = specific - general
     shortest = _SHORTEST[ray.dtype]
     known = (square_norm(ray) >= shortest**2) & (square_norm(way) >= shortest**2)
     a, g = (
@@ -75,7 +76,8 @@ def chain_triples(levels: int, chains: int, pairs: str | Sequence[tuple[int, int
     if isinstance(pairs, str):
         one_of(("next", "all"), **{"pairs, if not pairs of levels,": pairs})
         pairs = [(i, j) for i, j in known if pairs == "all" or j == i + 1]
-    if bad := [pair for pair in pairs if tuple(pair) not in known]:
+    bad = [pair for pair in pairs if tuple(pair) not in known]
+    if bad:
         raise ArgumentError(
             f"chain_triples: {levels} levels have no pair {tuple(bad[0])}: (i, j), 0 <= i < j < {levels}."
         )
@@ -122,7 +124,8 @@ class ChainLoss(nn.Module, ABC):
             raise ArgumentError("A loss on chains needs at least one triple (general, specific, negative).")
         dtype = torch.promote_types(embeddings.dtype, torch.float32)
         with exact(embeddings.device):
-            embeddings, root = embeddings.to(dtype), root.to(dtype)
+            embeddings = embeddings.to(dtype)
+            root = root.to(dtype)
             general, specific, negative = (embeddings[rows] for rows in triples.T)
             parts = self.order(general, specific, negative, root)
             if reference is not None and self.prior:
@@ -149,7 +152,8 @@ class RadialLoss(ChainLoss):
 
     def __init__(self, entail: float = 1.0, hard: float = 1.0, prior: float = 10.0):
         super().__init__(prior)
-        self.entail, self.hard = entail, hard
+        self.entail = entail
+        self.hard = hard
 
     def order(self, general: Tensor, specific: Tensor, negative: Tensor, root: Tensor) -> dict[str, Tensor]:
         p, n = radial_angle(general, torch.stack([specific, negative]), root)
@@ -172,7 +176,9 @@ class EntailmentConeLoss(ChainLoss):
 
     def __init__(self, epsilon: float = 0.1, margin: float | None = None, entail: float = 1.0, prior: float = 10.0):
         super().__init__(prior)
-        self.epsilon, self.margin, self.entail = epsilon, margin, entail
+        self.epsilon = epsilon
+        self.margin = margin
+        self.entail = entail
 
     def order(self, general: Tensor, specific: Tensor, negative: Tensor, root: Tensor) -> dict[str, Tensor]:
         aperture = cone_half_aperture(general, root, self.epsilon)
@@ -205,8 +211,12 @@ class MERUEntailmentLoss(ChainLoss):
         prior: float = 10.0,
     ):
         super().__init__(prior)
-        self.c, self.min_radius, self.aperture_scale, self.scale = c, min_radius, aperture_scale, scale
-        self.margin, self.entail = margin, entail
+        self.c = c
+        self.min_radius = min_radius
+        self.aperture_scale = aperture_scale
+        self.scale = scale
+        self.margin = margin
+        self.entail = entail
 
     def order(self, general: Tensor, specific: Tensor, negative: Tensor, root: Tensor) -> dict[str, Tensor]:
         ways = torch.stack([general, specific, negative]) - root

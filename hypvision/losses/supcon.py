@@ -33,11 +33,13 @@ class SupConLoss(nn.Module):
 
     def __init__(self, temperature: float = 0.2, similarity: Similarity = cosines):
         super().__init__()
-        self.temperature, self.similarity = temperature, similarity
+        self.temperature = temperature
+        self.similarity = similarity
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
         classes, counts = torch.unique(labels, return_counts=True)
-        count, views = len(classes), int(counts.max()) if len(counts) else 0
+        count = len(classes)
+        views = int(counts.max()) if len(counts) else 0
         if views < 2 or bool((counts != views).any()):
             raise ArgumentError(
                 "SupConLoss needs batches with the same number of samples of every class, at least 2: got "

@@ -118,7 +118,9 @@ class Mlp(nn.Module):
         self.drop = nn.Dropout(drop)
 
     def forward(self, x: Tensor, scale: Tensor) -> Tensor:
-        x, weight, bias = self.fc1(x), self.fc2.weight, self.fc2.bias
+        x = self.fc1(x)
+        weight = self.fc2.weight
+        bias = self.fc2.bias
         dropping = self.training and self.drop.p > 0
         out: Tensor
         # a compiler recomputes activations by itself
@@ -284,10 +286,14 @@ class HCFormer(StagedModel):
         mixer_arguments = dict(fold=fold, prop=prop, win=win, window_level=window_level)
         _check_stages(curvature, layers=layers, dims=dims, heads=heads, mlp_ratios=mlp_ratios, **mixer_arguments)
         at_least(1, integer=True, patch_size=patch_size, head_dim=head_dim)
-        self.in_chans, self.drop_rate, self.patch_size = in_chans, drop_rate, patch_size
+        self.in_chans = in_chans
+        self.drop_rate = drop_rate
+        self.patch_size = patch_size
         self.stem = _stem(stem, in_chans, dims[0], patch_size, factory)
         rates: Iterator[Any] = iter(calculate_drop_path_rates(drop_path_rate, sum(layers)))
-        stages, self.feature_info, nominal = [], [], _nominal_side(img_size, patch_size) // patch_size
+        stages = []
+        self.feature_info = []
+        nominal = _nominal_side(img_size, patch_size) // patch_size
         for i, depth in enumerate(layers):
             mixer = dict(
                 heads=heads[i], head_dim=head_dim, nominal_size=-(-nominal // 2**i), curvature=curvature, pad=pad,

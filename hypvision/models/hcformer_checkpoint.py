@@ -156,7 +156,8 @@ def hcformer_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, A
         Name of the model, and the arguments of ``timm.create_model`` by which it differs from the default:
         ``num_classes``, ``in_chans``, ``img_size`` and, for weights of the dense mode, ``features_only``.
     """
-    stem, biases = state_dict.get("stem.weight"), state_dict.get("stages.0.blocks.0.mixer.bias")
+    stem = state_dict.get("stem.weight")
+    biases = state_dict.get("stages.0.blocks.0.mixer.bias")
     if stem is None or biases is None:
         raise HypvisionError(
             "The file holds only a part of an HCFormer: the weights of its stem or of its first stage are missing. "

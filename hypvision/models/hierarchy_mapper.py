@@ -93,7 +93,10 @@ class GaussianTree(nn.Module):
                 f"A tree of {levels} levels needs a number of leaves that 2^{max(levels - 1, 0)} divides, got "
                 f"{leaves}. Change leaves or levels."
             )
-        self.leaves, self.levels, self.distribution, self.mixture = leaves, levels, distribution, mixture
+        self.leaves = leaves
+        self.levels = levels
+        self.distribution = distribution
+        self.mixture = mixture
         self.mean = nn.Parameter(torch.empty(leaves, dim, device=device, dtype=dtype))
         self.log_variance = None
         if distribution == "gaussian":
@@ -158,7 +161,8 @@ class GaussianTree(nn.Module):
         Returns:
             A tensor ``(m_l, n_l, C)`` a level: draw, node, channel.
         """
-        mean, dim = self.mean, self.mean.shape[1]
+        mean = self.mean
+        dim = self.mean.shape[1]
         if one_by_one:
             return [
                 torch.stack([self._randn((n, dim), generator) for _ in range(m)])
@@ -355,7 +359,8 @@ class Decomposer(nn.Module):
     ):
         super().__init__()
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.nodes, self.samples = nodes, samples
+        self.nodes = nodes
+        self.samples = samples
         # of all samples the mean of each node
         means = torch.block_diag(*(torch.eye(n).repeat_interleave(m, 1) / m for n, m in zip(nodes, samples)))
         self.register_buffer("average", means.to(device), persistent=False)
@@ -376,7 +381,8 @@ class Decomposer(nn.Module):
         Returns:
             Nodes ``(B, sum n_l, C)``, level after level; attention ``(B, sum n_l, M)`` or None.
         """
-        layer, cross = self.layer, self.layer.cross_attn
+        layer = self.layer
+        cross = self.layer.cross_attn
         keys, values = cross.keys_values(self.memory_proj(memory))
         # Before the cross attention all images have the same queries.
         start = self.node_proj(queries.to(layer.norm1.weight.dtype))
@@ -490,7 +496,8 @@ class TreeEncoder(nn.Module):
         """The joined weights of the cross attention of all layers."""
         layers: Iterable[Any] = self.layers
         attentions = [layer.cross_attn for layer in layers]
-        count, heads = len(attentions), attentions[0].heads
+        count = len(attentions)
+        heads = attentions[0].heads
         weights = [getattr(a, name).weight for name in ("q_proj", "k_proj", "v_proj", "proj") for a in attentions]
         q, k, v, out = torch.stack(weights).unflatten(0, (4, count)).unbind(0)
         q, k, v = (part.unflatten(1, (heads, -1)) for part in (q, k, v))  # (L, heads, d, w)
@@ -692,7 +699,10 @@ class HierarchyMapper(nn.Module):
         if width % heads:
             raise HypvisionError(f"width must be a multiple of heads, got {width} and {heads}.")
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.eval_noise, self.residual, self.one_by_one, self.layout = eval_noise, residual, one_by_one, layout
+        self.eval_noise = eval_noise
+        self.residual = residual
+        self.one_by_one = one_by_one
+        self.layout = layout
         self.grad_checkpointing = False
         self.tree = GaussianTree(dim, leaves, levels, tree, mixture, **factory)
         layer = dict(width=width, heads=heads, mlp_ratio=mlp_ratio, drop=drop, **factory)

@@ -135,8 +135,12 @@ class HiMapper(AnyCheckpoint):
         one_of((None, "init", "aux", "fuse"), dense=dense)
         check_pool(backbone_args.get("global_pool", "avg"), num_classes != 0, _POOLS)
         more_than(0, temperature=temperature)
-        self.preset, self.logit, self.temperature, self.dense = preset, chosen.pop("logit"), temperature, dense
-        self.contrastive_weight, self.kl_weight = contrastive_weight, kl_weight
+        self.preset = preset
+        self.logit = chosen.pop("logit")
+        self.temperature = temperature
+        self.dense = dense
+        self.contrastive_weight = contrastive_weight
+        self.kl_weight = kl_weight
         self._losses = None
         with torch.device(device) if device is not None else nullcontext():
             backbone_args |= {} if num_classes is None else dict(num_classes=num_classes)
@@ -155,7 +159,8 @@ class HiMapper(AnyCheckpoint):
     def _take_trunk(self, trunk: Any) -> None:
         """Store the backbone, and copy the attributes that timm reads from a network."""
         self.trunk = trunk
-        self.num_classes, self.num_features = trunk.num_classes, trunk.num_features
+        self.num_classes = trunk.num_classes
+        self.num_features = trunk.num_features
         self.head_hidden_size = getattr(trunk, "head_hidden_size", None) or trunk.num_features
         info = getattr(trunk, "feature_info", [])
         self.feature_info = [dict(entry, module=f"trunk.{entry['module']}") for entry in getattr(info, "info", info)]
@@ -342,12 +347,14 @@ class HiMapper(AnyCheckpoint):
         else:
             self.mapper = None
         if prune_head:
-            self.head, self.num_classes = None, 0
+            self.head = None
+            self.num_classes = 0
         return taken
 
     def pop_losses(self) -> dict[str, Tensor]:
         """The weighted auxiliary losses of the last :meth:`forward_intermediates` in training, once; else empty."""
-        found, self._losses = self._losses, None
+        found = self._losses
+        self._losses = None
         return found or {}
 
     # The hierarchy
@@ -372,7 +379,8 @@ class HiMapper(AnyCheckpoint):
             ``losses``, the weighted auxiliary losses ``contrastive`` and ``kl``.
         """
         features = self.forward_features(x)
-        pooled, mapper = self._pool(features), self._tree_mapper()
+        pooled = self._pool(features)
+        mapper = self._tree_mapper()
         moments = mapper.tree.moments()
         memory = mapper.layout.memory(features)
         nodes, attention = mapper.decompose(memory, noise, generator, maps)
@@ -475,7 +483,8 @@ def _create_trunk(backbone: str | nn.Module, pretrained: bool, in_chans: int | N
             trunk.reset_classifier(num_classes)
     else:
         trunk = _create_by_name(backbone, pretrained, in_chans=in_chans or 3, **arguments)
-    if gives := _UNSUPPORTED.get(type(trunk).__name__):
+    gives = _UNSUPPORTED.get(type(trunk).__name__)
+    if gives:
         raise HypvisionError(
             f"The backbone {type(trunk).__name__} gives {gives}, but Hi-Mapper needs one feature map. Take another."
         )
@@ -557,7 +566,8 @@ def _says_where(cfg: Any) -> bool:
 
 def _create_himapper(variant: str, pretrained: bool, backbone: str | nn.Module, **kwargs: Any) -> nn.Module:
     """``pretrained`` loads the weights of the backbone, or those of the whole network if a config names their place."""
-    if isinstance(tag := kwargs.get("pretrained_cfg"), str) and (known := get_pretrained_cfg(f"{variant}.{tag}")):
+    tag = kwargs.get("pretrained_cfg")
+    if isinstance(tag, str) and (known := get_pretrained_cfg(f"{variant}.{tag}")):
         kwargs["pretrained_cfg"] = known.to_dict()
         if pretrained and str(known.url).startswith("zoo:"):
             overlay = kwargs.get("pretrained_cfg_overlay")

@@ -67,7 +67,8 @@ class LorentzClassifier(nn.Module):
         dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        self.in_features, self.num_classes = in_features, num_classes
+        self.in_features = in_features
+        self.num_classes = num_classes
         self.manifold = manifold
         self.weight = nn.Parameter(torch.empty(num_classes, in_features, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(num_classes, device=device, dtype=dtype))
@@ -320,7 +321,9 @@ class LorentzResNet(StagedModel):
         _check_kinds(block, stem, conv, head_type)
         _check_stages(layers, widths, hyperbolic_stages, block == "core" and hyperbolic_stem)
         _check_numbers(rescale, slope, limit, clip, curvature, head_curvature, norm_match, boost)
-        self.in_chans, self.drop_rate, self.head_type = in_chans, drop_rate, head_type
+        self.in_chans = in_chans
+        self.drop_rate = drop_rate
+        self.head_type = head_type
         self.learn_curvature = plus if learn_curvature is None else learn_curvature
         self.bounds = (bounds[0], bounds[1])
         Lorentz(curvature, bounds=self.bounds)  # only to check the bounds, for networks without hyperbolic layers too
@@ -369,7 +372,9 @@ class LorentzResNet(StagedModel):
         """The stages, and the maps from their geometry to the Euclidean one."""
         rates: Iterator[Any] = iter(calculate_drop_path_rates(drop_path_rate, sum(layers)))
         kind = BasicBlock if block == "basic" else Bottleneck
-        stages, self.feature_info, channels = [], [], widths[0]
+        stages = []
+        self.feature_info = []
+        channels = widths[0]
         self._outside = [inner[0]]  # the manifold (None: Euclidean) of the map after the stem and after each stage
         for i, (depth, width) in enumerate(zip(layers, widths)):
             core = replace(self._flat, manifold=inner[i + 1])
@@ -404,7 +409,8 @@ class LorentzResNet(StagedModel):
         weight = next(self.stem.parameters())
         factory: dict[str, Any] = {"device": weight.device, "dtype": weight.dtype}
         self.num_classes = num_classes
-        source, target = self._outside[-1], None
+        source = self._outside[-1]
+        target = None
         if self.head_type == "lorentz" and num_classes > 0:
             if self.head_manifold is None:
                 self.head_manifold = Lorentz(self.head_curvature, self.learn_curvature, self.bounds).to(**factory)

@@ -55,11 +55,14 @@ def _curvatures(state_dict: Mapping[str, Tensor]) -> list[Tensor]:
 def _place(name: str) -> tuple[str, str] | None:
     """Our layer of an official entry, and the entry's name inside of it."""
     name = name.removeprefix("encoder.")
-    if match := re.fullmatch(r"conv1\.(?:conv\.)?([01])\.(.+)", name):
+    match = re.fullmatch(r"conv1\.(?:conv\.)?([01])\.(.+)", name)
+    if match:
         return ("stem.conv", "stem.norm")[int(match[1])], match[2]
-    if match := re.fullmatch(r"conv([2-5])_x\.(\d+)\.conv\.([013467])\.(.+)", name):
+    match = re.fullmatch(r"conv([2-5])_x\.(\d+)\.conv\.([013467])\.(.+)", name)
+    if match:
         return f"stages.{int(match[1]) - 2}.blocks.{match[2]}.{_PARTS[int(match[3])]}", match[4]
-    if match := re.fullmatch(r"conv([2-5])_x\.(\d+)\.shortcut\.([01])\.(.+)", name):
+    match = re.fullmatch(r"conv([2-5])_x\.(\d+)\.shortcut\.([01])\.(.+)", name)
+    if match:
         layer = ("conv", "norm")[int(match[3])]
         return f"stages.{int(match[1]) - 2}.blocks.{match[2]}.downsample.{layer}", match[4]
     return None
@@ -85,7 +88,8 @@ def hyperboliccv_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Te
     for name, value in state_dict.items():
         if name.endswith(("manifold.k", "linearized_kernel.scale")):
             continue
-        if match := re.fullmatch(r"(?:decoder|predictor)\.([az])", name):
+        match = re.fullmatch(r"(?:decoder|predictor)\.([az])", name)
+        if match:
             out[{"a": "head.bias", "z": "head.weight"}[match[1]]] = value
             continue
         found = _place(name)
@@ -143,7 +147,8 @@ def hyperboliccv_to_official(state_dict: Mapping[str, Tensor], curvature: float 
             out["decoder.z" if name == "head.weight" else "decoder.a"] = value
             continue
         layer, _, entry = name.rpartition(".")
-        if match := re.fullmatch(r"stem\.(conv|norm)", layer):
+        match = re.fullmatch(r"stem\.(conv|norm)", layer)
+        if match:
             official = f"encoder.conv1.{'conv.' if lorentz else ''}{('conv', 'norm').index(match[1])}"
         elif match := re.fullmatch(r"stages\.(\d)\.blocks\.(\d+)\.((?:conv|norm)[123])", layer):
             official = f"encoder.conv{int(match[1]) + 2}_x.{match[2]}.conv.{_NUMBERS[match[3]]}"
@@ -201,7 +206,8 @@ def hyperboliccv_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[st
         clipping radius of hybrid networks (``clip``: 1 for CIFAR, 4 for Tiny-ImageNet as published) is in no
         checkpoint.
     """
-    stem, head = state_dict.get("stem.conv.weight"), state_dict.get("head.weight")
+    stem = state_dict.get("stem.conv.weight")
+    head = state_dict.get("head.weight")
     numbers = [re.match(r"stages\.(\d)\.blocks\.(\d+)\.", name) for name in state_dict]
     blocks = {(int(match[1]), int(match[2])) for match in numbers if match}
     layers = tuple(sum(stage == i for stage, _ in blocks) for i in range(4))
@@ -211,7 +217,8 @@ def hyperboliccv_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[st
             "missing. Give a checkpoint of the whole model."
         )
     bottleneck = "stages.0.blocks.0.conv3.weight" in state_dict
-    lorentz, depth = "stem.conv.time_weight" in state_dict, "50" if bottleneck else "18"
+    lorentz = "stem.conv.time_weight" in state_dict
+    depth = "50" if bottleneck else "18"
     arguments: dict[str, Any] = {}
     if head.shape[0] != 1000:
         arguments["num_classes"] = head.shape[0]
@@ -243,7 +250,8 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
     weights = network_weights(state_dict)
     if not is_official_hyperboliccv(weights):
         return weights
-    converted, network = hyperboliccv_from_official(weights), cast(Any, model)
+    converted = hyperboliccv_from_official(weights)
+    network = cast(Any, model)
     if network.learn_curvature or not (given := [1 / k.item() for k in _curvatures(weights)]):
         return converted
     for name, own in network.curvatures().items():

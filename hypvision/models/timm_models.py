@@ -66,7 +66,8 @@ def read_overlay(overlay: Mapping[str, Any] | None) -> dict[str, Any]:
 def forget_weights(model: nn.Module) -> nn.Module:
     """The model, whose ``pretrained_cfg`` no longer holds the weights that it was given by :func:`read_overlay`."""
     for module in model.modules():
-        if isinstance(config := getattr(module, "pretrained_cfg", None), dict):
+        config = getattr(module, "pretrained_cfg", None)
+        if isinstance(config, dict):
             config.pop("state_dict", None)
     return model
 
@@ -89,7 +90,8 @@ def _published(name: str, config: Any, overlay: dict[str, Any]) -> dict[str, Any
     about = timm.get_pretrained_cfg(name) if timm.is_model(name.partition(".")[0]) else None
     if about is None or about.state_dict or about.file or about.custom_load:
         return overlay
-    repository, file = about.hf_hub_id, about.hf_hub_filename
+    repository = about.hf_hub_id
+    file = about.hf_hub_filename
     if repository and "@" not in repository:
         stem = (file or "pytorch_model.bin").rpartition(".")[0]
         names = [f"{stem}.safetensors", file] if file else ["model.safetensors", "pytorch_model.bin"]

@@ -169,10 +169,17 @@ class ClusterMixer(nn.Module):
         lifted = self.hyperbolic_patches or (window_level and self.hyperbolic_windows)
         if lift == "ambient" and head_dim < 2 and lifted:
             raise ArgumentError("lift='ambient' takes one feature as time and needs head_dim >= 2; use lift='space'.")
-        self.heads, self.head_dim = heads, head_dim
-        self.fold, self.prop, self.win, self.window_level = fold, prop, win, window_level
-        self.curvature, self.shift = float(curvature), shift
-        self.pad_always, self.ambient_lift, self.center = pad == "always", lift == "ambient", center
+        self.heads = heads
+        self.head_dim = head_dim
+        self.fold = fold
+        self.prop = prop
+        self.win = win
+        self.window_level = window_level
+        self.curvature = float(curvature)
+        self.shift = shift
+        self.pad_always = pad == "always"
+        self.ambient_lift = lift == "ambient"
+        self.center = center
         # With centred features, a window of one colour has only round-off, which must not be scaled to length 1.
         self.eps = 1e-3 if center else 1e-12
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
@@ -220,7 +227,8 @@ class ClusterMixer(nn.Module):
         batch, height, width, _ = x.shape
         padded, top, left = self._padded(x)
         (_, patch), (_, window) = self._levels(padded)
-        fold, (rows, columns) = self.fold, self._sides(padded)
+        fold = self.fold
+        (rows, columns) = self._sides(padded)
         patch = patch.reshape(batch, fold, fold, self.heads, self.prop**2, rows, columns)
         patch = patch.permute(0, 1, 5, 2, 6, 3, 4).reshape(*padded.shape[:3], self.heads, self.prop**2)
         patch = self._moved(patch, back=True)[:, top : top + height, left : left + width]
@@ -258,7 +266,8 @@ class ClusterMixer(nn.Module):
 
     def _padded(self, x: Tensor) -> tuple[Tensor, int, int]:
         """The map ``(B, H', W', C)`` that windows divide, and its pixels added at the top and at the left."""
-        height, width = x.shape[1], x.shape[2]
+        height = x.shape[1]
+        width = x.shape[2]
         top, bottom = self._padding(height)
         left, right = self._padding(width)
         padded = x
@@ -285,7 +294,9 @@ class ClusterMixer(nn.Module):
         """
         weight = torch.cat([self.feature.weight, self.value.weight])
         bias = torch.cat([self.feature.bias, self.value.bias])
-        fold, heads, (rows, columns) = self.fold, self.heads, self._sides(padded)
+        fold = self.fold
+        heads = self.heads
+        (rows, columns) = self._sides(padded)
         both = F.linear(padded.flatten(0, 2), weight, bias)
         both = both.reshape(-1, fold, rows, fold, columns, 2, heads, self.head_dim)
         both = both.permute(5, 0, 1, 3, 6, 2, 4, 7).reshape(-1, rows, columns, self.head_dim)
@@ -340,7 +351,8 @@ class ClusterMixer(nn.Module):
         (feature, value), (own, updated) = tokens, centers
         if self.center:
             middle = feature.mean(1, keepdim=True)
-            feature, own = feature - middle, own - middle
+            feature = feature - middle
+            own = own - middle
         logits = self._nearness(feature, own, scale) if hyperbolic else self._cosine(feature, own, scale)
         if bias is not None:
             logits = (logits.reshape(-1, *bias.shape) + bias).flatten(0, 1)
@@ -351,15 +363,18 @@ class ClusterMixer(nn.Module):
 
     def _cosine(self, feature: Tensor, centers: Tensor, scale: Tensor) -> Tensor:
         """Cosines ``(G, M, N)`` of features ``(G, N, d)`` and centres ``(G, M, d)``, times ``scale`` ``(1,)``."""
-        shape, eps = (self.head_dim,), self.eps**2 / self.head_dim
+        shape = (self.head_dim,)
+        eps = self.eps**2 / self.head_dim
         gain = as_dtype((scale / self.head_dim).expand(shape), centers.dtype)
         unit = F.rms_norm(feature, shape, eps=eps)  # of length sqrt(d), but for those below eps
         return torch.bmm(F.rms_norm(centers, shape, gain, eps=eps), unit.transpose(1, 2))
 
     def _patch_bias(self, padded: Tensor, like: Tensor) -> Tensor | None:
         """What is added to the logits by place, ``(fold^2 * e, M, N)``, in the order of the windows."""
-        fold, (rows, columns) = self.fold, self._sides(padded)
-        centers, bias = self.prop * self.prop, None
+        fold = self.fold
+        (rows, columns) = self._sides(padded)
+        centers = self.prop * self.prop
+        bias = None
         if self.bias is not None:
             size = (padded.shape[1], padded.shape[2])
             bias = F.interpolate(self.bias, size=size, mode="bilinear", align_corners=True)
@@ -384,7 +399,8 @@ class ClusterMixer(nn.Module):
             time = torch.sqrt((wide * wide).sum(-1, keepdim=True) + 1)
             sizes = [feature.shape[1], centers.shape[1]]
             (own, centers), (time, time_) = wide.split(sizes, 1), time.split(sizes, 1)
-            rows, columns = torch.cat([time_, -centers], 2), torch.cat([time, own], 2)
+            rows = torch.cat([time_, -centers], 2)
+            columns = torch.cat([time, own], 2)
             excess = as_dtype(torch.bmm(rows, columns.transpose(1, 2)) - 1, space.dtype)
             half = torch.sqrt(F.threshold(excess / 2, 1e-16, 1e-16))
             return as_dtype(torch.asinh(half) * (scale * (-2 / self.curvature**0.5)), feature.dtype)

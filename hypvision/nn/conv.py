@@ -67,7 +67,8 @@ class _LorentzConv(nn.Module):
         check_manifold(self, Lorentz, manifold=manifold)
         check_sizes(self, in_channels=in_channels, out_channels=out_channels)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.in_channels, self.out_channels = in_channels, out_channels
+        self.in_channels = in_channels
+        self.out_channels = out_channels
         self.kernel_size = integers(kernel_size, self.rank, "kernel_size", 1)
         self.stride = integers(stride, self.rank, "stride", 1)
         self.padding = integers(padding, self.rank, "padding", 0)
@@ -190,9 +191,11 @@ class _FusedBoost(Function):
         from . import kernels
 
         square, last, c, *wanted, angle = given
-        square, wanted = square.contiguous(), [number.contiguous() for number in wanted]
+        square = square.contiguous()
+        wanted = [number.contiguous() for number in wanted]
         most, constants = of_kernels(c, layer.slope, layer.limit)
-        ctx.layer, ctx.constants = layer, constants
+        ctx.layer = layer
+        ctx.constants = constants
         ctx.save_for_backward(most, square, last, c, *wanted, angle)
         with torch.cuda.device_of(square):
             return kernels.boost_forward(square, wanted, last, c, angle, most, constants)
@@ -236,8 +239,12 @@ class _Efficient(nn.Module):
         one_of(("axis", "scale", "full", "none"), boost=boost)
         check_rescaling(self, slope, limit)
         self.manifold = manifold
-        self.norm_match, self.boost, self.slope, self.limit = norm_match, boost, slope, limit
-        self.fan_in, self.fan_out = fan_in, fan_out
+        self.norm_match = norm_match
+        self.boost = boost
+        self.slope = slope
+        self.limit = limit
+        self.fan_in = fan_in
+        self.fan_out = fan_out
         self.expanding = fan_out > fan_in
         self.matched = not self.expanding and norm_match != "none"
         if boost != "none":
@@ -267,7 +274,8 @@ class _Efficient(nn.Module):
         with exact(weight.device):
             x = torch.tril(precise(weight))
             e = torch.eye(self.fan_out, self.fan_in, dtype=x.dtype, device=x.device)
-            u, v = torch.cat([x, -e], 1), torch.cat([e, x], 1)
+            u = torch.cat([x, -e], 1)
+            v = torch.cat([e, x], 1)
             right = e + u @ (v.t() @ e) / 2
             if 2 * self.fan_in >= self.fan_out:
                 eye = torch.eye(self.fan_out, dtype=x.dtype, device=x.device)
@@ -318,7 +326,8 @@ class _Efficient(nn.Module):
         if self.matched:
             wanted = rest[0].to(square.dtype)
             factor = _matching(square, wanted)
-            square, last = wanted, last * factor
+            square = wanted
+            last = last * factor
         else:
             factor = torch.ones_like(square)
         if self.boost == "axis":
@@ -385,7 +394,8 @@ class _EfficientConv(_Efficient):
         out = _CONVOLUTIONS[self.rank](x, weight, None, self.stride, self.padding)
 
         def wanted() -> Tensor:
-            square, none = space_square(x, 1), (1,) * self.rank
+            square = space_square(x, 1)
+            none = (1,) * self.rank
             if self.norm_match == "sum":
                 return box_sum(safe_sqrt(square), self.kernel_size, self.stride, self.padding, none).square()
             return box_sum(square, self.kernel_size, self.stride, self.padding, none)

@@ -19,7 +19,8 @@ class OnSpace(nn.Module):
     def __init__(self, module: nn.Module, manifold: Lorentz):
         super().__init__()
         check_manifold(self, Lorentz, manifold=manifold)
-        self.module, self.manifold = module, manifold
+        self.module = module
+        self.manifold = manifold
 
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x)
@@ -32,7 +33,8 @@ class OnTangent(nn.Module):
     def __init__(self, module: nn.Module, manifold: Manifold):
         super().__init__()
         check_manifold(self, Manifold, manifold=manifold)
-        self.module, self.manifold = module, manifold
+        self.module = module
+        self.manifold = manifold
 
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x)

@@ -56,8 +56,11 @@ class HyperbolicEmbedding(nn.Module):
             raise ArgumentError(
                 f"HyperbolicEmbedding: padding_idx must be one of the {num_embeddings} rows, got {padding_idx}."
             )
-        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
-        self.manifold, self.padding_idx, self.sparse = manifold, padding_idx, sparse
+        self.num_embeddings = num_embeddings
+        self.embedding_dim = embedding_dim
+        self.manifold = manifold
+        self.padding_idx = padding_idx
+        self.sparse = sparse
         with torch.no_grad():
             points = manifold.random(num_embeddings, embedding_dim, std=std, device=device, dtype=dtype)
             if padding_idx is not None:

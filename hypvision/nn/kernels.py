@@ -16,7 +16,9 @@ import triton.language as tl
 from torch import Tensor
 
 # Programs that add up numbers of pixels; pixels and channels that a program takes at a time
-SUMS, PIXELS, CHANNELS = 256, 64, 16
+SUMS = 256
+PIXELS = 64
+CHANNELS = 16
 
 
 @triton.jit
@@ -59,7 +61,8 @@ def image_means(
     """Centroid of every image; the mean of its times, and the sum of t - 1 / t."""
     row = tl.program_id(0)
     root = _root(c)
-    time, lift = tl.zeros([PIXELS], tl.float64), tl.zeros([PIXELS], tl.float64)
+    time = tl.zeros([PIXELS], tl.float64)
+    lift = tl.zeros([PIXELS], tl.float64)
     for start in range(0, pixels, PIXELS):
         at = start + tl.arange(0, PIXELS)
         q = tl.load(size + row * pixels + at, at < pixels, 0.0).to(tl.float64) * root
@@ -77,7 +80,8 @@ def image_means(
 @triton.jit
 def _rows(pointer, first, count, step: tl.constexpr, channels: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """Some rows, which begin ``step`` numbers apart; 0 beyond their count."""
-    row, at = first + tl.arange(0, ROWS), tl.arange(0, BLOCK)
+    row = first + tl.arange(0, ROWS)
+    at = tl.arange(0, BLOCK)
     mask = (row < count)[:, None] & (at < channels)[None, :]
     return tl.load(pointer + row[:, None] * step + at[None, :], mask, 0.0).to(tl.float64)
 
@@ -205,14 +209,18 @@ def move(
     START: tl.constexpr, LEAST: tl.constexpr, SUMS: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """f x + e_m m + e_b b for some pixels and channels; the first program moves the running variance."""
-    row, at = tl.program_id(0), tl.program_id(1) * PIXELS + tl.arange(0, PIXELS)
-    inside, p = at < pixels, row * pixels + at
+    row = tl.program_id(0)
+    at = tl.program_id(1) * PIXELS + tl.arange(0, PIXELS)
+    inside = at < pixels
+    p = row * pixels + at
     spread, gain = _gain(sums, gamma, c, total, EPS, SUMS)
     t, h, sinh, r, _, x_b, _ = _distance(size, products, c, lengths, p, inside, pixels, LEAST)
     s, _, _ = _scaled(r, gain, tl.load(most), LONGEST, START)
     f, e_m, e_b, _ = _moved(t, h, sinh, s, x_b, lengths)
     root = _root(c)
-    f, e_m, e_b = f.to(tl.float32), (e_m / root).to(tl.float32), (e_b / root).to(tl.float32)
+    f = f.to(tl.float32)
+    e_m = (e_m / root).to(tl.float32)
+    e_b = (e_b / root).to(tl.float32)
     k = tl.program_id(2) * CHANNELS + tl.arange(0, CHANNELS)
     m = tl.load(basis + k, k < channels, 0.0)
     b = tl.load(basis + channels + k, k < channels, 0.0)
@@ -230,7 +238,8 @@ def project(
     x, grad, basis, by, channels: tl.constexpr, pixels: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr
 ):
     """Inner products of the gradient of pixels with x, mean and beta."""
-    row, at = tl.program_id(0), tl.program_id(1) * PIXELS + tl.arange(0, PIXELS)
+    row = tl.program_id(0)
+    at = tl.program_id(1) * PIXELS + tl.arange(0, PIXELS)
     with_x = tl.zeros([PIXELS], tl.float32)
     with_m = tl.zeros([PIXELS], tl.float32)
     with_b = tl.zeros([PIXELS], tl.float32)
@@ -258,12 +267,16 @@ def number_sums(
     derivatives by products and times of pixels, and sums of those by the lengths and the curvature."""
     root = _root(c)
     var, gain = _gain(sums, gamma, c, total, EPS, SUMS)
-    m_time, b_time, inner = tl.load(lengths), tl.load(lengths + 1), tl.load(lengths + 2)
+    m_time = tl.load(lengths)
+    b_time = tl.load(lengths + 1)
+    inner = tl.load(lengths + 2)
     by_var = 0.0 * var
     if FINAL:
         by_var = -tl.sum(tl.load(by_gain + tl.arange(0, SUMS))) * gain / (var + EPS)
-    by_m_time, by_b_time = tl.zeros([PIXELS], tl.float64), tl.zeros([PIXELS], tl.float64)
-    by_inner, by_root = tl.zeros([PIXELS], tl.float64), tl.zeros([PIXELS], tl.float64)
+    by_m_time = tl.zeros([PIXELS], tl.float64)
+    by_b_time = tl.zeros([PIXELS], tl.float64)
+    by_inner = tl.zeros([PIXELS], tl.float64)
+    by_root = tl.zeros([PIXELS], tl.float64)
     p = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     while tl.min(p) < total:
         inside = p < total
@@ -316,7 +329,8 @@ def mean_back(
     """Derivatives by the mean over the images, by beta and gamma; what the curvature's has got so far."""
     at = tl.arange(0, BLOCK)
     root = _root(c)
-    m, b = _row(basis, channels, BLOCK), _row(basis + channels, channels, BLOCK)
+    m = _row(basis, channels, BLOCK)
+    b = _row(basis + channels, channels, BLOCK)
     by_m_time = tl.sum(tl.load(parts + tl.arange(0, SUMS)))
     by_b_time = tl.sum(tl.load(parts + SUMS + tl.arange(0, SUMS)))
     by_inner = tl.sum(tl.load(parts + 2 * SUMS + tl.arange(0, SUMS)))
@@ -350,7 +364,8 @@ def images_back(
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Derivatives by every pixel's x and t through the centroid of its image, and by the curvature."""
-    row, at = tl.program_id(0), tl.arange(0, BLOCK)
+    row = tl.program_id(0)
+    at = tl.arange(0, BLOCK)
     root = _root(c)
     time = tl.load(images + 2 * row)
     mean = _row(center + row * channels, channels, BLOCK) * root
@@ -370,8 +385,10 @@ def move_back(
     IMAGES: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """The derivative by x for some pixels and channels; the first program finishes those by curvature and gamma."""
-    row, at = tl.program_id(0), tl.program_id(1) * PIXELS + tl.arange(0, PIXELS)
-    inside, p = at < pixels, row * pixels + at
+    row = tl.program_id(0)
+    at = tl.program_id(1) * PIXELS + tl.arange(0, PIXELS)
+    inside = at < pixels
+    p = row * pixels + at
     _, gain = _gain(sums, gamma, c, total, EPS, SUMS)
     t, _, sinh, r, _, _, _ = _distance(size, products, c, lengths, p, inside, pixels, LEAST)
     s, _, _ = _scaled(r, gain, tl.load(most), LONGEST, START)
@@ -380,7 +397,8 @@ def move_back(
     radial = (tl.load(by_time + p, inside, 0.0) + tl.load(by_times + row)) * (root * root) / t
     radial = radial.to(tl.float32)
     place = by_products + p + row * pixels
-    by_m, by_b = tl.load(place, inside, 0.0), tl.load(place + pixels, inside, 0.0)
+    by_m = tl.load(place, inside, 0.0)
+    by_b = tl.load(place + pixels, inside, 0.0)
     k = tl.program_id(2) * CHANNELS + tl.arange(0, CHANNELS)
     m = tl.load(basis + k, k < channels, 0.0)
     b = tl.load(basis + channels + k, k < channels, 0.0)
@@ -446,9 +464,12 @@ def boost_numbers_back(
     PIXELS: tl.constexpr,
 ):  # fmt: skip
     """Derivatives by squared norms and last channels; those by the curvature and the angle, summed over some pixels."""
-    c_value, a = tl.load(c).to(tl.float64), tl.load(angle).to(tl.float64)
-    sinh_a, cosh_a = _sinh(a), 0.5 * (tl.exp(a) + tl.exp(-a))
-    by_c, by_angle = tl.zeros([PIXELS], tl.float64), tl.zeros([PIXELS], tl.float64)
+    c_value = tl.load(c).to(tl.float64)
+    a = tl.load(angle).to(tl.float64)
+    sinh_a = _sinh(a)
+    cosh_a = 0.5 * (tl.exp(a) + tl.exp(-a))
+    by_c = tl.zeros([PIXELS], tl.float64)
+    by_angle = tl.zeros([PIXELS], tl.float64)
     p = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     while tl.min(p) < total:
         inside = p < total
@@ -506,17 +527,24 @@ def forward(
         constants: ``EPS``, ``LONGEST``, ``START`` (0 without rescaling) and ``LEAST``.
     """
     count, channels, pixels = x.shape
-    total, training = count * pixels, momentum is not None
+    total = count * pixels
+    training = momentum is not None
     grid, tiles, whole = _tiles(x)
     parts = min(SUMS, triton.next_power_of_2(triton.cdiv(total, PIXELS))) if training else 1
     wide: dict[str, Any] = dict(dtype=torch.float64, device=x.device)
     size = torch.linalg.vector_norm(x, dim=1)
-    center, images, points = x, x.new_empty(0), x.new_empty(0)
+    center = x
+    images = x.new_empty(0)
+    points = x.new_empty(0)
     if training:
-        center, images, points = x.mean(2), torch.empty(count, 2, **wide), torch.empty(count, channels, **wide)
+        center = x.mean(2)
+        images = torch.empty(count, 2, **wide)
+        points = torch.empty(count, channels, **wide)
         some = min(1024, triton.next_power_of_2(pixels))
         image_means[(count,)](size, center, c, images, points, channels, pixels, whole["BLOCK"], some)
-    basis, lengths, sums = x.new_empty(2, channels), torch.empty(3, **wide), torch.empty(parts, **wide)
+    basis = x.new_empty(2, channels)
+    lengths = torch.empty(3, **wide)
+    sums = torch.empty(parts, **wide)
     moving = dict(TRAINING=training, MOMENTUM=momentum or 0.0)
     batch_mean[(1,)](
         points, beta, c, *running, basis, lengths, sums, count, total, channels, LONGEST=constants["LONGEST"],
@@ -543,25 +571,36 @@ def backward(
     total = count * pixels
     grid, tiles, whole = _tiles(x)
     wide: dict[str, Any] = dict(dtype=torch.float64, device=x.device)
-    by, by_gain, by_numbers = x.new_empty(count, 3, pixels), torch.empty_like(sums), sums.new_empty(4, sums.numel())
+    by = x.new_empty(count, 3, pixels)
+    by_gain = torch.empty_like(sums)
+    by_numbers = sums.new_empty(4, sums.numel())
     project[grid[:2]](x, grad, basis, by, channels, pixels, **tiles)
-    ends, by_products, by_time = torch.empty_like(products), torch.empty_like(products), torch.empty_like(size)
+    ends = torch.empty_like(products)
+    by_products = torch.empty_like(products)
+    by_time = torch.empty_like(size)
     for final in (False, True):
         number_sums[sums.shape](
             size, products, by, lengths, sums, gamma, c, most, by_gain, ends, by_products, by_time, by_numbers, total,
             pixels, final, SUMS=sums.numel(), PIXELS=PIXELS, **constants,
         )  # fmt: skip
-    outer, inner = torch.bmm(ends, grad.transpose(1, 2)), torch.bmm(by_products, x.transpose(1, 2))
-    by_mean, by_beta, by_rest = torch.empty(channels + 1, **wide), torch.empty_like(beta), torch.empty(2, **wide)
+    outer = torch.bmm(ends, grad.transpose(1, 2))
+    inner = torch.bmm(by_products, x.transpose(1, 2))
+    by_mean = torch.empty(channels + 1, **wide)
+    by_beta = torch.empty_like(beta)
+    by_rest = torch.empty(2, **wide)
     mean_back[(1,)](
         outer, inner, by_numbers, points, beta, c, lengths, basis, sums, by_gain, gamma, by_mean, by_beta, by_rest,
         count, total, channels, constants["EPS"], sums.numel(), **whole,
     )  # fmt: skip
-    bias, by_times, by_curvature = torch.empty_like(center), torch.empty(count, **wide), torch.empty(count, **wide)
+    bias = torch.empty_like(center)
+    by_times = torch.empty(count, **wide)
+    by_curvature = torch.empty(count, **wide)
     images_back[(count,)](
         center, points, images, by_mean, c, bias, by_times, by_curvature, channels, pixels, whole["BLOCK"]
     )
-    out, by_c, by_gamma = torch.empty_like(x), torch.empty_like(c), torch.empty_like(gamma)
+    out = torch.empty_like(x)
+    by_c = torch.empty_like(c)
+    by_gamma = torch.empty_like(gamma)
     move_back[grid](
         x, grad, size, products, basis, lengths, sums, gamma, c, most, by_products, by_time, bias, by_times,
         by_curvature, by_rest, out, by_c, by_gamma, count, channels, pixels, total,
@@ -584,9 +623,11 @@ def boost_forward(
         most: radius that the rescaling approaches.
         constants: ``START`` (0 without rescaling) and ``LEAST``.
     """
-    factor, shift = torch.empty_like(square), torch.empty_like(square)
+    factor = torch.empty_like(square)
+    shift = torch.empty_like(square)
     given = (square, (*wanted, square)[0], last, c, angle, most)
-    total, pixels = square.numel(), square[0].numel()
+    total = square.numel()
+    pixels = square[0].numel()
     boost_numbers[(triton.cdiv(total, PIXELS),)](
         *given, factor, shift, total, pixels, last.stride(0), len(wanted) > 0, PIXELS=PIXELS, **constants
     )
@@ -598,7 +639,8 @@ def boost_backward(
     most: Tensor, constants: dict[str, float],
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Derivatives by ``square``, ``last``, ``c``, ``wanted`` (if it is given) and ``angle``."""
-    total, pixels = square.numel(), square[0].numel()
+    total = square.numel()
+    pixels = square[0].numel()
     sums = min(SUMS, triton.next_power_of_2(triton.cdiv(total, PIXELS)))
     parts = torch.empty(2, sums, dtype=torch.float64, device=square.device)
     by_square, by_last, by_wanted = (torch.empty_like(square) for _ in range(3))

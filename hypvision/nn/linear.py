@@ -107,12 +107,17 @@ class LorentzLinear(nn.Module):
                 "none. Give one of them, or leave learn_scale out."
             )
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.in_features, self.out_features, self.init = in_features, out_features, init
-        self.manifold, self.manifold_out = manifold, manifold_out
+        self.in_features = in_features
+        self.out_features = out_features
+        self.init = init
+        self.manifold = manifold
+        self.manifold_out = manifold_out
         self.weight = nn.Parameter(torch.empty(out_features, in_features, **factory))
         self.time_weight = nn.Parameter(torch.empty(out_features, **factory))
         self.bias = nn.Parameter(torch.empty(out_features, **factory)) if bias else None
-        self.normalize, self.margin, self.scale_init = normalize, margin, scale
+        self.normalize = normalize
+        self.margin = margin
+        self.scale_init = scale
         if normalize:
             self.norm_weight = nn.Parameter(torch.empty(in_features + 1, **factory))
             self.norm_bias = nn.Parameter(torch.empty(1, **factory)) if bias else None

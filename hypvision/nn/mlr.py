@@ -42,7 +42,8 @@ class LorentzMLR(nn.Module):
         super().__init__()
         check_manifold(self, Lorentz, manifold=manifold)
         check_sizes(self, in_features=in_features, num_classes=num_classes)
-        self.in_features, self.num_classes = in_features, num_classes
+        self.in_features = in_features
+        self.num_classes = num_classes
         self.manifold = manifold
         self.a = nn.Parameter(torch.empty(num_classes, device=device, dtype=dtype))
         self.z = nn.Parameter(torch.empty(num_classes, in_features, device=device, dtype=dtype))

@@ -105,7 +105,8 @@ def _numbers(
     """
     root = torch.sqrt(c)
     (mm, mb), (_, bb) = torch.matmul(basis, basis.t()).unbind()
-    m_time, b_time = torch.sqrt(1 + mm), torch.sqrt(1 + bb)
+    m_time = torch.sqrt(1 + mm)
+    b_time = torch.sqrt(1 + bb)
     x_m, x_b = (products * root).split(1, 1)
     t = torch.sqrt(1 + c * square)
     h = (m_time * t - x_m - 1).clamp(min=NEAR[square.dtype])
@@ -162,7 +163,8 @@ class _BatchNorm(Function):
         ctx: Any, x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor, running: _Running, options: _Options
     ) -> tuple[Tensor, Tensor, Tensor]:
         out = torch.mul(x, x)
-        square, center = out.sum(1, keepdim=True), _center(x, running)
+        square = out.sum(1, keepdim=True)
+        center = _center(x, running)
         wide = c.dtype
         basis = _basis(square.to(wide), center.to(wide), beta, c, running, options, x.dtype)
         products = torch.matmul(basis, x)
@@ -170,7 +172,8 @@ class _BatchNorm(Function):
         torch.mul(x, factor.to(x.dtype), out=out)
         _add_outer_(out, basis, ends.to(x.dtype))
         ctx.save_for_backward(x, square, center, products, beta, gamma, c)
-        ctx.running, ctx.options = running, options
+        ctx.running = running
+        ctx.options = options
         mean = basis[0]
         ctx.mark_non_differentiable(mean, var)
         return out, mean, var
@@ -178,7 +181,8 @@ class _BatchNorm(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         x, square, center, products, *parameters = ctx.saved_tensors
-        running, options = ctx.running, ctx.options
+        running = ctx.running
+        options = ctx.options
         if torch.is_grad_enabled():
 
             def plainly(x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor) -> Tensor:
@@ -228,7 +232,8 @@ class _Fused(Function):
 
         most, constants = of_kernels(c, options.slope, options.limit)
         ctx.constants = dict(EPS=options.eps, LONGEST=options.longest, **constants)
-        ctx.options, x = options, x.contiguous()
+        ctx.options = options
+        x = x.contiguous()
         with torch.cuda.device_of(x):
             out, *kept = kernels.forward(x, beta, gamma, c, most, running, momentum, ctx.constants)
         ctx.save_for_backward(x, beta, gamma, c, most, *kept)
@@ -281,8 +286,11 @@ class _LorentzBatchNorm(nn.Module):
         if exp_limit is not None:
             self.exp_limit = exp_limit
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.num_features, self.eps, self.momentum = num_features, eps, momentum
-        self.slope, self.limit = slope, limit
+        self.num_features = num_features
+        self.eps = eps
+        self.momentum = momentum
+        self.slope = slope
+        self.limit = limit
         self.manifold = manifold
         with torch.no_grad():
             origin = manifold.origin(num_features, **factory)
@@ -329,7 +337,9 @@ class _LorentzBatchNorm(nn.Module):
     @torch.no_grad()
     def _update(self, mean: Tensor, var: Tensor, c: Tensor) -> None:
         """Running variance: linear. Running mean: centroid of the two means, kept as a tangent vector at the origin."""
-        mean, root, momentum = mean.to(c.dtype), torch.sqrt(c), self.momentum
+        mean = mean.to(c.dtype)
+        root = torch.sqrt(c)
+        momentum = self.momentum
         self.running_var.lerp_(var.to(self.running_var.dtype), momentum)
         longest = CAPS[torch.promote_types(self.running_mean.dtype, torch.float32)]
         old = _from_tangent(self.running_mean.to(mean.dtype) * root, longest)

@@ -18,7 +18,8 @@ class LorentzGlobalAvgPool2d(nn.Module):
     def __init__(self, manifold: Lorentz, keepdim: bool = False):
         super().__init__()
         check_manifold(self, Lorentz, manifold=manifold)
-        self.manifold, self.keepdim = manifold, keepdim
+        self.manifold = manifold
+        self.keepdim = keepdim
 
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, dim=1, rank=4)
@@ -47,7 +48,8 @@ class LorentzAvgPool2d(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, dim=1, rank=4)
-        c, wide = self.manifold.c, precise(x)
+        c = self.manifold.c
+        wide = precise(x)
         # pool time - 1/sqrt(c), so that padding with zeros adds origins
         time = F.avg_pool2d(space_time(wide, c, 1) - 1 / c**0.5, self.kernel_size, self.stride, self.padding)
         space = F.avg_pool2d(wide, self.kernel_size, self.stride, self.padding)

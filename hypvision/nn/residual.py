@@ -63,7 +63,11 @@ class LorentzResidual(nn.Module):
             raise ArgumentError(f'LorentzResidual: scale must be "learned", a positive number or None, got {scale!r}.')
         start = scale_init if isinstance(scale, str) else scale
         check_rescaling(self, slope, limit, scale_init=scale_init, scale=start)
-        self.manifold, self.mode, self.slope, self.dim, self.limit = manifold, mode, slope, dim, limit
+        self.manifold = manifold
+        self.mode = mode
+        self.slope = slope
+        self.dim = dim
+        self.limit = limit
         if mode == "average":
             self.weight = nn.Parameter(torch.ones(()))
         log_scale = None if start is None else torch.tensor(math.log(start))

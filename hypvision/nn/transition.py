@@ -42,7 +42,10 @@ class ToLorentz(nn.Module):
                 f"ToLorentz: clip={clip:g} is for features without rescaling, but slope={slope:g} rescales them. Leave "
                 "out one of the two; limit is the largest length of the rescaling."
             )
-        self.manifold, self.slope, self.clip, self.limit = manifold, slope, 1.0 if clip is None else clip, limit
+        self.manifold = manifold
+        self.slope = slope
+        self.clip = 1.0 if clip is None else clip
+        self.limit = limit
 
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, dim=1)
@@ -83,7 +86,10 @@ class ChangeManifold(nn.Module):
         super().__init__()
         check_manifold(self, Lorentz, source=source, target=target)
         check_rescaling(self, slope, limit)
-        self.source, self.target, self.slope, self.limit = source, target, slope, limit
+        self.source = source
+        self.target = target
+        self.slope = slope
+        self.limit = limit
 
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, dim=1)

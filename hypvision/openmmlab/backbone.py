@@ -133,7 +133,8 @@ class TimmBackbone(BaseModule):
         A map covers the image from its upper left corner, with the padding, if any: ``H_i = ceil(H / stride_i)`` for
         most models, ``floor`` for those with a stem of non-overlapping convolutions, which leave out a rest.
         """
-        right, bottom = -x.shape[3] % self.pad_multiple, -x.shape[2] % self.pad_multiple
+        right = -x.shape[3] % self.pad_multiple
+        bottom = -x.shape[2] % self.pad_multiple
         if right or bottom:
             x = F.pad(x, (0, right, 0, bottom))
         maps = self.timm_model(x)
@@ -188,7 +189,8 @@ class TimmBackbone(BaseModule):
 
     def init_weights(self) -> None:
         """mmengine's initialisation, with checkpoints of classifiers loaded by :meth:`load_pretrained`."""
-        done, given = self.is_init, self.init_cfg
+        done = self.is_init
+        given = self.init_cfg
         configs = [given] if isinstance(given, dict) else list(given or [])
         pretrained = [config for config in configs if config["type"] in ("Pretrained", PretrainedInit)]
         self.init_cfg = [config for config in configs if config not in pretrained]

@@ -83,7 +83,8 @@ class _InProcesses(_InOrder, COCOevalMP):
     """The same, by several processes."""
 
 
-coco_metric.COCOeval, coco_metric.COCOevalMP = CheckedCOCOeval, _InProcesses
+coco_metric.COCOeval = CheckedCOCOeval
+coco_metric.COCOevalMP = _InProcesses
 
 
 @METRICS.register_module(name="CocoMetric", force=True)
@@ -139,7 +140,8 @@ class CheckedCocoMetric(Metric, CocoMetric):
         return f"{kind}@{of_mmdet.get(count, count)}" if at and "proposal" in self.metrics else name
 
     def _classes_without_truth(self) -> list[str]:
-        images, classes = set(self.img_ids), self.dataset_meta["classes"]
+        images = set(self.img_ids)
+        classes = self.dataset_meta["classes"]
         annotations = self._coco_api.dataset.get("annotations", ())
         known = {x["category_id"] for x in annotations if not x.get("iscrowd") and x["image_id"] in images}
         return [name for name, number in zip(classes, self.cat_ids) if number not in known]
@@ -153,7 +155,8 @@ class CheckedCocoMetric(Metric, CocoMetric):
         for item in truth:
             for instance in item["anns"]:
                 left, top, right, bottom = (float(value) for value in instance["bbox"])
-                width, height = right - left, bottom - top
+                width = right - left
+                height = bottom - top
                 annotation = dict(
                     id=len(annotations) + 1, image_id=item["img_id"], category_id=int(instance["bbox_label"]),
                     bbox=[left, top, width, height], area=width * height, iscrowd=int(instance.get("ignore_flag", 0)),

@@ -22,7 +22,8 @@ from hypvision.viz.report import Part
 from hypvision.viz.sheet import fitted
 
 # least score and IoU of a box that counts as found (not for curves), as in mmdet's confusion matrix
-_SCORE, _IOU = 0.3, 0.5
+_SCORE = 0.3
+_IOU = 0.5
 _WORST = 12  # largest number of images on the sheet
 _CELL = 300  # longer side of an image on the sheet in pixels
 _COLOURS = dict(found=(46, 140, 60), missed=(240, 160, 20), false=(205, 40, 40))
@@ -69,7 +70,8 @@ class DetectionReport(ReportMetric):
         images = [item["img_id"] for item in truth]
         curves = precision_curves(reference, detections_of(predictions, ids, "bbox"), ids, images, "bbox")
         annotations = [reference.loadAnns(reference.getAnnIds(imgIds=[image])) for image in images]
-        counts, scenes = np.zeros((len(names) + 1, len(names) + 1), dtype=np.int64), []
+        counts = np.zeros((len(names) + 1, len(names) + 1), dtype=np.int64)
+        scenes = []
         place = {number: label for label, number in enumerate(ids)}
         for known, item, path in zip(annotations, predictions, paths):
             known = [annotation for annotation in known if annotation["category_id"] in place]
@@ -97,7 +99,8 @@ def match_boxes(
     same = labels[:, None] == found_labels[None]
     candidates = [(bool(same[t, p]), float(iou[t, p]), t, p) for t, p in np.argwhere(iou >= _IOU) if not crowd[t]]
     pairs: list[tuple[int, int]] = []
-    true, predicted = set(np.flatnonzero(crowd).tolist()), set(np.flatnonzero((iou[crowd] >= _IOU).any(0)).tolist())
+    true = set(np.flatnonzero(crowd).tolist())
+    predicted = set(np.flatnonzero((iou[crowd] >= _IOU).any(0)).tolist())
     taken: set[int] = set()
     for _, _, t, p in sorted(candidates, key=lambda item: (-item[0], -item[1], *item[2:])):
         if t not in true and p not in taken:
@@ -112,13 +115,15 @@ class _Scene:
     """An image with its true and its predicted boxes."""
 
     def __init__(self, path: str, annotations: list[dict], found: dict, labels: list[int]):
-        self.path, self.labels = path, np.array(labels, dtype=int)
+        self.path = path
+        self.labels = np.array(labels, dtype=int)
         self.truth = np.array([a["bbox"] for a in annotations], dtype=float).reshape(-1, 4)
         crowd = np.array([bool(a.get("iscrowd")) for a in annotations], dtype=bool)
         sure = np.asarray(found["scores"]) >= _SCORE
         corners = np.asarray(found["bboxes"], dtype=float).reshape(-1, 4)[sure]
         self.found = np.concatenate([corners[:, :2], corners[:, 2:] - corners[:, :2]], axis=1)
-        self.found_labels, self.scores = np.asarray(found["labels"])[sure], np.asarray(found["scores"])[sure]
+        self.found_labels = np.asarray(found["labels"])[sure]
+        self.scores = np.asarray(found["scores"])[sure]
         self.matches = match_boxes(self.truth, self.labels, crowd, self.found, self.found_labels)
         self.confused = [(t, p) for t, p in self.matches.pairs if self.labels[t] != self.found_labels[p]]
         # missed objects, objects with a wrong class, and extra boxes; the latter count by their scores
@@ -138,7 +143,9 @@ class _Scene:
         image = open_image(self.path)
         small = fitted(image, _CELL)
         wrong = {p for _, p in self.confused}
-        boxes, texts, colours = [], [], []
+        boxes = []
+        texts = []
+        colours = []
         for p in [*self.matches.false, *wrong, *(p for _, p in self.matches.pairs if p not in wrong)]:
             kind = "found" if p not in wrong and p not in self.matches.false else "false"
             boxes.append(self.found[p])
@@ -161,7 +168,8 @@ def curve_parts(curves: np.ndarray, names: Sequence[str]) -> list[Part]:
     known = np.flatnonzero((curves > -1).all((0, 1)))
     if not len(known):
         return [Part("Precision and recall", text="There is no object in the test data.")]
-    recall, mean = np.linspace(0, 1, curves.shape[1]), curves[:, :, known].mean(2)
+    recall = np.linspace(0, 1, curves.shape[1])
+    mean = curves[:, :, known].mean(2)
     overall = {f"{50 + 10 * i} %  (AP {100 * mean[2 * i].mean():.1f})": mean[2 * i] for i in range(5)}
     lines = {names[c]: curves[:, :, c] for c in known.tolist()}
     rows = (
@@ -170,8 +178,10 @@ def curve_parts(curves: np.ndarray, names: Sequence[str]) -> list[Part]:
         for iou, place in ((0.5, 0), (0.75, 5))
     )
     text = "Precision at 101 recalls, as pycocotools has it. The area below a curve is its AP."
-    found, ap = {name: line[0] for name, line in lines.items()}, {name: 100 * l[0].mean() for name, l in lines.items()}
-    panels, table = {"mean of the classes, by IoU": overall}, [("class", "IoU", "recall", "precision"), *chain(*rows)]
+    found = {name: line[0] for name, line in lines.items()}
+    ap = {name: 100 * l[0].mean() for name, l in lines.items()}
+    panels = {"mean of the classes, by IoU": overall}
+    table = [("class", "IoU", "recall", "precision"), *chain(*rows)]
     return [curve_part(recall, panels, "classes at an IoU of 50 %", found, ap, text, table)]
 
 
@@ -181,7 +191,9 @@ def box_table(curves: np.ndarray, counts: np.ndarray, names: Sequence[str]) -> l
     ap = np.where((curves > -1).all((0, 1)), 100 * curves.mean(1), np.nan)
     rows = []
     for c, name in enumerate(names):
-        objects, right, missed = int(counts[c].sum()), int(counts[c, c]), int(counts[c, -1])
+        objects = int(counts[c].sum())
+        right = int(counts[c, c])
+        missed = int(counts[c, -1])
         numbers = (objects, right, objects - right - missed, missed, int(counts[-1, c]))
         rows.append((name, float(ap[:, c].mean()), float(ap[0, c]), float(ap[5, c]), *numbers))
     head = ("class", "AP", "AP50", "AP75", "objects", "found", "of another class", "missed", "extra boxes")
@@ -201,5 +213,6 @@ def _worst_images(scenes: Sequence[_Scene], names: Sequence[str]) -> Part:
     ]
     text = f"{len(scenes) - len(wrong)} of {len(scenes)} images have no mistake. "
     text += "An extra box lies on nothing, or on an object that has one."
-    right, tiles = "Every object is found, and nothing else.", [scene.draw(names) for scene in worst]
+    right = "Every object is found, and nothing else."
+    tiles = [scene.draw(names) for scene in worst]
     return worst_part(tiles, bool(wrong), right, text, table, columns=3, cell=_CELL, legend=legend)

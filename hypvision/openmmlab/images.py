@@ -66,7 +66,8 @@ class LoadShownImage(LoadImageFromFile):
 
 def check_size(results: dict[str, Any]) -> None:
     """Check that an image as displayed has the size in its annotation; otherwise its boxes would be misplaced."""
-    (height, width), path = results["ori_shape"], results["img_path"]
+    path = results["img_path"]
+    (height, width) = results["ori_shape"]
     given = (results.get("height", height), results.get("width", width))
     if given == (height, width):
         return

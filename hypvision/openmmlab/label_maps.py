@@ -46,7 +46,8 @@ class LabelMapIoUMetric(Metric, IoUMetric):
         for sample in data_samples:
             if not all(self.check(sample[key]["data"][None], "A logit", [sample]) for key in _SCORES if key in sample):
                 return
-        folder, self.output_dir = self.output_dir, None
+        folder = self.output_dir
+        self.output_dir = None
         try:
             super().process(data_batch, data_samples)
         finally:
@@ -83,13 +84,16 @@ class LabelMapIoUMetric(Metric, IoUMetric):
         """Count pixels of each class, int64 ``(num_classes,)``: intersection, union, predicted, true; mmseg's float32
         does not count beyond 2**24. Labels of no class are left out."""
         known = label != ignore_index
-        found, truth = pred_label[known], label[known]
+        found = pred_label[known]
+        truth = label[known]
 
         def count(labels: torch.Tensor) -> torch.Tensor:
             labels = labels[(labels >= 0) & (labels < num_classes)]
             return torch.bincount(labels, minlength=num_classes).cpu()
 
-        both, predicted, true = count(found[found == truth]), count(found), count(truth)
+        both = count(found[found == truth])
+        predicted = count(found)
+        true = count(truth)
         return both, predicted + true - both, predicted, true
 
     @staticmethod

@@ -54,7 +54,8 @@ def softnms(
     drops (hard NMS), 1 lowers linearly, 2 by a Gaussian."""
     x1, y1, x2, y2 = boxes.unbind(1)
     area = (x2 - x1 + offset) * (y2 - y1 + offset)
-    scores, left = scores.clone(), torch.arange(len(boxes), device=boxes.device)
+    scores = scores.clone()
+    left = torch.arange(len(boxes), device=boxes.device)
     kept: list[int] = []
     while len(left):
         best = left[scores[left].argmax()]
@@ -173,7 +174,9 @@ def _deform_conv(
     names of stride, padding and dilation, which differ for the two kinds of convolution."""
     names = _MODULATED if "stride_h" in geometry else _PLAIN
     sizes = [geometry[name] for name in (*names, "group", "deformable_group")]
-    input, weight, offset = _full(input), _full(weight), _full(offset)
+    input = _full(input)
+    weight = _full(weight)
+    offset = _full(offset)
     use_mask = mask is not None
     mask = input.new_zeros((len(input), 1)) if mask is None else _full(mask)
     bias = _full(bias) if bias is not None else input.new_zeros(len(weight))

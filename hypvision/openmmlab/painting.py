@@ -32,7 +32,8 @@ class ResultPainterHook(Hook):
 
     def before_test(self, runner: Runner) -> None:
         dataset: Any = runner.test_dataloader.dataset
-        self.annotated, paths = False, []
+        self.annotated = False
+        paths = []
         for index in range(len(dataset)):  # keep no list of the infos: they hold all boxes and polygons
             info = dataset.get_data_info(index)
             self.annotated |= bool(info.get("seg_map_path") or info.get("instances"))

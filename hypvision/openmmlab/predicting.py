@@ -36,7 +36,8 @@ def predictor_of_model(model: BaseModel, request: Request) -> Predictor:
 def _predictor(model: BaseModel, config: Config, request: Request) -> Predictor:
     names = _classes(model, config, request)
     _give_boxes(model, request.max_boxes, request.score)
-    pipeline, scope = _pipeline(config), config.get("default_scope", "mmengine")
+    pipeline = _pipeline(config)
+    scope = config.get("default_scope", "mmengine")
     with DefaultScope.overwrite_default_scope(scope):
         steps = Compose(pipeline)
 

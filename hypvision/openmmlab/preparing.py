@@ -33,7 +33,8 @@ def leave_out_foreign_weights(config: Config) -> None:
 def leave_out_unseen_levels(config: Config) -> None:
     """Tell a TimmBackbone which of its levels the neck does not use (FPN's ``start_level``, as RetinaNet and FCOS have
     it): a norm that only such a level has gets no gradient, and several processes must not train it."""
-    backbone, neck = config.model.get("backbone"), config.model.get("neck")
+    backbone = config.model.get("backbone")
+    neck = config.model.get("neck")
     necks = neck if isinstance(neck, (list, tuple)) else [neck or {}]
     start = necks[0].get("start_level") or 0
     if start > 0 and _is_ours(backbone):

@@ -58,7 +58,9 @@ class SimpleFeaturePyramid(BaseModule):
                 "model.neck takes scales out of 4, 2, 1, 0.5 and num_outs of at least as many; got "
                 f"{tuple(scales)} and {num_outs}."
             )
-        self.in_channels, self.out_channels, self.num_outs = list(in_channels), out_channels, num_outs
+        self.in_channels = list(in_channels)
+        self.out_channels = out_channels
+        self.num_outs = num_outs
         self.levels = nn.ModuleList()
         for scale in scales:
             resize, dim = _branch(self.in_channels[-1], scale)
@@ -104,7 +106,8 @@ class BlockPyramid(BaseModule):
                 "model.neck takes scales out of 4, 2, 1, 0.5 in falling order, one scale for each block, and at least "
                 f"as many outputs; got {tuple(scales)}, {len(in_channels)} blocks and num_outs={num_outs}."
             )
-        self.out_channels, self.num_outs = out_channels, num_outs
+        self.out_channels = out_channels
+        self.num_outs = num_outs
         branches = [_branch(dim, scale) for dim, scale in zip(in_channels, scales)]
         self.resize = nn.ModuleList(module for module, _ in branches)
         self.lateral = nn.ModuleList(nn.Conv2d(dim, out_channels, 1) for _, dim in branches)

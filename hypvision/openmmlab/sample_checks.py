@@ -79,7 +79,8 @@ class CheckedPipeline:
     def _check_labels(self, found: Any, path: str, reduced: bool, count: int) -> None:
         wrong = found[((found >= count) | (found < 0)) & (found != self.ignore_index)]
         if wrong.numel():
-            label, shift = int(wrong.max()), int(reduced)
+            label = int(wrong.max())
+            shift = int(reduced)
             remedy = "Correct the file, or name all classes in metainfo."
             if label == count and not reduced:
                 remedy += " If the labels begin at 1 and 0 does not count, set reduce_zero_label=True."
@@ -92,10 +93,12 @@ class CheckedPipeline:
 
 def _loader_of(error: Exception) -> str:
     """The name of the transform that was reading a file when the error came up; it begins with Load. Empty: none."""
-    found, trace = "", error.__traceback__
+    found = ""
+    trace = error.__traceback__
     while trace is not None:
         name = type(trace.tb_frame.f_locals.get("self")).__name__
-        found, trace = name if name.startswith("Load") else found, trace.tb_next
+        found = name if name.startswith("Load") else found
+        trace = trace.tb_next
     return found
 
 
@@ -107,7 +110,8 @@ def watch_samples(dataset: Any) -> None:
     """Put a :class:`CheckedPipeline` around the pipelines of a data set of mmseg or mmdet, also inside wrappers."""
     for leaf in _leaves(dataset):
         if isinstance(leaf.pipeline, Compose):
-            ignored, classes = getattr(leaf, "ignore_index", None), leaf.metainfo.get("classes")
+            ignored = getattr(leaf, "ignore_index", None)
+            classes = leaf.metainfo.get("classes")
             labelled = () if ignored is None else (classes, ignored)  # only data sets of mmseg have an ignored label
             leaf.pipeline = CheckedPipeline(leaf.pipeline, *labelled)
 
@@ -128,7 +132,8 @@ def check_label_maps(dataset: Any) -> None:
         HypvisionError: all maps have only the first class, which cannot be right; or the palettes in the files have the
             classes in another order than the config.
     """
-    loader, classes = _label_loader(dataset.pipeline), dataset.metainfo.get("classes")
+    loader = _label_loader(dataset.pipeline)
+    classes = dataset.metainfo.get("classes")
     if loader is None or not classes or not hasattr(dataset, "mask_palette"):
         return
     ignored = dataset.ignore_index
@@ -175,7 +180,8 @@ def check_label_maps(dataset: Any) -> None:
 
 def _check_palette(path: str, dataset: Any) -> None:
     """Compare the palette in a label map with the colours of the classes, where all of its colours are among them."""
-    colours, shift = [tuple(colour) for colour in dataset.mask_palette or ()], int(dataset.reduce_zero_label)
+    colours = [tuple(colour) for colour in dataset.mask_palette or ()]
+    shift = int(dataset.reduce_zero_label)
     if not colours or dataset.rgb_masks or (dataset.label_map and not dataset.whole_palette):
         return
     own = label_palette(path)

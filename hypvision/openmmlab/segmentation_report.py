@@ -99,9 +99,13 @@ def mean_iou(pairs: np.ndarray, counts: np.ndarray) -> float:
 def pixel_table(counts: np.ndarray, names: Sequence[str]) -> list[tuple]:
     """IoU, recall and precision of each class in percent, the worst IoU first; empty for a class that is neither in the
     ground truth nor predicted."""
-    right, true, found = np.diag(counts), counts.sum(1), counts.sum(0)
+    right = np.diag(counts)
+    true = counts.sum(1)
+    found = counts.sum(0)
     with np.errstate(invalid="ignore"):
-        iou, recall, precision = 100 * right / (true + found - right), 100 * right / true, 100 * right / found
+        iou = 100 * right / (true + found - right)
+        recall = 100 * right / true
+        precision = 100 * right / found
     rows = zip(names, true.tolist(), iou.tolist(), recall.tolist(), precision.tolist())
     order = sorted(rows, key=lambda row: (row[2] != row[2], row[2]))
     return [("class", "pixels", "IoU", "recall", "precision"), *order]
@@ -113,10 +117,12 @@ def _worst_images(results: list[dict], names: list[str]) -> Part:
     rows = [("image", "mean IoU"), *((path, 100 * iou) for iou, path in table)]
     tiles = [Mistake(e["pictures"], [f"mean IoU {100 * e['iou']:.1f} %   {Path(e['path']).name}"]) for e in drawn]
     labels = sorted({int(label) for entry in drawn for label in np.unique(entry["pairs"])})
-    colours, more = label_colours(len(names)), len(labels) - _LEGEND
+    colours = label_colours(len(names))
+    more = len(labels) - _LEGEND
     legend: list[tuple[str, Any]] = [(names[label], colours[label]) for label in labels[:_LEGEND]]
     legend += [(f"and {more} more classes", None)] if more > 0 else []
-    right, heading = "Every image is segmented without a mistake.", "from left to right: image, truth, prediction"
+    right = "Every image is segmented without a mistake."
+    heading = "from left to right: image, truth, prediction"
     text = "By the mean IoU of an image over the classes that it has. Pixels without truth are not painted there."
     wrong = any(iou < 1 for iou, _ in table)
     return worst_part(tiles, wrong, right, text, rows, columns=2, cell=_CELL, heading=heading, legend=legend)

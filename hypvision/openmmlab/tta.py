@@ -22,7 +22,8 @@ NMS = dict(nms=dict(type="nms", iou_threshold=0.5), max_per_img=100)
 
 def _unflip(instances: InstanceData, meta: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
     """Boxes ``(N, 4)`` and masks ``(N, H, W)``, if any, in the frame of the image as it is."""
-    boxes, masks = instances.bboxes, instances.get("masks")
+    boxes = instances.bboxes
+    masks = instances.get("masks")
     if masks is not None:
         masks = torch.as_tensor(masks)
     if meta.get("flip"):
@@ -63,9 +64,11 @@ class MirrorDetector(BaseTTAModel):
         if len(boxes):
             kept_boxes, keep = batched_nms(boxes, scores, labels, dict(self.tta_cfg["nms"]))
             limit = self.tta_cfg["max_per_img"]
-            kept_boxes, keep = kept_boxes[:limit], keep[:limit]
+            kept_boxes = kept_boxes[:limit]
+            keep = keep[:limit]
             found = InstanceData(bboxes=kept_boxes[:, :4], scores=kept_boxes[:, 4], labels=labels[keep])
-            if masks := [masks for _, masks in views if masks is not None]:
+            masks = [masks for _, masks in views if masks is not None]
+            if masks:
                 found.masks = torch.cat(masks)[keep.to(masks[0].device)]
             merged.pred_instances = found
         return merged

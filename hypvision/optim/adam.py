@@ -128,7 +128,9 @@ class RiemannianAdam(RiemannianOptimizer):
         return {"step": self._count(group, tangent.device), **self._averages(group, tangent, scalars)}
 
     def _foreign(self, group: Group, parameter: Tensor, grad: Tensor, manifold: Any) -> None:
-        state, lr, decay = self.state[parameter], group["lr"], group["weight_decay"]
+        state = self.state[parameter]
+        lr = group["lr"]
+        decay = group["weight_decay"]
         beta1, beta2 = group["betas"]
         if not state:
             state["step"] = self._count(group, parameter.device)
@@ -145,7 +147,8 @@ class RiemannianAdam(RiemannianOptimizer):
         elif decay:
             grad.add_(parameter, alpha=decay)
         grad = manifold.egrad2rgrad(parameter, grad)
-        mean, square = state["exp_avg"], state["exp_avg_sq"]
+        mean = state["exp_avg"]
+        square = state["exp_avg_sq"]
         mean.lerp_(grad, 1 - beta1)
         square.mul_(beta2).add_(manifold.component_inner(parameter, grad), alpha=1 - beta2)
         if group["amsgrad"]:
@@ -157,8 +160,12 @@ class RiemannianAdam(RiemannianOptimizer):
 
     def _points(self, group: Group, job: Job) -> None:
         assert job.step is not None
-        x, c, lr, decay = job.x, job.c, group["lr"], group["weight_decay"]
-        mean, square = job.state["exp_avg"], job.state["exp_avg_sq"]
+        x = job.x
+        c = job.c
+        lr = group["lr"]
+        decay = group["weight_decay"]
+        mean = job.state["exp_avg"]
+        square = job.state["exp_avg_sq"]
         beta1, beta2 = group["betas"]
         step = job.step.item() if readable(job.step) else job.step
         root = _share(beta2, step) ** 0.5

@@ -81,7 +81,8 @@ def factors(manifold: Manifold, width: int) -> list[Factor]:
         kernel = kernel_of(part)
         dim = kernel.size(size)
         found.append(Factor(kernel, part, slice(start, start + size), slice(tangent, tangent + dim), column))
-        start, tangent = start + size, tangent + dim
+        start = start + size
+        tangent = tangent + dim
     return found
 
 
@@ -152,7 +153,8 @@ class RiemannianOptimizer(Optimizer):
         self._check({**self.defaults, **group})
         super().add_param_group(group)
         for parameter in self.param_groups[-1]["params"]:
-            manifold, foreign = manifold_of(parameter), foreign_manifold_of(parameter)
+            manifold = manifold_of(parameter)
+            foreign = foreign_manifold_of(parameter)
             lacking = [] if foreign is None else [name for name in _FOREIGN if not hasattr(foreign, name)]
             if lacking:
                 raise TypeError(
@@ -207,7 +209,9 @@ class RiemannianOptimizer(Optimizer):
             curvatures: list[Any] = []
             tables: dict[tuple[Any, ...], list[Job]] = {}
             for parameter in group["params"]:
-                grad, manifold, foreign = parameter.grad, manifold_of(parameter), foreign_manifold_of(parameter)
+                grad = parameter.grad
+                manifold = manifold_of(parameter)
+                foreign = foreign_manifold_of(parameter)
                 if grad is None:
                     continue
                 self.check_device(group, parameter)
@@ -309,10 +313,12 @@ class RiemannianOptimizer(Optimizer):
             self._points(group, jobs[0])
             return
         sizes = [job.x.shape[0] for job in jobs]
-        x, grad = torch.cat([job.x for job in jobs]), torch.cat([job.grad for job in jobs])
+        x = torch.cat([job.x for job in jobs])
+        grad = torch.cat([job.grad for job in jobs])
         state = {name: torch.cat([job.state[name] for job in jobs]) for name in jobs[0].state}
         self._blocks(group, jobs[0]._replace(x=x, grad=grad, state=state))
-        parts, moved = [job.x for job in jobs], list(torch.split(x, sizes))
+        parts = [job.x for job in jobs]
+        moved = list(torch.split(x, sizes))
         for name, tensor in state.items():
             parts += [job.state[name] for job in jobs]
             moved += torch.split(tensor, sizes)
@@ -329,7 +335,8 @@ class RiemannianOptimizer(Optimizer):
     def _sparse(self, group: Group, parameter: Tensor, grad: Tensor) -> None:
         """Update the rows of a Euclidean table that have a gradient, and their states alone."""
         rows, values = sparse_rows(group, parameter, grad)
-        table, state = parameter[rows], self.state[parameter]
+        table = parameter[rows]
+        state = self.state[parameter]
         part = {name: tensor if name == "step" else tensor[rows] for name, tensor in state.items()}
         self._flat(group, [table], [values], [part])
         parameter[rows] = table

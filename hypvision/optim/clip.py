@@ -15,7 +15,8 @@ from .base import constant, factors, foreign_manifold_of, local_part, manifold_o
 
 def _entries(parameter: Tensor, grad: Tensor) -> list[Tensor]:
     """The entries of a Euclidean gradient, or the Riemannian norms of a gradient at points."""
-    manifold, foreign = manifold_of(parameter), foreign_manifold_of(parameter)
+    manifold = manifold_of(parameter)
+    foreign = foreign_manifold_of(parameter)
     if foreign is not None:
         vector = foreign.egrad2rgrad(parameter, grad.clone())  # a copy, because geoopt changes its argument
         return [foreign.inner(parameter, vector, keepdim=True).clamp(min=0).sqrt()]
@@ -25,8 +26,10 @@ def _entries(parameter: Tensor, grad: Tensor) -> list[Tensor]:
     x = local_part(parameter.detach()).reshape(-1, width)
     if grad.is_sparse:
         grad = grad.coalesce()
-        x, grad = x[grad.indices()[0]], grad.values()
-    grad, found = local_part(grad).reshape(-1, width), []
+        x = x[grad.indices()[0]]
+        grad = grad.values()
+    grad = local_part(grad).reshape(-1, width)
+    found = []
     for part in factors(manifold, width):
         c = constant(part.manifold.c, x.dtype)
         vectors, _ = part.kernel.gradient(x[:, part.points], grad[:, part.points], c)

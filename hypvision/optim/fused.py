@@ -22,7 +22,8 @@ except ImportError:  # it comes with PyTorch for GPUs
     triton = None
 
 # Most coordinates of a point, and of the points of one program
-WIDEST, TILE = 4096, 1024
+WIDEST = 4096
+TILE = 1024
 
 
 def fits(kernel: Kernel, rate: object, *tensors: Tensor | None) -> bool:

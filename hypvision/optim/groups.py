@@ -51,7 +51,8 @@ def param_groups(
         raise ValueError("manifold_lr_scale and curvature_lr_scale are multiples of lr: give lr as well.")
     named = (no_weight_decay,) if isinstance(no_weight_decay, str) else no_weight_decay
     exempt = {*named, *exempt_names(model)}
-    points, moving = set(), set()
+    points = set()
+    moving = set()
     known = {id(parameter) for parameter in model.parameters()}
     for name, parameter, manifold in named_manifold_parameters(model):
         mark(parameter, manifold)

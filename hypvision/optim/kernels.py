@@ -60,7 +60,8 @@ def _length(v: Tensor) -> Tensor:
 
 def shorten_(gradient: Tensor) -> Tensor:
     """Shorten vectors of a gradient whose products would overflow; returns the lengths ``(N,)`` of all."""
-    limit, norm = _STEEPEST[gradient.dtype], _length(gradient)
+    limit = _STEEPEST[gradient.dtype]
+    norm = _length(gradient)
     if not readable(gradient) or not norm.max() <= limit:
         gradient.mul_((limit / norm).clamp_(max=1).unsqueeze(1))
         norm.clamp_(max=limit)
@@ -81,11 +82,15 @@ def _turn_(m: Tensor, x: Tensor, b: Tensor, size_x: Rate, size_b: Tensor, produc
     the unscaled vectors could overflow.
     """
     (xx, xb, bb), (xy, yy) = products, y
-    mx, mb = _product(m, x) * size_x, _product(m, b) * size_b
+    mx = _product(m, x) * size_x
+    mb = _product(m, b) * size_b
     scale = _sound(1 + 2 * xy + xx * yy)
     # With the skew-symmetric A = X B^T - B X^T: m + k1 A m + k2 A (A m)
-    k1, k2 = 2 * (1 + xy) / scale, 2 / scale
-    ax, ab = xx * mb - xb * mx, xb * mb - bb * mx  # inner products of X and B with A m
+    k1 = 2 * (1 + xy) / scale
+    k2 = 2 / scale
+    # inner products of X and B with A m
+    ax = xx * mb - xb * mx
+    ab = xb * mb - bb * mx
     m.addcmul_(x, ((k1 * mb + k2 * ab) * size_x).to(m.dtype).unsqueeze(1))
     m.addcmul_(b, ((k1 * mx + k2 * ax) * size_b).neg_().to(m.dtype).unsqueeze(1))
 
@@ -140,7 +145,9 @@ class LorentzKernel(Kernel):
     """
 
     def gradient(self, x: Tensor, grad: Tensor, c: Curvature, decay: float = 0.0) -> tuple[Tensor, Where]:
-        time, space, root = x[:, 0], x[:, 1:], c**0.5
+        time = x[:, 0]
+        space = x[:, 1:]
+        root = c**0.5
         reach = time + 1 / root
         buffer = torch.empty_like(grad[:, 1:], memory_format=torch.contiguous_format)
         # The radial derivative is sinh(r) g_t + cosh(r) g_r; in perpendicular directions it is g itself.
@@ -156,7 +163,8 @@ class LorentzKernel(Kernel):
     @staticmethod
     def _arrive_(x: Tensor, c: Curvature) -> Tensor:
         """Compute the times ``(N,)`` of moved points."""
-        norm, radius = _length(x[:, 1:]), c**-0.5
+        norm = _length(x[:, 1:])
+        radius = c**-0.5
         radius = radius if isinstance(radius, Tensor) else norm.new_full((), radius)
         if not torch.compiler.is_compiling():
             return torch.hypot(norm, radius.to(norm.dtype), out=x[:, 0])
@@ -166,15 +174,18 @@ class LorentzKernel(Kernel):
     @staticmethod
     def _cap_(x: Tensor, c: Curvature) -> None:
         """Bring points back that left the largest radius; they are so far out that coordinates scale."""
-        time, farthest = x[:, 0], math.cosh(CAP) * c**-0.5
+        time = x[:, 0]
+        farthest = math.cosh(CAP) * c**-0.5
         if not readable(x) or not time.max() <= farthest:
             x.mul_((farthest / time).clamp_(max=1).unsqueeze(1))
 
     def step_(self, x: Tensor, d: Tensor, rate: Rate, m: Tensor | None, where: Where, c: Curvature) -> None:
-        space, (reach,) = x[:, 1:], where
+        space = x[:, 1:]
+        (reach,) = where
         norm = torch.linalg.vector_norm(d, dim=-1).clamp_(min=_SHORTEST)
         angle = (norm * (rate * c**0.5)).clamp_(max=CAP)
-        cosh, size = angle.cosh(), angle.sinh().div_(norm)
+        cosh = angle.cosh()
+        size = angle.sinh().div_(norm)
         half = angle.div_(2).tanh_()
         xd = _product(space, d)
         if m is not None and m is not d:
@@ -219,7 +230,8 @@ class BallKernel(Kernel):
     def _gap(self, x: Tensor, c: Curvature, outside: bool = False) -> Tensor:
         """``X = 1 - c |x|^2``, shape ``(N,)``, in float64 near the boundary; points ``outside`` come back first."""
         norm: Tensor
-        most, radius = self._most(x), c**-0.5
+        most = self._most(x)
+        radius = c**-0.5
         if readable(x):
             norm = torch.linalg.vector_norm(x, dim=-1)
             if norm.max() <= min(0.99, most) * radius:
@@ -306,7 +318,8 @@ class MethodKernel(Kernel):
         return [name for name in names if not callable(getattr(self.methods, name, None))]
 
     def _require(self, who: str, *names: str) -> None:
-        if lacking := self._lacking(*names):
+        lacking = self._lacking(*names)
+        if lacking:
             raise TypeError(
                 f"{who} {', '.join(lacking)} of the manifold {whose(self.methods)}. Define them with the arguments "
                 "that hypvision.geometry.Lorentz has."

@@ -107,7 +107,8 @@ class RiemannianSGD(RiemannianOptimizer):
             state["momentum_buffer"][..., part.tangents] = frame
 
     def _foreign(self, group: Group, parameter: Tensor, grad: Tensor, manifold: Any) -> None:
-        state, momentum = self.state[parameter], group["momentum"]
+        state = self.state[parameter]
+        momentum = group["momentum"]
         if momentum and not state:
             state["momentum_buffer"] = grad.clone() if group["geoopt_first_step"] else torch.zeros_like(grad)
         direction = manifold.egrad2rgrad(parameter, grad.add_(parameter, alpha=group["weight_decay"]))
@@ -122,8 +123,12 @@ class RiemannianSGD(RiemannianOptimizer):
         buffer.copy_(transported)
 
     def _points(self, group: Group, job: Job) -> None:
-        x, c, buffer = job.x, job.c, job.state.get("momentum_buffer")
-        rate, decay, momentum = group["lr"], group["weight_decay"], group["momentum"]
+        x = job.x
+        c = job.c
+        buffer = job.state.get("momentum_buffer")
+        rate = group["lr"]
+        decay = group["weight_decay"]
+        momentum = group["momentum"]
         if not group["nesterov"] and fused.fits(job.kernel, rate, x, job.grad, buffer):
             fresh = 1 - group["dampening"] if momentum else 1.0
             fused.step_(x, job.grad, c, buffer, None, None, rate, momentum, fresh, 0.0, 0.0, decay, 0.0)

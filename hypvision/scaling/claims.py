@@ -77,7 +77,8 @@ def exponents(rows: Sequence[Row]) -> dict[tuple[str, float, float, float], Expo
         found.setdefault(key, {}).setdefault(row["replicate"], []).append((row["m"], row["loss"]))
     result = {}
     for key, replicates in found.items():
-        if fits := [power_law(*zip(*points)) for points in replicates.values() if len(points) >= 3]:
+        fits = [power_law(*zip(*points)) for points in replicates.values() if len(points) >= 3]
+        if fits:
             values = [fit.exponent for fit in fits]
             seeds = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
             line, r2 = (statistics.mean(getattr(fit, name) for fit in fits) for name in ("error", "r2"))
@@ -129,7 +130,8 @@ def _quick(rows: Sequence[Row]) -> list[Claim | None]:
     if not half[-1] or not half[1]:
         return []
     widths = [row["m"] for row in rows if row["decay"] > 0]
-    grown, cut = mean(half[-1]), mean(half[1])
+    grown = mean(half[-1])
+    cut = mean(half[1])
     growing = slope(widths, half[1]).within(least=0) if len(set(widths)) > 1 else None
     return [
         Claim(

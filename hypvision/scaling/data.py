@@ -153,7 +153,8 @@ def sample(p: Tensor, size: int, generator: torch.Generator) -> Batch:
     """
     check_frequencies(p)
     heavy = p > _HEAVY
-    often, rare = heavy.nonzero().flatten(), (~heavy).nonzero().flatten()
+    often = heavy.nonzero().flatten()
+    rare = (~heavy).nonzero().flatten()
     drawn = torch.rand(len(often), size, generator=generator) < p[often].float()[:, None]
     which, rows = drawn.nonzero(as_tuple=True)
     frequent = rows * len(p) + often[which]

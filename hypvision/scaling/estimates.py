@@ -36,7 +36,8 @@ class Estimate(NamedTuple):
     def within(self, least: float = -math.inf, most: float = math.inf, among: int = 1) -> bool | None:
         """Whether the number lies between the bounds, not at them: True, False, or None if the interval has both.
         ``among``: how many such statements are combined into one, which is refuted if any of them is."""
-        margin, wide = self.margin(), self.margin(among)
+        margin = self.margin()
+        wide = self.margin(among)
         if least < self.value - margin and self.value + margin < most:
             return True
         return False if self.value + wide <= least or self.value - wide >= most else None
@@ -66,7 +67,8 @@ def mean(values: Sequence[float | Estimate]) -> Estimate:
     A single number without an error gives no verdict.
     """
     numbers = [value.value if isinstance(value, Estimate) else value for value in values]
-    count, center = len(numbers), statistics.fmean(numbers)
+    count = len(numbers)
+    center = statistics.fmean(numbers)
     errors = [Estimate(center, statistics.stdev(numbers) / math.sqrt(count), count - 1)] if count > 1 else []
     estimates = [value for value in values if isinstance(value, Estimate)]
     if len(estimates) == count:

@@ -103,7 +103,8 @@ def experiment(name: str, gpu: bool = False, tiny: bool = False, widths: Sequenc
     elif name == "fig6":
         points = [point for point in points if point.decay < 0]
     elif name == "fig7":
-        scan, lines = _grid([1.0], DECAYS, [large], DENSITIES), _grid([1.0], [DECAYS[2]], taken, DENSITIES)
+        scan = _grid([1.0], DECAYS, [large], DENSITIES)
+        lines = _grid([1.0], [DECAYS[2]], taken, DENSITIES)
         points = list(dict.fromkeys(scan + lines))
     return Experiment(settings, points, EXPERIMENTS[name], own, middle if name == "fig3" else large)
 
@@ -141,9 +142,11 @@ def narrowed(
                     raise HypvisionError(f"No point of this figure has {name} {value:g}. There are: {known}.")
             points = [p for p in points if any(abs(getattr(p, name) - value) <= 0.005 for value in wanted)]
     points = [replace(point, replicate=r) for r in range(replicates) for point in points]
-    settings, given = chosen.settings, dict(steps=steps, batch=batch, n=features)
+    settings = chosen.settings
+    given = dict(steps=steps, batch=batch, n=features)
     changed: dict[str, Any] = {k: v for k, v in given.items() if v not in (None, getattr(settings, k))}
-    if number := changed.get("steps"):
+    number = changed.get("steps")
+    if number:
         small = round(settings.warmup * min(1.0, number / settings.steps))
         settings = replace(settings, warmup=small if settings.rates == "small" else int(0.05 * number))
     settings = replace(settings, **changed, seed=seed, independent=independent)
@@ -160,7 +163,8 @@ def _differences(settings: Settings, widths: Sequence[int], cut: bool) -> str:
     less: list[str] = []
     more: list[str] = []
     for name in ("n", "batch", "steps"):
-        value, its = getattr(settings, name), getattr(paper, name)
+        value = getattr(settings, name)
+        its = getattr(paper, name)
         if value != its:
             (less if value < its else more).append(f"{name} {value} (paper: {its})")
     ends = " to ".join(map(str, sorted({widths[0], widths[-1]}))) if widths else ""

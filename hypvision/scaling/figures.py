@@ -243,7 +243,8 @@ def _represented_map(axis: Any, rows: Sequence[Row], weights: Weights, scan: int
 
 def _frequencies_and_norms(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
     """Frequencies by rank, and the norms at alpha = 1 with the strongest growth and the strongest decay."""
-    if not (rows := [row for row in rows if row["density"] == 0 and row["replicate"] == 0]):
+    rows = [row for row in rows if row["density"] == 0 and row["replicate"] == 0]
+    if not rows:
         return
     near = _nearest(rows, alpha=1, m=scan)
     ends = [_nearest(near, decay=pick(row["decay"] for row in rows))[0] for pick in (min, max)]
@@ -293,7 +294,8 @@ def _exponent_map(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -
 
 
 def _loss_against(axis: Any, rows: Sequence[Row], name: str, xlabel: str, **_: Any) -> None:
-    if not (shown := [row for row in rows if (row.get(name) or 0) > 0]):
+    shown = [row for row in rows if (row.get(name) or 0) > 0]
+    if not shown:
         return
     for decay, color in _colors(row["decay"] for row in rows).items():
         xs, ys = ([row[key] for row in shown if row["decay"] == decay] for key in (name, "loss"))
@@ -303,7 +305,8 @@ def _loss_against(axis: Any, rows: Sequence[Row], name: str, xlabel: str, **_: A
 
 
 def _weak_exponents(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
-    if not (clean := clean_exponents(rows)):
+    clean = clean_exponents(rows)
+    if not clean:
         return
     colors = _colors((decay for _, decay in WEAK_EXPONENTS), "viridis")
     for (alpha, decay), paper in WEAK_EXPONENTS.items():
@@ -324,7 +327,8 @@ def _norms_by_rank(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) 
     if not chosen:
         return
     row = chosen[0]
-    if (weight := weights(row)) is None:
+    weight = weights(row)
+    if weight is None:
         return
     lengths = weight.norm(dim=1)
     p = frequencies(row["distribution"], len(lengths), row["alpha"])
@@ -338,7 +342,8 @@ def _norms_by_rank(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) 
 
 
 def _strong_by_width(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
-    if not (rows := [row for row in rows if row["decay"] == -1 and row["density"] == 0]):
+    rows = [row for row in rows if row["decay"] == -1 and row["density"] == 0]
+    if not rows:
         return
     _lines(axis, rows, "alpha", "m", "phi_one")
     widths = sorted({row["m"] for row in rows})
@@ -349,7 +354,8 @@ def _strong_by_width(axis: Any, rows: Sequence[Row], weights: Weights, scan: int
 
 
 def _overlap_means(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
-    if not (rows := [row for row in rows if row["decay"] < 0 and row["strong_rows"] > row["m"]]):
+    rows = [row for row in rows if row["decay"] < 0 and row["strong_rows"] > row["m"]]
+    if not rows:
         return
     _lines(axis, rows, "decay", "m", "overlap_mean")
     widths = sorted({row["m"] for row in rows})
@@ -359,7 +365,8 @@ def _overlap_means(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) 
 
 def _overlap_variances(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
     rows = [row for row in rows if row["decay"] < -0.3 and row["strong_rows"] > row["m"] > 1]
-    if not (rows := _nearest(rows, decay=-0.5556)):
+    rows = _nearest(rows, decay=-0.5556)
+    if not rows:
         return
     rows = [row | {"ratio": row["overlap_variance"] / random_overlaps(row["m"])[1]} for row in rows]
     _lines(axis, rows, "alpha", "m", "ratio")

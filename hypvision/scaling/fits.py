@@ -85,7 +85,8 @@ def joint_fit(widths: Sequence[float], losses: Sequence[float], groups: Sequence
         raise HypvisionError(f"{len(losses)} losses are too few for the fit's {len(names) + 2} unknowns. Give more.")
     if len(set(widths)) < 2 or not all(math.isfinite(value) and value > 0 for value in (*widths, *losses)):
         raise HypvisionError("The fit needs positive, finite widths and losses, and more than one width.")
-    x, y = np.log(np.array(widths, float)), np.array(losses, float)
+    x = np.log(np.array(widths, float))
+    y = np.array(losses, float)
     middle = float(x.mean())
     x -= middle  # or factor and exponent would be all but one unknown
     member = np.array([[group == name for name in names] for group in groups], float)

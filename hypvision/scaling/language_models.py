@@ -109,7 +109,8 @@ def head_statistics(head: Tensor, block: int = 1024) -> dict[str, float]:
     lengths = norms(head, block)
     if not math.isfinite(lengths.largest):  # the maximum is NaN if any value is
         raise HypvisionError("The head has NaN or infinite values, so it has no overlaps. Take an intact checkpoint.")
-    found, m = overlaps(head, block), head.shape[1]
+    found = overlaps(head, block)
+    m = head.shape[1]
     spread = frame(found, m)
     return dict(
         tokens=len(head), m=m, overlap_mean_absolute=found.mean_absolute, overlap_std_absolute=found.std_absolute,
@@ -122,7 +123,8 @@ def head_statistics(head: Tensor, block: int = 1024) -> dict[str, float]:
 def token_counts(texts: Iterable[str], encode: Callable[[str], Sequence[int]], block: int = 1_000_000) -> Tensor:
     """How often each token comes in texts, by its id; ``encode`` gives the ids of a text without special tokens. They
     are counted as soon as there is a ``block`` of them."""
-    counts, size = torch.zeros(0, dtype=torch.int64), 0
+    counts = torch.zeros(0, dtype=torch.int64)
+    size = 0
     parts: list[Tensor] = []
 
     def count() -> Tensor:
@@ -134,7 +136,9 @@ def token_counts(texts: Iterable[str], encode: Callable[[str], Sequence[int]], b
         parts.append(torch.as_tensor(encode(text), dtype=torch.int64))
         size += len(parts[-1])
         if size >= block:
-            counts, parts, size = count(), [], 0
+            counts = count()
+            parts = []
+            size = 0
     counts = count()
     if not int(counts.sum()):
         raise HypvisionError("The text has no tokens. Give a longer one.")
@@ -148,8 +152,10 @@ def frequency_exponent(counts: Tensor, ranks: int = 1000) -> float:
         raise HypvisionError(f"{len(found)} different tokens are too few to fit an exponent. Give a longer text.")
     logs = torch.linspace(0, math.log(len(found)), ranks, dtype=torch.float64)
     rank = logs.exp().round().long().clamp(1, len(found))
-    x, y = rank.double().log(), found[rank - 1].log()
-    x, y = x - x.mean(), y - y.mean()
+    x = rank.double().log()
+    y = found[rank - 1].log()
+    x = x - x.mean()
+    y = y - y.mean()
     return -(x @ y / (x @ x)).item()
 
 

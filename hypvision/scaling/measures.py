@@ -80,7 +80,8 @@ def overlaps(weight: Tensor, block: int = _BLOCK) -> Overlaps:
     """
     at_least(1, integer=True, block=block)
     n = len(weight)
-    if not (pairs := n * (n - 1) // 2):
+    pairs = n * (n - 1) // 2
+    if not pairs:
         return Overlaps(n, *[math.nan] * 5)
     first = second = fourth = largest = 0.0
     for found in _blocks_above_diagonal(weight.split(block)):
@@ -90,7 +91,9 @@ def overlaps(weight: Tensor, block: int = _BLOCK) -> Overlaps:
         found = found.square_()
         second += found.sum(dtype=torch.float64).item()
         fourth += found.square_().sum(dtype=torch.float64).item()
-    mean_absolute, mean, squared = first / pairs, second / pairs, fourth / pairs
+    mean_absolute = first / pairs
+    mean = second / pairs
+    squared = fourth / pairs
     return Overlaps(
         n, mean_absolute, max(0.0, mean - mean_absolute**2) ** 0.5, mean, max(0.0, squared - mean**2), largest
     )
@@ -130,7 +133,8 @@ def welch_bound(count: int, m: int) -> float:
 
 def frame(found: Overlaps, m: int) -> Frame:
     """How far vectors in ``m`` dimensions are from an equiangular tight frame, by their overlaps."""
-    count, bound = found.rows, welch_bound(found.rows, m)
+    count = found.rows
+    bound = welch_bound(found.rows, m)
     potential = count + count * (count - 1) * found.mean
     return Frame(
         bound,

@@ -111,12 +111,14 @@ def _errors(
     if chunk is None:
         size = max(1, _CACHE_BYTES // (models * n * parameters.element_size()))
         chunk = max(1, batch.occupied) if parameters.is_cuda else size
-    starts, bounds = range(0, batch.occupied, chunk), [0, len(batch.rows)]
+    starts = range(0, batch.occupied, chunk)
+    bounds = [0, len(batch.rows)]
     if len(starts) > 1:  # not on a GPU, which would make the CPU wait for the numbers
         bounds = batch.row_offsets[torch.tensor([*starts, batch.occupied])].tolist()
     place = batch.rows % chunk * n + batch.columns
     for i, start in enumerate(starts):
-        part, entries = slice(start, min(start + chunk, batch.occupied)), slice(bounds[i], bounds[i + 1])
+        part = slice(start, min(start + chunk, batch.occupied))
+        entries = slice(bounds[i], bounds[i + 1])
         error = torch.bmm(hidden[:, part], parameters).relu_()
         error.view(models, -1).index_copy_(1, place[entries], active[:, entries])
         yield part, error

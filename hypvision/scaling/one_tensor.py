@@ -42,13 +42,16 @@ def _from_parts(
     source: str, find: Callable[[str], Path | None], choose: Callable[[Iterable[str]], str]
 ) -> tuple[str, Tensor]:
     for whole in _WHOLE:
-        if (table := find(f"{whole}.index.json")) is not None:
+        table = find(f"{whole}.index.json")
+        if table is not None:
             places = read_record(ShardTable, table, "Copy it again.", extra=True).weight_map
             name = choose(places)
-            if (part := find(places[name])) is None:
+            part = find(places[name])
+            if part is None:
                 raise HypvisionError(f"'{source}' lacks '{places[name]}', which its table names. Copy it again.")
             return _from_file(part, lambda names: name)  # noqa: B023 - called before the next turn
-        if (path := find(whole)) is not None:
+        path = find(whole)
+        if path is not None:
             return _from_file(path, choose)
     raise HypvisionError(f"'{source}' has no weights: none of {', '.join(_WHOLE)}, nor a table of shards.")
 
@@ -61,11 +64,13 @@ def _from_file(path: Path, choose: Callable[[Iterable[str]], str]) -> tuple[str,
             check_format(path)
             with safe_open(path, framework="pt") as file:
                 names = list(file.keys())
-                if (name := choose(names)) in names:
+                name = choose(names)
+                if name in names:
                     return name, file.get_tensor(name)
         else:
             weights = stored_weights(read_file(path, mapped=True))
-            if (name := choose(weights)) in weights:
+            name = choose(weights)
+            if name in weights:
                 return name, weights[name]
     except SafetensorError as error:
         raise HypvisionError(f"The checkpoint '{path}' is damaged: {error}. Copy it again.") from error

@@ -41,7 +41,8 @@ class AdamW:
         self.parameters = parameters
         self.decay = decay.to(parameters).view(-1, 1, 1)
         self.grows = bool((decay < 0).any())
-        self.first, self.second = torch.zeros_like(parameters), torch.zeros_like(parameters)
+        self.first = torch.zeros_like(parameters)
+        self.second = torch.zeros_like(parameters)
         self.steps = 0
 
     def step(self, gradient: Tensor, weight_rate: Tensor, bias_rate: Tensor) -> None:

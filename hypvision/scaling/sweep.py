@@ -196,7 +196,8 @@ def read_rows(folder: str | Path, points: Iterable[Point]) -> list[dict[str, Any
         path = Path(folder, "points", f"{point.key}.json")
         if path.exists():
             row = read_record(Row, path, "Remove it and run the command again.", extra=True)
-            if other := [name for name, value in asdict(point).items() if getattr(row, name) != value]:
+            other = [name for name, value in asdict(point).items() if getattr(row, name) != value]
+            if other:
                 raise HypvisionError(f"'{path}' belongs to another point ({', '.join(other)}). Remove it.")
             rows.append(asdict(row))
     return rows
@@ -209,12 +210,14 @@ class _Bank:
     """Models that are trained as one tensor, all at the same step."""
 
     def __init__(self, points: Sequence[Point], settings: Settings, device: str, dtype: torch.dtype):
-        self.points, self.settings = list(points), settings
+        self.points = list(points)
+        self.settings = settings
         models = [initial(settings.n, point.m, settings.first(point), dtype) for point in self.points]
         decay = torch.tensor([point.decay for point in self.points], dtype=dtype)
         self.optimizer = AdamW(joined(models).to(device), decay.to(device))
         peaks = torch.tensor([settings.peaks(point.m) for point in self.points], dtype=torch.float64).to(device, dtype)
-        self.weight_peaks, self.bias_peaks = peaks[:, 0], peaks[:, 1]
+        self.weight_peaks = peaks[:, 0]
+        self.bias_peaks = peaks[:, 1]
         self.losses = torch.zeros(settings.steps, len(self.points), device=device)
 
     @property
@@ -227,7 +230,8 @@ class _Bank:
 
     def step(self, batch: Batch) -> None:
         """One step of all models on a batch; the recorded losses are those before the step."""
-        settings, now = self.settings, self.optimizer.steps
+        settings = self.settings
+        now = self.optimizer.steps
         found, gradient = loss_and_gradient(self.parameters, batch)
         if settings.loss_scale != 1:
             gradient *= settings.loss_scale
@@ -309,7 +313,8 @@ def train(
     if len({point.data for point in points}) > 1:
         raise ValueError("the points have different frequencies or replicates")
     between(1, settings.n, integer=True, **{f"the width of {point.key}": point.m for point in points})
-    if not (left := [point for point in points if not finished(place, [point])]):
+    left = [point for point in points if not finished(place, [point])]
+    if not left:
         return
     states = {point: _read_state(place, point, settings) for point in left}
     trained = []
@@ -367,7 +372,9 @@ def _read_state(folder: Path, point: Point, settings: Settings) -> dict[str, Any
         return None
     try:
         state = read_file(path)
-        step, losses, tensor = state["step"], state["losses"], state["state"]
+        step = state["step"]
+        losses = state["losses"]
+        tensor = state["state"]
         whole = tensor.shape == (3, point.m + 1, settings.n) and losses.shape == (step,)
         if not whole or not 0 < step <= settings.steps:
             raise ValueError("its parts do not fit the point")
@@ -386,14 +393,16 @@ def _read_state(folder: Path, point: Point, settings: Settings) -> dict[str, Any
 
 def weights_of(folder: str | Path, point: Point, settings: Settings) -> tuple[Tensor, Tensor, Tensor]:
     """``W`` ``(n, m)``, ``b`` ``(n,)`` and the loss of every training step of a point."""
-    if (state := _read_state(Path(folder), point, settings)) is None:
+    state = _read_state(Path(folder), point, settings)
+    if state is None:
         result = Path(folder, "points", f"{point.key}.json")
         raise HypvisionError(f"The weights of {point.key} are not there. To train it again, remove '{result}'.")
     return *parts(state["state"][:1], 0, point.m), state["losses"]
 
 
 def _measure(bank: _Bank, p: Tensor, device: str, dtype: torch.dtype) -> list[dict[str, Any]]:
-    settings, data = bank.settings, bank.points[0].data
+    settings = bank.settings
+    data = bank.points[0].data
     batches = (sample(p, settings.batch, settings.stream("test", data, k)) for k in range(settings.test_batches))
     tested = torch.stack([loss(bank.parameters, batch.to(device, dtype)).cpu() for batch in batches]) * settings.n
     last = bank.losses[-100:].double().cpu() * settings.n
@@ -422,7 +431,8 @@ def measures_of(weight: Tensor, p: Tensor) -> dict[str, float]:
     lengths = torch.linalg.vector_norm(weight, dim=1)
     half = measures.represented(weight)
     frequent = measures.unlearned_loss(p, half * n)
-    strong, every = measures.overlaps(weight[lengths > 1]), measures.overlaps(weight)
+    strong = measures.overlaps(weight[lengths > 1])
+    every = measures.overlaps(weight)
     spread = measures.frame(strong, m) if strong.rows > 1 else None
     return {
         "phi_half": half,

@@ -130,7 +130,8 @@ def recovered_hierarchy(points: Tensor, labels: Tensor, ancestors: Sequence[Sequ
     present = labels.unique()
     found = {"distances": math.nan, "tree": math.nan}
     if len(present) > 1:
-        between, true = _distances(_centres(points, labels)), lca_heights(ancestors)[present][:, present].numpy()
+        between = _distances(_centres(points, labels))
+        true = lca_heights(ancestors)[present][:, present].numpy()
         found["distances"] = cophenetic_correlation(between, true)
         found["tree"] = cophenetic_correlation(cophenetic_distances(average_linkage(between)), true)
     tell_missing("The recovered hierarchy", found)
@@ -141,7 +142,8 @@ def recovered_groups(points: Tensor, labels: Tensor, ancestors: Sequence[Sequenc
     """Dendrogram purity of the tree of class centres for each level of a hierarchy, from general to specific; see
     :func:`recovered_hierarchy`."""
     ancestors = [ancestors[number] for number in labels.unique().tolist()]
-    tree, found = average_linkage(_distances(_centres(points, labels))), []
+    tree = average_linkage(_distances(_centres(points, labels)))
+    found = []
     for level in range(1, len(ancestors[0]) + 1):
         names = [tuple(groups[:level]) for groups in ancestors]
         numbers = {name: i for i, name in enumerate(dict.fromkeys(names))}
@@ -162,7 +164,9 @@ def _distances(points: Tensor) -> np.ndarray:
 
 
 def _draw(learner: Any, data: EmbeddedClasses, out: Path, report: dict[str, Any]) -> None:
-    points, labels, classes = data.points, data.labels, data.classes
+    points = data.points
+    labels = data.labels
+    classes = data.classes
     proxies = None
     if learner.hier_loss is not None:
         with torch.no_grad():

@@ -29,7 +29,8 @@ class ClassWeights:
     """
 
     def __init__(self, given: str | Sequence[float] | None):
-        self.given, self.values = given, None
+        self.given = given
+        self.values = None
         if isinstance(given, str):
             one_of(("balanced",), class_weights=given)
         elif given is not None:
@@ -42,7 +43,8 @@ class ClassWeights:
     def follow(self, names: Sequence[str], order: Sequence[str]) -> None:
         """Bring weights given in the order of ``names`` into another order of the same classes and others."""
         if self.values is not None and self.given != "balanced" and len(self.values) == len(names):
-            by_name, other = dict(zip(names, self.values)), torch.tensor(1.0)
+            by_name = dict(zip(names, self.values))
+            other = torch.tensor(1.0)
             self.values = torch.stack([by_name.get(name, other) for name in order])
 
     def fit(self, dataset: Any, device: torch.device) -> None:

@@ -75,7 +75,8 @@ def create_backbone(model_name: str, remedy: str = "", **kwargs: Any) -> Any:
             raise HypvisionError(f"The model '{name}' has no weights '{model_name}'. Available: {known}.") from error
         problem = f"The published weights of '{model_name}' cannot be fetched ({type(error).__name__}: {error}). Check "
         problem += "the connection."
-        if missing := "No pretrained weights exist" in str(error):
+        missing = "No pretrained weights exist" in str(error)
+        if missing:
             problem = f"There are no published weights of the model '{model_name}'."
         # RuntimeError: the weights do not fit, or there is not enough memory
         own = isinstance(error, HypvisionError) or (isinstance(error, (RuntimeError, AssertionError)) and not missing)
@@ -105,7 +106,8 @@ def load_start(network: nn.Module, checkpoint: str) -> tuple[tuple[str, ...], bo
     """
     content = CheckpointLoader.load_checkpoint(checkpoint, "cpu")
     weights = network_weights(content)
-    own, part = network.state_dict(), "trunk." if hasattr(network, "trunk") else ""
+    own = network.state_dict()
+    part = "trunk." if hasattr(network, "trunk") else ""
     if not any(name.startswith(part) for name in weights):
         weights = {f"{part}{name}": value for name, value in weights.items()}
     head = head_names(network)
@@ -117,7 +119,8 @@ def load_start(network: nn.Module, checkpoint: str) -> tuple[tuple[str, ...], bo
             f"another shape, such as {', '.join(lacking[:3])}. Give one of the same architecture in model.checkpoint."
         )
     parts = {name.partition(".")[0] for name in weights}
-    if other := [n for n in own if n.partition(".")[0] in parts and n not in fitting and n not in head]:
+    other = [n for n in own if n.partition(".")[0] in parts and n not in fitting and n not in head]
+    if other:
         _logger.warning(
             "%d weights of this model are missing in '%s' or have another shape there, such as %s: they begin as they "
             "are.",
@@ -160,7 +163,8 @@ class BackboneModel(BaseModel):
         self.backbone.is_init = True
         if channels_last:
             self.backbone.to(memory_format=torch.channels_last)
-        self.checkpoint, self.freeze_bn = checkpoint, freeze_bn
+        self.checkpoint = checkpoint
+        self.freeze_bn = freeze_bn
         # timm keeps the head of published weights only for as many classes
         published = self.backbone.pretrained_cfg.get("num_classes") if backbone.get("pretrained") else None
         self.head_is_new = published is not None and published != self.backbone.num_classes
@@ -168,7 +172,8 @@ class BackboneModel(BaseModel):
 
     def check_channels(self, images: Tensor) -> None:
         """Raise an error for images with another number of channels than the backbone takes."""
-        given, wanted = images.shape[1], getattr(self.backbone, "in_chans", images.shape[1])
+        given = images.shape[1]
+        wanted = getattr(self.backbone, "in_chans", images.shape[1])
         if given != wanted:
             raise HypvisionError(
                 f"The images have {given} channels, but model.backbone takes {wanted}. Set channels={wanted} in every "
@@ -201,7 +206,8 @@ def distillation_loss(logits: Tensor, teacher: Tensor, loss: str = "hard", tempe
     et al., ICML 2021): ``"hard"``, cross-entropy with the class that the teacher prefers, or ``"soft"``, the
     Kullback-Leibler divergence from the teacher's distribution, both of logits divided by the temperature, times the
     square of the temperature."""
-    logits, teacher = logits.float(), teacher.float()
+    logits = logits.float()
+    teacher = teacher.float()
     if loss == "hard":
         return F.cross_entropy(logits, teacher.argmax(-1))
     student, wanted = (torch.log_softmax(x / temperature, -1) for x in (logits, teacher))
@@ -255,7 +261,8 @@ class ImageClassifier(BackboneModel):
         if not self.num_classes:
             raise HypvisionError("A classifier needs classes: set model.backbone.num_classes in the config.")
         between(0, 1, label_smoothing=label_smoothing)
-        self.label_smoothing, self.test_flip = label_smoothing, test_flip
+        self.label_smoothing = label_smoothing
+        self.test_flip = test_flip
         self.mixup: Mixup | None = None
         if mixup is not None:
             if multi_label:
@@ -299,7 +306,8 @@ class ImageClassifier(BackboneModel):
     def taught_loss(self, inputs: Tensor, logits: Tensor, classes: Tensor) -> dict[str, Tensor]:
         """The loss of the classes and that of the teacher, whose logits of the same images ``logits`` are compared
         with, each with its share."""
-        about, network = self.distillation, self._teacher[0].to(inputs.device)
+        about = self.distillation
+        network = self._teacher[0].to(inputs.device)
         with torch.no_grad():
             if about["size"] is not None:
                 size = (about["size"], about["size"])
@@ -361,7 +369,8 @@ class ImageClassifier(BackboneModel):
         if self.multi_label:
             target = target * (1 - self.label_smoothing) + self.label_smoothing / 2
             return F.binary_cross_entropy_with_logits(logits.float(), target, pos_weight=self.class_weights())
-        weights, mixed = self.class_weights(), target.is_floating_point()
+        weights = self.class_weights()
+        mixed = target.is_floating_point()
         if mixed and weights is None:
             return self.soft_target_loss(logits.float(), target)
         if (
@@ -379,7 +388,10 @@ class PredictionPainterHook(Hook):
     are enlarged. Names begin with ``wrong`` or ``right``; of several labels those from ``threshold`` on count."""
 
     def __init__(self, out_dir: str, limit: int = 200, min_side: int = 160, threshold: float = 0.5):
-        self.out_dir, self.limit, self.min_side, self.threshold = Path(out_dir), limit, min_side, threshold
+        self.out_dir = Path(out_dir)
+        self.limit = limit
+        self.min_side = min_side
+        self.threshold = threshold
 
     def before_test(self, runner: Runner) -> None:
         count = len(runner.test_dataloader.dataset)
@@ -395,12 +407,14 @@ class PredictionPainterHook(Hook):
         for output in outputs or ():  # each process paints the samples that it has tested
             if output["index"] not in self.chosen:
                 continue
-            scores, label = output["scores"], output["label"]
+            scores = output["scores"]
+            label = output["label"]
             if isinstance(label, list):
                 found = (scores >= self.threshold).nonzero().flatten().tolist()
                 wanted = [c for c, is_there in enumerate(label) if is_there]
             else:
-                found, wanted = [int(scores.argmax())], [label]
+                found = [int(scores.argmax())]
+                wanted = [label]
             shown = ", ".join(f"{names[c]}  {100 * float(scores[c]):.0f}%" for c in found)
             true = ", ".join(str(names[c]) for c in wanted)
             verdict = "right" if found == wanted else "wrong"
@@ -474,7 +488,8 @@ def _predictor(model: ImageClassifier, config: Config, request: Request) -> Pred
     names = tuple(names or (str(i) for i in range(model.num_classes)))
     known = Known(names, source, input_size(config)[1:])
     transform = build_transform(dict(dataset["transform"]))
-    shown, channels = label_score(request) if model.multi_label else None, dataset.get("channels", 3)
+    shown = label_score(request) if model.multi_label else None
+    channels = dataset.get("channels", 3)
     found: Any = model  # with what its checkpoint holds
     head = None if found.familiar is None else model.backbone.get_classifier()
     known = replace(known, familiar=found.familiar)

@@ -29,7 +29,8 @@ def read_ancestors(given: Mapping[str, Sequence[str]] | str | Path, reader: str)
     advice = f'{expected} Correct "ancestors" of the {reader} in the config.'
     if isinstance(given, (str, Path)):
         return cast(Mapping[str, Sequence[str]], read_record(dict[str, list[str]], given, advice))
-    if wrong := [name for name, groups in given.items() if isinstance(groups, str)]:
+    wrong = [name for name, groups in given.items() if isinstance(groups, str)]
+    if wrong:
         raise HypvisionError(f"The groups above '{wrong[0]}' are {given[wrong[0]]!r}, which is no list. {advice}")
     return given
 
@@ -84,7 +85,9 @@ class TopKAccuracy(ScoreMetric):
 
     def __init__(self, topk: tuple[int, ...] = (1, 5), out_file: str | None = None, macro: bool = False, **kwargs: Any):
         super().__init__(**kwargs)
-        self.topk, self.out_file, self.macro = tuple(topk), out_file, macro
+        self.topk = tuple(topk)
+        self.out_file = out_file
+        self.macro = macro
         for k in self.topk:
             at_least(1, integer=True, topk=k)
 
@@ -144,7 +147,8 @@ class CalibrationError(ScoreMetric):
             yield confidence, None if label is None else best == label
 
     def compute_metrics(self, results: list[tuple]) -> dict[str, float]:
-        if not (known := self.labelled(results, 1)):
+        known = self.labelled(results, 1)
+        if not known:
             return {"ece": math.nan}
         confidence, right = torch.tensor(known, dtype=torch.float64).unbind(1)
         place = (confidence * self.bins).long().clamp(max=self.bins - 1)
@@ -168,14 +172,16 @@ class GroupAccuracy(ScoreMetric):
 
     def __init__(self, ancestors: Mapping[str, Sequence[str]] | str, levels: Sequence[str], **kwargs: Any):
         super().__init__(**kwargs)
-        self.ancestors, self.levels = read_ancestors(ancestors, "GroupAccuracy"), tuple(levels)
+        self.ancestors = read_ancestors(ancestors, "GroupAccuracy")
+        self.levels = tuple(levels)
 
     def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
         """``(label, best class)``."""
         return zip([sample["label"] for sample in samples], scores.argmax(1).tolist())
 
     def compute_metrics(self, results: list[tuple]) -> dict[str, float]:
-        if not (known := self.labelled(results, 0)):
+        known = self.labelled(results, 0)
+        if not known:
             return dict.fromkeys([*self.levels, "mistake_distance"], math.nan)
         above = []
         for name in (self.dataset_meta or {})["classes"]:
@@ -223,7 +229,8 @@ class MultiLabelAP(ScoreMetric):
     def __init__(self, threshold: float = 0.5, out_file: str | None = None, **kwargs: Any):
         super().__init__(**kwargs)
         between(0, 1, threshold=threshold)
-        self.threshold, self.out_file = threshold, out_file
+        self.threshold = threshold
+        self.out_file = out_file
 
     def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
         """``(index, labels, scores)``."""
@@ -231,9 +238,11 @@ class MultiLabelAP(ScoreMetric):
 
     def compute_metrics(self, results: list[tuple]) -> dict[str, float]:
         known = self.labelled(results, 1)
-        metrics, f1 = dict(mAP=math.nan, f1=math.nan), []
+        metrics = dict(mAP=math.nan, f1=math.nan)
+        f1 = []
         if known:
-            truth, scores = np.array([row[1] for row in known]) > 0, np.array([row[2] for row in known])
+            truth = np.array([row[1] for row in known]) > 0
+            scores = np.array([row[2] for row in known])
             names = (self.dataset_meta or {}).get("classes") or [str(place) for place in range(truth.shape[1])]
             self.without_truth = [*self.without_truth, *(names[c] for c in np.flatnonzero(~truth.any(0)))]
             self.classes = [

@@ -34,7 +34,8 @@ class ClassificationReport(ReportMetric):
     def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
         """Keep ``(index, true class, predicted class, its score, score of the true class)`` of each image."""
         for sample in data_samples:
-            scores, label = sample["scores"], sample["label"]
+            scores = sample["scores"]
+            label = sample["label"]
             if label is not None and scores.isfinite().all():
                 best = int(scores.argmax())
                 self.results.append((sample["index"], label, best, float(scores[best]), float(scores[label])))
@@ -58,14 +59,16 @@ class ClassificationReport(ReportMetric):
 
     def _groups(self, names: list[str]) -> list[tuple[str, ...]] | None:
         """The groups above each class; None without a tree in which all classes are equally deep."""
-        if (found := self.ancestors) is None:
+        found = self.ancestors
+        if found is None:
             found = dict(zip(names, (self.dataset_meta or {}).get("ancestors") or ()))
         above = [tuple(found.get(name, ())) for name in names]
         return above if above and above[0] and len({*map(len, above)}) == 1 else None
 
     def _mistakes(self, results: list[tuple], names: list[str], distances: np.ndarray | None) -> Part:
         wrong = sorted((row for row in results if row[1] != row[2]), key=lambda row: -row[3])
-        title, text = "Worst mistakes", f"{len(wrong)} of {len(results)} images are wrong."
+        title = "Worst mistakes"
+        text = f"{len(wrong)} of {len(results)} images are wrong."
         if not wrong or not hasattr(self.dataset, "read"):
             return Part(title, text=text)
         tiles = []
@@ -182,7 +185,8 @@ class MultiLabelReport(ReportMetric):
     def report(self, results: list[tuple]) -> list[Part]:
         if not results:
             return [Part("Predictions", text="No image has labels and scores that are finite.")]
-        truth, scores = np.array([row[0] for row in results]) > 0, np.array([row[1] for row in results])
+        truth = np.array([row[0] for row in results]) > 0
+        scores = np.array([row[1] for row in results])
         names = self.names or [str(label) for label in range(truth.shape[1])]
         text = f"A label counts as found from a score of {self.threshold:g} on."
         table = Part("Classes", "classes", text, table=label_table(scores, truth, names, self.threshold))

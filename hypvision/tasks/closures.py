@@ -84,7 +84,8 @@ def fit_closure(
 ) -> None:
     """The training of :func:`embed_closure`: moves ``points`` by ``optimizer``. ``space`` is theirs, or geoopt's."""
     at_least(1, integer=True, steps=steps, negatives=negatives, batch=batch)
-    count, generator = len(closure.names), torch.Generator().manual_seed(seed)
+    count = len(closure.names)
+    generator = torch.Generator().manual_seed(seed)
     pairs = torch.from_numpy(closure.pairs)
     related = torch.cat([pairs @ torch.tensor([count, 1]), torch.arange(count) * (count + 1)]).sort().values
     drawing = (torch.bincount(pairs.flatten(), minlength=count).double() ** FLATTEN).cumsum(0)
@@ -128,7 +129,8 @@ def closure_ranks(points: Tensor, space: Lorentz | Euclidean, closure: Closure) 
     names = below.unique()
     for rows in names.split(max(1, PART // points.numel())):
         edges = torch.zeros(len(rows), len(points), dtype=torch.bool)
-        first, last = torch.searchsorted(below, rows[0]), torch.searchsorted(below, rows[-1], right=True)
+        first = torch.searchsorted(below, rows[0])
+        last = torch.searchsorted(below, rows[-1], right=True)
         edges[torch.searchsorted(rows, below[first:last]), above[first:last]] = True
         distances = space.dist(points[rows].unsqueeze(1), points.unsqueeze(0))
         ranks += mean_rank(distances, edges, rows) * int(edges.sum())
@@ -146,7 +148,8 @@ def draw_closure(closure: Closure, out: str | Path, title: str = "", **options: 
     require("matplotlib", "viz")
     from hypvision.viz.disk import draw_hierarchy
 
-    space, start = Lorentz(1.0), time.perf_counter()
+    space = Lorentz(1.0)
+    start = time.perf_counter()
     points = embed_closure(closure, space=space, **options)
     report: dict[str, Any] = dict(names=len(closure.names), pairs=len(closure.pairs), dim=points.shape[1] - 1)
     report |= closure_ranks(points, space, closure) | dict(seconds=round(time.perf_counter() - start, 1))

@@ -88,8 +88,10 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         classes = TAXONOMY.classes["shape"] if classes is None else classes
         self.entail = entail
         if blank_words:
-            own = is_repository(name := str(clip.get("name", ""))) and clip.get("load_weights", True)
-            if source := clip.get("pretrained") or clip.get("pretrained_text_path") or (name if own else None):
+            name = str(clip.get("name", ""))
+            own = is_repository(name) and clip.get("load_weights", True)
+            source = clip.get("pretrained") or clip.get("pretrained_text_path") or (name if own else None)
+            if source:
                 raise HypvisionError(
                     f"blank_words would erase the words of the weights '{source}': it is for a training from scratch. "
                     "Leave it out, or the weights (clip.pretrained, clip.pretrained_text_path; of a repository or "
@@ -98,7 +100,8 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         self.build_clip(clip, adapter, tune, classes, templates, dense=False)
         if blank_words:
             clip_text: Any = getattr(self.clip, "text", self.clip)
-            if not (table := clip_text.token_embedding.weight).requires_grad:
+            table = clip_text.token_embedding.weight
+            if not table.requires_grad:
                 raise HypvisionError(
                     "blank_words would leave all texts without words: the table of words begins with zeros and does "
                     "not train. Leave it out, or train the text tower: no adapter, and tune='full' or 'text'."
@@ -157,7 +160,8 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         level: Tensor | None,
         boxes: tuple[Tensor, list[str]] | None,
     ) -> dict[str, Tensor]:
-        space, count = space_of(self.clip), len(inputs)
+        space = space_of(self.clip)
+        count = len(inputs)
         box_words = boxes[1] if boxes else []
         sentences = sorted({*caption, *box_words})
         encoded = encode_by_length(self.clip, self.tokenizer(sentences), normalize=True)
@@ -168,22 +172,26 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         logit_scale: Any = self.clip.logit_scale
         with torch.autocast(points.device.type, enabled=False):  # bfloat16 rounds a logit of 50 to 0.25
             scale = logit_scale.float().exp().clamp(max=100)
-            points, words = points.float(), words.float()
-            images, texts = gathered(points[:count]), gathered(words[:count])
+            points = points.float()
+            words = words.float()
+            images = gathered(points[:count])
+            texts = gathered(words[:count])
             captions = [text for part in all_gather_object(list(caption)) for text in part]
             own, first = (torch.tensor(rows).to(images.device, non_blocking=True) for rows in distinct(captions))
             texts = texts[first]  # each caption once
             true = torch.zeros(len(images), len(texts), device=images.device).scatter_(1, own[:, None], 1.0)
             if concepts is not None and level is not None:
                 # (B, B): whether image i shows what caption j names.
-                concepts, level = gathered(concepts), gathered(level)
+                concepts = gathered(concepts)
+                level = gathered(level)
                 named = concepts[:, level] == concepts.gather(1, level[:, None]).T
                 true = (named.float() @ true).clamp(max=1)
             share = 0.25 if boxes else 0.5
             of_image, of_text = contrastive_loss(space.logits(images, texts, scale), true)
             losses = dict(loss_image=share * of_image, loss_text=share * of_text)
             if boxes:
-                box_images, box_texts = gathered(points[count:]), gathered(words[count:])
+                box_images = gathered(points[count:])
+                box_texts = gathered(words[count:])
                 # The negatives of a box are whole texts or images, as in the paper.
                 of_image = soft_cross_entropy(space.logits(box_images, texts, scale), true)
                 of_text = soft_cross_entropy(space.logits(box_texts, images, scale), true[:, own].T)

@@ -72,7 +72,8 @@ class HierarchicalErrors(ScoreMetric):
         meta = self.dataset_meta or {}
         names = meta["classes"]
         above = _ancestors(dict(zip(names, meta.get("ancestors", ())))) if self.above is None else self.above
-        if missing := [name for name in names if name not in above]:
+        missing = [name for name in names if name not in above]
+        if missing:
             raise HypvisionError(
                 f"'ancestors' of HierarchicalErrors lacks {len(missing)} classes, e.g. '{missing[0]}'."
             )
@@ -83,7 +84,8 @@ class HierarchicalErrors(ScoreMetric):
         steps = {label: _steps(neighbours, names[label]) for label in {label for _, label in results}}
         rows = []
         for guess, truth in results:
-            predicted, true = own[guess], own[truth]
+            predicted = own[guess]
+            true = own[truth]
             both = len(predicted & true)
             edges = steps[truth][names[guess]]
             # The root of a tree has no ancestors: none of them is wrong.
@@ -126,7 +128,8 @@ def _neighbours(above: Mapping[Node, set[Node]]) -> dict[Node, set[Node]]:
 
 def _steps(neighbours: Mapping[Node, set[Node]], start: Node) -> dict[Node, int]:
     """The number of edges from a node to each other one."""
-    found, level = {start: 0}, {start}
+    found = {start: 0}
+    level = {start}
     while level := {node for near in level for node in neighbours[near] if node not in found}:
         found |= dict.fromkeys(level, 1 + max(found.values()))
     return found

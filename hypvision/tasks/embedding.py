@@ -145,7 +145,8 @@ def clip_embedder(clip: CLIPBundle, name: str) -> Embedder:
     from hypvision.clip.spaces import Hyperboloid
     from hypvision.clip.views import view_of
 
-    space, texts = clip.space, partial(embed_texts, clip.model, clip.tokenizer)
+    space = clip.space
+    texts = partial(embed_texts, clip.model, clip.tokenizer)
     if isinstance(space, Hyperboloid):
         return Embedder(clip.embed_images, view_of(clip.model), "lorentz", name, float(space.c), texts)
     return Embedder(clip.embed_images, view_of(clip.model), "cosine", name, embed_texts=texts)
@@ -173,7 +174,8 @@ def embed_sources(
     def find(images: list[Tensor]) -> list[Embedding]:
         return [Embedding(vector) for vector in embedder.embed(torch.stack(images).to(device)).float().cpu().numpy()]
 
-    frames, vectors = [], []
+    frames = []
+    vectors = []
     predictor = Predictor(embedder.transform, find, channels=embedder.channels)
     for frame, _, found in progress(results(predictor, sources, batch_size, failed), len(sources), "image"):
         assert isinstance(found, Embedding)

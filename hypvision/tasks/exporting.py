@@ -39,7 +39,8 @@ def export_trained(
     """
     loaded = load_config(config)
     import_extensions(loaded)
-    kind, scope = loaded.model.get("type"), loaded.get("default_scope")
+    kind = loaded.model.get("type")
+    scope = loaded.get("default_scope")
     model = trained_model(loaded, weights)
     task = dict(mmseg="segmentation", mmdet="detection").get(scope, "classification")
     task = "retrieval" if kind == "MetricLearner" else task
@@ -51,7 +52,8 @@ def export_trained(
     shape = input_size(loaded, size)
     known = scope in ("mmseg", "mmdet") or loaded.get("test_dataloader") is not None
     about: dict[str, Any] = image_input(loaded, size) if known else {}
-    if lost := unrecorded(loaded):
+    lost = unrecorded(loaded)
+    if lost:
         about = {}
         _logger.warning(
             "The transform of the test data has %s, which the file cannot say: it describes no images. Prepare them as "

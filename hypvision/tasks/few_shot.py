@@ -179,7 +179,8 @@ class FewShotCLIP(BaseModel):
         losses = dict(loss_ecls=out.fit(cosine, label, weights), **found.losses, **out.losses)
         if found.distance is not None:
             if out.teacher is not None and config.teacher_loss != "labels":
-                wanted, log_shares = out.teacher.log_softmax(-1), (-found.distance).log_softmax(-1)
+                wanted = out.teacher.log_softmax(-1)
+                log_shares = (-found.distance).log_softmax(-1)
                 losses["loss_hcls"] = F.kl_div(log_shares, wanted, reduction="batchmean", log_target=True)
             elif (target := label if predicted is None else predicted) is not None:
                 losses["loss_hcls"] = F.cross_entropy(-found.distance, target, weights)
@@ -241,7 +242,8 @@ class ClassNamesHook(_StartHook):
 
     def _difference(self, runner: Runner, loader: DataLoader) -> str:
         """How the names of a data set differ from those of as many classes that the model has learned one by one."""
-        names, fixed = cast(FewShotDataset, loader.dataset).metainfo["classes"], _model(runner).host.fixed_classes
+        names = cast(FewShotDataset, loader.dataset).metainfo["classes"]
+        fixed = _model(runner).host.fixed_classes
         mine, own = ([name.replace("_", " ") for name in part] for part in (names, self._names))
         if not len(mine) == len(own) == fixed or mine == own:
             return ""
@@ -253,8 +255,10 @@ class ClassNamesHook(_StartHook):
         self._set(runner, getattr(runner, f"{mode}_dataloader"))
 
     def _set(self, runner: Runner, loader: DataLoader) -> None:
-        model, dataset = _model(runner), cast(FewShotDataset, loader.dataset)
-        if difference := self._difference(runner, loader):
+        model = _model(runner)
+        dataset = cast(FewShotDataset, loader.dataset)
+        difference = self._difference(runner, loader)
+        if difference:
             raise HypvisionError(
                 f"{difference} This method ({type(model.host).__name__}) recognises only the classes of its training. "
                 "If only the names differ, add dict(type='CheckClassesHook', by_name=False) to custom_hooks in the "
@@ -273,19 +277,23 @@ class GaussianAverageHook(Hook):
     key = "gaussian_average"
 
     def __init__(self, mean: float, std: float):
-        self.mean, self.std = mean, std
-        self.seen, self.total = 0, dict[str, Tensor]()
+        self.mean = mean
+        self.std = std
+        self.seen = 0
+        self.total = dict[str, Tensor]()
         self.begun: tuple[int, float, float] | None = None  # of the training that a resumed one goes on from
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
-        device, state = next(_model(runner).parameters()).device, checkpoint.get(self.key, {})
+        device = next(_model(runner).parameters()).device
+        state = checkpoint.get(self.key, {})
         self.seen = state.get("seen", 0)
         self.total = {name: value.to(device) for name, value in state.get("total", {}).items()}
         self.begun = state.get("weights")
 
     def before_train(self, runner: Runner) -> None:
         if not runner.epoch:
-            self.seen, self.total = 0, {}
+            self.seen = 0
+            self.total = {}
         elif self.seen != runner.epoch < runner.max_epochs:  # after the last epoch the weights are the average already
             raise HypvisionError(
                 f"The checkpoint is of epoch {runner.epoch}, but its average has {self.seen} epochs, so the "
@@ -304,10 +312,8 @@ class GaussianAverageHook(Hook):
 
     @torch.no_grad()
     def after_train_epoch(self, runner: Runner) -> None:
-        weight, named = (
-            gaussian_weights(runner.max_epochs, self.mean, self.std)[runner.epoch],
-            _model(runner).averaged(),
-        )
+        weight = gaussian_weights(runner.max_epochs, self.mean, self.std)[runner.epoch]
+        named = _model(runner).averaged()
         for name, value in dict(named).items():
             part = value.to(torch.promote_types(value.dtype, torch.float32)) * weight
             self.total[name] = self.total[name] + part if name in self.total else part
@@ -334,10 +340,12 @@ class FeatureCacheHook(Hook):
     priority = "HIGH"
 
     def __init__(self, views: int = 0, folder: str | Path | None = None):
-        self.folder, self.views = folder, views
+        self.folder = folder
+        self.views = views
 
     def before_train(self, runner: Runner) -> None:
-        model, dataset = _model(runner), runner.train_dataloader.dataset
+        model = _model(runner)
+        dataset = runner.train_dataloader.dataset
         if not model.host.feature_inputs:
             raise HypvisionError(
                 f"{type(model.host).__name__} changes the image tower, so it needs images: leave out FeatureCacheHook."
@@ -358,10 +366,13 @@ class TipAdapterHook(_StartHook):
     priority = "HIGH"
 
     def __init__(self, views: int = 10, folder: str | Path | None = None, ends: tuple[float, float] = (7.0, 3.0)):
-        self.folder, self.views, self.ends = folder, views, (ends[0], ends[1])
+        self.folder = folder
+        self.views = views
+        self.ends = (ends[0], ends[1])
 
     def before_train(self, runner: Runner) -> None:
-        host, dataset = cast(TipAdapter, _model(runner).host), runner.train_dataloader.dataset
+        host = cast(TipAdapter, _model(runner).host)
+        dataset = runner.train_dataloader.dataset
         if runner.iter or "host.learner.keys" in self._loaded:  # a resumed training loads its keys, too
             if runner.iter and runner.epoch < runner.max_epochs:
                 host.restart()
@@ -377,7 +388,8 @@ class TipAdapterHook(_StartHook):
             return
         model = _model(runner)
         device = next(model.parameters()).device
-        host, plain = cast(TipAdapter, model.host), None
+        host = cast(TipAdapter, model.host)
+        plain = None
         features = image_features(host, val, folder=self.folder)[0].to(device)
         if model.hierarchy is not None:
             with torch.no_grad():
@@ -391,7 +403,8 @@ class CoOpCosineLR(LRSchedulerMixin, _ParamScheduler):
     first, then ``lr (1 + cos(pi (e - 1) / E)) / 2``, which never reaches 0."""
 
     def __init__(self, optimizer: Any, epochs: int, first: float = 1e-5, **kwargs: Any):
-        self.epochs, self.first = epochs, first
+        self.epochs = epochs
+        self.first = first
         super().__init__(optimizer, **kwargs)
 
     def _get_value(self) -> list[float]:
@@ -408,7 +421,9 @@ class FixedLengthSampler(Sampler):
 
     def __init__(self, dataset: Any, length: int, seed: int | None = None):
         self.rank, self.world_size = get_dist_info()
-        self.size, self.length, self.epoch = len(dataset), length, 0
+        self.size = len(dataset)
+        self.length = length
+        self.epoch = 0
         self.seed = sync_random_seed() if seed is None else seed
 
     def __iter__(self) -> Iterator[int]:
@@ -477,7 +492,8 @@ def _predictor(model: FewShotCLIP, config: Config, request: Request) -> Predicto
             )
         names = own  # in the order of its outputs
     model.set_data({**trained, "classes": names})
-    view, size = view_of(model.host.clip), config.test_dataloader["dataset"].get("size")
+    view = view_of(model.host.clip)
+    size = config.test_dataloader["dataset"].get("size")
     view = view if size is None else replace(view, size=size)
     source = f"the {'checkpoint' if request.classes is None else 'words given, by the CLIP of the checkpoint'}"
     known = Known(tuple(names), f"{source} {request.weights}", view.size)

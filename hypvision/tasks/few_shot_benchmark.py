@@ -192,7 +192,8 @@ def is_finished(results: str | Path, spec: CellSpec) -> bool:
 
 def check_settings(results: str | Path, settings: Settings) -> None:
     """Write the settings of a results folder, or compare them with those that are there."""
-    path, given = Path(results, "settings.json"), settings.shared()
+    path = Path(results, "settings.json")
+    given = settings.shared()
     if not path.is_file():
         write_json(path, given)
         return
@@ -200,7 +201,8 @@ def check_settings(results: str | Path, settings: Settings) -> None:
 
 
 def _same_settings(results: str | Path, known: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    if different := [key for key in {**known, **given} if known.get(key) != given.get(key)]:
+    different = [key for key in {**known, **given} if known.get(key) != given.get(key)]
+    if different:
         differences = "; ".join(f"{key}: {known.get(key)!r} there, {given.get(key)!r} here" for key in different)
         raise HypvisionError(f"The results in '{results}' are of other settings ({differences}). Give another --out.")
 
@@ -215,7 +217,9 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
     Raises:
         HypvisionError: for other settings than those of the results, whose trainings would be resumed.
     """
-    folder, begin, before = Path(results, spec.key), time.perf_counter(), None
+    folder = Path(results, spec.key)
+    begin = time.perf_counter()
+    before = None
     with suppress(HypvisionError):  # the file is missing or damaged
         before = read_result(folder)
     if before is not None:
@@ -237,14 +241,16 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
                 path.unlink()
     if trains:
         runner = train(config, folder, resume="auto")
-        model, steps = runner.model, runner.iter if learns else 0
+        model = runner.model
+        steps = runner.iter if learns else 0
         model = getattr(model, "module", model)
         if settings.best_val:
             best = measured_checkpoint(folder, True)
             assert best is not None, "a training leaves a checkpoint"
             model.load_state_dict(load(best)["state_dict"])
     else:
-        model, steps = MODELS.build(config.model).to(get_device()), 0
+        model = MODELS.build(config.model).to(get_device())
+        steps = 0
     trained = time.perf_counter() - begin
     known = {} if before is None else before.accuracy
     found = {**known, **_measure(model, spec, settings, known)}
@@ -277,7 +283,8 @@ def measured_checkpoint(folder: str | Path, best_val: bool) -> Path | None:
 def _training_images(config: Config, spec: CellSpec) -> str:
     """The images that a method behind the frozen image tower was trained on; empty for other methods, which see new
     views alone."""
-    if stored := [hook.views for hook in config.custom_hooks if hook.type == "FeatureCacheHook"]:
+    stored = [hook.views for hook in config.custom_hooks if hook.type == "FeatureCacheHook"]
+    if stored:
         return f"{stored[0]} kept views" if stored[0] else "kept centre crops"
     name, _ = split_method(spec.method)
     return "new views" if recipe(name, spec.protocol, spec.dataset, spec.shots, 1, 1).features else ""

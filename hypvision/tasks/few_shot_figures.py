@@ -56,8 +56,10 @@ def load_cell_model(folder: str | Path, root: str | Path) -> tuple[FewShotCLIP, 
             "RESULTS/base2new/METHOD/..."
         )
     result = read_result(folder)
-    spec, settings = result.cell, replace(result.settings, root=str(root))
-    if (path := measured_checkpoint(folder, settings.best_val)) is None:
+    spec = result.cell
+    settings = replace(result.settings, root=str(root))
+    path = measured_checkpoint(folder, settings.best_val)
+    if path is None:
         raise HypvisionError(f"There is no checkpoint in '{folder}', so there is nothing to draw.")
     model = MODELS.build(cell_config(spec, settings).model)
     load_trained(model, load(path), path)
@@ -73,7 +75,8 @@ def places(model: FewShotCLIP, dataset: FewShotDataset, most: int = 400) -> Plac
     device = next(model.parameters()).device
     model.set_data(dataset.metainfo)
     show_to(dataset, model.host.clip)
-    images, labels = [], []
+    images = []
+    labels = []
     text = torch.empty(0)
     numbers = torch.linspace(0, len(dataset) - 1, min(most, len(dataset))).round().long()
     for sample in DataLoader(Subset(dataset, numbers.tolist()), 50):
@@ -83,7 +86,8 @@ def places(model: FewShotCLIP, dataset: FewShotDataset, most: int = 400) -> Plac
         labels.append(sample["label"])
         text = text if text.dim() == 2 else text[0]
     _, classes = hierarchy.classes(text)
-    attributes, seen = hierarchy.lift(hierarchy.nodes()), torch.cat(images)
+    attributes = hierarchy.lift(hierarchy.nodes())
+    seen = torch.cat(images)
     return Places(attributes.cpu(), classes.cpu(), seen.cpu(), torch.cat(labels), numbers, model.host.names)
 
 
@@ -125,7 +129,9 @@ def explain_cell(folder: str | Path, root: str | Path, out: str | Path | None = 
     ``root`` of all data sets, there or in ``out``; returns the drawn points."""
     model, spec, settings = load_cell_model(folder, root)
     data = tested_images(spec.dataset, "base" if spec.protocol == "base2new" else "all", spec, settings)
-    placed, out, hierarchy = places(model, data), Path(out or folder), model.hierarchy
+    placed = places(model, data)
+    out = Path(out or folder)
+    hierarchy = model.hierarchy
     assert hierarchy is not None, "places() has refused it"
     drawn = [out / "attributes.png", out / "disk.png"]
     paths = [data.paths[number] for number in placed.numbers.tolist()]

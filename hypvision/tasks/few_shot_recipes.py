@@ -102,7 +102,8 @@ def check_options(
     methods that have it."""
     taken = {name: host_options(name) for name in (split_method(method)[0] for method in methods)}
     known = [option for own in taken.values() for option in own]
-    if lost := [option for option in host or {} if option not in known]:
+    lost = [option for option in host or {} if option not in known]
+    if lost:
         options = "; ".join(f"{name}: {', '.join(own) or 'none'}" for name, own in taken.items())
         raise HypvisionError(
             f"None of the methods has an option '{lost[0]}'.{did_you_mean(lost[0], known)} Their options: {options}."
@@ -118,7 +119,8 @@ def recipe(method: str, protocol: str, dataset: str, shots: int | None, classes:
     """The published recipe of a method of :data:`METHODS`, without ``+lath``; where none is published, that of the
     nearest method. ``shots`` are images of a class, None for all, ``classes`` and ``images`` those of the training
     data."""
-    few, cross_dataset = protocol == "shots", protocol in ("cross", "dg")
+    few = protocol == "shots"
+    cross_dataset = protocol in ("cross", "dg")
     coop = 50 if shots == 1 or dataset == "imagenet" else 100 if shots in (2, 4) else 200
     if method in ("maple", "promptsrc", "promptkd"):
         depth = dict(depth=3) if cross_dataset else {}  # otherwise the default depth, 9
@@ -163,7 +165,8 @@ def with_steps(recipe: Recipe, steps: int | None, epochs: int | None) -> tuple[R
     Without ``epochs``, their number is the largest divisor of ``steps`` that is at most the recipe's.
     """
     if epochs is not None and recipe.epochs:
-        share, average = epochs / recipe.epochs, recipe.average
+        share = epochs / recipe.epochs
+        average = recipe.average
         if average is not None:  # scale mean and std with the number of epochs
             average = (average[0] * share, max(average[1] * share, 1e-3))
         recipe = replace(recipe, epochs=epochs, average=average)

@@ -50,7 +50,8 @@ def harmonic(base: float, new: float) -> float:
 
 def read_results(folder: str | Path) -> list[dict[str, Any]]:
     """All finished cells below a folder."""
-    if not (paths := sorted(Path(folder).glob("**/result.json"))):
+    paths = sorted(Path(folder).glob("**/result.json"))
+    if not paths:
         raise HypvisionError(f"There are no results (result.json) in '{folder}'. Give the --out of a few-shot run.")
     results = {str(path): read_result(path.parent) for path in paths}
     for path, result in results.items():
@@ -68,7 +69,8 @@ def tables(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Row]]:
 
     Cells are of one row if they differ in the seed alone.
     """
-    found, every = {}, list(results)
+    found = {}
+    every = list(results)
     for protocol in dict.fromkeys(cell["protocol"] for cell in every):
         cells = [cell for cell in every if cell["protocol"] == protocol]
         groups: dict[tuple[str, str], list[_Measured]] = defaultdict(list)
@@ -93,7 +95,8 @@ def _names(cells: Sequence[Mapping[str, Any]]) -> list[str]:
         alike[cell["method"]].append(_settings(cell))
     found = []
     for cell in cells:
-        method, given = cell["method"], cell.get("about", {}).get("settings", {}).get("adapter") or {}
+        method = cell["method"]
+        given = cell.get("about", {}).get("settings", {}).get("adapter") or {}
         shown = [*given.items()] if method.endswith("+lath") else []
         for key, value in _settings(cell).items():
             if value is not None and any(other.get(key) != value for other in alike[method]):
@@ -147,7 +150,8 @@ def _row(protocol: str, method: str, dataset: str, measured: Sequence[_Measured]
     seeds: dict[int, dict[str, float]] = defaultdict(dict)
     for cell, columns in measured:
         for column, value in columns.items():
-            if (other := seeds[cell["seed"]].setdefault(column, value)) != value:
+            other = seeds[cell["seed"]].setdefault(column, value)
+            if other != value:
                 names = ("protocol", "method", "dataset", "shots", "seed")
                 places = " and ".join(f"'{c['path']}'" for c in (measured[0][0], cell) if "path" in c)
                 raise HypvisionError(
@@ -185,7 +189,8 @@ def _over(rows: Iterable[Mapping[str, float]]) -> tuple[dict[str, float], dict[s
 def _known(protocol: str, method: str, dataset: str) -> dict[str, float]:
     dataset = dataset.removesuffix(" (source)")
     if protocol == "base2new":
-        if (pair := published.BASE_TO_NEW.get(method, {}).get(dataset)) is not None:
+        pair = published.BASE_TO_NEW.get(method, {}).get(dataset)
+        if pair is not None:
             return dict(base=pair[0], new=pair[1], HM=harmonic(*pair))
         if dataset == "average" and method in published.HARMONIC:
             return dict(HM=published.HARMONIC[method])
@@ -242,7 +247,8 @@ def markdown(protocol: str, rows: Sequence[Row]) -> str:
             if column in row.std:
                 text += f" ± {row.std[column]:.2f}"
             cells.append(f"{text} ({row.known[column]:.2f})" if column in row.known and text else text)
-        name, steps = row.method + (f" ({row.note})" if row.note else ""), "/".join(map(str, row.steps))
+        name = row.method + (f" ({row.note})" if row.note else "")
+        steps = "/".join(map(str, row.steps))
         lines.append(f"| {name} | {row.dataset} | {row.seeds} | {steps} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -273,7 +279,8 @@ def draw_shots(rows: Sequence[Row], path: str | Path) -> None:
             axes.axhline(row.mean[f"{shots[0]} shots"], color="0.4", ls="--", label=name)
             continue
         (line,) = axes.plot(shots, [row.mean[f"{k} shots"] for k in shots], marker="o", label=name)
-        if known := {int(column.split()[0]): value for column, value in row.known.items()}:
+        known = {int(column.split()[0]): value for column, value in row.known.items()}
+        if known:
             axes.plot(list(known), list(known.values()), ":", color=line.get_color(), label=f"{name}, published")
     axes.set_xscale("log", base=2)
     ticks = sorted({int(column.split()[0]) for row in rows for column in row.mean})
@@ -288,7 +295,8 @@ def draw_shots(rows: Sequence[Row], path: str | Path) -> None:
 
 def write_tables(folder: str | Path, out: str | Path | None = None) -> str:
     """Write ``PROTOCOL.md``, ``PROTOCOL.csv`` and the shots curve of a results folder; gives all tables in Markdown."""
-    out, texts = Path(out or folder), []
+    out = Path(out or folder)
+    texts = []
     for protocol, rows in tables(read_results(folder)).items():
         texts.append(markdown(protocol, rows))
         write_text(out / f"{protocol}.md", texts[-1] + "\n")

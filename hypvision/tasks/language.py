@@ -130,7 +130,8 @@ class ExpertLoadHook(Hook):
     def _before_step(self, model: LanguageModel) -> None:
         if not model.accumulated:
             return
-        self._loads, model.accumulated = torch.stack(model.accumulated).float(), []
+        self._loads = torch.stack(model.accumulated).float()
+        model.accumulated = []
         all_reduce(self._loads)
         for layer, load in zip(_mixtures(model), self._loads.tolist()):
             for expert, count in zip(layer.experts, load):
@@ -185,7 +186,8 @@ class LanguageParamGroups(ParamGroups):
     defaults = dict(released=False, points_lr_scale=1.0)
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        rate, decay = self.optimizer_cfg["lr"], self.optimizer_cfg.get("weight_decay", 0.0)
+        rate = self.optimizer_cfg["lr"]
+        decay = self.optimizer_cfg.get("weight_decay", 0.0)
         options = dict(manifold_lr_scale=self.options["points_lr_scale"], manifold_weight_decay=0.0)
         if not self.options["released"]:
             return param_groups(model, rate, decay, **options)

@@ -171,7 +171,8 @@ def evaluate(
         max_length=model.config.max_seq_len, backend="causal",
     )  # fmt: skip
     manager = tasks_of.TaskManager(include_path=None if include is None else str(include))
-    if unknown := [task for task in tasks if task not in manager.all_tasks]:
+    unknown = [task for task in tasks if task not in manager.all_tasks]
+    if unknown:
         raise HypvisionError(f"The harness has no task '{unknown[0]}'. Its own list: lm_eval ls tasks.")
     results: dict[str, dict[str, Any]] = {}
     groups: dict[int | None, list[str]] = {}

@@ -70,8 +70,11 @@ class EmbeddingNeck(nn.Module):
     ):
         super().__init__()
         one_of(GEOMETRIES, **{"model.neck.geometry": geometry})
-        self.geometry, self.dim = geometry, dim
-        self.clip_radius, self.slope, self.limit = clip_radius, slope, limit
+        self.geometry = geometry
+        self.dim = dim
+        self.clip_radius = clip_radius
+        self.slope = slope
+        self.limit = limit
         self.norm = nn.LayerNorm(in_features, elementwise_affine=False) if last_norm else nn.Identity()
         c = (0.1 if geometry == "poincare" else 1.0) if c is None else c
         learnable = geometry == "lorentz" if learnable is None else learnable
@@ -125,8 +128,10 @@ class MetricLearner(BackboneModel):
     ):
         super().__init__(dict(backbone, num_classes=0), **kwargs)
         self.neck = EmbeddingNeck(self.backbone.num_features, **neck)
-        self.train_classes, self.hier_weight = num_classes, hier_weight
-        manifold, dim = self.neck.manifold, self.neck.dim
+        self.train_classes = num_classes
+        self.hier_weight = hier_weight
+        manifold = self.neck.manifold
+        dim = self.neck.dim
         options = {"name": "ProxyAnchorLoss", **(metric_loss or {})}
         self.metric_loss = MetricLoss(**options, manifold=manifold, num_classes=num_classes, dim=dim)
         self.hier_loss: HIERLoss | None = None
@@ -184,7 +189,8 @@ class MetricLearner(BackboneModel):
     def loss(self, points: Tensor, label: Tensor) -> dict[str, Tensor]:
         """The losses of the embeddings of all processes; every process has equally many. Under DistributedDataParallel,
         which averages gradients, all weights get exactly the gradient that one process with the whole batch has."""
-        points, label = gathered(points), gathered(label)
+        points = gathered(points)
+        label = gathered(label)
         try:
             losses = dict(loss_metric=self.metric_loss(points, label))
         except (ValueError, IndexError, RuntimeError) as error:

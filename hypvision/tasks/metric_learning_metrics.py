@@ -27,7 +27,9 @@ SPACES = ("lorentz", "cosine", "euclidean")
 
 
 # Queries at once. faiss is several times slower with fewer than some thousand; its results must fit into memory, too.
-_BLOCK, _FAISS_BLOCK, _FAISS_FOUND = 512, 8192, 2**22
+_BLOCK = 512
+_FAISS_BLOCK = 8192
+_FAISS_FOUND = 2**22
 
 
 class _Products:
@@ -39,7 +41,8 @@ class _Products:
     """
 
     def __init__(self, gallery: Tensor, space: str, block: int):
-        self.space, self.mirror = space, None
+        self.space = space
+        self.mirror = None
         parts = [gallery[start : start + block] for start in range(0, len(gallery), block)]
         self.square = _squared_radius(parts) if space == "lorentz" else 0.0
         mean = gallery.new_zeros(1, gallery.shape[1], dtype=torch.float64)
@@ -133,7 +136,8 @@ def nearest(
         size = query_block or (_FAISS_BLOCK if backend == "faiss" else _BLOCK)
         while query_block is None and size > _BLOCK and size * int(counts[order[:size]].max()) > _FAISS_FOUND:
             size //= 2
-        own, order = order[:size], order[size:]
+        own = order[:size]
+        order = order[size:]
         chosen = own.to(query.device)
         mine = None if exclude is None else exclude[chosen]
         best, numbers = search(products.queries(query[chosen]), mine, int(counts[own].max()))
@@ -156,7 +160,8 @@ _Search = Callable[[Tensor, Tensor | None, int], tuple[Tensor, Tensor]]  # rows,
 
 def _with_torch(products: _Products, gallery: Tensor, gallery_block: int) -> _Search:
     def search(rows: Tensor, mine: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
-        best, numbers = rows[:, :0], rows[:, :0].long()
+        best = rows[:, :0]
+        numbers = rows[:, :0].long()
         for first in range(0, len(gallery), gallery_block):
             columns = products.columns(gallery[first : first + gallery_block])
             scores = rows @ columns.T
@@ -165,7 +170,8 @@ def _with_torch(products: _Products, gallery: Tensor, gallery_block: int) -> _Se
                 scores[inside.nonzero()[:, 0], mine[inside] - first] = -torch.inf
             values, indices = scores.topk(min(k, scores.shape[1]), dim=1)
             # merged with the nearest so far, so that the memory does not grow with the gallery
-            indices, values = torch.cat([numbers, indices + first], 1), torch.cat([best, values], 1)
+            indices = torch.cat([numbers, indices + first], 1)
+            values = torch.cat([best, values], 1)
             best, order = values.topk(min(k, values.shape[1]), dim=1)
             numbers = indices.gather(1, order)
         return best, numbers
@@ -188,7 +194,8 @@ def _with_faiss(products: _Products, gallery: Tensor, gallery_block: int) -> _Se
         best, numbers = (torch.from_numpy(part).to(rows.device) for part in found)
         if mine is not None:  # a stable sort moves the query itself to the end
             order = (numbers == mine[:, None]).int().argsort(dim=1, stable=True)[:, :k]
-            best, numbers = best.gather(1, order), numbers.gather(1, order)
+            best = best.gather(1, order)
+            numbers = numbers.gather(1, order)
         return best, numbers
 
     return search
@@ -198,7 +205,8 @@ def lca_heights(ancestors: Sequence[Sequence[str]]) -> Tensor:
     """Height of the lowest common ancestor of every two classes, int16 ``(C, C)``, by the groups above each, from
     general to specific, equally many: 0 for a class and itself, with one level of groups 1 within a group and 2
     between groups. For some pairs of many classes take :class:`GroupTree`."""
-    tree, rows = GroupTree(ancestors), torch.arange(len(ancestors))
+    tree = GroupTree(ancestors)
+    rows = torch.arange(len(ancestors))
     heights = torch.empty(len(rows), len(rows), dtype=torch.int16)
     for row in rows:
         heights[row] = tree.heights(row, rows)
@@ -271,7 +279,8 @@ def _measure(
     tree = GroupTree(ancestors) if ancestors and ancestors[0] else None
     classes = int(torch.cat([query_labels, gallery_labels]).max()) + 1 if len(query) + len(gallery) else 0
     others = torch.bincount(gallery_labels, minlength=classes)[query_labels] - int(among)
-    if not (able := int((others > 0).sum())):
+    able = int((others > 0).sum())
+    if not able:
         names = [*(f"recall@{k}" for k in recall), "r_precision", "map@r"]
         return dict.fromkeys(names + ["height@1", "mistake_height"] * (tree is not None), math.nan), []
     recall = [k for k in recall if k <= len(gallery) - among]
@@ -280,7 +289,8 @@ def _measure(
     hits_at = dict.fromkeys(recall, 0.0)
     precision = average = tall = wrong = 0.0
     for chosen, numbers in nearest(query, gallery, depth, space, exclude, **blocks):
-        labels, found = query_labels[chosen], gallery_labels[numbers]
+        labels = query_labels[chosen]
+        found = gallery_labels[numbers]
         hits = found == labels[:, None]
         for k in recall:
             hits_at[k] += hits[:, :k].any(1).sum().item()
@@ -292,7 +302,8 @@ def _measure(
         average += ((counted.cumsum(1) / ranks * counted).sum(1) / share).sum().item()
         if tree is not None:
             above = tree.heights(labels, found[:, 0])
-            tall, wrong = tall + above.sum().item(), wrong + (~hits[:, 0]).sum().item()
+            tall = tall + above.sum().item()
+            wrong = wrong + (~hits[:, 0]).sum().item()
     metrics = {f"recall@{k}": 100 * count / len(query) for k, count in hits_at.items()}
     metrics |= {"r_precision": 100 * precision / able, "map@r": 100 * average / able}
     if tree is not None:
@@ -321,7 +332,8 @@ class RetrievalMetric(Metric):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.recall, self.backend = tuple(recall), backend
+        self.recall = tuple(recall)
+        self.backend = backend
         self.out_file = check_output(with_ending(out_file, ".npz")) if out_file else None
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
 

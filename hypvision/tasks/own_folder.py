@@ -35,7 +35,8 @@ def folder_config(folder: Path) -> Config:
     """
     config = load_config(config_folder() / "_base_" / "own_photos.py")
     config.work_dir = str(Path("work_dirs", folder.resolve().name))
-    train, val = folder / "train", folder / "val"
+    train = folder / "train"
+    val = folder / "val"
     parts = ("train", "val", "test")
     datasets = [config[f"{part}_dataloader"].dataset for part in parts]
     places = (train, val, val)

@@ -106,7 +106,8 @@ def describe_config(config: Any) -> dict[str, Any]:
     if task == "classification" and (arguments := network_arguments(backbone)):
         found["arguments"] = json.loads(json.dumps(arguments))
     found["input"] = image_input(config)
-    if lost := unrecorded(config):
+    lost = unrecorded(config)
+    if lost:
         raise HypvisionError(
             f"The transform of the test data has {lost}, which a record of the zoo cannot say: its users would prepare "
             "images otherwise. Test without it."
@@ -171,7 +172,8 @@ def _describe_clip(config: Any) -> dict[str, Any]:
     Raises:
         HypvisionError: for a CLIP with an adapter, or with options that make it another network.
     """
-    name, options = config.model.clip.name, {**config.model.clip}
+    name = config.model.clip.name
+    options = {**config.model.clip}
     if name not in ARCHITECTURES:
         raise HypvisionError(
             f"Only CLIP models of hypvision can be published ({', '.join(ARCHITECTURES)}), not '{name}'."
@@ -186,7 +188,8 @@ def _describe_clip(config: Any) -> dict[str, Any]:
     options = {option: value for option, value in options.items() if value not in (None, False)}
     if options.get("geometry") == ARCHITECTURES[name].get("geometry", "sphere"):
         del options["geometry"]
-    wanted, known = architecture(name, options=options), {"geometry", *RESIZING}
+    wanted = architecture(name, options=options)
+    known = {"geometry", *RESIZING}
     name = next((found for found in (name, *ARCHITECTURES) if ARCHITECTURES[found] == wanted), "")
     if not name or not options.keys() <= known:
         raise HypvisionError(
@@ -194,7 +197,8 @@ def _describe_clip(config: Any) -> dict[str, Any]:
             f"with model.clip={options}. Publish a training without them."
         )
     vision = ARCHITECTURES[name]["vision_cfg"]
-    side, (mean, std) = vision["image_size"], pixels_of(vision)
+    side = vision["image_size"]
+    (mean, std) = pixels_of(vision)
     given = dict(mean=[round(value, 6) for value in mean], std=[round(value, 6) for value in std])
     size = dict(size=[3, side, side], **given, crop_pct=1.0, interpolation="bicubic")
     return {"task": "zero-shot", "model": name, "input": size}
@@ -271,7 +275,8 @@ def publish(
         metrics: which to record, the main one first; default that of the task.
         options: ``KEY=VALUE`` changes of the config for the measurement on this machine, e.g. ``data_root=DIR``.
     """
-    config, folder = str(config), Path(folder)
+    config = str(config)
+    folder = Path(folder)
     loaded = read(checkpoint)
     settings = load_config(config)
     known = describe_config(settings)
@@ -401,14 +406,16 @@ def _measure_both(
 
 def _texts(index: Index, name: str, about: Mapping[str, Any]) -> dict[str, Any]:
     keys = ("description", "intended_use", "data", "training", "limits", "licence", "parent", "test_data")
-    if unknown := [key for key in about if key not in keys]:
+    unknown = [key for key in about if key not in keys]
+    if unknown:
         raise HypvisionError(f"--about: unknown key '{unknown[0]}'. Known: {', '.join(keys)}.")
     old = index.records[name].to_dict() if name in index.records else {}
     texts = {key: old[key] for key in keys if key in old}
     if old:
         texts["test_data"] = old["metrics"][0]["data"]
     texts |= about
-    if missing := [key for key in keys if key not in texts and key not in ("licence", "parent")]:
+    missing = [key for key in keys if key not in texts and key not in ("licence", "parent")]
+    if missing:
         raise HypvisionError(f"--about must give {', '.join(missing)}, which every record of the zoo needs.")
     return texts
 

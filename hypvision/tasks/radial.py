@@ -83,7 +83,8 @@ class RadialTuning(BaseModel):
         name = options.pop("type", "RadialLoss")
         one_of(_LOSSES, **{"model.loss.type": name})
         bundle = create_clip(**clip) if isinstance(clip, dict) else clip
-        self.clip, self.tokenizer = bundle.model, bundle.tokenizer
+        self.clip = bundle.model
+        self.tokenizer = bundle.tokenizer
         if not isinstance(space_of(self.clip), Sphere):
             raise HypvisionError(
                 "Radial tuning measures angles on CLIP's sphere, but this CLIP embeds on a hyperboloid, as MERU and "
@@ -92,12 +93,14 @@ class RadialTuning(BaseModel):
         if not any(tower.modality == "text" for tower in find_towers(self.clip)):
             raise HypvisionError(f"The model ({type(self.clip).__name__}) has no text transformer to be tuned.")
         set_tuning(self.clip, _TUNED[tune])
-        self.bundle, self.with_images = bundle, tune != "text"
+        self.bundle = bundle
+        self.with_images = tune != "text"
         for unused in ("logit_scale", "logit_bias", *(() if self.with_images else ("visual",))):
             if hasattr(self.clip, unused):
                 delattr(self.clip, unused)
         self.loss = _LOSSES[name](**options)
-        self.root_kind, self.pairs = root, pairs
+        self.root_kind = root
+        self.pairs = pairs
         self.reference: FrozenFeatures | None = None
         self.image_reference: FrozenFeatures | None = None
         if root != "text":
@@ -136,7 +139,8 @@ class RadialTuning(BaseModel):
             ``"predict"``: for each chain a dict with the ``radii`` (L,) of its texts.
         """
         one_of(("tensor", "loss", "predict"), mode=mode)
-        levels, chains = len(positive), len(positive[0])
+        levels = len(positive)
+        chains = len(positive[0])
         every = [text for level in (*positive, *negative) for text in level]
         texts, rows = distinct(every if mode != "predict" else every[: levels * chains])
         embeddings, root = self.encode(texts)
@@ -161,7 +165,8 @@ class RadialTuning(BaseModel):
         if self.with_images:
             if inputs is None:
                 raise HypvisionError(f"The image tower trains, but the data gives no images. {_GIVE_IMAGES}")
-            last, number = rows[(levels - 1) * chains : levels * chains].to(triples), torch.arange(chains).to(triples)
+            last = rows[(levels - 1) * chains : levels * chains].to(triples)
+            number = torch.arange(chains).to(triples)
             images = torch.stack([last, len(texts) + number, len(texts) + (number + 1) % chains], 1)
             triples = torch.cat([triples, images[last != last.roll(-1)]])
             embeddings = torch.cat([embeddings, self.encode_images(inputs)])
@@ -182,7 +187,8 @@ class FrozenTextsHook(Hook):
     """
 
     def __init__(self, folder: str | Path | None = None, dtype: str = "float16"):
-        self.folder, self.dtype = folder, getattr(torch, dtype)
+        self.folder = folder
+        self.dtype = getattr(torch, dtype)
 
     def before_run(self, runner: Runner) -> None:
         model = cast(RadialTuning, network_of(runner))

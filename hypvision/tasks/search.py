@@ -106,9 +106,11 @@ def _key(frame: Frame) -> tuple[str, int | None]:
 
 def _small_copies(sources: Sources | Iterable[Frame], frames: Iterable[Frame]) -> dict[tuple, Image.Image]:
     """Copies of those images of the sources that are among the frames, which have no pixels of videos."""
-    wanted, found = set(map(_key, frames)), {}
+    wanted = set(map(_key, frames))
+    found = {}
     for frame in sources.frames(failed=[]) if isinstance(sources, Sources) else sources:
-        if (key := _key(frame)) in wanted:
+        key = _key(frame)
+        if key in wanted:
             found[key] = frame.open()
             found[key].thumbnail((_SIDE, _SIDE))
     return found

@@ -30,7 +30,8 @@ def subject_of_config(config: str | Path, size: int | None = None) -> Subject:
             "The text tower of a CLIP: hypvision summary --clip NAME --part text."
         )
     model: Any = untrained_model(loaded, whole=True).eval()
-    clip, about = getattr(getattr(model, "host", model), "clip", None), ""
+    clip = getattr(getattr(model, "host", model), "clip", None)
+    about = ""
     shape = input_size(loaded, size) if clip is None else (3, *((size, size) if size else view_of(clip).size))
     if kind == "CLIPContrast":  # of pairs: the work for an image is that of its tower
         return Subject(ImageTower(clip).eval(), torch.randn(1, *shape), about="its image tower")

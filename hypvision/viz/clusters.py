@@ -95,7 +95,8 @@ def confidence_map(
 def _weights(assignment: ClusterAssignment, head: int, level: str, index: int) -> Tensor:
     """The soft assignments of one head to its centres: ``(M, H, W)``, or ``(K, fold, fold)`` of the window level."""
     one_of(LEVELS, level=level)
-    if (weights := assignment.patch if level == "patch" else assignment.window) is None:
+    weights = assignment.patch if level == "patch" else assignment.window
+    if weights is None:
         raise ValueError("This block has no window level.")
     between(0, weights.shape[1] - 1, integer=True, head=head)
     return weights[index, head].detach()
@@ -133,7 +134,8 @@ def kmeans(points: Tensor, k: int, weights: Tensor | None = None, seed: int = 0)
     if len(points) <= k:
         return inverse
     generator = torch.Generator().manual_seed(seed)
-    best_cost, best = float("inf"), inverse
+    best_cost = float("inf")
+    best = inverse
     for _ in range(4):
         centers = _spread_start(points, mass, k, generator)
         previous = None
@@ -151,7 +153,8 @@ def kmeans(points: Tensor, k: int, weights: Tensor | None = None, seed: int = 0)
             centers = torch.zeros_like(centers).index_add_(0, labels, points * mass[:, None]) / total[:, None]
         cost = float((((points - centers[labels]) ** 2).sum(1) * mass).sum())
         if cost < best_cost:
-            best_cost, best = cost, labels
+            best_cost = cost
+            best = labels
     return best[inverse]
 
 
@@ -395,7 +398,8 @@ def prepare_for(
         )
     given = {name: tuple(value) for name, value in (("mean", mean), ("std", std)) if value is not None}
     config = resolve_data_config(given, model=model)
-    channels, image = len(config["mean"]), to_rgb(image)
+    channels = len(config["mean"])
+    image = to_rgb(image)
     image = image.convert("L") if channels == 1 else image
     short = min(image.size)
     width, height = (

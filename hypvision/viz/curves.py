@@ -61,7 +61,8 @@ def _names(places: Sequence[Path]) -> list[str]:
 def _logs(place: Path) -> list[Path]:
     if place.is_file():
         return [place]
-    if not (found := [place / LOG] if (place / LOG).is_file() else sorted(place.glob(f"*/{LOG}"))):
+    found = [place / LOG] if (place / LOG).is_file() else sorted(place.glob(f"*/{LOG}"))
+    if not found:
         missing = f"'{place}' has no log of a training." if place.is_dir() else why_no_file(place, "run")
         raise HypvisionError(f"{missing} Give the work dir of a training, which has TIME/{LOG}, or such a file.")
     return found
@@ -94,7 +95,8 @@ def _curves(run: str, records: list[dict[str, Any]]) -> list[Curve]:
     found: dict[tuple[str, str], Curve] = {}
     last = 0.0
     for record in records:
-        split, step = ("train" if "iter" in record else "val"), record["step"]
+        split = "train" if "iter" in record else "val"
+        step = record["step"]
         last = step if split == "train" else last
         unit = "epoch" if split == "val" and (by_epoch or step < last) else "iteration"
         for name, value in record.items():

@@ -125,7 +125,8 @@ class PoincareDisk:
     def circle(self, centre: ArrayLike, radius: float, **options: Any) -> None:
         """The points at a hyperbolic distance from a centre; a Euclidean circle, with another centre."""
         circles = require("matplotlib.patches", "viz")
-        p, r = np.asarray(centre, dtype=float), np.tanh(radius / 2)
+        p = np.asarray(centre, dtype=float)
+        r = np.tanh(radius / 2)
         square = p @ p
         shrink = 1 - square * r * r
         options = {"fill": False, "color": "0.6", "linewidth": 0.9, **options}
@@ -200,7 +201,8 @@ def places_of_hierarchy(x: Tensor, manifold: Manifold, count: int, edges: np.nda
     sizes = np.array([len(found) for found in below])
     roots = np.setdiff1d(np.arange(count), edges[:, 0])
     top = roots[sizes[roots].argmax()]
-    colours, chosen = np.full(count, -1), _branches(top, below, edges)
+    colours = np.full(count, -1)
+    chosen = _branches(top, below, edges)
     for number, branch in enumerate(sorted(chosen, key=lambda name: -sizes[name])):
         colours[[branch, *below[branch]]] = number
     shades = np.concatenate([label_colours(len(chosen)) / 255, [[0.6, 0.6, 0.6]]])[colours]
@@ -241,7 +243,8 @@ def _write_apart(
     figure: Figure, axes: Axes, xy: np.ndarray, names: Sequence[str], order: Sequence[int], shades: np.ndarray
 ) -> None:
     """Write names above or below their points in that order, leaving out those that would lie on another one."""
-    backend, effects = require("matplotlib.backends.backend_agg", "viz"), require("matplotlib.patheffects", "viz")
+    backend = require("matplotlib.backends.backend_agg", "viz")
+    effects = require("matplotlib.patheffects", "viz")
     halo = [effects.withStroke(linewidth=2.5, foreground="white")]
     backend.FigureCanvasAgg(figure)
     figure.draw_without_rendering()

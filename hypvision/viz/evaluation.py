@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _DPI = 110
-_NUMBERED, _NAMED = 20, 100  # most classes of a matrix that shows counts, and of one that shows names
+# most classes of a matrix that shows counts, and of one that shows names
+_NUMBERED = 20
+_NAMED = 100
 _LARGE = 10_000  # a matrix with a count of at least this shows percentages
 _LINES = 10  # largest number of classes with a curve
 _SHORT = 24  # longest class name beside a matrix, in letters
@@ -41,7 +43,9 @@ def confusion_figure(
 
     if order is not None:
         down, across = ([*order, *range(len(order), len(names))] for names in (rows, columns))
-        counts, rows, columns = counts[np.ix_(down, across)], [rows[i] for i in down], [columns[i] for i in across]
+        counts = counts[np.ix_(down, across)]
+        rows = [rows[i] for i in down]
+        columns = [columns[i] for i in across]
     share = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
     most = max(counts.shape)
     side = max(4.0, 0.42 * most if most <= _NUMBERED else 0.16 * most) if most <= _NAMED else 9.0
@@ -56,7 +60,8 @@ def confusion_figure(
     else:
         axes.set(xticks=[], yticks=[])
     if most <= _NUMBERED:
-        if percents := counts.max() >= _LARGE:
+        percents = counts.max() >= _LARGE
+        if percents:
             axes.set_title("numbers: % of the true class", fontsize=9)
         for (y, x), number in np.ndenumerate(np.rint(share).astype(int) if percents else counts):
             if number:
@@ -93,7 +98,8 @@ def bars_figure(names: Sequence[str], groups: Mapping[str, Sequence[float]], xla
     from matplotlib.figure import Figure
 
     figure = Figure((max(4.5, 0.9 * len(names) + 2), 3.6), layout="constrained")
-    axes, width = figure.subplots(), 0.8 / len(groups)
+    axes = figure.subplots()
+    width = 0.8 / len(groups)
     for i, ((name, heights), colour) in enumerate(zip(groups.items(), ("#2a78b8", "#c4c4c4", "#d98b2b"))):
         places = np.arange(len(names)) + (i - (len(groups) - 1) / 2) * width
         drawn = axes.bar(places, heights, width, label=name, color=colour)

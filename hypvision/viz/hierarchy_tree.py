@@ -30,7 +30,8 @@ from hypvision.viz.disk import geodesic_arc, to_disk
 from hypvision.viz.overlay import font, paint
 from hypvision.viz.sheet import titled_sheet
 
-GAP, MARGIN = 4, 12
+GAP = 4
+MARGIN = 12
 _LEGEND = "below each part: how many patches of the map it wins in its level"
 
 
@@ -53,7 +54,8 @@ def part_maps(model: nn.Module, x: Tensor, source: str = "attention") -> tuple[l
     """
     himapper, mapper = _with_mapper(model)
     one_of(("attention", "cosine"), source=source)
-    mode, mapper.eval_noise = mapper.eval_noise, "mean"
+    mode = mapper.eval_noise
+    mapper.eval_noise = "mean"
     try:
         with evaluating(model):
             out = himapper.forward_with_hierarchy(x.to(next(model.parameters())), maps=True)
@@ -112,7 +114,8 @@ def containment(maps: Sequence[Tensor], mass: float = 0.5) -> Containment:
             "Containment compares the map of a node with that of its ancestor and with those of the ancestor's "
             "neighbours, so maps must have at least two levels, and the coarsest at least two nodes."
         )
-    scores, chances = [], []
+    scores = []
+    chances = []
     for children, parents in zip(maps, maps[1:]):
         flat, region = (
             level.flatten(-2) / level.sum((-2, -1))[..., None].clamp(min=1e-12) for level in (children, parents)
@@ -125,7 +128,8 @@ def containment(maps: Sequence[Tensor], mass: float = 0.5) -> Containment:
         mine = shares[..., torch.arange(len(own)), own]
         scores.append(mine.flatten())
         chances.append(((shares.sum(-1) - mine) / (count - 1)).flatten())
-    score, chance = torch.cat(scores), torch.cat(chances)
+    score = torch.cat(scores)
+    chance = torch.cat(chances)
     return Containment(score.mean().item(), chance.mean().item(), (score > chance).double().mean().item())
 
 
@@ -167,11 +171,15 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96) -> Ima
         maps: of one image, ``(n_l, h, w)`` for each level from the finest.
         leaf: width in pixels of a leaf.
     """
-    counts, photo = [len(level) for level in maps], to_rgb(image)
-    colours, aspect = node_colours(counts), image.height / image.width
+    counts = [len(level) for level in maps]
+    photo = to_rgb(image)
+    colours = node_colours(counts)
+    aspect = image.height / image.width
     won = [torch.bincount(level.flatten(1).argmax(0), minlength=len(level)) for level in maps]
     middles = _columns(won)
-    step, line, text = leaf + 3 * GAP, 30, 20
+    step = leaf + 3 * GAP
+    line = 30
+    text = 20
     # nodes grow towards the top, but no wider than the distance of neighbours allows
     apart = [min(np.diff([*level.values(), np.inf])) for level in middles] + [np.inf]
     widths = [int(min(leaf * 1.25**l, step * gap - 3 * GAP)) for l, gap in enumerate(apart)]
@@ -232,7 +240,8 @@ def _columns(won: Sequence[Tensor]) -> list[dict[int, float]]:
 def draw_levels(image: Image.Image, maps: Sequence[Tensor]) -> Image.Image:
     """The image that the model saw and, for each level from the finest, its patches in the colours of the nodes that
     win them: maps of one image, ``(n_l, h, w)`` for each level."""
-    side, height = 224, round(224 * image.height / image.width)
+    side = 224
+    height = round(224 * image.height / image.width)
     small = to_rgb(image).resize((side, height), Image.Resampling.BICUBIC)
     tiles = [(small, "image")]
     for number, (level, colours) in enumerate(zip(maps, node_colours([len(m) for m in maps]))):
@@ -254,9 +263,13 @@ def draw_disk(points: Sequence[Tensor], c: float) -> Image.Image:
 
     Nodes near the origin are drawn enlarged: a grey circle then says at which hyperbolic radius it lies. ``points``: of
     one image, ``(n_l, D + 1)`` for each level from the finest, of curvature ``c``."""
-    places, colours = disk_positions(points, c), node_colours([len(level) for level in points])
-    scale, size = 2, 640  # draw at a larger size and reduce it, for smooth lines
-    side, half = size * scale, size * scale / 2
+    places = disk_positions(points, c)
+    colours = node_colours([len(level) for level in points])
+    # draw at a larger size and reduce it, for smooth lines
+    scale = 2
+    size = 640
+    side = size * scale
+    half = size * scale / 2
     farthest = max(float(level.norm(dim=1).max()) for level in places)
     zoom = max(1.0, 0.85 / max(farthest, 1e-3))
     reach = (half - MARGIN * scale) * zoom

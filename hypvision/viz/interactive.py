@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 _STEPS = 16  # points per arc
-_LETTER, _LINE = 0.022, 0.055  # size of a character, in units of the disk's radius
+# size of a character, in units of the disk's radius
+_LETTER = 0.022
+_LINE = 0.055
 
 
 def interactive_hierarchy(

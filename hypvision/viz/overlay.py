@@ -40,11 +40,13 @@ def draw_boxes(
     edge = (image.width - 1, image.height - 1)
     boxes = np.clip(np.asarray(boxes, dtype=float).reshape(-1, 4), 0, (*edge, *edge)).round().astype(int)
     labels = place_labels(image.size, boxes, [_extent(text, size) for text in texts], strips)
-    above, below = min([0, *labels[:, 1]]), max([image.height, *labels[:, 3]])
+    above = min([0, *labels[:, 1]])
+    below = max([image.height, *labels[:, 3]])
     sheet = Image.new("RGB", (max([image.width, *labels[:, 2]]), below - above), "white")
     sheet.paste(image, (0, -above))
     draw = ImageDraw.Draw(sheet)
-    shift, line = np.array([0, -above] * 2), max(1, size // 8)
+    shift = np.array([0, -above] * 2)
+    line = max(1, size // 8)
     shades = [(int(red), int(green), int(blue)) for red, green, blue in colours]
     for box, shade in reversed(list(zip(boxes + shift, shades))):
         draw.rectangle((*box[:2], *np.maximum(box[2:], box[:2])), outline=shade, width=line)
@@ -71,7 +73,8 @@ def place_labels(
     taken = np.concatenate([boxes + (0, 0, 1, 1), labels])
     homeless = []
     for i, ((left, top, right, bottom), (wide, high)) in enumerate(zip(boxes.tolist(), extents)):
-        starts, middle = (left, right + 1 - wide, (left + right - wide) // 2), (top + bottom - high) // 2
+        starts = (left, right + 1 - wide, (left + right - wide) // 2)
+        middle = (top + bottom - high) // 2
         corners = []
         for gap in (0, high // 2, high + 1):  # move farther away if something is in the way
             corners += [(x, y) for y in (top - high - gap, bottom + 1 + gap) for x in starts]
@@ -140,10 +143,13 @@ def add_legend(
 ) -> Image.Image:
     """The image above a list of texts, each beside a field of its colour (None: no field), and with white sides where
     the list is wider; in ``columns``, by default as many as fit. In a given ``width`` wider texts become smaller."""
-    texts, size = [printable(text) for text, _ in entries], size or text_size(image)
-    indent, row = round(1.5 * size), round(1.6 * size)
+    texts = [printable(text) for text, _ in entries]
+    size = size or text_size(image)
+    indent = round(1.5 * size)
+    row = round(1.6 * size)
     widest = max((_extent(text, size)[0] for text in texts), default=1)
-    width, letters = width or max(image.width, indent + size + widest), size
+    width = width or max(image.width, indent + size + widest)
+    letters = size
     while letters > 1 and indent + size + widest > width:
         letters -= 1
         widest = max(_extent(text, letters)[0] for text in texts)
@@ -175,7 +181,8 @@ def draw_segmentation(
 
 def draw_name(image: Image.Image, name: str, at: tuple[float, float]) -> None:
     """Write a name into the image, around a point but within the edges, white with a dark border."""
-    text, size = printable(name), text_size(image)
+    text = printable(name)
+    size = text_size(image)
     wide, high = _extent(text, size)
     if wide > image.width:
         size = max(1, size * image.width // wide)

@@ -47,7 +47,8 @@ def titled_sheet(tiles: Sequence[tuple[Image.Image, str]], heading: str = "", co
     """
     if not tiles:
         raise ValueError("There are no images to put on the sheet.")
-    size, gap = 12, 10
+    size = 12
+    gap = 10
     wide, high = (max(image.size[axis] for image, _ in tiles) for axis in (0, 1))
     parts = [title.split("\n") for _, title in tiles]
     titles = [[line for part in own for line in wrapped(part, wide, size, 2 if len(own) == 1 else 1)] for own in parts]
@@ -71,7 +72,9 @@ def titled_sheet(tiles: Sequence[tuple[Image.Image, str]], heading: str = "", co
 
 def wrapped(text: str, width: int, size: int, most: int = 2) -> list[str]:
     """A text in lines of a width in pixels, broken at spaces; what does not fit into the lines is cut off."""
-    letters, rest, found = font(size), " ".join(printable(text).split()), list[str]()
+    letters = font(size)
+    rest = " ".join(printable(text).split())
+    found = list[str]()
     while rest and len(found) < most:
         end = next(n for n in range(len(rest), 0, -1) if n == 1 or letters.getlength(rest[:n]) <= width)
         if end < len(rest) and len(found) == most - 1:
@@ -87,7 +90,8 @@ def wrapped(text: str, width: int, size: int, most: int = 2) -> list[str]:
 
 def text_tile(text: str) -> Image.Image:
     """A square with a text, in the place of an image."""
-    tile, lines = Image.new("RGB", (160, 160), "white"), wrap(text, 22)[:11] or [" "]
+    tile = Image.new("RGB", (160, 160), "white")
+    lines = wrap(text, 22)[:11] or [" "]
     ImageDraw.Draw(tile).multiline_text((80, 80), "\n".join(lines), "black", anchor="mm", align="center")
     return tile
 
@@ -128,7 +132,8 @@ def show_names(figure: Figure) -> None:
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
             names = [label.get_text() for label in axis.get_ticklabels()]
-            if (written := [escaped(name) for name in names]) != names:
+            written = [escaped(name) for name in names]
+            if written != names:
                 axis.set_ticks(axis.get_ticklocs(), written)
     numbers = {
         label

@@ -17,7 +17,9 @@ _LINE = 0.3  # height of a label in inches
 _LETTER = 0.072  # mean width of a letter of 9 points in inches
 _UNIT = 3.8  # inches
 _PICTURE = 0.85  # height of a small image in inches
-_BLUE, _ORANGE, _GREY = "#1f5fa8", "#c25d10", "#b0b0b0"
+_BLUE = "#1f5fa8"
+_ORANGE = "#c25d10"
+_GREY = "#b0b0b0"
 
 
 class Found(NamedTuple):
@@ -112,7 +114,8 @@ def _apart(places: np.ndarray, gap: float, top: float) -> np.ndarray:
     moved[0] = min(moved[0], top)
     for number in range(1, len(moved)):
         moved[number] = min(moved[number], moved[number - 1] - gap)
-    if (below := -moved[-1]) > 0:
+    below = -moved[-1]
+    if below > 0:
         moved[-1] += below
         for number in range(len(moved) - 2, -1, -1):
             moved[number] = max(moved[number], moved[number + 1] + gap)

@@ -51,7 +51,8 @@ def dendrogram_purity(linkage: np.ndarray, groups: Sequence[int]) -> float:
     counts = list(np.eye(max(groups) + 1)[np.asarray(groups)])
     pure = pairs = 0.0
     for a, b, _, leaves in linkage:
-        first, second = counts[int(a)], counts[int(b)]
+        first = counts[int(a)]
+        second = counts[int(b)]
         counts.append(first + second)
         joined = first * second
         pairs += joined.sum()

@@ -26,7 +26,8 @@ def _is_video(path: Path) -> bool:
     """
     with path.open("rb") as file:
         start = file.read(12)
-    matroska, avi = start[:4] == b"\x1aE\xdf\xa3", start[:4] == b"RIFF" and start[8:] == b"AVI "
+    matroska = start[:4] == b"\x1aE\xdf\xa3"
+    avi = start[:4] == b"RIFF" and start[8:] == b"AVI "
     return matroska or avi or start[4:8] in (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot")
 
 
@@ -109,7 +110,9 @@ def writing_video(target: Path, rate: float) -> Iterator[Callable[[Image.Image],
     The video has the size of the first image. Frame rates outside of the usual range are clamped to it.
     """
     cv2 = require("cv2", "mm")
-    writer, count, rate = None, 0, min(max(rate, _RATES[0]), _RATES[1])
+    writer = None
+    count = 0
+    rate = min(max(rate, _RATES[0]), _RATES[1])
 
     def append(image: Image.Image) -> None:
         nonlocal writer, count

@@ -68,7 +68,8 @@ def build_model(name: str, weights: str | Path | None = None, arguments: Mapping
     if weights is not None and is_address(str(weights)):
         weights, own, config = _zoo_weights(str(weights), name)
     elif weights is not None:
-        own = trained_arguments(checkpoint := read(weights), name)
+        checkpoint = read(weights)
+        own = trained_arguments(checkpoint, name)
     arguments = {**own, **(arguments or {})}
     known_model(name)
     with torch.random.fork_rng(devices=[]):

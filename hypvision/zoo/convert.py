@@ -186,7 +186,8 @@ def convert_file(
         The files that were written, and the name of the model.
     """
     one_of(CONVERTERS, family=family)
-    converter, target = CONVERTERS[family], Path(target).expanduser()
+    converter = CONVERTERS[family]
+    target = Path(target).expanduser()
     given = {name: value for name, value in (("curvature", curvature), ("backbone", backbone)) if value is not None}
     for name in given:
         if name not in (converter.back_options if to_official else converter.options):
@@ -214,7 +215,8 @@ def convert_file(
         try:
             model, arguments = converter.variant(converter.from_official(converted))
         except HypvisionError:  # not a published size, but the names of the weights are the same
-            model, arguments = f"{converter.title} of its own sizes", {}
+            model = f"{converter.title} of its own sizes"
+            arguments = {}
     else:
         model, arguments = converter.variant(converted, **given)
         arguments = {**arguments, **converter.arguments(weights)}

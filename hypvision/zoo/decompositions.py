@@ -26,7 +26,8 @@ _CHECKS = ("aten::_assert_tensor_metadata", "aten::_assert_scalar", "aten::_asse
 
 def _series(x: Tensor, direct: Tensor, below: float, *factors: float) -> Tensor:
     """``x (1 + a q (1 + b q (...)))`` with ``q = x^2`` where ``|x|`` is small, ``direct`` elsewhere."""
-    q, out = x * x, torch.ones_like(x)
+    q = x * x
+    out = torch.ones_like(x)
     for factor in reversed(factors):
         out = 1 + factor * q * out
     return torch.where(x.abs() < below, x * out, direct)
@@ -68,7 +69,8 @@ def decompose(program: ExportedProgram, table: Mapping[Any, Any]) -> ExportedPro
     The program does not allow it if an operation writes into a tensor or contains another program, as loops do, or if
     this version of PyTorch works differently.
     """
-    graph, table = program.graph_module.graph, {**table, **_DOUBLES}
+    graph = program.graph_module.graph
+    table = {**table, **_DOUBLES}
     if _writes(graph) or any(node.op == "get_attr" for node in graph.nodes):
         return ExportedProgram.run_decompositions(program, table)
     for node in _calls(graph):
@@ -109,7 +111,8 @@ def _replace(program: ExportedProgram, node: Node, table: Mapping[Any, Any]) -> 
     # Not public, but without it free sizes become the numbers of the example.
     from torch._dispatch.python import enable_python_dispatcher
 
-    inputs, operation = node.all_input_nodes, cast("Any", node.target)
+    inputs = node.all_input_nodes
+    operation = cast("Any", node.target)
 
     def call(*values: Any) -> Any:
         given = dict(zip(inputs, values))

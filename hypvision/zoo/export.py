@@ -72,7 +72,9 @@ class _Enlarge(nn.Module):
 
     def __init__(self, factor: int, mode: str, align_corners: bool | None):
         super().__init__()
-        self.factor, self.mode, self.align_corners = factor, mode, align_corners
+        self.factor = factor
+        self.mode = mode
+        self.align_corners = align_corners
 
     def forward(self, x: Tensor) -> Tensor:
         size = [side * self.factor for side in x.shape[-2:]]
@@ -84,7 +86,8 @@ class _Segmenter(nn.Module):
 
     def __init__(self, model: Any):
         super().__init__()
-        self.model, self.align_corners = model, model.align_corners
+        self.model = model
+        self.align_corners = model.align_corners
         for parent in list(model.modules()):
             for name, child in parent.named_children():
                 factor = getattr(child, "scale_factor", None)
@@ -101,7 +104,8 @@ class _Maps(nn.Module):
 
     def __init__(self, model: Any):
         super().__init__()
-        self.backbone, self.neck = model.backbone, model.neck if model.with_neck else None
+        self.backbone = model.backbone
+        self.neck = model.neck if model.with_neck else None
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         maps = self.backbone(x)
@@ -252,7 +256,8 @@ def export_network(
     with replacing(path) as temporary, torch.no_grad(), _quiet(), ExitStack() as folds:
         network = _Half(model) if half else model
         for layer in {*model.modules(), *network.modules()}:
-            if (folded := getattr(layer, "folded", None)) is not None:
+            folded = getattr(layer, "folded", None)
+            if folded is not None:
                 folds.enter_context(folded())
         temporary.touch()  # raises an error early if the folder cannot be written
         try:
@@ -290,7 +295,8 @@ def _compare(
     tell: Callable[[str], None], tolerance: float,
 ) -> ExportReport:  # fmt: skip
     generator = torch.Generator().manual_seed(0)
-    worst, shapes = 0.0, _shapes(model, size, dynamic_size)
+    worst = 0.0
+    shapes = _shapes(model, size, dynamic_size)
     other = "--fixed-size or another format" if dynamic_size else "another format"
     for shape in shapes:
         tell(f"Comparing with PyTorch on {'x'.join(map(str, shape))}")
@@ -345,7 +351,8 @@ def _difference(model: nn.Module, got: Sequence[Tensor], expected: Sequence[Tens
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without the exporters' pages of notes on their own work, and without a search for garbage in their graphs."""
-    before, collects = logging.root.manager.disable, gc.isenabled()
+    before = logging.root.manager.disable
+    collects = gc.isenabled()
     logging.disable(logging.WARNING)
     gc.disable()
     try:

@@ -24,7 +24,8 @@ class _Lift(nn.Module):
 
     def __init__(self, space: Space, modality: Modality):
         super().__init__()
-        self.modality, self.hyperbolic = modality, isinstance(space, Hyperboloid)
+        self.modality = modality
+        self.hyperbolic = isinstance(space, Hyperboloid)
         if isinstance(space, Hyperboloid):
             self.register_buffer("c", torch.as_tensor(space.c).detach().clone())
             self.register_buffer("factor", torch.as_tensor(space.scales.get(modality, 1.0)).detach().clone())
@@ -42,7 +43,8 @@ class ImageTower(nn.Module):
 
     def __init__(self, model: Any):
         super().__init__()
-        self.visual, self.lift = model.visual, _Lift(space_of(model), "image")
+        self.visual = model.visual
+        self.lift = _Lift(space_of(model), "image")
 
     def forward(self, x: Tensor) -> Tensor:
         return self.lift(class_token_features(self.visual, x))
@@ -54,7 +56,8 @@ class TextTower(nn.Module):
     def __init__(self, model: Any):
         super().__init__()
         self.lift = _Lift(space_of(model), "text")
-        visual, model.visual = model.visual, None
+        visual = model.visual
+        model.visual = None
         try:
             self.model = copy.deepcopy(model)
         finally:
@@ -87,7 +90,8 @@ def clip_tower(clip: CLIPBundle, part: str) -> tuple[ImageTower | TextTower, tup
         part: one of :data:`TOWERS`.
     """
     one_of(TOWERS, part=part)
-    about, model = geometry_of(clip.space), clip.model
+    about = geometry_of(clip.space)
+    model = clip.model
     if part == "text":
         return TextTower(model).eval(), tuple(clip.tokenizer(["a"]).shape[1:]), about
     view = view_of(model)

@@ -37,7 +37,8 @@ class DetectorNetwork(nn.Module):
 
     def __init__(self, model: Any, size: Sequence[int]):
         super().__init__()
-        self.model, self.size = model, tuple(size)
+        self.model = model
+        self.size = tuple(size)
         self.two_stage = hasattr(model, "roi_head")
         if self.two_stage:
             head = model.roi_head
@@ -80,7 +81,8 @@ class DetectorNetwork(nn.Module):
     def _dense(self, maps: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Boxes, scores and labels of a head of a single stage, before suppression."""
         head = self.model.bbox_head
-        config, parts = head.test_cfg, []
+        config = head.test_cfg
+        parts = []
         for scores, codes, priors, factors in self._levels(head, maps):
             classes = scores.shape[1]
             best, places = scores.flatten().topk(_count(config.get("nms_pre", -1), scores.numel()))
@@ -93,7 +95,8 @@ class DetectorNetwork(nn.Module):
 
     def _proposals(self, maps: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Boxes, scores and levels of a region proposal network, before suppression."""
-        head, parts = self.model.rpn_head, []
+        head = self.model.rpn_head
+        parts = []
         for level, (scores, codes, priors, _) in enumerate(self._levels(head, maps)):
             best, rows = scores[:, 0].topk(_count(head.test_cfg.get("nms_pre", -1), len(scores)))
             parts.append((priors[rows], codes[rows], best, torch.full_like(rows, level)))
@@ -119,7 +122,8 @@ class DetectorNetwork(nn.Module):
 
     def _regions(self, maps: Sequence[Tensor], proposals: Tensor, valid: Tensor) -> tuple[Tensor, ...]:
         head = self.model.roi_head
-        box_head, config = head.bbox_head, head.test_cfg
+        box_head = head.bbox_head
+        config = head.test_cfg
         logits, codes = box_head(_pool(head.bbox_roi_extractor, maps, proposals))
         scores = logits.softmax(-1)[:, :-1]
         count, classes = scores.shape
@@ -161,7 +165,8 @@ def _pool(extractor: Any, maps: Sequence[Tensor], boxes: Tensor) -> Tensor:
     """RoIAlign ``(N, C, s, s)`` of every box, on the map that its size belongs to."""
     maps = maps[: extractor.num_inputs]
     rois = torch.cat([boxes.new_zeros(len(boxes), 1), boxes], 1)
-    levels, pooled = extractor.map_roi_levels(rois, len(maps)), []
+    levels = extractor.map_roi_levels(rois, len(maps))
+    pooled = []
     for layer, features in zip(extractor.roi_layers, maps):
         pooled.append(
             torchvision.ops.roi_align(
@@ -184,12 +189,14 @@ def _check(part: nn.Module, methods: Sequence[str], owner: str, config: Any = No
         if getattr(type(part), method, None) is None or getattr(type(part), method).__qualname__ != f"{owner}.{method}":
             raise _refusal(part)
     nms = {} if config is None else config.get("nms") or {}
-    if (kind := nms.get("type", "nms")) != "nms":
+    kind = nms.get("type", "nms")
+    if kind != "nms":
         raise HypvisionError(
             f"The detector suppresses boxes by '{kind}', which no format has an operator for. Export it with "
             "nms=dict(type='nms', iou_threshold=...) in test_cfg, or --part features."
         )
-    if other := [name for name in nms if name not in ("type", "iou_threshold", "class_agnostic", "split_thr")]:
+    other = [name for name in nms if name not in ("type", "iou_threshold", "class_agnostic", "split_thr")]
+    if other:
         raise HypvisionError(
             f"The nms of test_cfg has {', '.join(other)}, which an exported detector does not do. Its options are "
             "iou_threshold (rename iou_thr, its older name) and class_agnostic. Remove others; score_thr and "

@@ -47,7 +47,8 @@ def _write_config(index: Index, record: Record, folder: Path) -> None:
 
 def write_release(index: Index, records: Sequence[Record], folder: Path) -> None:
     """Write a release into an empty folder."""
-    released, sums = {}, []
+    released = {}
+    sums = []
     names = {record.name for record in records}
     for record in records:
         if record.parent not in names:  # a release must not refer to records outside of it

@@ -38,7 +38,9 @@ of the geometry are gone, but for the blocks of rows.
 {MARKS[0]}
 {MARKS[1]}
 """
-GAIN, SAVING = 1 / 0.9, 1 / 0.75  # time and memory of the plain form over ours from which a function stays
+# time and memory of the plain form over ours from which a function stays
+GAIN = 1 / 0.9
+SAVING = 1 / 0.75
 
 
 class Row(NamedTuple):
@@ -87,7 +89,8 @@ ROWS = (
 def network(name: str, size: int, batch: int, device: str) -> Callable[[], None]:
     """A training step of a timm model, without its optimiser."""
     model = timm.create_model(name, num_classes=10).to(device).train()
-    images, labels = torch.randn(batch, 3, size, size, device=device), torch.arange(batch, device=device) % 10
+    images = torch.randn(batch, 3, size, size, device=device)
+    labels = torch.arange(batch, device=device) % 10
 
     def step() -> None:
         F.cross_entropy(model(images), labels).backward()
@@ -156,10 +159,12 @@ def measure(args: argparse.Namespace) -> list[str]:
     made = steps(args)
     with tqdm(total=2 * (args.repeats + 1) * len(ROWS), unit="call", disable=None) as bar:
         for row in ROWS:
-            ours, plain = partial(_within, nullcontext, made[row.step]), partial(_within, row.without, made[row.step])
+            ours = partial(_within, nullcontext, made[row.step])
+            plain = partial(_within, row.without, made[row.step])
             times = in_turns({"ours": ours, "plain": plain}, args.repeats, args.device, bar)
             peaks = [peak_bytes(step, args.device) for step in (ours, plain)]
-            faster, smaller = times["plain"] / times["ours"], peaks[1] / max(peaks[0], 1)
+            faster = times["plain"] / times["ours"]
+            smaller = peaks[1] / max(peaks[0], 1)
             reasons = [word for word, met in (("time", faster >= GAIN), ("memory", smaller >= SAVING)) if met]
             cells = [
                 row.function,

@@ -84,7 +84,8 @@ def write_section(path: Path, marks: tuple[str, str], text: str, introduction: s
         ) from error
     if introduction is not None and not any(mark in page for mark in marks):
         page = f"{page.rstrip()}\n{introduction}"
-    begin, end = page.find(marks[0]), page.find(marks[1])
+    begin = page.find(marks[0])
+    end = page.find(marks[1])
     if not 0 <= begin < end:
         raise HypvisionError(f"'{path}' lacks the marks {marks[0]} and {marks[1]}, between which the table goes.")
     with replacing(path) as temporary:

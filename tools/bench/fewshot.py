@@ -56,7 +56,8 @@ def class_list(count: int) -> list[str]:
 
 def plain_step(host: Host, tokens: Tensor, images: Tensor, labels: Tensor, name: str) -> Tensor:
     """The loss of a batch by the official formulation."""
-    model, learner = host.clip, host.learner
+    model = host.clip
+    learner = host.learner
     deep = list(learner.deep_text)
     vision = list(learner.vision().values())
     x = host.normalised(images)
@@ -66,7 +67,8 @@ def plain_step(host: Host, tokens: Tensor, images: Tensor, labels: Tensor, name:
     loss = F.cross_entropy(logits, labels)
     if name == "promptsrc":
         with torch.no_grad():
-            frozen, old = F.normalize(reference.batched_images(model, x), dim=-1), host.frozen_texts()
+            frozen = F.normalize(reference.batched_images(model, x), dim=-1)
+            old = host.frozen_texts()
             target = (host.scale * frozen @ old.T).log_softmax(-1)
         kl = F.kl_div(logits.log_softmax(-1), target, reduction="sum", log_target=True) / logits.numel()
         loss = loss + 25 * F.l1_loss(text, old) + 10 * F.l1_loss(image, frozen) + kl
@@ -161,8 +163,10 @@ def adapter(name: str, classes: int, clip: CLIPBundle, args: argparse.Namespace,
 
 def evaluation(classes: int, size: int, clip: CLIPBundle, args: argparse.Namespace, bar: tqdm) -> str:
     """MaPLe's evaluation of a batch; the class texts of ours are those of the batch before."""
-    model, (images, _) = made("maple", clip, classes).eval(), batch(args, classes, size)
-    host, tokens = model.host, model.host.tokens(model.host.sentences())
+    model = made("maple", clip, classes).eval()
+    (images, _) = batch(args, classes, size)
+    host = model.host
+    tokens = model.host.tokens(model.host.sentences())
 
     @torch.no_grad()
     def ours() -> None:
@@ -258,7 +262,8 @@ def run(args: argparse.Namespace) -> None:
     clip.model.to(args.device)
     side = clip.model.visual.image_size
     args.size = side if isinstance(side, int) else side[0]
-    parts, lines = args.only or PARTS, []
+    parts = args.only or PARTS
+    lines = []
     with tqdm(unit="call") as bar:
         for name in args.methods:
             for classes in args.classes:

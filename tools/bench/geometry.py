@@ -113,11 +113,13 @@ def _tensors(module: nn.Module) -> list[Tensor]:
 
 
 def distances(device: str) -> dict[str, Run]:
-    x, y = 0.1 * torch.randn(512, 64, device=device), 0.1 * torch.randn(1000, 64, device=device)
+    x = 0.1 * torch.randn(512, 64, device=device)
+    y = 0.1 * torch.randn(1000, 64, device=device)
     found = {}
 
     def add(name: str, left: Tensor, right: Tensor, function: Callable[[Tensor, Tensor], Tensor]) -> None:
-        left, right = _leaf(left), _leaf(right)
+        left = _leaf(left)
+        right = _leaf(right)
         found[name] = Run(lambda: function(left, right), [left, right])
 
     add(EUCLIDEAN, x, y, torch.cdist)
@@ -131,7 +133,8 @@ def distances(device: str) -> dict[str, Run]:
         add("geoopt ball", *ball, lambda a, b: geoopt.PoincareBall().dist(a[:, None], b[None]))
     if hypll:
         left, right = (_leaf(points[None]) for points in ball)
-        first, second = _hypll(left), _hypll(right)
+        first = _hypll(left)
+        second = _hypll(right)
         found["HypLL ball"] = Run(lambda: first().manifold.cdist(first(), second()), [left, right])
     return found
 
@@ -155,7 +158,8 @@ def maps(function: str) -> Callable[[str], dict[str, Run]]:
         ball = poincare.expmap0(u, 1.0) if logarithm else u
         add("hypvision ball", ball, lambda v: getattr(poincare, function)(v, 1.0))
         if geoopt:
-            flat, round_ = geoopt.Lorentz(), geoopt.PoincareBall()
+            flat = geoopt.Lorentz()
+            round_ = geoopt.PoincareBall()
             start = lorentz.expmap0(u, 1.0) if logarithm else F.pad(u, (1, 0))
             add("geoopt Lorentz", start, getattr(flat, function))
             add("geoopt ball", ball, getattr(round_, function))
@@ -184,7 +188,8 @@ def classifiers(device: str) -> dict[str, Run]:
         "hypvision ball (Ganea)": _module(GaneaMLR(512, 1000, PoincareBall(1.0)).to(device), _leaf(ball)),
     }
     if geoopt:
-        manifold, leaf = geoopt.PoincareBall(), _leaf(ball)
+        manifold = geoopt.PoincareBall()
+        leaf = _leaf(ball)
         planes = poincare.expmap0(0.05 * torch.randn(1000, 512, device=device), 1.0).requires_grad_()
         normals = (0.05 * torch.randn(1000, 512, device=device)).requires_grad_()
         found["geoopt ball (Ganea)"] = Run(
@@ -355,7 +360,8 @@ def rows(case: Case, results: dict[str, Result]) -> Iterator[str]:
     euclidean = results[EUCLIDEAN]
     for name, found in results.items():
         targets = case.targets.get(name, (None, None))
-        cells, reached = [], []
+        cells = []
+        reached = []
         for value, base, target in zip(found[:2], euclidean[:2], targets):
             if value is None:
                 cells.append("")
@@ -414,7 +420,8 @@ def _op_times(runs: dict, repeats: int, limit: float, device: str) -> dict[str, 
 
 def _op_line(name: str, size: tuple[int, int], times_of: dict, targets: tuple[float | None, float | None]) -> str:
     others = {library: times for library, times in times_of.items() if library != "hypvision"}
-    cells, reached = [], []
+    cells = []
+    reached = []
     for i, limit in enumerate(targets):
         ratio = times_of["hypvision"][i] / min(times[i] for times in others.values())
         cells.append(f"{ratio:.2f}x" + (f" (target {limit:g}x)" if limit else ""))
@@ -432,7 +439,9 @@ def compiled_table(names: list[str], repeats: int, limit: float, device: str) ->
         torch._dynamo.reset()
         runs = {key: (torch.compile(function, dynamic=False), given) for key, (function, given) in eager.items()}
         found = _op_times(runs | {"eager": eager["geoopt"]}, repeats, limit, device)
-        targets, cells, reached = row_ops.compiled_targets(name), [], []
+        targets = row_ops.compiled_targets(name)
+        cells = []
+        reached = []
         for i in range(2):
             ratios = {
                 what: found["hypvision"][i] / found[key][i]
@@ -481,7 +490,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     for name in ("repeats", "threads"):
-        if (value := getattr(args, name)) is not None and value < 1:
+        value = getattr(args, name)
+        if value is not None and value < 1:
             raise HypvisionError(f"--{name} must be at least 1, got {value}.")
     set_device(args.device, args.threads)
     missing = [name for name, module in (("geoopt", geoopt), ("hypll", hypll)) if module is None]

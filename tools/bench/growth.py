@@ -72,8 +72,10 @@ def _loss(kind: str) -> Callable[[int, Path], Callable[[], object]]:
             contrastive_loss,
         )
 
-        x, labels = torch.randn(n, 16, requires_grad=True), torch.arange(n) // 2
-        few, own = torch.randn(64, 16, requires_grad=True), torch.arange(64)
+        x = torch.randn(n, 16, requires_grad=True)
+        labels = torch.arange(n) // 2
+        few = torch.randn(64, 16, requires_grad=True)
+        own = torch.arange(64)
         space = Lorentz(1.0)
         losses: dict[str, Callable[[], Any]] = {
             "supcon": SupConLoss,
@@ -234,7 +236,8 @@ def _closure(n: int, _: Path) -> Callable[[], object]:
     from hypvision.tasks.closures import fit_closure
 
     names = np.arange(1, n)
-    closure, space = Closure(_names(n), np.stack([names, names // 2], 1)), Lorentz(1.0)
+    closure = Closure(_names(n), np.stack([names, names // 2], 1))
+    space = Lorentz(1.0)
     points = ManifoldParameter(space.from_tangent0(0.01 * torch.randn(n, 5)), space)
     optimizer = RiemannianSGD([points], lr=0.1)
     # many steps, so that what is done once does not count

@@ -70,7 +70,8 @@ def measure(
         bar: progress; every timed call and every measurement of memory is a step.
         mixers: for each network a forward and backward pass of its first mixer alone.
     """
-    device, batch = images.device.type, len(images)
+    device = images.device.type
+    batch = len(images)
     labels = torch.zeros(batch, dtype=torch.long, device=device)
 
     def inference(network: nn.Module) -> None:
@@ -118,7 +119,8 @@ def pair(name: str, size: int, batch: int, device: str) -> tuple[list[nn.Module]
 
         return step
 
-    first, second = fast.stages[0].blocks[0].mixer, reference.network[0][0].token_mixer
+    first = fast.stages[0].blocks[0].mixer
+    second = reference.network[0][0].token_mixer
     return [fast, reference], [run(first, tokens.clone()), run(second, tokens.permute(0, 3, 1, 2).contiguous())]
 
 

@@ -115,7 +115,8 @@ def mixed(args: argparse.Namespace, bar: tqdm) -> Iterator[str]:
     """One layer with latent attention and experts, which have as many tokens each."""
     for length in args.lengths:
         models = variants("helm_mice_120m", args.device, vocab_size=512, n_layers=2, n_dense_layers=0)
-        calls, inside = {}, {}
+        calls = {}
+        inside = {}
         for name, model in models.items():
             block = model.layers[0]
             hidden = model.points(torch.randint(0, 512, (1, length), device=args.device)).detach()
@@ -124,7 +125,8 @@ def mixed(args: argparse.Namespace, bar: tqdm) -> Iterator[str]:
 
             def layer(block=block, x=hidden, h=normed) -> None:
                 block.zero_grad()
-                x, h = x.requires_grad_(), h.requires_grad_()
+                x = x.requires_grad_()
+                h = h.requires_grad_()
                 out = block(x, h, Context())
                 (out[0].sum() + out[1].sum()).backward()
 
@@ -157,7 +159,8 @@ def optimizer(args: argparse.Namespace, bar: tqdm) -> Iterator[str]:
         points = PointEmbedding(count, 390).weight.detach().to(args.device)
         table = ManifoldParameter(points.clone(), Lorentz(1.0))
         flat = nn.Parameter(points.clone())
-        table.grad, flat.grad = torch.randn_like(points) * 1e-3, torch.randn_like(points) * 1e-3
+        table.grad = torch.randn_like(points) * 1e-3
+        flat.grad = torch.randn_like(points) * 1e-3
         calls = {
             "ours": RiemannianAdam([table], lr=4e-4).step,
             "AdamW": torch.optim.AdamW([flat], lr=4e-4).step,
@@ -173,10 +176,12 @@ def optimizer(args: argparse.Namespace, bar: tqdm) -> Iterator[str]:
 
 def published(args: argparse.Namespace, bar: tqdm) -> Iterator[str]:
     """The published formulation, step by step."""
-    length, vocabulary = max(args.lengths), max(args.rows)
+    length = max(args.lengths)
+    vocabulary = max(args.rows)
     config = preset("helm_d_115m", vocab_size=vocabulary, n_layers=args.layers)
     torch.manual_seed(0)
-    ours, theirs = Helm(config).to(args.device), HelmD(config).to(args.device)
+    ours = Helm(config).to(args.device)
+    theirs = HelmD(config).to(args.device)
     ids = torch.randint(0, vocabulary, (1, length), device=args.device)
 
     def their_step() -> None:
@@ -184,7 +189,8 @@ def published(args: argparse.Namespace, bar: tqdm) -> Iterator[str]:
         logits = theirs(ids)
         F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten()).backward()
 
-    block, old = ours.layers[0], theirs.resblocks[0]
+    block = ours.layers[0]
+    old = theirs.resblocks[0]
     x = ours.points(ids).detach()
     normed = ours.first_norm(x).detach().requires_grad_()
     point = torch.cat([x[..., 389:390], x[..., :389]], -1).requires_grad_()
@@ -241,7 +247,8 @@ def decode(args: argparse.Namespace, bar: tqdm) -> Iterator[str]:
     """A token with the cache, near the beginning and near the end of the context."""
     for name in ("helm_d_115m", "helm_mice_120m"):
         model = Helm(preset(name, vocab_size=max(args.rows), n_layers=args.layers)).eval().to(args.device)
-        seconds, held = {}, 0
+        seconds = {}
+        held = 0
         with torch.inference_mode():
             for length in (128, 2040):
                 cache = LatentCache()
@@ -264,7 +271,8 @@ def decode(args: argparse.Namespace, bar: tqdm) -> Iterator[str]:
 
 def table(args: argparse.Namespace) -> str:
     """The Markdown tables of the parts that are asked for."""
-    first, second = [], []
+    first = []
+    second = []
     with tqdm(unit="call", leave=False) as bar:
         for part in args.parts:
             for line in globals()[part](args, bar):

@@ -38,7 +38,8 @@ def steps(samples: int, proxies: int, dim: int, device: str) -> dict[str, Callab
     """The calls to measure, by the name of their row."""
     labels = torch.arange(samples, device=device) // 2
     features = (torch.randn(samples, dim, device=device) * 3).requires_grad_()
-    ball, hyperboloid = PoincareBall(0.1), Lorentz(1.0, learnable=True)
+    ball = PoincareBall(0.1)
+    hyperboloid = Lorentz(1.0, learnable=True)
     hier, lhier = (HIERLoss(m, dim, proxies).to(device) for m in (ball, hyperboloid))
     hyperboloid.to(device)
 
@@ -52,7 +53,8 @@ def steps(samples: int, proxies: int, dim: int, device: str) -> dict[str, Callab
         return hier._triplets(x, labels, dist[1], None)
 
     with torch.no_grad():
-        x, points = clip_to_ball(features, ball), hier.points()
+        x = clip_to_ball(features, ball)
+        points = hier.points()
         dist = [ball.cdist(x, points), ball.cdist(points, points)]
         triplets = [rows[valid] for rows, valid in draw()]
 
@@ -61,7 +63,8 @@ def steps(samples: int, proxies: int, dim: int, device: str) -> dict[str, Callab
         reference_hier_loss(features, hier.proxies, triplets, noise).backward()
 
     def distances() -> None:
-        nodes, proxy_points = clip_to_ball(features, ball), hier.points()
+        nodes = clip_to_ball(features, ball)
+        proxy_points = hier.points()
         ball.cdist(torch.cat([nodes, proxy_points]), proxy_points).sum().backward()
 
     def lca() -> None:
@@ -88,7 +91,8 @@ def table(samples: int, proxies: int, dim: int, repeats: int, device: str) -> st
         found[name] = (min(times), statistics.median(times), peak_bytes(step, device) / MIB)
         least, median, peak = found[name]
         lines.append(f"| {name} | {1000 * least:.0f} | {1000 * median:.0f} | {peak:.0f} |")
-    ours, theirs = found["HIER"], found["HIER, published"]
+    ours = found["HIER"]
+    theirs = found["HIER, published"]
     lines.append(
         f"| published / ours | {theirs[0] / ours[0]:.0f}x | {theirs[1] / ours[1]:.0f}x | {theirs[2] / ours[2]:.0f}x |"
     )

@@ -64,12 +64,14 @@ def measure(name: str, batch: int, size: int, repeats: int, device: str, bar: tq
     model = timm.create_model(f"himapper_{name}", preset="official", **arguments)
     reference = ReferenceHiMapper(model.trunk, model.num_features)
     model.load_state_dict(himapper_from_official(reference.official_state_dict()))
-    model, reference = model.eval().to(device), reference.eval().to(device)
+    model = model.eval().to(device)
+    reference = reference.eval().to(device)
     images = torch.randn(batch, 3, size, size, device=device)
     model.mapper.eval_noise = "mean"
     whole = timings({"trunk": lambda: model.trunk(images), "all": lambda: model(images)}, repeats, device, bar)
     features = model.forward_features(images)
-    pooled, memory = model._pool(features), reference.memory(features)
+    pooled = model._pool(features)
+    memory = reference.memory(features)
     noise = [eps.to(device) for eps in reference.draws()]
 
     def alone(mode: str) -> None:
@@ -94,7 +96,8 @@ def table(results: dict[str, Result]) -> str:
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for name, r in results.items():
-        share, targets = f"{100 * r.added / r.bare:.1f} %", f"<= {TARGETS[name]} %" if name in TARGETS else ""
+        share = f"{100 * r.added / r.bare:.1f} %"
+        targets = f"<= {TARGETS[name]} %" if name in TARGETS else ""
         times = [f"{value:.1f}" for value in (r.fused, r.sampled, r.loop)]
         ratios = [f"{r.loop / r.fused:.1f}x", f"{r.loop / r.sampled:.1f}x"]
         cells = [name, f"{r.backbone:,}", f"{r.total:,}", f"{r.bare:.1f}", f"{r.added:.1f}", share, targets]

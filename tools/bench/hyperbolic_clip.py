@@ -76,7 +76,8 @@ def batch_of(size: int, boxes: bool, device: str) -> Batch:
 
 def official_loss(task: CLIPContrast, batch: Batch) -> Tensor:
     """HyCoCLIP's loss in four passes."""
-    clip, space = task.clip, task.clip.space
+    clip = task.clip
+    space = task.clip.space
     clip.clamp_scalars()
 
     def images(pixels: Tensor) -> Tensor:
@@ -145,7 +146,8 @@ def agreement_row(size: str, image: float, text: float, pairs: int = 4) -> list[
     """
     torch.manual_seed(0)
     task = CLIPContrast(dict(name=f"meru-vit-{size}-16"), classes=["a"]).train()
-    clip, batch = task.clip, batch_of(pairs, True, "cpu")
+    clip = task.clip
+    batch = batch_of(pairs, True, "cpu")
     tokens = [task.tokenizer(batch[name]) for name in ("caption", "box_caption")]
     pixels = [batch[name].double() / 255 for name in ("inputs", "box_inputs")]
     heads = clip.visual.trunk.blocks[0].attn.num_heads, clip.transformer.resblocks[0].attn.num_heads

@@ -155,7 +155,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     for name in ("batch", "repeats", "threads", "prompts"):
-        if (value := getattr(args, name)) is not None and value < 1:
+        value = getattr(args, name)
+        if value is not None and value < 1:
             raise HypvisionError(f"--{name} must be at least 1, got {value}.")
     set_device(args.device, args.threads)
     torch.manual_seed(0)

@@ -148,7 +148,9 @@ HIMAPPER = {
 def helm_layer(name: str, **changes: Any) -> Step:
     """The last layer but one of a HELM, or of its Euclidean counterpart: all layers but the last are alike."""
     model = on_meta(lambda: Helm(preset(name, vocab_size=512, n_layers=2, **changes)))
-    block, x, h = model.layers[0], leaf(1, 512, model.layout.width), leaf(1, 512, model.layout.width)
+    block = model.layers[0]
+    x = leaf(1, 512, model.layout.width)
+    h = leaf(1, 512, model.layout.width)
     block.attn.rotary(0, 512, META)  # its tables are kept
 
     def step() -> None:
@@ -192,10 +194,12 @@ def clip_step(adapter: str | None) -> Step:
                 tower.frozen(block).requires_grad_(True)
     else:
         adapters.inject(model, adapter)
-    images, tokens = torch.empty(4, 3, 224, 224, device=META), whole(171, 77)
+    images = torch.empty(4, 3, 224, 224, device=META)
+    tokens = whole(171, 77)
 
     def step() -> None:
-        image, text = encode_image(model, images), encode_text(model, tokens, cut=False)
+        image = encode_image(model, images)
+        text = encode_text(model, tokens, cut=False)
         (image.sum() + text.sum()).backward()
 
     return step
@@ -233,16 +237,21 @@ CLIP = {
 # ---------------------------------------------------------------------------------------------------------------------
 # Losses
 
-BATCH, WIDTH, CLASS_COUNT = 256, 512, 100
+BATCH = 256
+WIDTH = 512
+CLASS_COUNT = 100
 
 
 def contrast(space: Sphere | Hyperboloid, boxes: bool) -> dict[str, Tensor]:
     """CLIP's, MERU's or HyCoCLIP's loss, from the towers' outputs on."""
-    image, text = leaf(BATCH, WIDTH), leaf(BATCH, WIDTH)
-    images, texts = space.embed(image, "image"), space.embed(text, "text")
+    image = leaf(BATCH, WIDTH)
+    text = leaf(BATCH, WIDTH)
+    images = space.embed(image, "image")
+    texts = space.embed(text, "text")
     pairs = [(images, texts)]
     if boxes:
-        box_images, box_texts = space.embed(leaf(BATCH, WIDTH), "image"), space.embed(leaf(BATCH, WIDTH), "text")
+        box_images = space.embed(leaf(BATCH, WIDTH), "image")
+        box_texts = space.embed(leaf(BATCH, WIDTH), "text")
         pairs += [(box_images, texts), (images, box_texts)]
     scale = leaf()
     losses = {}
@@ -259,7 +268,8 @@ def contrast(space: Sphere | Hyperboloid, boxes: bool) -> dict[str, Tensor]:
 def hier(manifold: PoincareBall | Lorentz) -> Step:
     """HIER or LHIER, from features on."""
     loss = on_meta(lambda: HIERLoss(manifold, WIDTH))
-    features, labels = leaf(BATCH, WIDTH), whole(BATCH)
+    features = leaf(BATCH, WIDTH)
+    labels = whole(BATCH)
 
     def run() -> Tensor:
         if isinstance(manifold, PoincareBall):

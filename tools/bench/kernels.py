@@ -58,7 +58,8 @@ FREE = {
 }
 _PLAIN_ATTENTION = F.scaled_dot_product_attention
 # Rows of a pair of arguments, as in a batch of embeddings
-ROWS, DIM = 4096, 64
+ROWS = 4096
+DIM = 64
 # Most kernels that each operation may launch, forward and backward with a learned curvature.
 BUDGETS = {
     "lorentz": dict(
@@ -293,7 +294,8 @@ def optimizer_step(name: str) -> tuple[Callable[[], object], Callable[[], object
     if "curvature" in name:
         with torch.device("meta"):
             manifold = _curved()
-        flat, small = [leaf(DIM + 1) for _ in range(20)], list(manifold.parameters())
+        flat = [leaf(DIM + 1) for _ in range(20)]
+        small = list(manifold.parameters())
     points = [ManifoldParameter(tensor.detach(), manifold) for tensor in flat]
     for tensor in (*small, *flat, *points):
         tensor.grad = torch.empty_like(tensor)

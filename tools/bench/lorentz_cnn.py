@@ -173,7 +173,8 @@ class ChannelsLast(nn.Module):
 def layer_rows(batch: int, repeats: int, device: str) -> list[str]:
     """Rows of the table of single layers, 64 channels of 32 x 32 pixels, forward and backward."""
     x = torch.randn(batch, 64, 32, 32, device=device, requires_grad=True)
-    manifold, published = Lorentz(), Hyperboloid()
+    manifold = Lorentz()
+    published = Hyperboloid()
     groups = {
         "convolution 3x3": {
             "Euclidean": nn.Conv2d(64, 64, 3, padding=1, bias=False),

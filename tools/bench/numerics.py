@@ -161,7 +161,8 @@ def _at_origin(u: Tensor) -> Tensor:
 
 
 def _meru_dist(x: Tensor, y: Tensor) -> Tensor:
-    x, y = _event(x), _event(y)
+    x = _event(x)
+    y = _event(y)
     inner = (x[1:] * y[1:]).sum(-1) - x[0] * y[0]
     return torch.acosh(torch.clamp(-inner, min=1 + 1e-8))
 
@@ -178,7 +179,8 @@ def _meru_log0(x: Tensor) -> Tensor:
 
 
 def _meru_angle(x: Tensor, y: Tensor) -> Tensor:
-    x, y = _event(x), _event(y)
+    x = _event(x)
+    y = _event(y)
     inner = (x[1:] * y[1:]).sum(-1) - x[0] * y[0]
     top = y[0] + inner * x[0]
     bottom = torch.sqrt(torch.clamp(inner**2 - 1, min=1e-8))
@@ -193,7 +195,8 @@ def _textbook_centroid(*points: Tensor) -> Tensor:
 
 def _textbook_plane(x: Tensor, z: Tensor, a: float) -> Tensor:
     """Bdeir et al., ICLR 2024, eq. 11, without its sign and absolute value."""
-    event, size = _event(x), z.norm()
+    event = _event(x)
+    size = z.norm()
     return size * torch.asinh((math.cosh(a) * (event[1:] * z).sum() - math.sinh(a) * size * event[0]) / size)
 
 
@@ -217,7 +220,8 @@ def _peers() -> dict[tuple[str, str], dict[str, Callable[..., Tensor]]]:
     import geoopt
     from hypll.manifolds.poincare_ball.math import diffgeom, linalg, stats
 
-    flat, ball = geoopt.Lorentz(), geoopt.PoincareBall()
+    flat = geoopt.Lorentz()
+    ball = geoopt.PoincareBall()
 
     def c(x: Tensor) -> Tensor:
         return torch.ones((), dtype=x.dtype)
@@ -272,7 +276,8 @@ def _peers() -> dict[tuple[str, str], dict[str, Callable[..., Tensor]]]:
 
 
 def all_rows() -> list[Row]:
-    peers, rows = _peers(), []
+    peers = _peers()
+    rows = []
     for model, tested in MODELS.items():
         for names, kinds in ((PAIRS[model], KINDS), (SINGLES[model], ("generic",))):
             for name, title in names.items():
@@ -417,7 +422,8 @@ def summary(curves: Curves, most: float = 1e-6) -> str:
         libraries = [n for n in COLORS if any(n in row for key, row in curves.items() if key[0] == model)]
         lines += ["", f"| {heading} | {' | '.join(libraries)} | pass |", "|---|" + "--:|" * len(libraries) + "---|"]
         for title in dict.fromkeys(title for kind, title, _ in curves if kind == model):
-            cells, values = [], {}
+            cells = []
+            values = {}
             for library in libraries:
                 errors = [
                     error
@@ -485,7 +491,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     for name in ("dim", "seeds"):
-        if (value := getattr(args, name)) < (2 if name == "dim" else 1):
+        value = getattr(args, name)
+        if value < (2 if name == "dim" else 1):
             raise HypvisionError(f"--{name} is too small: {value}.")
     rows = all_rows()
     dtypes = {name: DTYPES[name] for name in DTYPES if name in args.dtypes}

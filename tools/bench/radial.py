@@ -78,7 +78,8 @@ def metrics_row(images: int, repeats: int) -> list[str]:
     def ours():
         return chain_metrics(texts, tensors[0], range(images), tensors[1], Sphere(tensors[2]))
 
-    found, expected = ours(), reference.chain_metrics(texts, e, list(range(images)), v, root)
+    found = ours()
+    expected = reference.chain_metrics(texts, e, list(range(images)), v, root)
     apart = max(
         float(np.abs(a - b).max()) for a, b in zip((found.precision, found.recall, found.tau), map(np.array, expected))
     )
@@ -120,7 +121,8 @@ def step_rows(name: str, chains: int, repeats: int) -> list[list[str]]:
 
     def published(padded: bool) -> Tensor:
         model.zero_grad()
-        tokens, root = model.tokenizer(texts), model.tokenizer([""])
+        tokens = model.tokenizer(texts)
+        root = model.tokenizer([""])
         length = tokens.shape[1] if padded else int((tokens != 0).sum(1).max())
         with torch.no_grad():
             before = _encode(frozen, tokens, length)
@@ -130,7 +132,8 @@ def step_rows(name: str, chains: int, repeats: int) -> list[list[str]]:
         loss.backward()
         return loss.detach()
 
-    losses, gradients = [], []
+    losses = []
+    gradients = []
     for call in (ours, lambda: published(False)):
         losses.append(float(call()))
         gradients.append([parameter.grad.clone() for parameter in model.parameters()])

@@ -25,7 +25,8 @@ except ImportError:
     hypll = None
 
 SIZES = ((32, 16), (4096, 64), (65536, 64))
-SMALL, LARGE = SIZES[0], SIZES[-1]
+SMALL = SIZES[0]
+LARGE = SIZES[-1]
 
 
 class Op(NamedTuple):

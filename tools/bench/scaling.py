@@ -23,7 +23,8 @@ from hypvision.scaling.optimizer import AdamW
 
 TARGETS = {10: ">= 3x", 39: ">= 3x", 100: ">= 2x"}
 MARKS = ("<!-- scaling:begin -->", "<!-- scaling:end -->")
-_DECAY, _RATE = -0.5556, 1e-3
+_DECAY = -0.5556
+_RATE = 1e-3
 
 INTRODUCTION = f"""
 ## Toy model of superposition
@@ -112,7 +113,8 @@ def run(args: argparse.Namespace) -> None:
     with tqdm(total=2 * (args.repeats + 1) * len(args.widths), unit="step") as bar:
         for m in args.widths:
             found = in_turns(steps(m, args.features, args.batch, args.device), args.repeats, args.device, bar)
-            theirs, ours = found["published"], found["ours"]
+            theirs = found["published"]
+            ours = found["ours"]
             far = difference(m, args.features, args.batch, args.steps)
             lines.append(
                 f"| {m} | {1000 * theirs:.1f} | {1000 * ours:.1f} | {theirs / ours:.1f}x | {TARGETS.get(m, '')} | "

@@ -188,7 +188,8 @@ def draw(results: dict[str, tuple[float, list[Run]]], parents: Sequence[int], pa
     """
     figures = require("matplotlib.figure", "viz")
     collections = require("matplotlib.collections", "viz")
-    child, parent = np.arange(1, len(parents)), np.asarray(parents[1:])
+    child = np.arange(1, len(parents))
+    parent = np.asarray(parents[1:])
     depth = [0]
     for node in parents[1:]:
         depth.append(depth[node] + 1)
@@ -200,7 +201,8 @@ def draw(results: dict[str, tuple[float, list[Run]]], parents: Sequence[int], pa
     for axes in places[len(results) :]:
         axes.axis("off")
     for axes, (name, (_, runs)) in zip(places, results.items()):
-        method, best = METHODS[name], runs[0]
+        method = METHODS[name]
+        best = runs[0]
         dots = {"c": depth, "cmap": "viridis_r", "s": 16 - 2 * depth, "zorder": 2}
         if isinstance(method.manifold, Euclidean):
             xy = best.points.numpy()

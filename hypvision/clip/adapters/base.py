@@ -45,7 +45,8 @@ class AdapterConfig:
         """A config from options by name."""
         known = [field.name for field in fields(cls)]
         method = cls.__name__.removesuffix("Config")
-        if unknown := sorted(set(options) - set(known)):
+        unknown = sorted(set(options) - set(known))
+        if unknown:
             hint = did_you_mean(unknown[0], known, 2, cutoff=0.6)
             raise HypvisionError(
                 f"{method} has no option {', '.join(unknown)}.{hint} Known: {', '.join(sorted(known))}."
@@ -68,7 +69,8 @@ class Adapter(ABC):
     """Whether embeddings change; if not, the adapter has no effect but in a task that asks it."""
 
     def __init__(self, model: nn.Module, config: Any):
-        self.model, self.config = model, config
+        self.model = model
+        self.config = config
 
     @abstractmethod
     def attach(self) -> None:
@@ -178,7 +180,8 @@ def inject(
     if isinstance(config, AdapterConfig):
         if options:
             raise HypvisionError("Give an adapter a config or its fields, not both.")
-        method, settings = _method_of(config), config
+        method = _method_of(config)
+        settings = config
     else:
         options = {**({"type": config} if isinstance(config, str) else config), **options}
         method = _method(options.pop("type", "hyperclip"))
@@ -229,7 +232,8 @@ def remove(model: nn.Module, name: str | None = None) -> nn.Module:
     """Remove the adapter in place, which restores the base model."""
     adapter = adapter_of(model, name)
     adapter.detach()
-    if others := {key: other for key, other in _carried(model).items() if other is not adapter}:
+    others = {key: other for key, other in _carried(model).items() if other is not adapter}
+    if others:
         model.__dict__["adapters"] = others
     else:
         del model.__dict__["adapters"]
@@ -292,7 +296,8 @@ def _read(path: Path) -> tuple[AdapterConfig, Mapping[str, _Base], dict[str, Ten
     """Config, fingerprint of the base model, and weights of a file."""
     if not path.is_file():
         raise HypvisionError(f"{why_no_file(path, 'adapter')} Check the path.")
-    if (wrong := format_problem(path)) is not None:
+    wrong = format_problem(path)
+    if wrong is not None:
         of_training = "To take it out of a training: clip.load_segmenter, and save the adapter of its clip."
         advice = of_training if path.suffix in (".pth", ".pt") else "Copy it again."
         raise HypvisionError(f"The adapter '{path}' cannot be read: it is {wrong}. {advice}")
@@ -322,7 +327,8 @@ def _check_base(measured: Mapping[str, Any], base: Mapping[str, _Base], path: Pa
     for modality, here in measured.items():
         if modality not in base:
             continue
-        size, sample = base[modality].mean_abs, torch.tensor(base[modality].sample)
+        size = base[modality].mean_abs
+        sample = torch.tensor(base[modality].sample)
         if not math.isclose(here["mean_abs"], size, rel_tol=1e-2):
             raise HypvisionError(
                 f"The adapter '{path}' was trained on other weights: the {modality} projections of its base model have "

@@ -181,7 +181,8 @@ class TipAdapter(Host, name="tip-adapter"):
         return 100 * int(right.max()) / len(image)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> HostOutput:
-        text, classes = self.class_features(), self.learner.values.shape[1]
+        text = self.class_features()
+        classes = self.learner.values.shape[1]
         if len(self.names) != classes:
             raise HypvisionError(
                 f"This Tip-Adapter has a cache of {classes} classes, so it cannot recognise {len(self.names)} others."

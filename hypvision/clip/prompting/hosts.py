@@ -135,7 +135,9 @@ class Host(nn.Module):
         super().__init__()
         if text_chunk is not None:
             at_least(1, integer=True, text_chunk=text_chunk)
-        self.clip, self.tokenizer, self.text_chunk = clip.model.requires_grad_(False), clip.tokenizer, text_chunk
+        self.clip = clip.model.requires_grad_(False)
+        self.tokenizer = clip.tokenizer
+        self.text_chunk = text_chunk
         self.register_buffer("mean", torch.tensor(tuple(clip.mean))[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(tuple(clip.std))[:, None, None], persistent=False)
         self.learner = nn.Module()
@@ -163,7 +165,8 @@ class Host(nn.Module):
             raise HypvisionError("The class list is empty. Give at least one class name.")
         template = template or self.template
         several = (*SELECTED, template) if templates is None else tuple(templates)
-        if wrong := [text for text in (template, *several) if "{}" not in text]:
+        wrong = [text for text in (template, *several) if "{}" not in text]
+        if wrong:
             raise HypvisionError(f"The template '{wrong[0]}' needs {{}} for the class name.")
         wanted = tuple(name.replace("_", " ") for name in names), template, several
         if wanted != (self.names, self.template, self.mean_templates):
@@ -225,7 +228,8 @@ class Host(nn.Module):
 
     def normalised(self, images: Tensor) -> Tensor:
         """Normalise pixels for this CLIP."""
-        if (size := fixed_size(self.clip)) is not None and tuple(images.shape[-2:]) != size:
+        size = fixed_size(self.clip)
+        if size is not None and tuple(images.shape[-2:]) != size:
             given, wanted = ("x".join(map(str, pair)) for pair in (images.shape[-2:], size))
             raise HypvisionError(
                 f"The images have {given} pixels, and this CLIP takes {wanted}. Set the data's size={size[0]} "
@@ -326,7 +330,8 @@ def encode_sentences(
         prompts = PromptTokens(dict(zip(layers, prompts_of_rows)), overwrite=True) if layers else None
         return encode_text(clip, rows, prompts=prompts, embeddings=embedded).float()
 
-    grad, values = torch.is_grad_enabled(), list(layers.values())
+    grad = torch.is_grad_enabled()
+    values = list(layers.values())
     size = chunk if grad else chunk or _CHUNK
     if size is None or len(tokens) <= size:
         return encode(tokens, embeddings, *values)
@@ -363,12 +368,14 @@ def build_host(clip: CLIPBundle, name: str, **options: Any) -> Host:
             f"Methods for such models: {able}."
         )
     known = inspect.signature(HOSTS[name]).parameters
-    if unknown := [key for key in options if key not in known or key == "clip"]:
+    unknown = [key for key in options if key not in known or key == "clip"]
+    if unknown:
         raise HypvisionError(
             f"The few-shot method '{name}' has no option '{unknown[0]}'.{did_you_mean(unknown[0], known)} It takes: "
             f"{', '.join(key for key in known if key != 'clip')}."
         )
-    if lacking := [key for key in known if key not in ("clip", *options) and known[key].default is known[key].empty]:
+    lacking = [key for key in known if key not in ("clip", *options) and known[key].default is known[key].empty]
+    if lacking:
         raise HypvisionError(f"The few-shot method '{name}' needs the option '{lacking[0]}'.")
     hints = get_type_hints(HOSTS[name].__init__)
     for key, value in options.items():

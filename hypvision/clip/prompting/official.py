@@ -23,7 +23,8 @@ from hypvision.checkpoints.read import read_file
 from hypvision.errors import HypvisionError
 
 _PREFIX = "host.learner."
-_TEXT, _IMAGE = "text_encoder.transformer.resblocks", "image_encoder.transformer.resblocks"
+_TEXT = "text_encoder.transformer.resblocks"
+_IMAGE = "image_encoder.transformer.resblocks"
 
 # Method -> (official name, our name); {n} is a number, {m} is n + 1. The first match counts.
 _NAMES = {
@@ -117,7 +118,8 @@ def _check_whole(method: str, weights: Mapping[str, Tensor]) -> None:
     """Raise an error if weights by our names lack one that the method has at any depth."""
     optional = ("alpha", "beta")  # Tip-Adapter's, which only our files have
     needed = [own for _, own in _NAMES[method] if "{" not in own and own not in optional]
-    if lacking := [own for own in needed if _PREFIX + own not in weights]:
+    lacking = [own for own in needed if _PREFIX + own not in weights]
+    if lacking:
         raise HypvisionError(
             f"The checkpoint lacks what {method} has learned: {', '.join(lacking[:3])}. It is of another method, its "
             f"names have a prefix that no code of {method} writes, or it is not complete."
@@ -172,10 +174,12 @@ def to_official(method: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]
     """The inverse, without the frozen CLIP; raises an error for entries that the official format cannot
     represent."""
     _check_whole(method, weights)
-    pairs, found = [(own, official) for official, own in _NAMES[method]], {}
+    pairs = [(own, official) for official, own in _NAMES[method]]
+    found = {}
     for name, value in weights.items():
         own = name.removeprefix(_PREFIX)
-        if (official := translated(own, pairs) if name.startswith(_PREFIX) else None) is None:
+        official = translated(own, pairs) if name.startswith(_PREFIX) else None
+        if official is None:
             raise HypvisionError(
                 f"The checkpoint has an entry '{name}', for which the official form of {method} has no place"
                 f"{': LatHAdapter is not part of it' if 'lathadapter' in name else ''}."
@@ -203,7 +207,8 @@ def read_cache(path: Path) -> Mapping[str, Any]:
     content = read_file(path, single="keys")
     if set(content) != {"keys"}:
         return content
-    name, keys = _CACHE.fullmatch(path.name), content["keys"]
+    name = _CACHE.fullmatch(path.name)
+    keys = content["keys"]
     if name is None:
         raise HypvisionError(
             f"'{path}' holds one tensor, and the name of the file does not say which one. {_CACHE_NAMES}"
@@ -222,7 +227,8 @@ def read_cache(path: Path) -> Mapping[str, Any]:
 
 def cache_files(weights: Mapping[str, Tensor], target: Path) -> dict[Path, Tensor]:
     """The official files of a Tip-Adapter's cache, with their content; the inverse of :func:`read_cache`."""
-    if (name := _CACHE.fullmatch(target.name)) is None:
+    name = _CACHE.fullmatch(target.name)
+    if name is None:
         raise HypvisionError(
             f"A cache written to '{target}' could not be read again, because of its name. {_CACHE_NAMES}"
         )
@@ -242,7 +248,8 @@ def variant(method: str, weights: Mapping[str, Tensor]) -> tuple[str, dict[str, 
         found = dict(tokens=len(own["prompts.visual"]), depth=depth("prompts.deep_visual."))
     elif method == "promptsrc":
         found = dict(text=len(own["ctx"]), vision=len(own["visual"]))
-        text, vision = depth("deep_text."), depth("deep_visual.")
+        text = depth("deep_text.")
+        vision = depth("deep_visual.")
         found |= dict(depth=text) if text == vision else dict(text_depth=text, vision_depth=vision)
     elif method == "maple":
         found = dict(tokens=len(own["ctx"]), depth=depth("deep_text."))

@@ -91,7 +91,9 @@ class PromptLearner(nn.Module):
         emulate_half: bool = False,
     ):
         super().__init__()
-        self.text_tokens, self.words, self.emulate_half = text, words, emulate_half
+        self.text_tokens = text
+        self.words = words
+        self.emulate_half = emulate_half
         if text:
             width = tower_width(clip.model, "text", text_depth)
             if words and len(words.split()) < text:
@@ -179,7 +181,8 @@ class PromptedHost(Host):
         return self._encode(self.tokens(self.sentences()), self.learner.text())
 
     def features(self, images: Tensor) -> Tensor:
-        if not (layers := self.learner.vision()):
+        layers = self.learner.vision()
+        if not layers:
             return super().features(images)
         return encode_image(self.clip, self.normalised(images), prompts=PromptTokens(layers)).float()
 
@@ -224,7 +227,8 @@ class CoOp(PromptedHost, name="coop"):
         return len(self.learner.ctx) if self.learner.ctx.dim() == 3 else None
 
     def encode_classes(self) -> Tensor:
-        ctx, tokens = self.learner.ctx, self.tokens(self.sentences())
+        ctx = self.learner.ctx
+        tokens = self.tokens(self.sentences())
         if ctx.dim() == 3 and len(ctx) != len(tokens):
             raise HypvisionError(
                 f"This CoOp learned a context for each of {len(ctx)} classes, so it cannot recognise {len(tokens)} "
@@ -232,7 +236,8 @@ class CoOp(PromptedHost, name="coop"):
             )
         if self.position == "end":
             return self._encode(tokens, {0: ctx})
-        embedded, count = text_part(self.clip).token_embedding(tokens.to(ctx.device)), ctx.shape[-2]
+        embedded = text_part(self.clip).token_embedding(tokens.to(ctx.device))
+        count = ctx.shape[-2]
         context = ctx.to(embedded).expand(len(tokens), -1, -1)
         embedded = torch.cat([embedded[:, :1], context, embedded[:, 1 + count :]], 1)
         places = self._places(tokens.shape[1]).to(ctx.device)
@@ -248,7 +253,8 @@ class CoOp(PromptedHost, name="coop"):
         rows = []
         for end in ends:
             rest = min(count + end, length - 1)  # of a sentence that was cut off at the end token alone
-            name, context = range(1 + count, rest), range(1, 1 + count)
+            name = range(1 + count, rest)
+            context = range(1, 1 + count)
             rows.append([0, *context[:before], *name, *context[before:], *range(rest, length)])
         return torch.tensor(rows)
 

@@ -54,12 +54,14 @@ class PromptKD(Host, name="promptkd"):
                 "checkpoint=FILE), with the checkpoint of a PromptSRC training on the same classes."
             )
         self.teacher = (teacher if isinstance(teacher, Host) else _teacher(**teacher)).requires_grad_(False).eval()
-        if (theirs := view_of(self.teacher.clip)) != (ours := view_of(clip.model)):
+        theirs = view_of(self.teacher.clip)
+        if theirs != (ours := view_of(clip.model)):
             warnings.warn(
                 f"PromptKD's teacher was trained on images of {theirs}, and is shown those of its student, {ours}.",
                 stacklevel=2,
             )
-        self.weight, self.temperature = weight, temperature
+        self.weight = weight
+        self.temperature = temperature
         self.dim = feature_size(self.teacher)
         depth = depth_for(clip.model, depth, 9, "vision")
         prompts = PromptLearner(clip, vision=tokens, vision_depth=depth, emulate_half=emulate_half)
@@ -100,7 +102,8 @@ class PromptKD(Host, name="promptkd"):
         if self.training:
             with torch.no_grad():
                 out.teacher = self.teacher(images).logits()
-            out.distillation, out.temperature = self.weight, self.temperature
+            out.distillation = self.weight
+            out.temperature = self.temperature
         return out
 
     def train(self, mode: bool = True) -> PromptKD:

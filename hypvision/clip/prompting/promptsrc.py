@@ -54,7 +54,8 @@ class PromptSRC(IVLP, name="promptsrc"):
         vision_depth: int | None = None,
     ):
         super().__init__(clip, text, vision, depth, words, emulate_half, text_chunk, text_depth, vision_depth)
-        self.weights, self.templates = (text_weight, image_weight, logit_weight), templates
+        self.weights = (text_weight, image_weight, logit_weight)
+        self.templates = templates
         self.cache = cache
         self._frozen = Memo()
 
@@ -73,7 +74,8 @@ class PromptSRC(IVLP, name="promptsrc"):
     def forward(self, images: Tensor, labels: Tensor | None = None) -> HostOutput:
         out = super().forward(images, labels)
         if self.training:
-            image, text = F.normalize(self.frozen_features(images), dim=-1), self.frozen_texts()
+            image = F.normalize(self.frozen_features(images), dim=-1)
+            text = self.frozen_texts()
             zero_shot = HostOutput(image, text, out.scale).logits()
             of_text, of_image, of_logits = self.weights
 
@@ -84,7 +86,8 @@ class PromptSRC(IVLP, name="promptsrc"):
                     loss_logits=of_logits * mean_divergence(out.logits(own), zero_shot),
                 )
 
-            out.losses, out.consistency = consistency(self.texts() if out.text is None else out.text), consistency
+            out.losses = consistency(self.texts() if out.text is None else out.text)
+            out.consistency = consistency
         return out
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:

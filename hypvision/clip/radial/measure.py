@@ -47,11 +47,13 @@ def find_image_files(images: Sequence[str], folder: str | Path) -> dict[str, Pat
         raise HypvisionError(f"There is no folder of images '{folder}'. Correct its path.")
     files = {path.name: path for path in sorted(folder.iterdir()) if path.suffix.lower() in SUFFIXES}
     stems = {path.stem: path for path in files.values()}
-    found, missing = {}, []
+    found = {}
+    missing = []
     for image in dict.fromkeys(images):
         name = image.rpartition("/")[2]
         bare = Path(name).stem if Path(name).suffix.lower() in SUFFIXES else name  # an id may have a dot of its own
-        if (path := files.get(name) or stems.get(name) or stems.get(bare)) is None:
+        path = files.get(name) or stems.get(name) or stems.get(bare)
+        if path is None:
             missing.append(image)
         else:
             found[image] = path
@@ -87,7 +89,9 @@ def embed_readable(
     """
     view = view_of(clip.model)
     kept: list[_Path] = []
-    parts, hidden = [], True if len(paths) <= batch else None  # None: tqdm shows a progress bar on a terminal only
+    # None: tqdm shows a progress bar on a terminal only
+    parts = []
+    hidden = True if len(paths) <= batch else None
     for start in tqdm(range(0, len(paths), batch), desc="images", leave=False, disable=hidden):
         inputs = []
         for path in paths[start : start + batch]:
@@ -115,7 +119,8 @@ def measure_chains(
     """The metrics of HierarCaps (:func:`~hypvision.clip.radial.metrics.chain_metrics`, which explains the arguments)
     and retrieval at each level; without embedded images only the order of the texts. ``rows`` are those of the chains
     in their file, for messages."""
-    depth, rows = len(chains[0]), rows or range(1, len(chains) + 1)
+    depth = len(chains[0])
+    rows = rows or range(1, len(chains) + 1)
     if texts.shape[:2] != (len(chains), depth):
         raise HypvisionError(
             f"The embeddings have {texts.shape[0]} chains of {texts.shape[1]} texts, but the file of chains has "
@@ -172,7 +177,8 @@ def walk_images(
     """The walk of each image, or of the image in a file, through texts (``words``), from general to specific; ``space``
     with a root, by default that of :func:`rooted`; ``steps`` and ``walk`` of
     :func:`~hypvision.clip.radial.traversal.traverse`."""
-    embedded, texts = embed_images(clip, images), embed_texts(clip.model, clip.tokenizer, words)
+    embedded = embed_images(clip, images)
+    texts = embed_texts(clip.model, clip.tokenizer, words)
     return [traverse(image, texts, words, space or rooted(clip), steps, walk) for image in embedded]
 
 
@@ -203,7 +209,9 @@ def measure_clip(
         kept, found = embed_readable(clip, files, failed)
         usable = set(kept)
         left = [row for row, image in enumerate(images) if image is not None and image_files[image] in usable]
-        chains, images, texts = [chains[row] for row in left], [images[row] for row in left], texts[left]
+        chains = [chains[row] for row in left]
+        images = [images[row] for row in left]
+        texts = texts[left]
     return measure_chains(chains, images, texts, found, space, steps, [row + 1 for row in left])
 
 
@@ -230,7 +238,8 @@ def measure_tree(
         raise HypvisionError(
             f"There are no images in class folders below '{folder}'. Expected: one folder per class with its images."
         )
-    if missing := [name for name in classes if name not in tree.ancestors]:
+    missing = [name for name in classes if name not in tree.ancestors]
+    if missing:
         raise HypvisionError(f"The tree lacks the class '{missing[0]}'. Add its ancestors, or leave out its folder.")
     lines = {label: [tree.names.get(n, n) for n in (label, *above)] for label, above in tree.ancestors.items()}
     number = {name: i for i, name in enumerate(dict.fromkeys(name for line in lines.values() for name in line))}
@@ -261,7 +270,8 @@ def read_embeddings(path: str | Path) -> tuple[Tensor, Tensor | None, Space]:
         return parts["texts"], parts.get("images"), Sphere(parts["root"])
     c = torch.as_tensor(found["c"]).flatten().tolist() if isinstance(found["c"], (Tensor, int, float)) else []
     for name, x in parts.items():
-        time, rest = x[..., 0].double(), x[..., 1:].double()
+        time = x[..., 0].double()
+        rest = x[..., 1:].double()
         valid = len(c) == 1 and c[0] > 0
         if not valid or ((time - (1 / c[0] + rest.square().sum(-1)).sqrt()).abs() > 0.01 * time).any():
             raise HypvisionError(

@@ -87,7 +87,8 @@ def _shells(radii: Tensor, steps: int) -> tuple[Tensor, Tensor]:
 def _ends_of_shells(similarity: Tensor, order: Tensor, ends: Tensor) -> Tensor:
     """:func:`walk` for a ``similarity`` whose texts are sorted by shell."""
     value, place = similarity.cpu().cummax(1)
-    value, found = value[:, ends], order[place[:, ends]]
+    value = value[:, ends]
+    found = order[place[:, ends]]
     equal = value[:, 1:] == value[:, :-1]
     if (equal & (found[:, 1:] != found[:, :-1])).any():  # an earlier shell may have an equally similar text
         for step in range(1, len(ends)):
@@ -167,5 +168,6 @@ def _longest_rise(levels: np.ndarray, merged: np.ndarray) -> np.ndarray:
     for level in levels.T:
         there = (level >= 0) & ~(merged & (level == before))
         run = np.where(there, np.where(level > before, run + 1, 1), run)
-        before, longest = np.where(there, level, before), np.maximum(longest, run)
+        before = np.where(there, level, before)
+        longest = np.maximum(longest, run)
     return longest

@@ -103,7 +103,8 @@ def _rows(path: Path, separator: str, form: str) -> Iterator[list[str]]:
 
 def _above(node: str, parents: Mapping[str, Sequence[str]]) -> list[str]:
     """All ancestors of a node, level by level; each once, so that cycles end."""
-    found, level = dict.fromkeys([node]), [node]
+    found = dict.fromkeys([node])
+    level = [node]
     while level := [above for below in level for above in parents[below] if above not in found]:
         found |= dict.fromkeys(level)
     return list(found)[1:]
@@ -146,8 +147,10 @@ def level_accuracy(
     the same, and the similarity of images and texts, chain after chain ``(m, n L)``: whether an image's most similar
     text of that level is one of its own (``level2_R@1``: zero-shot recognition with the texts as names), and whether
     the image most similar to the most specific text of a chain is its own (``text_to_image_R@1``)."""
-    n, depth = len(texts), len(texts[0])
-    similarity, owner = similarity.unflatten(1, (n, depth)), torch.as_tensor(owners)
+    n = len(texts)
+    depth = len(texts[0])
+    similarity = similarity.unflatten(1, (n, depth))
+    owner = torch.as_tensor(owners)
     found: dict[str, float] = {}
     for level in range(depth):
         number: dict[str, int] = {}

@@ -48,7 +48,8 @@ def hierarcaps_traversal(
     (Alper and Averbuch-Elor, ECCV 2024). The published images take the radius ``1 - e . r``: ``Sphere(root,
     "cosine")``. The walk chooses from N ``words`` with embeddings ``texts`` ``(N, d)`` for an image ``(d,)``; its
     ``steps`` radii are evenly spaced."""
-    similarity, radii = space.similarity(image[None], texts)[0], space.radius(texts)
+    similarity = space.similarity(image[None], texts)[0]
+    radii = space.radius(texts)
     thresholds = np.linspace(float(radii.min()), float(radii.max()), steps)
     return _changes(walk(similarity[None], radii, steps)[0].tolist(), thresholds, similarity, radii, words)
 
@@ -71,14 +72,16 @@ def meru_traversal(
     point (the cone of the root contains every point); default: on the hyperboloid, not for CLIP, as in the official
     code. ``end`` ``(d,)`` is the last point of the walk, such as another image; default: the root.
     """
-    points, root = space.way(image, steps, end), space.way(image, 2)[-1:]
+    points = space.way(image, steps, end)
+    root = space.way(image, 2)[-1:]
     similarity = space.similarity(points, texts)
     if cones or (cones is None and not isinstance(space, Sphere)):
         aperture = space.half_aperture(texts)
         outside = torch.stack([space.exterior_angle(texts, p.expand_as(texts)) > aperture for p in points])
         similarity = similarity.masked_fill(outside, -math.inf)
     similarity = torch.cat([similarity, space.similarity(points, root)], dim=1)
-    texts, words = torch.cat([texts, root]), [*words, "[ROOT]"]
+    texts = torch.cat([texts, root])
+    words = [*words, "[ROOT]"]
     first: dict[int, float] = {}
     for number, share in zip(similarity.argmax(1).tolist(), np.linspace(0, 1, steps)):
         first.setdefault(number, share)

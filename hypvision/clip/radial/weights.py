@@ -60,7 +60,8 @@ def save_tower(
     path = Path(path).expanduser()
     if path.suffix != ".safetensors":
         raise HypvisionError(f"A tuned text tower is written as .safetensors, got '{path}'.")
-    weights, about = tower_weights(model, images), dict[str, Any](kind="tower")
+    weights = tower_weights(model, images)
+    about = dict[str, Any](kind="tower")
     if base is not None:
         before = tower_weights(base, images)
         if {k: v.shape for k, v in before.items()} != {k: v.shape for k, v in weights.items()}:

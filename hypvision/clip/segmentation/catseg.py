@@ -48,12 +48,14 @@ class WindowAttention(nn.Module):
         pad = (-h % window, -w % window)
         if any(pad):
             packed = F.pad(packed, (0, 0, 0, pad[1], 0, pad[0]))
-        rows, columns = h + pad[0], w + pad[1]
+        rows = h + pad[0]
+        columns = w + pad[1]
         if shift:
             packed = packed.roll((-shift, -shift), (3, 4))
         packed = packed.reshape(3, b * t, rows // window, window, columns // window, window, self.heads, -1)
         packed = packed.permute(0, 1, 2, 4, 6, 3, 5, 7).reshape(3, b * t, -1, window**2, c // self.heads)
-        if (mask := window_mask((h, w), (rows, columns), window, shift, x.device)) is not None:
+        mask = window_mask((h, w), (rows, columns), window, shift, x.device)
+        if mask is not None:
             mask = mask.repeat_interleave(self.heads, 0).to(packed.dtype)
         q, k, v = packed.unbind(0)
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
@@ -101,7 +103,8 @@ def window_mask(
 class SwinBlock(nn.Module):
     def __init__(self, dim: int, guidance_dim: int, heads: int, window: int, shifted: bool):
         super().__init__()
-        self.window, self.shifted = window, shifted
+        self.window = window
+        self.shifted = shifted
         self.norm1 = nn.LayerNorm(dim)
         self.attn = WindowAttention(dim, guidance_dim, heads)
         self.norm2 = nn.LayerNorm(dim)
@@ -135,7 +138,8 @@ class ClassAttention(nn.Module):
 
     def __init__(self, dim: int, guidance_dim: int, heads: int, attention: str):
         super().__init__()
-        self.heads, self.attention = heads, attention
+        self.heads = heads
+        self.attention = attention
         self.q = nn.Linear(dim + guidance_dim, dim)
         self.k = nn.Linear(dim + guidance_dim, dim)
         self.v = nn.Linear(dim, dim)
@@ -152,10 +156,14 @@ class ClassAttention(nn.Module):
         if self.attention == "linear":
             # Computed in float32, because sums of positive products over the classes lose digits in half precision.
             with exact(x.device):
-                q, k, v = F.elu(_at_least_float32(q)) + 1, F.elu(_at_least_float32(k)) + 1, _at_least_float32(v)
-                weighted, total = torch.einsum("bthwnd,bthwne->bhwnde", k, v), k.sum(1)
+                q = F.elu(_at_least_float32(q)) + 1
+                k = F.elu(_at_least_float32(k)) + 1
+                v = _at_least_float32(v)
+                weighted = torch.einsum("bthwnd,bthwne->bhwnde", k, v)
+                total = k.sum(1)
                 if pad is not None:
-                    pad_k, pad_v = F.elu(_at_least_float32(pad_k)) + 1, _at_least_float32(pad_v)
+                    pad_k = F.elu(_at_least_float32(pad_k)) + 1
+                    pad_v = _at_least_float32(pad_v)
                     weighted = weighted + pads * torch.einsum("bthwnd,bthwne->bhwnde", pad_k, pad_v)
                     total = total + pads * pad_k.sum(1)
                 found = torch.einsum("bthwnd,bhwnde->bthwne", q, weighted)
@@ -192,7 +200,8 @@ class ClassAggregation(nn.Module):
     def forward(self, x: Tensor, guidance: Tensor | None, pool: tuple[int, int]) -> Tensor:
         """``x`` (B, T, H, W, C), ``guidance`` (B or 1, T, G)."""
         b, t, h, w, _ = x.shape
-        y, pool = x, (min(pool[0], h), min(pool[1], w))
+        y = x
+        pool = (min(pool[0], h), min(pool[1], w))
         if pool != (1, 1):
             y = F.avg_pool2d(x.flatten(0, 1).permute(0, 3, 1, 2), pool).permute(0, 2, 3, 1).unflatten(0, (b, t))
         pads = max(0, self.pad_len - t)
@@ -233,7 +242,8 @@ class DoubleConv(nn.Module):
     def forward(self, x: Tensor, guidance: Tensor | None, classes: int) -> Tensor:
         """``x`` (B * T, C, H, W), ``guidance`` (B, G, H, W) of each image."""
         first, *others = self.double_conv
-        weight, c = first.get_parameter("weight"), x.shape[1]
+        weight = first.get_parameter("weight")
+        c = x.shape[1]
         y = F.conv2d(x, weight[:, :c], padding=1)
         if guidance is not None:
             of_image = F.conv2d(guidance, weight[:, c:], padding=1)
@@ -291,7 +301,10 @@ class CATSegHead(nn.Module):
         if hidden % heads:
             raise HypvisionError(f"CATSegHead: hidden={hidden} is not divisible by heads={heads}.")
         one_of(("linear", "full"), attention=attention)
-        self.pool, self.pad_len, self.class_chunk, self.prompts = tuple(pool), pad_len, class_chunk, prompts
+        self.pool = tuple(pool)
+        self.pad_len = pad_len
+        self.class_chunk = class_chunk
+        self.prompts = prompts
         self.checkpointing = False
         self.conv1 = nn.Conv2d(prompts, hidden, kernel_size=7, padding=3)
         self.guidance_projection = self.text_guidance_projection = None
@@ -322,7 +335,8 @@ class CATSegHead(nn.Module):
                 f"The head was made for {self.prompts} prompt template(s), but the text embeddings have the shape "
                 f"{tuple(text.shape)} instead of (classes, {self.prompts}, size)."
             )
-        count, kept = text.shape[0], None
+        count = text.shape[0]
+        kept = None
         units = F.normalize(_at_least_float32(features), dim=1)
         text = text.to(units.dtype)[None]
         if self.pad_len and count > self.pad_len:

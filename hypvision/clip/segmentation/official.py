@@ -106,10 +106,12 @@ def hyperclip_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]
     out: dict[str, Tensor] = {}
     for name, value in state_dict.items():
         name = re.sub(r"\.hyperclip\.([qkv])$", r".hyperbolic_attn.adapter_attn_\1.weights", name)
-        if (official := translated(name, _NAMES)) is None:
+        official = translated(name, _NAMES)
+        if official is None:
             raise _unknown(name)
         out[official] = value
-        if match := re.fullmatch(r"head\.(layers\.\d+\.swin_block\.block_2)\.norm1\.weight", name):
+        match = re.fullmatch(r"head\.(layers\.\d+\.swin_block\.block_2)\.norm1\.weight", name)
+        if match:
             out[f"{_PREDICTOR}transformer.{match[1]}.attn_mask"] = _shift_mask(value.device)
     return out
 

@@ -130,9 +130,15 @@ class SegmenterBase(OpenVocabularyCLIP):
             of_head.setdefault("decoder_in", tuple(upsample) if guided else (0, 0))
             self.head = CATSegHead(self.embedding_size, len(self.templates), **of_head)
         self.head.checkpointing = checkpointing
-        self.resolution, self.crop, self.slide, self.overlap = resolution, crop, slide, overlap
-        self.inference, self.squash, self.checkpointing = inference, squash, checkpointing
-        self.mask_ignored, self.official_whole_padding = mask_ignored, official_whole_padding
+        self.resolution = resolution
+        self.crop = crop
+        self.slide = slide
+        self.overlap = overlap
+        self.inference = inference
+        self.squash = squash
+        self.checkpointing = checkpointing
+        self.mask_ignored = mask_ignored
+        self.official_whole_padding = official_whole_padding
 
     # Images
 
@@ -187,7 +193,8 @@ class SegmenterBase(OpenVocabularyCLIP):
             chunks = self._slide(image, text) if self.inference == "slide" else self._whole(image, text)
             best = image.new_full(tuple(size), -math.inf)
             label = torch.zeros_like(best, dtype=torch.long)
-            kept, first = [], 0
+            kept = []
+            first = 0
             for part in chunks:  # resize a few classes at a time to bound the memory
                 part = _resize(part[None], size)[0]
                 value, index = part.max(0)
@@ -215,12 +222,15 @@ class SegmenterBase(OpenVocabularyCLIP):
     def _slide(self, image: Tensor, text: Tensor) -> Iterator[Tensor]:
         """Probabilities (t, h, w), some classes at a time: means over windows of the enlarged image and the whole
         image."""
-        height, width = self.slide, self.slide
+        height = self.slide
+        width = self.slide
         if not self.squash:
             scale = self.slide / min(image.shape[-2:])
             height, width = (max(self.slide, round(scale * side)) for side in image.shape[-2:])
-        size, crop = (height, width), (min(self.crop, height), min(self.crop, width))
-        large, places = _resize(image[None], size), self._windows(size)
+        size = (height, width)
+        crop = (min(self.crop, height), min(self.crop, width))
+        large = _resize(image[None], size)
+        places = self._windows(size)
         windows = [large[..., top : top + crop[0], left : left + crop[1]] for top, left in places]
         batch = (torch.cat([*windows, _resize(image[None], crop)]) - self.mean) / self.std
         # Five windows at a time, to bound the memory of the head.

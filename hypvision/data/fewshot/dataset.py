@@ -50,10 +50,12 @@ def load_cell(
     Shots are drawn among all classes before these are divided into base and new, so both have the same shots. With
     ``pickles`` official shots (``shot_K-seed_S.pkl``) are read instead, from this folder below the data set's own, or
     from a path in which ``{dataset}`` stands for the name. ``whole``: all images, if they were read before."""
-    split, layout = load_split(name, root) if whole is None else whole, layout_of(name, root)
+    split = load_split(name, root) if whole is None else whole
+    layout = layout_of(name, root)
     if shots is not None and pickles is not None:
         folder = Path(root).expanduser() / layout.folder
-        images, named = folder / layout.images, Path(pickles.replace("{dataset}", name)).expanduser()
+        images = folder / layout.images
+        named = Path(pickles.replace("{dataset}", name)).expanduser()
         given = named if "{dataset}" in pickles else folder / named
         file = given / f"shot_{shots}-seed_{seed}.pkl"
         found = read_pickled_shots(file, images.name, images)
@@ -133,10 +135,14 @@ class FewShotDataset(Dataset):
         if not self.items:
             raise HypvisionError(f"The data set '{name}' has no images for '{part}' ({subset} classes).")
         augment = part == "train" if augment is None else augment
-        self.size, self.scale, self.flip, self.augment = size, (scale[0], scale[1]), flip, augment
+        self.size = size
+        self.scale = (scale[0], scale[1])
+        self.flip = flip
+        self.augment = augment
         self.view = first_view(size)
         self.features: torch.Tensor | None = None
-        self.root, self.labels = root, [item.label for item in self.items]
+        self.labels = [item.label for item in self.items]
+        self.root = root
         layout = layout_of(name, root)
         self.metainfo: dict[str, Any] = dict(
             classes=tuple(class_names(split.train)), template=layout.template, templates=layout.templates, name=name
@@ -160,7 +166,8 @@ class FewShotDataset(Dataset):
     def viewed(self, augment: bool) -> FewShotDataset:
         """A data set of the same images, augmented or not, that gives pixels, not stored features."""
         other = copy.copy(self)
-        other.augment, other.features = augment, None
+        other.augment = augment
+        other.features = None
         return other
 
     def whole_part(self, part: str) -> FewShotDataset | None:

@@ -67,7 +67,8 @@ class Layout(NamedTuple):
 
 def _imagenet_names(folder: Path) -> dict[str, str]:
     """Names by wnid, in the order of the labels."""
-    sheet, what = folder / "classnames.txt", "the benchmark's list of class names (lines 'wnid name')"
+    sheet = folder / "classnames.txt"
+    what = "the benchmark's list of class names (lines 'wnid name')"
     if sheet.is_file():
         return folder_names(sheet, what)
     names = require("open_clip", "clip").IMAGENET_CLASSNAMES
@@ -87,7 +88,8 @@ def _imagenet(layout: Layout, folder: Path) -> Split:
     # Labels are indices of the folders, so training and validation must have the same folders.
     trained, tested = ({Path(item.path).parent.name for item in part} for part in (train, test))
     for here, there, place in ((trained, tested, folders[1]), (tested, trained, folders[0])):
-        if missing := sorted(here - there):
+        missing = sorted(here - there)
+        if missing:
             raise HypvisionError(
                 f"'{place}' has no images of '{missing[0]}' ({names[missing[0]]}), the other part has some. "
                 "Training and validation images must be of the same classes."
@@ -98,7 +100,8 @@ def _imagenet(layout: Layout, folder: Path) -> Split:
 def _by_wnid(folder: Path, names: dict[str, str], order: Sequence[str] | None = None) -> list[Item]:
     """The images of the folders, labelled in the given order of the folders, by default that of the names."""
     found = class_folders(folder)
-    if unknown := sorted(set(found) - set(names)):
+    unknown = sorted(set(found) - set(names))
+    if unknown:
         raise HypvisionError(f"'{folder}' has a folder '{unknown[0]}', which the class names do not list.")
     labels = {wnid: i for i, wnid in enumerate(order or [wnid for wnid in names if wnid in found])}
     return [Item(path, labels[wnid], names[wnid]) for wnid in found for path in found[wnid]]
@@ -113,7 +116,8 @@ def _imagenet_v2(layout: Layout, folder: Path) -> Split:
     """Folders are numbers of lines."""
     names = list(_imagenet_names(folder).values())
     found = class_folders(folder / layout.images)
-    if wrong := [name for name in found if not name.isdecimal() or int(name) >= len(names)]:
+    wrong = [name for name in found if not name.isdecimal() or int(name) >= len(names)]
+    if wrong:
         raise HypvisionError(
             f"'{folder / layout.images}' has a folder '{wrong[0]}', which classnames.txt does not list."
         )
@@ -135,7 +139,8 @@ def _aircraft(layout: Layout, folder: Path) -> Split:
     for part in PARTS:
         file = folder / f"images_variant_{part}.txt"
         rows = [line.split(" ", 1) for line in read_lines(file, "the list of images (lines 'NUMBER VARIANT')")]
-        if wrong := [row for row in rows if len(row) < 2 or row[1] not in label]:
+        wrong = [row for row in rows if len(row) < 2 or row[1] not in label]
+        if wrong:
             raise HypvisionError(f"The line '{' '.join(wrong[0])}' of '{file}' names no variant of variants.txt.")
         parts.append([Item(str(folder / layout.images / f"{number}.jpg"), label[name], name) for number, name in rows])
     check_places(parts, folder / layout.images)
@@ -241,9 +246,11 @@ def _own(layout: Layout, folder: Path) -> Split:
             "test/CLASS folders with images, with a classnames.txt (lines 'FOLDER NAME') if folders are called "
             "otherwise."
         )
-    sheet, there = folder / "classnames.txt", sorted({name for part in parts.values() for name in part})
+    sheet = folder / "classnames.txt"
+    there = sorted({name for part in parts.values() for name in part})
     names = folder_names(sheet, "the class names", there) if sheet.is_file() else {}
-    if unknown := [name for name in names if name not in there]:
+    unknown = [name for name in names if name not in there]
+    if unknown:
         warnings.warn(
             f"'{sheet}' has a name for the folder '{unknown[0]}', which is not there (and {len(unknown) - 1} others). "
             "Correct it, or put a tab between folder and name.",

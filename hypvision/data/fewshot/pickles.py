@@ -66,6 +66,7 @@ def _item(row: Any, folder: str, images: str | Path) -> Item:
     place = len(parts) - 1 - parts[::-1].index(folder)
     if ".." in parts:
         raise ValueError("a path leads out of its folder")
-    if (label := whole_label(state["_label"])) is None:
+    label = whole_label(state["_label"])
+    if label is None:
         raise ValueError(f"the label {state['_label']!r:.60} is not an integer")
     return Item(str(Path(images, *parts[place + 1 :])), label, str(state["_classname"]))

@@ -28,10 +28,12 @@ _SEED = 1
 
 def _by_class(classes: Iterable[tuple[int, str, list[str]]]) -> Split:
     """Half of each class (label, name, paths) for training, a fifth for validation, the rest for test."""
-    generator, parts = random.Random(_SEED), Split([], [], [])
+    generator = random.Random(_SEED)
+    parts = Split([], [], [])
     for label, name, paths in classes:
         generator.shuffle(paths)
-        train, val = round(len(paths) * 0.5), round(len(paths) * 0.2)
+        train = round(len(paths) * 0.5)
+        val = round(len(paths) * 0.2)
         items = [Item(path, label, name) for path in paths]
         parts.train.extend(items[:train])
         parts.val.extend(items[train : train + val])
@@ -41,7 +43,8 @@ def _by_class(classes: Iterable[tuple[int, str, list[str]]]) -> Split:
 
 def _with_validation(items: Sequence[Item], test: list[Item]) -> Split:
     """A fifth of each class of the official training images for validation."""
-    generator, parts = random.Random(_SEED), Split([], [], test)
+    generator = random.Random(_SEED)
+    parts = Split([], [], test)
     for own in by_label(items).values():
         generator.shuffle(own)
         count = round(len(own) * 0.2)
@@ -65,14 +68,16 @@ def from_folders(name_of: Callable[[str], str] = str, ignored: Sequence[str] = (
 
 def flowers(folder: Path, images: Path) -> Split:
     """Flowers102 of ``imagelabels.mat`` and ``cat_to_name.json``, as a data set of class folders."""
-    file, sheet = folder / "cat_to_name.json", folder / "imagelabels.mat"
+    file = folder / "cat_to_name.json"
+    sheet = folder / "imagelabels.mat"
     labels = read_matlab(sheet, "labels").reshape(-1).tolist()
     advice = "Take an intact copy of the class names ({'1': 'pink primrose', ...}, from CoOp's download page)."
     names = {read_label(number, file): name for number, name in read_record(dict[str, str], file, advice).items()}
     classes: dict[int, list[str]] = {}
     for number, label in enumerate(labels, 1):
         classes.setdefault(read_label(label, sheet), []).append(str(images / f"image_{number:05}.jpg"))
-    if unknown := sorted(set(classes) - set(names)):
+    unknown = sorted(set(classes) - set(names))
+    if unknown:
         raise HypvisionError(f"'{file}' has no name for the class {unknown[0]} of imagelabels.mat. {advice}")
     return _by_class((label - 1, names[label], classes[label]) for label in sorted(classes))
 

@@ -43,7 +43,8 @@ def take_subset(split: Split, subset: str) -> Split:
     one_of(SUBSETS, subset=subset)
     labels = sorted({item.label for item in split.train})
     half = (len(labels) + 1) // 2
-    if not (kept := {"all": labels, "base": labels[:half], "new": labels[half:]}[subset]):
+    kept = {"all": labels, "base": labels[:half], "new": labels[half:]}[subset]
+    if not kept:
         raise HypvisionError(f"A data set of {len(labels)} classes has no '{subset}' classes.")
     place = {label: i for i, label in enumerate(kept)}
     return Split(*([item._replace(label=place[item.label]) for item in part if item.label in place] for part in split))

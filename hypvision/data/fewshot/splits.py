@@ -59,7 +59,8 @@ def check_split(split: Split, where: str, remedy: str, shared_names: bool = Fals
 def check_trained(names: Sequence[str], place: str, trained: Sequence[str], source: str) -> None:
     """Raise an error if a part, read from ``place``, has class names that the training images, read from ``source``, do
     not have."""
-    if lost := [name for name in names if name not in set(trained)]:
+    lost = [name for name in names if name not in set(trained)]
+    if lost:
         raise HypvisionError(
             f"{name_difference(names, place, trained, source)} Without training images of '{lost[0]}' it cannot be "
             "learned: add some, take the class out of the other parts, or call it the same in all."
@@ -67,7 +68,9 @@ def check_trained(names: Sequence[str], place: str, trained: Sequence[str], sour
 
 
 def _item(row: Sequence[Any], images: str | Path) -> Item:
-    path, label, name = row[0], whole_label(row[1]), row[2]
+    path = row[0]
+    label = whole_label(row[1])
+    name = row[2]
     if label is None:
         raise ValueError(f"the label {row[1]!r:.60} of '{path}' is not an integer")
     if not isinstance(name, str):
@@ -93,7 +96,8 @@ def read_split(path: str | Path, images: str | Path, shared_names: bool = False)
         if not parts[part]:
             raise HypvisionError(f"The split file '{path}' lists no images for '{part}'. Replace it by an intact copy.")
     known = {item.label for item in parts["train"]}
-    if lost := next((item for item in parts["test"] if item.label not in known), None):
+    lost = next((item for item in parts["test"] if item.label not in known), None)
+    if lost:
         trained = class_names(parts["train"])
         check_trained(class_names(parts["test"]), f"'test' of the split file '{path}'", trained, "its 'train'")
         raise HypvisionError(
@@ -134,7 +138,8 @@ def folder_names(sheet: Path, what: str, folders: Sequence[str] = ()) -> dict[st
             )
         else:
             folder, name = (fits[0], line[len(fits[0]) :]) if fits else line.partition(" ")[::2]
-        folder, name = folder.strip(), name.strip()
+        folder = folder.strip()
+        name = name.strip()
         if not name:
             raise HypvisionError(f"'{sheet}', line {number}: '{line}' has no name behind the folder. Add one.")
         if found.setdefault(folder, name) != name:
@@ -152,7 +157,8 @@ def class_folders(folder: Path, ignored: Sequence[str] = (), usage: Usage | None
     usage = usage or Usage(folder)
     names = [name for name in folders.class_names(folder, usage) if name not in ignored]
     found = folders.class_images(folder, names, usage)
-    if empty := [name for name in names if not found[name]]:
+    empty = [name for name in names if not found[name]]
+    if empty:
         raise HypvisionError(f"The class folder '{folder / empty[0]}' has no images. Add some, or remove the folder.")
     if not found:
         raise HypvisionError(f"The folder '{folder}' has no class folders. Expected: one folder a class.")

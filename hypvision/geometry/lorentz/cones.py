@@ -26,7 +26,8 @@ def dist2plane(x: Tensor, z: Tensor, a: Tensor | float, c: Curvature, signed: bo
         c: curvature.
         signed: positive on the side that ``z`` points to; otherwise the absolute value.
     """
-    space, root = x[..., 1:], square_root(c)
+    space = x[..., 1:]
+    root = square_root(c)
     normal = z / length(z).clamp_min(tiny(z))
     cosh, sinh = _offset(a, root, z)
     side = cosh * dot(space, normal) - sinh * _time(space, inverse(c))
@@ -70,7 +71,9 @@ def space_logits(x: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
 
 
 def _logits(space: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
-    c, z, dtype = widen(c, STEEPEST), widen(z), space.dtype
+    c = widen(c, STEEPEST)
+    z = widen(z)
+    dtype = space.dtype
     root = square_root(c)
     size = length(z)
     cosh, sinh = _offset(a, root, z)
@@ -89,7 +92,8 @@ def busemann(x: Tensor, p: Tensor, c: Curvature) -> Tensor:
         p: ideal points, unit vectors ``(..., n)``.
         c: curvature.
     """
-    space, root = x[..., 1:], square_root(c)
+    space = x[..., 1:]
+    root = square_root(c)
     size = length(space)
     # x_t - |x_s| and |x_s| - x_s . p, both from positive terms
     unit = inverse(c)

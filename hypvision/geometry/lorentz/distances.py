@@ -20,8 +20,11 @@ def chord(x: Tensor, y: Tensor, c: Curvature) -> tuple[Tensor, Tensor, Tensor, T
 
     The difference of times is :math:`(s' - s) \cdot (s' + s) / (t' + t)`, which keeps the digits of near points.
     """
-    start, end, unit = x[..., 1:], y[..., 1:], inverse(c)
-    time, delta = _time(start, unit), end - start
+    start = x[..., 1:]
+    end = y[..., 1:]
+    unit = inverse(c)
+    time = _time(start, unit)
+    delta = end - start
     ahead = dot(delta, start + end) / (time + _time(end, unit))
     return time, ahead, delta, square_norm(delta) - ahead * ahead
 
@@ -119,7 +122,8 @@ def from_products(rows: Tensor, columns: Tensor, same: bool, dtype: torch.dtype,
     """
     # An exported program takes any number, so it is not asked for.
     if not torch.compiler.is_exporting() and rows.shape[:-1].numel() * columns.shape[-2] > WIDEST:
-        rows, columns = bounded(rows, dtype), bounded(columns, dtype)
+        rows = bounded(rows, dtype)
+        columns = bounded(columns, dtype)
     squares = torch.matmul(rows, columns.transpose(-1, -2))
     # rounding may make them negative; at the bounds the gradient is 0
     squares = hardtanh(squares, _LEAST, torch.finfo(dtype).max).to(dtype)

@@ -21,7 +21,9 @@ def boost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     :func:`logmap0` of ``y`` (Chami et al., NeurIPS 2019): :math:`s' + \left(\sqrt c t' + \frac{c\, s \cdot s'}{1 +
     \sqrt c t}\right) s`.
     """
-    space, end, root = x[..., 1:], y[..., 1:], square_root(c)
+    space = x[..., 1:]
+    end = y[..., 1:]
+    root = square_root(c)
     unit = inverse(c)
     amount = root * _time(end, unit) + c * dot(space, end) / (1 + root * _time(space, unit))
     return _from_space(end + amount * space, c)
@@ -31,7 +33,8 @@ def boost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 def unboost(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Inverse of :func:`boost`: ``y`` as seen from ``x``, :math:`(-x) \oplus y`; accurate for near points too."""
     time, ahead, delta, _ = chord(x, y, c)
-    space, root = x[..., 1:], square_root(c)
+    space = x[..., 1:]
+    root = square_root(c)
     amount = c * dot(space, delta) / (1 + root * time) - root * ahead
     return _from_space(delta + amount * space, c)
 

@@ -27,7 +27,8 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
             curvature are shortened to that length.
         c: curvature.
     """
-    space, velocity = x[..., 1:], u[..., 1:]
+    space = x[..., 1:]
+    velocity = u[..., 1:]
     along = dot(space, velocity)
     square = square_norm(velocity) - along * along / (square_norm(space) + inverse(c))
     theta = torch.sqrt((square * c).clamp_min(tiny(x)))
@@ -87,7 +88,8 @@ def _inner(space: Tensor, u: Tensor, v: Tensor, c: Curvature) -> Tensor:
 @stable("x", "u", rows=True)
 def norm(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     """Length ``(...)`` of tangent vectors ``u`` at ``x``, both ``(..., n + 1)``; gradient 0 where it is 0."""
-    space, vector = x[..., 1:], u[..., 1:]
+    space = x[..., 1:]
+    vector = u[..., 1:]
     return safe_sqrt(_inner(space, vector, vector, c)).squeeze(-1)
 
 
@@ -100,7 +102,8 @@ def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
     with the squared chord ``q / c``. Of ``v`` the space part alone is read.
     """
     time, ahead, delta, square = chord(x, y, c)
-    space, vector = x[..., 1:], v[..., 1:]
+    space = x[..., 1:]
+    vector = v[..., 1:]
     first = dot(space, vector) / time
     share = c * (dot(delta, vector) - ahead * first) / (2 + square * (c / 2)).clamp_min(2.0)
     out = vector + share * (space + y[..., 1:])
@@ -110,7 +113,8 @@ def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
 @stable("x", space=("u",), rows=True)
 def transp0(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     """Parallel transport from the origin to ``x`` ``(..., n + 1)`` of ``u`` ``(..., n)``; returns ``(..., n + 1)``."""
-    space, root = x[..., 1:], square_root(c)
+    space = x[..., 1:]
+    root = square_root(c)
     along = dot(space, u) * root
     return torch.cat([along, u + space * (along / (_time(space, inverse(c)) + inverse(root)))], -1)
 
@@ -122,6 +126,7 @@ def transp0back(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     Returns:
         The space part ``(..., n)``.
     """
-    space, vector = x[..., 1:], v[..., 1:]
+    space = x[..., 1:]
+    vector = v[..., 1:]
     time = _time(space, inverse(c))
     return vector - space * (dot(space, vector) / (time * (time + c**-0.5)))

@@ -40,7 +40,9 @@ class _Attention(nn.Module):
                 f"{type(self).__name__}: num_heads must divide dim, got {num_heads} heads for {dim} dimensions. "
                 "Or give head_dim."
             )
-        self.dim, self.num_heads, self.head_dim = dim, num_heads, head_dim or dim // num_heads
+        self.dim = dim
+        self.num_heads = num_heads
+        self.head_dim = head_dim or dim // num_heads
         self.manifold = manifold
         inner = num_heads * self.head_dim
         self.query, self.key, self.value = (
@@ -106,7 +108,8 @@ class LorentzAttention(_Attention):
         between(0, 1, dropout=dropout)
         check_positive(self, scale=scale)
         one_of(("space", "points", "centroid"), join=join)
-        self.dropout, self.join = dropout, join
+        self.dropout = dropout
+        self.join = join
         if join == "space":
             self.out = LorentzLinear(num_heads * self.head_dim, dim, manifold, bias, init=init, **factory)
         elif join == "points":
@@ -137,7 +140,9 @@ class LorentzAttention(_Attention):
         rise = space_time(value, c) - 1 / c**0.5
         value = torch.cat([rise.to(value.dtype), value], -1)
         if dropout:  # dropout changes the sum of the weights, so a column of ones computes it
-            query, key, value = F.pad(query, (0, 1)), F.pad(key, (0, 1)), F.pad(value, (0, 1), value=1.0)
+            query = F.pad(query, (0, 1))
+            key = F.pad(key, (0, 1))
+            value = F.pad(value, (0, 1), value=1.0)
         mean = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=1.0)
         wide = precise(mean)
         if dropout:
@@ -214,7 +219,8 @@ class LorentzLinearAttention(_Attention):
                 f"{query.shape[2]}: every value is added to the token in its place. Use LorentzAttention."
             )
         with exact(x.device):
-            query, key = self._focus(query), self._focus(key)
+            query = self._focus(query)
+            key = self._focus(key)
             mixed = query @ (key.transpose(-1, -2) @ value.to(key.dtype))
             mixed = mixed / ((query * key.sum(-2, keepdim=True)).sum(-1, keepdim=True) + 1e-6)
         heads = mixed.to(value.dtype) + self.local(value)

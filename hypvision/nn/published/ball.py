@@ -56,9 +56,12 @@ class PoincareConv2d(nn.Module):
         check_manifold(self, PoincareBall, manifold=manifold)
         check_sizes(self, in_channels=in_channels, out_channels=out_channels)
         one_of(("isometric", "normal"), init=init)
-        self.in_channels, self.out_channels, self.init = in_channels, out_channels, init
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.init = init
         self.kernel_size = integers(kernel_size, 2, "kernel_size", 1)
-        self.stride, self.padding = integers(stride, 2, "stride", 1), integers(padding, 2, "padding", 0)
+        self.stride = integers(stride, 2, "stride", 1)
+        self.padding = integers(padding, 2, "padding", 0)
         self.dilation = integers(dilation, 2, "dilation", 1)
         self.manifold = manifold
         self.weight = nn.Parameter(
@@ -79,8 +82,10 @@ class PoincareConv2d(nn.Module):
             return self._convolve(precise(x)).to(x.dtype)
 
     def _convolve(self, x: Tensor) -> Tensor:
-        c, weight = self.manifold.c, self.weight.to(x.dtype)
-        root, geometry = c**0.5, (self.stride, self.padding, self.dilation)
+        c = self.manifold.c
+        weight = self.weight.to(x.dtype)
+        root = c**0.5
+        geometry = (self.stride, self.padding, self.dilation)
         patch = self.in_channels * math.prod(self.kernel_size)
         # tangent vectors have the length of the distance, twice their length in the metric of the ball
         scale = 2 * math.exp(log_beta(patch) - log_beta(self.in_channels))
@@ -129,8 +134,12 @@ class _PoincareBatchNorm(nn.Module):
         between(0, 1, momentum=momentum)
         one_of(("midpoint", "frechet"), mean=mean)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.num_features, self.eps, self.momentum, self.mean = num_features, eps, momentum, mean
-        self.manifold, self.track_running_stats = manifold, track_running_stats
+        self.num_features = num_features
+        self.eps = eps
+        self.momentum = momentum
+        self.mean = mean
+        self.manifold = manifold
+        self.track_running_stats = track_running_stats
         self.weight = nn.Parameter(torch.ones((), **factory))
         self.bias = nn.Parameter(torch.zeros(num_features, **factory))
         if track_running_stats:
@@ -139,7 +148,9 @@ class _PoincareBatchNorm(nn.Module):
 
     def _normalize(self, x: Tensor) -> Tensor:
         """Points ``(N, n)``."""
-        ball, dtype, x = self.manifold, x.dtype, precise(x)
+        ball = self.manifold
+        dtype = x.dtype
+        x = precise(x)
         with exact(x.device):
             if takes_statistics(self, x.shape[0]) if self.training else not self.track_running_stats:
                 mean = ball.midpoint(x) if self.mean == "midpoint" else ball.frechet_mean(x)
@@ -147,9 +158,11 @@ class _PoincareBatchNorm(nn.Module):
                 if self.training and self.track_running_stats:
                     self._update(mean.detach(), var.detach())
             elif self.track_running_stats:
-                mean, var = ball.expmap0(self.running_mean.to(x.dtype)), self.running_var.to(x.dtype)
+                mean = ball.expmap0(self.running_mean.to(x.dtype))
+                var = self.running_var.to(x.dtype)
             else:  # an empty batch
-                mean, var = x.new_zeros(self.num_features), x.new_ones(())
+                mean = x.new_zeros(self.num_features)
+                var = x.new_ones(())
             shift = ball.expmap0(self.bias.to(x.dtype)).expand_as(x)
             mean = mean.expand_as(x)
             tangent = ball.transp(mean, shift, ball.logmap(mean, x))

@@ -66,7 +66,8 @@ class FGGLinear(nn.Module):
         }
         one_of(("isometric", "identity", *std), init=init)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.in_features, self.out_features = in_features, out_features
+        self.in_features = in_features
+        self.out_features = out_features
         self.manifold = manifold
         self.activation = activation if activation is not None else nn.Identity()
         weight = torch.empty(out_features, in_features, **factory)
@@ -148,7 +149,9 @@ class PLFCLinear(nn.Module):
         check_sizes(self, in_features=in_features, out_features=out_features)
         one_of(("isometric", "normal"), init=init)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.in_features, self.out_features, self.init = in_features, out_features, init
+        self.in_features = in_features
+        self.out_features = out_features
+        self.init = init
         self.manifold = manifold
         self.z = nn.Parameter(torch.empty(out_features, in_features, **factory))
         self.a = nn.Parameter(torch.zeros(out_features, **factory))
@@ -170,7 +173,8 @@ class PLFCLinear(nn.Module):
         check_features(self, x, self.in_features)
         with exact(x.device):
             c = self.manifold.c
-            root, limit = c**0.5, 40.0 - 0.5 * math.log(self.out_features)
+            root = c**0.5
+            limit = 40.0 - 0.5 * math.log(self.out_features)
             distance = space_logits(precise(x), self.z, self.a, c) * root
             out = torch.sinh(distance.clamp(-limit, limit)) / root
             if self.bias is not None:
@@ -202,7 +206,9 @@ class _PoincareLayer(nn.Module):
         check_manifold(self, PoincareBall, manifold=manifold)
         check_sizes(self, in_features=in_features, out_features=out_features)
         one_of(self.inits, init=init)
-        self.in_features, self.out_features, self.init = in_features, out_features, init
+        self.in_features = in_features
+        self.out_features = out_features
+        self.init = init
         self.manifold = manifold
         self.weight = nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.zeros(out_features, device=device, dtype=dtype)) if bias else None

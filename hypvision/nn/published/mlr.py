@@ -50,7 +50,8 @@ class FGGMLR(FGGLinear):
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, self.in_features)
         with exact(x.device):
-            root, planes = self.manifold.c**0.5, self.planes()
+            root = self.manifold.c**0.5
+            planes = self.planes()
             wide = x.to(planes.dtype)
             out = F.linear(wide, planes[:, 1:]) + space_time(wide, self.manifold.c) * planes[:, 0]
             return torch.asinh(out * root) / root
@@ -85,7 +86,8 @@ class PoincareMLR(nn.Module):
         super().__init__()
         check_manifold(self, PoincareBall, manifold=manifold)
         check_sizes(self, in_features=in_features, num_classes=num_classes)
-        self.in_features, self.num_classes = in_features, num_classes
+        self.in_features = in_features
+        self.num_classes = num_classes
         self.manifold = manifold
         self.v = nn.Parameter(torch.empty(num_classes, in_features, device=device, dtype=dtype))
         self.g = nn.Parameter(torch.empty(num_classes, device=device, dtype=dtype))
@@ -133,7 +135,8 @@ class GaneaMLR(nn.Module):
         super().__init__()
         check_manifold(self, PoincareBall, manifold=manifold)
         check_sizes(self, in_features=in_features, num_classes=num_classes)
-        self.in_features, self.num_classes = in_features, num_classes
+        self.in_features = in_features
+        self.num_classes = num_classes
         self.manifold = manifold
         self.a = nn.Parameter(torch.empty(num_classes, in_features, device=device, dtype=dtype))
         self.p = nn.Parameter(torch.empty(num_classes, in_features, device=device, dtype=dtype))

@@ -82,7 +82,9 @@ def _with_gate(layer: LorentzLinear, entries: _Entries, library: str, normalize:
             f"{library} has no linear layer with normalize={layer.normalize!r}. Create the layer with "
             f"normalize={' or '.join(map(repr, normalize))}."
         )
-    matrix, offset, scale = entries.take("weight.weight"), entries.maybe("weight.bias"), entries.maybe("scale")
+    matrix = entries.take("weight.weight")
+    offset = entries.maybe("weight.bias")
+    scale = entries.maybe("scale")
     out: _State = {"weight": matrix[1:, 1:], "time_weight": matrix[1:, 0]}
     if offset is not None:
         out["bias"] = offset[1:]
@@ -111,7 +113,8 @@ def _kernel(layer: LorentzConv1d | LorentzConv2d, name: str, matrix: Tensor) -> 
 def _lorentz_conv(layer: LorentzConv1d | LorentzConv2d, entries: _Entries, prefix: str = "") -> _State:
     """The published matrix has an extra unused row."""
     name = f"{prefix}linearized_kernel.weight.weight"
-    matrix, offset = entries.take(name), entries.maybe(f"{prefix}linearized_kernel.weight.bias")
+    matrix = entries.take(name)
+    offset = entries.maybe(f"{prefix}linearized_kernel.weight.bias")
     entries.maybe(f"{prefix}linearized_kernel.scale")
     return {**_kernel(layer, name, matrix[1:]), "bias": None if offset is None else offset[1:]}
 
@@ -120,7 +123,8 @@ def _efficient(layer: EfficientLorentzConv2d | EfficientLorentzLinear, entries: 
     """The map, or the free matrix of its Cayley transform, and the boost's parameter."""
     raw = entries.maybe("rotate.parametrizations.weight.original")
     weight = entries.take("rotate.weight") if raw is None else raw
-    own, boost = layer.weight.shape, entries.maybe("boost.weight")
+    own = layer.weight.shape
+    boost = entries.maybe("boost.weight")
     return {
         "weight": weight.reshape(own) if weight.numel() == own.numel() else weight,
         "boost_weight": None if boost is None else boost.reshape(-1),
@@ -157,7 +161,8 @@ def _hypll_linear(layer: PoincareFullyConnected, entries: _Entries) -> _State:
 
 def _hypll_conv(layer: PoincareConv2d, entries: _Entries) -> _State:
     """``(C k k, C')``, by channel, then position."""
-    matrix, size = entries.take("weights").t(), (layer.in_channels, *layer.kernel_size)
+    matrix = entries.take("weights").t()
+    size = (layer.in_channels, *layer.kernel_size)
     if matrix.shape[1] != math.prod(size):
         raise HypvisionError(
             f"'weights' has {matrix.shape[1]} rows where the layer has {math.prod(size)}, the channels and the kernel "
@@ -225,7 +230,8 @@ def _renamed(**names: str) -> Callable[[nn.Module, _Entries], _State]:
 
 
 def _hyptorch_linear(layer: PoincareLinear, entries: _Entries) -> _State:
-    weight, bias = entries.take("weight"), entries.maybe("bias")
+    weight = entries.take("weight")
+    bias = entries.maybe("bias")
     if bias is not None and bias.any() and layer.manifold.c != 1:
         warnings.warn(
             f"hyptorch adds the bias of its linear layer as if c were 1, ours with c = {float(layer.manifold.c):g}: "
@@ -236,7 +242,8 @@ def _hyptorch_linear(layer: PoincareLinear, entries: _Entries) -> _State:
 
 
 def _hnn_mlr(layer: PoincareMLR, entries: _Entries) -> _State:
-    g, bias = entries.take("weight_g"), entries.maybe("bias")
+    g = entries.take("weight_g")
+    bias = entries.maybe("bias")
     return {"g": g, "v": entries.take("weight_v").t().contiguous(), "r": torch.zeros_like(g) if bias is None else bias}
 
 

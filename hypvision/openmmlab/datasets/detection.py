@@ -80,15 +80,19 @@ class CheckedCOCO(COCO):
                 if masks:
                     self.check_masks()
                 self.createIndex()
-            self.img_ann_map, self.cat_img_map = self.imgToAnns, self.catToImgs
+            self.img_ann_map = self.imgToAnns
+            self.cat_img_map = self.catToImgs
 
     def _check_content(self, usage: Usage) -> None:
-        content, images = self.dataset, images_by_id(self.dataset, str(self.place), usage)
+        content = self.dataset
+        images = images_by_id(self.dataset, str(self.place), usage)
         named = ((item["id"], item["name"]) for item in content["categories"])
         categories = check_classes(
             named, f"The annotation file '{self.place}'", "Correct its categories.", shared_names=True
         )
-        check, boxes, seen = BoxCheck(usage, "[left, top, width, height]"), [], set()
+        check = BoxCheck(usage, "[left, top, width, height]")
+        boxes = []
+        seen = set()
         for number, item in enumerate(content["annotations"]):
             where = f"In '{self.place}', annotation {item['id']} (annotations[{number}])"
             if item["category_id"] not in categories:
@@ -153,7 +157,8 @@ class CheckedCOCO(COCO):
         numbers = {category["name"]: number for number, category in self.cats.items()}
         own = [category["name"] for category in self.cats.values()]
         where = f"The annotation file '{self.place}'"
-        if twice := [name for name, count in Counter(own).items() if count > 1]:
+        twice = [name for name, count in Counter(own).items() if count > 1]
+        if twice:
             raise HypvisionError(f"{where} has a name more than once in its categories: {some(twice)}. Correct it.")
         compare_names(own, cat_names, where, ignored="others")
         return [numbers[name] for name in cat_names]
@@ -182,12 +187,14 @@ def read_annotations(path: str, needed: Mapping[str, Sequence[str]]) -> dict[str
     if not isinstance(content, dict) or not all(isinstance(content.get(key), list) for key in needed):
         raise HypvisionError(f"The annotation file '{path}' lacks one of the lists {', '.join(needed)}. {_ADVICE}")
     for kind, keys in needed.items():
-        wanted, ids = set(keys), [key for key in keys if key.endswith("id")]
+        wanted = set(keys)
+        ids = [key for key in keys if key.endswith("id")]
         for number, item in enumerate(content[kind]):
             if not isinstance(item, dict) or not wanted <= item.keys():
                 lacking = [key for key in keys if not isinstance(item, dict) or key not in item]
                 raise HypvisionError(f"In '{path}', {kind}[{number}] has no '{lacking[0]}'. {_ADVICE}")
-            if wrong := [key for key in ids if not isinstance(item[key], (int, float, str))]:
+            wrong = [key for key in ids if not isinstance(item[key], (int, float, str))]
+            if wrong:
                 raise HypvisionError(
                     f"In '{path}', {kind}[{number}] has the {wrong[0]} {item[wrong[0]]!r:.60}. Expected: a number. "
                     f"{_ADVICE}"
@@ -199,13 +206,15 @@ def images_by_id(content: dict[str, Any], path: str, usage: Usage) -> dict[Any, 
     """The images of a file; those that are listed twice count once."""
     found: dict[Any, dict] = {}
     for number, item in enumerate(content["images"]):
-        where, name = f"In '{path}', images[{number}]", item["file_name"]
+        where = f"In '{path}', images[{number}]"
+        name = item["file_name"]
         if not isinstance(name, str) or not whole_size(item["height"], item["width"]):
             raise HypvisionError(
                 f"{where} has the file_name {name!r:.60}, the height {item['height']!r:.60} and the width "
                 f"{item['width']!r:.60}. Expected: a name, and two whole numbers above 0. Correct it."
             )
-        if (first := found.setdefault(item["id"], item)) is item:
+        first = found.setdefault(item["id"], item)
+        if first is item:
             continue
         if first["file_name"] != name:
             raise HypvisionError(
@@ -215,7 +224,8 @@ def images_by_id(content: dict[str, Any], path: str, usage: Usage) -> dict[Any, 
         usage.leave_out("images", "listed twice", name)
     content["images"] = list(found.values())
     names = Counter(item["file_name"] for item in content["images"])
-    if twice := [name for name, count in names.items() if count > 1]:
+    twice = [name for name, count in names.items() if count > 1]
+    if twice:
         _logger.warning(
             "'%s' lists %d images under several ids, which count several times, each with the objects of its id alone: "
             "%s. Give each image one entry.", path, len(twice), some(twice),
@@ -256,7 +266,8 @@ class CountedDataset(BaseDetDataset):
         found = self._on_disk()
         self.data_list = found
         kept = self._filtered()
-        ids, smallest = {id(item) for item in kept}, (self.filter_cfg or {}).get("min_size", 0)
+        ids = {id(item) for item in kept}
+        smallest = (self.filter_cfg or {}).get("min_size", 0)
         for item in found:
             if id(item) not in ids:
                 small = min(item.get("width", math.inf), item.get("height", math.inf)) < smallest
@@ -326,8 +337,10 @@ class CheckedCocoDataset(CountedDataset, CocoDataset):
         return info
 
     def _open(self, path: str, masks: bool) -> CheckedCOCO:
-        coco, self.checked = CheckedCOCO(path, self.usage, masks), True
-        classes, own = self.metainfo["classes"], {number: item["name"] for number, item in coco.cats.items()}
+        coco = CheckedCOCO(path, self.usage, masks)
+        self.checked = True
+        classes = self.metainfo["classes"]
+        own = {number: item["name"] for number, item in coco.cats.items()}
         compare_names(list(own.values()), classes, f"The annotation file '{path}'", self.ignored)
         left_out = {number: name for number, name in own.items() if name not in set(classes)}
         for item in coco.dataset["annotations"] if left_out else ():
@@ -359,7 +372,8 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
 
     def parse_data_info(self, img_info: dict[str, Any]) -> dict[str, Any]:
         """The content of one file: ``img_path``, ``height``, ``width``, ``instances``."""
-        path, folder = img_info["xml_path"], Path(self.sub_data_root, self.img_subdir)
+        path = img_info["xml_path"]
+        folder = Path(self.sub_data_root, self.img_subdir)
         try:
             root = ElementTree.parse(path).getroot()
         except FileNotFoundError as error:
@@ -383,7 +397,8 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
 
     def _instance(self, item: ElementTree.Element, path: str, number: int, height: int, width: int) -> dict[str, Any]:
         """An object as mmdet has it; empty if it is left out."""
-        name, where = str(item.findtext("name", "")).strip(), f"{Path(path).name}, object {number}"
+        name = str(item.findtext("name", "")).strip()
+        where = f"{Path(path).name}, object {number}"
         if name not in self.cat2label:
             if name in self.ignored or self.ignored == "others":
                 self.usage.leave_out("boxes", "of ignored classes", name)
@@ -428,7 +443,8 @@ class _PanopticDataset(_StockDataset):
         """An image with its segments; those that mmdet drops are counted."""
         info = super().parse_data_info(raw_data_info)
         own = [item for item in raw_data_info["raw_ann_info"] if item["image_id"] == info["img_id"]]
-        if dropped := len(own) - len(info["segments_info"]):
+        dropped = len(own) - len(info["segments_info"])
+        if dropped:
             self.usage.leave_out("segments", "without area", info["img_path"], dropped)
         return info
 

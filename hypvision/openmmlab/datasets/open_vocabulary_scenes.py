@@ -48,7 +48,11 @@ class OpenVocabScenesDataset(BaseDetDataset):
         panoptic: bool = False,
         **kwargs: Any,
     ):
-        self.split, self.length, self.size, self.level, self.panoptic = split, length, size, level, panoptic
+        self.split = split
+        self.length = length
+        self.size = size
+        self.level = level
+        self.panoptic = panoptic
         names = scene_classes(level, which, panoptic)
         self.usage = Usage(f"scenes, {split}")
         self.usage.use("images", length)

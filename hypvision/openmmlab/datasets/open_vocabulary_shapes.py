@@ -43,7 +43,8 @@ def drawn_scene(data: Any, index: int) -> tuple[Scene, list[str], dict[str, Any]
     scene = _scene(index, data.split, data.size)
     image = np.ascontiguousarray(np.asarray(scene.image)[..., ::-1])  # their pipelines take BGR
     names = [item.shape if data.level == "shape" else f"{item.colour} {item.shape}" for item in scene.objects]
-    path, size = f"{data.split}_{index:06d}.png", image.shape[:2]
+    path = f"{data.split}_{index:06d}.png"
+    size = image.shape[:2]
     return scene, names, dict(img=image, img_path=path, img_shape=size, ori_shape=size)
 
 
@@ -70,7 +71,10 @@ class ColourShapeDataset(BaseSegDataset):
     ):
         one_of(CLASSES, level=level)
         one_of(("all", "base"), which=which)
-        self.split, self.length, self.size, self.level = split, length, size, level
+        self.split = split
+        self.length = length
+        self.size = size
+        self.level = level
         names = (CLASSES if which == "all" else BASE)[level]
         self._number = {name: number for number, name in enumerate(names)}
         metainfo = dict(classes=names, palette=palette(len(names)))

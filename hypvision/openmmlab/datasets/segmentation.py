@@ -28,7 +28,9 @@ from hypvision.viz.palette import palette
 
 # What mmseg's own do differently here ---------------------------------------------------------------------------------
 
-_init, _full_init, _load_data_list = BaseSegDataset.__init__, BaseSegDataset.full_init, BaseSegDataset.load_data_list
+_init = BaseSegDataset.__init__
+_full_init = BaseSegDataset.full_init
+_load_data_list = BaseSegDataset.load_data_list
 
 
 @wraps(_init)
@@ -47,7 +49,9 @@ def _init_with_colours(
     _check_classes_given(metainfo.get("classes"), type(self).METAINFO.get("classes"))
     # Colours of the labels in the files. If the data set selects classes, their given colours are those of the
     # selection.
-    self.mask_palette, self.rgb_masks, self.whole_palette = mask_palette, rgb_masks, True
+    self.mask_palette = mask_palette
+    self.rgb_masks = rgb_masks
+    self.whole_palette = True
     if mask_palette is None:
         self.whole_palette = metainfo.get("palette") is None
         self.mask_palette = type(self).METAINFO.get("palette") if self.whole_palette else metainfo["palette"]
@@ -107,7 +111,8 @@ def _load_pairs(self: Any) -> list[dict[str, Any]]:
         names=read_lines(self.ann_file, "the list of images") if listed else None,
     )  # fmt: skip
     common = dict(reduce_zero_label=self.reduce_zero_label, label_map=self.label_map)
-    if colours := _colours(self):
+    colours = _colours(self)
+    if colours:
         common.update(colours=colours, label_map=self.label_map if self.whole_palette else None)
         common["colours"]["ignore_index"] = self.ignore_index
     found = []

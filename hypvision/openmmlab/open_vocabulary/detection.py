@@ -69,14 +69,17 @@ class HyperCLIPDetector(Vocabulary, TwoStageDetector):
         preprocessor = MODELS.build(preprocessing(bundle, data_preprocessor))
         super(TwoStageDetector, self).__init__(data_preprocessor=preprocessor, init_cfg=init_cfg)
         self.build_detector(bundle, MODELS, **options)
-        self.train_cfg, self.test_cfg = train_cfg, test_cfg
-        rpn, roi = ConfigDict(rpn_head), ConfigDict(roi_head)
+        self.train_cfg = train_cfg
+        self.test_cfg = test_cfg
+        rpn = ConfigDict(rpn_head)
+        roi = ConfigDict(roi_head)
         for head, stage in ((rpn, "rpn"), (roi, "rcnn")):
             rules = {"train_cfg": train_cfg, "test_cfg": test_cfg}
             head.update({name: None if rule is None else rule[stage] for name, rule in rules.items()})
         rpn.num_classes = 1
         roi.bbox_head.setdefault("embedding_size", self.embedding_size)
-        self.rpn_head, self.roi_head = MODELS.build(rpn), MODELS.build(roi)
+        self.rpn_head = MODELS.build(rpn)
+        self.roi_head = MODELS.build(roi)
 
 
 @MODELS.register_module()

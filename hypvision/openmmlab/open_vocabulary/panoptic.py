@@ -93,7 +93,9 @@ def merge_segments(
         )
     best, labels = scores.max(-1)
     keep = (labels < count) & (best > score_thr)
-    best, labels, masks = best[keep], labels[keep], masks[keep]
+    best = best[keep]
+    labels = labels[keep]
+    masks = masks[keep]
     found = torch.full(masks.shape[-2:], count, dtype=torch.int64, device=masks.device)
     if not len(masks):
         return found
@@ -170,7 +172,8 @@ class HyperCLIPPanoptic(ClipScores, Vocabulary, BaseDetector):
         """
         names = load_classes(classes)
         found = names if things is None else load_classes(things) if things else ()
-        if unknown := set(found) - set(names):
+        unknown = set(found) - set(names)
+        if unknown:
             raise HypvisionError(f"things has {min(unknown)!r}, which is not in the class list.")
         super().set_test_classes(names)
         self.thing_classes = found
@@ -180,7 +183,8 @@ class HyperCLIPPanoptic(ClipScores, Vocabulary, BaseDetector):
         x = self.extract_feat(batch_inputs)
         losses = self.panoptic_head.loss(x, batch_data_samples)
         if x.trains_clip:
-            logits, labels = [], []
+            logits = []
+            labels = []
             for number, sample in enumerate(batch_data_samples):
                 truth = sample.gt_instances
                 masks = truth.masks.to_tensor(dtype=torch.float32, device=batch_inputs.device)
@@ -259,7 +263,8 @@ class OpenVocabPanopticDataset(CountedDataset):
         ignore_classes: str | Path | Sequence[str] = (),
         **kwargs: Any,
     ):
-        self.words, self.out = classes, ignore_classes
+        self.words = classes
+        self.out = ignore_classes
         super().__init__(ann_file=ann_file, **kwargs)
 
     def load_data_list(self) -> list[dict[str, Any]]:
@@ -296,14 +301,16 @@ class OpenVocabPanopticDataset(CountedDataset):
                         f"{where} has the category_id {category}, which is none of the file's categories. Correct the "
                         "number, or add the category."
                     )
-                name, crowd = label[category], int(bool(segment.get("iscrowd", 0)))
+                name = label[category]
+                crowd = int(bool(segment.get("iscrowd", 0)))
                 if name in number:
                     segments.append(dict(id=segment["id"], category=number[name], iscrowd=crowd))
                 if crowd or name not in number:
                     reason = "crowd" if crowd else "of ignored classes"
                     self.usage.leave_out("segments", reason, f"{item['file_name']}, segment {segment['id']}")
             image = images[item["image_id"]]
-            picture, colours = Path(self.data_prefix["img"]), Path(self.data_prefix["seg"])
+            picture = Path(self.data_prefix["img"])
+            colours = Path(self.data_prefix["seg"])
             paths = dict(img_path=str(picture / image["file_name"]), seg_map_path=str(colours / item["file_name"]))
             size = dict(height=image["height"], width=image["width"])
             found.append(dict(paths, img_id=item["image_id"], **size, segments_info=segments))
@@ -381,7 +388,8 @@ def panoptic_counts(
     wanted = np.array([true[a]["category"] if a in true else -1 for a in true_ids.tolist()])
     crowd = np.array([bool(a in true and true[a]["iscrowd"]) for a in true_ids.tolist()])
     given = np.array([labels.get(b, -2) for b in found_ids.tolist()])
-    void, same = overlap[wanted < 0].sum(0), wanted[:, None] == given
+    void = overlap[wanted < 0].sum(0)
+    same = wanted[:, None] == given
     union = overlap.sum(1)[:, None] + overlap.sum(0) - overlap - void
     match = same & ~crowd[:, None] & (overlap > 0.5 * union)
     missed = (wanted >= 0) & ~crowd & ~match.any(1)
@@ -437,11 +445,13 @@ class OpenVocabPanopticMetric(Metric):
         if groups:
             taken = set().union(*groups.values())
             groups["rest"] = [k for k in range(len(names)) if k not in taken]
-        if (things := self.dataset_meta.get("thing_classes")) is not None:
+        things = self.dataset_meta.get("thing_classes")
+        if things is not None:
             groups["things"] = [k for k, name in enumerate(names) if name in things]
             groups["stuff"] = [k for k, name in enumerate(names) if name not in things]
         iou, tp, fp, fn = sum(results, np.zeros((len(names), 4))).T
-        total, occurs = tp + (fp + fn) / 2, tp + fn > 0
+        total = tp + (fp + fn) / 2
+        occurs = tp + fn > 0
         self.without_truth = [name for name, there in zip(names, occurs) if not there]
         with np.errstate(invalid="ignore", divide="ignore"):
             quality = np.where(total > 0, iou / total, np.nan)

@@ -81,7 +81,8 @@ class HyperCLIPSegmentor(SegmenterBase, Vocabulary, BaseSegmentor):
         BaseSegmentor.__init__(self, data_preprocessor=preprocessor, init_cfg=init_cfg)
         self.build(clip, **options)
         self.set_vocabularies(train_classes, test_classes)
-        self.background_from, self.ignore_index = background_from, ignore_index
+        self.background_from = background_from
+        self.ignore_index = ignore_index
 
     def loss(self, inputs: Tensor, data_samples: list[SegDataSample]) -> dict[str, Tensor]:
         """Binary cross-entropy of a batch (B, 3, H, W)."""
@@ -212,7 +213,8 @@ class OpenVocabIoUMetric(LabelMapIoUMetric):
             from hypvision.openmmlab.datasets.open_vocabulary_shapes import BASE, NOVEL
 
             groups = dict(base=BASE[groups], novel=NOVEL[groups])
-        self.absent_classes, self.groups = absent_classes, dict(groups or {})
+        self.absent_classes = absent_classes
+        self.groups = dict(groups or {})
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
         """The loss as in mmseg, after a check of the labels."""
@@ -236,7 +238,8 @@ class OpenVocabIoUMetric(LabelMapIoUMetric):
         results = results or [(torch.zeros(len(self.dataset_meta["classes"]), dtype=torch.int64),) * 4]
         intersect, union, _, label = (sum(part).double().numpy() for part in zip(*results))
         with np.errstate(invalid="ignore", divide="ignore"):
-            iou, accuracy = intersect / union, intersect / label
+            iou = intersect / union
+            accuracy = intersect / label
         if self.absent_classes == "ignore":
             iou = np.where(label > 0, iou, np.nan)
         metrics.update(mIoU=mean_percent(iou), mAcc=mean_percent(accuracy))

@@ -74,7 +74,8 @@ class Vocabulary(OpenVocabularyCLIP):
         """Use these classes from now on, whether known in training or not, instead of those of the data."""
         if things is not None:
             raise HypvisionError(f"A {type(self).__name__} counts nothing: leave out --things.")
-        self.test_classes, self.fixed["test"] = load_classes(classes), True
+        self.test_classes = load_classes(classes)
+        self.fixed["test"] = True
 
     def seen(self, names: Sequence[str]) -> Tensor:
         """Which of the names (T,) training knew: bool."""
@@ -137,8 +138,10 @@ class Vocabulary(OpenVocabularyCLIP):
         found = tuple(hooked) if self.backbone is None else self.backbone(images)
         names = self.train_classes if self.training else self.test_classes
         maps = OpenVocabMaps(found if self.neck is None else self.neck(found))
-        maps.dense, maps.scale = dense, 1 / patch_size(self.clip)[0]
-        maps.text, maps.seen = self.encode_classes(names), self.seen(names)
+        maps.dense = dense
+        maps.scale = 1 / patch_size(self.clip)[0]
+        maps.text = self.encode_classes(names)
+        maps.seen = self.seen(names)
         maps.temperature = self.clip.get_parameter("logit_scale").detach().exp()
         maps.trains_clip = self.training and self.trains_clip
         return maps
@@ -151,7 +154,9 @@ class ClipScores:
         """Set the factor of CLIP's cosines (None: that of its training), the weights of CLIP for base and for novel
         classes, and that of ``loss_region``; called once by the constructors."""
         fuse_scores(torch.ones(1), torch.ones(1), torch.ones(1, dtype=torch.bool), alpha, beta)
-        self.clip_temperature, self.alpha, self.beta = clip_temperature, alpha, beta
+        self.clip_temperature = clip_temperature
+        self.alpha = alpha
+        self.beta = beta
         self.region_weight = region_weight
 
     def text_logits(self, x: OpenVocabMaps, regions: Tensor) -> Tensor:
@@ -244,7 +249,8 @@ class TextRadiusHook(Hook):
         model = network_of(runner)
         if not isinstance(model, Vocabulary) or not is_main_process():
             return
-        known, tested = set(model.train_classes), model.test_classes
+        known = set(model.train_classes)
+        tested = model.test_classes
         if not model.fixed["test"] and runner.val_loop is not None:  # runs before the first validation
             tested = load_classes(list(runner.val_dataloader.dataset.metainfo["classes"]))
         lists = {"base": model.train_classes, "novel": [name for name in tested if name not in known]}
@@ -265,7 +271,8 @@ def groups_of(classes: Sequence[str], groups: Mapping[str, str | Path | Sequence
     place = {name: number for number, name in enumerate(classes)}
     for group, wanted in (groups or {}).items():
         names = load_classes(wanted)
-        if missing := [name for name in names if name not in place]:
+        missing = [name for name in names if name not in place]
+        if missing:
             raise HypvisionError(
                 f"The group '{group}' has {missing[0]!r}, which is not in the class list of the test data "
                 f"({', '.join(list(classes)[:5])}, ...). Correct the group or the list."
@@ -278,7 +285,8 @@ def held_out(classes: str | Path | Sequence[str], ignore: str | Path | Sequence[
     """Remove names from a class list."""
     names = load_classes(classes)
     out = load_classes(ignore) if ignore else ()
-    if unknown := set(out) - set(names):
+    unknown = set(out) - set(names)
+    if unknown:
         raise HypvisionError(f"ignore_classes has {min(unknown)!r}, which is not in the class list.")
     left_out = set(out)
     return load_classes([name for name in names if name not in left_out])

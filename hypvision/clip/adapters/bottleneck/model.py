@@ -19,7 +19,9 @@ class SmallMLP(nn.Module):
 
     def __init__(self, dim: int, width: int):
         super().__init__()
-        self.down, self.act, self.up = nn.Linear(dim, width), nn.GELU(), nn.Linear(width, dim)
+        self.down = nn.Linear(dim, width)
+        self.act = nn.GELU()
+        self.up = nn.Linear(width, dim)
         nn.init.zeros_(self.up.weight)
         nn.init.zeros_(self.up.bias)
 

@@ -50,7 +50,8 @@ class HyperCLIPConfig(AdapterConfig):
 
     def __post_init__(self) -> None:
         for name in ("text_layers", "vision_layers"):
-            if (value := getattr(self, name)) is not None:
+            value = getattr(self, name)
+            if value is not None:
                 value = (value,) if isinstance(value, int) else tuple(value)
                 at_least(0, integer=True, **{f"{name}[{i}]": number for i, number in enumerate(value)})
                 object.__setattr__(self, name, value)
@@ -58,7 +59,8 @@ class HyperCLIPConfig(AdapterConfig):
         one_of(("weight", "feature"), form=self.form)
         one_of(("hyperbolic", "euclidean"), geometry=self.geometry)
         for name in ("c_text", "c_vision"):
-            if not (value := getattr(self, name)) > 0:
+            value = getattr(self, name)
+            if not value > 0:
                 raise HypvisionError(f"{name} must be above 0, got {value}. For none use geometry='euclidean'.")
         letters = self.projections
         if not letters or set(letters) - set("qkv") or len(set(letters)) < len(letters):
@@ -91,7 +93,8 @@ class HyperCLIPConfig(AdapterConfig):
 
     def layers(self, modality: str, depth: int) -> tuple[int, ...]:
         """Numbers of the adapted blocks of a tower of ``depth`` blocks."""
-        if (given := self.text_layers if modality == "text" else self.vision_layers) is None:
+        given = self.text_layers if modality == "text" else self.vision_layers
+        if given is None:
             if modality == "vision" and self.official_twelve_layers:
                 return tuple(range(min(11, depth - 1))) + (depth - 1,)
             return tuple(range(depth))

@@ -59,16 +59,20 @@ def map_rows(x: Tensor, s: Tensor, c: float, mobius: bool = True) -> Tensor:
     """
     dtype = torch.promote_types(torch.promote_types(x.dtype, s.dtype), torch.float32)
     with exact(x.device):
-        u, s = x.to(dtype), s.to(dtype)
-        root, tiny = math.sqrt(c), torch.finfo(dtype).tiny
+        u = x.to(dtype)
+        s = s.to(dtype)
+        root = math.sqrt(c)
+        tiny = torch.finfo(dtype).tiny
         y = block_product(u, s)
-        a, mapped = root * _norm(u, tiny), root * _norm(y, tiny)
+        a = root * _norm(u, tiny)
+        mapped = root * _norm(y, tiny)
         if mobius:  # clamp the divisors, because an infinite quotient would make the gradient NaN
             first = _INPUT_RADIUS / a.clamp(min=_INPUT_RADIUS)
             return (y * torch.minimum(first, CLIP_RADIUS / mapped.clamp(min=CLIP_RADIUS))).to(x.dtype)
         # exp0 scales w by tanh(a)/a; S is linear, so the scale can be applied after S; log0 scales back.
         shortened = tanhc(a)
-        inside, limit = mapped * shortened, 1 - _EPS_BALL
+        inside = mapped * shortened
+        limit = 1 - _EPS_BALL
         lengthened = _atanhc(inside.clamp(max=limit)) * shortened
         return (y * torch.where(inside < limit, lengthened, CLIP_RADIUS / mapped.clamp(min=limit))).to(x.dtype)
 
@@ -137,7 +141,8 @@ class _MapRows(Function):
         clipped."""
         side = s.shape[-1]
         whole = _whole(parts, side)
-        out, scale = _product(whole, s), None
+        out = _product(whole, s)
+        scale = None
         if c is not None:
             ctx.clip = CLIP_RADIUS / math.sqrt(c)
             tiny = torch.finfo(out.dtype).tiny
@@ -203,7 +208,8 @@ class PackedMap(nn.Module):
     def __init__(self, dense_only: bool = False):
         super().__init__()
         self.dense_only = dense_only
-        self._memo, self._running = Memo(), False
+        self._memo = Memo()
+        self._running = False
         self._live: Tensor | None = None
 
     def adapted(self, packed: Tensor) -> Tensor:
@@ -216,7 +222,8 @@ class PackedMap(nn.Module):
 
     def forward(self, packed: Tensor) -> Tensor:
         """The adapted projection (3d, d) in place of the frozen ``packed``."""
-        parameters, frozen = list(self.parameters()), self.dense_only and self._running
+        parameters = list(self.parameters())
+        frozen = self.dense_only and self._running
         if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters):
             if self._live is not None:
                 return self._live
@@ -236,11 +243,13 @@ class PackedMap(nn.Module):
 
     def begin(self, owner: nn.Module, args: Any) -> None:
         """Forward pre-hook: drop the cached result of the last autograd graph."""
-        self._running, self._live = True, None
+        self._running = True
+        self._live = None
 
     def end(self, owner: nn.Module, args: Any, output: Any) -> None:
         """Forward hook, which runs after errors too."""
-        self._running, self._live = False, None
+        self._running = False
+        self._live = None
 
     def train(self, mode: bool = True) -> PackedMap:
         """Switch the mode and clear the cache, because weights may have been swapped."""
@@ -263,7 +272,9 @@ class BlockMaps(PackedMap):
         if not isinstance(n, int) or n < 1 or dim % n:
             near = ", ".join(str(i) for i in range(1, dim + 1) if dim % i == 0 and i >= 8)
             raise HypvisionError(f"A block of {n} does not divide the width {dim}. Use one of {near}.")
-        self.dim, self.config, self.c = dim, config, float(c)
+        self.dim = dim
+        self.config = config
+        self.c = float(c)
         self.together: Together | None = None
         eye = torch.eye(n)
         for letter in config.projections:
@@ -302,7 +313,8 @@ class BlockMaps(PackedMap):
 
     def rows(self, letter: str, x: Tensor) -> Tensor:
         """Rows or tokens (..., d) mapped by the blocks of a projection; unchanged if it has none."""
-        if (s := self._parameters.get(letter)) is None:
+        s = self._parameters.get(letter)
+        if s is None:
             return x
         if self.config.geometry == "euclidean":
             return block_product(x.to(torch.promote_types(x.dtype, s.dtype)), s).to(x.dtype)
@@ -344,7 +356,9 @@ class Together:
     """
 
     def __init__(self, tower: Tower, places: Sequence[int], maps: Sequence[BlockMaps]):
-        self.tower, self.places, self.maps = tower, list(places), list(maps)
+        self.tower = tower
+        self.places = list(places)
+        self.maps = list(maps)
         self.waiting: dict[int, tuple[int, Tensor]] = {}
 
     def take(self, maps: BlockMaps, running: bool) -> Tensor | None:

@@ -136,7 +136,8 @@ class HyperCLIP(PackedAdapter):
         return self.config.layers(tower.modality, len(tower.blocks)) if wanted else ()
 
     def make_maps(self, tower: Tower, number: int) -> PackedMap:
-        config, owner = self.config, tower.owner(tower.blocks[number])
+        config = self.config
+        owner = tower.owner(tower.blocks[number])
         packed = check_packed(tower, number, "HyperCLIP")
         if config.form == "feature" and not isinstance(owner, (nn.MultiheadAttention, nn.Linear)):
             raise HypvisionError(
@@ -163,7 +164,8 @@ class HyperCLIP(PackedAdapter):
                 maps.together = together
 
     def connect(self, site: _Site) -> None:
-        owner, maps = site.owner, cast(BlockMaps, site.maps)
+        owner = site.owner
+        maps = cast(BlockMaps, site.maps)
         if self.config.form == "weight":
             super().connect(site)
             return
@@ -203,7 +205,8 @@ class HyperCLIP(PackedAdapter):
                     getattr(site.maps, letter).requires_grad_(False)
 
     def describe(self) -> str:
-        config, towers = self.config, []
+        config = self.config
+        towers = []
         for tower, numbers in self.acts_on():
             curvature = f", c = {config.curvature(tower.modality):g}" if config.geometry == "hyperbolic" else ""
             towers.append(
@@ -222,14 +225,16 @@ class HyperCLIP(PackedAdapter):
             radius = math.inf
             if self.config.geometry == "hyperbolic":
                 radius = CLIP_RADIUS / math.sqrt(self.config.curvature(tower.modality))
-            before, after = [], []
+            before = []
+            after = []
             for site in self.sites:
                 if site.tower.modality == tower.modality:
                     for letter, rows in zip("qkv", tower.frozen(site.block).float().chunk(3)):
                         if letter in self.config.projections:
                             before.append(rows.norm(dim=-1))
                             after.append(block_product(rows, getattr(site.maps, letter).to(rows.dtype)).norm(dim=-1))
-            lengths, mapped = torch.cat(before), torch.cat(after)
+            lengths = torch.cat(before)
+            mapped = torch.cat(after)
             report[tower.modality] = dict(
                 largest_row=float(lengths.max()),
                 largest_mapped_row=float(mapped.max()),

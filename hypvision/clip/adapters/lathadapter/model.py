@@ -41,7 +41,8 @@ def refine(text: Tensor, attributes: Tensor, beta: float = 0.1, degree: str = "a
     else:
         of_attributes = unit[..., count:, :] @ unit.mT
         if degree == "relu":
-            cosines, of_attributes = cosines.clamp(min=0), of_attributes.clamp(min=0)
+            cosines = cosines.clamp(min=0)
+            of_attributes = of_attributes.clamp(min=0)
         degrees = torch.cat([cosines.abs().sum(-1), of_attributes.abs().sum(-1)], dim=-1)
     scale = degrees.rsqrt()[..., None]
     return text + beta * scale[..., :count, :] * (cosines @ (scale * nodes))
@@ -132,7 +133,8 @@ class LatentHierarchy(nn.Module):
         """
         with exact(image.device):
             dtype = torch.promote_types(torch.promote_types(image.dtype, self.attributes.dtype), torch.float32)
-            image, text = image.to(dtype), text.to(dtype)
+            image = image.to(dtype)
+            text = text.to(dtype)
             wanted = self.config.hierarchy and (self.training if losses is None else losses)
             unit, classes = self.refine(text) if wanted else self.classes(text)
             direction = F.normalize(image, dim=-1)
@@ -159,7 +161,9 @@ class LatentHierarchy(nn.Module):
         generator: torch.Generator | None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Distances (B, C) of images from refined classes, and the losses; see :meth:`forward`."""
-        config, count, number = self.config, len(image), len(self.attributes)
+        config = self.config
+        count = len(image)
+        number = len(self.attributes)
         every = torch.cat([image, self.nodes().to(image.dtype), classes.flatten(0, -2)])
         nodes, points = self.lift(every).split([count + number, len(every) - count - number])
         points = points.view(classes.shape)

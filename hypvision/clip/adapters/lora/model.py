@@ -22,7 +22,8 @@ class LowRankMap(PackedMap):
 
     def __init__(self, dim: int, config: LoRAConfig):
         super().__init__()
-        self.projections, self.scale = config.projections, config.alpha / config.rank
+        self.projections = config.projections
+        self.scale = config.alpha / config.rank
         for letter in config.projections:
             down = nn.Parameter(torch.empty(config.rank, dim))
             nn.init.kaiming_uniform_(down, a=math.sqrt(5))
@@ -35,7 +36,8 @@ class LowRankMap(PackedMap):
         with exact(packed.device):
             for letter, chunk in zip("qkv", packed.detach().chunk(3)):
                 if letter in self.projections:
-                    up, down = getattr(self, f"{letter}_up"), getattr(self, f"{letter}_down")
+                    up = getattr(self, f"{letter}_up")
+                    down = getattr(self, f"{letter}_down")
                     chunk = (chunk.to(up.dtype) + self.scale * (up @ down)).to(packed.dtype)
                 chunks.append(chunk)
         return torch.cat(chunks)

@@ -43,7 +43,8 @@ class VPT(Adapter):
 
     def __init__(self, model: nn.Module, config: VPTConfig):
         super().__init__(model, config)
-        tower, visual = vision_tower(model), getattr(model, "visual", None)
+        tower = vision_tower(model)
+        visual = getattr(model, "visual", None)
         kind = getattr(visual, "pool_type", None)
         if tower.family != "open_clip" or kind != "tok" or getattr(visual, "attn_pool", None) is not None:
             raise HypvisionError("VPT needs a ViT of open_clip that pools its class token, such as ViT-B-16.")
@@ -52,7 +53,8 @@ class VPT(Adapter):
 
     def attach(self) -> None:
         visual: Any = self.model.visual
-        count, blocks = self.config.tokens, self.tower.blocks
+        count = self.config.tokens
+        blocks = self.tower.blocks
         layers = len(blocks) if self.config.deep else 1
         learned = LearnedTokens(layers, count, self.tower.width, patch_size(self.model))
         place = self.tower.frozen(blocks[0])
