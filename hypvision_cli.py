@@ -1,8 +1,9 @@
 """The console script ``hypvision``, outside of the package.
 
-Importing anything of ``hypvision`` runs the package's ``__init__``, which imports PyTorch and timm to register the
-models. That takes seconds, and help, the version and a wrong option need none of it. So the package is put in place
-without running its ``__init__``, the command line is read by :mod:`hypvision.cli`, and only then is it run.
+Importing anything of ``hypvision`` runs the package's ``__init__``, which imports PyTorch and timm
+to register the models. That takes seconds, and help, the version and a wrong option need none of
+it. So the package is put in place without running its ``__init__``, the command line is read by
+:mod:`hypvision.cli`, and only then is it run.
 """
 
 import importlib.util
@@ -14,7 +15,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     try:
         if "hypvision" not in sys.modules:
-            sys.modules["hypvision"] = importlib.util.module_from_spec(importlib.util.find_spec("hypvision"))
+            sys.modules["hypvision"] = importlib.util.module_from_spec(
+                importlib.util.find_spec("hypvision")
+            )
         from hypvision import cli
 
         return cli.main(argv, _load)

@@ -1,4 +1,5 @@
-"""Everything is in pyproject.toml; this puts what lies beside the package into wheels: model zoo and configs."""
+"""Everything is in pyproject.toml; this puts what lies beside the package into wheels: model zoo
+and configs."""
 
 import shutil
 from pathlib import Path
@@ -8,8 +9,8 @@ from setuptools.command.build_py import build_py
 
 
 class BuildWithData(build_py):
-    """Copies ``model_zoo`` to ``hypvision/_model_zoo`` and ``configs`` to ``hypvision/_configs``; an editable install
-    finds them where they lie."""
+    """Copies ``model_zoo`` to ``hypvision/_model_zoo`` and ``configs`` to ``hypvision/_configs``;
+    an editable install finds them where they lie."""
 
     def run(self):
         super().run()

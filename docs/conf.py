@@ -1,4 +1,5 @@
-"""The site: ``make docs`` builds it from the pages of the repository, where they lie, into build/docs."""
+"""The site: ``make docs`` builds it from the pages of the repository, where they lie, into
+build/docs."""
 
 import inspect
 import sys
@@ -24,7 +25,8 @@ extensions = [
     "sphinx_design",
     "site_tables",
 ]
-# The source folder is the repository, so that links between its pages mean the same here as where the code is hosted.
+# The source folder is the repository, so that links between its pages mean the same here as where
+# the code is hosted.
 root_doc = "docs/index"
 include_patterns = [
     "README.md",
@@ -34,10 +36,26 @@ include_patterns = [
     "configs/*/README.md",
     "model_zoo/README.md",
 ]
-exclude_patterns = [".*", "build", "data", "work_dirs", "tests", "hypvision", "docs/conf.py", "docs/_templates"]
-templates_path = [str(ROOT / "docs/_templates")]  # autosummary seeks from the source folder, pages from here
+exclude_patterns = [
+    ".*",
+    "build",
+    "data",
+    "work_dirs",
+    "tests",
+    "hypvision",
+    "docs/conf.py",
+    "docs/_templates",
+]
+templates_path = [
+    str(ROOT / "docs/_templates")
+]  # autosummary seeks from the source folder, pages from here
 
-myst_enable_extensions = ["colon_fence", "dollarmath", "attrs_inline", "html_image"]  # README has <img>
+myst_enable_extensions = [
+    "colon_fence",
+    "dollarmath",
+    "attrs_inline",
+    "html_image",
+]  # README has <img>
 myst_heading_anchors = 4
 
 autosummary_generate = True
@@ -62,7 +80,8 @@ copybutton_prompt_is_regexp = True
 
 
 def only_ours(app, what, name, member, skip, options):
-    """Leave out what a class inherits from PyTorch, mmengine and the like: their own pages describe it."""
+    """Leave out what a class inherits from PyTorch, mmengine and the like: their own pages describe
+    it."""
     function = getattr(member, "fget", None) or inspect.unwrap(getattr(member, "__func__", member))
     home = getattr(function, "__module__", None) or getattr(function, "__objclass__", None)
     return True if what == "class" and home and not str(home).startswith("hypvision") else None
@@ -70,7 +89,11 @@ def only_ours(app, what, name, member, skip, options):
 
 def tables(app, what, name, member, options, lines):
     """Say what is in a table (a dict of adapters, of commands) in place of what a dict is."""
-    if what == "data" and isinstance(member, dict) and lines == (inspect.getdoc(dict) or "").splitlines()[: len(lines)]:
+    if (
+        what == "data"
+        and isinstance(member, dict)
+        and lines == (inspect.getdoc(dict) or "").splitlines()[: len(lines)]
+    ):
         lines[:] = [f"A table of {', '.join(f'``{key}``' for key in member)}."]
 
 

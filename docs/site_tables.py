@@ -1,4 +1,5 @@
-"""Tables of the site that are made from what machines read: configs from their metafiles, weights from the zoo's index.
+"""Tables of the site that are made from what machines read: configs from their metafiles, weights
+from the zoo's index.
 
 ```{configs} hcformer
 ```
@@ -22,7 +23,10 @@ REPORTED = {"paper": "the paper", "here": "this repository", "authors": "its aut
 def table(head, rows):
     """A Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+    return "\n".join(
+        f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in line)} |"
+        for line in lines
+    )
 
 
 def results(model):
@@ -63,9 +67,15 @@ def configs(folder):
 
 def weights(folder):
     """The table of the weights in the zoo that were trained by configs of a folder."""
-    records = [r for r in read_index(ROOT / "model_zoo/index.yml") if r.config.startswith(f"configs/{folder}/")]
+    records = [
+        r
+        for r in read_index(ROOT / "model_zoo/index.yml")
+        if r.config.startswith(f"configs/{folder}/")
+    ]
     if not records:
-        return "No weights of this method ship: none are published, and the trainings here were small."
+        return (
+            "No weights of this method ship: none are published, and the trainings here were small."
+        )
     rows = [
         (
             f"`{record.name}`",
@@ -87,7 +97,11 @@ class Table(SphinxDirective):
 
     def run(self):
         folder = self.arguments[0]
-        for path in (f"configs/{folder}/metafile.yml", "model_zoo/index.yml", "docs/site_tables.py"):
+        for path in (
+            f"configs/{folder}/metafile.yml",
+            "model_zoo/index.yml",
+            "docs/site_tables.py",
+        ):
             self.env.note_dependency(str(ROOT / path))
         return self.parse_text_to_nodes(type(self).make(folder))
 

@@ -1,8 +1,9 @@
 """hypvision: hyperbolic vision models for PyTorch.
 
-Importing the package registers its backbones and optimisers in timm, so that ``timm.create_model("hcformer_tiny")`` and
-``timm.optim.create_optimizer_v2(model, "riemannianadamw")`` work. It imports torch and timm only; the libraries for
-segmentation, detection and CLIP are imported when they are used.
+Importing the package registers its backbones and optimisers in timm, so that
+``timm.create_model("hcformer_tiny")`` and
+``timm.optim.create_optimizer_v2(model, "riemannianadamw")`` work. It imports torch and timm only;
+the libraries for segmentation, detection and CLIP are imported when they are used.
 """
 
 import sys
@@ -14,7 +15,9 @@ try:
 except KeyboardInterrupt:
     if "hypvision.cli" not in sys.orig_argv:
         raise
-    print("\nInterrupted.", file=sys.stderr)  # Python imports the package before the command's own code runs
+    print(
+        "\nInterrupted.", file=sys.stderr
+    )  # Python imports the package before the command's own code runs
     raise SystemExit(130) from None
 from .plugins import PLUGINS
 from .version import __version__

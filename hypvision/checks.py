@@ -19,13 +19,16 @@ from hypvision.errors import ArgumentError, did_you_mean
 
 
 def one_of(known: Iterable[object], **values: object) -> None:
-    """Each value must be one of the known ones; the message lists them and offers the most similar name."""
+    """Each value must be one of the known ones; the message lists them and offers the most similar
+    name."""
     known = list(known)
     for name, value in values.items():
         if value not in known:
             names = [option for option in known if isinstance(option, str)]
             hint = did_you_mean(value, names, 1, cutoff=0.7) if isinstance(value, str) else ""
-            raise ArgumentError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}.{hint}")
+            raise ArgumentError(
+                f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}.{hint}"
+            )
 
 
 def at_least(low: float, integer: bool = False, **values: object) -> None:
@@ -39,20 +42,32 @@ def more_than(low: float, **values: object) -> None:
 
 
 def between(low: float, high: float, integer: bool = False, **values: object) -> None:
-    """Each value must be a number from ``low`` to ``high``, both included, and an integer if ``integer``."""
+    """Each value must be a number from ``low`` to ``high``, both included, and an integer if
+    ``integer``."""
     _check(f"from {low:g} to {high:g}", lambda value: low <= value <= high, integer, values)
 
 
 def depths(**values: object) -> None:
-    """Numbers of layers, or of those of each stage, must be at most 1000; more take hours to build."""
+    """Numbers of layers, or of those of each stage, must be at most 1000; more take hours to
+    build."""
     for name, value in values.items():
         for number in value if isinstance(value, (tuple, list)) else [value]:
             if isinstance(number, Real) and not number <= 1000:
-                raise ArgumentError(f"{name} must be at most 1000, because building more takes hours, got {value!r}.")
+                raise ArgumentError(
+                    f"{name} must be at most 1000, because building more takes hours, got "
+                    f"{value!r}."
+                )
 
 
-def _check(range_: str, inside: Callable[[Any], bool], integer: bool, values: dict[str, Any]) -> None:
+def _check(
+    range_: str, inside: Callable[[Any], bool], integer: bool, values: dict[str, Any]
+) -> None:
     kind, text = (Integral, "an integer") if integer else (Real, "a finite number")
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, kind) or not math.isfinite(value) or not inside(value):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, kind)
+            or not math.isfinite(value)
+            or not inside(value)
+        ):
             raise ArgumentError(f"{name} must be {text} {range_}, got {value!r}.")

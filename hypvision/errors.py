@@ -1,7 +1,7 @@
 """The exception for mistakes that the user can correct, and the import of optional packages.
 
-Its message is one paragraph: what was wrong, what was expected, how to fix it. The commands print it without a
-traceback.
+Its message is one paragraph: what was wrong, what was expected, how to fix it. The commands print
+it without a traceback.
 """
 
 from __future__ import annotations
@@ -25,13 +25,27 @@ from typing import Any
 # Errors that a path or its disk can cause; other system errors are bugs.
 _OF_PLACES = {
     getattr(errno, name)
-    for name in ("EFBIG", "EROFS", "EISDIR", "ENOTDIR", "EEXIST", "ENAMETOOLONG", "EIO", "ENOTEMPTY", "ELOOP", "ESTALE")
+    for name in (
+        "EFBIG",
+        "EROFS",
+        "EISDIR",
+        "ENOTDIR",
+        "EEXIST",
+        "ENAMETOOLONG",
+        "EIO",
+        "ENOTEMPTY",
+        "ELOOP",
+        "ESTALE",
+    )
     if hasattr(errno, name)
 }
 
 try:
     getpass.getuser()
-except (KeyError, OSError):  # a container may have a user id without a name, with which PyTorch cannot be imported
+except (
+    KeyError,
+    OSError,
+):  # a container may have a user id without a name, with which PyTorch cannot be imported
     os.environ["LOGNAME"] = str(os.getuid())
 
 
@@ -51,7 +65,8 @@ def did_you_mean(
     also: Iterable[str] = (),
     show: Callable[[str], str] = str,
 ) -> str:
-    """A sentence that offers known names, with a space before it; empty if there is nothing to offer.
+    """A sentence that offers known names, with a space before it; empty if there is nothing to
+    offer.
 
     Args:
         name: what was given.
@@ -64,12 +79,17 @@ def did_you_mean(
     >>> did_you_mean("resnet5O", ["resnet50", "vit"])
     ' Did you mean resnet50?'
     """
-    close = [*dict.fromkeys([*difflib.get_close_matches(str(name), list(known), n=count, cutoff=cutoff), *also])]
+    close = [
+        *dict.fromkeys(
+            [*difflib.get_close_matches(str(name), list(known), n=count, cutoff=cutoff), *also]
+        )
+    ]
     return f" Did you mean {' or '.join(map(show, close))}?" if close else ""
 
 
 def how_to_install(extra: str) -> str:
-    """How to install an extra of hypvision: from a checkout, because no package index has hypvision."""
+    """How to install an extra of hypvision: from a checkout, because no package index has
+    hypvision."""
     checkout = Path(__file__).resolve().parents[1]
     command = f"pip install -c constraints.txt -e '.[{extra}]'"
     if (checkout / "constraints.txt").is_file():
@@ -96,7 +116,8 @@ def require(module: str, extra: str) -> ModuleType:
 
 
 def require_finite(values: Any, named: str | Callable[[int], str]) -> None:
-    """Raise an error for NaN and infinite numbers; a metric computed from them might look like any other value.
+    """Raise an error for NaN and infinite numbers; a metric computed from them might look like any
+    other value.
 
     Args:
         values: a tensor or an array, rows first.
@@ -105,27 +126,29 @@ def require_finite(values: Any, named: str | Callable[[int], str]) -> None:
     import torch
 
     values = torch.as_tensor(values)
-    if not values.numel() or all(end.isfinite() for end in values.aminmax()):  # NaN if one is; no copy of the values
+    if not values.numel() or all(
+        end.isfinite() for end in values.aminmax()
+    ):  # NaN if one is; no copy of the values
         return
     finite = values.isfinite()
     bad = (~finite.reshape(len(finite), -1).all(1)).nonzero().flatten() if finite.dim() else [0]
     subject = named(int(bad[0])) if callable(named) else named
     more = f", and neither are {len(bad) - 1} more" if callable(named) and len(bad) > 1 else ""
     raise HypvisionError(
-        f"{subject} is not finite (NaN or infinite){more}: the weights are damaged or have diverged, or the precision "
-        "is too low. Take other weights, or float32 (without --amp)."
+        f"{subject} is not finite (NaN or infinite){more}: the weights are damaged or have "
+        "diverged, or the precision is too low. Take other weights, or float32 (without --amp)."
     )
 
 
 def one_line(error: BaseException, longest: int = 300) -> str:
-    """The message of an error, usually one of another library, in one line; the name of its class if the message is
-    empty."""
+    """The message of an error, usually one of another library, in one line; the name of its class
+    if the message is empty."""
     return " ".join(str(error).split())[:longest] or type(error).__name__
 
 
 def printable(text: str) -> str:
-    """A text of unknown origin with its control characters escaped, as a terminal would execute them; line breaks and
-    tabs stay.
+    """A text of unknown origin with its control characters escaped, as a terminal would execute
+    them; line breaks and tabs stay.
 
     >>> print(printable("a" + chr(27) + "[2Jb"))
     a\\x1b[2Jb
@@ -135,56 +158,77 @@ def printable(text: str) -> str:
 
 
 def explain_machine(error: BaseException) -> str | None:
-    """The message for an error of a path, a disk, the memory or another process; None for an error that is a bug."""
+    """The message for an error of a path, a disk, the memory or another process; None for an error
+    that is a bug."""
     text = one_line(error)
     if isinstance(error, MemoryError) or "can't allocate memory" in text:
         return "The memory is full. Give a smaller input or batch, or fewer workers."
     if isinstance(error, RecursionError):
         return "An input is nested too deeply, or names itself. Correct it."
     # messages of pathlib
-    if isinstance(error, RuntimeError) and re.match("Symlink loop from|Could not determine home", text):
+    if isinstance(error, RuntimeError) and re.match(
+        "Symlink loop from|Could not determine home", text
+    ):
         return f"A path leads nowhere: {text}. Correct it, or what it links to."
     if isinstance(error, ValueError) and "embedded null" in text:
         return "The name of a file has a NUL character, which no file system takes. Correct it."
     if isinstance(error, UnicodeEncodeError) and "surrogates" in text:
-        return f"A name or a text is not UTF-8, which is needed here: {text}. Rename the file or folder."
+        return (
+            f"A name or a text is not UTF-8, which is needed here: {text}. Rename the file or "
+            "folder."
+        )
     if "is killed by signal: Terminated" in text:
-        return "A worker process was told to end (SIGTERM). Complete results are kept: repeat the command."
-    killed = re.search(r"DataLoader worker .*(exited unexpectedly|is killed by signal: [\w ]+)", text)
+        return (
+            "A worker process was told to end (SIGTERM). Complete results are kept: repeat the "
+            "command."
+        )
+    killed = re.search(
+        r"DataLoader worker .*(exited unexpectedly|is killed by signal: [\w ]+)", text
+    )
     if killed or isinstance(error, (BrokenPipeError, ConnectionResetError, BrokenExecutor)):
         how = f" ({killed[1]})" if killed else ""
         return (
-            f"A worker process ended before its work{how}, as happens when the memory is full. Complete results are "
-            "kept. Repeat the command (a training with --resume), with fewer workers."
+            f"A worker process ended before its work{how}, as happens when the memory is full. "
+            "Complete results are kept. Repeat the command (a training with --resume), with fewer "
+            "workers."
         )
     if not isinstance(error, OSError):
         return None
     place = f" at '{error.filename}'" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return (
-            f"The disk is full{place}. Complete checkpoints are untouched. Free some space, or choose another place, "
-            "and repeat the command (a training with --resume)."
+            f"The disk is full{place}. Complete checkpoints are untouched. Free some space, or "
+            "choose another place, and repeat the command (a training with --resume)."
         )
     if isinstance(error, FileNotFoundError):
-        return f"A file is missing: {text}. Check the paths, those of the config too (see docs/data.md)."
+        return (
+            f"A file is missing: {text}. Check the paths, those of the config too (see "
+            "docs/data.md)."
+        )
     if isinstance(error, PermissionError):
         return (
-            f"No permission: {text}. Choose a file or folder that you have the rights to, e.g. with --work-dir; for a "
-            "cache by HYPVISION_HOME, HF_HOME or TORCH_HOME."
+            f"No permission: {text}. Choose a file or folder that you have the rights to, e.g. "
+            "with --work-dir; for a cache by HYPVISION_HOME, HF_HOME or TORCH_HOME."
         )
     if error.errno in _OF_PLACES:
-        return f"The file system refused{place}: {error.strerror}. Correct the path, or choose another place."
+        return (
+            f"The file system refused{place}: {error.strerror}. Correct the path, or choose "
+            "another place."
+        )
     return None
 
 
 def guard(function: Callable[..., Any], *args: Any) -> int:
-    """Run the body of a command, and print mistakes of the user and errors of the machine without a traceback.
+    """Run the body of a command, and print mistakes of the user and errors of the machine without a
+    traceback.
 
-    Characters that a console cannot show (outside of ASCII, or an undecodable byte of a file name) are printed escaped.
+    Characters that a console cannot show (outside of ASCII, or an undecodable byte of a file name)
+    are printed escaped.
 
     Returns:
-        The exit status: 0; 2 after a :class:`HypvisionError` or an error that :func:`explain_machine` explains; 130
-        after an interruption; 141 if nobody reads the output any longer. Any other error is a bug and propagates.
+        The exit status: 0; 2 after a :class:`HypvisionError` or an error that
+        :func:`explain_machine` explains; 130 after an interruption; 141 if nobody reads the output
+        any longer. Any other error is a bug and propagates.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -199,9 +243,15 @@ def guard(function: Callable[..., Any], *args: Any) -> int:
         return 130
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
-        if isinstance(error, BrokenPipeError) and not any("multiprocessing" in frame.filename for frame in frames):
+        if isinstance(error, BrokenPipeError) and not any(
+            "multiprocessing" in frame.filename for frame in frames
+        ):
             return 141
-        message = one_line(error, sys.maxsize) if isinstance(error, HypvisionError) else explain_machine(error)
+        message = (
+            one_line(error, sys.maxsize)
+            if isinstance(error, HypvisionError)
+            else explain_machine(error)
+        )
         if message is None:
             raise
         _tell(f"hypvision: error: {message}")
@@ -229,7 +279,8 @@ class Escaped:
 
 
 def _flush_output() -> None:
-    """Flush the stream while an error can still be reported; after an error nothing more is written to it."""
+    """Flush the stream while an error can still be reported; after an error nothing more is written
+    to it."""
     try:
         if sys.stdout is not None:  # standard output was closed before the command began
             sys.stdout.flush()

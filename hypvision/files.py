@@ -1,7 +1,8 @@
 """Writing files so that they appear complete or not at all, and reading text files of others.
 
-Everything that the commands write goes through :func:`replacing` or :func:`replacing_folder`. Neither ever replaces a
-device, a pipe, a link, or a file that the running command reads (:func:`protecting`).
+Everything that the commands write goes through :func:`replacing` or :func:`replacing_folder`.
+Neither ever replaces a device, a pipe, a link, or a file that the running command reads
+(:func:`protecting`).
 """
 
 from __future__ import annotations
@@ -33,10 +34,13 @@ from hypvision.errors import HypvisionError
 
 _STALE_SECONDS = 7 * 86400
 _HOST = f"{zlib.crc32(socket.gethostname().encode()):08x}"
-# The name .NAME.hyp-HOST-PID-NUMBER.SUFFIX identifies the process that writes, so one can see whether it still runs.
+# The name .NAME.hyp-HOST-PID-NUMBER.SUFFIX identifies the process that writes, so one can see
+# whether it still runs.
 _TEMPORARY = re.compile(r"\..*\.hyp-([0-9a-f]{8})-(\d+)-[0-9a-f]{8}(\..*)?", re.DOTALL)
 
-MAX_BYTES = 8 * 2**30  # limit for a file that is read into memory; annotations of the largest data sets have 6 GiB
+MAX_BYTES = (
+    8 * 2**30
+)  # limit for a file that is read into memory; annotations of the largest data sets have 6 GiB
 MAX_UNPACKED = 2**30  # limit for the text in a compressed file
 _PIECE = 2**20  # bytes that are unpacked at once
 
@@ -46,7 +50,8 @@ _swept: set[Path] = set()
 
 @contextmanager
 def protecting(*paths: str | Path) -> Iterator[None]:
-    """Refuse to write these files inside the block, under any of their names; those that do not exist do not count."""
+    """Refuse to write these files inside the block, under any of their names; those that do not
+    exist do not count."""
     known = dict(_protected.get() or {})
     for path in paths:
         with suppress(OSError, ValueError):
@@ -60,11 +65,12 @@ def protecting(*paths: str | Path) -> Iterator[None]:
 
 
 def check_output(path: str | Path) -> Path:
-    """The path of a file, if it may be written: a new file, or a regular file that the command does not read.
+    """The path of a file, if it may be written: a new file, or a regular file that the command does
+    not read.
 
     Raises:
-        HypvisionError: it is a folder, link, device or pipe, or a file that the command reads, or its parent is not a
-            folder.
+        HypvisionError: it is a folder, link, device or pipe, or a file that the command reads, or
+            its parent is not a folder.
     """
     path = Path(path)
     found = _status(path)
@@ -72,26 +78,34 @@ def check_output(path: str | Path) -> Path:
         _check_parents(path)
         return path
     if stat.S_ISDIR(found.st_mode):
-        raise HypvisionError(f"'{path}' is a folder, but a file is to be written. Give the name of a file.")
+        raise HypvisionError(
+            f"'{path}' is a folder, but a file is to be written. Give the name of a file."
+        )
     if not stat.S_ISREG(found.st_mode):
         what = "a link" if stat.S_ISLNK(found.st_mode) else "a device or pipe"
-        raise HypvisionError(f"'{path}' is {what}, which is never replaced. Give the name of a new or a regular file.")
+        raise HypvisionError(
+            f"'{path}' is {what}, which is never replaced. Give the name of a new or a regular "
+            "file."
+        )
     source = (_protected.get() or {}).get((found.st_dev, found.st_ino))
     if source is not None:
         raise HypvisionError(
-            f"'{path}' would be overwritten, but it is an input of this command ('{source}'). Give another name for "
-            "the output."
+            f"'{path}' would be overwritten, but it is an input of this command ('{source}'). Give "
+            "another name for the output."
         )
     return path
 
 
 def check_output_folder(path: str | Path) -> Path:
-    """The path of a folder, if it may be written to: a new one, an existing one, or a link to one."""
+    """The path of a folder, if it may be written to: a new one, an existing one, or a link to
+    one."""
     path = Path(path)
     if _status(path) is None:
         _check_parents(path)
     elif not path.is_dir():
-        raise HypvisionError(f"'{path}' is not a folder, but the output is a folder. Give the name of a folder.")
+        raise HypvisionError(
+            f"'{path}' is not a folder, but the output is a folder. Give the name of a folder."
+        )
     return path
 
 
@@ -104,7 +118,8 @@ def check_new_folder(path: str | Path) -> Path:
 
 
 def name_of(entry: str) -> str:
-    """A name from the disk as text: in UTF-8, which it is written in, where the locale has another encoding too."""
+    """A name from the disk as text: in UTF-8, which it is written in, where the locale has another
+    encoding too."""
     return os.fsencode(entry).decode("utf-8", "surrogateescape")
 
 
@@ -121,15 +136,18 @@ def below(folder: str | Path, name: str) -> Path:
     except (OSError, ValueError, RuntimeError):  # the path has a NUL, or its links form a cycle
         inside = False
     if not inside or os.pardir in Path(name).parts:
-        raise HypvisionError(f"'{name}' leads out of the folder '{folder}', so it was not written. Correct the name.")
+        raise HypvisionError(
+            f"'{name}' leads out of the folder '{folder}', so it was not written. Correct the name."
+        )
     return path
 
 
 def inside(paths: Iterable[str | Path], *roots: str | Path) -> list[str]:
     """Paths of files to read whose names come from data, if none of them leads out of the folders.
 
-    Links inside of the folders are followed: who owns the folder made them, not the list of names. The environment
-    variable ``HYPVISION_ALLOW_OUTSIDE`` names further folders, separated as in ``PATH``.
+    Links inside of the folders are followed: who owns the folder made them, not the list of names.
+    The environment variable ``HYPVISION_ALLOW_OUTSIDE`` names further folders, separated as in
+    ``PATH``.
 
     Raises:
         HypvisionError: a path leads out of the folders.
@@ -147,8 +165,9 @@ def inside(paths: Iterable[str | Path], *roots: str | Path) -> list[str]:
             fine[folder] = any(place.is_relative_to(root) for root in allowed)
         if not fine[folder]:
             raise HypvisionError(
-                f"The data name the file '{path}', which lies outside of '{roots[0]}', so it is not read. Correct its "
-                f"name. If the file is meant, allow its folder: HYPVISION_ALLOW_OUTSIDE='{os.path.abspath(folder)}'."
+                f"The data name the file '{path}', which lies outside of '{roots[0]}', so it is "
+                "not read. Correct its name. If the file is meant, allow its folder: "
+                f"HYPVISION_ALLOW_OUTSIDE='{os.path.abspath(folder)}'."
             )
     return found
 
@@ -161,15 +180,18 @@ def with_ending(path: str | Path, ending: str) -> Path:
 
 @contextmanager
 def replacing(path: str | Path, durable: bool = False, suffix: str | None = None) -> Iterator[Path]:
-    """Write a file under the temporary name that this gives, and move it to ``path`` at the end of the block.
+    """Write a file under the temporary name that this gives, and move it to ``path`` at the end of
+    the block.
 
-    Missing folders are made. If anything is raised inside the block, the temporary file is removed and an old file at
-    ``path`` stays. Temporary files that killed processes have left in the folder are removed.
+    Missing folders are made. If anything is raised inside the block, the temporary file is removed
+    and an old file at ``path`` stays. Temporary files that killed processes have left in the folder
+    are removed.
 
     Args:
         path: the file.
         durable: return only when the content and the name are on the disk.
-        suffix: of the temporary name; None: that of ``path``, by which many writers choose their format.
+        suffix: of the temporary name; None: that of ``path``, by which many writers choose their
+            format.
 
     >>> with replacing("figures/tree.png") as temporary:
     ...     picture.save(temporary)
@@ -186,16 +208,21 @@ def replacing(path: str | Path, durable: bool = False, suffix: str | None = None
         check_output(path)  # check again, because another process may have created the path
         os.replace(temporary, path)
         if durable and os.name == "posix":
-            with suppress(OSError):  # some network file systems refuse this; the content is on the disk nevertheless
+            with suppress(
+                OSError
+            ):  # some network file systems refuse this; the content is on the disk nevertheless
                 _flush(path.parent)
 
 
 @contextmanager
 def replacing_folder(path: str | Path) -> Iterator[Path]:
-    """As :func:`replacing` for a whole folder; the old one is removed when the new one is complete."""
+    """As :func:`replacing` for a whole folder; the old one is removed when the new one is
+    complete."""
     path = check_output_folder(path)
     if path.is_symlink():
-        raise HypvisionError(f"'{path}' is a link, which is never replaced. Give the name of a new folder.")
+        raise HypvisionError(
+            f"'{path}' is a link, which is never replaced. Give the name of a new folder."
+        )
     temporary = _temporary(path)
     old = _temporary(path)
     with _leaving_nothing(path, temporary, old):
@@ -214,17 +241,22 @@ def replacing_folder(path: str | Path) -> Iterator[Path]:
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Swap two files or folders in one step, so that a kill leaves both; False where the system cannot."""
+    """Swap two files or folders in one step, so that a kill leaves both; False where the system
+    cannot."""
     swap = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
     # AT_FDCWD, RENAME_EXCHANGE
     here = -100
     exchange = 2
-    return swap is not None and swap(here, os.fsencode(first), here, os.fsencode(second), exchange) == 0
+    return (
+        swap is not None
+        and swap(here, os.fsencode(first), here, os.fsencode(second), exchange) == 0
+    )
 
 
 @contextmanager
 def _leaving_nothing(path: Path, *temporary: Path) -> Iterator[None]:
-    """Make the folder of a path, explain errors inside the block, and remove what is temporary at its end."""
+    """Make the folder of a path, explain errors inside the block, and remove what is temporary at
+    its end."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _sweep(path.parent)
@@ -249,7 +281,8 @@ def _remove(path: Path) -> None:
 def write_text(path: str | Path, text: str) -> None:
     """Write a text file in UTF-8."""
     with replacing(path) as temporary:
-        # Python represents file names that are not UTF-8 with surrogates, which are written as \udcNN.
+        # Python represents file names that are not UTF-8 with surrogates, which are written as
+        # \udcNN.
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
@@ -263,8 +296,8 @@ _KINDS = {
 
 
 def why_no_file(path: str | Path, what: str) -> str:
-    """Why there is no file to read, as the first sentence of a message. The path is not opened, as reading a pipe could
-    block.
+    """Why there is no file to read, as the first sentence of a message. The path is not opened, as
+    reading a pipe could block.
 
     Args:
         path: where there is no file.
@@ -278,14 +311,20 @@ def why_no_file(path: str | Path, what: str) -> str:
     except PermissionError as error:
         return f"The {what} '{path}' cannot be read: {error.strerror}."
     except (OSError, ValueError):  # ValueError: the path has a NUL
-        return f"The {what} '{path}' is a link to nothing." if os.path.islink(path) else f"There is no {what} '{path}'."
+        return (
+            f"The {what} '{path}' is a link to nothing."
+            if os.path.islink(path)
+            else f"There is no {what} '{path}'."
+        )
     return f"The {what} '{path}' is {_KINDS.get(stat.S_IFMT(mode), 'something else')}, not a file."
 
 
 def names_file(text: str, suffixes: Collection[str]) -> bool:
-    """Whether an argument that may be words is a path: it ends in one of the suffixes, or it exists.
+    """Whether an argument that may be words is a path: it ends in one of the suffixes, or it
+    exists.
 
-    A folder here whose name has no ``/`` counts as a word, as folders of classes are named by words.
+    A folder here whose name has no ``/`` counts as a word, as folders of classes are named by
+    words.
     """
     if os.path.splitext(text)[1].lower() in suffixes:
         return True
@@ -293,7 +332,8 @@ def names_file(text: str, suffixes: Collection[str]) -> bool:
 
 
 def check_regular(path: str | Path, limit: int = MAX_BYTES) -> Path:
-    """The path of a file to read, if it is a regular one: a pipe waits for its writer, a device never ends.
+    """The path of a file to read, if it is a regular one: a pipe waits for its writer, a device
+    never ends.
 
     Raises:
         OSError: there is none.
@@ -303,14 +343,19 @@ def check_regular(path: str | Path, limit: int = MAX_BYTES) -> Path:
     found = path.stat()
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
         what = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
-        raise HypvisionError(f"'{path}' is {what}, but a file is read here. Save its content in a file.")
+        raise HypvisionError(
+            f"'{path}' is {what}, but a file is read here. Save its content in a file."
+        )
     if found.st_size > limit:
-        raise HypvisionError(f"'{path}' has {found.st_size:,} bytes, more than {limit:,}. Give a smaller file.")
+        raise HypvisionError(
+            f"'{path}' has {found.st_size:,} bytes, more than {limit:,}. Give a smaller file."
+        )
     return path
 
 
 def read_pieces(stream: IO[bytes] | io.BufferedIOBase, limit: int, name: str | Path) -> bytearray:
-    """What a compressed stream unpacks to, read in pieces, so that no more is unpacked than allowed.
+    """What a compressed stream unpacks to, read in pieces, so that no more is unpacked than
+    allowed.
 
     Raises:
         HypvisionError: it is more than ``limit`` bytes.
@@ -319,7 +364,9 @@ def read_pieces(stream: IO[bytes] | io.BufferedIOBase, limit: int, name: str | P
     for piece in iter(partial(stream.read, _PIECE), b""):
         content += piece
         if len(content) > limit:
-            raise HypvisionError(f"'{name}' unpacks to more than {limit:,} bytes. Unpack it, and give a part.")
+            raise HypvisionError(
+                f"'{name}' unpacks to more than {limit:,} bytes. Unpack it, and give a part."
+            )
     return content
 
 
@@ -329,7 +376,8 @@ def read_text(path: str | Path, limit: int = MAX_BYTES) -> str:
     Raises:
         OSError: it cannot be read.
         UnicodeDecodeError: it is not in UTF-8.
-        HypvisionError: as :func:`check_regular`; the archive is damaged or unpacks to more than ``limit`` or 1 GiB.
+        HypvisionError: as :func:`check_regular`; the archive is damaged or unpacks to more than
+            ``limit`` or 1 GiB.
     """
     path = check_regular(path, limit)
     with path.open("rb") as file:
@@ -350,8 +398,8 @@ def _decoded(raw: bytes | bytearray) -> str:
 
 @contextmanager
 def many_objects() -> Iterator[None]:
-    """Context that makes many objects which stay, such as a large file's: Python's search for cycles, which walks over
-    all of them again and again, waits until its end."""
+    """Context that makes many objects which stay, such as a large file's: Python's search for
+    cycles, which walks over all of them again and again, waits until its end."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -382,7 +430,9 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise ValueError(f"the key '{key}' is there twice, with {found[key]!r:.60} and {value!r:.60}")
+            raise ValueError(
+                f"the key '{key}' is there twice, with {found[key]!r:.60} and {value!r:.60}"
+            )
         found[key] = value
     return found
 
@@ -412,13 +462,22 @@ def read_lines(path: str | Path, what: str, blank: bool = False) -> list[str]:
     except FileNotFoundError as error:
         raise HypvisionError(f"There is no '{path}', {what}.") from error
     except UnicodeDecodeError as error:
-        raise HypvisionError(f"'{path}', {what}, is not text in UTF-8 ({error}). Save it as UTF-8.") from error
-    except (OSError, ValueError, RuntimeError) as error:  # the path is a folder, has a NUL or an unknown ~user
+        raise HypvisionError(
+            f"'{path}', {what}, is not text in UTF-8 ({error}). Save it as UTF-8."
+        ) from error
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # the path is a folder, has a NUL or an unknown ~user
         reason = getattr(error, "strerror", None) or error
         raise HypvisionError(f"'{path}', {what}, cannot be read: {reason}.") from error
-    # Python's splitlines() ends lines at other characters, too; a number of a line is that of an editor.
+    # Python's splitlines() ends lines at other characters, too; a number of a line is that of an
+    # editor.
     lines = re.split(r"\r\n|\r|\n", text)
-    return [line.strip() for line in (lines[:-1] if not lines[-1] else lines) if blank or line.strip()]
+    return [
+        line.strip() for line in (lines[:-1] if not lines[-1] else lines) if blank or line.strip()
+    ]
 
 
 def write_json(path: str | Path, content: Any, indent: int | None = 1) -> None:
@@ -428,11 +487,15 @@ def write_json(path: str | Path, content: Any, indent: int | None = 1) -> None:
 
 def note_holder(path: str | Path) -> None:
     """Write down in a file beside a lock which process holds it, for :func:`who_holds`."""
-    write_json(path, dict(pid=os.getpid(), host=socket.gethostname(), start=time.strftime("%Y-%m-%d %H:%M:%S")))
+    write_json(
+        path,
+        dict(pid=os.getpid(), host=socket.gethostname(), start=time.strftime("%Y-%m-%d %H:%M:%S")),
+    )
 
 
 def who_holds(path: str | Path) -> str:
-    """``": process 12 on HOST, since TIME"``, or nothing where the file is not complete yet, or gone again."""
+    """``": process 12 on HOST, since TIME"``, or nothing where the file is not complete yet, or
+    gone again."""
     try:
         facts = read_json(path)
         return f": process {facts['pid']} on {facts['host']}, since {facts['start']}"
@@ -441,7 +504,8 @@ def who_holds(path: str | Path) -> str:
 
 
 def csv_text(rows: Iterable[Iterable[Any]]) -> str:
-    """Rows of values as comma separated text; a text that a spreadsheet would take for a formula begins with ``'``."""
+    """Rows of values as comma separated text; a text that a spreadsheet would take for a formula
+    begins with ``'``."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([_cell(value) for value in row] for row in rows)
     return text.getvalue()
@@ -459,7 +523,9 @@ def _cell(value: Any) -> Any:
 def write_table(path: str | Path, rows: Sequence[Mapping[str, Any]], empty: str = "empty") -> None:
     """Write rows of named values as CSV; a table without rows gets one column, called ``empty``."""
     columns = list(dict.fromkeys(name for row in rows for name in row)) or [empty]
-    write_text(path, csv_text([columns, *([row.get(name, "") for name in columns] for row in rows)]))
+    write_text(
+        path, csv_text([columns, *([row.get(name, "") for name in columns] for row in rows)])
+    )
 
 
 def _status(path: Path) -> os.stat_result | None:
@@ -476,13 +542,17 @@ def _check_parents(path: Path) -> None:
     for parent in path.parents:
         if os.path.lexists(parent):
             if not parent.is_dir():
-                raise HypvisionError(f"'{path}' was not written: '{parent}' is not a folder. Choose another path.")
+                raise HypvisionError(
+                    f"'{path}' was not written: '{parent}' is not a folder. Choose another path."
+                )
             return
 
 
 def _temporary(path: Path, suffix: str | None = None) -> Path:
     writer = f"hyp-{_HOST}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-    return path.with_name(f".{_cut(path.stem)}.{writer}{_cut(path.suffix if suffix is None else suffix)}")
+    return path.with_name(
+        f".{_cut(path.stem)}.{writer}{_cut(path.suffix if suffix is None else suffix)}"
+    )
 
 
 def _cut(text: str) -> str:
@@ -491,7 +561,8 @@ def _cut(text: str) -> str:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove the temporary files that killed processes have left in a folder; once a process and folder."""
+    """Remove the temporary files that killed processes have left in a folder; once a process and
+    folder."""
     folder = folder.resolve()
     if folder in _swept:
         return
@@ -524,19 +595,25 @@ def _flush(path: Path) -> None:
 
 
 def _as_not_written(path: Path, temporary: Path, error: Exception) -> Exception:
-    """The error to raise for one that occurred while ``temporary`` was written: an explanation of an error of the disk,
-    or the error itself."""
-    if isinstance(error, HypvisionError):  # the temporary folder gets its final name later, so messages name that
+    """The error to raise for one that occurred while ``temporary`` was written: an explanation of
+    an error of the disk, or the error itself."""
+    if isinstance(
+        error, HypvisionError
+    ):  # the temporary folder gets its final name later, so messages name that
         told = str(error).replace(str(temporary), str(path))
         return error if told == str(error) else type(error)(told)
     if isinstance(error, OSError):
         return _not_written(path, error)
     if type(error).__name__ == "SafetensorError":
         found = re.search(r"os error (\d+)", str(error))
-        reason = OSError(int(found[1]), os.strerror(int(found[1]))) if found else OSError(str(error))
+        reason = (
+            OSError(int(found[1]), os.strerror(int(found[1]))) if found else OSError(str(error))
+        )
         return _not_written(path, reason)
     if "inline_container" in str(error):  # torch.save, which does not know the reason
-        return _not_written(path, OSError("PyTorch could not write all of it, as happens when the disk is full"))
+        return _not_written(
+            path, OSError("PyTorch could not write all of it, as happens when the disk is full")
+        )
     return error
 
 

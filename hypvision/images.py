@@ -1,9 +1,9 @@
 """Finding and opening images: one way for every command, data set and function.
 
-An image file is untrusted input. It is opened only if it is a regular file with at most :data:`MAX_PIXELS` pixels, and
-only as one of :data:`FORMATS`, whatever its name: Pillow would start a PostScript interpreter for an EPS that is called
-``.png``. Every function that is given the path of another file raises a
-:class:`~hypvision.errors.HypvisionError`, see :func:`open_image`.
+An image file is untrusted input. It is opened only if it is a regular file with at most
+:data:`MAX_PIXELS` pixels, and only as one of :data:`FORMATS`, whatever its name: Pillow would start
+a PostScript interpreter for an EPS that is called ``.png``. Every function that is given the path
+of another file raises a :class:`~hypvision.errors.HypvisionError`, see :func:`open_image`.
 """
 
 from __future__ import annotations
@@ -27,20 +27,48 @@ from hypvision.checks import one_of
 from hypvision.errors import HypvisionError, one_line
 from hypvision.files import why_no_file
 
-FORMATS: tuple[str, ...] = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # names of formats in Pillow
-SUFFIXES = {".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+FORMATS: tuple[str, ...] = (
+    "BMP",
+    "GIF",
+    "JPEG",
+    "PNG",
+    "PPM",
+    "TIFF",
+    "WEBP",
+)  # names of formats in Pillow
+SUFFIXES = {
+    ".bmp",
+    ".gif",
+    ".jfif",
+    ".jpe",
+    ".jpeg",
+    ".jpg",
+    ".pgm",
+    ".png",
+    ".ppm",
+    ".tif",
+    ".tiff",
+    ".webp",
+}
 # Formats that some builds of Pillow cannot read: suffixes, and which package adds them.
 _OPTIONAL = {
     "AVIF": ((".avif", ".avifs"), "Pillow was built without AVIF here; install pillow>=11.3"),
     "HEIF": ((".heic", ".heif"), "install pillow-heif to read HEIC"),
 }
-if "avif" in features.modules and features.check("avif"):  # older Pillow warns about unknown features
+if "avif" in features.modules and features.check(
+    "avif"
+):  # older Pillow warns about unknown features
     FORMATS += ("AVIF",)
 if importlib.util.find_spec("pillow_heif"):
     importlib.import_module("pillow_heif").register_heif_opener()
     FORMATS += ("HEIF",)
 SUFFIXES.update(*(suffixes for name, (suffixes, _) in _OPTIONAL.items() if name in FORMATS))
-_MISSING = {suffix: text for name, (suffixes, text) in _OPTIONAL.items() if name not in FORMATS for suffix in suffixes}
+_MISSING = {
+    suffix: text
+    for name, (suffixes, text) in _OPTIONAL.items()
+    if name not in FORMATS
+    for suffix in suffixes
+}
 MAX_PIXELS = 178_956_970  # half a GiB as RGB; also Pillow's limit
 
 _Result = TypeVar("_Result")
@@ -55,7 +83,8 @@ def is_image(path: Path) -> bool:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file or folder is one that programs make for themselves, such as ``.ipynb_checkpoints``."""
+    """Whether a file or folder is one that programs make for themselves, such as
+    ``.ipynb_checkpoints``."""
     made = ("__MACOSX", "__pycache__", "@eaDir", "lost+found", "System Volume Information")
     return name.startswith(".") or name in made
 
@@ -76,15 +105,21 @@ def images_in(folder: str | Path) -> list[Path]:
     if not root.is_dir():
         raise HypvisionError(f"There is no folder '{folder}'. Give a folder of images.")
     found = sorted(
-        path for path in root.rglob("*") if is_image(path) and not any(map(is_hidden, path.relative_to(root).parts))
+        path
+        for path in root.rglob("*")
+        if is_image(path) and not any(map(is_hidden, path.relative_to(root).parts))
     )
     if not found:
-        raise HypvisionError(f"The folder '{folder}' has no images ({' '.join(sorted(SUFFIXES))}), also not below it.")
+        raise HypvisionError(
+            f"The folder '{folder}' has no images ({' '.join(sorted(SUFFIXES))}), also not below "
+            "it."
+        )
     return found
 
 
 def find_images(names: Iterable[str | Path], videos: Collection[str] = ()) -> list[Path]:
-    """The files that paths, folders (their images, without sub-folders) and glob patterns name, each once.
+    """The files that paths, folders (their images, without sub-folders) and glob patterns name,
+    each once.
 
     Args:
         names: paths and patterns.
@@ -94,13 +129,22 @@ def find_images(names: Iterable[str | Path], videos: Collection[str] = ()) -> li
     for name in names:
         try:
             found.update(dict.fromkeys(_named(Path(name).expanduser(), name, videos)))
-        except (OSError, ValueError, RuntimeError) as error:  # the name is too long, has a NUL or an unknown ~user
-            raise HypvisionError(f"There is no image '{name}' ({error}). Check the path.") from error
+        except (
+            OSError,
+            ValueError,
+            RuntimeError,
+        ) as error:  # the name is too long, has a NUL or an unknown ~user
+            raise HypvisionError(
+                f"There is no image '{name}' ({error}). Check the path."
+            ) from error
     return list(found)
 
 
-def not_taken(folder: Path, videos: Collection[str] = (), below: bool = False) -> Iterator[tuple[str, str]]:
-    """Reason and name of each file of a folder that :func:`find_images` leaves out; hidden ones do not count.
+def not_taken(
+    folder: Path, videos: Collection[str] = (), below: bool = False
+) -> Iterator[tuple[str, str]]:
+    """Reason and name of each file of a folder that :func:`find_images` leaves out; hidden ones do
+    not count.
 
     Args:
         folder: of images.
@@ -128,18 +172,33 @@ def not_taken(folder: Path, videos: Collection[str] = (), below: bool = False) -
 def _named(path: Path, name: str | Path, videos: Collection[str]) -> list[Path]:
     if path.is_dir():
         inside = sorted(path.iterdir())
-        files = [file for file in inside if is_image(file) or (file.suffix.lower() in videos and file.is_file())]
+        files = [
+            file
+            for file in inside
+            if is_image(file) or (file.suffix.lower() in videos and file.is_file())
+        ]
         if not files:
             deeper = next((file for file in path.rglob("*") if is_image(file)), None)
-            advice = f"Those below it: '{path}/**/*{deeper.suffix}'" if deeper else "Give another folder or a file"
-            others = "; ".join(f"{file}: {reason}" for reason, file in islice(not_taken(path, videos), 3))
+            advice = (
+                f"Those below it: '{path}/**/*{deeper.suffix}'"
+                if deeper
+                else "Give another folder or a file"
+            )
+            others = "; ".join(
+                f"{file}: {reason}" for reason, file in islice(not_taken(path, videos), 3)
+            )
             found = f" It has {others}." if others else ""
-            raise HypvisionError(f"The folder '{name}' has no images ({' '.join(sorted(SUFFIXES))}).{found} {advice}.")
+            raise HypvisionError(
+                f"The folder '{name}' has no images ({' '.join(sorted(SUFFIXES))}).{found} "
+                f"{advice}."
+            )
         return files
     if path.is_file():
         return [path]
     pattern = str(path)
-    matches = map(Path, sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else [])
+    matches = map(
+        Path, sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else []
+    )
     files = [match for match in matches if not match.is_dir()]  # opening a pipe says that it is one
     if not files:
         what = "video" if path.suffix.lower() in videos else "image"
@@ -148,7 +207,8 @@ def _named(path: Path, name: str | Path, videos: Collection[str]) -> list[Path]:
 
 
 def output_names(paths: Sequence[Path]) -> list[str]:
-    """A name for the results of each image: its own without the ending, and a number if that is taken.
+    """A name for the results of each image: its own without the ending, and a number if that is
+    taken.
 
     It has 200 bytes at most, since more follows.
     """
@@ -169,8 +229,8 @@ def output_names(paths: Sequence[Path]) -> list[str]:
 
 @contextmanager
 def leaving_out(file: str | Path, failed: list[str] | None) -> Iterator[None]:
-    """Context that skips an image which raises an error and adds the message to ``failed``; None: the error is
-    raised."""
+    """Context that skips an image which raises an error and adds the message to ``failed``; None:
+    the error is raised."""
     try:
         yield
     except HypvisionError as error:
@@ -180,8 +240,8 @@ def leaving_out(file: str | Path, failed: list[str] | None) -> Iterator[None]:
 
 
 def require_all(failed: Sequence[str], done: int) -> None:
-    """Raise the final error of a command that has skipped images (:func:`leaving_out`), after it has written all other
-    results.
+    """Raise the final error of a command that has skipped images (:func:`leaving_out`), after it
+    has written all other results.
     """
     if failed:
         how_many = f"{len(failed)} of {len(failed) + done} images are left out. " if done else ""
@@ -192,23 +252,25 @@ def require_all(failed: Sequence[str], done: int) -> None:
 
 
 def check_normalisation(transform: Mapping[str, Any] | Callable[..., Any], channels: int) -> None:
-    """The mean and the deviation of a transform must have a value for each channel; timm's own are those of RGB."""
+    """The mean and the deviation of a transform must have a value for each channel; timm's own are
+    those of RGB."""
     if not isinstance(transform, Mapping):
         return
     for name in ("mean", "std"):
         given = transform.get(name, (0, 0, 0))
         if len(given) not in (1, channels):
             raise HypvisionError(
-                f"The transform has {len(given)} values of '{name}' for images of {channels} channels. Give 'mean' and "
-                "'std' with one value for each channel."
+                f"The transform has {len(given)} values of '{name}' for images of {channels} "
+                "channels. Give 'mean' and 'std' with one value for each channel."
             )
 
 
 def open_channels(source: str | Path | Image.Image | np.ndarray, channels: int) -> Image.Image:
-    """An image of 1 (grey), 3 (RGB, as :func:`open_image`) or 4 channels of 8 bits, the right way up.
+    """An image of 1 (grey), 3 (RGB, as :func:`open_image`) or 4 channels of 8 bits, the right way
+    up.
 
-    The mode of an image of four channels is CMYK, whatever its channels mean, because Pillow would treat the fourth
-    channel of RGBA as transparency and change the others.
+    The mode of an image of four channels is CMYK, whatever its channels mean, because Pillow would
+    treat the fourth channel of RGBA as transparency and change the others.
 
     Raises:
         HypvisionError: as for :func:`open_image`; or the image does not have 4 channels.
@@ -222,8 +284,9 @@ def open_channels(source: str | Path | Image.Image | np.ndarray, channels: int) 
     def four(image: Image.Image) -> Image.Image:
         if image.mode not in ("RGBA", "CMYK", "RGBX"):
             raise HypvisionError(
-                f"The image '{source}' has the channels {', '.join(image.getbands())}, but 4 of 8 bits are asked for "
-                "(a TIFF's fourth counts if the file marks it as alpha). Save it with 4 channels, or set channels=3."
+                f"The image '{source}' has the channels {', '.join(image.getbands())}, but 4 of 8 "
+                "bits are asked for (a TIFF's fourth counts if the file marks it as alpha). Save "
+                "it with 4 channels, or set channels=3."
             )
         return Image.merge("CMYK", ImageOps.exif_transpose(image).split())
 
@@ -232,28 +295,38 @@ def open_channels(source: str | Path | Image.Image | np.ndarray, channels: int) 
     return four(Image.fromarray(source) if isinstance(source, np.ndarray) else source)
 
 
-def open_image(source: str | Path | Image.Image | np.ndarray, most: int = MAX_PIXELS) -> Image.Image:
+def open_image(
+    source: str | Path | Image.Image | np.ndarray, most: int = MAX_PIXELS
+) -> Image.Image:
     """An image as it is shown: RGB of 8 bits, the right way up.
 
     Args:
         source: path of a file, PIL image, or RGB array uint8 (H, W, 3).
-        most: pixels of a file; of a JPEG with more only a half, a quarter or an eighth of each side is decoded.
+        most: pixels of a file; of a JPEG with more only a half, a quarter or an eighth of each side
+            is decoded.
 
     Returns:
-        A PIL image of mode RGB, turned as the camera says (EXIF); 16 bits scaled to 8; transparent parts on white.
+        A PIL image of mode RGB, turned as the camera says (EXIF); 16 bits scaled to 8; transparent
+        parts on white.
 
     Raises:
-        HypvisionError: the file is missing, damaged, no image, or larger than ``most``; it has 32 bits, whose
-            black and white are not known; or an array of another shape or type.
+        HypvisionError: the file is missing, damaged, no image, or larger than ``most``; it has 32
+            bits, whose black and white are not known; or an array of another shape or type.
     """
     if isinstance(source, (str, Path)):
-        return _read(source, "image", lambda image: to_rgb(image, f"The image '{source}'"), most=most)
+        return _read(
+            source, "image", lambda image: to_rgb(image, f"The image '{source}'"), most=most
+        )
     if isinstance(source, Image.Image):
         return to_rgb(source)
     if not isinstance(source, np.ndarray):
-        raise HypvisionError(f"An image is a path, a PIL image or an array, got {type(source).__name__}.")
+        raise HypvisionError(
+            f"An image is a path, a PIL image or an array, got {type(source).__name__}."
+        )
     if source.dtype != np.uint8 or source.ndim != 3 or source.shape[2] != 3 or not source.size:
-        raise HypvisionError(f"An image array must be uint8 (H, W, 3), got {source.dtype} {source.shape}.")
+        raise HypvisionError(
+            f"An image array must be uint8 (H, W, 3), got {source.dtype} {source.shape}."
+        )
     return Image.fromarray(source)
 
 
@@ -273,7 +346,11 @@ def label_palette(path: str | Path) -> dict[int, tuple[int, int, int]]:
 
     def colours(image: Image.Image) -> dict[int, tuple[int, int, int]]:
         palette = np.reshape(image.getpalette("RGB") or [], (-1, 3)).astype(int).tolist()
-        return {label: tuple(palette[label]) for label in np.unique(np.array(image)) if label < len(palette)}
+        return {
+            label: tuple(palette[label])
+            for label in np.unique(np.array(image))
+            if label < len(palette)
+        }
 
     return _read(path, "label map", lambda image: colours(image) if image.mode == "P" else {})
 
@@ -291,11 +368,16 @@ def _stored_size(image: Image.Image) -> tuple[int, int]:
 
 
 def shown_size(path: str | Path) -> tuple[int, int]:
-    """Height and width as :func:`open_image` shows it, turned as the camera says, from the header alone."""
+    """Height and width as :func:`open_image` shows it, turned as the camera says, from the header
+    alone."""
 
     def size(image: Image.Image) -> tuple[int, int]:
         height, width = _stored_size(image)
-        return (width, height) if image.getexif().get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8) else (height, width)
+        return (
+            (width, height)
+            if image.getexif().get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8)
+            else (height, width)
+        )
 
     return _read(path, "image", size, pixels=False)
 
@@ -306,13 +388,15 @@ def image_kind(path: str | Path) -> tuple[str, str]:
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
-    """What :func:`open_channels` gave, to be looked at: of four channels, which it holds as CMYK, the first three."""
+    """What :func:`open_channels` gave, to be looked at: of four channels, which it holds as CMYK,
+    the first three."""
     return Image.merge("RGB", image.split()[:3]) if image.mode == "CMYK" else image
 
 
 class _Quiet:
-    """Ignores all warnings while any thread is inside. ``warnings.catch_warnings`` changes the whole process: of two
-    threads inside of it, one puts back what the other had set, and warnings stay ignored for good."""
+    """Ignores all warnings while any thread is inside. ``warnings.catch_warnings`` changes the
+    whole process: of two threads inside of it, one puts back what the other had set, and warnings
+    stay ignored for good."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -338,7 +422,11 @@ _quiet = _Quiet()
 
 
 def _read(
-    path: str | Path, what: str, use: Callable[[Image.Image], _Result], pixels: bool = True, most: int = MAX_PIXELS
+    path: str | Path,
+    what: str,
+    use: Callable[[Image.Image], _Result],
+    pixels: bool = True,
+    most: int = MAX_PIXELS,
 ) -> _Result:
     try:
         if not os.path.isfile(path):  # reading a pipe waits for its writer, and a device has no end
@@ -348,13 +436,19 @@ def _read(
             width, height = image.size
             if width * height > MAX_PIXELS:
                 raise ValueError(f"{width} x {height} pixels, more than {MAX_PIXELS:,} in all")
-            part = next((part for part in (1, 2, 4) if -(-width // part) * -(-height // part) <= most), 8)
-            if part > 1 and not image.info.get("progressive"):  # whose numbers are all held, whatever the size
-                image.draft(None, (max(1, width // part), max(1, height // part)))  # does nothing but for JPEG
+            part = next(
+                (part for part in (1, 2, 4) if -(-width // part) * -(-height // part) <= most), 8
+            )
+            if part > 1 and not image.info.get(
+                "progressive"
+            ):  # whose numbers are all held, whatever the size
+                image.draft(
+                    None, (max(1, width // part), max(1, height // part))
+                )  # does nothing but for JPEG
             if image.width * image.height > most:
                 raise HypvisionError(
-                    f"The {what} '{path}' cannot be read: it has {width} x {height} pixels, more than {most:,} in all. "
-                    "Give a smaller copy."
+                    f"The {what} '{path}' cannot be read: it has {width} x {height} pixels, more "
+                    f"than {most:,} in all. Give a smaller copy."
                 )
             if pixels:
                 image.load()
@@ -373,7 +467,8 @@ def _read(
 
 
 def write_image(image: Image.Image, path: str | Path, format: str, **options: Any) -> None:
-    """Write an image file by Python; what Pillow itself writes of JPEG and TIFF is cut short, unsaid, by a full disk.
+    """Write an image file by Python; what Pillow itself writes of JPEG and TIFF is cut short,
+    unsaid, by a full disk.
 
     Args:
         image: the picture.
@@ -400,11 +495,12 @@ def to_rgb(image: Image.Image, name: str = "The image") -> Image.Image:
 
 
 def _eight_bits(image: Image.Image, name: str) -> Image.Image:
-    """A grey image of 16 bits, scaled to 8; Pillow's own conversion makes every value above 255 white."""
+    """A grey image of 16 bits, scaled to 8; Pillow's own conversion makes every value above 255
+    white."""
     values = np.array(image)
     if image.mode == "F" or values.min(initial=0) < 0 or values.max(initial=0) > 65535:
         raise HypvisionError(
-            f"{name} has pixels of Pillow's mode {image.mode}, whose white and black are not known. Save it with 8 or "
-            "16 bits a channel."
+            f"{name} has pixels of Pillow's mode {image.mode}, whose white and black are not "
+            "known. Save it with 8 or 16 bits a channel."
         )
     return Image.fromarray((values // 257).astype(np.uint8)).convert("RGB")

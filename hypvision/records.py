@@ -1,6 +1,8 @@
-"""Plain values, as JSON, YAML and CSV have them, checked against the types of a dataclass or a named tuple.
+"""Plain values, as JSON, YAML and CSV have them, checked against the types of a dataclass or a
+named tuple.
 
-The toolkit reads all its own files through :func:`parse`: results, settings, records of the zoo, tables.
+The toolkit reads all its own files through :func:`parse`: results, settings, records of the zoo,
+tables.
 
 >>> class Cell(NamedTuple):
 ...     method: str
@@ -41,8 +43,11 @@ Kind = TypeVar("Kind")
 # Conditions on values
 
 
-def rule(text: str, test: Callable[[Any], bool], convert: Callable[[Any], Any] = lambda value: value) -> Callable:
-    """A function that returns a value, converted, if it passes the test, and else says what it must be."""
+def rule(
+    text: str, test: Callable[[Any], bool], convert: Callable[[Any], Any] = lambda value: value
+) -> Callable:
+    """A function that returns a value, converted, if it passes the test, and else says what it must
+    be."""
 
     def apply(value: Any) -> Any:
         if not test(value):
@@ -53,7 +58,8 @@ def rule(text: str, test: Callable[[Any], bool], convert: Callable[[Any], Any] =
 
 
 def key(*rules: Any, **default: Any) -> Any:
-    """A field of a dataclass whose value must pass these rules, or be of these types, in their order."""
+    """A field of a dataclass whose value must pass these rules, or be of these types, in their
+    order."""
     return field(metadata={"rules": rules}, **default)
 
 
@@ -66,12 +72,14 @@ def is_text(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a finite number; YAML knows whole numbers of any length, floats end at 1.8e308."""
+    """Whether a value is a finite number; YAML knows whole numbers of any length, floats end at
+    1.8e308."""
     return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 def is_plain(value: Any, depth: int = _DEEPEST) -> bool:
-    """Whether a value is one that JSON has too, without NaN or infinity, and not nested deeper than this."""
+    """Whether a value is one that JSON has too, without NaN or infinity, and not nested deeper than
+    this."""
     if isinstance(value, (dict, list)):
         values = value.values() if isinstance(value, dict) else value
         named = isinstance(value, list) or all(map(_is_printable, value))
@@ -81,7 +89,9 @@ def is_plain(value: Any, depth: int = _DEEPEST) -> bool:
 
 def is_inside(text: str) -> bool:
     """Whether a path, with ``/`` on every system, stays below its folder."""
-    return not (text.startswith("/") or ".." in text.split("/") or any(letter in text for letter in "\\:\0"))
+    return not (
+        text.startswith("/") or ".." in text.split("/") or any(letter in text for letter in "\\:\0")
+    )
 
 
 positive = rule("a positive whole number", lambda value: type(value) is int and 0 < value < 2**63)
@@ -96,13 +106,17 @@ _TYPES: dict[Any, Callable] = {
 }
 
 
-# A lambda in an annotation of a class does not find the names of this module when get_type_hints() evaluates it, so the
-# annotated types are defined outside of the classes.
-Name = Annotated[str, rule("the name of a file below this folder", lambda value: is_text(value) and is_inside(value))]
+# A lambda in an annotation of a class does not find the names of this module when get_type_hints()
+# evaluates it, so the annotated types are defined outside of the classes.
+Name = Annotated[
+    str,
+    rule("the name of a file below this folder", lambda value: is_text(value) and is_inside(value)),
+]
 
 
 class ShardTable(NamedTuple):
-    """The table of the shards of a checkpoint, as transformers writes it: the file of each tensor, beside the table."""
+    """The table of the shards of a checkpoint, as transformers writes it: the file of each tensor,
+    beside the table."""
 
     weight_map: dict[str, Name]
 
@@ -110,26 +124,31 @@ class ShardTable(NamedTuple):
 # Checking
 
 
-def parse(kind: type[Kind] | Any, value: Any, where: str, extra: bool = False, advice: str = "") -> Any:
+def parse(
+    kind: type[Kind] | Any, value: Any, where: str, extra: bool = False, advice: str = ""
+) -> Any:
     """A value as an object of a type.
 
     Args:
-        kind: a dataclass or a named tuple, whose fields say what its keys are; or any type of plain values, such as
-            ``dict[str, float]`` or ``Literal["base2new", "shots"]``.
+        kind: a dataclass or a named tuple, whose fields say what its keys are; or any type of plain
+            values, such as ``dict[str, float]`` or ``Literal["base2new", "shots"]``.
         value: plain values.
         where: what they are, for messages.
-        extra: leave out keys that the outermost type, or that of the items of the outermost list, does not know.
+        extra: leave out keys that the outermost type, or that of the items of the outermost list,
+            does not know.
         advice: what to do about it, the end of the message.
 
     Raises:
-        HypvisionError: a key is unknown or missing, or a value has the wrong type or breaks a rule; the message names
-            the key.
+        HypvisionError: a key is unknown or missing, or a value has the wrong type or breaks a rule;
+            the message names the key.
     """
     try:
         return _conform(kind, value, (), extra)
     except ValueError as error:
         told = str(error)
-        raise HypvisionError(f"{where}{told}{'' if told[-1] in '.?' else '.'} {advice}".rstrip()) from None
+        raise HypvisionError(
+            f"{where}{told}{'' if told[-1] in '.?' else '.'} {advice}".rstrip()
+        ) from None
 
 
 def check_types(value: Any, where: str) -> None:
@@ -152,8 +171,8 @@ def read_table(
     advice: str = "Correct it.",
     **dialect: Any,
 ) -> list[tuple[int, Kind]]:
-    """The rows of a CSV file with a header as objects of a type, see :func:`parse`, each with its line; further columns
-    are left out.
+    """The rows of a CSV file with a header as objects of a type, see :func:`parse`, each with its
+    line; further columns are left out.
 
     Args:
         kind: the type, whose fields are texts and numbers.
@@ -163,8 +182,8 @@ def read_table(
         dialect: how the file differs from usual CSV, see :func:`csv.reader`.
 
     Raises:
-        HypvisionError: the file cannot be read, has no header or has a column twice; or a cell is missing or of another
-            type (the message gives the line).
+        HypvisionError: the file cannot be read, has no header or has a column twice; or a cell is
+            missing or of another type (the message gives the line).
     """
     path = Path(path).expanduser()
     if not path.is_file():
@@ -184,16 +203,23 @@ def read_table(
     for number, row in rows:
         where = f"'{path}', line {number}"
         if None in row or None in row.values():
-            raise HypvisionError(f"{where}, has {'more' if None in row else 'fewer'} cells than the header. {advice}")
+            raise HypvisionError(
+                f"{where}, has {'more' if None in row else 'fewer'} cells than the header. {advice}"
+            )
         texts = {**known(row), **{name: text for name, text in row.items() if text}}
-        values = {name: _number(text) if hints.get(name) in (int, float) else text for name, text in texts.items()}
+        values = {
+            name: _number(text) if hints.get(name) in (int, float) else text
+            for name, text in texts.items()
+        }
         found.append((number, parse(kind, values, where, True, advice)))
     return found
 
 
-def read_json_lines(kind: type[Kind], path: str | Path, what: str, advice: str) -> list[tuple[int, Kind]]:
-    """The lines of a file of JSON lines as objects of a type, see :func:`parse`, each with its number from 1; empty
-    lines and further keys are left out.
+def read_json_lines(
+    kind: type[Kind], path: str | Path, what: str, advice: str
+) -> list[tuple[int, Kind]]:
+    """The lines of a file of JSON lines as objects of a type, see :func:`parse`, each with its
+    number from 1; empty lines and further keys are left out.
 
     Args:
         kind: the type.
@@ -202,8 +228,8 @@ def read_json_lines(kind: type[Kind], path: str | Path, what: str, advice: str) 
         advice: what to do about a wrong line, the end of the message.
 
     Raises:
-        HypvisionError: the file cannot be read; or a line is not JSON or not of the type (the message gives its
-            number).
+        HypvisionError: the file cannot be read; or a line is not JSON or not of the type (the
+            message gives its number).
     """
     found = []
     for number, line in enumerate(read_lines(path, what, blank=True), start=1):
@@ -237,15 +263,21 @@ def _conform(kind: Any, value: Any, place: tuple[str, ...], extra: bool = False)
             value = _conform(step, value, place)
         return value
     if origin is Literal:
-        kind = rule(f"one of {', '.join(map(repr, args))}", lambda value: isinstance(value, str) and value in args)
+        kind = rule(
+            f"one of {', '.join(map(repr, args))}",
+            lambda value: isinstance(value, str) and value in args,
+        )
     if isinstance(kind, list) or origin in (list, tuple, Sequence):
         least, inner = (1, kind[0]) if isinstance(kind, list) else (0, args[0])
         if not isinstance(value, (list, tuple)) or len(value) < least:
-            raise _wrong(place, f"must be a list{' of at least one' if least else ''}, got {show(value)}")
+            raise _wrong(
+                place, f"must be a list{' of at least one' if least else ''}, got {show(value)}"
+            )
         before = place[:-1]
         last = "".join(place[-1:])
         items = [
-            _conform(inner, item, (*before, f"{last} {n}".strip()), extra) for n, item in enumerate(value, start=1)
+            _conform(inner, item, (*before, f"{last} {n}".strip()), extra)
+            for n, item in enumerate(value, start=1)
         ]
         return items if origin is list else tuple(items)
     if origin in (dict, Mapping):
@@ -261,7 +293,9 @@ def _conform(kind: Any, value: Any, place: tuple[str, ...], extra: bool = False)
 
 
 def _wrong(place: tuple[str, ...], problem: str) -> ValueError:
-    return ValueError(f"{', '.join(('', *place[:-1]))}: '{place[-1]}' {problem}" if place else f" {problem}")
+    return ValueError(
+        f"{', '.join(('', *place[:-1]))}: '{place[-1]}' {problem}" if place else f" {problem}"
+    )
 
 
 def _mapping(value: Any, place: tuple[str, ...]) -> dict[Any, Any]:
@@ -271,8 +305,8 @@ def _mapping(value: Any, place: tuple[str, ...]) -> dict[Any, Any]:
 
 
 def _one_of_several(kinds: Sequence[Any], value: Any, place: tuple[str, ...]) -> Any:
-    """The alternative of a union that the value belongs to. For an optional type the message is that of the type
-    itself."""
+    """The alternative of a union that the value belongs to. For an optional type the message is
+    that of the type itself."""
     told = []
     for kind in kinds:
         try:
@@ -282,7 +316,9 @@ def _one_of_several(kinds: Sequence[Any], value: Any, place: tuple[str, ...]) ->
                 told.append(error)
     if len(told) == 1:
         raise told[0]
-    choices = " or ".join(str(error).partition(" must be ")[2].rpartition(", got ")[0] for error in told)
+    choices = " or ".join(
+        str(error).partition(" must be ")[2].rpartition(", got ")[0] for error in told
+    )
     raise _wrong(place, f"must be {choices}, got {show(value)}")
 
 
@@ -293,7 +329,10 @@ def _fields(kind: Any) -> dict[str, tuple[tuple[Any, ...], bool]]:
     if not is_dataclass(kind):
         return {name: ((hints[name],), name not in kind._field_defaults) for name in kind._fields}
     return {
-        f.name: (f.metadata.get("rules", (hints[f.name],)), f.default is MISSING and f.default_factory is MISSING)
+        f.name: (
+            f.metadata.get("rules", (hints[f.name],)),
+            f.default is MISSING and f.default_factory is MISSING,
+        )
         for f in fields(kind)
     }
 
@@ -303,7 +342,9 @@ def _object(kind: Any, value: Any, place: tuple[str, ...], extra: bool) -> Any:
     where = ", ".join(("", *place))
     for name in _mapping(value, place):
         if name not in known and not extra:
-            hint = did_you_mean(str(name), known, 1, cutoff=0.6) or f" Known keys: {', '.join(known)}."
+            hint = (
+                did_you_mean(str(name), known, 1, cutoff=0.6) or f" Known keys: {', '.join(known)}."
+            )
             raise ValueError(f"{where}: unknown key {show(name)}.{hint}")
     missing = [name for name, (_, needed) in known.items() if needed and value.get(name) is None]
     if missing:

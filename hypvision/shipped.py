@@ -17,18 +17,24 @@ def shipped_configs(pattern: str | None = None) -> dict[str, Path]:
     """The configs that can be trained or tested, by their names without ``.py``.
 
     Args:
-        pattern: a part of FOLDER/NAME, or a glob pattern for its end such as ``"*_cifar10"``; None: all.
+        pattern: a part of FOLDER/NAME, or a glob pattern for its end such as ``"*_cifar10"``; None:
+            all.
     """
     files = sorted(config_folder().glob("*/*.py"))
     found = {path.stem: path for path in files if path.parent.name != "_base_"}
     if pattern is None:
         return found
     wanted = pattern if any(sign in pattern for sign in "*?[") else f"*{pattern}*"
-    return {name: path for name, path in found.items() if fnmatch.fnmatch(f"{path.parent.name}/{name}", f"*{wanted}")}
+    return {
+        name: path
+        for name, path in found.items()
+        if fnmatch.fnmatch(f"{path.parent.name}/{name}", f"*{wanted}")
+    }
 
 
 def find_config(name: str | Path) -> Path | None:
-    """The shipped config of this name, with or without its folder and ``.py``; None if there is none."""
+    """The shipped config of this name, with or without its folder and ``.py``; None if there is
+    none."""
     path = Path(name)
     found = shipped_configs().get(path.name.removesuffix(".py"))
     if found is None or (path.parent.name and path.parent.name != found.parent.name):
@@ -37,5 +43,6 @@ def find_config(name: str | Path) -> Path | None:
 
 
 def is_config(name: str | Path) -> bool:
-    """Whether a name means a config: that of a ``.py`` or ``.json`` file, or of a shipped config."""
+    """Whether a name means a config: that of a ``.py`` or ``.json`` file, or of a shipped
+    config."""
     return str(name).endswith((".py", ".json")) or find_config(name) is not None

@@ -1,4 +1,5 @@
-"""hypvision.checks: good values pass; of bad ones the message names the argument, what was expected, and the value."""
+"""hypvision.checks: good values pass; of bad ones the message names the argument, what was
+expected, and the value."""
 
 import doctest
 import math
@@ -33,7 +34,9 @@ def test_good_values_pass_and_bad_ones_are_named(function, bounds, good, bad, ex
 @pytest.mark.parametrize("value", [math.nan, math.inf, "2", None, True, [1]])
 @pytest.mark.parametrize("integer", [False, True])
 def test_what_is_no_finite_number_is_refused(integer, value):
-    with pytest.raises(ArgumentError, match="must be an integer" if integer else "must be a finite number"):
+    with pytest.raises(
+        ArgumentError, match="must be an integer" if integer else "must be a finite number"
+    ):
         checks.at_least(0, integer, x=value)
 
 

@@ -1,4 +1,5 @@
-"""Every config takes one training step on tiny data in the real layouts, most of them in the slow tests only."""
+"""Every config takes one training step on tiny data in the real layouts, most of them in the slow
+tests only."""
 
 import re
 
@@ -16,11 +17,14 @@ from hypvision.engine.extensions import import_extensions
 from hypvision.engine.run import train
 
 FOLDERS = ("hcformer", "baselines", "demo", "hecnn")
-CONFIGS = sorted(path.relative_to(ROOT).as_posix() for folder in FOLDERS for path in (ROOT / folder).glob("*.py"))
+CONFIGS = sorted(
+    path.relative_to(ROOT).as_posix() for folder in FOLDERS for path in (ROOT / folder).glob("*.py")
+)
 # Of data that `hypvision data make` and tools/demo_data hold
 for _name in ("open_vocabulary", "photos", "emoji_segmentation", "emoji_detection"):
     CONFIGS.remove(f"demo/{_name}.py")
-# One of each family, task and optimiser; the others differ from one of these in data, size, length or seed.
+# One of each family, task and optimiser; the others differ from one of these in data, size, length
+# or seed.
 QUICK = {
     "demo/detection.py",
     "demo/segmentation.py",
@@ -37,7 +41,9 @@ def test_config_takes_a_step(name, data, tmp_path):  # noqa: F811
     assert runner.message_hub.get_scalar("train/loss").current() > 0
     if name in WHOLE:  # one of each task, which keeps its schedule; its evaluators are built too
         rate = runner.cfg.optim_wrapper.optimizer.lr
-        assert runner.param_schedulers and 0 < max(runner.optim_wrapper.get_lr()["lr"]) < rate  # it took its step
+        assert (
+            runner.param_schedulers and 0 < max(runner.optim_wrapper.get_lr()["lr"]) < rate
+        )  # it took its step
         assert runner.val_loop.evaluator.metrics and runner.test_loop.evaluator.metrics
 
 
@@ -110,31 +116,47 @@ def test_siblings_are_read_and_their_parts_are_known(name):
     parts = [(HOOKS, hook) for hook in config.get("custom_hooks") or []]
     for phase in ("train", "val", "test"):
         dataset = config[f"{phase}_dataloader"].dataset
-        parts += [(DATASETS, dataset), *((TRANSFORMS, step) for step in dataset.get("pipeline", []))]
+        parts += [
+            (DATASETS, dataset),
+            *((TRANSFORMS, step) for step in dataset.get("pipeline", [])),
+        ]
     for registry, part in parts:
         with registry.switch_scope_and_registry(None) as own:  # of the config
             assert own.get(part["type"]), part
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in ROOT.iterdir() if path.name != "_base_"))
+@pytest.mark.parametrize(
+    "name", sorted(path.name for path in ROOT.iterdir() if path.name != "_base_")
+)
 def test_every_folder_says_what_is_in_it(name):
     folder = ROOT / name
     meta = yaml.safe_load((folder / "metafile.yml").read_text())
-    assert {entry["README"] for entry in meta["Collections"]} == {f"configs/{folder.name}/README.md"}
+    assert {entry["README"] for entry in meta["Collections"]} == {
+        f"configs/{folder.name}/README.md"
+    }
     assert (folder / "README.md").is_file()
     for model in meta["Models"]:
         path = ROOT.parent / model["Config"]
         assert path.is_file() and path.parent == folder and path.stem == model["Name"]
-        assert "Reported" not in model or ("Results" in model) == (model["Reported"] in ("paper", "here", "authors"))
+        assert "Reported" not in model or ("Results" in model) == (
+            model["Reported"] in ("paper", "here", "authors")
+        )
     names = {model["Name"] for model in meta["Models"]}
     assert len(names) == len(meta["Models"])
-    if name in ("baselines", "demo", "hecnn", "helm", "lhier"):  # the others have configs that are parts of a study
+    if name in (
+        "baselines",
+        "demo",
+        "hecnn",
+        "helm",
+        "lhier",
+    ):  # the others have configs that are parts of a study
         assert names == {path.stem for path in folder.glob("*.py")}
 
 
 @pytest.mark.parametrize("record", list(builtin_index()), ids=lambda record: record.name)
 def test_the_config_of_a_shipped_record_takes_its_weights(record):
-    """Else the command of its card, and what starts from it, ends in an error: configs change, weights stay."""
+    """Else the command of its card, and what starts from it, ends in an error: configs change,
+    weights stay."""
     config = load_config(ROOT.parent / record.config)
     import_extensions(config)
     init_default_scope(config.get("default_scope", "mmengine"))

@@ -1,4 +1,5 @@
-"""Every reader of JSON and CSV that the toolkit or a user wrote, on crafted files: a result or one clear sentence."""
+"""Every reader of JSON and CSV that the toolkit or a user wrote, on crafted files: a result or one
+clear sentence."""
 
 import copy
 import json
@@ -22,22 +23,41 @@ from hypvision.scaling.language_models import Head, loss_fit, read_losses, read_
 from hypvision.scaling.sweep import Point, open_results, read_rows
 from hypvision.scaling.sweep import Settings as Sweep
 from hypvision.tasks.classification_metrics import GroupAccuracy
-from hypvision.tasks.few_shot_benchmark import CellSpec, Result, Settings, check_settings, is_finished
+from hypvision.tasks.few_shot_benchmark import (
+    CellSpec,
+    Result,
+    Settings,
+    check_settings,
+    is_finished,
+)
 from hypvision.tasks.few_shot_figures import load_cell_model
 from hypvision.tasks.few_shot_tables import write_tables
 
 CELL = CellSpec("base2new", "maple+lath", "dtd", 16, 1)
-RESULT = Result(CELL, dict(base=60.0, new=40.0), Settings(dict(name="tiny"), adapter=dict(beta=0.5)), 7, 5)
+RESULT = Result(
+    CELL, dict(base=60.0, new=40.0), Settings(dict(name="tiny"), adapter=dict(beta=0.5)), 7, 5
+)
 POINTS = [Point("power", 1.0, 0.0, -1.0, m) for m in (5, 8, 12)]
 MEASURES = dict(
-    n=200, active=1.0, loss=0.5, loss_std=0.1, train_loss=0.5, train_loss_std=None, phi_half=1.0, phi_one=0.5,
-    strong_rows=20, overlap_mean=0.1, overlap_variance=0.01, overlap_max=0.9, overlap_mean_all=0.1,
-    overlap_variance_all=0.01, overlap_max_all=0.9, overlap_deviation=0.1, welch=0.1, welch_excess=0.1,
-    frame_potential=1.0, etf_possible=False, unlearned_loss=0.1, unlearned_approximation=0.1, lost_loss=0.2,
-    ambiguity=1.0, norm_mean=1.0, norm_min=0.5, norm_max=1.2, steps=4000, shortened="",
+    n=200, active=1.0, loss=0.5, loss_std=0.1, train_loss=0.5, train_loss_std=None, phi_half=1.0,
+    phi_one=0.5, strong_rows=20, overlap_mean=0.1, overlap_variance=0.01, overlap_max=0.9,
+    overlap_mean_all=0.1, overlap_variance_all=0.01, overlap_max_all=0.9, overlap_deviation=0.1,
+    welch=0.1, welch_excess=0.1, frame_potential=1.0, etf_possible=False, unlearned_loss=0.1,
+    unlearned_approximation=0.1, lost_loss=0.2, ambiguity=1.0, norm_mean=1.0, norm_min=0.5,
+    norm_max=1.2, steps=4000, shortened="",
 )  # fmt: skip
-CLASSES = [dict(label=0, classname="mammal", subgroup="animal-mammal", group_name="animal or plant")]
-EMOJI = [dict(id="1f436", name="dog face", keywords=["dog", "pet"], group="Animals", subgroup="animal-mammal")]
+CLASSES = [
+    dict(label=0, classname="mammal", subgroup="animal-mammal", group_name="animal or plant")
+]
+EMOJI = [
+    dict(
+        id="1f436",
+        name="dog face",
+        keywords=["dog", "pet"],
+        group="Animals",
+        subgroup="animal-mammal",
+    )
+]
 
 
 def deep(levels):
@@ -48,14 +68,20 @@ def deep(levels):
 
 
 WRONG = [
-    None, True, -1, 1.5, float("nan"), float("inf"), 10**400, "", "../../x", "\ud800", "a\x1b[2Jb", [], {}, [[]],
-    {"a": {}}, deep(500),
+    None, True, -1, 1.5, float("nan"), float("inf"), 10**400, "", "../../x", "\ud800", "a\x1b[2Jb",
+    [], {}, [[]], {"a": {}}, deep(500),
 ]  # fmt: skip
 
 
 def places(content, place=()):
     yield place
-    items = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
+    items = (
+        content.items()
+        if isinstance(content, dict)
+        else enumerate(content)
+        if isinstance(content, list)
+        else ()
+    )
     for name, item in items:
         yield from places(item, (*place, name))
 
@@ -118,28 +144,32 @@ def shards(folder):
 
 SPLIT = [["a.jpg", 0, "cat"], ["b.jpg", 1, "dog"]]
 OTHERS = {
-    "points/other.json": {},
-    "splits/classes.json": CLASSES, "emoji.json": EMOJI, "splits/emoji_split.json": dict(train=["1f436"]),
+    "points/other.json": {}, "splits/classes.json": CLASSES, "emoji.json": EMOJI,
+    "splits/emoji_split.json": dict(train=["1f436"]),
 }  # fmt: skip
 WRITTEN = dict(asdict(RESULT), cell=CELL._asdict(), settings=RESULT.settings.shared())
 JSON = {
     "few-shot result, tables": (f"{CELL.key}/result.json", WRITTEN, few_shot_table),
     "few-shot result, figures": (f"{CELL.key}/result.json", WRITTEN, few_shot_cell),
-    "few-shot settings": ("settings.json", RESULT.settings.shared(), lambda f: check_settings(f, RESULT.settings)),
+    "few-shot settings": ("settings.json", RESULT.settings.shared(), lambda f: check_settings(f,
+    RESULT.settings)),
     "scaling rows": (f"points/{POINTS[0].key}.json", asdict(POINTS[0]) | MEASURES, sweep_rows),
     "scaling settings": ("settings.json", asdict(Sweep()), lambda f: open_results(f, Sweep())),
-    "emoji classes": ("splits/classes.json", CLASSES, emoji),
-    "emoji": ("emoji.json", EMOJI, emoji),
+    "emoji classes": ("splits/classes.json", CLASSES, emoji), "emoji": ("emoji.json", EMOJI, emoji),
     "emoji split": ("splits/emoji_split.json", OTHERS["splits/emoji_split.json"], emoji),
     "stored tokens": ("a.json", dict(sizes=[2, 3], bytes=9), tokens),
     "class list": ("c.json", dict(cat=0, dog=1), lambda f: load_classes(f / "c.json")),
     "tree of labels": ("t.json", dict(cat=["animal"]), lambda f: read_tree(f / "t.json")),
-    "groups of classes": ("g.json", dict(cat=["animal"]), lambda f: GroupAccuracy(str(f / "g.json"), ["kind"])),
-    "ancestors": ("g.json", dict(k=dict(a=["b"])), lambda f: _in_file(f"{f}/g.json:k", dict[str, list[str]])),
-    "split file": ("s.json", dict(train=SPLIT, val=[], test=SPLIT), lambda f: read_split(f / "s.json", f)),
+    "groups of classes": ("g.json", dict(cat=["animal"]), lambda f: GroupAccuracy(str(f / "g.json"),
+    ["kind"])),
+    "ancestors": ("g.json", dict(k=dict(a=["b"])), lambda f: _in_file(f"{f}/g.json:k", dict[str,
+    list[str]])),
+    "split file": ("s.json", dict(train=SPLIT, val=[], test=SPLIT),
+    lambda f: read_split(f / "s.json", f)),
     "shard table": ("m.json", dict(weight_map=dict(a="b.safetensors")), shards),
     "drawn data": ("dataset.json", dict(seed=0), lambda f: _already_there(f, dict(seed=0), True)),
-    "open_clip config": ("open_clip_config.json", dict(model_cfg=dict(vision_cfg={}, text_cfg={})), repository_config),
+    "open_clip config": ("open_clip_config.json", dict(model_cfg=dict(vision_cfg={}, text_cfg={})),
+    repository_config),
 }  # fmt: skip
 
 
@@ -169,8 +199,16 @@ def test_json(reader, tmp_path):
 LINE = dict(model="a/b", tensor="lm_head.weight", **dict.fromkeys(Head._fields[2:], "0.5"))
 CHAIN = dict(positive="animal => dog", negative="plant => cat", image_url="1")
 CSV = {
-    "heads": (LINE, lambda path: claims_of_language_models([row._asdict() for _, row in read_table(Head, path)], None)),
-    "losses": (dict(family="A", dataset="c4", m="512", loss="3.5"), lambda path: loss_fit(read_losses(path))),
+    "heads": (
+        LINE,
+        lambda path: claims_of_language_models(
+            [row._asdict() for _, row in read_table(Head, path)], None
+        ),
+    ),
+    "losses": (
+        dict(family="A", dataset="c4", m="512", loss="3.5"),
+        lambda path: loss_fit(read_losses(path)),
+    ),
     "models": (dict(family="A", model="a/b", head="lm_head.weight", m="512"), read_models),
     "chains": (CHAIN, read_chains),
 }
@@ -185,8 +223,24 @@ def tables(row):
     yield f"{head}\n\xe9".encode("latin-1"), True
     yield b"\x1f\x8b\x08\x00garbage", True
     for number in range(len(row)):
-        for wrong in ("", "x", "nan", "inf", "1e999", "9" * 5000, "-1", "../x", "\x00", "=1+1", '"', "a" * 200_000):
-            yield f"{head}\n{','.join([*cells[:number], wrong, *cells[number + 1 :]])}".encode(), False
+        for wrong in (
+            "",
+            "x",
+            "nan",
+            "inf",
+            "1e999",
+            "9" * 5000,
+            "-1",
+            "../x",
+            "\x00",
+            "=1+1",
+            '"',
+            "a" * 200_000,
+        ):
+            yield (
+                f"{head}\n{','.join([*cells[:number], wrong, *cells[number + 1 :]])}".encode(),
+                False,
+            )
         short = [text for i, text in enumerate(row) if i != number]
         yield f"{','.join(short)}\n{','.join(cells[:number] + cells[number + 1 :])}".encode(), False
 

@@ -1,4 +1,5 @@
-"""Every ``hypvision ...`` of README, docs, configs and the zoo is a command that exists, with names that exist."""
+"""Every ``hypvision ...`` of README, docs, configs and the zoo is a command that exists, with names
+that exist."""
 
 import re
 import shutil
@@ -28,8 +29,8 @@ PAGES = [
     ROOT / "model_zoo/README.md",
 ]
 
-# The shell itself reads a block: variables, loops, comments. Nothing but hypvision is found, and that tells its words;
-# so it is behind a launcher.
+# The shell itself reads a block: variables, loops, comments. Nothing but hypvision is found, and
+# that tells its words; so it is behind a launcher.
 SHELL = r"""
 hypvision() { printf "%s\\0" "$@"; printf "\\n\\0"; }
 launched() { while [[ $# -gt 0 && $1 != hypvision* ]]; do shift; done; [[ $# -gt 0 ]] && hypvision "${@:2}"; }
@@ -55,11 +56,20 @@ def commands_of(page, folder):
 
 
 def known_config(name):
-    return bool(PLACEHOLDER.fullmatch(name)) or find_config(name) is not None or (ROOT / name).is_file()
+    return (
+        bool(PLACEHOLDER.fullmatch(name))
+        or find_config(name) is not None
+        or (ROOT / name).is_file()
+    )
 
 
 def known_model(name):
-    return known_config(name) or timm.is_model(name) or name in builtin_index().records or name == "ANY_TIMM_MODEL"
+    return (
+        known_config(name)
+        or timm.is_model(name)
+        or name in builtin_index().records
+        or name == "ANY_TIMM_MODEL"
+    )
 
 
 def faults(words):
@@ -69,9 +79,18 @@ def faults(words):
     config, model, weights, clip = (args.get(key) for key in ("config", "model", "weights", "clip"))
     if isinstance(config, str) and not known_config(config):
         yield f"no config {config}"
-    if isinstance(model, str) and name != "lm generate" and name != "lm eval" and not known_model(model):
+    if (
+        isinstance(model, str)
+        and name != "lm generate"
+        and name != "lm eval"
+        and not known_model(model)
+    ):
         yield f"no model {model}"
-    if isinstance(weights, str) and weights.startswith("zoo:") and weights[4:] not in builtin_index().records:
+    if (
+        isinstance(weights, str)
+        and weights.startswith("zoo:")
+        and weights[4:] not in builtin_index().records
+    ):
         yield f"no weights {weights}"
     if (
         isinstance(clip, str)
@@ -80,13 +99,20 @@ def faults(words):
     ):
         yield f"no CLIP {clip}"
     if isinstance(config, str) and not PLACEHOLDER.fullmatch(config) and args.get("cfg_options"):
-        load_config(ROOT / config, parse_options(args["cfg_options"]))  # refuses what the config does not know
+        load_config(
+            ROOT / config, parse_options(args["cfg_options"])
+        )  # refuses what the config does not know
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_are_read(page, tmp_path):
     found = list(commands_of(page, tmp_path))
-    lines = [line for block in blocks(page) for line in block.splitlines() if re.match(r"\s*hypvision ", line)]
+    lines = [
+        line
+        for block in blocks(page)
+        for line in block.splitlines()
+        if re.match(r"\s*hypvision ", line)
+    ]
     assert len(found) >= len(lines)
     wrong = [(" ".join(words), fault) for words in found for fault in faults(words)]
     assert not wrong
@@ -98,19 +124,27 @@ def test_options_within_sentences_exist():
     for page in PAGES:
         for line in re.findall(r"`(hypvision [^`]*)`", page.read_text(encoding="utf-8")):
             words = line.split()[1:]
-            name = next((n for n in (" ".join(words[:2]), " ".join(words[:1])) if n in COMMANDS), None)
+            name = next(
+                (n for n in (" ".join(words[:2]), " ".join(words[:1])) if n in COMMANDS), None
+            )
             if name:
                 count += 1
                 known = parser_of(name)._option_string_actions
-                wrong += [(page.name, line, o) for o in re.findall(r"(?<![\w-])--[a-z][a-z-]*", line) if o not in known]
+                wrong += [
+                    (page.name, line, o)
+                    for o in re.findall(r"(?<![\w-])--[a-z][a-z-]*", line)
+                    if o not in known
+                ]
     assert count > 50 and not wrong
 
 
-# Commands of docs and configs that take seconds with what ships, and the files that they leave; and what takes longest,
-# in the slow tests: other tests run it with less to do.
+# Commands of docs and configs that take seconds with what ships, and the files that they leave; and
+# what takes longest, in the slow tests: other tests run it with less to do.
 RUN = {
     "summary mine.py": [],
-    "explain photo.jpg --model hcformer_nano --weights zoo:hcformer_nano.cifar10": ["explain/photo_clusters.png"],
+    "explain photo.jpg --model hcformer_nano --weights zoo:hcformer_nano.cifar10": [
+        "explain/photo_clusters.png"
+    ],
     "clip segment scene.png --classes disk, grey ground --clip shapes-s8": ["scene_overlay.png"],
     "clip make-chains shapes chains.csv --length 1000": ["chains.csv"],
     "metric closure tree.tsv --transitive --out drawn": ["drawn/disk.png"],
@@ -121,15 +155,20 @@ LONG = ("clip make-chains", "metric closure")
 
 
 @pytest.mark.parametrize(
-    "line", [pytest.param(line, marks=[pytest.mark.slow] if line.startswith(LONG) else []) for line in RUN]
+    "line",
+    [pytest.param(line, marks=[pytest.mark.slow] if line.startswith(LONG) else []) for line in RUN],
 )
 def test_a_command_runs_as_it_stands(line, tmp_path, monkeypatch, capsys):
-    [words] = {tuple(w) for page in PAGES for w in commands_of(page, tmp_path) if " ".join(w) == line}
+    [words] = {
+        tuple(w) for page in PAGES for w in commands_of(page, tmp_path) if " ".join(w) == line
+    }
     monkeypatch.chdir(tmp_path)
     pixels = np.random.default_rng(0).integers(0, 256, (96, 128, 3), dtype=np.uint8)
     for name in ("photo.jpg", "scene.png"):
         Image.fromarray(pixels).save(name)
-    Path("tree.tsv").write_text("cat\tmammal\ndog\tmammal\nmammal\tanimal\nant\tinsect\ninsect\tanimal\n")
+    Path("tree.tsv").write_text(
+        "cat\tmammal\ndog\tmammal\nmammal\tanimal\nant\tinsect\ninsect\tanimal\n"
+    )
     rows = [f"gpt,c4,{m},{3 + 40 / m}" for m in (64, 128, 256, 512)]
     Path("losses.csv").write_text("\n".join(["family,dataset,m,loss", *rows]) + "\n")
     model = "dict(type='ImageClassifier', backbone=dict(model_name='test_resnet', num_classes=2))"
@@ -160,7 +199,15 @@ def test_own_data_from_the_first_line_to_an_export(tmp_path, monkeypatch):
     page = ROOT / "docs/own-data.md"
     count = len([line for line in blocks(page)[0].splitlines() if line.startswith("hypvision ")])
     lines = list(commands_of(page, tmp_path))[:count]
-    assert [words[0] for words in lines] == ["check", "browse", "summary", "train", "test", "predict", "export"]
+    assert [words[0] for words in lines] == [
+        "check",
+        "browse",
+        "summary",
+        "train",
+        "test",
+        "predict",
+        "export",
+    ]
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(MINE)
     shutil.copytree("data/mine/val/red", "photos")

@@ -1,4 +1,5 @@
-"""The tutorial does what it says: its code runs and prints what stands there, its images and links exist."""
+"""The tutorial does what it says: its code runs and prints what stands there, its images and links
+exist."""
 
 import doctest
 import re

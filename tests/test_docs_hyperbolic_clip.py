@@ -1,5 +1,5 @@
-"""docs/hyperbolic-clip.md does what it says: its Python and its commands, on small towers under the published names. So
-do the sections of docs/data.md on captions and shards."""
+"""docs/hyperbolic-clip.md does what it says: its Python and its commands, on small towers under the
+published names. So do the sections of docs/data.md on captions and shards."""
 
 import re
 import shlex
@@ -26,13 +26,19 @@ from hypvision.engine.config import load_config
 from hypvision.engine.run import train
 
 ROOT = Path(__file__).parents[1]
-PAGE, DATA = ((ROOT / f"docs/{name}.md").read_text(encoding="utf-8") for name in ("hyperbolic-clip", "data"))
+PAGE, DATA = (
+    (ROOT / f"docs/{name}.md").read_text(encoding="utf-8") for name in ("hyperbolic-clip", "data")
+)
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", f"{DATA}\n{PAGE}", flags=re.M | re.S))
 WORDS = ("red", "blue", "green", "black")
 
 
 def blocks(language, section=None):
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE if section is None else SECTIONS[section], flags=re.M | re.S)
+    return re.findall(
+        rf"^```{language}\n(.*?)^```",
+        PAGE if section is None else SECTIONS[section],
+        flags=re.M | re.S,
+    )
 
 
 def commands(section=None):
@@ -66,7 +72,9 @@ def test_commands_are_read():
 
 def test_the_table_of_tags_is_that_of_the_code():
     found = {}
-    for names, tags in re.findall(r"^\| (`(?:clip|hyc).*?) \| (`.*) \|$", SECTIONS["Get a model"], flags=re.M):
+    for names, tags in re.findall(
+        r"^\| (`(?:clip|hyc).*?) \| (`.*) \|$", SECTIONS["Get a model"], flags=re.M
+    ):
         for family, sizes in re.findall(r"`(\w+)-vit-\{?([sbl,]+)\}?-16`", names):
             for size in sizes.split(","):
                 found[f"{family}-vit-{size}-16"] = re.findall(r"`(\w+)`", tags)
@@ -75,20 +83,30 @@ def test_the_table_of_tags_is_that_of_the_code():
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with what the page speaks of, in which the published files are those of small towers."""
+    """A folder with what the page speaks of, in which the published files are those of small
+    towers."""
     root = tmp_path_factory.mktemp("page")
     text = dict(context_length=77, vocab_size=49408, width=32, heads=2, layers=1)
     with pytest.MonkeyPatch.context() as patch:
         for name in ("meru-vit-s-16", "meru-vit-b-16", "hycoclip-vit-s-16"):
             vision = ARCHITECTURES["meru-vit-s-16"]["vision_cfg"] | dict(image_size=32)
             patch.setitem(
-                ARCHITECTURES, name, ARCHITECTURES[name] | dict(vision_cfg=vision, text_cfg=text, vision_heads=12)
+                ARCHITECTURES,
+                name,
+                ARCHITECTURES[name] | dict(vision_cfg=vision, text_cfg=text, vision_heads=12),
             )
         torch.manual_seed(0)
         weights = to_official(create_clip("meru-vit-s-16").model.state_dict())
         torch.save({"model": weights, "iteration": 1}, root / "meru_vit_s.pth")
-        patch.setattr(models, "fetch_published", lambda place, name, needed: root / "meru_vit_s.pth")
-        for folder in ("photos", "captioned/images", "data/mine/train/images", "data/mine/val/images"):
+        patch.setattr(
+            models, "fetch_published", lambda place, name, needed: root / "meru_vit_s.pth"
+        )
+        for folder in (
+            "photos",
+            "captioned/images",
+            "data/mine/train/images",
+            "data/mine/val/images",
+        ):
             (root / folder).mkdir(parents=True)
             for word in WORDS:
                 Image.new("RGB", (40, 30), word).save(root / folder / f"{word}.jpg")
@@ -100,7 +118,9 @@ def place(tmp_path_factory):
         for folder in ("docs", "tools"):
             (root / folder).symlink_to(ROOT / folder)
         (root / "captions.txt").write_text("a wall\na red wall\na dog\n")
-        write_chains(root / "chains.csv", [Chain(("thing", "wall", f"a {word} wall"), ()) for word in WORDS])
+        write_chains(
+            root / "chains.csv", [Chain(("thing", "wall", f"a {word} wall"), ()) for word in WORDS]
+        )
         (root / "mine.py").write_text(blocks("python", "Train")[0])
         patch.chdir(root)
         patch.setenv("HYPVISION_OFFLINE", "1")
@@ -112,14 +132,18 @@ def test_the_python_runs(place, capsys):
     exec("\n".join(block for name in names for block in blocks("python", name)), {})
     told = capsys.readouterr().out
     assert "Hyperboloid(c=1)" in told and "torch.Size([1, 513]) torch.Size([3, 513])" in told
-    clip, merged = create_clip("meru-vit-s-16", "redcaps"), create_clip("meru-vit-s-16", place / "merged.pth")
+    clip, merged = (
+        create_clip("meru-vit-s-16", "redcaps"),
+        create_clip("meru-vit-s-16", place / "merged.pth"),
+    )
     assert torch.allclose(clip.embed_texts(["a dog"]), merged.embed_texts(["a dog"]), atol=1e-5)
     assert merged.model.textual_alpha.item() == 0 > clip.model.textual_alpha.item()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "section", ["Compare images and texts", "From general to specific", "Other runtimes", "Convert and merge"]
+    "section",
+    ["Compare images and texts", "From general to specific", "Other runtimes", "Convert and merge"],
 )
 def test_the_commands_run(place, section):
     pytest.importorskip("matplotlib")
@@ -153,7 +177,10 @@ def test_both_tables_of_captions_are_read(place, tmp_path):
         (tmp_path / f"captions.{kind}").write_text(table)
         found.append(read_captions(tmp_path))
         (tmp_path / f"captions.{kind}").unlink()
-    assert [(row.caption, len(row.boxes)) for row in found[0]] == [("a dog under a tree", 2), ("two cats", 0)]
+    assert [(row.caption, len(row.boxes)) for row in found[0]] == [
+        ("a dog under a tree", 2),
+        ("two cats", 0),
+    ]
     assert [row.caption for row in found[1]] == [row.caption for row in found[0]]
     assert found[1][0].boxes == found[0][0].boxes[:1]
     exec(blocks("python", "Captions and boxes in a folder")[0], {})
@@ -174,4 +201,6 @@ def test_shards_are_written_and_read(place):
 
 def test_the_pictures_are_small():
     names = re.findall(r"^!\[.*\]\((\S+)\)$", PAGE, flags=re.M)
-    assert len(names) == 2 and all((ROOT / "docs" / name).stat().st_size < 250_000 for name in names)
+    assert len(names) == 2 and all(
+        (ROOT / "docs" / name).stat().st_size < 250_000 for name in names
+    )

@@ -1,4 +1,5 @@
-"""The example of each page of docs/methods runs as it stands, and each page has what the others have."""
+"""The example of each page of docs/methods runs as it stands, and each page has what the others
+have."""
 
 import re
 from pathlib import Path
@@ -11,12 +12,15 @@ QUICK = ("hcformer", "hier", "radial")
 
 
 @pytest.mark.parametrize(
-    "page", [pytest.param(p, marks=[] if p.stem in QUICK else pytest.mark.slow, id=p.stem) for p in PAGES]
+    "page",
+    [pytest.param(p, marks=[] if p.stem in QUICK else pytest.mark.slow, id=p.stem) for p in PAGES],
 )
 def test_the_example_runs(page: Path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HYPVISION_OFFLINE", "1")
-    [block] = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    [block] = re.findall(
+        r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.M | re.S
+    )
     exec(compile(block, str(page), "exec"), {})
 
 
@@ -32,6 +36,12 @@ def test_a_page_says_all(page):
 
 
 def test_every_method_with_configs_has_a_page():
-    folders = {path.parent.name for path in (ROOT / "configs").glob("*/metafile.yml")} - {"baselines", "demo"}
-    found = [re.findall(r"^```{configs} (\S+)$", page.read_text(encoding="utf-8"), flags=re.M)[0] for page in PAGES]
+    folders = {path.parent.name for path in (ROOT / "configs").glob("*/metafile.yml")} - {
+        "baselines",
+        "demo",
+    }
+    found = [
+        re.findall(r"^```{configs} (\S+)$", page.read_text(encoding="utf-8"), flags=re.M)[0]
+        for page in PAGES
+    ]
     assert sorted(found) == sorted(folders)

@@ -1,4 +1,5 @@
-"""The page on scaling laws does what it says: its code runs, its commands are read, its links and images exist."""
+"""The page on scaling laws does what it says: its code runs, its commands are read, its links and
+images exist."""
 
 import csv
 import re
@@ -45,7 +46,10 @@ def verdicts():
 
     with (DOCS.parent / "configs/scaling/results/fig4.csv").open(newline="") as file:
         rows = [
-            {key: text if key in ("distribution", "shortened") else value(text) for key, text in row.items()}
+            {
+                key: text if key in ("distribution", "shortened") else value(text)
+                for key, text in row.items()
+            }
             | {key: int(row[key]) for key in ("m", "n", "replicate")}
             for row in csv.DictReader(file)
         ]
@@ -53,7 +57,9 @@ def verdicts():
     for figure in ("fig3", "fig4", "fig5", "fig6"):
         for claim in claims_of(figure, rows):
             verdict = str(claim).partition(":")[0]
-            lines.append(f"| {figure} | {claim.statement} | {claim.paper} | {claim.ours} | {verdict} |")
+            lines.append(
+                f"| {figure} | {claim.statement} | {claim.paper} | {claim.ours} | {verdict} |"
+            )
     return "\n".join(lines)
 
 

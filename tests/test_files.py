@@ -38,7 +38,9 @@ def test_a_file_is_moved_into_place_when_it_is_complete(tmp_path):
     assert path.read_text() == "new" and list(path.parent.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("bug"), OSError(errno.ENOSPC, "No space left")])
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), ValueError("bug"), OSError(errno.ENOSPC, "No space left")]
+)
 def test_what_breaks_off_leaves_the_old_file(tmp_path, error):
     path = tmp_path / "note.txt"
     path.write_text("old")
@@ -50,7 +52,8 @@ def test_what_breaks_off_leaves_the_old_file(tmp_path, error):
     if isinstance(error, OSError):
         assert (
             str(caught.value)
-            == f"'{path}' was not written: the disk is full. Free some space, or choose another place."
+            == f"'{path}' was not written: the disk is full. Free some space, or choose another "
+            "place."
         )
 
 
@@ -59,15 +62,18 @@ def test_images(tmp_path, monkeypatch):
     assert Image.open(save_image(image, tmp_path / "a" / "b.png")).getpixel((3, 3)) == (255, 0, 0)
     umask = os.umask(0)
     os.umask(umask)
-    assert (tmp_path / "a" / "b.png").stat().st_mode & 0o777 == 0o666 & ~umask  # not the private mode of mkstemp
+    assert (
+        tmp_path / "a" / "b.png"
+    ).stat().st_mode & 0o777 == 0o666 & ~umask  # not the private mode of mkstemp
     with pytest.raises(
-        HypvisionError, match=r"b\.png/c\.png' was not written: '.*b\.png' is not a folder\. Choose another path"
+        HypvisionError,
+        match=r"b\.png/c\.png' was not written: '.*b\.png' is not a folder\. Choose another path",
     ):
         save_image(image, tmp_path / "a" / "b.png" / "c.png")
 
 
-# What is never written. The attacks: `test CONFIG WEIGHTS --out CONFIG` overwrote the config, `--out /dev/null` put a
-# file in the place of the device, `prepare` wrote outside of its folder.
+# What is never written. The attacks: `test CONFIG WEIGHTS --out CONFIG` overwrote the config,
+# `--out /dev/null` put a file in the place of the device, `prepare` wrote outside of its folder.
 
 
 def attempt(path):
@@ -106,7 +112,9 @@ def test_inputs_are_protected_by_whatever_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with protecting("config.py", "absent.pth", "a\0b"):
         for name in ("config.py", tmp_path / "config.py", "./other.json"):
-            with pytest.raises(HypvisionError, match=r"is an input of this command \('config.py'\)"):
+            with pytest.raises(
+                HypvisionError, match=r"is an input of this command \('config.py'\)"
+            ):
                 attempt(name)
         with protecting("deeper.txt"):
             attempt("deeper.txt")  # did not exist when it was said
@@ -138,11 +146,18 @@ def test_what_killed_processes_left_is_swept(tmp_path):
     (left,) = tmp_path.iterdir()
     assert left.name.startswith(".note.hyp-") and left.suffix == ".txt"
     running = tmp_path / f".other.hyp-{files._HOST}-{os.getpid()}-00000000.txt"
-    elsewhere = tmp_path / ".third.hyp-01234567-1-00000000.txt"  # of another machine: it may still be written
+    elsewhere = (
+        tmp_path / ".third.hyp-01234567-1-00000000.txt"
+    )  # of another machine: it may still be written
     for file in (running, elsewhere, tmp_path / ".hidden.txt"):
         file.write_text("x")
     assert forked(lambda: attempt(path)).returncode == 0  # a process sweeps a folder once
-    assert {file.name for file in tmp_path.iterdir()} == {"note.txt", running.name, elsewhere.name, ".hidden.txt"}
+    assert {file.name for file in tmp_path.iterdir()} == {
+        "note.txt",
+        running.name,
+        elsewhere.name,
+        ".hidden.txt",
+    }
     os.utime(elsewhere, (0, 0))
     assert forked(lambda: attempt(path)).returncode == 0
     assert elsewhere not in tmp_path.iterdir()
@@ -157,7 +172,9 @@ def test_folders_are_replaced_whole(tmp_path):
     with pytest.raises(ValueError), replacing_folder(folder) as temporary:
         (temporary / "third.txt").write_text("x")
         raise ValueError
-    assert [path.name for path in folder.iterdir()] == ["second.txt"] and list(tmp_path.iterdir()) == [folder]
+    assert [path.name for path in folder.iterdir()] == ["second.txt"] and list(
+        tmp_path.iterdir()
+    ) == [folder]
     (tmp_path / "file").write_text("x")
     (tmp_path / "link").symlink_to(folder)
     for path in (tmp_path / "file", tmp_path / "link", "/dev/null", tmp_path / "file/deep"):
@@ -175,7 +192,9 @@ def test_a_folder_is_replaced_in_one_step(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", lambda *_: pytest.fail("two steps"))
     with replacing_folder(folder) as temporary:
         (temporary / "new.txt").write_text("x")
-    assert [path.name for path in folder.iterdir()] == ["new.txt"] and list(tmp_path.iterdir()) == [folder]
+    assert [path.name for path in folder.iterdir()] == ["new.txt"] and list(tmp_path.iterdir()) == [
+        folder
+    ]
 
 
 @given(name=st.text(min_size=1, max_size=400))
@@ -191,7 +210,10 @@ def test_any_name_is_written_or_refused(tmp_path_factory, name):
 
 
 def test_a_folder_that_is_not_empty_is_refused(tmp_path):
-    assert check_new_folder(tmp_path / "new") == tmp_path / "new" and check_new_folder(tmp_path) == tmp_path
+    assert (
+        check_new_folder(tmp_path / "new") == tmp_path / "new"
+        and check_new_folder(tmp_path) == tmp_path
+    )
     (tmp_path / "mine.txt").write_text("")
     with pytest.raises(HypvisionError, match="not empty"):
         check_new_folder(tmp_path)
@@ -219,7 +241,9 @@ def json_readers(path):
     for copy in copies:
         copy.write_bytes(path.read_bytes())
     path.with_name("points").mkdir()
-    path.with_name("points").joinpath("a.json").write_text("{}")  # else settings have nothing to belong to
+    path.with_name("points").joinpath("a.json").write_text(
+        "{}"
+    )  # else settings have nothing to belong to
     emoji = path.with_name("emoji")
     (emoji / "splits").mkdir(parents=True)
     (emoji / "splits/classes.json").write_bytes(path.read_bytes())
@@ -325,7 +349,9 @@ def large_readers(folder):
 
     for name, text in {
         "a.yml": "".join(f"k{i}: {i}\n" for i in range(10**6)),
-        "a.py": "model = dict(type='x')\nd = {" + "".join(f"'k{i}': {i}, " for i in range(10**6)) + "}\n",
+        "a.py": "model = dict(type='x')\nd = {"
+        + "".join(f"'k{i}': {i}, " for i in range(10**6))
+        + "}\n",
         "a.json": '{"model": {' + "".join(f'"k{i}": {i}, ' for i in range(10**6)) + '"x": 1}}',
     }.items():
         (folder / name).write_text(text)

@@ -1,4 +1,5 @@
-"""HCFormer's recipes are the published ones: a table of both, read from the configs as they resolve.
+"""HCFormer's recipes are the published ones: a table of both, read from the configs as they
+resolve.
 
 python tests/test_hcformer_recipes.py     # prints the table of configs/hcformer/README.md
 """
@@ -59,8 +60,10 @@ PUBLISHED = {
     },
 }
 KEPT = {
-    ("ImageNet-1K", "schedule"): "the engine counts a cosine from its start; the rates differ by 0.016 of the first "
-    "at most",
+    (
+        "ImageNet-1K",
+        "schedule",
+    ): "the engine counts a cosine from its start; the rates differ by 0.016 of the first at most",
 }
 
 
@@ -75,7 +78,9 @@ def recipe(task: str, size: str) -> dict[str, str]:
     found = {
         "optimiser": f"{optimizer.type}, rate {optimizer.lr:g}, decay {optimizer.weight_decay:g}",
         "batch": f"{processes} x {batch}",
-        "length": f"{loop.max_epochs} epochs" if "max_epochs" in loop else f"{loop.max_iters} iterations",
+        "length": f"{loop.max_epochs} epochs"
+        if "max_epochs" in loop
+        else f"{loop.max_iters} iterations",
         "drop path": f"{cfg.model.backbone.get('drop_path_rate', 0.0):g}",
     }
     return found | {"ImageNet-1K": _imagenet, "ADE20K": _ade20k, "COCO": _coco}[task](cfg, found)
@@ -85,14 +90,20 @@ def _imagenet(cfg: Config, found: dict[str, str]) -> dict[str, str]:
     warm_up, cosine = cfg.param_scheduler
     train, test = (cfg[f"{kind}_dataloader"].dataset.transform for kind in ("train", "test"))
     mix = cfg.model.mixup
-    assert cfg.auto_scale_lr == dict(base_batch_size=1024, enable=True) and warm_up.by_epoch and cosine.by_epoch
+    assert (
+        cfg.auto_scale_lr == dict(base_batch_size=1024, enable=True)
+        and warm_up.by_epoch
+        and cosine.by_epoch
+    )
     assert train.re_mode == "pixel" and train.is_training
     return {
         "batch": f"{found['batch']}, linear rule",
-        "schedule": f"linear from {warm_up.start_factor * cfg.optim_wrapper.optimizer.lr:g} over {warm_up.end} epochs, "
-        f"cosine from epoch {cosine.begin} to {cosine.end}, then {cosine.eta_min:g}",
+        "schedule": f"linear from {warm_up.start_factor * cfg.optim_wrapper.optimizer.lr:g} over "
+        f"{warm_up.end} epochs, cosine from epoch {cosine.begin} to {cosine.end}, then "
+        f"{cosine.eta_min:g}",
         "precision": "AMP" if cfg.optim_wrapper.type == "AmpOptimWrapper" else "float32",
-        "mixup, cutmix, label smoothing": f"{mix.mixup_alpha:g}, {mix.cutmix_alpha:g}, {cfg.model.label_smoothing:g}",
+        "mixup, cutmix, label smoothing": f"{mix.mixup_alpha:g}, {mix.cutmix_alpha:g}, "
+        f"{cfg.model.label_smoothing:g}",
         "augmentation": f"{train.auto_augment}, erasing {train.re_prob:g}",
         "interpolation in training": train.interpolation,
         "test crop, interpolation": f"{test.crop_pct:g}, {test.interpolation}",
@@ -107,10 +118,15 @@ def _ade20k(cfg: Config, found: dict[str, str]) -> dict[str, str]:
     views = cfg.tta_pipeline[1].transforms
     assert [dict(type="ResizeToMultiple", size_divisor=32)] in views  # with --tta, too
     low, high = resize.ratio_range
-    aligned = f", aligned to {tested['ResizeToMultiple'].size_divisor}" if "ResizeToMultiple" in tested else ""
+    aligned = (
+        f", aligned to {tested['ResizeToMultiple'].size_divisor}"
+        if "ResizeToMultiple" in tested
+        else ""
+    )
     return {
         "schedule": f"polynomial, power {cfg.param_scheduler[0].power:g}",
-        "training size": f"short side {min(resize.scale)} times {low:g} to {high:g}, crops of {crop.crop_size[0]}",
+        "training size": f"short side {min(resize.scale)} times {low:g} to {high:g}, crops of "
+        f"{crop.crop_size[0]}",
         "test size": f"short side {min(tested['Resize'].scale)}{aligned}",
         "not decayed": _not_decayed(cfg),
     }
@@ -119,7 +135,8 @@ def _ade20k(cfg: Config, found: dict[str, str]) -> dict[str, str]:
 def _coco(cfg: Config, found: dict[str, str]) -> dict[str, str]:
     warm_up, steps = cfg.param_scheduler
     return {
-        "schedule": f"{warm_up.end} iterations of warm-up, steps after epochs {', '.join(map(str, steps.milestones))}",
+        "schedule": f"{warm_up.end} iterations of warm-up, steps after epochs "
+        f"{', '.join(map(str, steps.milestones))}",
         "size": " x ".join(map(str, cfg.train_dataloader.dataset.pipeline[2].scale)),
         "not decayed": _not_decayed(cfg),
     }
@@ -163,7 +180,10 @@ def table() -> str:
         ours = recipe(task, "nano")
         for i, (setting, value) in enumerate(settings.items()):
             here = "the same" if ours[setting] == value else ours[setting]
-            lines.append(f"| {'' if i else task} | {setting} | {value} | {here} | {KEPT.get((task, setting), '')} |")
+            lines.append(
+                f"| {'' if i else task} | {setting} | {value} | {here} | "
+                f"{KEPT.get((task, setting), '')} |"
+            )
     return "\n".join(lines)
 
 
@@ -173,7 +193,9 @@ def test_the_recipe_is_the_published_one(task, size):
     found = recipe(task, size)
     assert found.keys() == PUBLISHED[task].keys()
     differ = {setting for setting, value in PUBLISHED[task].items() if found[setting] != value}
-    assert differ == {setting for kept, setting in KEPT if kept == task}, {name: found[name] for name in differ}
+    assert differ == {setting for kept, setting in KEPT if kept == task}, {
+        name: found[name] for name in differ
+    }
 
 
 def test_the_table_stands_in_the_readme():

@@ -1,4 +1,5 @@
-"""The published recipes of MERU, HyCoCLIP and their baselines: their numbers, and a step of each from shards."""
+"""The published recipes of MERU, HyCoCLIP and their baselines: their numbers, and a step of each
+from shards."""
 
 import math
 from pathlib import Path
@@ -44,10 +45,14 @@ def test_every_model_has_a_recipe():
     models = {name.partition("_")[0] for name in RECIPES if name.endswith("redcaps")}
     assert models == {f"{family}-vit-{size}" for family in ("clip", "meru") for size in "sbl"}
     models = {name.partition("_")[0] for name in RECIPES if name.endswith("grit")}
-    assert models == {f"{family}-vit-{size}" for family in ("clip", "meru", "hycoclip") for size in "sb"}
+    assert models == {
+        f"{family}-vit-{size}" for family in ("clip", "meru", "hycoclip") for size in "sb"
+    }
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if "-vit-s" in n else [pytest.mark.slow]) for n in RECIPES])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if "-vit-s" in n else [pytest.mark.slow]) for n in RECIPES]
+)
 def test_numbers_of_the_recipes(name, folder):
     config = load_config(ROOT / f"{name}.py")
     import_extensions(config)
@@ -55,13 +60,21 @@ def test_numbers_of_the_recipes(name, folder):
     family, _, size = model.split("-")
     batch, steps = TRAININGS[data]
     loader = config.train_dataloader
-    assert int(gpus.partition("x")[0]) * loader.batch_size == batch and config.train_cfg.max_iters == steps
+    assert (
+        int(gpus.partition("x")[0]) * loader.batch_size == batch
+        and config.train_cfg.max_iters == steps
+    )
     assert f"-{steps // 1000}k" in gpus
     assert loader.dataset.get("boxes", False) == (family == "hycoclip")
     assert loader.dataset.get("subreddits", 0.0) == (0.5 if data == "redcaps" else 0.0)
-    crop = DATASETS.build(dict(type="CaptionFolder", root=str(folder), transform=loader.dataset.transform))
+    crop = DATASETS.build(
+        dict(type="CaptionFolder", root=str(folder), transform=loader.dataset.transform)
+    )
     steps_of_crop = [type(step).__name__ for step in crop.transform.transforms]
-    assert steps_of_crop[0].startswith("RandomResizedCrop") and "RandomHorizontalFlip" not in steps_of_crop
+    assert (
+        steps_of_crop[0].startswith("RandomResizedCrop")
+        and "RandomHorizontalFlip" not in steps_of_crop
+    )
     assert len(steps_of_crop) == 2 and tuple(crop.transform.transforms[0].scale) == (0.5, 1.0)
     assert crop[0]["inputs"].shape == (3, 224, 224) and crop[0]["inputs"].dtype == torch.uint8
     optimizer = config.optim_wrapper.optimizer
@@ -72,7 +85,10 @@ def test_numbers_of_the_recipes(name, folder):
     with torch.device("meta"):
         clip = MODELS.build(config.model).clip
     assert isinstance(space_of(clip), Hyperboloid) == (family != "clip")
-    assert clip.visual.trunk.embed_dim == WIDTHS[size][0] and clip.text_projection.shape == (512, 512)
+    assert clip.visual.trunk.embed_dim == WIDTHS[size][0] and clip.text_projection.shape == (
+        512,
+        512,
+    )
     assert clip.visual.trunk.blocks[0].attn.num_heads == WIDTHS[size][1]
     assert len(clip.visual.trunk.blocks) == DEPTHS[size] and len(clip.transformer.resblocks) == 12
 
@@ -82,22 +98,37 @@ def tiny(monkeypatch):
     """The models with small towers."""
     for name in ("clip-vit-s-16", "meru-vit-b-16", "hycoclip-vit-s-16"):
         config = ARCHITECTURES[name]
-        vision = dict(image_size=32, timm_model_name="vit_tiny_patch16_224", timm_pool="token", timm_proj="linear")
+        vision = dict(
+            image_size=32,
+            timm_model_name="vit_tiny_patch16_224",
+            timm_pool="token",
+            timm_proj="linear",
+        )
         text = dict(context_length=77, vocab_size=49408, width=32, heads=2, layers=2)
         monkeypatch.setitem(
-            ARCHITECTURES, name, config | dict(embed_dim=24, vision_cfg=vision, text_cfg=text, vision_heads=3)
+            ARCHITECTURES,
+            name,
+            config | dict(embed_dim=24, vision_cfg=vision, text_cfg=text, vision_heads=3),
         )
 
 
 @pytest.mark.parametrize("name", ["hycoclip-vit-s_8xb96-500k_grit", "own_captions"])
 def test_what_decays(tiny, name):
     """All but four scalars in the official trainings (sheet 2); of ours norms and biases do not."""
-    config = load_config(ROOT / f"{name}.py", {"model.clip.name": "hycoclip-vit-s-16", "model.clip.pretrained": None})
+    config = load_config(
+        ROOT / f"{name}.py", {"model.clip.name": "hycoclip-vit-s-16", "model.clip.pretrained": None}
+    )
     import_extensions(config)
     model = MODELS.build(config.model)
     wrapper = build_optim_wrapper(model, config.optim_wrapper)
-    decays = {id(p): group["weight_decay"] for group in wrapper.optimizer.param_groups for p in group["params"]}
-    norms = {id(p) for m in model.modules() if isinstance(m, torch.nn.LayerNorm) for p in m.parameters()}
+    decays = {
+        id(p): group["weight_decay"]
+        for group in wrapper.optimizer.param_groups
+        for p in group["params"]
+    }
+    norms = {
+        id(p) for m in model.modules() if isinstance(m, torch.nn.LayerNorm) for p in m.parameters()
+    }
     scalars = {"logit_scale", "curv", "visual_alpha", "textual_alpha"}
     found = {name: decays[id(p)] for name, p in model.clip.named_parameters() if p.requires_grad}
     assert scalars <= found.keys()
@@ -108,11 +139,16 @@ def test_what_decays(tiny, name):
             assert found[name] == (0.0 if free else 0.2), name
 
 
-@pytest.mark.parametrize(("name", "steps"), [("256-120k_redcaps", 120_000), ("96-500k_grit", 500_000)])
+@pytest.mark.parametrize(
+    ("name", "steps"), [("256-120k_redcaps", 120_000), ("96-500k_grit", 500_000)]
+)
 def test_the_rates_are_those_of_the_sheet(name, steps):
     """Their shape in a hundredth of the steps."""
     rows = load_config(ROOT / f"meru-vit-s_8xb{name}.py").param_scheduler
-    assert [(row.begin, row.end) for row in rows] == [(0, 4001), (4000, steps)]  # mmengine's last step is end - 1
+    assert [(row.begin, row.end) for row in rows] == [
+        (0, 4001),
+        (4000, steps),
+    ]  # mmengine's last step is end - 1
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))], lr=5e-4)
     for row in rows:
         row.update(begin=row.begin // 100, end=row.end // 100 + row.end % 100)
@@ -137,7 +173,9 @@ def test_the_rates_are_those_of_the_sheet(name, steps):
 )
 def test_recipes_take_steps_from_shards(name, tiny, folder, tmp_path):
     write_shards(folder, tmp_path / "shards")
-    config = load_config(ROOT / f"{name}.py", {"train_dataloader.dataset.shards": str(tmp_path / "shards")})
+    config = load_config(
+        ROOT / f"{name}.py", {"train_dataloader.dataset.shards": str(tmp_path / "shards")}
+    )
     config.train_dataloader.update(batch_size=2, num_workers=0, persistent_workers=False)
     config.train_dataloader.dataset.transform.input_size = 32
     config.model.classes = ["red", "blue"]

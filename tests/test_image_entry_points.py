@@ -46,7 +46,9 @@ def embed(path):
     from hypvision.tasks.embedding import Embedder, embed_sources
 
     taken = []
-    embedder = Embedder(lambda x: x, lambda image: torch.tensor(taken.append(image) or 0), "cosine", "")
+    embedder = Embedder(
+        lambda x: x, lambda image: torch.tensor(taken.append(image) or 0), "cosine", ""
+    )
     embed_sources(embedder, Sources((path,)))
     return taken[0]
 
@@ -55,7 +57,9 @@ def segment(path):
     from hypvision.clip.segmentation.segment import segment
 
     model = SimpleNamespace(
-        check_size=lambda *args: None, classes=("a",), predict=lambda x: [torch.zeros(x[0].shape[1:])]
+        check_size=lambda *args: None,
+        classes=("a",),
+        predict=lambda x: [torch.zeros(x[0].shape[1:])],
     )
     return segment(path, ["a"], model).image
 
@@ -65,7 +69,9 @@ def radius(path):
     from hypvision.clip.spaces import Sphere
 
     taken = []
-    clip = SimpleNamespace(model=SimpleNamespace(visual=SimpleNamespace(image_size=64)), space=Sphere())
+    clip = SimpleNamespace(
+        model=SimpleNamespace(visual=SimpleNamespace(image_size=64)), space=Sphere()
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(radius, "image_radii", lambda clip, batch, **how: taken.append(batch[0]))
         radius.measure_radii(clip, {}, [path])
@@ -88,11 +94,24 @@ def command(path):
     """explain, search and the rest of the commands open images in the one way."""
     from hypvision.cli import main
 
-    assert main(["metric", "search", str(path), "--gallery", str(path.parent), "--model", "test_vit"]) == 2
+    assert (
+        main(["metric", "search", str(path), "--gallery", str(path.parent), "--model", "test_vit"])
+        == 2
+    )
     return open_image(path)  # raises for the bad ones
 
 
-IMAGES = [classification, retrieval, published_retrieval, captions, embed, segment, radius, stock, command]
+IMAGES = [
+    classification,
+    retrieval,
+    published_retrieval,
+    captions,
+    embed,
+    segment,
+    radius,
+    stock,
+    command,
+]
 
 
 def wide_labels(path):
@@ -111,7 +130,9 @@ def stock_labels(path):
     import hypvision.openmmlab  # noqa: F401
     from hypvision.openmmlab.sample_checks import CheckedPipeline
 
-    CheckedPipeline(LoadAnnotations())(dict(img_path="image.png", seg_map_path=str(path), seg_fields=[]))
+    CheckedPipeline(LoadAnnotations())(
+        dict(img_path="image.png", seg_map_path=str(path), seg_fields=[])
+    )
 
 
 def panoptic_labels(path):
@@ -128,7 +149,9 @@ def caption_labels(path):
     _read_labels(path)
 
 
-@pytest.mark.parametrize("entry_point", [*IMAGES, wide_labels, stock_labels, panoptic_labels, caption_labels])
+@pytest.mark.parametrize(
+    "entry_point", [*IMAGES, wide_labels, stock_labels, panoptic_labels, caption_labels]
+)
 def test_bad_files_are_refused_by_name(tmp_path, capsys, entry_point):
     for name, content in BAD_IMAGES.items():
         folder = tmp_path / name.replace(".", "_") / "class"
@@ -156,7 +179,15 @@ def test_sixteen_bits_and_turned_photos_are_taken_as_they_are_shown(tmp_path, en
 
 @pytest.mark.parametrize(
     ("mode", "suffix"),
-    [("RGB", "jpg"), ("L", "jpg"), ("CMYK", "jpg"), ("RGB", "png"), ("L", "png"), ("RGBA", "png"), ("P", "png")],
+    [
+        ("RGB", "jpg"),
+        ("L", "jpg"),
+        ("CMYK", "jpg"),
+        ("RGB", "png"),
+        ("L", "png"),
+        ("RGBA", "png"),
+        ("P", "png"),
+    ],
 )
 def test_mmcv_shows_what_the_other_entry_points_show(tmp_path, mode, suffix):
     """``hypvision test`` reads by its transform, ``hypvision predict`` by open_image."""
@@ -165,5 +196,8 @@ def test_mmcv_shows_what_the_other_entry_points_show(tmp_path, mode, suffix):
     if mode == "RGBA":
         image.putalpha(0)
     image.save(tmp_path / f"a.{suffix}", **({"quality": 95} if suffix == "jpg" else {}))
-    shown, read = np.asarray(open_image(tmp_path / f"a.{suffix}")), np.asarray(stock(tmp_path / f"a.{suffix}"))
+    shown, read = (
+        np.asarray(open_image(tmp_path / f"a.{suffix}")),
+        np.asarray(stock(tmp_path / f"a.{suffix}")),
+    )
     assert np.abs(shown.astype(int) - read).max() <= (1 if suffix == "jpg" else 0)

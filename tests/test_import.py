@@ -62,13 +62,18 @@ if importlib.util.find_spec("mmcv"):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("libraries", [[], pytest.param(["mmdet and mmseg"], marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "libraries", [[], pytest.param(["mmdet and mmseg"], marks=pytest.mark.slow)]
+)
 def test_a_fresh_process_without_a_network(tmp_path, libraries):
-    """Imports are light, set no hooks and warn of nothing; what ships is loaded, and nothing is written.
+    """Imports are light, set no hooks and warn of nothing; what ships is loaded, and nothing is
+    written.
 
     In one process, as importing PyTorch is what takes the time.
     """
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("HYPVISION", "HF_"))}
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith(("HYPVISION", "HF_"))
+    }
     for name in ("USER", "LOGNAME", "LNAME", "USERNAME"):
         environment.pop(name, None)
     environment.update(HOME=str(tmp_path), HYPVISION_OFFLINE="1", HF_HUB_OFFLINE="1")

@@ -1,4 +1,5 @@
-"""An error says that a path is a pipe, a device or a folder instead of a file, and the path is never read."""
+"""An error says that a path is a pipe, a device or a folder instead of a file, and the path is
+never read."""
 
 import os
 
@@ -32,7 +33,16 @@ def readers():
     from hypvision.viz.curves import read_runs
     from hypvision.viz.video import frame_count, read_frames
 
-    yield from (read, read_file, read_weights, load_classes, read_hyperlex, read_chains, load_config, read_json)
+    yield from (
+        read,
+        read_file,
+        read_weights,
+        load_classes,
+        read_hyperlex,
+        read_chains,
+        load_config,
+        read_json,
+    )
     yield from (open_image, image_size, read_labels, find_sources, find_shards, frame_count)
     yield lambda path: find_images([path])
     yield lambda path: adapters.load(create_clip("shapes-s8").model, path)
@@ -73,7 +83,10 @@ def test_paths_are_no_words(tmp_path, monkeypatch, capsys):
     (tmp_path / "cat").mkdir()
     (tmp_path / "cat/a.png").touch()
     os.mkfifo("pipe")
-    assert parse_classes("cat") == ["cat"] and parse_classes("St. Bernard, dog") == ["St. Bernard", "dog"]
+    assert parse_classes("cat") == ["cat"] and parse_classes("St. Bernard, dog") == [
+        "St. Bernard",
+        "dog",
+    ]
     assert parse_classes("t.npy,") == ["t.npy"] and parse_classes("imagenet") == "imagenet"
     for given, said in (
         ("t.npy", "'t.npy' cannot be a class list: its suffix is '.npy'"),

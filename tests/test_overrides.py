@@ -1,4 +1,5 @@
-"""Where the package replaces a part of another library, CONTRIBUTING.md says which check was there."""
+"""Where the package replaces a part of another library, CONTRIBUTING.md says which check was
+there."""
 
 import ast
 import re
@@ -15,13 +16,18 @@ def first_name(node):
 
 
 def replaced(code):
-    """What a module of the package assigns to: attributes of what it imports, and methods of objects of others."""
+    """What a module of the package assigns to: attributes of what it imports, and methods of
+    objects of others."""
     nodes = list(ast.walk(ast.parse(code)))
     imported, functions = set(), set()
     for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            ours = isinstance(node, ast.ImportFrom) and (node.module or "hypvision").startswith("hypvision")
-            imported |= set() if ours else {(name.asname or name.name).split(".")[0] for name in node.names}
+            ours = isinstance(node, ast.ImportFrom) and (node.module or "hypvision").startswith(
+                "hypvision"
+            )
+            imported |= (
+                set() if ours else {(name.asname or name.name).split(".")[0] for name in node.names}
+            )
         elif isinstance(node, ast.FunctionDef):
             functions.add(node.name)
     found = set()
@@ -30,7 +36,9 @@ def replaced(code):
             value = node.value
             if isinstance(value, ast.Call) and ast.unparse(value.func) == "with_messages":
                 value = value.args[0]
-            method = isinstance(value, ast.Lambda) or (isinstance(value, ast.Name) and value.id in functions)
+            method = isinstance(value, ast.Lambda) or (
+                isinstance(value, ast.Name) and value.id in functions
+            )
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 owner = first_name(target)
                 others = owner in imported or (method and owner not in ("self", "cls"))
@@ -48,8 +56,12 @@ def replaced(code):
 
 
 def test_every_override_is_listed_with_its_check():
-    section = (ROOT / "CONTRIBUTING.md").read_text().partition("## What we replace in other libraries")[2]
-    rows = re.findall(r"^\| `(.*?)` \| (.*?) \| .{5,} \|$", section.partition("\n## ")[0], re.MULTILINE)
+    section = (
+        (ROOT / "CONTRIBUTING.md").read_text().partition("## What we replace in other libraries")[2]
+    )
+    rows = re.findall(
+        r"^\| `(.*?)` \| (.*?) \| .{5,} \|$", section.partition("\n## ")[0], re.MULTILINE
+    )
     listed = {(file, name) for file, names in rows for name in re.findall(r"`(.*?)`", names)}
     package = ROOT / "hypvision"
     found = {
@@ -62,6 +74,7 @@ def test_every_override_is_listed_with_its_check():
 
 def test_overrides_are_found():
     code = (
-        "import a\nfrom b import C\ndef f(): pass\na.x = 1\nC.y = f\nz.m = lambda: 1\nz.n = 1\npatch.object(a, 'q', 2)"
+        "import a\nfrom b import C\ndef f(): pass\na.x = 1\nC.y = f\nz.m = lambda: 1\nz.n = "
+        "1\npatch.object(a, 'q', 2)"
     )
     assert replaced(code) == {"a.x", "C.y", "z.m", "a.q"}

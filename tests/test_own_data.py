@@ -22,7 +22,12 @@ PAGE = (Path(__file__).parents[1] / "docs/own-data.md").read_text()
 SECTIONS = dict(re.findall(r"## (.+?)\n(.*?)(?=\n## |\Z)", PAGE, flags=re.S))
 CLASSES = ("cat", "cow", "dog", "sheep")
 TINY = dict(
-    dims=(16, 16, 16, 16), heads=(2, 2, 2, 2), head_dim=8, layers=(1, 1, 1, 1), mlp_ratios=(2, 2, 2, 2), img_size=64
+    dims=(16, 16, 16, 16),
+    heads=(2, 2, 2, 2),
+    head_dim=8,
+    layers=(1, 1, 1, 1),
+    mlp_ratios=(2, 2, 2, 2),
+    img_size=64,
 )
 
 
@@ -61,14 +66,21 @@ def voc(root, other=None):
             tree = Element("annotation")
             for key in ("width", "height"):
                 SubElement(
-                    tree.find("size") if tree.find("size") is not None else SubElement(tree, "size"), key
+                    tree.find("size")
+                    if tree.find("size") is not None
+                    else SubElement(tree, "size"),
+                    key,
                 ).text = str(image[key])
-            for item in [item for item in content["annotations"] if item["image_id"] == image["id"]]:
+            for item in [
+                item for item in content["annotations"] if item["image_id"] == image["id"]
+            ]:
                 x, y, width, height = item["bbox"]
                 entry = SubElement(tree, "object")
                 SubElement(entry, "name").text = other or words[item["category_id"]]
                 box = SubElement(entry, "bndbox")
-                for key, value in dict(xmin=x + 1, ymin=y + 1, xmax=x + width + 1, ymax=y + height + 1).items():
+                for key, value in dict(
+                    xmin=x + 1, ymin=y + 1, xmax=x + width + 1, ymax=y + height + 1
+                ).items():
                     SubElement(box, key).text = str(value)
             ElementTree(tree).write(root / f"Annotations/{name}.xml")
         (root / f"ImageSets/Main/{split}.txt").write_text("\n".join(names))
@@ -92,21 +104,31 @@ def run(block, root, folder, **changes):
                 if key in step:
                     step[key] = (64, 64)
     config.train_cfg.update(
-        {"max_iters": 1, "val_interval": 1} if "max_iters" in config.train_cfg else {"max_epochs": 1}
+        {"max_iters": 1, "val_interval": 1}
+        if "max_iters" in config.train_cfg
+        else {"max_epochs": 1}
     )
     config.merge_from_dict(changes)
     return train(config, folder / "work")
 
 
 def small(kind, **more):
-    """Options for a small network: of a ``classifier``, a ``segmenter``, ``one`` or ``two`` stages of a detector."""
+    """Options for a small network: of a ``classifier``, a ``segmenter``, ``one`` or ``two`` stages
+    of a detector."""
     options = {f"model.backbone.{key}": value for key, value in TINY.items()}
     if kind != "classifier":
         options["model.neck.in_channels"] = [16] * 4
     if kind == "one":
-        options |= {"model.test_cfg.score_thr": 0.0, "model.test_cfg.nms_pre": 20, "model.bbox_head.stacked_convs": 1}
+        options |= {
+            "model.test_cfg.score_thr": 0.0,
+            "model.test_cfg.nms_pre": 20,
+            "model.bbox_head.stacked_convs": 1,
+        }
     if kind == "two":
-        options |= {"model.train_cfg.rpn_proposal.max_per_img": 20, "model.test_cfg.rpn.max_per_img": 20}
+        options |= {
+            "model.train_cfg.rpn_proposal.max_per_img": 20,
+            "model.test_cfg.rpn.max_per_img": 20,
+        }
     return {**options, **more}
 
 
@@ -119,7 +141,9 @@ def test_class_folders(tmp_path):
         runner = run(block, tmp_path / "data", tmp_path, **small("classifier"))
         assert runner.message_hub.get_scalar("val/top1").current() >= 0
         assert runner.val_dataloader.dataset.metainfo["classes"] == CLASSES
-    assert (loaded.img_size // loaded.patch_size, loaded.locality) == (16, 2) and "Muon" in str(runner.optim_wrapper)
+    assert (loaded.img_size // loaded.patch_size, loaded.locality) == (16, 2) and "Muon" in str(
+        runner.optim_wrapper
+    )
 
 
 @pytest.mark.slow
@@ -129,17 +153,26 @@ def test_few_photos(tmp_path):
     runner = run(block, tmp_path / "data", tmp_path)
     (tmp_path / "page.py").write_text(block)
     loaded = load_config(tmp_path / "page.py")
-    known = timm.get_pretrained_cfg(loaded.model.backbone.model_name)  # the weights are made for this normalisation
+    known = timm.get_pretrained_cfg(
+        loaded.model.backbone.model_name
+    )  # the weights are made for this normalisation
     for loader in (loaded.train_dataloader, loaded.val_dataloader, loaded.test_dataloader):
-        assert (loader.dataset.transform.mean, loader.dataset.transform.std) == (known.mean, known.std)
+        assert (loader.dataset.transform.mean, loader.dataset.transform.std) == (
+            known.mean,
+            known.std,
+        )
     assert loaded.param_scheduler[-1].end == loaded.train_cfg.max_epochs
     assert runner.model.backbone.conv_stem.weight.requires_grad is False
-    assert (tmp_path / "work/probe.pth").is_file() and runner.message_hub.get_info("probe_accuracy") > 25
+    assert (tmp_path / "work/probe.pth").is_file() and runner.message_hub.get_info(
+        "probe_accuracy"
+    ) > 25
     assert runner.message_hub.get_scalar("val/top1").current() >= 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("section", ["Boxes: COCO's JSON", "Boxes and masks", "Semantic segmentation"])
+@pytest.mark.parametrize(
+    "section", ["Boxes: COCO's JSON", "Boxes and masks", "Semantic segmentation"]
+)
 def test_new_heads_start_small(tmp_path, section):
     """Logits of deviation 4 killed the features of the classifier."""
     for block in blocks(section):
@@ -147,8 +180,14 @@ def test_new_heads_start_small(tmp_path, section):
         model = untrained_model(load_config(tmp_path / "mine.py"))
         model.init_weights()
         last = ("fc_cls", "retina_cls", "conv_cls", "conv_seg", "conv_logits")
-        found = {name: p.std().item() for name, p in model.named_parameters() if name.split(".")[-2] in last}
-        assert found and max(value for name, value in found.items() if name.endswith("weight")) < 0.011
+        found = {
+            name: p.std().item()
+            for name, p in model.named_parameters()
+            if name.split(".")[-2] in last
+        }
+        assert (
+            found and max(value for name, value in found.items() if name.endswith("weight")) < 0.011
+        )
 
 
 @pytest.mark.slow
@@ -182,7 +221,10 @@ def test_retrieval_with_and_without_a_hierarchy(tmp_path):
 def test_several_labels(tmp_path):
     data = make_images(tmp_path / "data", 2, CLASSES)
     for split in ("train", "val"):
-        rows = [f"{path.relative_to(data)},sheep;{path.parent.name}" for path in sorted(data.glob(f"{split}/*/*"))]
+        rows = [
+            f"{path.relative_to(data)},sheep;{path.parent.name}"
+            for path in sorted(data.glob(f"{split}/*/*"))
+        ]
         (data / f"{split}.csv").write_text("\n".join(["image,labels", *rows]))
     [block] = blocks("Classification: several labels an image")
     runner = run(block, data, tmp_path, **small("classifier"))
@@ -208,7 +250,9 @@ def test_clip_on_class_folders(tmp_path, monkeypatch):
     config.train_dataloader.batch_size = 4
     config.train_cfg.max_epochs = 1
     runner = train(config, tmp_path / "work")
-    assert runner.iter == 1 and runner.message_hub.get_scalar("train/loss").current() > 0  # seven images, four a batch
+    assert (
+        runner.iter == 1 and runner.message_hub.get_scalar("train/loss").current() > 0
+    )  # seven images, four a batch
     assert runner.model.class_weights().tolist() == pytest.approx([7 / 4, 7 / 8, 7 / 8, 7 / 8])
     assert type(runner.train_dataloader.sampler).__name__ == "BalancedSampler"
 
@@ -220,9 +264,13 @@ def test_boxes_alone(tmp_path, number, other):
     block = block.replace("retinanet_hcformer.py", other) if other else block
     runner = run(block, coco(tmp_path / "data"), tmp_path, **small("one" if number else "two"))
     assert runner.message_hub.get_scalar("val/coco/bbox_mAP").current() >= 0
-    assert runner.val_evaluator.metrics[0]._coco_api.place == str(tmp_path / "data/annotations/val.json")
+    assert runner.val_evaluator.metrics[0]._coco_api.place == str(
+        tmp_path / "data/annotations/val.json"
+    )
     [rate, *_] = runner.optim_wrapper.get_lr()["lr"]
-    assert rate == pytest.approx(1e-4), "the warm-up ends within the first epoch, however few images there are"
+    assert rate == pytest.approx(1e-4), (
+        "the warm-up ends within the first epoch, however few images there are"
+    )
 
 
 @pytest.mark.slow
@@ -236,13 +284,20 @@ def test_boxes_of_voc(tmp_path):
 
 @pytest.mark.slow
 def test_boxes_and_masks(tmp_path):
-    runner = run(*blocks("Boxes and masks"), coco(tmp_path / "data", masks=True), tmp_path, **small("two"))
+    runner = run(
+        *blocks("Boxes and masks"), coco(tmp_path / "data", masks=True), tmp_path, **small("two")
+    )
     assert runner.message_hub.get_scalar("val/coco/segm_mAP").current() >= 0
 
 
 def test_semantic_segmentation(tmp_path):
-    changes = small("segmenter", **{"model.data_preprocessor.size": (64, 64), "default_hooks.checkpoint.interval": 1})
-    runner = run(*blocks("Semantic segmentation"), make_folder(tmp_path / "data"), tmp_path, **changes)
+    changes = small(
+        "segmenter",
+        **{"model.data_preprocessor.size": (64, 64), "default_hooks.checkpoint.interval": 1},
+    )
+    runner = run(
+        *blocks("Semantic segmentation"), make_folder(tmp_path / "data"), tmp_path, **changes
+    )
     assert 0 <= runner.message_hub.get_scalar("val/mIoU").current() <= 100
 
 
@@ -250,7 +305,9 @@ def test_semantic_segmentation(tmp_path):
 def test_open_vocabulary_segmentation(tmp_path):
     changes = {f"model.{key}": value for key, value in SMALL.items()}
     changes["model.clip"] = dict(_delete_=True, name="shapes-s8")
-    runner = run(*blocks("Open-vocabulary segmentation"), make_folder(tmp_path / "data"), tmp_path, **changes)
+    runner = run(
+        *blocks("Open-vocabulary segmentation"), make_folder(tmp_path / "data"), tmp_path, **changes
+    )
     assert runner.model.train_classes == ("cat", "dog", "grass")
 
 
@@ -259,7 +316,9 @@ def test_open_vocabulary_segmentation(tmp_path):
 
 def test_a_correct_annotation_without_masks_is_not_blamed(tmp_path):
     [block] = blocks("Boxes and masks")
-    with pytest.raises(HypvisionError, match=r"boxes without masks.*with_mask=True.*Faster R-CNN.*own-data\.md"):
+    with pytest.raises(
+        HypvisionError, match=r"boxes without masks.*with_mask=True.*Faster R-CNN.*own-data\.md"
+    ):
         run(block, coco(tmp_path / "data"), tmp_path, **small("two"))
 
 
@@ -272,18 +331,27 @@ def test_nothing_detected_is_a_precision_of_zero(tmp_path, caplog):
     metric.dataset_meta = dict(classes=CLASSES)
     nothing = dict(img_id=0, bboxes=np.zeros((0, 4)), scores=np.zeros(0), labels=np.zeros(0, int))
     assert metric.compute_metrics([({}, nothing)])["bbox_mAP"] == 0
-    assert "Nothing was detected in the 2 images of" in caplog.text and "whole dataset is empty" not in caplog.text
+    assert (
+        "Nothing was detected in the 2 images of" in caplog.text
+        and "whole dataset is empty" not in caplog.text
+    )
 
 
 def test_objects_of_no_class_are_named(tmp_path):
     [block] = blocks("Boxes: VOC's XML")
-    with pytest.raises(HypvisionError, match=r"\.xml' has an object 'cats', which is not a class.*mean cat.*ignored"):
+    with pytest.raises(
+        HypvisionError,
+        match=r"\.xml' has an object 'cats', which is not a class.*mean cat.*ignored",
+    ):
         run(block, voc(tmp_path / "data", other="cats"), tmp_path, **small("two"))
 
 
 def test_evaluators_are_looked_at_before_the_training(tmp_path):
     block = blocks("Boxes: COCO's JSON")[0] + 'val_evaluator = dict(ann_file="elsewhere.json")\n'
-    with pytest.raises(HypvisionError, match=r"CocoMetric of val_evaluator reads 'elsewhere\.json'.*The val data have"):
+    with pytest.raises(
+        HypvisionError,
+        match=r"CocoMetric of val_evaluator reads 'elsewhere\.json'.*The val data have",
+    ):
         run(block, coco(tmp_path / "data"), tmp_path, **small("two"))
 
 
@@ -296,9 +364,15 @@ def test_data_root_of_a_config_moves_what_its_bases_have(tmp_path):
     child.write_text(f'_base_ = ["{base}"]\ndata_root = "data/base/mine"\n')
     config = load_config(child)
     assert config.train_dataloader.dataset.root == "data/base/mine/train"
-    child.write_text(f'_base_ = ["{base}"]\ndata_root = "mine"\nval_dataloader = dict(dataset=dict(root="mine/x"))\n')
+    child.write_text(
+        f'_base_ = ["{base}"]\ndata_root = "mine"\nval_dataloader = '
+        'dict(dataset=dict(root="mine/x"))\n'
+    )
     config = load_config(child)
-    assert config.val_dataloader.dataset.root == "mine/x" and config.train_dataloader.dataset.root == "mine/train"
+    assert (
+        config.val_dataloader.dataset.root == "mine/x"
+        and config.train_dataloader.dataset.root == "mine/train"
+    )
     assert load_config(child, {"data_root": "new"}).test_dataloader.dataset.root == "new/val"
 
 

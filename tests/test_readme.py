@@ -1,4 +1,5 @@
-"""README: its recipes run as they stand, in a folder with what a clone has; it is short, and its pictures load fast."""
+"""README: its recipes run as they stand, in a folder with what a clone has; it is short, and its
+pictures load fast."""
 
 import re
 import shlex
@@ -9,7 +10,9 @@ from helpers.engine import ROOT
 from hypvision.cli import main
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
-RECIPES = re.split(r"^\*\*\d\. ", TEXT.partition("## Six recipes")[2].partition("\n## ")[0], flags=re.M)[1:]
+RECIPES = re.split(
+    r"^\*\*\d\. ", TEXT.partition("## Six recipes")[2].partition("\n## ")[0], flags=re.M
+)[1:]
 SLOW = ("hypvision train", "hypvision export", "metric search")
 
 
@@ -31,7 +34,9 @@ def clone(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "recipe",
     [
-        pytest.param(r, marks=pytest.mark.slow if any(name in r for name in SLOW) else [], id=r.split("*")[0])
+        pytest.param(
+            r, marks=pytest.mark.slow if any(name in r for name in SLOW) else [], id=r.split("*")[0]
+        )
         for r in RECIPES
     ],
 )
@@ -43,7 +48,10 @@ def test_a_recipe_runs(recipe, clone, capsys):
             name, *words = shlex.split(line, comments=True)
             assert name == "hypvision"
             assert main(words) == 0, capsys.readouterr().err
-    written = {path.relative_to(clone).parts[0] for path in clone.rglob("*") if path.is_file()} - {"tools", "configs"}
+    written = {path.relative_to(clone).parts[0] for path in clone.rglob("*") if path.is_file()} - {
+        "tools",
+        "configs",
+    }
     assert written or "```sh" not in recipe
 
 

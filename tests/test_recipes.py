@@ -1,4 +1,5 @@
-"""The recipes of the papers beside the configs as they resolve: a table in the README of each family.
+"""The recipes of the papers beside the configs as they resolve: a table in the README of each
+family.
 
 python tests/test_recipes.py hecnn     # prints the table of configs/hecnn/README.md
 """
@@ -27,7 +28,8 @@ ROOT = Path(__file__).parents[1] / "configs"
 UNKNOWN = "unknown"
 OURS = "ours: it is not published"
 
-# family -> training -> the config, what paper and code say of each setting, and why something differs here
+# family -> training -> the config, what paper and code say of each setting, and why something
+# differs here
 PUBLISHED: dict[str, dict[str, tuple[str, dict[str, str], dict[str, str]]]] = {
     "hecnn": {
         "HCNN, CIFAR": (
@@ -45,7 +47,8 @@ PUBLISHED: dict[str, dict[str, tuple[str, dict[str, str], dict[str, str]]]] = {
                 "test": "32 pixels, whole image",
                 "seeds": "5",
             },
-            {"seeds": "`--seeds 5`", "other rates": "they have a rate in every config; HCNN has no curvature to learn"},
+            {"seeds": "`--seeds 5`",
+            "other rates": "they have a rate in every config; HCNN has no curvature to learn"},
         ),
         "HECNN+, CIFAR": (
             "hecnn-{resnet18,resnet50}_200e_{cifar10,cifar100}",
@@ -128,7 +131,8 @@ PUBLISHED: dict[str, dict[str, tuple[str, dict[str, str], dict[str, str]]]] = {
         ),
         "released code, CNNs": (
             "himapper-official-{resnet50_8xb64,efficientnet-b4_16xb32}-100e_in1k",
-            {"optimiser": "AdamW, rate 1e-05, decay 0.05", "length": "100 epochs", "frozen": "none"},
+            {"optimiser": "AdamW, rate 1e-05, decay 0.05", "length": "100 epochs",
+            "frozen": "none"},
             {},
         ),
         "UPerNet, DeiT; published, the baseline's": (
@@ -147,7 +151,8 @@ PUBLISHED: dict[str, dict[str, tuple[str, dict[str, str], dict[str, str]]]] = {
             },
             {
                 "not decayed of the backbone": "biases, too: timm's groups",
-                "mapper": "the paper says that the fine-tuned backbone is the start, and nothing of the maps",
+                "mapper": "the paper says that the fine-tuned backbone is the start, and nothing "
+                          "of the maps",
             },
         ),
         "UPerNet, Swin-T; published, the baseline's": (
@@ -200,14 +205,14 @@ PUBLISHED: dict[str, dict[str, tuple[str, dict[str, str], dict[str, str]]]] = {
                 "test size": "short side 640, slides of 384 on 640 x 640",
                 "curvatures of text and image": "1, 0.01",
             },
-            {"curvatures of text and image": "the paper's text has 0.01 for both; the same numbers unless a row is "
-             "longer than 3.8"},
+            {"curvatures of text and image": "the paper's text has 0.01 for both; the same numbers "
+                                             "unless a row is longer than 3.8"},
         ),
         "segmentation, the paper's text": (
             "hyperclip-paper-vitb16_4xb1-80k_coco-stuff164k",
             {"optimiser": "Adam, rate and decay unknown", "other rates": "clip 1e-05"},
-            {"optimiser": "the head's rate is the code's; Adam's decay is a part of the gradient, and would shrink the "
-             "blocks", "other rates": "the same: 0.05 of 0.0002"},
+            {"optimiser": "the head's rate is the code's; Adam's decay is a part of the gradient, "
+                          "and would shrink the blocks", "other rates": "the same: 0.05 of 0.0002"},
         ),
         "segmentation, ViT-L": (
             "hyperclip-vitl14-336_4xb1-80k_coco-stuff164k",
@@ -221,7 +226,8 @@ PUBLISHED: dict[str, dict[str, tuple[str, dict[str, str], dict[str, str]]]] = {
                 "what trains of CLIP": "nothing, by a left-over value of the released file",
             },
             {
-                "adapted image blocks": "the code counts to 12: `model.adapter.official_twelve_layers=True`",
+                "adapted image blocks": "the code counts to 12: "
+                                        "`model.adapter.official_twelve_layers=True`",
                 "what trains of CLIP": "what the paper says",
             },
         ),
@@ -263,14 +269,11 @@ PUBLISHED: dict[str, dict[str, tuple[str, dict[str, str], dict[str, str]]]] = {
                 "classes of training": "COCO's 133, tested on ADE20K",
             },
             {
-                "optimiser": "MaskFormer's",
-                "batch": "MaskFormer's 16",
-                "length": OURS,
-                "schedule": OURS,
-                "other rates": "as in segmentation",
-                "clipping": OURS,
+                "optimiser": "MaskFormer's", "batch": "MaskFormer's 16", "length": OURS,
+                "schedule": OURS, "other rates": "as in segmentation", "clipping": OURS,
                 "training size": OURS,
-                "classes of training": "17 are held out; the first lines of the config say how to train all",
+                "classes of training": "17 are held out; the first lines of the config say how to "
+                                       "train all",
             },
         ),
         "CAT-Seg": (
@@ -301,7 +304,8 @@ PUBLISHED: dict[str, dict[str, tuple[str, dict[str, str], dict[str, str]]]] = {
             },
             {},
         ),
-        "HIER, ResNet-50, Cars": ("hier_resnet50_2xb90-100e_cars196", {"schedule": "x0.5 every 10 epochs"}, {}),
+        "HIER, ResNet-50, Cars": ("hier_resnet50_2xb90-100e_cars196",
+        {"schedule": "x0.5 every 10 epochs"}, {}),
         "HIER, ResNet-50, SOP": (
             "hier_resnet50_2xb90-150e_sop",
             {
@@ -313,7 +317,8 @@ PUBLISHED: dict[str, dict[str, tuple[str, dict[str, str], dict[str, str]]]] = {
             },
             {},
         ),
-        "HIER, ResNet-50, In-Shop": ("hier_resnet50_2xb90-150e_inshop", {"schedule": "x0.3 every 20 epochs"}, {}),
+        "HIER, ResNet-50, In-Shop": ("hier_resnet50_2xb90-150e_inshop",
+        {"schedule": "x0.3 every 20 epochs"}, {}),
         "HIER, DeiT-S and ViT-S, CUB and Cars": (
             "hier_{deit,vit}-small_2xb90-100e_{cub200,cars196}",
             {
@@ -343,7 +348,8 @@ PUBLISHED: dict[str, dict[str, tuple[str, dict[str, str], dict[str, str]]]] = {
         ),
         "HIER, DINO ViT-S, CUB and Cars": (
             "hier_dino-small_2xb90-100e_{cub200,cars196}",
-            {"optimiser": "AdamW, rate 5e-06, decay 0.01, eps 0.0001", "mean and deviation of pixels": "ImageNet's"},
+            {"optimiser": "AdamW, rate 5e-06, decay 0.01, eps 0.0001",
+            "mean and deviation of pixels": "ImageNet's"},
             {},
         ),
         "HIER, DINO ViT-S, SOP and In-Shop": (
@@ -362,16 +368,21 @@ PUBLISHED: dict[str, dict[str, tuple[str, dict[str, str], dict[str, str]]]] = {
         **{
             f"LHIER, {network}, {data}": (
                 f"lhier_{stem}",
-                {"optimiser": "RiemannianAdamW, other settings as HIER's", "length": length, "curvature": UNKNOWN},
+                {"optimiser": "RiemannianAdamW, other settings as HIER's", "length": length,
+                "curvature": UNKNOWN},
                 {"optimiser": "HIER's settings", "curvature": OURS},
             )
             for network, data, stem, length in (
                 ("ResNet-50", "CUB and Cars", "resnet50_2xb90-100e_{cub200,cars196}", "100 epochs"),
                 ("ResNet-50", "SOP and In-Shop", "resnet50_2xb90-150e_{sop,inshop}", "150 epochs"),
-                ("DeiT-S and ViT-S", "CUB and Cars", "{deit,vit}-small_2xb90-100e_{cub200,cars196}", "100 epochs"),
-                ("DeiT-S and ViT-S", "SOP and In-Shop", "{deit,vit}-small_2xb90-150e_{sop,inshop}", "150 epochs"),
-                ("DINO ViT-S", "CUB and Cars", "dino-small_2xb90-100e_{cub200,cars196}", "100 epochs"),
-                ("DINO ViT-S", "SOP and In-Shop", "dino-small_2xb90-150e_{sop,inshop}", "150 epochs"),
+                ("DeiT-S and ViT-S", "CUB and Cars", "{deit,vit}-small_2xb90-100e_{cub200,cars196}",
+                "100 epochs"),
+                ("DeiT-S and ViT-S", "SOP and In-Shop", "{deit,vit}-small_2xb90-150e_{sop,inshop}",
+                "150 epochs"),
+                ("DINO ViT-S", "CUB and Cars", "dino-small_2xb90-100e_{cub200,cars196}",
+                "100 epochs"),
+                ("DINO ViT-S", "SOP and In-Shop", "dino-small_2xb90-150e_{sop,inshop}",
+                "150 epochs"),
             )
         },
     },
@@ -405,7 +416,8 @@ PUBLISHED: dict[str, dict[str, tuple[str, dict[str, str], dict[str, str]]]] = {
                 "not decayed": "logit_scale, curv, visual_alpha, textual_alpha",
                 "mean and deviation of pixels": "ImageNet's",
             },
-            {"batch": "8 processes", "schedule": "the same: (1 + cos x) / 2 is the square of cos x / 2"},
+            {"batch": "8 processes",
+            "schedule": "the same: (1 + cos x) / 2 is the square of cos x / 2"},
         ),
         "HyCoCLIP": (
             "hycoclip-vit-{s,b}_8xb96-500k_grit",
@@ -420,8 +432,9 @@ PUBLISHED: dict[str, dict[str, tuple[str, dict[str, str], dict[str, str]]]] = {
             },
             {
                 "batch": "8 processes",
-                "mean and deviation of pixels": "in HyCoCLIP's code two arguments change places; the first layer "
-                "learns either. Its published files are used with what they say",
+                "mean and deviation of pixels": "in HyCoCLIP's code two arguments change places; "
+                                                "the first layer learns either. Its published "
+                                                "files are used with what they say",
             },
         ),
     },
@@ -429,21 +442,20 @@ PUBLISHED: dict[str, dict[str, tuple[str, dict[str, str], dict[str, str]]]] = {
         "115M, 120M": (
             "{llama-115m,helm-d-115m,deepseek-120m,helm-mice{,-const,-full,-learned}-120m}_4xb4_wikipedia",
             {
-                "optimiser": "AdamW, rate 0.0004, decay 0.01; for points Riemannian Adam, the same rate, no decay",
-                "not decayed": "points, biases, HELM-MiCE's norms, scales (but HELM-MiCE's softmax scales)",
-                "batch": "4 x 4, accumulated over 64",
-                "length": "2400 steps",
+                "optimiser": "AdamW, rate 0.0004, decay 0.01; for points Riemannian Adam, the same "
+                             "rate, no decay",
+                "not decayed": "points, biases, HELM-MiCE's norms, scales (but HELM-MiCE's softmax "
+                               "scales)",
+                "batch": "4 x 4, accumulated over 64", "length": "2400 steps",
                 "schedule": "linear over 72 steps, cosine to 0.1 of the rate",
-                "precision": "AMP, bfloat16",
-                "clipping": "norm 1",
-                "context": "2048 tokens",
+                "precision": "AMP, bfloat16", "clipping": "norm 1", "context": "2048 tokens",
             },
             {
                 "optimiser": "one optimiser takes the steps of both; points without decay here too",
                 "not decayed": (
-                    "the published scripts choose by the ends of names, so that curvatures, which decay can make "
-                    "negative, `w_y` of residual connections, HELM-D's norms and HELM-MiCE's softmax scales decay: "
-                    "`paramwise_cfg=dict(released=True)`"
+                    "the published scripts choose by the ends of names, so that curvatures, which "
+                    "decay can make negative, `w_y` of residual connections, HELM-D's norms and "
+                    "HELM-MiCE's softmax scales decay: `paramwise_cfg=dict(released=True)`"
                 ),
             },
         ),
@@ -463,9 +475,14 @@ PUBLISHED: dict[str, dict[str, tuple[str, dict[str, str], dict[str, str]]]] = {
 
 @cache
 def recipe(pattern: str) -> dict[str, str]:
-    """What configs, ``a{b,c}``, say once their bases are resolved; only settings that they share."""
+    """What configs, ``a{b,c}``, say once their bases are resolved; only settings that they
+    share."""
     first, *others = (_one(name) for name in braces(pattern))
-    return {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
+    return {
+        key: value
+        for key, value in first.items()
+        if all(other.get(key) == value for other in others)
+    }
 
 
 def _one(name: str) -> dict[str, str]:
@@ -480,7 +497,9 @@ def _optimiser(cfg: Config, name: str) -> dict[str, Any]:
     steps = wrapper.get("accumulative_counts", 1)
     text = f"{optimizer.type}, rate {optimizer.lr:g}, decay {optimizer.weight_decay:g}"
     if "momentum" in optimizer:
-        text += f", momentum {optimizer.momentum:g}{' (Nesterov)' if optimizer.get('nesterov') else ''}"
+        text += (
+            f", momentum {optimizer.momentum:g}{' (Nesterov)' if optimizer.get('nesterov') else ''}"
+        )
     if tuple(optimizer.get("betas", (0.9, 0.999))) != (0.9, 0.999):
         text += f", betas {', '.join(f'{beta:g}' for beta in optimizer.betas)}"
     if optimizer.get("eps", 1e-8) != 1e-8:
@@ -497,11 +516,19 @@ def _optimiser(cfg: Config, name: str) -> dict[str, Any]:
     if clip is None:
         clipping = "none"
     else:
-        clipping = f"values {clip.clip_value:g}" if clip.get("type") == "value" else f"norm {clip.max_norm:g}"
+        clipping = (
+            f"values {clip.clip_value:g}"
+            if clip.get("type") == "value"
+            else f"norm {clip.max_norm:g}"
+        )
     kind = f", {wrapper.dtype}" if "dtype" in wrapper else ""
     hooks = {hook.type: hook for hook in cfg.get("custom_hooks") or []}
     average, warm = hooks.get("EMAHook"), hooks.get("BackboneWarmUpHook")
-    length = f"{loop.max_epochs} epochs" if "max_epochs" in loop else f"{loop.max_iters // steps} iterations"
+    length = (
+        f"{loop.max_epochs} epochs"
+        if "max_epochs" in loop
+        else f"{loop.max_iters // steps} iterations"
+    )
     return {
         "optimiser": text,
         "batch": batch + (f", accumulated over {steps}" if steps > 1 else ""),
@@ -528,7 +555,11 @@ def _schedule(schedulers: list[Any], steps: int) -> str:
             parts.append(f"linear over {length} {unit}")
         elif part.type == "CosineAnnealingLR":
             ratio = part.get("eta_min_ratio")
-            parts.append(f"cosine to {part.eta_min:g}" if ratio is None else f"cosine to {ratio:g} of the rate")
+            parts.append(
+                f"cosine to {part.eta_min:g}"
+                if ratio is None
+                else f"cosine to {ratio:g} of the rate"
+            )
         elif part.type == "PolyLR":
             parts.append(f"polynomial, power {part.power:g}")
         elif part.type == "StepLR":
@@ -546,7 +577,8 @@ def _rates(scales: Any) -> str:
     found = [f"{name} x{scales[key]:g}" for key, name in names.items() if key in scales]
     if "manifold_lr_scale" in scales:
         found.append(
-            f"points x{scales.manifold_lr_scale:g}, without the first step; curvatures {scales.curvature_lr:g}"
+            f"points x{scales.manifold_lr_scale:g}, without the first step; curvatures "
+            f"{scales.curvature_lr:g}"
         )
     for key, value in (scales.get("lr_mult") or {}).items():
         found.append(f"{key.rpartition('.')[2]} x{value:g}")
@@ -573,7 +605,11 @@ def _data(cfg: Config) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if train:
         if "pad_crop" in train:
-            assert train.get("color_jitter") is None and not train.get("auto_augment") and not train.get("re_prob")
+            assert (
+                train.get("color_jitter") is None
+                and not train.get("auto_augment")
+                and not train.get("re_prob")
+            )
             text = f"crops of {train.input_size} padded by {train.pad_crop}, mirrored"
             found["padding"] = {"constant": "zeros"}[train.pad_mode]
         elif train.get("auto_augment"):
@@ -589,7 +625,9 @@ def _data(cfg: Config) -> dict[str, Any]:
         found["mean and deviation of pixels"] = "ImageNet's" if known else own
     if test:
         crop = test.get("crop_pct") or 0.875
-        found["test"] = f"{test.input_size} pixels, {'whole image' if crop == 1 else f'crop {crop:g}'}"
+        found["test"] = (
+            f"{test.input_size} pixels, {'whole image' if crop == 1 else f'crop {crop:g}'}"
+        )
     batches = loader.get("batch_sampler")
     if batches and batches.type == "MPerClassBatchSampler":
         found["images of a class in a batch"] = str(batches.m)
@@ -601,7 +639,9 @@ def _data(cfg: Config) -> dict[str, Any]:
         found["captions that begin with their subreddit"] = f"{loader.dataset.subreddits:g}"
     found["training size"] = _training_size(loader.dataset.get("pipeline") or [], cfg.model)
     if "ignore_classes" in loader.dataset:
-        found["classes of training"] = f"{cfg.model.train_classes}, without {loader.dataset.ignore_classes}"
+        found["classes of training"] = (
+            f"{cfg.model.train_classes}, without {loader.dataset.ignore_classes}"
+        )
     return found
 
 
@@ -645,8 +685,8 @@ def _model(cfg: Config) -> dict[str, Any]:
     if "hier_loss" in model:
         own = model.hier_loss
         found["loss"] = (
-            f"Proxy-Anchor + {model.hier_weight:g} HIER, {own.num_proxies} ancestors, {own.neighbours} neighbours, "
-            f"{own.draws} draws"
+            f"Proxy-Anchor + {model.hier_weight:g} HIER, {own.num_proxies} ancestors, "
+            f"{own.neighbours} neighbours, {own.draws} draws"
         )
     if model.get("neck", {}).get("learnable"):
         found["curvature"] = f"{model.neck.c:g} at first, learned"
@@ -654,7 +694,10 @@ def _model(cfg: Config) -> dict[str, Any]:
         found["entailment"] = f"{model.entail:g}"
         assert "preprocess" not in model.clip
         pixels = clip_models.meru().normalisation()
-        assert tuple(pixels["mean"]) == IMAGENET_DEFAULT_MEAN and tuple(pixels["std"]) == IMAGENET_DEFAULT_STD
+        assert (
+            tuple(pixels["mean"]) == IMAGENET_DEFAULT_MEAN
+            and tuple(pixels["std"]) == IMAGENET_DEFAULT_STD
+        )
         found["mean and deviation of pixels"] = "ImageNet's"
     if model.type == "RadialTuning":
         assert model.root == "text"
@@ -664,9 +707,13 @@ def _model(cfg: Config) -> dict[str, Any]:
     if "clip" in model and "train_classes" in model:
         found.update(_open_vocabulary(model))
     if model.type == "HyperCLIPSegmentor":
-        found["test size"] = f"short side 640, slides of {model.crop} on {model.slide} x {model.slide}"
+        found["test size"] = (
+            f"short side 640, slides of {model.crop} on {model.slide} x {model.slide}"
+        )
         if model.get("adapter"):
-            found["curvatures of text and image"] = f"{model.adapter.c_text:g}, {model.adapter.c_vision:g}"
+            found["curvatures of text and image"] = (
+                f"{model.adapter.c_text:g}, {model.adapter.c_vision:g}"
+            )
     return found
 
 
@@ -692,7 +739,9 @@ def _dense(cfg: Config) -> dict[str, Any]:
 def _spared(cfg: Config) -> str:
     """The kinds of parameters of the backbone that get no decay; a kind is treated alike."""
     assert cfg.optim_wrapper.constructor == "TimmParamGroups"
-    options = {key: value for key, value in cfg.model.backbone.items() if key not in ("type", "init_cfg")}
+    options = {
+        key: value for key, value in cfg.model.backbone.items() if key not in ("type", "init_cfg")
+    }
     with torch.device("meta"):
         backbone = TimmBackbone(**options)
     groups = TimmParamGroups(cfg.optim_wrapper.to_dict()).groups(backbone)
@@ -729,9 +778,15 @@ def _open_vocabulary(model: Any) -> dict[str, Any]:
     if "roi_head" in model:
         head = model.roi_head.bbox_head
         test = model.test_cfg.rcnn
-        found["convolutions of proposals and boxes"] = f"{model.rpn_head.num_convs}, {head.num_shared_convs}"
-        found["temperatures of head and CLIP"] = _numbers((head.temperature, model.roi_head.clip_temperature))
-        found["weights of CLIP, base and novel"] = _numbers((model.roi_head.alpha, model.roi_head.beta))
+        found["convolutions of proposals and boxes"] = (
+            f"{model.rpn_head.num_convs}, {head.num_shared_convs}"
+        )
+        found["temperatures of head and CLIP"] = _numbers(
+            (head.temperature, model.roi_head.clip_temperature)
+        )
+        found["weights of CLIP, base and novel"] = _numbers(
+            (model.roi_head.alpha, model.roi_head.beta)
+        )
         found["weight of the background"] = f"{head.background_weight:g}"
         found["least score, overlap of NMS"] = _numbers((test.score_thr, test.nms.iou_threshold))
     return found
@@ -739,12 +794,14 @@ def _open_vocabulary(model: Any) -> dict[str, Any]:
 
 SCALING = {
     "figures 3 to 7": {
-        "features, widths": "1000, 10 to 100", "batch": "2048", "length": "20000 steps, warm-up 2000",
-        "rate of W and b at m = 10": "0.01, 0.01", "loss": "mean squared error x1",
+        "features, widths": "1000, 10 to 100", "batch": "2048",
+        "length": "20000 steps, warm-up 2000", "rate of W and b at m = 10": "0.01, 0.01",
+        "loss": "mean squared error x1",
     },
     "figure 1": {
-        "features, widths": "10240, 8 to 1024", "batch": "2048", "length": "20000 steps, warm-up 1000",
-        "rate of W and b at m = 10": "0.0189, 0.2", "loss": "mean squared error x100",
+        "features, widths": "10240, 8 to 1024", "batch": "2048",
+        "length": "20000 steps, warm-up 1000", "rate of W and b at m = 10": "0.0189, 0.2",
+        "loss": "mean squared error x100",
     },
 }  # fmt: skip
 
@@ -764,12 +821,21 @@ def _scaling(training: str) -> dict[str, str]:
     }
 
 
-def _rows(training: str, settings: dict[str, str], here: dict[str, str], why: dict[str, str]) -> list[str]:
+def _rows(
+    training: str, settings: dict[str, str], here: dict[str, str], why: dict[str, str]
+) -> list[str]:
     lines = []
     for place, (setting, value) in enumerate(settings.items()):
         same = here[setting] == value
-        cells = [training if place == 0 else "", setting, value, "the same" if same else here[setting]]
-        lines.append(f"| {' | '.join(cells)} | {'' if same else why[setting]} |".replace("|  |", "| |"))
+        cells = [
+            training if place == 0 else "",
+            setting,
+            value,
+            "the same" if same else here[setting],
+        ]
+        lines.append(
+            f"| {' | '.join(cells)} | {'' if same else why[setting]} |".replace("|  |", "| |")
+        )
     return lines
 
 
@@ -788,14 +854,17 @@ def table(family: str) -> str:
 @pytest.mark.parametrize("family", PUBLISHED)
 def test_the_readme_has_the_table_and_only_what_is_said_differs(family):
     for training, (name, published, why) in PUBLISHED[family].items():
-        differ = {setting for setting, value in published.items() if recipe(name).get(setting) != value}
+        differ = {
+            setting for setting, value in published.items() if recipe(name).get(setting) != value
+        }
         assert differ == set(why), (training, differ ^ set(why))
         assert set(published) <= set(recipe(name)), training
     assert table(family) in (ROOT / family / "README.md").read_text()
 
 
 def blocks_after_steps(**changes):
-    """The distance from the identity of one of HyperCLIP's blocks after 20 steps in which no loss has a gradient."""
+    """The distance from the identity of one of HyperCLIP's blocks after 20 steps in which no loss
+    has a gradient."""
     from mmengine.optim import build_optim_wrapper
 
     wrapper = load_config("hyperclip-paper-vitb16_4xb1-80k_coco-stuff164k").optim_wrapper
@@ -811,7 +880,9 @@ def blocks_after_steps(**changes):
 
 def test_the_optimiser_of_the_papers_text_keeps_blocks_without_a_gradient():
     assert blocks_after_steps() == 0
-    assert blocks_after_steps(weight_decay=1e-4) > 1e-4  # about the rate in every step, however small the decay
+    assert (
+        blocks_after_steps(weight_decay=1e-4) > 1e-4
+    )  # about the rate in every step, however small the decay
 
 
 def test_scaling():
@@ -821,7 +892,11 @@ def test_scaling():
 
 def test_every_family_of_configs_has_one():
     others = {"hcformer": "test_hcformer_recipes.py", "fewshot": "tasks/test_few_shot_recipes.py"}
-    folders = {path.parent.name for path in ROOT.glob("*/metafile.yml")} - {"baselines", "demo", "scaling"}
+    folders = {path.parent.name for path in ROOT.glob("*/metafile.yml")} - {
+        "baselines",
+        "demo",
+        "scaling",
+    }
     assert folders == set(PUBLISHED) | set(others)
     assert all((Path(__file__).parent / file).is_file() for file in others.values())
 

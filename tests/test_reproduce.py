@@ -1,5 +1,5 @@
-"""docs/reproduce.md and the configs say the same: every config named exists, every published number has its row, every
-row can be run or says why not."""
+"""docs/reproduce.md and the configs say the same: every config named exists, every published number
+has its row, every row can be run or says why not."""
 
 import re
 import shlex
@@ -52,7 +52,11 @@ def configs_of(row):
 
 
 COMMANDS = [span for row in RUNS for span in spans(row) if span.startswith("hypvision ")]
-CHANGED = [command for command in COMMANDS if command.startswith("hypvision train ") and "--cfg-options" in command]
+CHANGED = [
+    command
+    for command in COMMANDS
+    if command.startswith("hypvision train ") and "--cfg-options" in command
+]
 
 
 def test_every_row_has_its_cells_and_can_be_run_or_says_why_not():
@@ -60,7 +64,11 @@ def test_every_row_has_its_cells_and_can_be_run_or_says_why_not():
     for row in ROWS:
         assert len(row) == len(HEADER), row
     for row in RUNS:
-        runs = [span for span in spans(row) if span.startswith(("configs/", "hypvision ", "python tools/"))]
+        runs = [
+            span
+            for span in spans(row)
+            if span.startswith(("configs/", "hypvision ", "python tools/"))
+        ]
         assert bool(runs) != row[1].startswith("not here: "), row
         for span in runs:
             if span.startswith("python "):
@@ -77,17 +85,22 @@ def test_every_command_is_one(command):
 
 
 def test_every_training_has_a_folder_of_its_own():
-    """Else a second one would replace the first's checkpoints, or be refused beside its seeds.json."""
+    """Else a second one would replace the first's checkpoints, or be refused beside its
+    seeds.json."""
     folders = []
     for command in set(COMMANDS):
         if command.startswith("hypvision train "):
             args = parser_of("train").parse_args(shlex.split(command)[2:])
-            assert (args.work_dir is None) != bool(args.cfg_options), command  # the default is the bare config's
+            assert (args.work_dir is None) != bool(args.cfg_options), (
+                command
+            )  # the default is the bare config's
             folders.append(args.work_dir or f"work_dirs/{Path(args.config).stem}")
     assert len(set(folders)) == len(folders)
 
 
-@pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("hypvision summary ")])
+@pytest.mark.parametrize(
+    "command", [command for command in COMMANDS if command.startswith("hypvision summary ")]
+)
 def test_summaries_run(command, capsys):
     assert main([*shlex.split(command)[1:], "--repeats", "0"]) == 0
     row = next(row for row in RUNS if command in spans(row))
@@ -125,9 +138,11 @@ def test_every_published_number_of_the_configs_is_in_its_row():
 
 
 # Trainings at the papers' size; the rest of a folder are trials of this repository.
-FULL = ("*_in1k", "*_200e_*", "*2xb90*", "*80k_coco*", "*_wikipedia", "*_grit", "*_redcaps", "*_hierarcaps",
+FULL = ("*_in1k", "*_200e_*", "*2xb90*", "*80k_coco*", "*_wikipedia", "*_grit", "*_redcaps",
+"*_hierarcaps",
         "*_b2n", "*_fs", "*_xd", "*-3e_coco*", "*-50e_coco*", "*1x_coco", "*ade20k*")  # fmt: skip
-OURS = ("*-aux-*", "*-fuse-*", "upernet-sfp*", "*_himapper-resnet50_*", "mask-rcnn_himapper-swin*", "frozen-vit*",
+OURS = ("*-aux-*", "*-fuse-*", "upernet-sfp*", "*_himapper-resnet50_*", "mask-rcnn_himapper-swin*",
+"frozen-vit*",
         "ivlp_*", "cocoop_*", "zeroshot_*")  # fmt: skip
 
 
@@ -135,7 +150,9 @@ def test_every_published_training_has_a_row():
     named = set(chain.from_iterable(map(configs_of, RUNS)))
     for path in sorted(ROOT.glob("configs/*/*.py")):
         name = path.relative_to(ROOT).as_posix()
-        wanted = path.parent.name != "_base_" and any(fnmatch(path.stem, pattern) for pattern in FULL)
+        wanted = path.parent.name != "_base_" and any(
+            fnmatch(path.stem, pattern) for pattern in FULL
+        )
         if wanted and not any(fnmatch(path.stem, pattern) for pattern in OURS):
             assert name in named, f"{name} is in no row of docs/reproduce.md"
 
@@ -150,7 +167,11 @@ FIRST = {command.split()[2]: command for command in reversed(CHANGED)}.values() 
 
 
 @pytest.mark.parametrize(
-    "command", [pytest.param(command, marks=[] if command in FIRST else [pytest.mark.slow]) for command in CHANGED]
+    "command",
+    [
+        pytest.param(command, marks=[] if command in FIRST else [pytest.mark.slow])
+        for command in CHANGED
+    ],
 )
 def test_options_fit_and_the_network_is_built(command):
     config = _config(command)

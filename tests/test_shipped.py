@@ -1,4 +1,5 @@
-"""Configs by their names, other projects' scripts, and a wheel that works outside of the checkout."""
+"""Configs by their names, other projects' scripts, and a wheel that works outside of the
+checkout."""
 
 import json
 import os
@@ -22,12 +23,19 @@ def test_names_are_unique_and_found():
     files = [path for path in (ROOT / "configs").glob("*/*.py") if path.parent.name != "_base_"]
     assert config_folder() == ROOT / "configs" and len(shipped_configs()) == len(files)
     path = ROOT / "configs/hcformer/hcformer-nano_cifar10.py"
-    for name in ("hcformer-nano_cifar10", "hcformer-nano_cifar10.py", "hcformer/hcformer-nano_cifar10"):
+    for name in (
+        "hcformer-nano_cifar10",
+        "hcformer-nano_cifar10.py",
+        "hcformer/hcformer-nano_cifar10",
+    ):
         assert find_config(name) == path
-    assert find_config("lhier/hcformer-nano_cifar10") is None and find_config("default_runtime") is None
+    assert (
+        find_config("lhier/hcformer-nano_cifar10") is None
+        and find_config("default_runtime") is None
+    )
     assert set(shipped_configs("demo/*")) == {
-        "classification", "detection", "emoji_detection", "emoji_segmentation", "open_vocabulary", "photos",
-        "segmentation",
+        "classification", "detection", "emoji_detection", "emoji_segmentation", "open_vocabulary",
+        "photos", "segmentation",
     }  # fmt: skip
 
 
@@ -48,9 +56,9 @@ def test_exec_runs_a_script_with_our_models(tmp_path, capsys):
     (tmp_path / "helper.py").write_text("name = 'hcformer_nano'")
     script = tmp_path / "script.py"
     script.write_text(
-        "import sys, timm, helper\n"
-        "assert __name__ == '__main__' and sys.argv[1:] == ['--lr', '1', '-x']\n"
-        "print(timm.is_model(helper.name), timm.optim.get_optimizer_class('riemannianadamw').__name__)\n"
+        "import sys, timm, helper\nassert __name__ == '__main__' and sys.argv[1:] == ['--lr', '1', "
+        "'-x']\nprint(timm.is_model(helper.name), "
+        "timm.optim.get_optimizer_class('riemannianadamw').__name__)\n"
     )
     before = list(sys.path), list(sys.argv)
     assert main(["exec", str(script), "--lr", "1", "-x"]) == 0
@@ -62,10 +70,20 @@ def test_exec_runs_a_script_with_our_models(tmp_path, capsys):
 def test_a_wheel_trains_by_name_outside_of_the_checkout(tmp_path):
     """Two steps of CIFAR-10's config, on images of ten classes."""
     pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
-    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(tmp_path / "dist"), str(ROOT)]
+    build = [
+        *pip,
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(tmp_path / "dist"),
+        str(ROOT),
+    ]
     subprocess.run(build, check=True, capture_output=True, text=True)
     [wheel] = (tmp_path / "dist").glob("*.whl")
-    subprocess.run([*pip, "install", "--no-deps", "--target", str(tmp_path / "site"), str(wheel)], check=True)
+    subprocess.run(
+        [*pip, "install", "--no-deps", "--target", str(tmp_path / "site"), str(wheel)], check=True
+    )
     for split in ("train", "test"):
         for number in range(10):
             place = tmp_path / "data" / split / str(number)
@@ -73,9 +91,25 @@ def test_a_wheel_trains_by_name_outside_of_the_checkout(tmp_path):
             Image.fromarray(np.full((32, 32, 3), 20 * number, np.uint8)).save(place / "0.png")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    options = [f"data_root={tmp_path / 'data'}", "train_dataloader.batch_size=5", "train_cfg.max_epochs=1"]
-    options += ["train_dataloader.num_workers=0", "val_dataloader.num_workers=0", "default_hooks.logger.interval=1"]
-    command = [sys.executable, "-m", "hypvision_cli", "train", "hcformer-nano_cifar10", "--cfg-options", *options]
+    options = [
+        f"data_root={tmp_path / 'data'}",
+        "train_dataloader.batch_size=5",
+        "train_cfg.max_epochs=1",
+    ]
+    options += [
+        "train_dataloader.num_workers=0",
+        "val_dataloader.num_workers=0",
+        "default_hooks.logger.interval=1",
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "hypvision_cli",
+        "train",
+        "hcformer-nano_cifar10",
+        "--cfg-options",
+        *options,
+    ]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=elsewhere, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -8,7 +8,11 @@ import sys
 import pytest
 from helpers.engine import ROOT
 
-LISTED = set(re.findall(r"^   (hypvision[\w.]*)$", (ROOT / "docs/api.md").read_text(encoding="utf-8"), flags=re.M))
+LISTED = set(
+    re.findall(
+        r"^   (hypvision[\w.]*)$", (ROOT / "docs/api.md").read_text(encoding="utf-8"), flags=re.M
+    )
+)
 
 
 def public_packages():
@@ -28,18 +32,43 @@ def test_the_api_lists_every_package_that_has_public_names():
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path):
     pytest.importorskip("furo", reason="the extra 'docs' is not installed")
-    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--quiet", "-b", "html", "-c", "docs"]
-    options = ["-d", str(tmp_path / "doctrees"), "-D", "nb_execution_mode=off"]  # tests/test_notebooks.py runs them
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "--fail-on-warning",
+        "--quiet",
+        "-b",
+        "html",
+        "-c",
+        "docs",
+    ]
+    options = [
+        "-d",
+        str(tmp_path / "doctrees"),
+        "-D",
+        "nb_execution_mode=off",
+    ]  # tests/test_notebooks.py runs them
     done = subprocess.run(
-        [*command, *options, ".", str(tmp_path / "site")], cwd=ROOT, capture_output=True, text=True, check=False
+        [*command, *options, ".", str(tmp_path / "site")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-5000:]
     assert 'url=docs/index.html"' in (tmp_path / "site/index.html").read_text()
     for package, names in public_packages().items():
         listing = (tmp_path / "site/docs/api" / f"{package}.html").read_text()
-        lost = [name for name in names if not name.startswith("_") and f"{package}.{name}" not in listing]
+        lost = [
+            name
+            for name in names
+            if not name.startswith("_") and f"{package}.{name}" not in listing
+        ]
         assert not lost, (package, lost)
-    pictures = {(page, name) for page in (tmp_path / "site").rglob("*.html") for name in _pictures(page)}
+    pictures = {
+        (page, name) for page in (tmp_path / "site").rglob("*.html") for name in _pictures(page)
+    }
     assert (tmp_path / "site/README.html", "_images/regions.png") in pictures
     assert not [(page.name, name) for page, name in pictures if not (page.parent / name).is_file()]
     configs = (tmp_path / "site/docs/methods/hcformer.html").read_text()

@@ -1,8 +1,11 @@
 #!/usr/bin/env python
-"""Measure speed, memory and round-off: ``python tools/benchmark.py hcformer --write docs/benchmarks.md``.
+"""Measure speed, memory and round-off:
+``python tools/benchmark.py hcformer --write docs/benchmarks.md``.
 
-Several in one call, each with its own options: ``python tools/benchmark.py geometry --repeats 5 numerics``.
-Every training step and every operation, on a GPU: ``python tools/benchmark.py all --device cuda --write docs/gpu.md``.
+Several in one call, each with its own options:
+``python tools/benchmark.py geometry --repeats 5 numerics``.
+Every training step and every operation, on a GPU:
+``python tools/benchmark.py all --device cuda --write docs/gpu.md``.
 """
 
 import importlib
@@ -22,26 +25,64 @@ from hypvision.files import replacing
 # Sub-command -> module in tools/bench with add_arguments(parser) and run(args), and what it measures.
 BENCHMARKS = {
     "hcformer": ("hcformer", "HCFormer against its reference implementation and timm's models"),
-    "lorentz-cnn": ("lorentz_cnn", "Lorentz ResNets against Euclidean counterparts and the published form"),
-    "himapper": ("himapper", "Hi-Mapper on the backbones of the paper, and against a loop over its levels"),
-    "geometry": ("geometry", "Geometry, layers and optimisers against geoopt, HypLL and Euclidean counterparts"),
-    "numerics": ("numerics", "Round-off of the geometry against mpmath, beside geoopt, HypLL and MERU's forms"),
-    "hyperclip": ("hyperclip", "HyperCLIP's adapter: training step, inference, and prompts that are cut"),
-    "hyperbolic-clip": ("hyperbolic_clip", "MERU and HyCoCLIP: training steps against CLIP and official, and ranking"),
-    "open-vocabulary": ("open_vocabulary", "HyperCLIP's segmenter, detector and panoptic model: whole training steps"),
+    "lorentz-cnn": (
+        "lorentz_cnn",
+        "Lorentz ResNets against Euclidean counterparts and the published form",
+    ),
+    "himapper": (
+        "himapper",
+        "Hi-Mapper on the backbones of the paper, and against a loop over its levels",
+    ),
+    "geometry": (
+        "geometry",
+        "Geometry, layers and optimisers against geoopt, HypLL and Euclidean counterparts",
+    ),
+    "numerics": (
+        "numerics",
+        "Round-off of the geometry against mpmath, beside geoopt, HypLL and MERU's forms",
+    ),
+    "hyperclip": (
+        "hyperclip",
+        "HyperCLIP's adapter: training step, inference, and prompts that are cut",
+    ),
+    "hyperbolic-clip": (
+        "hyperbolic_clip",
+        "MERU and HyCoCLIP: training steps against CLIP and official, and ranking",
+    ),
+    "open-vocabulary": (
+        "open_vocabulary",
+        "HyperCLIP's segmenter, detector and panoptic model: whole training steps",
+    ),
     "radial": ("radial", "Radial embeddings: metrics of chains, a tuning step, embedding captions"),
-    "fewshot": ("fewshot", "Few-shot methods of CLIP: steps, evaluation and heads against the official formulation"),
+    "fewshot": (
+        "fewshot",
+        "Few-shot methods of CLIP: steps, evaluation and heads against the official formulation",
+    ),
     "helm": ("helm", "HELM language models against Euclidean counterparts and the published form"),
     "hier": ("hier", "HIER's and LHIER's loss against the published form"),
-    "closures": ("closures", "Hierarchies of names: quality by dimension, time beside geoopt and gensim"),
+    "closures": (
+        "closures",
+        "Hierarchies of names: quality by dimension, time beside geoopt and gensim",
+    ),
     "scaling": ("scaling", "A step of the toy model of superposition against the published one"),
-    "growth": ("growth", "What time grows with: losses, metrics, listings, samplers and steps at N, 2 N and 4 N"),
+    "growth": (
+        "growth",
+        "What time grows with: losses, metrics, listings, samplers and steps at N, 2 N and 4 N",
+    ),
     "retrieval": ("retrieval", "Retrieval metrics by PyTorch and by faiss"),
-    "backward": ("backward", "Backward functions written by hand against plain operations, in real steps"),
-    "kernels": ("kernels", "How many kernels operations, layers, networks and optimisers launch on a GPU; needs none"),
+    "backward": (
+        "backward",
+        "Backward functions written by hand against plain operations, in real steps",
+    ),
+    "kernels": (
+        "kernels",
+        "How many kernels operations, layers, networks and optimisers launch on a GPU; needs none",
+    ),
 }
-# What `all` runs, in this order: the steps of every network and every operation, at sizes for about ten minutes of one
-# GPU. Left out: what runs on a CPU alone (round-off, the toy model) and what needs mmdet (open-vocabulary).
+# What `all` runs, in this order: the steps of every network and every operation, at sizes for about
+# ten minutes of one
+# GPU. Left out: what runs on a CPU alone (round-off, the toy model) and what needs mmdet
+# (open-vocabulary).
 ALL = {
     "backward": [],
     "lorentz-cnn": ["--batch", "64"],
@@ -53,7 +94,13 @@ ALL = {
     "hier": [],
     "fewshot": ["--only", "step", "lath", "--repeats", "3"],
     "radial": ["--repeats", "3"],
-    "geometry": ["--repeats", "5", "--limit", "0.1", "--compiled"],  # none of them: a compilation takes minutes
+    "geometry": [
+        "--repeats",
+        "5",
+        "--limit",
+        "0.1",
+        "--compiled",
+    ],  # none of them: a compilation takes minutes
 }
 
 
@@ -67,7 +114,8 @@ class Copied(io.StringIO):
 
 
 def run_all(args: Namespace) -> int:
-    """Run the benchmarks of ``ALL``. One that fails leaves its error on the page, and the next one starts."""
+    """Run the benchmarks of ``ALL``. One that fails leaves its error on the page, and the next one
+    starts."""
     set_device(args.device, args.threads)
     begin = time.monotonic()
     page = ["# Every step and every operation"]
@@ -104,11 +152,17 @@ if __name__ == "__main__":
     for name, (module, text) in BENCHMARKS.items():
         modules[name] = importlib.import_module(f"bench.{module}")
         modules[name].add_arguments(commands.add_parser(name, help=text, description=f"{text}."))
-    every = commands.add_parser("all", help="every step and every operation, for about ten minutes of a GPU")
+    every = commands.add_parser(
+        "all", help="every step and every operation, for about ten minutes of a GPU"
+    )
     every.add_argument("--device", choices=["cpu", "cuda"], default="cuda", help="default: cuda")
     every.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's choice)")
-    every.add_argument("--minutes", type=float, default=10, help="none is begun after so many (default: 10)")
-    every.add_argument("--write", metavar="FILE", type=Path, help="write all tables into this Markdown file")
+    every.add_argument(
+        "--minutes", type=float, default=10, help="none is begun after so many (default: 10)"
+    )
+    every.add_argument(
+        "--write", metavar="FILE", type=Path, help="write all tables into this Markdown file"
+    )
     calls: list[list[str]] = []
     for word in sys.argv[1:]:
         if word in BENCHMARKS or not calls:

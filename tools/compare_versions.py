@@ -1,7 +1,9 @@
 #!/usr/bin/env python
-"""Print which packages of this environment have another version than the lock that ``make test`` installs.
+"""Print which packages of this environment have another version than the lock that ``make test``
+installs.
 
-``python tools/compare_versions.py`` compares with ``requirements/dev.txt``, read for the Python that runs it.
+``python tools/compare_versions.py`` compares with ``requirements/dev.txt``, read for the Python
+that runs it.
 """
 
 import platform

@@ -3,9 +3,10 @@
     make lines                          # rooms of hypvision
     python tools/count_code.py tests    # another folder
 
-A token is a name, number, text or operator; comments, docstrings and layout do not count. The complexity of a function
-is one more than its branches: ``if``, loops, ``except``, cases, comprehensions, and each further operand of ``and`` and
-``or``. A guard is an ``if`` that only raises an error. Packed lines assign several things at once or use a walrus.
+A token is a name, number, text or operator; comments, docstrings and layout do not count. The
+complexity of a function is one more than its branches: ``if``, loops, ``except``, cases,
+comprehensions, and each further operand of ``and`` and ``or``. A guard is an ``if`` that only
+raises an error. Packed lines assign several things at once or use a walrus.
 """
 
 from __future__ import annotations
@@ -203,7 +204,9 @@ def table(sizes: dict[str, Size]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "hypvision", help="default: the package")
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=ROOT / "hypvision", help="default: the package"
+    )
     print(table(rooms(parser.parse_args().folder)))
 
 

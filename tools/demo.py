@@ -1,9 +1,10 @@
 """`make demo`: groceries on photos, emoji to segment and to detect, and words without labels.
 
-Hi-Mapper on a backbone of ImageNet names groceries; HCFormer segments and detects emoji on photos; HyperCLIP finds
-emoji whose names had no label. All data and weights ship. Each part runs tools/train.py and tools/test.py on a
-config of configs/demo, as a user would. Ctrl-C stops at a checkpoint; the next call goes on from there. After a
-complete run the next call starts anew (the data is kept). At the end there is a page with the results and pictures.
+Hi-Mapper on a backbone of ImageNet names groceries; HCFormer segments and detects emoji on photos;
+HyperCLIP finds emoji whose names had no label. All data and weights ship. Each part runs
+tools/train.py and tools/test.py on a config of configs/demo, as a user would. Ctrl-C stops at a
+checkpoint; the next call goes on from there. After a complete run the next call starts anew (the
+data is kept). At the end there is a page with the results and pictures.
 """
 
 from __future__ import annotations
@@ -92,7 +93,8 @@ def main() -> int:
         for part in PARTS:
             shutil.rmtree(ROOT / part.name, ignore_errors=True)
         FINISHED.unlink()
-    # Half of the cores: two trainings run at a time, and OpenMP waits badly for a core that another process uses.
+    # Half of the cores: two trainings run at a time, and OpenMP waits badly for a core that another
+    # process uses.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 2) // 2)))
     warnings.simplefilter("ignore")  # of libraries about their own code
     begin = time.time()
@@ -127,8 +129,8 @@ def main() -> int:
 
 
 def make_scenes(train: int = 800, val: int = 100) -> None:
-    """The emoji on photos that three parts learn from: label maps and boxes of the same scenes for four groups, and
-    label maps of scenes for words, which name finer classes."""
+    """The emoji on photos that three parts learn from: label maps and boxes of the same scenes for
+    four groups, and label maps of scenes for words, which name finer classes."""
     folders = SHIPPED / "emoji", SHIPPED / "photos"
     for layout in ("masks", "coco"):
         export_emoji(DATA / layout, *folders, layout, train, val, size=96, overwrite=True)
@@ -139,8 +141,8 @@ def make_scenes(train: int = 800, val: int = 100) -> None:
 def run_all() -> list[tuple[Part, float, float]]:
     """All parts, two at a time: (part, metric, seconds) of each.
 
-    The classifier and then the detector are in the foreground. Beside them the tuning of CLIP and then the segmenter
-    write to log files.
+    The classifier and then the detector are in the foreground. Beside them the tuning of CLIP and
+    then the segmenter write to log files.
     """
     parts = {part.name: part for part in PARTS}
     done = {}
@@ -158,7 +160,8 @@ def run_all() -> list[tuple[Part, float, float]]:
             background.shutdown(wait=False, cancel_futures=True)
             if not isinstance(error, KeyboardInterrupt):  # else the terminal has told them
                 for process in list(RUNNING):
-                    process.terminate()  # not SIGINT, which all ignore if the demo is a background job
+                    # not SIGINT, which all ignore if the demo is a background job
+                    process.terminate()
             raise
     return [(part, *done[part.name]) for part in PARTS]
 
@@ -182,7 +185,14 @@ def run(part: Part, quiet: bool = False) -> tuple[float, float]:
     shutil.copyfile(weights, folder / "last.pth.tmp")
     (folder / "last.pth.tmp").replace(folder / "last.pth")
     print(f"\n== {part.name}: tools/test.py {config} {folder / 'last.pth'}{where}", flush=True)
-    command = [sys.executable, "tools/test.py", config, folder / "last.pth", "--work-dir", folder / "test"]
+    command = [
+        sys.executable,
+        "tools/test.py",
+        config,
+        folder / "last.pth",
+        "--work-dir",
+        folder / "test",
+    ]
     metrics = json.loads(call(command, log, answer=True).strip().splitlines()[-1])
     return metrics[part.metric] * part.scale, time.time() - begin
 
@@ -228,13 +238,24 @@ def photos(shown: int = 12) -> Picture:
     found = images_in(SHIPPED / "photos/test")
     files = [found[i] for i in np.linspace(0, len(found) - 1, shown).astype(int)]
     tiles = []
-    for file, prediction in zip(files, hypvision.predict(files, *trained("photos"), expect=Classes)):
+    for file, prediction in zip(
+        files, hypvision.predict(files, *trained("photos"), expect=Classes)
+    ):
         result = prediction.result
         truth = file.parent.name
         answer = result.names[result.best]
-        text = f"{answer} {result.scores[result.best]:.0%}" + (f" (is: {truth})" if answer != truth else "")
-        tiles.append(add_legend(larger(open_image(file)), [(text, RIGHT if answer == truth else WRONG)], width=CELL))
-    text = "Test photos with the classifier's answer and its probability. Red: wrong, with the truth in brackets."
+        text = f"{answer} {result.scores[result.best]:.0%}" + (
+            f" (is: {truth})" if answer != truth else ""
+        )
+        tiles.append(
+            add_legend(
+                larger(open_image(file)), [(text, RIGHT if answer == truth else WRONG)], width=CELL
+            )
+        )
+    text = (
+        "Test photos with the classifier's answer and its probability. Red: wrong, with the truth "
+        "in brackets."
+    )
     return Picture(sheet(tiles, "photos"), "Groceries", text)
 
 
@@ -244,9 +265,10 @@ def tree(photo: str = "Lemon/07") -> list[Picture]:
     model = Config.fromfile(config).model.backbone
     options = ["--weights", weights, "--model-args", f"num_classes={model.num_classes}"]
     texts = {
-        "tree": "Each node is the photo, in colour where the node attends; below it in how many of 64 places it is the "
-        "strongest of its level. Parents stand above their children.",
-        "disk": "The same nodes as points of the hyperbolic plane, joined to their parents by geodesics.",
+        "tree": "Each node is the photo, in colour where the node attends; below it in how many of "
+        "64 places it is the strongest of its level. Parents stand above their children.",
+        "disk": "The same nodes as points of the hyperbolic plane, joined to their parents by "
+        "geodesics.",
     }
     drawn = explain(photo, model.model_name, *options)
     return [Picture(drawn[kind], f"A photo's parts: {kind}", text) for kind, text in texts.items()]
@@ -263,11 +285,23 @@ def clusters(photo: str = "Watermelon/07") -> list[Picture]:
 
 
 def explain(photo: str, model: str, *options: str | Path) -> dict[str, Path]:
-    """Drawings of a test photo, ``CLASS/NUMBER``, by the command that users have: their files, by kind."""
+    """Drawings of a test photo, ``CLASS/NUMBER``, by the command that users have: their files, by
+    kind."""
     name = photo.replace("/", "-").lower()
-    image = open_image(SHIPPED / "photos/test" / f"{photo}.jpg").resize((512, 512), Image.Resampling.BICUBIC)
-    command = [sys.executable, "-m", "hypvision.cli", "explain", save_image(image, DATA / f"{name}.png")]
-    call([*command, "--out", ROOT / "images", "--size", "256", "--model", model, *options], answer=True)
+    image = open_image(SHIPPED / "photos/test" / f"{photo}.jpg").resize(
+        (512, 512), Image.Resampling.BICUBIC
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "hypvision.cli",
+        "explain",
+        save_image(image, DATA / f"{name}.png"),
+    ]
+    call(
+        [*command, "--out", ROOT / "images", "--size", "256", "--model", model, *options],
+        answer=True,
+    )
     return {path.stem.rpartition("_")[2]: path for path in (ROOT / "images").glob(f"{name}_*.png")}
 
 
@@ -277,16 +311,19 @@ def segmentations(shown: int = 4) -> Picture:
     images = [open_image(file) for file in files]
     maps = [DATA / "masks/val/masks" / f"{file.stem}.png" for file in files]
     found = [
-        prediction.result for prediction in hypvision.predict(files, *trained("emoji_segmentation"), expect=Labels)
+        prediction.result
+        for prediction in hypvision.predict(files, *trained("emoji_segmentation"), expect=Labels)
     ]
     tiles = [painted(image, read_labels(path), found[0].names) for image, path in zip(images, maps)]
     tiles += [painted(image, result.labels, result.names) for image, result in zip(images, found)]
     text = (
-        "Scenes of the validation data: the truth, and what HCFormer with Semantic FPN finds, with the names of what "
-        "covers a fiftieth of the scene."
+        "Scenes of the validation data: the truth, and what HCFormer with Semantic FPN finds, with "
+        "the names of what covers a fiftieth of the scene."
     )
     return Picture(
-        sheet(tiles, "emoji_segmentation", ("truth", "HCFormer with Semantic FPN")), "Emoji, segmented", text
+        sheet(tiles, "emoji_segmentation", ("truth", "HCFormer with Semantic FPN")),
+        "Emoji, segmented",
+        text,
     )
 
 
@@ -304,8 +341,17 @@ def detections(shown: int = 4) -> Picture:
         corners = factor * np.array([item["bbox"] for item in items], dtype=float).reshape(-1, 4)
         corners[:, 2:] += corners[:, :2]
         labels = [sorted(truth.cats).index(item["category_id"]) for item in items]
-        tiles.append(draw_boxes(image, corners, [names[label] for label in labels], label_colours(len(names))[labels]))
-    for image, prediction in zip(images, hypvision.predict(files, *trained("emoji_detection"), expect=Boxes)):
+        tiles.append(
+            draw_boxes(
+                image,
+                corners,
+                [names[label] for label in labels],
+                label_colours(len(names))[labels],
+            )
+        )
+    for image, prediction in zip(
+        images, hypvision.predict(files, *trained("emoji_detection"), expect=Boxes)
+    ):
         found = prediction.result
         masks = None if found.masks is None else found.masks.repeat(factor, 1).repeat(factor, 2)
         tiles.append(replace(found, boxes=found.boxes * factor, masks=masks).draw(image))
@@ -324,16 +370,26 @@ def before_and_after(shown: int = 4) -> Picture:
     files = images_in(DATA / "words/val/images")
     truth = [read_labels(path) for path in word_maps()]
     chosen = [i for i, labels in enumerate(truth) if np.isin(labels, unseen).any()][:shown]
-    models = [load_segmenter(clip="zoo:emoji-t8.scenes"), load_segmenter(weights, settings.model.to_dict())]
+    models = [
+        load_segmenter(clip="zoo:emoji-t8.scenes"),
+        load_segmenter(weights, settings.model.to_dict()),
+    ]
     found = [[segment(file, names, model) for file in files] for model in models]
-    before, after = (mean_iou(truth, [result.labels for result in results], unseen) for results in found)
+    before, after = (
+        mean_iou(truth, [result.labels for result in results], unseen) for results in found
+    )
     maps = [[truth[i] for i in chosen], *([results[i].labels for i in chosen] for results in found)]
-    tiles = [painted(open_image(files[i]), labels, names) for row in maps for i, labels in zip(chosen, row)]
+    tiles = [
+        painted(open_image(files[i]), labels, names)
+        for row in maps
+        for i, labels in zip(chosen, row)
+    ]
     line = f"{', '.join(novel)}: mIoU {after:.3f}; the CLIP before tuning: {before:.3f}."
     print(f"Emoji whose names had no label in training: {line}", flush=True)
     text = (
-        "Scenes of the validation data with emoji whose names had no label in training: the truth, and what two models "
-        f"find, with the names of what covers a fiftieth of the scene. Only these emoji: {line}"
+        "Scenes of the validation data with emoji whose names had no label in training: the truth, "
+        "and what two models find, with the names of what covers a fiftieth of the scene. Only "
+        f"these emoji: {line}"
     )
     titles = ("truth", "CLIP before tuning", "HyperCLIP")
     return Picture(sheet(tiles, "open_vocabulary", titles), "Words without labels", text)
@@ -350,25 +406,31 @@ def larger(image: Image.Image) -> Image.Image:
 
 
 def painted(image: Image.Image, labels: np.ndarray, classes: Sequence[str]) -> Image.Image:
-    """The larger image with all classes but the first, the background, painted in, and below it the names of those that
-    cover a fiftieth of it."""
+    """The larger image with all classes but the first, the background, painted in, and below it the
+    names of those that cover a fiftieth of it."""
     factor = CELL // image.width
     colours = label_colours(len(classes) - 1)
-    shown = paint(larger(image), labels.astype(int).repeat(factor, 0).repeat(factor, 1) - 1, colours, 0.6)
+    shown = paint(
+        larger(image), labels.astype(int).repeat(factor, 0).repeat(factor, 1) - 1, colours, 0.6
+    )
     found, counts = np.unique(labels, return_counts=True)
     large = [label for label, count in zip(found, counts) if label and count >= labels.size / 50]
     return add_legend(shown, [(classes[label], colours[label - 1]) for label in large], width=CELL)
 
 
 def sheet(tiles: Sequence[Image.Image], name: str, titles: Sequence[str] = ("",)) -> Path:
-    """Tiles in rows of four as one picture, with a title above each row, or none at all; its file."""
+    """Tiles in rows of four as one picture, with a title above each row, or none at all; its
+    file."""
     side = max(max(tile.size) for tile in tiles)
     equal = []
     for tile in tiles:
         equal.append(Image.new("RGB", (side, side), "white"))
         equal[-1].paste(tile)
     each = len(equal) // len(titles)
-    rows = [contact_sheet(equal[start : start + each], cell=side) for start in range(0, len(equal), each)]
+    rows = [
+        contact_sheet(equal[start : start + each], cell=side)
+        for start in range(0, len(equal), each)
+    ]
     above = 28 if any(titles) else 0
     whole = Image.new("RGB", (rows[0].width, len(rows) * (rows[0].height + above)), "white")
     for i, (row, title) in enumerate(zip(rows, titles)):
@@ -394,11 +456,16 @@ td.number {{ text-align: right; font-variant-numeric: tabular-nums }} img {{ max
 """
 
 
-def write_report(rows: Sequence[tuple[Part, float, float, float]], pictures: Sequence[Picture]) -> Path:
+def write_report(
+    rows: Sequence[tuple[Part, float, float, float]], pictures: Sequence[Picture]
+) -> Path:
     """A page that holds the table and all pictures; its file."""
     lines = [
         f"<tr><td>{escape(part.name)}</td><td>{escape(part.title)}</td>"
-        + "".join(f'<td class="number">{value}</td>' for value in (f"{metric:.3f}", f"{least:.3f}", f"{seconds:.0f}"))
+        + "".join(
+            f'<td class="number">{value}</td>'
+            for value in (f"{metric:.3f}", f"{least:.3f}", f"{seconds:.0f}")
+        )
         + "</tr>"
         for part, metric, least, seconds in rows
     ]
@@ -417,11 +484,15 @@ def word_maps() -> list[Path]:
     return sorted((DATA / "words/val/masks").glob("*.png"))
 
 
-def mean_iou(truth: Sequence[np.ndarray], answer: Sequence[np.ndarray], classes: Sequence[int]) -> float:
+def mean_iou(
+    truth: Sequence[np.ndarray], answer: Sequence[np.ndarray], classes: Sequence[int]
+) -> float:
     """Mean over classes of intersection over union, of label maps (H, W)."""
     pixels = np.stack(truth)
     found = np.stack(answer)
-    ious = [((pixels == c) & (found == c)).sum() / ((pixels == c) | (found == c)).sum() for c in classes]
+    ious = [
+        ((pixels == c) & (found == c)).sum() / ((pixels == c) | (found == c)).sum() for c in classes
+    ]
     return float(np.mean(ious))
 
 

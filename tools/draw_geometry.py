@@ -35,8 +35,8 @@ def carried(corners: torch.Tensor, steps: int = 7) -> tuple[np.ndarray, np.ndarr
     """A vector that is transported around a triangle.
 
     Returns:
-        Points on the way ``(3 steps + 1, 2)``, the vector there, of one hyperbolic length, and the angle in radians by
-        which it has turned on its return.
+        Points on the way ``(3 steps + 1, 2)``, the vector there, of one hyperbolic length, and the
+        angle in radians by which it has turned on its return.
     """
     v = poincare.logmap(corners[0], corners[1], 1.0)
     v = 0.25 * v / poincare.norm(corners[0], v, 1.0)
@@ -71,7 +71,9 @@ def draw(path: Path) -> None:
     for centre in ((0.1, -0.6), (0.75, -0.45), (-0.85, 0.15)):
         left.circle(centre, 0.5, color="tab:green")
         left.points(np.array([centre]), s=8, color="tab:green")
-    left.axes.set_title("Lines through a point that do not meet the blue one;\ncircles of one radius", fontsize=10)
+    left.axes.set_title(
+        "Lines through a point that do not meet the blue one;\ncircles of one radius", fontsize=10
+    )
     for i in range(3):
         right.geodesic(CORNERS[i].numpy(), CORNERS[(i + 1) % 3].numpy(), color="tab:blue")
     places, vectors, turned = carried(CORNERS)

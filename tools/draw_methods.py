@@ -1,5 +1,6 @@
 #!/usr/bin/env python
-"""Draw the ideas of methods for docs/methods: ``python tools/draw_methods.py docs/images/methods``."""
+"""Draw the ideas of methods for docs/methods:
+``python tools/draw_methods.py docs/images/methods``."""
 
 import io
 import math
@@ -30,7 +31,8 @@ def at(radius: float, degrees: float) -> np.ndarray:
 
 
 def cone(apex: np.ndarray, min_radius: float = 0.1, steps: int = 60) -> np.ndarray:
-    """The outline ``(N, 2)`` in the disk of the entailment cone at a point: two geodesics and the boundary between."""
+    """The outline ``(N, 2)`` in the disk of the entailment cone at a point: two geodesics and the
+    boundary between."""
     x = lorentz.expmap0(poincare.logmap0(torch.from_numpy(apex), 1.0) * 2, 1.0)
     half = float(lorentz.half_aperture(x, 1.0, min_radius))
     outward = apex / np.linalg.norm(apex)
@@ -46,7 +48,13 @@ def cone(apex: np.ndarray, min_radius: float = 0.1, steps: int = 60) -> np.ndarr
     return np.concatenate([sides[0], np.stack([np.cos(arc), np.sin(arc)], 1), sides[1][::-1]])
 
 
-def name(disk: PoincareDisk, point: np.ndarray, text: str, offset: tuple[float, float] = (6, 4), **options) -> None:
+def name(
+    disk: PoincareDisk,
+    point: np.ndarray,
+    text: str,
+    offset: tuple[float, float] = (6, 4),
+    **options,
+) -> None:
     """A text beside a point, legible above lines."""
     box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1}
     options = {"fontsize": 9, "bbox": box, "zorder": 5, **options}
@@ -83,7 +91,12 @@ def draw_ancestors(figure) -> None:
     near = at(1.75, 80)
     far = at(0.7, 130)
     other = [at(1.6, 300), at(2.0, 250), at(1.9, 20), at(1.2, 350)]
-    for start, end, colour in ((i, near, BLUE), (j, near, BLUE), (near, far, GREY), (k, far, ORANGE)):
+    for start, end, colour in (
+        (i, near, BLUE),
+        (j, near, BLUE),
+        (near, far, GREY),
+        (k, far, ORANGE),
+    ):
         disk.geodesic(start, end, color=colour, linewidth=1.8)
     disk.points(np.stack(other), s=40, marker="^", color="0.75")
     disk.points(np.stack([near, far]), s=60, marker="^", color=GREY)
@@ -130,7 +143,8 @@ def boosted(points: Tensor, degrees: float, to: np.ndarray) -> list[np.ndarray]:
 
 
 def draw_boost(figure) -> None:
-    """HECNN+: a linear layer is a rotation and a boost, and keeps all distances where it keeps the dimension."""
+    """HECNN+: a linear layer is a rotation and a boost, and keeps all distances where it keeps the
+    dimension."""
     side = torch.linspace(-0.45, 0.45, 5, dtype=torch.float64)
     grid = torch.cartesian_prod(side, side)
     pairs = [(a, b) for a in range(25) for b in range(25) if b - a == 5 or (b - a == 1 and b % 5)]
@@ -160,7 +174,9 @@ def draw(folder: Path) -> None:
         picture = io.BytesIO()
         figure.savefig(picture, dpi=110)
         with replacing(folder / f"{title}.png") as temporary:  # a palette: a third of the bytes
-            Image.open(picture).convert("RGB").quantize(64).save(temporary, format="PNG", optimize=True)
+            Image.open(picture).convert("RGB").quantize(64).save(
+                temporary, format="PNG", optimize=True
+            )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 #!/usr/bin/env python
-"""Embed a tree in two dimensions, hyperbolic and flat: the experiment of docs/geometry.md; ``--help`` says more.
+"""Embed a tree in two dimensions, hyperbolic and flat: the experiment of docs/geometry.md;
+``--help`` says more.
 
 ``python tools/embed_tree.py --write docs/geometry.md --image docs/images/geometry/tree.png``
 """

@@ -1,15 +1,18 @@
 #!/usr/bin/env python
-"""What do hyperbolic methods bring beside their Euclidean counterparts? ``python tools/finetune_study.py STUDY``.
+"""What do hyperbolic methods bring beside their Euclidean counterparts?
+``python tools/finetune_study.py STUDY``.
 
-First come short trials, by whose last validation the settings are chosen, for the baseline and for the method as many;
-then the runs, all of them with the first seed, then with the next, each measured on its test data at the end. Prints a
-table and writes it to OUT/table.md. The numbers of each run (settings, validation after each epoch, test, core-hours)
-go into RESULTS and are not computed again, and a run that was cut goes on from its last epoch: a study that was stopped
-goes on with the same command. ``--cfg-options`` says where data and weights are; anything else that it changes makes
-other runs, which need another file of results.
+First come short trials, by whose last validation the settings are chosen, for the baseline and for
+the method as many; then the runs, all of them with the first seed, then with the next, each
+measured on its test data at the end. Prints a table and writes it to OUT/table.md. The numbers of
+each run (settings, validation after each epoch, test, core-hours) go into RESULTS and are not
+computed again, and a run that was cut goes on from its last epoch: a study that was stopped goes on
+with the same command. ``--cfg-options`` says where data and weights are; anything else that it
+changes makes other runs, which need another file of results.
 
-    python tools/finetune_study.py himapper --results configs/himapper/curves/grocery.json --cfg-options \\
-        data_root=data/grocery/images model.checkpoint=tf_efficientnet_lite0.safetensors
+    python tools/finetune_study.py himapper --results configs/himapper/curves/grocery.json
+        --cfg-options \\ data_root=data/grocery/images
+        model.checkpoint=tf_efficientnet_lite0.safetensors
 """
 
 from __future__ import annotations
@@ -40,15 +43,20 @@ from hypvision.engine import run as engine
 from hypvision.engine.config import load_config, parse_options
 from hypvision.errors import guard
 from hypvision.files import read_json, write_json, write_text
-from hypvision.tasks.class_hierarchy import embed_classes, places, recovered_groups, recovered_hierarchy
+from hypvision.tasks.class_hierarchy import (
+    embed_classes,
+    places,
+    recovered_groups,
+    recovered_hierarchy,
+)
 from hypvision.tasks.contrastive_metrics import ImageTextRetrieval
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 
 
 class Choice(NamedTuple):
-    """Settings of which the best is taken: ``candidates`` by their names, with the changes of all of its trials, and
-    the choice before whose settings hold, too."""
+    """Settings of which the best is taken: ``candidates`` by their names, with the changes of all
+    of its trials, and the choice before whose settings hold, too."""
 
     config: str
     candidates: dict[str, dict[str, Any]]
@@ -65,7 +73,8 @@ class Run(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A training to be done: its name in the results, its config, the changes of it, whether it is tested, its seed."""
+    """A training to be done: its name in the results, its config, the changes of it, whether it is
+    tested, its seed."""
 
     key: str
     config: str
@@ -81,7 +90,10 @@ def length(epochs: int) -> dict[str, Any]:
 
 def rates(*values: float) -> dict[str, dict[str, Any]]:
     """Learning rates."""
-    return {f"rate {value:.0e}".replace("e-0", "e-"): {"optim_wrapper.optimizer.lr": value} for value in values}
+    return {
+        f"rate {value:.0e}".replace("e-0", "e-"): {"optim_wrapper.optimizer.lr": value}
+        for value in values
+    }
 
 
 def factors(*values: float) -> dict[str, dict[str, Any]]:
@@ -92,7 +104,9 @@ def factors(*values: float) -> dict[str, dict[str, Any]]:
 def metric_learning(config: str, choices: bool) -> dict[str, Run]:
     """Proxy-Anchor alone, HIER and LHIER, in two dimensions."""
     return {
-        f"{name}, {dim} dimensions": Run(config.format(key), name if choices else "", {"model.neck.dim": dim})
+        f"{name}, {dim} dimensions": Run(
+            config.format(key), name if choices else "", {"model.neck.dim": dim}
+        )
         for dim in (128, 16)
         for name, key in METHODS.items()
     }
@@ -148,7 +162,9 @@ TENTH = {"clip.": {"lr_mult": 0.1}}  # of the rate of the adapter
 FEWER = {"val_dataloader.dataset.indices": 300, "test_dataloader.dataset.indices": 300}
 
 LORENTZ = "hecnn/{}-small_3e_cifar10.py"
-FAST = {"model.channels_last": True}  # for the convolutions of PyTorch; those of a Lorentz network gain nothing by it
+FAST = {
+    "model.channels_last": True
+}  # for the convolutions of PyTorch; those of a Lorentz network gain nothing by it
 NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
     "Euclidean ResNet-18": ("resnet18", FAST),
     "HCNN": ("hcnn-resnet18", {}),
@@ -156,17 +172,26 @@ NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 PHOTOS = "hcformer/hcformer-nano-clusters_60e_grocery.py"
-SMALL = length(15) | {f"{phase}_dataloader.dataset.transform.input_size": 96 for phase in ("train", "val", "test")}
+SMALL = length(15) | {
+    f"{phase}_dataloader.dataset.transform.input_size": 96 for phase in ("train", "val", "test")
+}
 SMALL |= {"model.backbone.img_size": 96, "train_cfg.val_interval": 5}
-# The teacher, the Hi-Mapper of the zoo, learned on images of 160 pixels with the mean and deviation 0.5.
+# The teacher, the Hi-Mapper of the zoo, learned on images of 160 pixels with the mean and deviation
+# 0.5.
 TEACHER = dict(model_name="himapper_tf_efficientnet_lite0.grocery", pretrained=True)
-TAUGHT = {"model.distillation": dict(teacher=TEACHER, loss="soft", alpha=1.0, temperature=2.0, size=160)}
+TAUGHT = {
+    "model.distillation": dict(teacher=TEACHER, loss="soft", alpha=1.0, temperature=2.0, size=160)
+}
 SCALED = {
     f"{phase}_dataloader.dataset.transform.{key}": (0.5, 0.5, 0.5)
     for phase in ("train", "val", "test")
     for key in ("mean", "std")
 }
-NO_MIXERS = {"layer_scale": (0.0, 0.1), "head_dim": 2, **dict.fromkeys(("heads", "prop", "win"), (1, 1, 1, 1))}
+NO_MIXERS = {
+    "layer_scale": (0.0, 0.1),
+    "head_dim": 2,
+    **dict.fromkeys(("heads", "prop", "win"), (1, 1, 1, 1)),
+}
 BARE = {f"model.backbone.{key}": value for key, value in NO_MIXERS.items()}
 
 SHORT = [dict(type="LinearLR", start_factor=0.02, begin=0, end=100, by_epoch=False)]
@@ -183,8 +208,13 @@ STUDIES: dict[str, dict[str, Run]] = {
     "lhier": metric_learning(RETRIEVAL, choices=True),
     "omniglot": metric_learning(CHARACTERS, choices=False),
     "lorentz": {
-        **{name: Run(LORENTZ.format(key), name, length(15) | more) for name, (key, more) in NETWORKS.items()},
-        "Euclidean ResNet-18, equal time": Run(LORENTZ.format("resnet18"), "Euclidean ResNet-18", length(28) | FAST),
+        **{
+            name: Run(LORENTZ.format(key), name, length(15) | more)
+            for name, (key, more) in NETWORKS.items()
+        },
+        "Euclidean ResNet-18, equal time": Run(
+            LORENTZ.format("resnet18"), "Euclidean ResNet-18", length(28) | FAST
+        ),
     },
     "distillation": {
         f"{name}{how}": Run(PHOTOS, "", SMALL | SCALED | network | teacher)
@@ -204,7 +234,9 @@ STUDIES: dict[str, dict[str, Run]] = {
     "hyperclip-boxes": {
         "CLIP frozen": Run(BOXES, "", FROZEN | FEWER),
         **{name: Run(BOXES, "", change | FEWER) for name, change in ADAPTED.items()},
-        "all of CLIP": Run(BOXES, "", FULL | FEWER | {"optim_wrapper.paramwise_cfg.custom_keys": TENTH}),
+        "all of CLIP": Run(
+            BOXES, "", FULL | FEWER | {"optim_wrapper.paramwise_cfg.custom_keys": TENTH}
+        ),
     },
 }
 # Those that no run refers to come last.
@@ -214,16 +246,22 @@ CHOICES: dict[str, dict[str, Choice]] = {
         "Hi-Mapper": Choice(
             MAPPER,
             {
-                f"its modules at {name}": {"optim_wrapper.paramwise_cfg.lr_mult": {"backbone.mapper": factor}}
+                f"its modules at {name}": {
+                    "optim_wrapper.paramwise_cfg.lr_mult": {"backbone.mapper": factor}
+                }
                 for name, factor in MODULES.items()
             },
             length(3),
             after="fine-tuned",
         ),
-        "nothing frozen": Choice(LITE, {"fine-tuned": {"model.frozen": ()}}, length(3), after="fine-tuned"),
+        "nothing frozen": Choice(
+            LITE, {"fine-tuned": {"model.frozen": ()}}, length(3), after="fine-tuned"
+        ),
     },
     "lhier": {
-        name: Choice(RETRIEVAL.format(key), rates(1e-4, 3e-4, 1e-3), held_out(RETRIEVAL.format(key)))
+        name: Choice(
+            RETRIEVAL.format(key), rates(1e-4, 3e-4, 1e-3), held_out(RETRIEVAL.format(key))
+        )
         for name, key in METHODS.items()
     },
     "omniglot": {},
@@ -308,7 +346,9 @@ def settings(study: str, choice: str, results: dict[str, dict[str, Any]]) -> dic
     if not choice:
         return {}
     candidates, _, after = CHOICES[study][choice][1:]
-    best = max(candidates, key=lambda name: list(results[f"{choice}, {name}"]["curve"].values())[-1])
+    best = max(
+        candidates, key=lambda name: list(results[f"{choice}, {name}"]["curve"].values())[-1]
+    )
     return {**settings(study, after, results), **candidates[best]}
 
 
@@ -316,8 +356,9 @@ def run(config: str, changes: dict[str, Any], folder: Path, test: bool) -> dict[
     """Train and measure one config.
 
     Returns:
-        ``curve``: validations by their epoch; ``core_hours`` of the training, without the test; ``parameters`` that
-        are trained; ``metrics`` of the test, and for a Hi-Mapper ``containment`` of the parts of 500 test photos.
+        ``curve``: validations by their epoch; ``core_hours`` of the training, without the test;
+        ``parameters`` that are trained; ``metrics`` of the test, and for a Hi-Mapper
+        ``containment`` of the parts of 500 test photos.
     """
     loaded = load_config(CONFIGS / config, changes)
     loaded.custom_hooks = [*loaded.get("custom_hooks", []), dict(type="CoreTimeHook")]
@@ -346,13 +387,21 @@ def run(config: str, changes: dict[str, Any], folder: Path, test: bool) -> dict[
             around = Path(loaded.data_root).parent
             std = loaded.test_dataloader.dataset.transform.std
             others = [around / "omniglot/images", around / "emoji/images"]
-            row["metrics"] |= measure_robustness(network.eval(), runner.test_dataloader, std, others)
+            row["metrics"] |= measure_robustness(
+                network.eval(), runner.test_dataloader, std, others
+            )
         if hasattr(runner.model, "neck"):
             device = str(next(runner.model.parameters()).device)
-            data = embed_classes(runner.model.eval(), runner.cfg, "test", per_class=30, device=device)
+            data = embed_classes(
+                runner.model.eval(), runner.cfg, "test", per_class=30, device=device
+            )
             known = places(runner.model, data), data.labels, data.ancestors
-            row["metrics"] |= {f"cophenetic_{key}": value for key, value in recovered_hierarchy(*known).items()}
-            row["metrics"] |= {f"purity_{i}": value for i, value in enumerate(recovered_groups(*known))}
+            row["metrics"] |= {
+                f"cophenetic_{key}": value for key, value in recovered_hierarchy(*known).items()
+            }
+            row["metrics"] |= {
+                f"purity_{i}": value for i, value in enumerate(recovered_groups(*known))
+            }
             if runner.model.neck.manifold.learnable:
                 row["curvature"] = runner.model.neck.manifold._value()
         if hasattr(runner.model, "encode_classes"):
@@ -377,13 +426,19 @@ def measure_elsewhere(config: Any, folder: Path) -> dict[str, float]:
 
 
 @torch.no_grad()
-def measure_scenes(model: Any, config: Any, row: dict[str, Any], count: int = 1000) -> dict[str, float]:
-    """Retrieval between scenes of unseen emoji and their captions, and the order of the chains of these emoji; the mean
-    distances from the root by kind go into ``row``."""
-    about = dict(config.train_dataloader.dataset, split="test", length=count, boxes=True, general=(0.0, 0.0))
+def measure_scenes(
+    model: Any, config: Any, row: dict[str, Any], count: int = 1000
+) -> dict[str, float]:
+    """Retrieval between scenes of unseen emoji and their captions, and the order of the chains of
+    these emoji; the mean distances from the root by kind go into ``row``."""
+    about = dict(
+        config.train_dataloader.dataset, split="test", length=count, boxes=True, general=(0.0, 0.0)
+    )
     about["photos"] = str(about["photos"]).replace("train", "test")
     data = DATASETS.build(about)
-    clip = CLIPBundle(model.clip, model.tokenizer, model.mean.flatten().tolist(), model.std.flatten().tolist())
+    clip = CLIPBundle(
+        model.clip, model.tokenizer, model.mean.flatten().tolist(), model.std.flatten().tolist()
+    )
     root = clip.embed_texts([""])[0]
     space = Sphere(root) if isinstance(clip.space, Sphere) else clip.space
     metric = ImageTextRetrieval()
@@ -399,7 +454,9 @@ def measure_scenes(model: Any, config: Any, row: dict[str, Any], count: int = 10
         for kind, x in points.items():
             radii.setdefault(kind, []).append(space.radius(x))
         rows = zip(points["images"], points["texts"], batch["caption"])
-        metric.process(None, [dict(image=x, text=y, caption=text, space=space) for x, y, text in rows])
+        metric.process(
+            None, [dict(image=x, text=y, caption=text, space=space) for x, y, text in rows]
+        )
     row["radius"] = {kind: float(torch.cat(parts).mean()) for kind, parts in radii.items()}
     if hasattr(model.clip, "curv"):
         row["curvature"] = float(model.clip.curv.exp())
@@ -410,7 +467,11 @@ def measure_scenes(model: Any, config: Any, row: dict[str, Any], count: int = 10
 
 def read_curve(folder: Path) -> dict[str, float]:
     """Validations by their epoch, from the logs of a training and its restarts."""
-    lines = [line for path in sorted(folder.glob("*/vis_data/scalars.json")) for line in path.read_text().splitlines()]
+    lines = [
+        line
+        for path in sorted(folder.glob("*/vis_data/scalars.json"))
+        for line in path.read_text().splitlines()
+    ]
     rows = [json.loads(line) for line in lines]
     return {str(row["step"]): row[key] for row in rows for key in VALIDATED if key in row}
 
@@ -421,12 +482,24 @@ def table(results: dict[str, dict[str, Any]], study: str) -> str:
     lines = [f"| | {' | '.join(columns.values())} | seeds | core-minutes |"]
     lines.append("|---|" + "--:|" * (len(columns) + 2))
     for name in STUDIES[study]:
-        rows = [row for key, row in results.items() if re.fullmatch(rf"{re.escape(name)}, seed \d+", key)]
+        rows = [
+            row
+            for key, row in results.items()
+            if re.fullmatch(rf"{re.escape(name)}, seed \d+", key)
+        ]
         if rows:
-            cells = [_cell([row["metrics"][key] for row in rows if key in row["metrics"]]) for key in columns]
-            cells += [str(len(rows)), f"{60 * statistics.mean(row['core_hours'] for row in rows):.0f}"]
+            cells = [
+                _cell([row["metrics"][key] for row in rows if key in row["metrics"]])
+                for key in columns
+            ]
+            cells += [
+                str(len(rows)),
+                f"{60 * statistics.mean(row['core_hours'] for row in rows):.0f}",
+            ]
             lines.append(f"| {name} | {' | '.join(cells)} |")
-    trials = [f"{choice}, {name}" for choice, about in CHOICES[study].items() for name in about.candidates]
+    trials = [
+        f"{choice}, {name}" for choice, about in CHOICES[study].items() for name in about.candidates
+    ]
     lines += ["", "| trial | validations | core-minutes |", "|---|---|--:|"]
     for name in trials:
         if name in results:
@@ -459,25 +532,37 @@ def study(args: Namespace) -> None:
     def complete(tasks: list[Task]) -> None:
         missing = [task for task in tasks if task.key not in results()]
         for key, row in several(missing, args.jobs, options, out):
-            write_json(path, {**results(), key: row}, indent=1)  # another process may have added to it
+            write_json(
+                path, {**results(), key: row}, indent=1
+            )  # another process may have added to it
             write_text(out / "table.md", table(results(), args.study))
 
     def trials(choice: str) -> list[Task]:
         config, candidates, trial, after = choices[choice]
         before = settings(args.study, after, results())
-        return [Task(f"{choice}, {name}", config, {**before, **change, **trial}) for name, change in candidates.items()]
+        return [
+            Task(f"{choice}, {name}", config, {**before, **change, **trial})
+            for name, change in candidates.items()
+        ]
 
     needed = [choice for choice in choices if any(run.choice == choice for run in runs.values())]
     complete([task for choice in needed if not choices[choice].after for task in trials(choice)])
     complete([task for choice in needed if choices[choice].after for task in trials(choice)])
-    chosen = {name: settings(args.study, run.choice, results()) | run.changes for name, run in runs.items()}
+    chosen = {
+        name: settings(args.study, run.choice, results()) | run.changes
+        for name, run in runs.items()
+    }
     measured = [(f"{name}, seed {seed}", seed, name) for seed in range(args.seeds) for name in runs]
-    complete([Task(key, runs[name].config, chosen[name], True, seed) for key, seed, name in measured])
+    complete(
+        [Task(key, runs[name].config, chosen[name], True, seed) for key, seed, name in measured]
+    )
     complete([task for choice in choices if choice not in needed for task in trials(choice)])
     print(table(results(), args.study))
 
 
-def several(tasks: list[Task], jobs: int, options: dict[str, Any], out: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def several(
+    tasks: list[Task], jobs: int, options: dict[str, Any], out: Path
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Perform them, ``jobs`` at a time, on a core each; gives the rows as they come."""
     torch.set_num_threads(1)
     if jobs == 1:
@@ -499,18 +584,40 @@ def perform(task: Task, options: dict[str, Any], out: Path) -> dict[str, Any]:
     """Train and measure one."""
     folder = out / re.sub(r"[^\w.]+", "-", task.key)
     below = options.get("data_root", "data/cifar10")
-    moved = {key: f"{below}/{value}" for key, value in task.changes.items() if key.endswith("dataset.root")}
-    row = run(task.config, {**options, **task.changes, **moved, "randomness.seed": task.seed}, folder, task.test)
+    moved = {
+        key: f"{below}/{value}"
+        for key, value in task.changes.items()
+        if key.endswith("dataset.root")
+    }
+    row = run(
+        task.config,
+        {**options, **task.changes, **moved, "randomness.seed": task.seed},
+        folder,
+        task.test,
+    )
     # where data and weights are is of no use to others, nor the numbers of the images of a trial
-    return {**row, "changes": {key: value for key, value in task.changes.items() if not key.endswith("indices")}}
+    return {
+        **row,
+        "changes": {
+            key: value for key, value in task.changes.items() if not key.endswith("indices")
+        },
+    }
 
 
 if __name__ == "__main__":
     parser = ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("study", choices=STUDIES)
-    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="runs of each config (default: 3)")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="trainings at a time (default: 1)")
+    parser.add_argument(
+        "--seeds", type=int, default=3, metavar="N", help="runs of each config (default: 3)"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="trainings at a time (default: 1)"
+    )
     parser.add_argument("--out", metavar="DIR", help="(default: work_dirs/STUDY-study)")
-    parser.add_argument("--results", metavar="FILE", help="numbers of the runs (default: OUT/results.json)")
-    parser.add_argument("--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help="changes of all configs")
+    parser.add_argument(
+        "--results", metavar="FILE", help="numbers of the runs (default: OUT/results.json)"
+    )
+    parser.add_argument(
+        "--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help="changes of all configs"
+    )
     sys.exit(guard(study, parser.parse_args()))

@@ -1,23 +1,25 @@
 #!/usr/bin/env python
 """Does a clustering backbone cluster? ``python tools/hcformer_diagnosis.py CONFIG [WEIGHTS]``.
 
-Prints a line for each block of the network of a config, with trained weights or as a training starts:
+Prints a line for each block of the network of a config, with trained weights or as a training
+starts:
 
-- ``excess``, ``entropy``, ``spread``, ``content`` of the patch-level assignments, and ``window`` = the excess of the
-  window level (:func:`sharpness`: excess 0 and entropy 1 are uniform);
-- ``alpha`` the two temperatures, ``bias`` and ``scale`` root mean squares of position bias and layer scales;
+- ``excess``, ``entropy``, ``spread``, ``content`` of the patch-level assignments, and ``window`` =
+  the excess of the window level (:func:`sharpness`: excess 0 and entropy 1 are uniform);
+- ``alpha`` the two temperatures, ``bias`` and ``scale`` root mean squares of position bias and
+  layer scales;
 - ``mixer`` and ``mlp``: root mean square of what the branch adds over that of what it is added to;
-- ``grad`` (classifiers): norm of the loss's gradient at the weights of the similarity features, which place the
-  centres, over that at the weights of the values, where a mixer adds something; and of the temperature's gradient,
-  absolute.
+- ``grad`` (classifiers): norm of the loss's gradient at the weights of the similarity features,
+  which place the centres, over that at the weights of the values, where a mixer adds something; and
+  of the temperature's gradient, absolute.
 
-Of a segmenter also the purity of the clusters on the masks of the data, beside that of equally many grid cells
-(``grid``; ``error``: standard error of the difference over images) and of the same network's clusters with the
-temperatures at 0, which see places alone (``place``).
-``--ablate`` (classifiers): top-1 on all validation data with the mixers' share taken away, or what they see; nothing
-is trained again. ``--merge`` (classifiers): top-1 with MLPs that compute one token for each cluster instead of each
-pixel, beside as many cells of a grid. ``--draw FILE`` paints the assignments of the last block of each stage for some
-images, ``--json FILE`` keeps numbers.
+Of a segmenter also the purity of the clusters on the masks of the data, beside that of equally many
+grid cells (``grid``; ``error``: standard error of the difference over images) and of the same
+network's clusters with the temperatures at 0, which see places alone (``place``). ``--ablate``
+(classifiers): top-1 on all validation data with the mixers' share taken away, or what they see;
+nothing is trained again. ``--merge`` (classifiers): top-1 with MLPs that compute one token for each
+cluster instead of each pixel, beside as many cells of a grid. ``--draw FILE`` paints the
+assignments of the last block of each stage for some images, ``--json FILE`` keeps numbers.
 """
 
 import math
@@ -42,9 +44,11 @@ from hypvision.viz.clusters import cluster_map, enlarge
 class Sharpness(NamedTuple):
     """How sharp soft assignments to M centres are, on average over points.
 
-    ``excess``: (largest weight - 1/M) / (1 - 1/M), 0 for uniform and 1 for hard assignments. ``entropy``: over log M, 1
-    for uniform. ``spread``: standard deviation of the logits over the centres. ``content``: the share of the logits'
-    variance that differs from image to image; the rest depends on the place alone.
+    ``excess``: (largest weight - 1/M) / (1 - 1/M), 0 for uniform and 1 for hard assignments.
+    ``entropy``: over log M, 1
+    for uniform. ``spread``: standard deviation of the logits over the centres. ``content``: the
+    share of the logits' variance that differs from image to image; the rest depends on the place
+    alone.
     """
 
     excess: float
@@ -68,19 +72,27 @@ def sharpness(assignment: Tensor) -> Sharpness:
     entropy = -(assignment * logits).sum(2).mean().item() / math.log(count)
     logits = logits - logits.mean(2, keepdim=True)
     variance = logits.square().mean().item()
-    content = (logits - logits.mean(0, keepdim=True)).square().mean().item() / variance if variance else 0.0
+    content = (
+        (logits - logits.mean(0, keepdim=True)).square().mean().item() / variance
+        if variance
+        else 0.0
+    )
     return Sharpness((largest - 1 / count) / (1 - 1 / count), entropy, math.sqrt(variance), content)
 
 
 def purity(labels: np.ndarray, classes: np.ndarray, ignore: int = 255) -> float:
-    """Share of the pixels that belong to the most frequent class of their cluster, by cluster and class of each pixel,
-    integers >= 0 of one shape; pixels of the class ``ignore`` do not count.
+    """Share of the pixels that belong to the most frequent class of their cluster, by cluster and
+    class of each pixel, integers >= 0 of one shape; pixels of the class ``ignore`` do not count.
     """
     if labels.shape != classes.shape:
-        raise ValueError(f"labels and classes must have the same shape, got {labels.shape} and {classes.shape}.")
+        raise ValueError(
+            f"labels and classes must have the same shape, got {labels.shape} and {classes.shape}."
+        )
     keep = classes != ignore
     if not keep.any():
-        raise ValueError("All pixels have the ignored label, so there is no class to compare the clusters with.")
+        raise ValueError(
+            "All pixels have the ignored label, so there is no class to compare the clusters with."
+        )
     labels = labels[keep].astype(np.int64)
     classes = classes[keep].astype(np.int64)
     width = int(classes.max()) + 1
@@ -89,10 +101,12 @@ def purity(labels: np.ndarray, classes: np.ndarray, ignore: int = 255) -> float:
 
 
 def grid_labels(window_index: Tensor, prop: int) -> np.ndarray:
-    """A grid to compare clusters with: each window of a map ``(H, W)`` cut into ``prop x prop`` nearly equal cells."""
+    """A grid to compare clusters with: each window of a map ``(H, W)`` cut into ``prop x prop``
+    nearly equal cells."""
 
     def cells_along(index: Tensor) -> np.ndarray:
-        """For the window number of each place of an axis: which of ``prop`` cells along its window it lies in."""
+        """For the window number of each place of an axis: which of ``prop`` cells along its window
+        it lies in."""
         _, lengths = torch.unique_consecutive(index, return_counts=True)
         return np.concatenate([np.arange(n) * prop // n for n in lengths.tolist()])
 
@@ -103,12 +117,14 @@ def grid_labels(window_index: Tensor, prop: int) -> np.ndarray:
 def cluster_purity(
     assignment: ClusterAssignment, classes: np.ndarray, index: int = 0, ignore: int = 255
 ) -> tuple[float, float]:
-    """Purity of the arg-max clusters of the patch level of a block (mean over heads), and that of as many cells of a
-    grid, by the class of each pixel ``(H', W')`` of image ``index`` of the batch, to which maps are enlarged by
-    repeating; pixels of the class ``ignore`` do not count."""
+    """Purity of the arg-max clusters of the patch level of a block (mean over heads), and that of
+    as many cells of a grid, by the class of each pixel ``(H', W')`` of image ``index`` of the
+    batch, to which maps are enlarged by repeating; pixels of the class ``ignore`` do not count."""
     heads = assignment.patch.shape[1]
     prop = math.isqrt(assignment.patch.shape[2])
-    maps = (enlarge(cluster_map(assignment, head, index=index), classes.shape) for head in range(heads))
+    maps = (
+        enlarge(cluster_map(assignment, head, index=index), classes.shape) for head in range(heads)
+    )
     found = [purity(labels, classes, ignore) for labels in maps]
     cells = enlarge(grid_labels(assignment.window_index, prop), classes.shape)
     return float(np.mean(found)), purity(cells, classes, ignore)
@@ -124,9 +140,13 @@ def build(config, weights: str | None):
     if weights is not None:
         load_checkpoint(model, weights, map_location="cpu", strict=True)
     network = getattr(model.backbone, "timm_model", model.backbone)
-    network = getattr(network, "model", network)  # timm wraps a network that gives the maps of its stages
+    network = getattr(
+        network, "model", network
+    )  # timm wraps a network that gives the maps of its stages
     if not hasattr(network, "forward_assignments"):
-        raise HypvisionError(f"'{config.filename}' trains a {type(network).__name__}, which does not cluster.")
+        raise HypvisionError(
+            f"'{config.filename}' trains a {type(network).__name__}, which does not cluster."
+        )
     return model.eval(), network
 
 
@@ -137,7 +157,11 @@ def rms(x: torch.Tensor) -> float:
 
 def blocks_of(network):
     """(stage, block, module) of every block."""
-    return [(i, j, block) for i, stage in enumerate(network.stages) for j, block in enumerate(stage.blocks)]
+    return [
+        (i, j, block)
+        for i, stage in enumerate(network.stages)
+        for j, block in enumerate(stage.blocks)
+    ]
 
 
 # What of a block at 0 leaves the mixer out; assignments by place alone; uniform ones.
@@ -148,7 +172,8 @@ ASSIGNMENT = (*CONTENT, "mixer.bias", "mixer.window_bias", "mixer.locality")
 
 @contextmanager
 def without(blocks: Iterable[torch.nn.Module], names: tuple[str, ...]) -> Iterator[None]:
-    """These parameters of the blocks at 0, as far as a block has them, and as they were afterwards."""
+    """These parameters of the blocks at 0, as far as a block has them, and as they were
+    afterwards."""
     chosen = [p for block in blocks for name, p in block.named_parameters() if name in names]
     kept = [p.detach().clone() for p in chosen]
     try:
@@ -163,7 +188,8 @@ def without(blocks: Iterable[torch.nn.Module], names: tuple[str, ...]) -> Iterat
 
 
 def ablations(model, network, dataset) -> list[dict[str, float]]:
-    """Top-1 in percent as trained, and with the mixers of a stage or all, or what their assignments see, taken away."""
+    """Top-1 in percent as trained, and with the mixers of a stage or all, or what their assignments
+    see, taken away."""
     stages = [list(stage.blocks) for stage in network.stages]
     blocks = [block for stage in stages for block in stage]
     variants = {"nothing": ([], MIXER), "all mixers": (blocks, MIXER)}
@@ -179,8 +205,8 @@ def ablations(model, network, dataset) -> list[dict[str, float]]:
 
 
 def regions(assignment: ClusterAssignment, by: str) -> Tensor:
-    """The number of the region that each pixel lies in, ``(B, H, W)``: its arg-max cluster (mean of the heads), as many
-    cells of a grid, or whole windows."""
+    """The number of the region that each pixel lies in, ``(B, H, W)``: its arg-max cluster (mean of
+    the heads), as many cells of a grid, or whole windows."""
     batch, _, centers, *size = assignment.patch.shape
     if by == "clusters":
         return assignment.window_index * centers + assignment.patch.mean(1).argmax(1)
@@ -190,8 +216,8 @@ def regions(assignment: ClusterAssignment, by: str) -> Tensor:
 
 @contextmanager
 def merged(blocks: Iterable[torch.nn.Module], by: str, seen: list[float]) -> Iterator[None]:
-    """MLPs that compute the mean of each region and give the result to its pixels; ``seen`` gets the number of regions
-    over that of pixels at every call."""
+    """MLPs that compute the mean of each region and give the result to its pixels; ``seen`` gets
+    the number of regions over that of pixels at every call."""
     handles = []
     for block in blocks:
         place: dict[str, Any] = {}
@@ -211,7 +237,10 @@ def merged(blocks: Iterable[torch.nn.Module], by: str, seen: list[float]) -> Ite
         def after(mlp, args, out, place=place):
             return out.gather(1, place["labels"]).unflatten(1, place["map"])
 
-        handles += [block.mixer.register_forward_pre_hook(remember), block.mlp.register_forward_pre_hook(before)]
+        handles += [
+            block.mixer.register_forward_pre_hook(remember),
+            block.mlp.register_forward_pre_hook(before),
+        ]
         handles.append(block.mlp.register_forward_hook(after))
     try:
         yield
@@ -221,7 +250,8 @@ def merged(blocks: Iterable[torch.nn.Module], by: str, seen: list[float]) -> Ite
 
 
 def merges(model, network, dataset) -> list[dict[str, float]]:
-    """Top-1 in percent with one token for each region in the MLPs of the stages that have several centres a window."""
+    """Top-1 in percent with one token for each region in the MLPs of the stages that have several
+    centres a window."""
     blocks = [block for *_, block in blocks_of(network) if block.mixer.prop > 1]
     seen: dict[str, list[float]] = {by: [] for by in ("pixels", "clusters", "grid", "windows")}
     right = dict.fromkeys(seen, 0)
@@ -231,7 +261,10 @@ def merges(model, network, dataset) -> list[dict[str, float]]:
             with merged(blocks if by != "pixels" else [], by, shares), torch.no_grad():
                 right[by] += (model(batch["inputs"]).argmax(1) == batch["label"]).sum().item()
     shares = {by: sum(values) / len(values) if values else 1.0 for by, values in seen.items()}
-    return [{"one token for": by, "tokens": shares[by], "top1": 100 * right[by] / len(dataset)} for by in seen]
+    return [
+        {"one token for": by, "tokens": shares[by], "top1": 100 * right[by] / len(dataset)}
+        for by in seen
+    ]
 
 
 def branches(network, inputs: torch.Tensor) -> list[dict[str, float]]:
@@ -241,7 +274,10 @@ def branches(network, inputs: torch.Tensor) -> list[dict[str, float]]:
     for *_, block in blocks_of(network):
         row: dict[str, float] = {}
         found.append(row)
-        for norm, branch, name in ((block.norm1, block.mixer, "mixer"), (block.norm2, block.mlp, "mlp")):
+        for norm, branch, name in (
+            (block.norm1, block.mixer, "mixer"),
+            (block.norm2, block.mlp, "mlp"),
+        ):
 
             def before(module, args, row=row, name=name):
                 row[name] = rms(args[0])
@@ -258,7 +294,8 @@ def branches(network, inputs: torch.Tensor) -> list[dict[str, float]]:
 
 
 def gradients(model, network, inputs: torch.Tensor, labels: torch.Tensor) -> list[dict[str, float]]:
-    """For each block what of the loss's gradient reaches the features that place the centres, and the temperature."""
+    """For each block what of the loss's gradient reaches the features that place the centres, and
+    the temperature."""
     model.zero_grad()
     model(inputs, labels, mode="loss")["loss"].backward()
     rows = []
@@ -271,11 +308,15 @@ def gradients(model, network, inputs: torch.Tensor, labels: torch.Tensor) -> lis
     return rows
 
 
-def diagnose(model, network, inputs: torch.Tensor, labels: torch.Tensor | None) -> list[dict[str, float]]:
+def diagnose(
+    model, network, inputs: torch.Tensor, labels: torch.Tensor | None
+) -> list[dict[str, float]]:
     """A row for each block."""
     rows = []
     added = branches(network, inputs)
-    slopes = gradients(model, network, inputs, labels) if labels is not None else [{} for _ in added]
+    slopes = (
+        gradients(model, network, inputs, labels) if labels is not None else [{} for _ in added]
+    )
     for (i, j, block), entry, extra, slope in zip(
         blocks_of(network), network.forward_assignments(inputs), added, slopes
     ):
@@ -289,22 +330,34 @@ def diagnose(model, network, inputs: torch.Tensor, labels: torch.Tensor | None) 
         row["alpha"] = mixer.alpha.item()
         if mixer.window_alpha is not None:
             row["window_alpha"] = mixer.window_alpha.item()
-        row |= {"bias": rms(mixer.bias), "scale1": rms(block.layer_scale1), "scale2": rms(block.layer_scale2)}
+        row |= {
+            "bias": rms(mixer.bias),
+            "scale1": rms(block.layer_scale1),
+            "scale2": rms(block.layer_scale2),
+        }
         rows.append(row | extra | slope)
     return rows
 
 
 def purities(model, network, dataset, count: int) -> list[dict[str, float]]:
-    """For the last block of each stage the mean purity over ``count`` images, that of the grid, and by place alone."""
+    """For the last block of each stage the mean purity over ``count`` images, that of the grid, and
+    by place alone."""
     found: dict[int, list[tuple[float, ...]]] = {}
     blocks = [block for *_, block in blocks_of(network)]
     for index in progress(spread(len(dataset), count), count, "image"):
         sample = dataset[index]
-        inputs = model.data_preprocessor(dict(inputs=[sample["inputs"]], data_samples=[sample["data_samples"]]))
+        inputs = model.data_preprocessor(
+            dict(inputs=[sample["inputs"]], data_samples=[sample["data_samples"]])
+        )
         classes = sample["data_samples"].gt_sem_seg.data[0].numpy()
-        last = {entry.stage: entry.assignment for entry in network.forward_assignments(inputs["inputs"])}
+        last = {
+            entry.stage: entry.assignment for entry in network.forward_assignments(inputs["inputs"])
+        }
         with without(blocks, CONTENT):
-            places = {entry.stage: entry.assignment for entry in network.forward_assignments(inputs["inputs"])}
+            places = {
+                entry.stage: entry.assignment
+                for entry in network.forward_assignments(inputs["inputs"])
+            }
         for stage, assignment in last.items():
             if assignment.patch.shape[2] > 1:
                 place, _ = cluster_purity(places[stage], classes)
@@ -312,7 +365,12 @@ def purities(model, network, dataset, count: int) -> list[dict[str, float]]:
     rows = []
     for stage, values in found.items():
         own, grid, place = torch.tensor(values).T
-        row = {"stage": stage, "purity": own.mean().item(), "grid": grid.mean().item(), "place": place.mean().item()}
+        row = {
+            "stage": stage,
+            "purity": own.mean().item(),
+            "grid": grid.mean().item(),
+            "place": place.mean().item(),
+        }
         if len(values) > 1:
             row["error"] = (own - grid).std().item() / len(values) ** 0.5
         rows.append(row)
@@ -329,7 +387,10 @@ def table(rows: list[dict[str, float]]) -> str:
     """Columns of equal width."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     cells = [names] + [[_cell(row.get(name, "")) for name in names] for row in rows]
-    return "\n".join("  ".join(f"{cell:>{max(len(names[i]), 7)}}" for i, cell in enumerate(line)) for line in cells)
+    return "\n".join(
+        "  ".join(f"{cell:>{max(len(names[i]), 7)}}" for i, cell in enumerate(line))
+        for line in cells
+    )
 
 
 def _cell(value) -> str:
@@ -353,7 +414,9 @@ def draw(network, images, inputs: torch.Tensor, path: Path) -> None:
         sheet.paste(image, (column * side, 0))
         for row, (_, assignment) in enumerate(sorted(last.items()), start=1):
             labels = cluster_map(assignment, 0, index=column)
-            sheet.paste(draw_regions(image, labels, alpha=0.7, outlines=False), (column * side, row * side))
+            sheet.paste(
+                draw_regions(image, labels, alpha=0.7, outlines=False), (column * side, row * side)
+            )
     save_image(sheet, path)
 
 
@@ -373,10 +436,13 @@ def run(args: Namespace) -> None:
     for option in ("ablate", "merge"):
         if getattr(args, option) and segmenter:
             raise HypvisionError(
-                f"--{option} measures top-1, which a segmenter does not have: give a classifier's config."
+                f"--{option} measures top-1, which a segmenter does not have: give a classifier's "
+                "config."
             )
     if args.draw and segmenter:
-        raise HypvisionError("--draw paints for classifiers; use 'hypvision explain' for images of a segmenter.")
+        raise HypvisionError(
+            "--draw paints for classifiers; use 'hypvision explain' for images of a segmenter."
+        )
     for path in filter(None, (args.draw, args.json)):
         check_output(path)
     if segmenter:
@@ -387,7 +453,10 @@ def run(args: Namespace) -> None:
     if segmenter:
         chosen = [dataset[i] for i in spread(len(dataset), min(args.images, 8))]
         batch = model.data_preprocessor(
-            dict(inputs=[s["inputs"] for s in chosen], data_samples=[s["data_samples"] for s in chosen])
+            dict(
+                inputs=[s["inputs"] for s in chosen],
+                data_samples=[s["data_samples"] for s in chosen],
+            )
         )
         inputs = batch["inputs"]
         labels = None
@@ -414,13 +483,26 @@ def run(args: Namespace) -> None:
 def main() -> int:
     parser = ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("config", metavar="CONFIG", help="config of a classifier or segmenter")
-    parser.add_argument("weights", metavar="WEIGHTS", nargs="?", help="checkpoint, or zoo:NAME; none: random weights")
-    parser.add_argument("--images", type=int, default=256, metavar="N", help="images of the validation data")
-    parser.add_argument("--ablate", action="store_true", help="top-1 without mixers, and without what they see")
-    parser.add_argument("--merge", action="store_true", help="top-1 with one token for each cluster in the MLPs")
+    parser.add_argument(
+        "weights",
+        metavar="WEIGHTS",
+        nargs="?",
+        help="checkpoint, or zoo:NAME; none: random weights",
+    )
+    parser.add_argument(
+        "--images", type=int, default=256, metavar="N", help="images of the validation data"
+    )
+    parser.add_argument(
+        "--ablate", action="store_true", help="top-1 without mixers, and without what they see"
+    )
+    parser.add_argument(
+        "--merge", action="store_true", help="top-1 with one token for each cluster in the MLPs"
+    )
     parser.add_argument("--draw", metavar="FILE", help="paint the clusters of eight images there")
     parser.add_argument("--json", metavar="FILE", help="write the numbers there")
-    parser.add_argument("--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help="changes of the config")
+    parser.add_argument(
+        "--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help="changes of the config"
+    )
     return guard(run, parser.parse_args())
 
 

@@ -1,15 +1,17 @@
 #!/usr/bin/env python
 """Trainings of configs/helm side by side, and what a model has learned.
 
-    python tools/helm_study.py runs work_dirs/helm-d-s0 work_dirs/llama-s0 ... --figure curves.png --keep runs.json
-    python tools/helm_study.py model FOLDER --text test.txt --items blimp.jsonl --figure decay.png
+    python tools/helm_study.py runs work_dirs/helm-d-s0 work_dirs/llama-s0 ... --figure curves.png
+    --keep runs.json python tools/helm_study.py model FOLDER --text test.txt --items blimp.jsonl
+    --figure decay.png
 
-``runs`` reads the logs of trainings, whose folders are called NAME-sSEED: held-out bits a byte after validations, mean
-and spread over the seeds, tokens a second, minutes, curvatures at the end. It keeps what it has read in a file, which
-it takes instead of the folders. ``model`` takes what ``hypvision lm save`` has
-written: the curvatures of experts; how far out the points of words lie behind the last layer, by how often the text
-has the word; how the rotary code makes logits fall with the distance; the accuracy on a jsonl of ``{context, choices,
-label}``, by the likelihood of a choice and by that of a character of it.
+``runs`` reads the logs of trainings, whose folders are called NAME-sSEED: held-out bits a byte
+after validations, mean and spread over the seeds, tokens a second, minutes, curvatures at the end.
+It keeps what it has read in a file, which it takes instead of the folders. ``model`` takes what
+``hypvision lm save`` has written: the curvatures of experts; how far out the points of words lie
+behind the last layer, by how often the text has the word; how the rotary code makes logits fall
+with the distance; the accuracy on a jsonl of ``{context, choices, label}``, by the likelihood of a
+choice and by that of a character of it.
 """
 
 from __future__ import annotations
@@ -36,13 +38,21 @@ _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """Of a training its ``curve`` (bits a byte by the step), the ``seconds`` of its fastest step and the ``minutes`` of
-    all, as far as logs tell, and its ``curvatures``."""
-    lines = [line for path in sorted(folder.glob("*/vis_data/scalars.json")) for line in path.read_text().splitlines()]
+    """Of a training its ``curve`` (bits a byte by the step), the ``seconds`` of its fastest step
+    and the ``minutes`` of all, as far as logs tell, and its ``curvatures``."""
+    lines = [
+        line
+        for path in sorted(folder.glob("*/vis_data/scalars.json"))
+        for line in path.read_text().splitlines()
+    ]
     records = [json.loads(line) for line in lines]
-    curve = {record["step"]: record["bits_per_byte"] for record in records if "bits_per_byte" in record}
+    curve = {
+        record["step"]: record["bits_per_byte"] for record in records if "bits_per_byte" in record
+    }
     if not curve:
-        raise HypvisionError(f"'{folder}' has no log of a language model with a validation. Give its work_dir.")
+        raise HypvisionError(
+            f"'{folder}' has no log of a language model with a validation. Give its work_dir."
+        )
     steps = {
         record["step"]: record for record in records if "time" in record and "loss" in record
     }  # a resumed one anew
@@ -51,8 +61,13 @@ def read_run(folder: Path) -> dict[str, Any]:
         run=folder.name,
         curve=curve,
         seconds=min(record["time"] for record in steps.values()),
-        minutes=sum(steps[end]["time"] * (end - begin) for begin, end in zip([0, *ends], ends)) / 60,
-        curvatures={name.rpartition("/")[2]: value for name, value in steps[ends[-1]].items() if "expert_c" in name},
+        minutes=sum(steps[end]["time"] * (end - begin) for begin, end in zip([0, *ends], ends))
+        / 60,
+        curvatures={
+            name.rpartition("/")[2]: value
+            for name, value in steps[ends[-1]].items()
+            if "expert_c" in name
+        },
     )
 
 
@@ -66,7 +81,9 @@ def read_runs(path: Path) -> list[dict[str, Any]]:
             for run in json.loads(path.read_text())
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise HypvisionError(f"'{path}' is no work_dir, and no file that --keep has written ({error}).") from None
+        raise HypvisionError(
+            f"'{path}' is no work_dir, and no file that --keep has written ({error})."
+        ) from None
 
 
 def runs(args: Namespace) -> None:
@@ -80,18 +97,29 @@ def runs(args: Namespace) -> None:
     for run in read:
         found[re.sub(r"-s\d+$", "", run["run"])].append(run)
     steps = args.steps or sorted({step for run in read for step in run["curve"]})
-    print("| config | seeds | " + " | ".join(map(str, steps)) + " | tokens a second | minutes a run |")
+    print(
+        "| config | seeds | " + " | ".join(map(str, steps)) + " | tokens a second | minutes a run |"
+    )
     print("|---|--:|" + "--:|" * (len(steps) + 2))
     for name, group in found.items():
-        cells = [_spread([run["curve"][step] for run in group if step in run["curve"]]) for step in steps]
+        cells = [
+            _spread([run["curve"][step] for run in group if step in run["curve"]]) for step in steps
+        ]
         rate = args.tokens / min(run["seconds"] for run in group)
         minutes = statistics.mean(run["minutes"] for run in group)
-        print(f"| `{name}` | {len(group)} | " + " | ".join(cells) + f" | {rate:,.0f} | {minutes:.0f} |")
+        print(
+            f"| `{name}` | {len(group)} | "
+            + " | ".join(cells)
+            + f" | {rate:,.0f} | {minutes:.0f} |"
+        )
     print(f"core-hours: {sum(run['minutes'] for run in read) / 60:.1f}")
     for name, group in found.items():
         for run in group:
             if run["curvatures"]:
-                print(f"{name}: c =", {key: round(value, 3) for key, value in run["curvatures"].items()})
+                print(
+                    f"{name}: c =",
+                    {key: round(value, 3) for key, value in run["curvatures"].items()},
+                )
     if args.figure:
         pyplot = require("matplotlib.pyplot", "viz")
         figure, axis = pyplot.subplots(figsize=(5.4, 3.6))
@@ -124,16 +152,22 @@ def _write(figure, path: Path) -> None:
 
 
 @torch.inference_mode()
-def norms_by_rarity(model, tokenizer, text: str, pieces: int = 300, length: int = 128) -> list[tuple[str, float, int]]:
-    """Mean norm of the space part of the point behind a word, by quarters of the words from frequent to rare.
+def norms_by_rarity(
+    model, tokenizer, text: str, pieces: int = 300, length: int = 128
+) -> list[tuple[str, float, int]]:
+    """Mean norm of the space part of the point behind a word, by quarters of the words from
+    frequent to rare.
 
-    The point is what the last layer gives, at the word's last token. Behind the final norm all would be as long.
-    Words, and what is between them, are given to the tokenizer one by one: any will do.
+    The point is what the last layer gives, at the word's last token. Behind the final norm all
+    would be as long. Words, and what is between them, are given to the tokenizer one by one: any
+    will do.
     """
     frequency = Counter(_WORD.findall(text.lower()))
     found: dict[str, list[float]] = {}
     points: list[torch.Tensor] = []
-    hook = model.model.layers[-1].register_forward_hook(lambda layer, given, out: points.append(out[0][0]))
+    hook = model.model.layers[-1].register_forward_hook(
+        lambda layer, given, out: points.append(out[0][0])
+    )
     try:
         for ids, ends in _pieces(tokenizer, text, pieces, min(length, model.config.max_seq_len)):
             tokens = torch.tensor([ids])
@@ -144,18 +178,25 @@ def norms_by_rarity(model, tokenizer, text: str, pieces: int = 300, length: int 
     finally:
         hook.remove()
     if sum(map(len, found.values())) < 4:
-        raise HypvisionError("The text has fewer than four words; there are no quarters of them. Give more.")
+        raise HypvisionError(
+            "The text has fewer than four words; there are no quarters of them. Give more."
+        )
     words = sorted(found, key=lambda w: -frequency[w])
     tokens = [(frequency[w], n) for w in words for n in found[w]]
     rows = []
     for i in range(4):
         part = tokens[i * len(tokens) // 4 : (i + 1) * len(tokens) // 4]
-        rows.append((f"{part[0][0]} to {part[-1][0]} times", sum(n for _, n in part) / len(part), len(part)))
+        rows.append(
+            (f"{part[0][0]} to {part[-1][0]} times", sum(n for _, n in part) / len(part), len(part))
+        )
     return rows
 
 
-def _pieces(tokenizer, text: str, count: int, length: int) -> Iterator[tuple[list[int], list[tuple[str, int]]]]:
-    """Rows of at most so many tokens, and the whole words in each with the places of their last tokens."""
+def _pieces(
+    tokenizer, text: str, count: int, length: int
+) -> Iterator[tuple[list[int], list[tuple[str, int]]]]:
+    """Rows of at most so many tokens, and the whole words in each with the places of their last
+    tokens."""
     ids: list[int] = []
     ends: list[tuple[str, int]] = []
     for part in re.finditer(rf" ?{_WORD.pattern}|(?:(?! ?{_WORD.pattern}).)+", text, re.DOTALL):
@@ -177,8 +218,8 @@ def _pieces(tokenizer, text: str, count: int, length: int) -> Iterator[tuple[lis
 
 @torch.inference_mode()
 def rotary_decay(model, distances: int = 128) -> tuple[list[float], float]:
-    """Mean logit of a random query and the key that equals it, by their distance; and how far logits of equal distances
-    at different places differ."""
+    """Mean logit of a random query and the key that equals it, by their distance; and how far
+    logits of equal distances at different places differ."""
     attention = model.model.layers[0].attn
     d = attention.d
     generator = torch.Generator().manual_seed(0)
@@ -188,7 +229,10 @@ def rotary_decay(model, distances: int = 128) -> tuple[list[float], float]:
         return turn(x, *attention.rotary(position, 1, x.device))
 
     means = [float((at(0) * at(m)).sum(-1).mean() / d) for m in range(distances)]
-    spread = max(float(((at(m) * at(m + 7)).sum(-1) - (at(0) * at(7)).sum(-1)).abs().max()) for m in (1, 50, 100))
+    spread = max(
+        float(((at(m) * at(m + 7)).sum(-1) - (at(0) * at(7)).sum(-1)).abs().max())
+        for m in (1, 50, 100)
+    )
     return means, spread
 
 
@@ -207,7 +251,11 @@ def accuracy(model, tokenizer, path: Path, limit: int) -> tuple[float, float, in
             ahead = [begin, *tokenizer.encode(item["context"] + glue, add_special_tokens=False)]
             behind = tokenizer.encode(choice, add_special_tokens=False)[: longest - 1]
             ids = torch.tensor([ahead[-(longest - len(behind)) :] + behind])
-            logits = model(ids, logits_to_keep=len(behind) + 1, use_cache=False).logits[0, :-1].log_softmax(-1)
+            logits = (
+                model(ids, logits_to_keep=len(behind) + 1, use_cache=False)
+                .logits[0, :-1]
+                .log_softmax(-1)
+            )
             total = logits.gather(1, torch.tensor(behind)[:, None]).sum().item()
             scores.append((total, total / max(len(choice), 1)))
         for i in range(2):
@@ -242,15 +290,27 @@ def main() -> int:
     parser = ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(required=True)
     of_runs = commands.add_parser("runs", help="trainings side by side")
-    of_runs.add_argument("folders", nargs="+", type=Path, metavar="WORK_DIR", help="called NAME-sSEED; or a file kept")
+    of_runs.add_argument(
+        "folders",
+        nargs="+",
+        type=Path,
+        metavar="WORK_DIR",
+        help="called NAME-sSEED; or a file kept",
+    )
     of_runs.add_argument("--keep", type=Path, metavar="FILE", help="write there what was read")
-    of_runs.add_argument("--steps", type=int, nargs="+", metavar="N", help="columns of the table (default: all)")
-    of_runs.add_argument("--tokens", type=int, default=1024, metavar="N", help="of a step (default: 1024)")
+    of_runs.add_argument(
+        "--steps", type=int, nargs="+", metavar="N", help="columns of the table (default: all)"
+    )
+    of_runs.add_argument(
+        "--tokens", type=int, default=1024, metavar="N", help="of a step (default: 1024)"
+    )
     of_model = commands.add_parser("model", help="what a model has learned")
     of_model.add_argument("folder", metavar="FOLDER", help="as hypvision lm save writes it")
     of_model.add_argument("--text", type=Path)
     of_model.add_argument("--items", type=Path, nargs="*", default=[])
-    of_model.add_argument("--limit", type=int, default=300, metavar="N", help="items of a file (default: 300)")
+    of_model.add_argument(
+        "--limit", type=int, default=300, metavar="N", help="items of a file (default: 300)"
+    )
     for command, function in ((of_runs, runs), (of_model, model)):
         command.add_argument("--figure", type=Path, metavar="FILE", help="draw it there")
         command.set_defaults(function=function)

@@ -1,9 +1,11 @@
 #!/usr/bin/env python
-"""Do the maps of parents cover those of their children? ``python tools/himapper_containment.py CONFIG WEIGHTS``.
+"""Do the maps of parents cover those of their children?
+``python tools/himapper_containment.py CONFIG WEIGHTS``.
 
 Looks at the procedural scenes, which nothing was trained on, and prints the containment score of
-:mod:`hypvision.viz.hierarchy_tree` beside chance (other nodes of the parent's level), level by level, and the same for
-the tree before fine-tuning (``--start``: the model as a training begins it).
+:mod:`hypvision.viz.hierarchy_tree` beside chance (other nodes of the parent's level), level by
+level, and the same for the tree before fine-tuning (``--start``: the model as a training begins
+it).
 """
 
 import json
@@ -20,7 +22,9 @@ def build(config, weights: str | None):
     from mmengine.registry import MODELS
     from mmengine.runner import load_checkpoint
 
-    model = MODELS.build(dict(config.model, backbone=dict(config.model.backbone, dynamic_img_size=True)))
+    model = MODELS.build(
+        dict(config.model, backbone=dict(config.model.backbone, dynamic_img_size=True))
+    )
     if weights is None:
         model.init_weights()
     else:
@@ -35,7 +39,10 @@ def measure(model, images: torch.Tensor, batch: int = 25) -> dict[str, dict[str,
     found = [part_maps(model, part)[0] for part in images.split(batch)]
     maps = [torch.cat(level) for level in zip(*found)]
     pairs = {"all": maps} | {f"{i} in {i + 1}": maps[i : i + 2] for i in range(len(maps) - 1)}
-    return {name: {k: round(v, 4) for k, v in containment(levels)._asdict().items()} for name, levels in pairs.items()}
+    return {
+        name: {k: round(v, 4) for k, v in containment(levels)._asdict().items()}
+        for name, levels in pairs.items()
+    }
 
 
 def run(args: Namespace) -> None:
@@ -49,9 +56,13 @@ def run(args: Namespace) -> None:
 
     config = load_config(args.config)
     if config.model.type != "HierarchyClassifier":
-        raise HypvisionError(f"'{args.config}' trains a {config.model.type}, not a HierarchyClassifier.")
+        raise HypvisionError(
+            f"'{args.config}' trains a {config.model.type}, not a HierarchyClassifier."
+        )
     if args.weights is None and not args.start:
-        raise HypvisionError("Give the WEIGHTS of a training, or --start for the model as the training begins it.")
+        raise HypvisionError(
+            "Give the WEIGHTS of a training, or --start for the model as the training begins it."
+        )
     seen = image_input(config)
     mean = torch.tensor(seen["mean"])
     std = torch.tensor(seen["std"])
@@ -64,7 +75,9 @@ def run(args: Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = ArgumentParser(description="Containment of the maps of Hi-Mapper's tree on procedural scenes.")
+    parser = ArgumentParser(
+        description="Containment of the maps of Hi-Mapper's tree on procedural scenes."
+    )
     parser.add_argument("config", metavar="CONFIG")
     parser.add_argument("weights", metavar="WEIGHTS", nargs="?")
     parser.add_argument("--start", action="store_true", help="the model as the training begins it")

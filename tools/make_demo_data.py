@@ -1,7 +1,9 @@
-"""Make tools/demo_data, the photos and emoji that `make demo` trains on, from the two data sets that they are part of.
+"""Make tools/demo_data, the photos and emoji that `make demo` trains on, from the two data sets
+that they are part of.
 
-python tools/make_demo_data.py GROCERY EMOJI, where GROCERY has images/{train,test}/CLASS/*.jpg and LICENSE.txt, and
-EMOJI emoji.json, images/noto/ID.png and splits/classes.json (docs/data.md). The same folders give the same files.
+python tools/make_demo_data.py GROCERY EMOJI, where GROCERY has images/{train,test}/CLASS/*.jpg and
+LICENSE.txt, and EMOJI emoji.json, images/noto/ID.png and splits/classes.json (docs/data.md). The
+same folders give the same files.
 """
 
 import json
@@ -16,26 +18,28 @@ PHOTOS = {"train": 16, "test": 8}  # of each class
 SIDE = 128
 QUALITY = 75
 CLASSES = (  # noqa: SIM905
-    "Aubergine Avocado Banana Brown-Cap-Mushroom Cabbage Carrots Cucumber Garlic Ginger Granny-Smith Kiwi Leek Lemon "
-    "Orange Pineapple Pomegranate Red-Bell-Pepper Red-Delicious Vine-Tomato Watermelon"
+    "Aubergine Avocado Banana Brown-Cap-Mushroom Cabbage Carrots Cucumber Garlic Ginger "
+    "Granny-Smith Kiwi Leek Lemon Orange Pineapple Pomegranate Red-Bell-Pepper Red-Delicious "
+    "Vine-Tomato Watermelon"
 ).split()
 EMOJI = {
     "face": (
-        "grinning face with big eyes, beaming face with smiling eyes, rolling on the floor laughing, winking face, "
-        "smiling face with heart-eyes, star-struck, face with tongue, thinking face, sleeping face, "
-        "face with medical mask, cold face, hot face, loudly crying face, angry face, alien, robot"
+        "grinning face with big eyes, beaming face with smiling eyes, rolling on the floor "
+        "laughing, winking face, smiling face with heart-eyes, star-struck, face with tongue, "
+        "thinking face, sleeping face, face with medical mask, cold face, hot face, loudly crying "
+        "face, angry face, alien, robot"
     ),
     "animal": (
-        "monkey face, wolf, cat face, tiger face, horse face, unicorn, zebra, cow face, pig face, penguin, owl, "
-        "flamingo, turtle, tropical fish, crab, butterfly"
+        "monkey face, wolf, cat face, tiger face, horse face, unicorn, zebra, cow face, pig face, "
+        "penguin, owl, flamingo, turtle, tropical fish, crab, butterfly"
     ),
     "food": (
-        "tangerine, banana, pineapple, red apple, peach, cherries, kiwi fruit, tomato, eggplant, carrot, broccoli, "
-        "croissant, pretzel, pizza, french fries, birthday cake"
+        "tangerine, banana, pineapple, red apple, peach, cherries, kiwi fruit, tomato, eggplant, "
+        "carrot, broccoli, croissant, pretzel, pizza, french fries, birthday cake"
     ),
     "vehicle": (
-        "bus, tram, ambulance, taxi, oncoming automobile, sport utility vehicle, pickup truck, motorcycle, bicycle, "
-        "kick scooter, canoe, speedboat, ferry, bullet train, metro, satellite"
+        "bus, tram, ambulance, taxi, oncoming automobile, sport utility vehicle, pickup truck, "
+        "motorcycle, bicycle, kick scooter, canoe, speedboat, ferry, bullet train, metro, satellite"
     ),
 }
 SOURCES = """\
@@ -66,14 +70,25 @@ def main() -> int:
                 photo = ImageOps.fit(photo, (SIDE, SIDE), Image.Resampling.LANCZOS)
                 photo.save(target / f"{number:02d}.jpg", quality=QUALITY, optimize=True)
     known = {row["name"]: row for row in json.loads((emoji / "emoji.json").read_text())}
-    classnames = {row["subgroup"]: row["classname"] for row in json.loads((emoji / "splits/classes.json").read_text())}
+    classnames = {
+        row["subgroup"]: row["classname"]
+        for row in json.loads((emoji / "splits/classes.json").read_text())
+    }
     (OUT / "emoji/images/noto").mkdir(parents=True)
     rows = []
     classes = {}
     for group, names in EMOJI.items():
         for name in names.split(", "):
             row = known[name]
-            rows.append(dict(id=row["id"], name=name, keywords=[], group=row["group"], subgroup=row["subgroup"]))
+            rows.append(
+                dict(
+                    id=row["id"],
+                    name=name,
+                    keywords=[],
+                    group=row["group"],
+                    subgroup=row["subgroup"],
+                )
+            )
             classes[row["subgroup"]] = group
             picture = Image.open(emoji / "images/noto" / f"{row['id']}.png").convert("RGB")
             target = OUT / "emoji/images/noto" / f"{row['id']}.png"

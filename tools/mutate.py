@@ -1,14 +1,17 @@
 #!/usr/bin/env python
-"""Which changes of the code do the tests not notice? ``python tools/mutate.py hypvision/losses tests/losses``.
+"""Which changes of the code do the tests not notice?
+``python tools/mutate.py hypvision/losses tests/losses``.
 
-Samples small changes of the code of a folder (mutants: ``<`` for ``<=``, ``-`` for ``+``, another constant, a condition
-that always holds) and runs for each the quick tests that pass by the changed lines, quickest first, until one fails. A
-mutant that no test fails has survived: a test is missing, or the code makes no difference.
+Samples small changes of the code of a folder (mutants: ``<`` for ``<=``, ``-`` for ``+``, another
+constant, a condition that always holds) and runs for each the quick tests that pass by the changed
+lines, quickest first, until one fails. A mutant that no test fails has survived: a test is missing,
+or the code makes no difference.
 
-A first, clean run tells which test runs which lines. Mutants live in the memory of forked processes, no file changes:
-the tests are collected once, and a fork exchanges the code of functions; what runs on import is imported again. Work in
-a checkout that nobody edits. Results are appended to a file of JSON lines; the same command goes on where it was
-stopped. Needs Linux or macOS.
+A first, clean run tells which test runs which lines. Mutants live in the memory of forked
+processes, no file changes: the tests are collected once, and a fork exchanges the code of
+functions; what runs on import is imported again. Work in a checkout that nobody edits. Results are
+appended to a file of JSON lines; the same command goes on where it was stopped. Needs Linux or
+macOS.
 """
 
 import argparse
@@ -32,12 +35,13 @@ from types import CodeType, FunctionType, SimpleNamespace
 import pytest
 
 PAIRS = {
-    ast.Add: ast.Sub, ast.Mult: ast.Div, ast.Lt: ast.LtE, ast.Gt: ast.GtE, ast.Eq: ast.NotEq, ast.Is: ast.IsNot,
-    ast.And: ast.Or, "amin": "amax", "any": "all", "cosh": "sinh", "cos": "sin", "log": "log1p", "exp": "expm1",
-    "max": "min", "maximum": "minimum",
+    ast.Add: ast.Sub, ast.Mult: ast.Div, ast.Lt: ast.LtE, ast.Gt: ast.GtE, ast.Eq: ast.NotEq,
+    ast.Is: ast.IsNot, ast.And: ast.Or, "amin": "amax", "any": "all", "cosh": "sinh", "cos": "sin",
+    "log": "log1p", "exp": "expm1", "max": "min", "maximum": "minimum",
 }  # fmt: skip
 OTHER = PAIRS | {b: a for a, b in PAIRS.items()}
-# What changes no result: what people read, and which of two equal ways is taken, where, in blocks of what size.
+# What changes no result: what people read, and which of two equal ways is taken, where, in blocks
+# of what size.
 UNSEEN_FUNCTIONS = ("__repr__", "__str__", "extra_repr", "describe")
 UNSEEN_WORDS = ("TYPE_CHECKING", "is_compiling()", "device.type", "BLOCK", "ROWS", "SMALL", "_POOL")
 
@@ -68,20 +72,30 @@ def changes(node: ast.AST) -> Iterator[tuple[str, object]]:
 
 
 def sites(node: ast.AST, lines: range, inside: bool = False) -> Iterator[tuple[ast.AST, range]]:
-    """The nodes below one whose change may be noticed, with the lines of which a test has to run one."""
+    """The nodes below one whose change may be noticed, with the lines of which a test has to run
+    one."""
     hints = (getattr(node, "annotation", None), getattr(node, "returns", None))
     for child in ast.iter_child_nodes(node):
         near = lines
         function = isinstance(child, ast.FunctionDef)
         body = getattr(child, "body", None)
-        unseen = isinstance(child, (ast.Raise, ast.JoinedStr)) or function and child.name in UNSEEN_FUNCTIONS
+        unseen = (
+            isinstance(child, (ast.Raise, ast.JoinedStr))
+            or function
+            and child.name in UNSEEN_FUNCTIONS
+        )
         if isinstance(child, ast.stmt):
-            head = ast.unparse(child.test if isinstance(child, ast.If) else ast.Pass() if body else child)
+            head = ast.unparse(
+                child.test if isinstance(child, ast.If) else ast.Pass() if body else child
+            )
             unseen = unseen or any(word in head for word in UNSEEN_WORDS)
             if function:
                 near = range(body[0].lineno, child.end_lineno + 1)  # for default values
             elif inside:
-                near = range(child.lineno, 1 + (max(child.lineno, body[0].lineno - 1) if body else child.end_lineno))
+                near = range(
+                    child.lineno,
+                    1 + (max(child.lineno, body[0].lineno - 1) if body else child.end_lineno),
+                )
         if not unseen and child not in hints:
             yield child, near
             yield from sites(child, near, inside or function)
@@ -122,7 +136,8 @@ def bodies(code: CodeType) -> Iterator[tuple[tuple[str, int], CodeType]]:
 
 
 def exchanges(file: str, code: CodeType) -> dict[FunctionType, CodeType]:
-    """The functions of a file that is imported already which differ in a mutant, with their bodies there."""
+    """The functions of a file that is imported already which differ in a mutant, with their bodies
+    there."""
     new = dict(bodies(code))
     found = {}
     for function in gc.get_objects():
@@ -158,12 +173,21 @@ def forked(work: Callable[[], int], seconds: float) -> int:
 
 
 def run_tests(paths: list[str], plugin: object) -> int:
-    words = ["-xqm", "not slow", "-pno:cacheprovider", "-pno:xdist", "--timeout=300", "--hypothesis-profile=ci", *paths]
+    words = [
+        "-xqm",
+        "not slow",
+        "-pno:cacheprovider",
+        "-pno:xdist",
+        "--timeout=300",
+        "--hypothesis-profile=ci",
+        *paths,
+    ]
     return pytest.main(words, [plugin])
 
 
 def clean_run(package: Path, paths: list[str], report: Path) -> int:
-    """Writes the seconds and the lines of each test, and the modules that the tests import from elsewhere."""
+    """Writes the seconds and the lines of each test, and the modules that the tests import from
+    elsewhere."""
     tests = {}
     folder = str(package.resolve())
     here = os.getcwd()
@@ -177,16 +201,25 @@ def clean_run(package: Path, paths: list[str], report: Path) -> int:
             return local
 
         begin = process_time()
-        sys.settrace(lambda frame, *_: local if frame.f_code.co_filename.startswith(folder) else None)
+        sys.settrace(
+            lambda frame, *_: local if frame.f_code.co_filename.startswith(folder) else None
+        )
         try:
             return (yield)
         finally:
             sys.settrace(None)
-            tests[item.nodeid] = process_time() - begin, {file: sorted(found) for file, found in lines.items()}
+            tests[item.nodeid] = (
+                process_time() - begin,
+                {file: sorted(found) for file, found in lines.items()},
+            )
 
     code = run_tests(paths, SimpleNamespace(pytest_runtest_protocol=watch))
-    files = {name: getattr(module, "__file__", None) or here for name, module in sys.modules.items()}
-    foreign = [name for name, file in files.items() if "site-packages" in file or not file.startswith(here)]
+    files = {
+        name: getattr(module, "__file__", None) or here for name, module in sys.modules.items()
+    }
+    foreign = [
+        name for name, file in files.items() if "site-packages" in file or not file.startswith(here)
+    ]
     report.write_text(json.dumps([tests, foreign]))
     return code
 
@@ -225,7 +258,8 @@ class Trials:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Iterator[None]:
-        """Tests are collected: a fork of this process for each mutant within functions, which goes on as pytest."""
+        """Tests are collected: a fork of this process for each mutant within functions, which goes
+        on as pytest."""
         items = {item.nodeid: item for item in session.items}
         session.items = []
         for name, file, code, near in self.untried():
@@ -235,7 +269,9 @@ class Trials:
                 limit(allowed(near))
                 for function, body in changed.items():
                     function.__code__ = body
-                session.items = [items[test] for test in sorted(near, key=near.get) if test in items]
+                session.items = [
+                    items[test] for test in sorted(near, key=near.get) if test in items
+                ]
                 break
             self.note(name, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) if near else 0, near)
         return (yield)
@@ -245,7 +281,10 @@ class Trials:
         for name, file, code, near in self.untried():
 
             def choose(items: list[pytest.Item], near=near) -> None:
-                items[:] = sorted((item for item in items if item.nodeid in near), key=lambda item: near[item.nodeid])
+                items[:] = sorted(
+                    (item for item in items if item.nodeid in near),
+                    key=lambda item: near[item.nodeid],
+                )
 
             def work(file=file, code=code, near=near, choose=choose) -> int:
                 replace_file(file, code)
@@ -261,18 +300,28 @@ def allowed(tests: dict[str, float]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("package", type=Path, help="folder of the code, seen from the root of the repository")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "package", type=Path, help="folder of the code, seen from the root of the repository"
+    )
     parser.add_argument("tests", nargs="+", help="folders and files of its tests")
     parser.add_argument("--count", type=int, default=200, help="size of the sample (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the sample (%(default)s)")
     parser.add_argument("--again", action="store_true", help="run anew what was not killed")
-    parser.add_argument("--out", type=Path, default=Path("mutants.jsonl"), help="file of the results (%(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("mutants.jsonl"), help="file of the results (%(default)s)"
+    )
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"  # threads do not survive a fork
 
     if args.again and args.out.exists():
-        rows = [row for row in args.out.read_text().splitlines(keepends=True) if json.loads(row)["found"] == "killed"]
+        rows = [
+            row
+            for row in args.out.read_text().splitlines(keepends=True)
+            if json.loads(row)["found"] == "killed"
+        ]
         kept = args.out.with_suffix(".tmp")
         kept.write_text("".join(rows))
         kept.replace(args.out)

@@ -46,7 +46,8 @@ TESTED = 300
 
 
 class Data(NamedTuple):
-    """Images by class, to train on and to test with, the pixels a side, and images of other classes."""
+    """Images by class, to train on and to test with, the pixels a side, and images of other
+    classes."""
 
     train: Files
     test: Files
@@ -72,12 +73,15 @@ def chosen(train: Files, test: Files, size: int, classes: int = 10) -> Data:
     """The data of some of the classes."""
     names = [name for name in drawn(train, classes) if name in test]
     others = [path for name, paths in sorted(test.items()) if name not in names for path in paths]
-    return Data({name: train[name] for name in names}, {name: test[name] for name in names}, size, others)
+    return Data(
+        {name: train[name] for name in names}, {name: test[name] for name in names}, size, others
+    )
 
 
 def grocery(root: Path) -> Data:
     """Ten of the 81 classes."""
-    parts = [by_class((path.parent.name, path) for path in (root / f"grocery/images/{part}").glob("*/*.jpg"))
+    parts = [by_class((path.parent.name,
+    path) for path in (root / f"grocery/images/{part}").glob("*/*.jpg"))
              for part in ("train", "test")]  # fmt: skip
     return chosen(*parts, size=128)
 
@@ -85,14 +89,16 @@ def grocery(root: Path) -> Data:
 def coarse_grocery(root: Path) -> Data:
     """Ten of the 43 groups of these classes."""
     groups = {row["folder"]: row["coarse"] for row in read_json(root / "grocery/classes.json")}
-    parts = [by_class((groups[path.parent.name], path) for path in (root / f"grocery/images/{part}").glob("*/*.jpg"))
+    parts = [by_class((groups[path.parent.name],
+    path) for path in (root / f"grocery/images/{part}").glob("*/*.jpg"))
              for part in ("train", "test")]  # fmt: skip
     return chosen(*parts, size=96)
 
 
 def cifar10(root: Path) -> Data:
     """All ten classes, enlarged."""
-    parts = [by_class((path.parent.name, path) for path in (root / f"cifar10/{part}").glob("*/*.jpg"))
+    parts = [by_class((path.parent.name,
+    path) for path in (root / f"cifar10/{part}").glob("*/*.jpg"))
              for part in ("train", "test")]  # fmt: skip
     return chosen(*parts, size=96)
 
@@ -108,8 +114,12 @@ def emoji(root: Path) -> Data:
 def omniglot(root: Path) -> Data:
     """The six alphabets; the drawers of the test are others."""
     files = sorted((root / "omniglot/images").glob("*/*.png"))
-    train = by_class((path.parent.name.rpartition("_")[0], path) for path in files if int(path.stem) <= 14)
-    test = by_class((path.parent.name.rpartition("_")[0], path) for path in files if int(path.stem) > 14)
+    train = by_class(
+        (path.parent.name.rpartition("_")[0], path) for path in files if int(path.stem) <= 14
+    )
+    test = by_class(
+        (path.parent.name.rpartition("_")[0], path) for path in files if int(path.stem) > 14
+    )
     return chosen(train, test, size=96)
 
 
@@ -128,7 +138,8 @@ def camvid(root: Path) -> Data:
 
 
 def write_crops(root: Path, part: str, out: Path) -> None:
-    """Up to 80 crops of each class, one a scene, from places where half of the middle is of this class."""
+    """Up to 80 crops of each class, one a scene, from places where half of the middle is of this
+    class."""
     rng = np.random.default_rng(0)
     side = 112
     inner = 56
@@ -196,7 +207,8 @@ def run(data: Data, shots: str, seed: int, changes: dict[str, Any], out: Path) -
     """Train and measure one.
 
     Returns:
-        ``probe``, ``best`` and ``last``: top-1 on the test images, in percent; ``probe_validation`` and
+        ``probe``, ``best`` and ``last``: top-1 on the test images, in percent; ``probe_validation``
+            and
         ``last_validation``: on the validation images; ``images`` trained on; ``core_seconds``.
     """
     link(data, shots, seed, out / "data")
@@ -223,10 +235,14 @@ def run(data: Data, shots: str, seed: int, changes: dict[str, Any], out: Path) -
     files = {"probe": work / "probe.pth", "best": next(iter(work.glob("best_*.pth")), None)}
     for name, path in files.items():
         if path is not None and path.is_file():
-            runner.model.load_state_dict(torch.load(path, map_location="cpu", weights_only=False)["state_dict"])
+            runner.model.load_state_dict(
+                torch.load(path, map_location="cpu", weights_only=False)["state_dict"]
+            )
             row[name] = runner.test()["top1"]
     row["probe_validation"] = runner.message_hub.get_info("probe_accuracy", None)
-    return {key: round(value, 2) if isinstance(value, float) else value for key, value in row.items()}
+    return {
+        key: round(value, 2) if isinstance(value, float) else value for key, value in row.items()
+    }
 
 
 def study(args: Namespace) -> None:
@@ -241,7 +257,12 @@ def study(args: Namespace) -> None:
         return
     path = Path(args.results)
     rows: dict[str, dict[str, Any]] = read_json(path) if path.is_file() else {}
-    tasks = [(name, shots, setting) for setting in args.settings for name in args.sets for shots in args.shots]
+    tasks = [
+        (name, shots, setting)
+        for setting in args.settings
+        for name in args.sets
+        for shots in args.shots
+    ]
     for name, shots, setting in tasks if args.data else ():
         key = f"{name}, {shots}, {setting}, seed {args.seed}"
         if key in rows:
@@ -254,8 +275,9 @@ def study(args: Namespace) -> None:
 
 
 def write_case(root: Path, out: Path) -> None:
-    """The folders that the recipe of docs/own-data.md was tried on as it stands: 20 classes of groceries with 8
-    photos each to train on and 8 to validate with, and all published test photos of theirs."""
+    """The folders that the recipe of docs/own-data.md was tried on as it stands: 20 classes of
+    groceries with 8 photos each to train on and 8 to validate with, and all published test photos
+    of theirs."""
     rng = random.Random(0)
     photos = root / "grocery/images"
     for name in rng.sample(sorted(path.name for path in (photos / "train").iterdir()), 20):
@@ -270,53 +292,78 @@ def write_case(root: Path, out: Path) -> None:
 
 
 def unlike(root: Path) -> dict[str, dict[str, float]]:
-    """For each data set, by the frozen features of 16 images a class: the shares of pictures that are
-    called unlike it, in percent, of its own test images (false alarms), of its other classes and of
-    the other data sets."""
-    model = ImageClassifier(dict(model_name="tf_efficientnet_lite0"), checkpoint="zoo:tf_efficientnet_lite0.imagenet")
+    """For each data set, by the frozen features of 16 images a class: the shares of pictures that
+    are called unlike it, in percent, of its own test images (false alarms), of its other classes
+    and of the other data sets."""
+    model = ImageClassifier(
+        dict(model_name="tf_efficientnet_lite0"), checkpoint="zoo:tf_efficientnet_lite0.imagenet"
+    )
     model.init_weights()
     transform = build_transform(load_config(RECIPE).test_dataloader.dataset.transform)
     rng = random.Random(0)
 
     def features(paths: list[Path]) -> torch.Tensor:
         batches = (paths[i : i + 32] for i in range(0, len(paths), 32))
-        return head_inputs(model.backbone, (torch.stack([transform(open_image(str(p))) for p in b]) for b in batches))
+        return head_inputs(
+            model.backbone,
+            (torch.stack([transform(open_image(str(p))) for p in b]) for b in batches),
+        )
 
     known: dict[str, Familiar] = {}
     tested: dict[str, torch.Tensor] = {}
     for name, make in {**CHOICE, **TEST}.items():
         data = make(root)
         shuffled = {key: rng.sample(paths, len(paths)) for key, paths in data.train.items()}
-        train = [path for paths in shuffled.values() for path in paths[VALIDATION : VALIDATION + 16]]
+        train = [
+            path for paths in shuffled.values() for path in paths[VALIDATION : VALIDATION + 16]
+        ]
         held_out = [path for paths in shuffled.values() for path in paths[:VALIDATION]]
         sizes = [len(paths[VALIDATION : VALIDATION + 16]) for paths in shuffled.values()]
         labels = torch.arange(len(shuffled)).repeat_interleave(torch.tensor(sizes))
         known[name] = fit(features(train), labels, features(held_out))
         tested[name] = features(
-            [path for paths in data.test.values() for path in rng.sample(paths, min(12, len(paths)))]
+            [
+                path
+                for paths in data.test.values()
+                for path in rng.sample(paths, min(12, len(paths)))
+            ]
         )
         if data.others:
-            tested[f"{name}, other classes"] = features(rng.sample(data.others, min(120, len(data.others))))
+            tested[f"{name}, other classes"] = features(
+                rng.sample(data.others, min(120, len(data.others)))
+            )
     return {name: _shares(name, found, tested) for name, found in known.items()}
 
 
 def _shares(name: str, known: Familiar, tested: dict[str, torch.Tensor]) -> dict[str, float]:
-    found = {"limit": round(known.limit, 3), "false alarms, held out": round(100 * known.false_alarms, 1)}
+    found = {
+        "limit": round(known.limit, 3),
+        "false alarms, held out": round(100 * known.false_alarms, 1),
+    }
     for other, features in tested.items():
         of = other.partition(",")[0]
         same_photos = {of, name} == {"grocery", "coarse grocery"}
         if of == name or not same_photos and other == of:
-            found[other] = round(100 * (known.distances(features) > known.limit).float().mean().item(), 1)
+            found[other] = round(
+                100 * (known.distances(features) > known.limit).float().mean().item(), 1
+            )
     return found
 
 
 def unlike_table(found: dict[str, dict[str, float]]) -> str:
     """Markdown: what :func:`unlike` found."""
-    lines = ["| trained on | own test images | other classes | other data sets |", "|---|--:|--:|--:|"]
+    lines = [
+        "| trained on | own test images | other classes | other data sets |",
+        "|---|--:|--:|--:|",
+    ]
     for name, shares in found.items():
         near = shares.get(f"{name}, other classes")
         far = [value for other, value in shares.items() if other in found and other != name]
-        cells = [f"{shares[name]:.1f}", "" if near is None else f"{near:.1f}", f"{min(far):.1f} to {max(far):.1f}"]
+        cells = [
+            f"{shares[name]:.1f}",
+            "" if near is None else f"{near:.1f}",
+            f"{min(far):.1f} to {max(far):.1f}",
+        ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -324,18 +371,24 @@ def unlike_table(found: dict[str, dict[str, float]]) -> str:
 def tables(rows: list[dict[str, Any]]) -> str:
     """Markdown: the choice of the recipe, then what it reaches, top-1 in percent."""
     lines = [
-        "| setting | runs | probe | last epoch | best epoch | what `result` says | least gain of that |",
+        "| setting | runs | probe | last epoch | best epoch | what `result` says | least gain of "
+        "that |",
         "|---|--:|--:|--:|--:|--:|--:|",
     ]
     for setting in SETTINGS:
         own = [row for row in rows if row["setting"] == setting and row["set"] in CHOICE]
         if own:
-            means = [statistics.mean(row[key] for row in own if key in row) for key in ("last", "best")]
+            means = [
+                statistics.mean(row[key] for row in own if key in row) for key in ("last", "best")
+            ]
             probes = [_probe(row, rows) for row in own]
             taken = [_taken(row) for row in own]
             least = min(value - probe for value, probe in zip(taken, probes))
             cells = [statistics.mean(probes), *means, statistics.mean(taken)]
-            lines.append(f"| {setting} | {len(own)} | {' | '.join(f'{cell:.1f}' for cell in cells)} | {least:+.1f} |")
+            lines.append(
+                f"| {setting} | {len(own)} | {' | '.join(f'{cell:.1f}' for cell in cells)} | "
+                f"{least:+.1f} |"
+            )
     lines += [
         "",
         "| data | images a class | setting | probe | last epoch | best epoch | what `result` says |",
@@ -344,34 +397,50 @@ def tables(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         cells = [_probe(row, rows), row["last"], row["best"], _taken(row)]
         lines.append(
-            f"| {row['set']} | {row['shots']} | {row['setting']} | {' | '.join(f'{cell:.1f}' for cell in cells)} |"
+            f"| {row['set']} | {row['shots']} | {row['setting']} | "
+            f"{' | '.join(f'{cell:.1f}' for cell in cells)} |"
         )
     return "\n".join(lines)
 
 
 def _taken(row: dict[str, Any]) -> float:
-    """Of the probe and the last epoch the one that was better on the validation images, as the end of a
-    training says; of a training that did not begin with a probe the last."""
+    """Of the probe and the last epoch the one that was better on the validation images, as the end
+    of a training says; of a training that did not begin with a probe the last."""
     known = row["probe_validation"] is not None
-    return row["probe"] if known and row["last_validation"] < row["probe_validation"] else row["last"]
+    return (
+        row["probe"] if known and row["last_validation"] < row["probe_validation"] else row["last"]
+    )
 
 
 def _probe(row: dict[str, Any], rows: list[dict[str, Any]]) -> float:
-    """What the probe reached on the same images; a run that begins otherwise has none of its own."""
+    """What the probe reached on the same images; a run that begins otherwise has none of its
+    own."""
     keys = ("set", "shots", "seed")
-    same = [other for other in rows if "probe" in other and all(other[key] == row[key] for key in keys)]
+    same = [
+        other for other in rows if "probe" in other and all(other[key] == row[key] for key in keys)
+    ]
     return same[0]["probe"] if same else float("nan")
 
 
 if __name__ == "__main__":
     parser = ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("data", nargs="?", help="folder of the data sets; without it only the tables are printed")
+    parser.add_argument(
+        "data", nargs="?", help="folder of the data sets; without it only the tables are printed"
+    )
     parser.add_argument("--results", default="docs/studies/photos.json", metavar="FILE")
-    parser.add_argument("--case", metavar="DIR", help="only write the folders of the recipe's trial")
-    parser.add_argument("--unlike", metavar="FILE", help="measure instead how pictures of other data are told")
+    parser.add_argument(
+        "--case", metavar="DIR", help="only write the folders of the recipe's trial"
+    )
+    parser.add_argument(
+        "--unlike", metavar="FILE", help="measure instead how pictures of other data are told"
+    )
     parser.add_argument("--out", default="work_dirs/photos-study", metavar="DIR")
-    parser.add_argument("--sets", nargs="+", default=[*CHOICE, *TEST], choices=[*CHOICE, *TEST], metavar="NAME")
+    parser.add_argument(
+        "--sets", nargs="+", default=[*CHOICE, *TEST], choices=[*CHOICE, *TEST], metavar="NAME"
+    )
     parser.add_argument("--shots", nargs="+", default=list(SHOTS), choices=SHOTS, metavar="K")
-    parser.add_argument("--settings", nargs="+", default=list(SETTINGS), choices=SETTINGS, metavar="NAME")
+    parser.add_argument(
+        "--settings", nargs="+", default=list(SETTINGS), choices=SETTINGS, metavar="NAME"
+    )
     parser.add_argument("--seed", type=int, default=0)
     sys.exit(guard(study, parser.parse_args()))

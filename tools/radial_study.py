@@ -1,13 +1,13 @@
 #!/usr/bin/env python
-"""Does tuning on chains help? ``python tools/radial_study.py --root data/emoji --out work_dirs/radial-study``.
+"""Does tuning on chains help? ``python tools/radial_study.py --root data/emoji --out
+work_dirs/radial-study``.
 
-Tunes the text tower of ``zoo:emoji-s16.captions`` on the chains of the training emoji with radial embeddings,
-entailment cones and MERU's entailment, with equal steps and batches. Rate and weight of what is kept are
-chosen on the validation emoji, with one seed: those of the largest tau whose zero-shot recognition falls by less than a
-point.
-The runs of all seeds are then measured on the test emoji. Prints both tables, and draws radii and
-walks of five images before and after the first run. What is in OUT/results.json is not run
-again, so a study that was stopped goes on.
+Tunes the text tower of ``zoo:emoji-s16.captions`` on the chains of the training emoji with radial
+embeddings, entailment cones and MERU's entailment, with equal steps and batches. Rate and weight of
+what is kept are chosen on the validation emoji, with one seed: those of the largest tau whose
+zero-shot recognition falls by less than a point. The runs of all seeds are then measured on the
+test emoji. Prints both tables, and draws radii and walks of five images before and after the first
+run. What is in OUT/results.json is not run again, so a study that was stopped goes on.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ COLUMNS = {
 
 
 class Emoji:
-    """The chains of a split, one image each, and all images of it for zero-shot recognition; embedded once, as the
-    image tower does not change."""
+    """The chains of a split, one image each, and all images of it for zero-shot recognition;
+    embedded once, as the image tower does not change."""
 
     def __init__(self, clip: CLIPBundle, root: str, split: str, style: str, styles: list[str]):
         chains = emoji_chains(root, split)
@@ -79,12 +79,18 @@ class Emoji:
         """The sphere around the root, and the texts ``(n, L, d)`` on it."""
         every, rows = distinct([text for chain in self.texts for text in chain])
         embedded = embed_texts(clip.model, clip.tokenizer, ["", *every])
-        return Sphere(embedded[0] if root is None else root), embedded[1:][rows].unflatten(0, (len(self.texts), -1))
+        return Sphere(embedded[0] if root is None else root), embedded[1:][rows].unflatten(
+            0, (len(self.texts), -1)
+        )
 
     def draw(self, clips: dict[str, CLIPBundle], folder: Path) -> None:
-        """Histograms of radii, and the walks of the first image of each of five groups, of several models."""
+        """Histograms of radii, and the walks of the first image of each of five groups, of several
+        models."""
         embedded = {name: self.embed(clip) for name, clip in clips.items()}
-        draw_levels({name: space.radius(texts) for name, (space, texts) in embedded.items()}, folder / "radii.png")
+        draw_levels(
+            {name: space.radius(texts) for name, (space, texts) in embedded.items()},
+            folder / "radii.png",
+        )
         words = [text for chain in self.texts for text in chain]
         first = {chain[0]: number for number, chain in reversed(list(enumerate(self.texts)))}
         for number in sorted(first.values())[:5]:
@@ -97,8 +103,9 @@ class Emoji:
             save_figure(figure, folder / f"chain_{self.images[number]}.png", dpi=110)
 
     def measure(self, clip: CLIPBundle, root: Tensor | None = None) -> dict[str, float]:
-        """Metrics of the chains; share of chains whose name is nearer to the root than the name with keywords, texts
-        that no training has seen; zero-shot recognition of the classes in percent."""
+        """Metrics of the chains; share of chains whose name is nearer to the root than the name
+        with keywords, texts that no training has seen; zero-shot recognition of the classes in
+        percent."""
         space, texts = self.embed(clip, root)
         found = measure_chains(self.texts, self.images, texts, self.shown, space).values
         radii = space.radius(texts)
@@ -106,7 +113,8 @@ class Emoji:
         names = embed_texts(clip.model, clip.tokenizer, sentences)
         right = (self.every @ names.T).argmax(1) == self.labels
         return found | dict(
-            names=float((radii[:, 2] < radii[:, 3]).double().mean()), top1=100 * float(right.double().mean())
+            names=float((radii[:, 2] < radii[:, 3]).double().mean()),
+            top1=100 * float(right.double().mean()),
         )
 
 
@@ -125,7 +133,11 @@ def study(args: Namespace) -> None:
             root = None
             if loss:
                 folder = out / folder_of(name)
-                changes |= {"data_root": args.root, "model.clip.pretrained": args.clip, **LOSSES[loss]}
+                changes |= {
+                    "data_root": args.root,
+                    "model.clip.pretrained": args.clip,
+                    **LOSSES[loss],
+                }
                 changes |= dict.fromkeys(STEPS, args.steps)
                 done = train(load_config(CONFIG, changes), folder)
                 clip = create_clip("emoji-s16", args.clip)
@@ -139,9 +151,14 @@ def study(args: Namespace) -> None:
     runs = [["before", [run("before test", "test")]]]
     chosen: dict[str, tuple[float, float]] = {}
     for loss in LOSSES:
-        tried = {setting: run(f"trial {named(loss, setting)}", "val", loss, **options(setting)) for setting in SETTINGS}
+        tried = {
+            setting: run(f"trial {named(loss, setting)}", "val", loss, **options(setting))
+            for setting in SETTINGS
+        }
         trials += [[named(loss, setting), [found]] for setting, found in tried.items()]
-        kept = [setting for setting in SETTINGS if start["top1"] - tried[setting]["top1"] < LARGEST_FALL]
+        kept = [
+            setting for setting in SETTINGS if start["top1"] - tried[setting]["top1"] < LARGEST_FALL
+        ]
         chosen[loss] = max(kept or SETTINGS[:1], key=lambda s: tried[s]["d_corr"])
     for seed in range(args.seeds):
         for loss, setting in chosen.items():
@@ -149,18 +166,27 @@ def study(args: Namespace) -> None:
     for loss, setting in chosen.items():
         name = named(loss, setting)
         runs.append([name, [results[f"run {name}, seed {seed}"] for seed in range(args.seeds)]])
-    text = f"Validation emoji, one seed\n\n{table([['before', [start]], *trials])}\n\nTest emoji\n\n{table(runs)}\n"
+    text = (
+        f"Validation emoji, one seed\n\n{table([['before', [start]], *trials])}\n\nTest "
+        f"emoji\n\n{table(runs)}\n"
+    )
     write_text(out / "tables.md", text)
     if not (out / "radii.png").is_file():
         tuned = create_clip("emoji-s16", args.clip)
-        merge_tower(tuned.model, next((out / folder_of(f"run {runs[1][0]}, seed 0")).glob("iter_*.pth")))
+        merge_tower(
+            tuned.model, next((out / folder_of(f"run {runs[1][0]}, seed 0")).glob("iter_*.pth"))
+        )
         emoji("test").draw({"before": base, "after": tuned}, out)
     print(text)
 
 
 def options(setting: tuple[float, float], seed: int = 0) -> dict[str, float]:
     """Changes of the config."""
-    return {"optim_wrapper.optimizer.lr": setting[0], "model.loss.prior": setting[1], "randomness.seed": seed}
+    return {
+        "optim_wrapper.optimizer.lr": setting[0],
+        "model.loss.prior": setting[1],
+        "randomness.seed": seed,
+    }
 
 
 def named(loss: str, setting: tuple[float, float]) -> str:
@@ -188,11 +214,19 @@ def table(rows: list) -> str:
 
 
 if __name__ == "__main__":
-    parser = ArgumentParser(description="Radial embeddings, entailment cones and MERU's entailment on chains of emoji.")
-    parser.add_argument("--root", default="data/emoji", metavar="DIR", help="folder of emoji (default: data/emoji)")
+    parser = ArgumentParser(
+        description="Radial embeddings, entailment cones and MERU's entailment on chains of emoji."
+    )
+    parser.add_argument(
+        "--root", default="data/emoji", metavar="DIR", help="folder of emoji (default: data/emoji)"
+    )
     parser.add_argument("--out", default="work_dirs/radial-study", metavar="DIR")
     parser.add_argument("--clip", default="zoo:emoji-s16.captions", help="weights of emoji-s16")
     parser.add_argument("--style", default="noto", help="of the images of chains (default: noto)")
-    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="runs of each loss (default: 3)")
-    parser.add_argument("--steps", type=int, default=100, metavar="N", help="of each run (default: 100, one epoch)")
+    parser.add_argument(
+        "--seeds", type=int, default=3, metavar="N", help="runs of each loss (default: 3)"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=100, metavar="N", help="of each run (default: 100, one epoch)"
+    )
     sys.exit(guard(study, parser.parse_args()))

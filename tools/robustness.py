@@ -1,14 +1,17 @@
 #!/usr/bin/env python
-"""What does a classifier make of images unlike its training's? ``python tools/robustness.py CONFIG WEIGHTS``.
+"""What does a classifier make of images unlike its training's?
+``python tools/robustness.py CONFIG WEIGHTS``.
 
-Prints as JSON the accuracy on the test images of the config as they are, with noise and with blur, and for each folder
-of images of other things how well they are told from the test images: the area under the ROC curve (1 is perfect, 0.5
-chance), by the largest logit and by the norm of the pooled features. In a Lorentz network these are the space parts of
-points, whose norms have the order of the radii. The methods are those of Hendrycks et al. (ICML 2022) for the logit and
-of Khrulkov et al. (CVPR 2020) for the radius.
+Prints as JSON the accuracy on the test images of the config as they are, with noise and with blur,
+and for each folder of images of other things how well they are told from the test images: the area
+under the ROC curve (1 is perfect, 0.5 chance), by the largest logit and by the norm of the pooled
+features. In a Lorentz network these are the space parts of points, whose norms have the order of
+the radii. The methods are those of Hendrycks et al. (ICML 2022) for the logit and of Khrulkov et
+al. (CVPR 2020) for the radius.
 
-    python tools/robustness.py configs/hecnn/hecnn-resnet18-small_3e_cifar10.py work_dirs/hecnn/epoch_3.pth \\
-        --outliers data/omniglot/images data/emoji/images --cfg-options data_root=data/cifar10
+    python tools/robustness.py configs/hecnn/hecnn-resnet18-small_3e_cifar10.py
+        work_dirs/hecnn/epoch_3.pth \\ --outliers data/omniglot/images data/emoji/images
+        --cfg-options data_root=data/cifar10
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ BLUR = 1.0  # deviation of the Gaussian, pixels
 
 
 def damaged(images: Tensor, std: Iterable[float]) -> dict[str, Tensor]:
-    """Normalised images (B, 3, H, W) as they are, with noise and blurred; ``std`` is that of the normalisation."""
+    """Normalised images (B, 3, H, W) as they are, with noise and blurred; ``std`` is that of the
+    normalisation."""
     noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(0))
     width = 2 * round(3 * BLUR) + 1
     return {
@@ -45,7 +49,8 @@ def damaged(images: Tensor, std: Iterable[float]) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def scores(network: Any, images: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """The best class of each image (B,), and how well known the images look, by ``logit`` and ``norm``."""
+    """The best class of each image (B,), and how well known the images look, by ``logit`` and
+    ``norm``."""
     features = network.forward_features(images)
     logits = network.forward_head(features)
     pooled = network.forward_head(features, pre_logits=True)
@@ -53,20 +58,33 @@ def scores(network: Any, images: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
 
 
 def auroc(known: Tensor, unknown: Tensor) -> float:
-    """Share of the pairs of a known and an unknown image in which the known one has the larger score; ties half."""
-    return float(mannwhitneyu(known.numpy(), unknown.numpy()).statistic) / (len(known) * len(unknown))
+    """Share of the pairs of a known and an unknown image in which the known one has the larger
+    score; ties half."""
+    return float(mannwhitneyu(known.numpy(), unknown.numpy()).statistic) / (
+        len(known) * len(unknown)
+    )
 
 
 def outliers(folder: str | Path, transform: Any, count: int) -> Tensor:
     """``count`` images, spread evenly over all below the folder."""
-    paths = sorted(path for path in Path(folder).rglob("*") if path.suffix.lower() in (".png", ".jpg", ".jpeg"))
+    paths = sorted(
+        path for path in Path(folder).rglob("*") if path.suffix.lower() in (".png", ".jpg", ".jpeg")
+    )
     if not paths:
-        raise HypvisionError(f"There are no PNG or JPEG images below '{folder}': give a folder that has some.")
+        raise HypvisionError(
+            f"There are no PNG or JPEG images below '{folder}': give a folder that has some."
+        )
     picked = [paths[i * len(paths) // count] for i in range(count)] if count < len(paths) else paths
     return torch.stack([transform(open_image(path)) for path in picked])
 
 
-def measure(network: Any, loader: Any, std: Iterable[float], folders: Iterable[str | Path], count: int = 2000) -> dict:
+def measure(
+    network: Any,
+    loader: Any,
+    std: Iterable[float],
+    folders: Iterable[str | Path],
+    count: int = 2000,
+) -> dict:
     """Accuracies in percent and areas under the ROC curve.
 
     Args:
@@ -114,16 +132,24 @@ def run(args: Namespace) -> None:
     names = [named(Path(folder)) for folder in args.outliers]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        raise HypvisionError(f"--outliers: several folders are called '{twice[0]}'. Give them names of their own.")
+        raise HypvisionError(
+            f"--outliers: several folders are called '{twice[0]}'. Give them names of their own."
+        )
 
     config = load_config(args.config, parse_options(args.cfg_options))
     if config.model.type != "ImageClassifier":
-        raise HypvisionError(f"'{args.config}' trains a {config.model.type}, not an ImageClassifier.")
+        raise HypvisionError(
+            f"'{args.config}' trains a {config.model.type}, not an ImageClassifier."
+        )
     model = MODELS.build(config.model)
     load_checkpoint(model, args.weights, map_location="cpu", strict=True)
     loader = Runner.build_dataloader(config.test_dataloader)
     std = image_input(config)["std"]
-    print(json.dumps(measure(model.backbone.eval(), loader, std, args.outliers, args.images), indent=1))
+    print(
+        json.dumps(
+            measure(model.backbone.eval(), loader, std, args.outliers, args.images), indent=1
+        )
+    )
 
 
 if __name__ == "__main__":
@@ -132,7 +158,13 @@ if __name__ == "__main__":
     )
     parser.add_argument("config", metavar="CONFIG")
     parser.add_argument("weights", metavar="WEIGHTS")
-    parser.add_argument("--outliers", nargs="+", default=[], metavar="DIR", help="folders of images of other things")
-    parser.add_argument("--images", type=int, default=2000, metavar="N", help="of each folder (default: 2000)")
-    parser.add_argument("--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help="changes of the config")
+    parser.add_argument(
+        "--outliers", nargs="+", default=[], metavar="DIR", help="folders of images of other things"
+    )
+    parser.add_argument(
+        "--images", type=int, default=2000, metavar="N", help="of each folder (default: 2000)"
+    )
+    parser.add_argument(
+        "--cfg-options", nargs="+", default=[], metavar="KEY=VALUE", help="changes of the config"
+    )
     sys.exit(guard(run, parser.parse_args()))

@@ -1,13 +1,15 @@
 #!/usr/bin/env python
 """Are HCFormer's clusters superpixels, or objects? ``python tools/superpixels.py WEIGHTS ...``.
 
-Beside SLIC (scikit-image) and a grid of as many cells. With ``--images`` and ``--masks``, photos and their label maps:
-boundary recall, undersegmentation error and achievable accuracy of the clusters of the last block of each stage. With
-``--emoji`` and ``--photos``, scenes of emoji: how far the best of 8, 16 and 32 regions, formed without labels, overlaps
-an emoji. SLIC needs ``pip install scikit-image``.
+Beside SLIC (scikit-image) and a grid of as many cells. With ``--images`` and ``--masks``, photos
+and their label maps: boundary recall, undersegmentation error and achievable accuracy of the
+clusters of the last block of each stage. With ``--emoji`` and ``--photos``, scenes of emoji: how
+far the best of 8, 16 and 32 regions, formed without labels, overlaps an emoji. SLIC needs
+``pip install scikit-image``.
 
-    python tools/superpixels.py zoo:semantic-fpn_hcformer_nano.camvid \\
-        --images data/camvid/img/test --masks data/camvid/ann/test --emoji data/emoji --photos data/grocery/images/test
+    python tools/superpixels.py zoo:semantic-fpn_hcformer_nano.camvid \\ --images
+        data/camvid/img/test --masks data/camvid/ann/test --emoji data/emoji --photos
+        data/grocery/images/test
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ def borders(labels: np.ndarray) -> np.ndarray:
 
 
 def boundary_recall(regions: np.ndarray, classes: np.ndarray, reach: int = REACH) -> float:
-    """Share of the borders of classes within ``reach`` pixels of a border of regions; NaN of one class alone."""
+    """Share of the borders of classes within ``reach`` pixels of a border of regions; NaN of one
+    class alone."""
     truth = borders(classes)
     found = borders(regions)
     if not truth.any():
@@ -53,8 +56,9 @@ def boundary_recall(regions: np.ndarray, classes: np.ndarray, reach: int = REACH
 
 
 def undersegmentation(regions: np.ndarray, classes: np.ndarray) -> float:
-    """Undersegmentation error of Neubert and Protzel (2012): each region bleeds, over each class that it touches, by
-    the smaller of its parts inside and outside; the sum as a share of the pixels."""
+    """Undersegmentation error of Neubert and Protzel (2012): each region bleeds, over each class
+    that it touches, by the smaller of its parts inside and outside; the sum as a share of the
+    pixels."""
     counts = overlaps(regions, classes)
     return float(np.minimum(counts, counts.sum(1, keepdims=True) - counts).sum() / counts.sum())
 
@@ -77,18 +81,25 @@ def grid(count: int, height: int, width: int) -> np.ndarray:
     """About ``count`` nearly square cells, labels ``(H, W)``."""
     columns = max(1, min(width, round((count * width / height) ** 0.5)))
     rows = max(1, min(height, round(count / columns)))
-    return (np.arange(height) * rows // height)[:, None] * columns + np.arange(width) * columns // width
+    return (np.arange(height) * rows // height)[:, None] * columns + np.arange(
+        width
+    ) * columns // width
 
 
 def slic(pixels: np.ndarray, count: int) -> np.ndarray:
-    """SLIC's superpixels with the usual settings; called twice, as it gives fewer than one asks for."""
+    """SLIC's superpixels with the usual settings; called twice, as it gives fewer than one asks
+    for."""
     try:
         from skimage.segmentation import slic as segments
     except ModuleNotFoundError as error:
-        raise HypvisionError("The comparison needs SLIC of scikit-image: pip install scikit-image") from error
+        raise HypvisionError(
+            "The comparison needs SLIC of scikit-image: pip install scikit-image"
+        ) from error
     wanted = count
     for _ in range(2):
-        found = np.unique(segments(pixels, n_segments=wanted, compactness=10), return_inverse=True)[1]
+        found = np.unique(segments(pixels, n_segments=wanted, compactness=10), return_inverse=True)[
+            1
+        ]
         wanted = round(wanted * count / (int(found.max()) + 1))
     return found.reshape(pixels.shape[:2])
 
@@ -100,13 +111,15 @@ def clustering_network(weights: str) -> Any:
     for wrapper in ("timm_model", "model"):  # of TimmBackbone, and of timm's features_only
         network = getattr(network, wrapper, network)
     if not hasattr(network, "forward_assignments"):
-        raise HypvisionError(f"'{weights}' is a {type(network).__name__}, which does not cluster: take an HCFormer.")
+        raise HypvisionError(
+            f"'{weights}' is a {type(network).__name__}, which does not cluster: take an HCFormer."
+        )
     return network.eval()
 
 
 def superpixels(network: Any, images: Path, masks: Path, count: int) -> list[dict[str, Any]]:
-    """A row for each stage and method: means over images. Pixels without a class are a class of their own, but do not
-    count in the achievable accuracy."""
+    """A row for each stage and method: means over images. Pixels without a class are a class of
+    their own, but do not count in the achievable accuracy."""
     files = images_in(images)
     found: dict[tuple[int, str], list[tuple[float, ...]]] = {}
     for index in progress(spread(len(files), count), min(count, len(files)), "image"):
@@ -115,13 +128,19 @@ def superpixels(network: Any, images: Path, masks: Path, count: int) -> list[dic
         pixels = np.asarray(image)
         size = classes.shape
         known = np.where(np.isin(classes, IGNORED), 255, classes)
-        last = {entry.stage: entry.assignment for entry in network.forward_assignments(view(network, image))}
+        last = {
+            entry.stage: entry.assignment
+            for entry in network.forward_assignments(view(network, image))
+        }
         for stage, assignment in last.items():
-            own = np.unique(cluster_map(assignment, 0, size=size), return_inverse=True)[1].reshape(size)
+            own = np.unique(cluster_map(assignment, 0, size=size), return_inverse=True)[1].reshape(
+                size
+            )
             number = int(own.max()) + 1
             ways = {"clusters": own, "SLIC": slic(pixels, number), "grid": grid(number, *size)}
             for name, regions in ways.items():
-                row = (int(regions.max()) + 1, boundary_recall(regions, known), undersegmentation(regions, known),
+                row = (int(regions.max()) + 1, boundary_recall(regions, known),
+                undersegmentation(regions, known),
                        purity(regions, known))  # fmt: skip
                 found.setdefault((stage, name), []).append(row)
     names = ("regions", "boundary recall", "undersegmentation", "achievable accuracy")
@@ -131,8 +150,11 @@ def superpixels(network: Any, images: Path, masks: Path, count: int) -> list[dic
     ]
 
 
-def objects(network: Any, emoji: Path, photos: Path, count: int, size: int = 128) -> list[dict[str, Any]]:
-    """A row for each number of regions and method: the mean best overlap with an emoji, and the share above a half."""
+def objects(
+    network: Any, emoji: Path, photos: Path, count: int, size: int = 128
+) -> list[dict[str, Any]]:
+    """A row for each number of regions and method: the mean best overlap with an emoji, and the
+    share above a half."""
     data = EmojiScenes(emoji, photos, "test", length=count, size=size, augmented=False)
     found: dict[tuple[int, str], list[float]] = {}
     for index in progress(range(count), count, "scene"):
@@ -179,12 +201,16 @@ def run(args: Namespace) -> None:
 
 if __name__ == "__main__":
     parser = ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("weights", metavar="WEIGHTS", help="an HCFormer of the zoo, or a checkpoint")
+    parser.add_argument(
+        "weights", metavar="WEIGHTS", help="an HCFormer of the zoo, or a checkpoint"
+    )
     for option, what in dict(
         images="photos", masks="their label maps, PNG of the same names", emoji="emoji (docs/data.md)",
         photos="photos behind the emoji",
     ).items():  # fmt: skip
         parser.add_argument(f"--{option}", type=Path, metavar="DIR", help=f"folder of {what}")
-    parser.add_argument("--count", type=int, default=100, metavar="N", help="images and scenes (default: 100)")
+    parser.add_argument(
+        "--count", type=int, default=100, metavar="N", help="images and scenes (default: 100)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the numbers")
     sys.exit(guard(run, parser.parse_args()))

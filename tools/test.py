@@ -1,5 +1,6 @@
 #!/usr/bin/env python
-"""Measure a checkpoint: ``python tools/test.py CONFIG WEIGHTS`` is ``hypvision test CONFIG WEIGHTS``."""
+"""Measure a checkpoint: ``python tools/test.py CONFIG WEIGHTS`` is
+``hypvision test CONFIG WEIGHTS``."""
 
 import sys
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python
-"""Train a classifier, segmenter or detector: ``python tools/train.py CONFIG`` is ``hypvision train CONFIG``."""
+"""Train a classifier, segmenter or detector: ``python tools/train.py CONFIG`` is
+``hypvision train CONFIG``."""
 
 import sys
 

@@ -1,6 +1,11 @@
 # What every classification run shares: logging, checkpoints, seed.
 custom_imports = dict(
-    imports=["hypvision.tasks", "hypvision.data.image_folder", "hypvision.data.multi_label", "hypvision.data.samplers"],
+    imports=[
+        "hypvision.tasks",
+        "hypvision.data.image_folder",
+        "hypvision.data.multi_label",
+        "hypvision.data.samplers",
+    ],
     allow_failed_imports=False,
 )
 default_scope = "mmengine"
@@ -10,7 +15,9 @@ default_hooks = dict(
     timer=dict(type="IterTimerHook"),
     logger=dict(type="LoggerHook", interval=50),
     param_scheduler=dict(type="ParamSchedulerHook"),
-    checkpoint=dict(type="CheckpointHook", interval=1, max_keep_ckpts=2, save_best="top1", rule="greater"),
+    checkpoint=dict(
+        type="CheckpointHook", interval=1, max_keep_ckpts=2, save_best="top1", rule="greater"
+    ),
     sampler_seed=dict(type="DistSamplerSeedHook"),
 )
 env_cfg = dict(

@@ -13,7 +13,13 @@ default_hooks = dict(
     timer=dict(type="IterTimerHook"),
     logger=dict(type="LoggerHook", interval=50),
     param_scheduler=dict(type="ParamSchedulerHook"),
-    checkpoint=dict(type="CheckpointHook", interval=1, max_keep_ckpts=2, save_best="coco/bbox_mAP", rule="greater"),
+    checkpoint=dict(
+        type="CheckpointHook",
+        interval=1,
+        max_keep_ckpts=2,
+        save_best="coco/bbox_mAP",
+        rule="greater",
+    ),
     sampler_seed=dict(type="DistSamplerSeedHook"),
     visualization=dict(type="DetVisualizationHook"),
 )

@@ -10,5 +10,7 @@ custom_imports = dict(
     allow_failed_imports=False,
 )
 default_hooks = dict(
-    checkpoint=dict(type="CheckpointHook", interval=1, max_keep_ckpts=2, save_best="recall@1", rule="greater")
+    checkpoint=dict(
+        type="CheckpointHook", interval=1, max_keep_ckpts=2, save_best="recall@1", rule="greater"
+    )
 )

@@ -1,5 +1,7 @@
 # What every segmentation run shares: logging, checkpoints, drawings.
-custom_imports = dict(imports=["hypvision.openmmlab", "hypvision.tasks", "hypvision.openmmlab.datasets.segmentation"])
+custom_imports = dict(
+    imports=["hypvision.openmmlab", "hypvision.tasks", "hypvision.openmmlab.datasets.segmentation"]
+)
 default_scope = "mmseg"
 
 default_hooks = dict(
@@ -7,7 +9,12 @@ default_hooks = dict(
     logger=dict(type="LoggerHook", interval=50, log_metric_by_epoch=False),
     param_scheduler=dict(type="ParamSchedulerHook"),
     checkpoint=dict(
-        type="CheckpointHook", by_epoch=False, interval=8000, max_keep_ckpts=2, save_best="mIoU", rule="greater"
+        type="CheckpointHook",
+        by_epoch=False,
+        interval=8000,
+        max_keep_ckpts=2,
+        save_best="mIoU",
+        rule="greater",
     ),
     sampler_seed=dict(type="DistSamplerSeedHook"),
     visualization=dict(type="SegVisualizationHook"),

@@ -1,4 +1,5 @@
-# A Euclidean baseline of the size of HCFormer-nano under the same recipe: timm's ResNet-10-T (4.9 M parameters).
+# A Euclidean baseline of the size of HCFormer-nano under the same recipe: timm's ResNet-10-T (4.9 M
+# parameters).
 _base_ = [
     "../_base_/datasets/cifar10.py",
     "../_base_/schedules/cifar10_adamw.py",

@@ -1,5 +1,5 @@
-# Semantic FPN on EfficientNet-Lite0 as trained on ImageNet, which ships: the recipe of ResNet-10-T and HCFormer-nano.
-# From scratch: model.backbone.checkpoint_path=None.
+# Semantic FPN on EfficientNet-Lite0 as trained on ImageNet, which ships: the recipe of ResNet-10-T
+# and HCFormer-nano. From scratch: model.backbone.checkpoint_path=None.
 _base_ = ["../hcformer/semantic-fpn_hcformer-nano_600i_camvid.py"]
 model = dict(
     data_preprocessor=dict(mean=[127.5, 127.5, 127.5], std=[127.5, 127.5, 127.5]),

@@ -1,5 +1,6 @@
-# The short trainings of hcformer-nano_diagnosis_cifar10.py for a ViT whose step takes as long as that of
-# hcformer-nano-clusters_25e_cifar10.py: 64 patches of 4 pixels and 4 blocks of width 128 (0.8 M parameters).
+# The short trainings of hcformer-nano_diagnosis_cifar10.py for a ViT whose step takes as long as
+# that of hcformer-nano-clusters_25e_cifar10.py: 64 patches of 4 pixels and 4 blocks of width 128
+# (0.8 M parameters).
 _base_ = ["../hcformer/hcformer-nano_diagnosis_cifar10.py"]
 model = dict(
     backbone=dict(

@@ -1,5 +1,5 @@
-# The recipe of zoo:mask-rcnn_hcformer_nano.shapes: a slim Mask R-CNN on drawn scenes of 96 x 96 pixels, from the
-# backbone of classification.py.
+# The recipe of zoo:mask-rcnn_hcformer_nano.shapes: a slim Mask R-CNN on drawn scenes of 96 x 96
+# pixels, from the backbone of classification.py.
 _base_ = [
     "../_base_/models/mask_rcnn_hcformer.py",
     "../_base_/datasets/coco_instance.py",
@@ -27,7 +27,9 @@ model = dict(
         init_cfg=dict(type="Pretrained", checkpoint="work_dirs/demo/classification/last.pth"),
     ),
     neck=dict(in_channels=[32, 64, 196, 224], out_channels=64, num_outs=4),
-    rpn_head=dict(in_channels=64, feat_channels=64, anchor_generator=dict(scales=[5], strides=[4, 8, 16, 32])),
+    rpn_head=dict(
+        in_channels=64, feat_channels=64, anchor_generator=dict(scales=[5], strides=[4, 8, 16, 32])
+    ),
     roi_head=dict(
         bbox_roi_extractor=dict(out_channels=64),
         bbox_head=dict(in_channels=64, fc_out_channels=256, num_classes=4),
@@ -49,9 +51,14 @@ train_pipeline = [
 ]
 test_pipeline = [
     dict(type="LoadImageFromFile"),
-    dict(type="Resize", scale=(96, 96), keep_ratio=True),  # changes nothing, but heads ask for the scale factor
+    dict(
+        type="Resize", scale=(96, 96), keep_ratio=True
+    ),  # changes nothing, but heads ask for the scale factor
     dict(type="LoadAnnotations", with_bbox=True, with_mask=True),
-    dict(type="PackDetInputs", meta_keys=("img_id", "img_path", "ori_shape", "img_shape", "scale_factor")),
+    dict(
+        type="PackDetInputs",
+        meta_keys=("img_id", "img_path", "ori_shape", "img_shape", "scale_factor"),
+    ),
 ]
 train_dataloader = dict(
     batch_size=4,
@@ -67,7 +74,9 @@ train_dataloader = dict(
 val_dataloader = dict(
     num_workers=0,
     persistent_workers=False,
-    dataset=dict(type="ShapesCocoDataset", level="kind", data_root=data_root, pipeline=test_pipeline),
+    dataset=dict(
+        type="ShapesCocoDataset", level="kind", data_root=data_root, pipeline=test_pipeline
+    ),
 )
 test_dataloader = val_dataloader
 val_evaluator = dict(ann_file=data_root + "annotations/instances_val2017.json")
@@ -76,5 +85,12 @@ train_cfg = dict(max_epochs=2, val_interval=2)
 optim_wrapper = dict(optimizer=dict(lr=1e-3, weight_decay=0.02), clip_grad=dict(max_norm=5.0))
 param_scheduler = [
     dict(type="LinearLR", start_factor=0.05, by_epoch=False, begin=0, end=50),
-    dict(type="CosineAnnealingLR", eta_min_ratio=1e-2, by_epoch=True, begin=0, end=2, convert_to_iter_based=True),
+    dict(
+        type="CosineAnnealingLR",
+        eta_min_ratio=1e-2,
+        by_epoch=True,
+        begin=0,
+        end=2,
+        convert_to_iter_based=True,
+    ),
 ]

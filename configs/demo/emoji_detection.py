@@ -1,10 +1,12 @@
-# The third part of `make demo`: a slim Mask R-CNN on scenes of emoji on photos, from the detector of drawn shapes that
-# ships.
+# The third part of `make demo`: a slim Mask R-CNN on scenes of emoji on photos, from the detector
+# of drawn shapes that ships.
 _base_ = ["./detection.py"]
 load_from = "zoo:mask-rcnn_hcformer_nano.shapes"
 data_root = "work_dirs/demo/data/coco/"
 model = dict(backbone=dict(init_cfg=None))
-data = dict(_delete_=True, type="CocoDataset", metainfo=dict(classes=("face", "animal", "food", "vehicle")))
+data = dict(
+    _delete_=True, type="CocoDataset", metainfo=dict(classes=("face", "animal", "food", "vehicle"))
+)
 train_dataloader = dict(
     dataset=dict(
         data,

@@ -1,7 +1,9 @@
-# The second part of `make demo`: Semantic FPN on scenes of emoji on photos, from the backbone and neck of the detector
-# of drawn shapes that ships.
+# The second part of `make demo`: Semantic FPN on scenes of emoji on photos, from the backbone and
+# neck of the detector of drawn shapes that ships.
 _base_ = ["./segmentation.py"]
-custom_imports = dict(imports=["hypvision.openmmlab", "hypvision.openmmlab.open_vocabulary.segmentation"])
+custom_imports = dict(
+    imports=["hypvision.openmmlab", "hypvision.openmmlab.open_vocabulary.segmentation"]
+)
 load_from = "zoo:mask-rcnn_hcformer_nano.shapes"
 data_root = "work_dirs/demo/data/masks"
 model = dict(backbone=dict(init_cfg=None))

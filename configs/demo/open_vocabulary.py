@@ -1,4 +1,5 @@
-# The fourth part of `make demo`: HyperCLIP on the tiny CLIP that ships; five classes of emoji have no label.
+# The fourth part of `make demo`: HyperCLIP on the tiny CLIP that ships; five classes of emoji have
+# no label.
 _base_ = ["../hyperclip/emoji-words_hyperclip_150i.py"]
 data_root = "work_dirs/demo/data/words"
 data = dict(data_root=data_root)

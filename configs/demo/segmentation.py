@@ -71,7 +71,9 @@ val_evaluator = dict(type="IoUMetric", iou_metrics=["mIoU"])
 test_evaluator = val_evaluator
 train_cfg = dict(max_iters=350, val_interval=350)
 optim_wrapper = dict(
-    constructor="TimmParamGroups", optimizer=dict(lr=2e-3, weight_decay=0.02), clip_grad=dict(max_norm=5.0)
+    constructor="TimmParamGroups",
+    optimizer=dict(lr=2e-3, weight_decay=0.02),
+    clip_grad=dict(max_norm=5.0),
 )
 param_scheduler = [
     dict(type="LinearLR", start_factor=0.05, begin=0, end=50, by_epoch=False),

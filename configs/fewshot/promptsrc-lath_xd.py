@@ -1,4 +1,5 @@
-# PromptSRC with LatHAdapter. Cross data sets and domain generalisation: 16 shots of all classes of ImageNet.
+# PromptSRC with LatHAdapter. Cross data sets and domain generalisation: 16 shots of all classes of
+# ImageNet.
 _base_ = []  # first, so that mmengine reads this as plain Python
 from hypvision.tasks.few_shot_recipes import few_shot_config  # noqa: E402
 

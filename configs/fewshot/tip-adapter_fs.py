@@ -1,4 +1,5 @@
-# Tip-Adapter: no training, its cache is filled, alpha and beta are chosen. 16 shots of all classes of Caltech101.
+# Tip-Adapter: no training, its cache is filled, alpha and beta are chosen. 16 shots of all classes
+# of Caltech101.
 _base_ = []  # first, so that mmengine reads this as plain Python
 from hypvision.tasks.few_shot_recipes import few_shot_config  # noqa: E402
 

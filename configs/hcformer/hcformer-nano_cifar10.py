@@ -1,5 +1,6 @@
-# HCFormer-nano on 32 x 32 images: patches of 2 pixels; windows and centres scaled to maps of 16, 8, 4 and 2 pixels,
-# so that nothing is padded; layer scale 0.1, since a short training never leaves 1e-5.
+# HCFormer-nano on 32 x 32 images: patches of 2 pixels; windows and centres scaled to maps of 16, 8,
+# 4 and 2 pixels, so that nothing is padded; layer scale 0.1, since a short training never leaves
+# 1e-5.
 _base_ = [
     "../_base_/datasets/cifar10.py",
     "../_base_/schedules/cifar10_adamw.py",

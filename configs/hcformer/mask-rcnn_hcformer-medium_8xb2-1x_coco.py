@@ -4,5 +4,9 @@ _base_ = [
     "../_base_/schedules/coco_adamw_1x.py",
     "../_base_/det_runtime.py",
 ]
-model = dict(backbone=dict(model_name="hcformer_medium"), neck=dict(in_channels=[64, 128, 320, 512]))
-optim_wrapper = dict(constructor="DefaultOptimWrapperConstructor")  # as published: every parameter is decayed
+model = dict(
+    backbone=dict(model_name="hcformer_medium"), neck=dict(in_channels=[64, 128, 320, 512])
+)
+optim_wrapper = dict(
+    constructor="DefaultOptimWrapperConstructor"
+)  # as published: every parameter is decayed

@@ -5,4 +5,6 @@ _base_ = [
     "../_base_/det_runtime.py",
 ]
 model = dict(backbone=dict(model_name="hcformer_small"), neck=dict(in_channels=[64, 128, 320, 512]))
-optim_wrapper = dict(constructor="DefaultOptimWrapperConstructor")  # as published: every parameter is decayed
+optim_wrapper = dict(
+    constructor="DefaultOptimWrapperConstructor"
+)  # as published: every parameter is decayed

@@ -4,4 +4,6 @@ _base_ = [
     "../_base_/schedules/ade20k_adamw_80k.py",
     "../_base_/seg_runtime.py",
 ]
-model = dict(backbone=dict(model_name="hcformer_medium"), neck=dict(in_channels=[64, 128, 320, 512]))
+model = dict(
+    backbone=dict(model_name="hcformer_medium"), neck=dict(in_channels=[64, 128, 320, 512])
+)

@@ -1,4 +1,5 @@
-# Semantic FPN with HCFormer-nano on CamVid from scratch: 600 iterations, what one CPU core does in nine minutes.
+# Semantic FPN with HCFormer-nano on CamVid from scratch: 600 iterations, what one CPU core does in
+# nine minutes.
 _base_ = [
     "../_base_/models/semantic_fpn_hcformer.py",
     "../_base_/datasets/camvid.py",
@@ -23,7 +24,9 @@ train_pipeline = [
 train_dataloader = dict(num_workers=1, dataset=dict(pipeline=train_pipeline))
 train_cfg = dict(max_iters=600, val_interval=600)
 optim_wrapper = dict(
-    constructor="TimmParamGroups", optimizer=dict(lr=1e-3, weight_decay=0.02), clip_grad=dict(max_norm=5.0)
+    constructor="TimmParamGroups",
+    optimizer=dict(lr=1e-3, weight_decay=0.02),
+    clip_grad=dict(max_norm=5.0),
 )
 param_scheduler = [
     dict(type="LinearLR", start_factor=0.05, begin=0, end=100, by_epoch=False),

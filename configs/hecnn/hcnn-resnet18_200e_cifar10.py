@@ -13,7 +13,9 @@ custom_hooks = [dict(type="CurvatureHook")]
 normalisation = dict(mean=(0.5074, 0.4867, 0.4411), std=(0.267, 0.256, 0.276))
 train_dataloader = dict(
     dataset=dict(
-        transform=dict(pad_mode="constant", auto_augment=None, color_jitter=None, re_prob=0.0, **normalisation)
+        transform=dict(
+            pad_mode="constant", auto_augment=None, color_jitter=None, re_prob=0.0, **normalisation
+        )
     )
 )
 val_dataloader = dict(dataset=dict(transform=normalisation))

@@ -1,4 +1,5 @@
-# Novels, byte by byte: 300 steps of 1,024 tokens, some twenty seconds on a core. data/text/books/{train,valid,test}.txt
+# Novels, byte by byte: 300 steps of 1,024 tokens, some twenty seconds on a core.
+# data/text/books/{train,valid,test}.txt
 _base_ = ["../_base_/language_runtime.py"]
 data_root = "data/text/books"
 length = 128
@@ -6,21 +7,31 @@ model = dict(type="LanguageModel", preset="helm_d_tiny", dim=34, inter_dim=136)
 train_dataloader = dict(
     batch_size=8,
     num_workers=0,
-    dataset=dict(type="PackedText", source=data_root + "/train.txt", tokenizer="byte", length=length),
+    dataset=dict(
+        type="PackedText", source=data_root + "/train.txt", tokenizer="byte", length=length
+    ),
     sampler=dict(type="InfiniteSampler", shuffle=True),
     collate_fn=dict(type="default_collate"),
 )
 val_dataloader = dict(
     batch_size=8,
     num_workers=0,
-    dataset=dict(type="PackedText", source=data_root + "/valid.txt", tokenizer="byte", length=length, limit=128),
+    dataset=dict(
+        type="PackedText",
+        source=data_root + "/valid.txt",
+        tokenizer="byte",
+        length=length,
+        limit=128,
+    ),
     sampler=dict(type="DefaultSampler", shuffle=False),
     collate_fn=dict(type="default_collate"),
 )
 test_dataloader = dict(
     batch_size=8,
     num_workers=0,
-    dataset=dict(type="PackedText", source=data_root + "/test.txt", tokenizer="byte", length=length),
+    dataset=dict(
+        type="PackedText", source=data_root + "/test.txt", tokenizer="byte", length=length
+    ),
     sampler=dict(type="DefaultSampler", shuffle=False),
     collate_fn=dict(type="default_collate"),
 )

@@ -1,4 +1,5 @@
-# Radial tuning of the small CLIP of emoji on chains of the training emoji (group, class, name, name with keywords).
+# Radial tuning of the small CLIP of emoji on chains of the training emoji (group, class, name, name
+# with keywords).
 _base_ = ["../_base_/default_runtime.py"]
 custom_imports = dict(imports=["hypvision.tasks.radial"])
 data_root = "data/emoji"
@@ -29,6 +30,7 @@ train_cfg = dict(type="IterBasedTrainLoop", max_iters=100, val_interval=100)
 optim_wrapper = dict(optimizer=dict(type="AdamW", lr=3e-4, weight_decay=0.01, fused=True))
 custom_hooks = [dict(type="FrozenTextsHook")]
 default_hooks = dict(
-    checkpoint=dict(by_epoch=False, interval=100, max_keep_ckpts=2, save_best=None), logger=dict(interval=20)
+    checkpoint=dict(by_epoch=False, interval=100, max_keep_ckpts=2, save_best=None),
+    logger=dict(interval=20),
 )
 log_processor = dict(by_epoch=False)

@@ -1,7 +1,7 @@
-# The 81 classes of groceries from ImageNet's features: EfficientNet-Lite0 without Hi-Mapper, which the others called
-# *efficientnet-lite0*_grocery.py are compared with. Give the weights by --cfg-options model.checkpoint=FILE. The stem
-# and the first three of seven stages rest: 2 % of the parameters, 40 % of the time. The new head learns ten times
-# faster.
+# The 81 classes of groceries from ImageNet's features: EfficientNet-Lite0 without Hi-Mapper, which
+# the others called *efficientnet-lite0*_grocery.py are compared with. Give the weights by
+# --cfg-options model.checkpoint=FILE. The stem and the first three of seven stages rest: 2 % of the
+# parameters, 40 % of the time. The new head learns ten times faster.
 _base_ = ["../_base_/datasets/grocery.py", "../_base_/default_runtime.py"]
 data_root = "data/grocery/images"
 size = 160
@@ -20,7 +20,9 @@ val_dataloader = dict(dataset=dict(transform=view))
 test_dataloader = dict(dataset=dict(transform=view))
 test_evaluator = [
     dict(type="TopKAccuracy", topk=(1, 5)),
-    dict(type="GroupAccuracy", ancestors=data_root + "/../ancestors.json", levels=("kind", "coarse")),
+    dict(
+        type="GroupAccuracy", ancestors=data_root + "/../ancestors.json", levels=("kind", "coarse")
+    ),
 ]
 train_cfg = dict(by_epoch=True, max_epochs=10, val_interval=1)
 optim_wrapper = dict(
@@ -31,7 +33,21 @@ optim_wrapper = dict(
     clip_grad=dict(max_norm=5.0),
 )
 param_scheduler = [
-    dict(type="LinearLR", start_factor=1e-2, by_epoch=True, begin=0, end=1, convert_to_iter_based=True),
-    dict(type="CosineAnnealingLR", eta_min_ratio=1e-2, by_epoch=True, begin=1, end=10, convert_to_iter_based=True),
+    dict(
+        type="LinearLR",
+        start_factor=1e-2,
+        by_epoch=True,
+        begin=0,
+        end=1,
+        convert_to_iter_based=True,
+    ),
+    dict(
+        type="CosineAnnealingLR",
+        eta_min_ratio=1e-2,
+        by_epoch=True,
+        begin=1,
+        end=10,
+        convert_to_iter_based=True,
+    ),
 ]
 default_hooks = dict(checkpoint=dict(max_keep_ckpts=1, save_best=None))

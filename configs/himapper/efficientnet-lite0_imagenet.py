@@ -1,5 +1,6 @@
-# The backbone of the configs *efficientnet-lite0*_grocery.py and of `make demo`, as Google trained it on ImageNet. Its
-# test takes the groceries that ImageNet has a class for; a photo is right if that class is the first of the 1,000.
+# The backbone of the configs *efficientnet-lite0*_grocery.py and of `make demo`, as Google trained
+# it on ImageNet. Its test takes the groceries that ImageNet has a class for; a photo is right if
+# that class is the first of the 1,000.
 _base_ = ["../_base_/datasets/grocery.py", "../_base_/default_runtime.py"]
 data_root = "data/grocery/images"
 folders = {
@@ -26,7 +27,13 @@ model = dict(
 test = dict(
     classes="imagenet",
     folders=folders,
-    transform=dict(input_size=224, crop_pct=0.875, interpolation="bicubic", mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),
+    transform=dict(
+        input_size=224,
+        crop_pct=0.875,
+        interpolation="bicubic",
+        mean=(0.5, 0.5, 0.5),
+        std=(0.5, 0.5, 0.5),
+    ),
 )
 train_dataloader = None
 val_dataloader = None

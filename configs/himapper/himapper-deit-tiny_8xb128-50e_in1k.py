@@ -5,7 +5,12 @@ _base_ = [
 ]
 model = dict(
     type="HierarchyClassifier",
-    backbone=dict(model_name="himapper_deit_tiny_patch16_224", pretrained=True, num_classes=1000, drop_path_rate=0.1),
+    backbone=dict(
+        model_name="himapper_deit_tiny_patch16_224",
+        pretrained=True,
+        num_classes=1000,
+        drop_path_rate=0.1,
+    ),
     label_smoothing=0.1,
     mixup=dict(mixup_alpha=0.8, cutmix_alpha=1.0, prob=1.0, switch_prob=0.5),
 )

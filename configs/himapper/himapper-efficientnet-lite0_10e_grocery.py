@@ -6,5 +6,7 @@ model = dict(
     frozen=("trunk.conv_stem.*", "trunk.bn1.*", "trunk.blocks.[012].*"),
 )
 optim_wrapper = dict(
-    paramwise_cfg=dict(lr_mult={"_delete_": True, "backbone.trunk.classifier": 10.0, "backbone.mapper": 1.0})
+    paramwise_cfg=dict(
+        lr_mult={"_delete_": True, "backbone.trunk.classifier": 10.0, "backbone.mapper": 1.0}
+    )
 )

@@ -1,4 +1,5 @@
-# Hi-Mapper on the pretrained ViT: the steps and data of vit-micro_150i_cifar10.py, new modules at ten times the rate.
+# Hi-Mapper on the pretrained ViT: the steps and data of vit-micro_150i_cifar10.py, new modules at
+# ten times the rate.
 _base_ = ["./vit-micro_150i_cifar10.py"]
 load_from = None
 model = dict(

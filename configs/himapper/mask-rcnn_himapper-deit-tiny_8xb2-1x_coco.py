@@ -14,7 +14,11 @@ custom_imports = dict(
     ]
 )
 model = dict(
-    backbone=dict(model_name="himapper_deit_tiny_patch16_224", out_indices=(11,), drop_path_rate=0.1),
-    neck=dict(_delete_=True, type="SimpleFeaturePyramid", in_channels=[192], out_channels=256, num_outs=5),
+    backbone=dict(
+        model_name="himapper_deit_tiny_patch16_224", out_indices=(11,), drop_path_rate=0.1
+    ),
+    neck=dict(
+        _delete_=True, type="SimpleFeaturePyramid", in_channels=[192], out_channels=256, num_outs=5
+    ),
 )
 optim_wrapper = dict(optimizer=dict(weight_decay=0.05))

@@ -5,6 +5,8 @@ _base_ = [
     "../_base_/det_runtime.py",
 ]
 model = dict(
-    backbone=dict(model_name="himapper_resnet50", out_indices=(1, 2, 3, 4), frozen_stages=1, norm_eval=True),
+    backbone=dict(
+        model_name="himapper_resnet50", out_indices=(1, 2, 3, 4), frozen_stages=1, norm_eval=True
+    ),
 )
 optim_wrapper = dict(optimizer=dict(weight_decay=0.05))

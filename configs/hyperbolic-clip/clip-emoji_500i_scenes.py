@@ -1,8 +1,14 @@
-# A small CLIP from scratch on scenes of one or two emoji on pale crops of photos (Grocery): the baseline that MERU and
-# HyCoCLIP are compared with. It is tested on emoji that it has never seen, alone, by their 86 classes.
+# A small CLIP from scratch on scenes of one or two emoji on pale crops of photos (Grocery): the
+# baseline that MERU and HyCoCLIP are compared with. It is tested on emoji that it has never seen,
+# alone, by their 86 classes.
 _base_ = ["../hierarcaps/clip-emoji_1400i.py"]
 custom_imports = dict(
-    imports=["hypvision.tasks", "hypvision.tasks.contrastive", "hypvision.data.emoji", "hypvision.data.emoji_scenes"]
+    imports=[
+        "hypvision.tasks",
+        "hypvision.tasks.contrastive",
+        "hypvision.data.emoji",
+        "hypvision.data.emoji_scenes",
+    ]
 )
 photos_root = "data/grocery/images"
 model = dict(clip=dict(geometry="sphere"))

@@ -1,17 +1,34 @@
-# CamVid with 3 of its 11 classes held out: car, pavement and tree have no labels in training (as in the official loss
-# their pixels are negative for the other classes; model.mask_ignored=True leaves them out), measured on all 11. CLIP is
-# the one that clip-camvid_1000i.py trains, run that first; the head has two parameters, so that the rows of the table
-# differ by what of CLIP is tuned. The other rows are this config with options, see docs/studies/hyperclip.md.
+# CamVid with 3 of its 11 classes held out: car, pavement and tree have no labels in training (as in
+# the official loss their pixels are negative for the other classes; model.mask_ignored=True leaves
+# them out), measured on all 11. CLIP is the one that clip-camvid_1000i.py trains, run that first;
+# the head has two parameters, so that the rows of the table differ by what of CLIP is tuned. The
+# other rows are this config with options, see docs/studies/hyperclip.md.
 _base_ = ["../_base_/seg_runtime.py"]
 custom_imports = dict(
-    imports=["hypvision.openmmlab", "hypvision.tasks", "hypvision.openmmlab.open_vocabulary.segmentation"]
+    imports=[
+        "hypvision.openmmlab",
+        "hypvision.tasks",
+        "hypvision.openmmlab.open_vocabulary.segmentation",
+    ]
 )
 custom_hooks = [dict(type="DatasetClassesHook"), dict(type="TextRadiusHook")]
 data_root = "data/camvid"
 novel = ["car", "pavement", "tree"]
 base = ["sky", "building", "pole", "road", "sign", "fence", "pedestrian", "bicyclist"]
 # In the order of the labels; void is no class.
-classes = ["sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist"]
+classes = [
+    "sky",
+    "building",
+    "pole",
+    "road",
+    "pavement",
+    "tree",
+    "sign",
+    "fence",
+    "car",
+    "pedestrian",
+    "bicyclist",
+]
 model = dict(
     type="HyperCLIPSegmentor",
     clip=dict(name="shapes-s8", pretrained="work_dirs/clip-camvid_1000i/iter_1000.pth"),
@@ -23,12 +40,13 @@ model = dict(
     slide=256,
     inference="slide",
 )
-# Windows of a quarter of the image's sides (officially 384 of 640 pixels): the class token of a larger part would be
-# about too many things at once, and the dense embeddings contain it.
+# Windows of a quarter of the image's sides (officially 384 of 640 pixels): the class token of a
+# larger part would be about too many things at once, and the dense embeddings contain it.
 train_pipeline = [
     dict(type="LoadImageFromFile"),
     dict(type="Load16BitAnnotations"),
-    dict(type="RandomResize", scale=(256, 256), ratio_range=(0.75, 1.5), keep_ratio=False, resize_type="Resize",
+    dict(type="RandomResize", scale=(256, 256), ratio_range=(0.75, 1.5), keep_ratio=False,
+    resize_type="Resize",
          backend="pillow"),
     dict(type="RandomCrop", crop_size=(64, 64), cat_max_ratio=1.0),
     dict(type="RandomFlip", prob=0.5),
@@ -67,7 +85,9 @@ val_dataloader = dict(
     ),
 )
 test_data = dict(img_path="img/test", seg_map_path="ann/test")
-test_dataloader = dict(val_dataloader, dataset=dict(val_dataloader["dataset"], data_prefix=test_data))
+test_dataloader = dict(
+    val_dataloader, dataset=dict(val_dataloader["dataset"], data_prefix=test_data)
+)
 val_evaluator = dict(type="OpenVocabIoUMetric", groups=dict(base=base, novel=novel))
 test_evaluator = val_evaluator
 train_cfg = dict(type="IterBasedTrainLoop", max_iters=600, val_interval=600)

@@ -1,3 +1,13 @@
 # Test only: hypvision test configs/hyperclip/catseg-vitb16_test-voc20b.py WEIGHTS
-_base_ = ["./_base_/models/hyperclip_vitb16.py", "./_base_/datasets/voc20b.py", "./_base_/runtime.py"]
-model = dict(clip=dict(pretrained=None), adapter=None, tune="frozen", test_classes="voc20b", background_from=20)
+_base_ = [
+    "./_base_/models/hyperclip_vitb16.py",
+    "./_base_/datasets/voc20b.py",
+    "./_base_/runtime.py",
+]
+model = dict(
+    clip=dict(pretrained=None),
+    adapter=None,
+    tune="frozen",
+    test_classes="voc20b",
+    background_from=20,
+)

@@ -1,4 +1,5 @@
-# CAT-Seg: queries and values of CLIP train in full, at 0.01 times the rate of the head. The baseline of HyperCLIP.
+# CAT-Seg: queries and values of CLIP train in full, at 0.01 times the rate of the head. The
+# baseline of HyperCLIP.
 _base_ = [
     "./_base_/models/hyperclip_vitl14_336.py",
     "./_base_/datasets/coco-stuff164k_384.py",

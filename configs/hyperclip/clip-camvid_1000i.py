@@ -1,8 +1,23 @@
-# A small CLIP that knows the words of CamVid: crops of its training split with captions made of image-level tags (which
-# of all 11 classes a crop shows), 1000 steps of 128 crops of 64 x 64 pixels from the CLIP trained on drawn shapes.
+# A small CLIP that knows the words of CamVid: crops of its training split with captions made of
+# image-level tags (which of all 11 classes a crop shows), 1000 steps of 128 crops of 64 x 64 pixels
+# from the CLIP trained on drawn shapes.
 _base_ = ["clip-shapes_1100i.py"]
-custom_imports = dict(imports=["hypvision.tasks", "hypvision.tasks.contrastive", "hypvision.data.tag_captions"])
-classes = ["sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist"]
+custom_imports = dict(
+    imports=["hypvision.tasks", "hypvision.tasks.contrastive", "hypvision.data.tag_captions"]
+)
+classes = [
+    "sky",
+    "building",
+    "pole",
+    "road",
+    "pavement",
+    "tree",
+    "sign",
+    "fence",
+    "car",
+    "pedestrian",
+    "bicyclist",
+]
 data_root = "data/camvid"
 model = dict(clip=dict(pretrained="zoo:shapes-s8.captions"), classes=classes)
 train_dataloader = dict(

@@ -1,5 +1,5 @@
-# A small CLIP from scratch on drawn shapes and their captions: 1100 steps of 128 images of 64 x 64 pixels, what one
-# CPU core does in 20 minutes with --amp (bfloat16).
+# A small CLIP from scratch on drawn shapes and their captions: 1100 steps of 128 images of 64 x 64
+# pixels, what one CPU core does in 20 minutes with --amp (bfloat16).
 _base_ = ["../_base_/default_runtime.py"]
 custom_imports = dict(imports=["hypvision.tasks", "hypvision.tasks.contrastive"])
 model = dict(type="CLIPContrast", clip=dict(name="shapes-s8"))
@@ -30,5 +30,7 @@ param_scheduler = [
     dict(type="LinearLR", start_factor=0.02, begin=0, end=80, by_epoch=False),
     dict(type="CosineAnnealingLR", T_max=1020, eta_min=4e-5, begin=80, end=1100, by_epoch=False),
 ]
-default_hooks = dict(checkpoint=dict(by_epoch=False, interval=275, max_keep_ckpts=2), logger=dict(interval=20))
+default_hooks = dict(
+    checkpoint=dict(by_epoch=False, interval=275, max_keep_ckpts=2), logger=dict(interval=20)
+)
 log_processor = dict(by_epoch=False)

@@ -1,6 +1,7 @@
-# HyperCLIP on the text tower of the tiny CLIP of clip-emoji-words_2000i.py, which ships: scenes of emoji on photos with
-# a label for each pixel, but for five classes, which have no label in training. The head has two parameters. The last
-# part of `make demo` is this training on fewer scenes.
+# HyperCLIP on the text tower of the tiny CLIP of clip-emoji-words_2000i.py, which ships: scenes of
+# emoji on photos with a label for each pixel, but for five classes, which have no label in
+# training. The head has two parameters. The last part of `make demo` is this training on fewer
+# scenes.
 _base_ = ["camvid_hyperclip_600i.py", "./_base_/datasets/emoji_words.py"]
 data_root = "data/emoji-words"
 model = dict(
@@ -15,13 +16,24 @@ pack = [dict(type="PackSegInputs")]
 data = dict(_delete_=True, type="OpenVocabSegDataset", data_root=data_root, classes=_base_.words)
 train_pipeline = [
     *load,
-    dict(type="RandomResize", scale=(160, 160), ratio_range=(0.75, 1.5), resize_type="Resize", backend="pillow"),
+    dict(
+        type="RandomResize",
+        scale=(160, 160),
+        ratio_range=(0.75, 1.5),
+        resize_type="Resize",
+        backend="pillow",
+    ),
     dict(type="RandomCrop", crop_size=(64, 64), cat_max_ratio=1.0),
     dict(type="RandomFlip", prob=0.5),
     *pack,
 ]
 train_dataloader = dict(
-    dataset=dict(data, ignore_classes=_base_.novel_words, data_prefix=_base_.train_prefix, pipeline=train_pipeline)
+    dataset=dict(
+        data,
+        ignore_classes=_base_.novel_words,
+        data_prefix=_base_.train_prefix,
+        pipeline=train_pipeline,
+    )
 )
 val_dataloader = dict(dataset=dict(data, data_prefix=_base_.val_prefix, pipeline=load + pack))
 test_dataloader = val_dataloader

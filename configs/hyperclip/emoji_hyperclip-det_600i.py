@@ -8,16 +8,29 @@ model = dict(
     data_preprocessor=dict(pad_size_divisor=32),
     rpn_head=dict(anchor_generator=dict(strides=[8, 16, 32])),
     roi_head=dict(
-        bbox_roi_extractor=dict(featmap_strides=[8, 16, 32]), mask_roi_extractor=dict(featmap_strides=[8, 16, 32])
+        bbox_roi_extractor=dict(featmap_strides=[8, 16, 32]),
+        mask_roi_extractor=dict(featmap_strides=[8, 16, 32]),
     ),
 )
-data = dict(_delete_=True, type="OpenVocabCocoDataset", data_root=data_root, classes=_base_.emoji_classes)
-load = [dict(type="LoadImageFromFile"), dict(type="LoadAnnotations", with_bbox=True, with_mask=True)]
+data = dict(
+    _delete_=True, type="OpenVocabCocoDataset", data_root=data_root, classes=_base_.emoji_classes
+)
+load = [
+    dict(type="LoadImageFromFile"),
+    dict(type="LoadAnnotations", with_bbox=True, with_mask=True),
+]
 keys = ("img_id", "img_path", "ori_shape", "img_shape", "scale_factor", "instances")
 resize = dict(type="Resize", scale=(192, 192), keep_ratio=True)  # says the factor 1
-test_data = dict(data, test_mode=True, pipeline=[*load, resize, dict(type="PackDetInputs", meta_keys=keys)])
-known = dict(ann_file="boxes/annotations/instances_val2017.json", data_prefix=dict(img="boxes/val2017/"))
-test = dict(ann_file="boxes-test/annotations/instances_val2017.json", data_prefix=dict(img="boxes-test/val2017/"))
+test_data = dict(
+    data, test_mode=True, pipeline=[*load, resize, dict(type="PackDetInputs", meta_keys=keys)]
+)
+known = dict(
+    ann_file="boxes/annotations/instances_val2017.json", data_prefix=dict(img="boxes/val2017/")
+)
+test = dict(
+    ann_file="boxes-test/annotations/instances_val2017.json",
+    data_prefix=dict(img="boxes-test/val2017/"),
+)
 train_dataloader = dict(
     dataset=dict(
         data,
@@ -33,5 +46,8 @@ val_evaluator = dict(groups=dict(_delete_=True, base=_base_.emoji_base, novel=_b
 test_evaluator = val_evaluator
 # Where tools/finetune_study.py measures, too: emoji of a style never seen.
 elsewhere = dict(
-    style={"ann_file": "boxes-style/annotations/instances_val2017.json", "data_prefix.img": "boxes-style/val2017/"}
+    style={
+        "ann_file": "boxes-style/annotations/instances_val2017.json",
+        "data_prefix.img": "boxes-style/val2017/",
+    }
 )

@@ -1,7 +1,7 @@
-# 86 classes of emoji on photos, 26 of them without labels in training, on the CLIP that clip-emoji-scenes_900i.py
-# trains, run that first. Only pixels of emoji count, as in PASCAL VOC without its background. The head has two
-# parameters, so that the rows of the table differ by what of CLIP is tuned; the other rows are this config with
-# options, see docs/studies/hyperclip.md.
+# 86 classes of emoji on photos, 26 of them without labels in training, on the CLIP that
+# clip-emoji-scenes_900i.py trains, run that first. Only pixels of emoji count, as in PASCAL VOC
+# without its background. The head has two parameters, so that the rows of the table differ by what
+# of CLIP is tuned; the other rows are this config with options, see docs/studies/hyperclip.md.
 _base_ = ["camvid_hyperclip_600i.py", "./_base_/datasets/emoji_scenes.py"]
 data_root = "data/emoji-scenes"
 model = dict(
@@ -11,7 +11,12 @@ model = dict(
 )
 load = [dict(type="LoadImageFromFile"), dict(type="Load16BitAnnotations")]
 pack = [dict(type="PackSegInputs")]
-data = dict(_delete_=True, type="OpenVocabSegDataset", data_root=data_root, classes=["photo", *_base_.emoji_classes])
+data = dict(
+    _delete_=True,
+    type="OpenVocabSegDataset",
+    data_root=data_root,
+    classes=["photo", *_base_.emoji_classes],
+)
 test_data = dict(data, ignore_classes=["photo"], pipeline=load + pack)
 train_dataloader = dict(
     dataset=dict(
@@ -34,6 +39,9 @@ val_evaluator = dict(groups=dict(_delete_=True, base=_base_.emoji_base, novel=_b
 test_evaluator = val_evaluator
 # Where tools/finetune_study.py measures, too: emoji of a style never seen, and emoji never seen.
 elsewhere = {
-    name: {"data_prefix.img_path": f"{name}/val/images", "data_prefix.seg_map_path": f"{name}/val/masks"}
+    name: {
+        "data_prefix.img_path": f"{name}/val/images",
+        "data_prefix.seg_map_path": f"{name}/val/masks",
+    }
     for name in ("style", "new")
 }

@@ -1,4 +1,5 @@
-# The same with proposals, boxes and the trained head on a ResNet-50 of their own; CLIP gives its half of the scores.
+# The same with proposals, boxes and the trained head on a ResNet-50 of their own; CLIP gives its
+# half of the scores.
 _base_ = ["./hyperclip-det-vitb16_8xb8-3e_coco48-17.py"]
 model = dict(
     backbone=dict(
@@ -12,5 +13,7 @@ model = dict(
         style="pytorch",
         init_cfg=dict(type="Pretrained", checkpoint="torchvision://resnet50"),
     ),
-    neck=dict(_delete_=True, type="FPN", in_channels=[256, 512, 1024, 2048], out_channels=256, num_outs=5),
+    neck=dict(
+        _delete_=True, type="FPN", in_channels=[256, 512, 1024, 2048], out_channels=256, num_outs=5
+    ),
 )

@@ -1,5 +1,5 @@
-# Open-vocabulary detection on COCO: 48 base classes in training, 17 novel ones at test. README.md says what of it is
-# the paper's (little) and what is ours.
+# Open-vocabulary detection on COCO: 48 base classes in training, 17 novel ones at test. README.md
+# says what of it is the paper's (little) and what is ours.
 _base_ = [
     "./_base_/models/hyperclip-det_vitb16.py",
     "./_base_/datasets/coco48-17.py",

@@ -1,5 +1,5 @@
-# Test only: hypvision test configs/hyperclip/hyperclip-panoptic-vitb16_test-ade150.py WEIGHTS, of a training on all
-# 133 classes of COCO.
+# Test only: hypvision test configs/hyperclip/hyperclip-panoptic-vitb16_test-ade150.py WEIGHTS, of a
+# training on all 133 classes of COCO.
 _base_ = [
     "./_base_/models/hyperclip-panoptic_vitb16.py",
     "./_base_/datasets/ade150-panoptic.py",

@@ -1,5 +1,6 @@
-# Your own data: data/own/{train,val}/{images,masks}; masks hold class numbers in the order of the list, 255 where it
-# does not matter. Ten lines of your own that start from this file are shown in docs/open-vocabulary.md.
+# Your own data: data/own/{train,val}/{images,masks}; masks hold class numbers in the order of the
+# list, 255 where it does not matter. Ten lines of your own that start from this file are shown in
+# docs/open-vocabulary.md.
 _base_ = ["./_base_/models/hyperclip_vitb16.py", "./_base_/runtime.py"]
 data_root = "data/own"
 classes = ["cat", "dog", "grass"]
@@ -11,7 +12,11 @@ train_pipeline = [
     dict(type="RandomFlip", prob=0.5),
     dict(type="PackSegInputs"),
 ]
-test_pipeline = [dict(type="LoadImageFromFile"), dict(type="Load16BitAnnotations"), dict(type="PackSegInputs")]
+test_pipeline = [
+    dict(type="LoadImageFromFile"),
+    dict(type="Load16BitAnnotations"),
+    dict(type="PackSegInputs"),
+]
 train_dataloader = dict(
     batch_size=2,
     num_workers=2,
@@ -50,5 +55,7 @@ optim_wrapper = dict(
     paramwise_cfg=dict(custom_keys={"clip.": dict(lr_mult=0.075)}, norm_decay_mult=0.0),
     clip_grad=dict(max_norm=0.01),
 )
-param_scheduler = [dict(type="CosineAnnealingLR", T_max=2000, eta_min=0.0, begin=0, end=2000, by_epoch=False)]
+param_scheduler = [
+    dict(type="CosineAnnealingLR", T_max=2000, eta_min=0.0, begin=0, end=2000, by_epoch=False)
+]
 default_hooks = dict(checkpoint=dict(interval=500))

@@ -1,9 +1,10 @@
-# Open-vocabulary panoptic segmentation offline: a small MaskFormer on the blocks of the small CLIP, scenes of 96 x 96
-# pixels; pixels of cross, house, pentagon and ring have no label in training. docs/studies/hyperclip.md: other rows.
+# Open-vocabulary panoptic segmentation offline: a small MaskFormer on the blocks of the small CLIP,
+# scenes of 96 x 96 pixels; pixels of cross, house, pentagon and ring have no label in training.
+# docs/studies/hyperclip.md: other rows.
 _base_ = ["./_base_/models/hyperclip-panoptic_vitb16.py", "./_base_/runtime_panoptic.py"]
 base_classes = [
-    "arrow", "asterisk", "car", "crescent", "disk", "ellipse", "face", "hexagon", "square", "star", "tree", "triangle",
-    "grey ground",
+    "arrow", "asterisk", "car", "crescent", "disk", "ellipse", "face", "hexagon", "square", "star",
+    "tree", "triangle", "grey ground",
 ]  # fmt: skip
 novel_classes = ["cross", "house", "pentagon", "ring"]
 attention = dict(embed_dims=64, num_heads=4, dropout=0.0)
@@ -20,10 +21,13 @@ model = dict(
         feat_channels=64,
         out_channels=64,
         num_queries=12,
-        pixel_decoder=dict(_delete_=True, type="PixelDecoder", norm_cfg=dict(type="GN", num_groups=8)),
+        pixel_decoder=dict(
+            _delete_=True, type="PixelDecoder", norm_cfg=dict(type="GN", num_groups=8)
+        ),
         positional_encoding=dict(num_feats=32),
         transformer_decoder=dict(
-            num_layers=3, layer_cfg=dict(self_attn_cfg=attention, cross_attn_cfg=attention, ffn_cfg=ffn)
+            num_layers=3,
+            layer_cfg=dict(self_attn_cfg=attention, cross_attn_cfg=attention, ffn_cfg=ffn),
         ),
     ),
     test_cfg=dict(score_thr=0.25),  # after so short a training no class is ever sure
@@ -54,13 +58,22 @@ val_dataloader = dict(
         pipeline=[
             dict(
                 type="PackDetInputs",
-                meta_keys=("img_id", "img_path", "ori_shape", "img_shape", "panoptic_ids", "segments_info"),
+                meta_keys=(
+                    "img_id",
+                    "img_path",
+                    "ori_shape",
+                    "img_shape",
+                    "panoptic_ids",
+                    "segments_info",
+                ),
             )
         ],
     ),
 )
 test_dataloader = val_dataloader
-val_evaluator = dict(type="OpenVocabPanopticMetric", groups=dict(base=base_classes, novel=novel_classes))
+val_evaluator = dict(
+    type="OpenVocabPanopticMetric", groups=dict(base=base_classes, novel=novel_classes)
+)
 test_evaluator = val_evaluator
 train_cfg = dict(type="IterBasedTrainLoop", max_iters=600, val_interval=600)
 val_cfg = dict(type="ValLoop")
@@ -69,7 +82,10 @@ optim_wrapper = dict(
     type="OptimWrapper",
     optimizer=dict(type="AdamW", lr=1e-3, weight_decay=1e-2),
     paramwise_cfg=dict(
-        custom_keys={"clip.": dict(lr_mult=1.0, decay_mult=0.0), "query_embed": dict(decay_mult=0.0)},
+        custom_keys={
+            "clip.": dict(lr_mult=1.0, decay_mult=0.0),
+            "query_embed": dict(decay_mult=0.0),
+        },
         norm_decay_mult=0.0,
     ),
     clip_grad=dict(max_norm=5.0),
@@ -78,5 +94,7 @@ param_scheduler = [
     dict(type="LinearLR", start_factor=0.05, begin=0, end=50, by_epoch=False),
     dict(type="CosineAnnealingLR", T_max=550, eta_min=0.0, begin=50, end=600, by_epoch=False),
 ]
-default_hooks = dict(logger=dict(interval=20), checkpoint=dict(by_epoch=False, interval=600, save_best=None))
+default_hooks = dict(
+    logger=dict(interval=20), checkpoint=dict(by_epoch=False, interval=600, save_best=None)
+)
 log_processor = dict(by_epoch=False)

@@ -1,6 +1,7 @@
-# The offline demonstration: 16 shapes and the ground, 4 shapes held out from training; 96 x 96 pixels, a CLIP trained
-# by clip-shapes_1100i.py, the head of two parameters, so that the rows of the table differ by what of CLIP is tuned.
-# The other rows of the table are this config with options, see docs/studies/hyperclip.md.
+# The offline demonstration: 16 shapes and the ground, 4 shapes held out from training; 96 x 96
+# pixels, a CLIP trained by clip-shapes_1100i.py, the head of two parameters, so that the rows of
+# the table differ by what of CLIP is tuned. The other rows of the table are this config with
+# options, see docs/studies/hyperclip.md.
 _base_ = ["../_base_/seg_runtime.py"]
 custom_imports = dict(
     imports=[
@@ -25,13 +26,17 @@ train_dataloader = dict(
     batch_size=4,
     num_workers=0,
     sampler=dict(type="InfiniteSampler", shuffle=True),
-    dataset=dict(type="ColourShapeDataset", split="train", length=1500, which="base", pipeline=train_pipeline),
+    dataset=dict(
+        type="ColourShapeDataset", split="train", length=1500, which="base", pipeline=train_pipeline
+    ),
 )
 val_dataloader = dict(
     batch_size=8,
     num_workers=0,
     sampler=dict(type="DefaultSampler", shuffle=False),
-    dataset=dict(type="ColourShapeDataset", split="val", length=120, pipeline=[dict(type="PackSegInputs")]),
+    dataset=dict(
+        type="ColourShapeDataset", split="val", length=120, pipeline=[dict(type="PackSegInputs")]
+    ),
 )
 test_dataloader = val_dataloader
 val_evaluator = dict(type="OpenVocabIoUMetric", groups="shape")

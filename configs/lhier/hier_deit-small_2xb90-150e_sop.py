@@ -10,6 +10,8 @@ model = dict(
     num_classes=11318,
     frozen=("patch_embed.*",),
 )
-optim_wrapper = dict(optimizer=dict(lr=1e-05, weight_decay=0.0001), paramwise_cfg=dict(neck_lr_scale=100))
+optim_wrapper = dict(
+    optimizer=dict(lr=1e-05, weight_decay=0.0001), paramwise_cfg=dict(neck_lr_scale=100)
+)
 train_cfg = dict(max_epochs=150)
 custom_hooks = [dict(type="BackboneWarmUpHook", epochs=5)]

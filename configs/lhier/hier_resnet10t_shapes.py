@@ -1,4 +1,5 @@
-# Drawn shapes, 288 instances for training, 96 of other shapes for test; a small network from random weights, 15 epochs.
+# Drawn shapes, 288 instances for training, 96 of other shapes for test; a small network from random
+# weights, 15 epochs.
 _base_ = [
     "../_base_/datasets/shapes_retrieval.py",
     "../_base_/models/hier.py",
@@ -13,6 +14,20 @@ model = dict(
 )
 train_cfg = dict(max_epochs=15, val_interval=5)
 param_scheduler = [
-    dict(type="LinearLR", start_factor=1e-2, by_epoch=True, begin=0, end=1, convert_to_iter_based=True),
-    dict(type="CosineAnnealingLR", eta_min_ratio=1e-2, by_epoch=True, begin=1, end=15, convert_to_iter_based=True),
+    dict(
+        type="LinearLR",
+        start_factor=1e-2,
+        by_epoch=True,
+        begin=0,
+        end=1,
+        convert_to_iter_based=True,
+    ),
+    dict(
+        type="CosineAnnealingLR",
+        eta_min_ratio=1e-2,
+        by_epoch=True,
+        begin=1,
+        end=15,
+        convert_to_iter_based=True,
+    ),
 ]

@@ -13,6 +13,8 @@ model = dict(
 train_dataloader = dict(dataset=dict(transform=dict(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))))
 val_dataloader = dict(dataset=dict(transform=dict(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))))
 test_dataloader = val_dataloader
-optim_wrapper = dict(optimizer=dict(lr=1e-05, weight_decay=0.0001), paramwise_cfg=dict(neck_lr_scale=100))
+optim_wrapper = dict(
+    optimizer=dict(lr=1e-05, weight_decay=0.0001), paramwise_cfg=dict(neck_lr_scale=100)
+)
 train_cfg = dict(max_epochs=150)
 custom_hooks = [dict(type="BackboneWarmUpHook", epochs=5)]

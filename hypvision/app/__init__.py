@@ -1,7 +1,8 @@
-"""A page in the browser for people who would rather look than type: ``hypvision app``. Needs Gradio (extra ``app``).
+"""A page in the browser for people who would rather look than type: ``hypvision app``. Needs Gradio
+(extra ``app``).
 
-:mod:`~hypvision.app.answers` computes the answer of each tab, :mod:`~hypvision.app.page` lays out the tabs, and
-:mod:`~hypvision.app.server` serves them.
+:mod:`~hypvision.app.answers` computes the answer of each tab, :mod:`~hypvision.app.page` lays out
+the tabs, and :mod:`~hypvision.app.server` serves them.
 """
 
 from hypvision.app.answers import Answers

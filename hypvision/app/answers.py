@@ -1,7 +1,8 @@
 """The answers of each tab of the app; the models that were used last stay in memory.
 
-A name that is typed into the page must not open an arbitrary file of this machine. Models are therefore given by names
-of timm, of the zoo or of open_clip only, and folders must lie below the one that the app was started with.
+A name that is typed into the page must not open an arbitrary file of this machine. Models are
+therefore given by names of timm, of the zoo or of open_clip only, and folders must lie below the
+one that the app was started with.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ thing > vehicle > ship > tanker
 thing > vehicle > aircraft > glider
 thing > vehicle > aircraft > helicopter"""
 MAX_PIXELS = 16_000_000  # of a photo
-SIDE = 2048  # to which a larger photo is reduced: models see less, and masks of 16 million pixels take minutes
+# to which a larger photo is reduced: models see less, and masks of 16 million pixels take minutes
+SIDE = 2048
 MAX_BYTES = 64 * 2**20  # of an unpacked file of a closure
 MAX_PAIRS = 1_000_000  # of a name and its ancestor
 KEPT = 2  # how many models of each kind stay in memory
@@ -77,17 +79,24 @@ class Answers:
     Args:
         gallery: the folder of the search, if there is one.
         device: where the models compute.
-        max_pixels: of a photo; a larger JPEG is read at a half to an eighth of its size, others are refused.
+        max_pixels: of a photo; a larger JPEG is read at a half to an eighth of its size, others are
+            refused.
     """
 
-    def __init__(self, gallery: str | Path | None = None, device: str = "cpu", max_pixels: int = MAX_PIXELS):
+    def __init__(
+        self, gallery: str | Path | None = None, device: str = "cpu", max_pixels: int = MAX_PIXELS
+    ):
         self.device = device
         self.max_pixels = max_pixels
         self.gallery = None if gallery is None else Path(gallery).expanduser().resolve()
         if self.gallery is not None and not self.gallery.is_dir():
-            raise HypvisionError(f"There is no folder '{gallery}'. Give a folder of images to search.")
+            raise HypvisionError(
+                f"There is no folder '{gallery}'. Give a folder of images to search."
+            )
         keep = lru_cache(maxsize=KEPT)
-        self._predictor = keep(lambda name, words: load_predictor(Request(name, classes=words, device=device)))
+        self._predictor = keep(
+            lambda name, words: load_predictor(Request(name, classes=words, device=device))
+        )
         self._explained = keep(lambda name: build_model(name).to(device))
         self._embedder = keep(lambda name: named_embedder(name, device))
         self._segmenter = keep(lambda name: load_segmenter(clip=name).to(device))
@@ -95,7 +104,11 @@ class Answers:
         self._embedded = keep(self._embed)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Answers, (self.gallery, self.device, self.max_pixels)  # the models stay where they are
+        return Answers, (
+            self.gallery,
+            self.device,
+            self.max_pixels,
+        )  # the models stay where they are
 
     def _photo(self, path: str | None) -> Image.Image:
         if not path:
@@ -109,7 +122,9 @@ class Answers:
         clip.model.to(self.device)
         return clip
 
-    def _embed(self, name: str, gallery: Sources, times: tuple[int, ...]) -> tuple[list[Frame], Tensor]:
+    def _embed(
+        self, name: str, gallery: Sources, times: tuple[int, ...]
+    ) -> tuple[list[Frame], Tensor]:
         """The gallery for a model; ``times`` of the files tell its versions apart."""
         failed: list[str] = []
         embedded = embed_sources(self._embedder(name), gallery, device=self.device, failed=failed)
@@ -117,10 +132,12 @@ class Answers:
             warnings.warn(f"Left out of the gallery: {message}", stacklevel=2)
         return embedded
 
-    def classify(self, photo: str | None, model: str, words: str = "") -> tuple[dict[str, float], list[Captioned]]:
-        """The scores of the best classes in the file ``photo``, and what the model, a name of timm or of the zoo,
-        paints: what it finds, clusters, or its tree of parts. A CLIP compares the photo with ``words``, with commas
-        between."""
+    def classify(
+        self, photo: str | None, model: str, words: str = ""
+    ) -> tuple[dict[str, float], list[Captioned]]:
+        """The scores of the best classes in the file ``photo``, and what the model, a name of timm
+        or of the zoo, paints: what it finds, clusters, or its tree of parts. A CLIP compares the
+        photo with ``words``, with commas between."""
         name = known_model(model)
         image = self._photo(photo)
         [found] = predict(image, self._predictor(name, tuple(_listed(words)) or None))
@@ -134,14 +151,17 @@ class Answers:
         network, weights = model_and_weights(name)
         if network.partition(".")[0] in explained_models():
             seen = self._explained(name)
-            drawings += [(drawn, kind) for kind, drawn in explain(seen, image, side_seen(seen, weights)).items()]
+            drawings += [
+                (drawn, kind)
+                for kind, drawn in explain(seen, image, side_seen(seen, weights)).items()
+            ]
         return scores, drawings
 
     def find(
         self, words: str, photo: str | None, model: str, count: int = 9, folder: str = ""
     ) -> list[tuple[Image.Image, str]]:
-        """The images of the gallery, or of a folder in it, nearest to words or to the file of a photo, each with
-        its distance and its name. Words need a CLIP."""
+        """The images of the gallery, or of a folder in it, nearest to words or to the file of a
+        photo, each with its distance and its name. Words need a CLIP."""
         if bool(words.strip()) == bool(photo):
             raise HypvisionError("Give either words or an example image, not both.")
         root = self._below(folder)
@@ -149,8 +169,12 @@ class Answers:
         gallery = self._own(find_gallery(root))
         times = tuple(file.stat().st_mtime_ns for file in gallery.files)
         embedded = self._embedded(name, gallery, times)
-        asked: Sources | list[str] = [words.strip()] if words.strip() else find_sources(self._photo(photo))
-        [found] = search(self._embedder(name), asked, gallery, int(count), device=self.device, embedded=embedded)
+        asked: Sources | list[str] = (
+            [words.strip()] if words.strip() else find_sources(self._photo(photo))
+        )
+        [found] = search(
+            self._embedder(name), asked, gallery, int(count), device=self.device, embedded=embedded
+        )
         return [
             (image, f"{distance:.3f}  {Path(frame.file).relative_to(root).as_posix()}")
             for frame, distance, image in found.neighbours
@@ -159,31 +183,51 @@ class Answers:
     def _own(self, found: Sources) -> Sources:
         """What lies in the gallery itself: a link in it may lead elsewhere."""
         assert self.gallery is not None
-        images = [image for image in found.images if Path(str(image)).resolve().is_relative_to(self.gallery)]
+        images = [
+            image
+            for image in found.images
+            if Path(str(image)).resolve().is_relative_to(self.gallery)
+        ]
         if not images:
-            raise HypvisionError("The folder has no images but links to other places, which the app does not follow.")
+            raise HypvisionError(
+                "The folder has no images but links to other places, which the app does not follow."
+            )
         return replace(found, images=tuple(images))
 
     def _below(self, folder: str) -> Path:
         """A folder of the gallery."""
         if self.gallery is None:
-            raise HypvisionError("There is no folder to search. Start the app with one: hypvision app --gallery DIR")
+            raise HypvisionError(
+                "There is no folder to search. Start the app with one: hypvision app --gallery DIR"
+            )
         asked = Path(folder.strip())
         try:
             path = (self.gallery / asked).resolve()
-            inside = path.is_relative_to(self.gallery) and not asked.is_absolute() and ".." not in asked.parts
+            inside = (
+                path.is_relative_to(self.gallery)
+                and not asked.is_absolute()
+                and ".." not in asked.parts
+            )
             there = inside and path.is_dir()
-        except (OSError, ValueError, RuntimeError):  # path too long, with a NUL, or a cycle of links
+        except (
+            OSError,
+            ValueError,
+            RuntimeError,
+        ):  # path too long, with a NUL, or a cycle of links
             there = False
         if not there:  # nothing tells what is outside
-            raise HypvisionError(f"There is no folder '{folder:.80}' in the one that the app was started with.")
+            raise HypvisionError(
+                f"There is no folder '{folder:.80}' in the one that the app was started with."
+            )
         return path
 
     def segment(self, photo: str | None, words: str, clip: str) -> Image.Image:
         """The photo with each pixel in the colour of the word that fits it best, above a legend."""
         names = _listed(words)
         if not names:
-            raise HypvisionError("No words are given. Name what to look for, separated by commas: car, road, sky")
+            raise HypvisionError(
+                "No words are given. Name what to look for, separated by commas: car, road, sky"
+            )
         found = segment(self._photo(photo), names, self._segmenter(known_clip(clip)))
         return draw_segmentation(found.image, found.labels, found.classes)
 
@@ -191,26 +235,35 @@ class Answers:
         """The texts on the way from the root to the photo, the general ones on top."""
         words = list(dict.fromkeys(line.strip() for line in texts.splitlines() if line.strip()))
         if len(words) < 2:
-            raise HypvisionError("The walk chooses among texts. Give two or more, general and specific ones.")
+            raise HypvisionError(
+                "The walk chooses among texts. Give two or more, general and specific ones."
+            )
         name = known_clip(clip)
         image = self._photo(photo)
         [steps] = walk_images(self._clip(name), [image], words, walk=walk)
         return draw_walks(image, {name: [step[:3] for step in steps]})
 
     def disk(self, chains: str, file: str | None, steps: int = 1000) -> Plot:
-        """A hierarchy in the Poincare disk, trained on the spot: of ``chains``, one a line, ``animal > mammal > dog``,
-        or of the ``file`` of a closure, see :func:`~hypvision.data.closures.read_closure`."""
+        """A hierarchy in the Poincare disk, trained on the spot: of ``chains``, one a line,
+        ``animal > mammal > dog``, or of the ``file`` of a closure, see
+        :func:`~hypvision.data.closures.read_closure`."""
         if file:
             closure = read_closure(file, True, MAX_BYTES, MAX_PAIRS)
             title = Path(file).stem.replace("_", " ") + ": "
         else:
-            lines = [[name.strip() for name in line.split(">") if name.strip()] for line in chains.splitlines()]
+            lines = [
+                [name.strip() for name in line.split(">") if name.strip()]
+                for line in chains.splitlines()
+            ]
             closure = closure_of(lines, MAX_PAIRS)
             title = ""
         space = Lorentz(1.0)
         points = embed_closure(closure, space=space, steps=int(steps))
         ranks = closure_ranks(points, space, closure)
-        title += f"{len(closure.names)} names, mean rank {ranks['mean_rank']:.2f}, MAP {ranks['map']:.2f}"
+        title += (
+            f"{len(closure.names)} names, mean rank {ranks['mean_rank']:.2f}, MAP "
+            f"{ranks['map']:.2f}"
+        )
         return interactive_hierarchy(points, space, closure.names, closure.parents(), title=title)
 
 
@@ -225,13 +278,14 @@ def known_model(name: str) -> str:
     if name in records or timm.is_model(name):
         return name
     raise HypvisionError(
-        f"There is no model '{name}'.{did_you_mean(name, [*records, *timm.list_models()])} Give a name of timm or of "
-        "`hypvision zoo list`."
+        f"There is no model '{name}'.{did_you_mean(name, [*records, *timm.list_models()])} Give a "
+        "name of timm or of `hypvision zoo list`."
     )
 
 
 def known_clip(name: str) -> str:
-    """The name of a CLIP with its weights, as ``--clip`` takes it; addresses and paths of files are refused."""
+    """The name of a CLIP with its weights, as ``--clip`` takes it; addresses and paths of files are
+    refused."""
     name = (name or "").strip()
     here = clips_here()
     if name in here:
@@ -240,7 +294,9 @@ def known_clip(name: str) -> str:
     try:
         tags = pretrained_tags(network)
     except HypvisionError as error:
-        raise HypvisionError(f"There is no CLIP '{name}'. On this machine are: {', '.join(here)}.") from error
+        raise HypvisionError(
+            f"There is no CLIP '{name}'. On this machine are: {', '.join(here)}."
+        ) from error
     if weights is None or weights not in tags:
         raise HypvisionError(
             f"'{name}' does not name weights of '{network}'. Give {network}:TAG with one of "

@@ -20,18 +20,24 @@ from hypvision.viz.sheet import save_image
 
 TITLE = "hypvision"
 EXAMPLES = 4  # drawn pictures of a kind
-# Gradio's large preview of a drawing gets a solid background, which hides the small drawings behind it
-STYLE = ".preview { background: var(--background-fill-primary) !important; backdrop-filter: none !important }"
+# Gradio's large preview of a drawing gets a solid background, which hides the small drawings behind
+# it
+STYLE = (
+    ".preview { background: var(--background-fill-primary) !important; backdrop-filter: none "
+    "!important }"
+)
 SECONDS = 20  # how long an error is shown
 
 
 def build(answers: Answers | Worker, scratch: str | Path) -> Any:
-    """The page, a ``gradio.Blocks``, whose buttons call ``answers``; examples are drawn into the folder ``scratch``,
-    uploads go where ``GRADIO_TEMP_DIR`` says."""
+    """The page, a ``gradio.Blocks``, whose buttons call ``answers``; examples are drawn into the
+    folder ``scratch``, uploads go where ``GRADIO_TEMP_DIR`` says."""
     gr = gradio()
     examples = _draw_examples(Path(scratch))
     with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(600, 3600)) as page:
-        gr.Markdown("# hypvision\nHyperbolic models on your own pictures. Nothing leaves this machine.")
+        gr.Markdown(
+            "# hypvision\nHyperbolic models on your own pictures. Nothing leaves this machine."
+        )
         with gr.Tab("Classify and explain"):
             _classify(gr, answers, examples)
         with gr.Tab("Find"):
@@ -53,7 +59,8 @@ def gradio() -> Any:
 
 
 def with_messages(answer: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of the page whose mistakes and warnings are shown there, in the library's own sentences."""
+    """A function of the page whose mistakes and warnings are shown there, in the library's own
+    sentences."""
     gr = gradio()
 
     @wraps(answer)
@@ -63,7 +70,9 @@ def with_messages(answer: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 found = answer(*args)
             except Exception as error:
-                raise gr.Error(_shown(told(error)), duration=SECONDS, print_exception=False) from error
+                raise gr.Error(
+                    _shown(told(error)), duration=SECONDS, print_exception=False
+                ) from error
         for warning in caught:
             if "hypvision" in warning.filename:
                 gr.Warning(_shown(str(warning.message)))
@@ -79,7 +88,10 @@ def _shown(message: str) -> str:
 
 def _draw_examples(folder: Path) -> list[str]:
     """Files of drawn scenes, which small models that ship know."""
-    drawn = ((make_scene(number, "test", 448).image, folder / f"scene{number}.jpg") for number in range(EXAMPLES))
+    drawn = (
+        (make_scene(number, "test", 448).image, folder / f"scene{number}.jpg")
+        for number in range(EXAMPLES)
+    )
     return [str(save_image(image, path)) for image, path in drawn]
 
 
@@ -87,14 +99,20 @@ def _draw_examples(folder: Path) -> list[str]:
 
 
 def _photo(gr: Any, label: str = "Photo") -> Any:
-    """An input for a photo that passes the file on without opening it, so that the library's own errors say what is
-    wrong."""
-    return _by_path(gr.Image(label=label, type="filepath", sources=["upload", "clipboard"], height=320, buttons=[]))
+    """An input for a photo that passes the file on without opening it, so that the library's own
+    errors say what is wrong."""
+    return _by_path(
+        gr.Image(
+            label=label, type="filepath", sources=["upload", "clipboard"], height=320, buttons=[]
+        )
+    )
 
 
 def _by_path(component: Any) -> Any:
     """Let an input pass on the path of an upload."""
-    component.preprocess = with_messages(lambda payload: None if payload is None else uploaded(payload.path))
+    component.preprocess = with_messages(
+        lambda payload: None if payload is None else uploaded(payload.path)
+    )
     return component
 
 
@@ -103,18 +121,30 @@ def _examples(gr: Any, photo: Any, paths: list[str]) -> None:
         return paths[number]
 
     label = "Examples: drawn shapes, which the models that ship know"
-    chosen = gr.Dataset(components=[photo], samples=[[path] for path in paths], label=label, type="index")
+    chosen = gr.Dataset(
+        components=[photo], samples=[[path] for path in paths], label=label, type="index"
+    )
     # gr.Examples would replace the photo by another component, which opens files by itself
-    chosen.click(with_messages(example), chosen, photo, api_visibility="private", show_progress="hidden")
+    chosen.click(
+        with_messages(example), chosen, photo, api_visibility="private", show_progress="hidden"
+    )
 
 
 def _clips(gr: Any) -> Any:
-    info = "a name of open_clip with its weights (ViT-B-16:openai), or of the zoo; the list has those on this machine"
-    return gr.Dropdown(clips_here(), value=best_clip(), label="CLIP", info=info, allow_custom_value=True)
+    info = (
+        "a name of open_clip with its weights (ViT-B-16:openai), or of the zoo; the list has those "
+        "on this machine"
+    )
+    return gr.Dropdown(
+        clips_here(), value=best_clip(), label="CLIP", info=info, allow_custom_value=True
+    )
 
 
-def _on(gr: Any, button: Any, answer: Callable[..., Any], inputs: list[Any], outputs: Any, *boxes: Any) -> None:
-    """Call a function at a button, and where Enter ends a line; one at a time, as all share the processor."""
+def _on(
+    gr: Any, button: Any, answer: Callable[..., Any], inputs: list[Any], outputs: Any, *boxes: Any
+) -> None:
+    """Call a function at a button, and where Enter ends a line; one at a time, as all share the
+    processor."""
     triggers = [button.click, *(box.submit for box in boxes)]
     alone = dict(concurrency_limit=1, concurrency_id="model", api_visibility="private")
     gr.on(triggers, with_messages(answer), inputs, outputs, **alone)
@@ -130,14 +160,20 @@ def _classify(gr: Any, answers: Answers | Worker, examples: list[str]) -> None:
             info = "a name of timm (resnet50) or of the zoo; the list has the zoo's"
             models = zoo_models()
             first = "mask-rcnn_hcformer_nano.shapes"
-            model = gr.Dropdown(models, value=first, label="Model", info=info, allow_custom_value=True)
-            words = gr.Textbox(label="Words", info="for a CLIP alone, commas between", placeholder="cat, dog, bird")
+            model = gr.Dropdown(
+                models, value=first, label="Model", info=info, allow_custom_value=True
+            )
+            words = gr.Textbox(
+                label="Words", info="for a CLIP alone, commas between", placeholder="cat, dog, bird"
+            )
             button = gr.Button("Classify and explain", variant="primary")
             _examples(gr, photo, examples)
         with gr.Column(scale=3):
             scores = gr.Label(label="Classes", num_top_classes=5)
             gr.Markdown("What the model finds, or what it groups together:")
-            shown = dict(preview=True, selected_index=0, height=560, object_fit="contain", interactive=False)
+            shown = dict(
+                preview=True, selected_index=0, height=560, object_fit="contain", interactive=False
+            )
             shown |= dict(show_label=False, format="png", buttons=["download", "fullscreen"])
             drawings = gr.Gallery(elem_id="drawings", **shown)
     _on(gr, button, answers.classify, [photo, model, words], [scores, drawings], words)
@@ -150,15 +186,23 @@ def _find(gr: Any, answers: Answers | Worker) -> None:
             photo = _photo(gr, "Or an example")
             info = "a CLIP, for words and examples; or, for examples, a model of timm or of the zoo"
             choices = list(dict.fromkeys([*clips_here(), *zoo_models()]))
-            model = gr.Dropdown(choices, value=best_clip(), label="Model", info=info, allow_custom_value=True)
-            info = "of the gallery" if answers.gallery else "start with --gallery DIR to have one to search"
+            model = gr.Dropdown(
+                choices, value=best_clip(), label="Model", info=info, allow_custom_value=True
+            )
+            info = (
+                "of the gallery"
+                if answers.gallery
+                else "start with --gallery DIR to have one to search"
+            )
             folder = gr.Textbox(label="Folder", info=info, placeholder="all of it")
             count = gr.Slider(1, 48, value=12, step=1, label="How many")
             button = gr.Button("Find", variant="primary")
         with gr.Column(scale=3):
             shown = dict(columns=4, height=720, object_fit="contain", interactive=False)
             found = gr.Gallery(elem_id="found", show_label=False, buttons=["fullscreen"], **shown)
-            gr.Markdown("The nearest come first; below each stands its distance, and the name of its file.")
+            gr.Markdown(
+                "The nearest come first; below each stands its distance, and the name of its file."
+            )
     _on(gr, button, answers.find, [words, photo, model, count, folder], found, words)
 
 
@@ -167,12 +211,16 @@ def _segment(gr: Any, answers: Answers | Worker, examples: list[str]) -> None:
         with gr.Column(scale=2):
             photo = _photo(gr)
             value = "orange, something on a grey ground"
-            words = gr.Textbox(label="Words", value=value, info="commas between; each pixel gets one of them")
+            words = gr.Textbox(
+                label="Words", value=value, info="commas between; each pixel gets one of them"
+            )
             clip = _clips(gr)
             button = gr.Button("Segment", variant="primary")
             _examples(gr, photo, examples)
         with gr.Column(scale=3):
-            shown = dict(format="png", interactive=False, height=640, buttons=["download", "fullscreen"])
+            shown = dict(
+                format="png", interactive=False, height=640, buttons=["download", "fullscreen"]
+            )
             found = gr.Image(elem_id="segments", label="Segments", **shown)
     _on(gr, button, answers.segment, [photo, words, clip], found, words)
 
@@ -184,14 +232,20 @@ def _walk(gr: Any, answers: Answers | Worker, examples: list[str]) -> None:
             info = "to choose from, one a line, general ones and specific ones"
             texts = gr.Textbox(scene_texts(), label="Texts", info=info, lines=8, max_lines=8)
             clip = _clips(gr)
-            info = "HierarCaps: within a growing radius; MERU: along the way from the photo to the root"
+            info = (
+                "HierarCaps: within a growing radius; MERU: along the way from the photo to the "
+                "root"
+            )
             kinds = [("HierarCaps", "hierarcaps"), ("MERU", "meru")]
             walk = gr.Radio(kinds, value="hierarcaps", label="Walk", info=info)
             button = gr.Button("Walk", variant="primary")
             _examples(gr, photo, examples)
         with gr.Column(scale=3):
             found = gr.Plot(elem_id="walk", show_label=False, format="png")
-            gr.Markdown("The root is on top. A bar is the distance from it; in brackets the similarity to the photo.")
+            gr.Markdown(
+                "The root is on top. A bar is the distance from it; in brackets the similarity to "
+                "the photo."
+            )
     _on(gr, button, answers.walk, [photo, texts, clip, walk], found)
 
 
@@ -207,5 +261,8 @@ def _disk(gr: Any, answers: Answers | Worker) -> None:
             button = gr.Button("Embed", variant="primary")
         with gr.Column(scale=3):
             found = gr.Plot(elem_id="disk", show_label=False)
-            gr.Markdown("Distances are hyperbolic: the rim is infinitely far away. Point at a dot to see its name.")
+            gr.Markdown(
+                "Distances are hyperbolic: the rim is infinitely far away. Point at a dot to see "
+                "its name."
+            )
     _on(gr, button, answers.disk, [chains, file, steps], found)

@@ -24,9 +24,14 @@ HERE = ("127.0.0.1", "localhost")
 
 @contextmanager
 def serving(
-    answers: Answers, host: str = HERE[0], port: int | None = None, upload: int = UPLOAD, seconds: float = SECONDS
+    answers: Answers,
+    host: str = HERE[0],
+    port: int | None = None,
+    upload: int = UPLOAD,
+    seconds: float = SECONDS,
 ) -> Iterator[str]:
-    """The address of the page, which is served inside the block; uploads and results are removed after it.
+    """The address of the page, which is served inside the block; uploads and results are removed
+    after it.
 
     Args:
         answers: what the page calls.
@@ -40,24 +45,29 @@ def serving(
     fonts = dict(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
     theme = gr.themes.Default(**fonts)
     # Gradio requests its own server at start, which a proxy would not reach.
-    local = ",".join(filter(None, (os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), *HERE, host)))
+    local = ",".join(
+        filter(None, (os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), *HERE, host))
+    )
     with (
         tempfile.TemporaryDirectory(prefix="hypvision-app-") as scratch,
-        patch.dict(os.environ, GRADIO_TEMP_DIR=str(Path(scratch).resolve()), NO_PROXY=local, no_proxy=local),
+        patch.dict(
+            os.environ, GRADIO_TEMP_DIR=str(Path(scratch).resolve()), NO_PROXY=local, no_proxy=local
+        ),
         closing(Worker(answers, seconds)) as worker,
     ):
         page = build(worker, Path(scratch, "examples"))
         try:
             _, address, _ = page.queue(max_size=WAITING).launch(
-                server_name=host, server_port=port, max_file_size=upload * 2**20, allowed_paths=[], share=False,
-                prevent_thread_lock=True, quiet=True, show_error=False, theme=theme, css=STYLE, footer_links=[],
-                run_history=False, enable_monitoring=False, ssr_mode=False, pwa=False, mcp_server=False,
+                server_name=host, server_port=port, max_file_size=upload * 2**20, allowed_paths=[],
+                share=False, prevent_thread_lock=True, quiet=True, show_error=False, theme=theme,
+                css=STYLE, footer_links=[], run_history=False, enable_monitoring=False,
+                ssr_mode=False, pwa=False, mcp_server=False,
                 app_kwargs=dict(middleware=[(Sessions, (), {})]),
             )  # fmt: skip
         except OSError as error:
             raise HypvisionError(
-                f"The app cannot listen at {host}:{port or 7860}: the port is taken, or the address does not belong to "
-                "this machine. Give another --port or --host."
+                f"The app cannot listen at {host}:{port or 7860}: the port is taken, or the "
+                "address does not belong to this machine. Give another --port or --host."
             ) from error
         try:
             yield address
@@ -66,10 +76,17 @@ def serving(
 
 
 def serve(
-    answers: Answers, host: str = HERE[0], port: int | None = None, upload: int = UPLOAD, seconds: float = SECONDS
+    answers: Answers,
+    host: str = HERE[0],
+    port: int | None = None,
+    upload: int = UPLOAD,
+    seconds: float = SECONDS,
 ) -> None:
-    """Print the address of the page and serve it until the process is interrupted; arguments as of :func:`serving`."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that SIGTERM removes the uploads, as Ctrl-C does
+    """Print the address of the page and serve it until the process is interrupted; arguments as of
+    :func:`serving`."""
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # so that SIGTERM removes the uploads, as Ctrl-C does
     with serving(answers, host, port, upload, seconds) as address, suppress(KeyboardInterrupt):
         print(f"The app is at {address} (Ctrl-C ends it)", flush=True)
         threading.Event().wait()

@@ -1,8 +1,9 @@
 """The border of the app: which requests reach Gradio, and which of its files a client can name.
 
-Gradio names an upload by its full path on the server, and takes such a name from anyone. Behind :class:`Sessions` a
-client sees ``/uploads/SIGNATURE/FOLDER/NAME`` instead. The signature is valid for one session alone, which a cookie
-tells, so that the name of another user's file is worth nothing, and a path of the server is never a valid name.
+Gradio names an upload by its full path on the server, and takes such a name from anyone. Behind
+:class:`Sessions` a client sees ``/uploads/SIGNATURE/FOLDER/NAME`` instead. The signature is valid
+for one session alone, which a cookie tells, so that the name of another user's file is worth
+nothing, and a path of the server is never a valid name.
 """
 
 from __future__ import annotations
@@ -27,11 +28,16 @@ Send = Callable[[Message], Awaitable[None]]
 LONGEST = 2**20  # bytes of a request that is not an upload
 _API = "/gradio_api/"
 _FILE = "/gradio_api/file="
-# What the page asks for, and no other route of Gradio's: some of them fetch addresses, or save and show states
+# What the page asks for, and no other route of Gradio's: some of them fetch addresses, or save and
+# show states
 _ASSETS = r"/(static|assets|svelte)/.*|/favicon\.ico"
 _READ = rf"/|/config/?|/manifest\.json|/robots\.txt|(/gradio_api)?/theme\.css|{_ASSETS}|{_FILE}.*|"
 _READ += rf"{_API}(info/?|app_id/?|login_check/?|startup-events|queue/data|upload_progress|heartbeat/[^/]*)"
-ROUTES = {"GET": _READ, "HEAD": rf"/|{_FILE}.*", "POST": rf"{_API}(upload|queue/join|cancel|reset/?)"}
+ROUTES = {
+    "GET": _READ,
+    "HEAD": rf"/|{_FILE}.*",
+    "POST": rf"{_API}(upload|queue/join|cancel|reset/?)",
+}
 _HANDLE = re.compile(r"/uploads/([0-9a-f]{32})/(\w+)/([^/]+)")
 _OWN = ("session_hash", "upload_id")  # chosen by the client: two may choose the same
 _COOKIE = re.compile(rb"(?:^|; ?)hypvision=([0-9a-f]{64})(?:;|$)")
@@ -42,14 +48,17 @@ class _RefusedError(Exception):
 
 
 class Sessions:
-    """ASGI middleware for the page, see above; the folder of uploads is that of ``GRADIO_TEMP_DIR`` at the start."""
+    """ASGI middleware for the page, see above; the folder of uploads is that of ``GRADIO_TEMP_DIR``
+    at the start."""
 
     def __init__(self, app: Callable[..., Awaitable[None]]):
         self._app = app
         self._key = secrets.token_bytes(32)
         self._folder = str(uploads())
         places = "|".join(re.escape(place) for place in (self._folder, quote(self._folder)))
-        self._paths = re.compile(rf'(?:{places})(?:/(\w+)/([^"\\<>\r\n]+))?')  # Gradio's names have none of these
+        self._paths = re.compile(
+            rf'(?:{places})(?:/(\w+)/([^"\\<>\r\n]+))?'
+        )  # Gradio's names have none of these
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -66,9 +75,16 @@ class Sessions:
             if message["type"] == "http.response.start":
                 started = True
                 is_file = is_file and message["status"] < 400
-                headers = [pair for pair in message["headers"] if is_file or pair[0] != b"content-length"]
+                headers = [
+                    pair for pair in message["headers"] if is_file or pair[0] != b"content-length"
+                ]
                 if not cookie:
-                    headers.append((b"set-cookie", f"hypvision={session}; Path=/; HttpOnly; SameSite=Lax".encode()))
+                    headers.append(
+                        (
+                            b"set-cookie",
+                            f"hypvision={session}; Path=/; HttpOnly; SameSite=Lax".encode(),
+                        )
+                    )
                 message = {**message, "headers": headers}
             elif not is_file:
                 message = {**message, "body": self._outward(session, message.get("body", b""))}
@@ -79,7 +95,9 @@ class Sessions:
             await self._app(scope, receive, tell)
         except Exception as error:
             body = b""
-            if not started:  # Gradio ends the stream of a session that it does not know by an exception
+            if (
+                not started
+            ):  # Gradio ends the stream of a session that it does not know by an exception
                 if not isinstance(error, _RefusedError):
                     traceback.print_exception(error)
                     error = _RefusedError(500, UNKNOWN)
@@ -93,12 +111,16 @@ class Sessions:
         text = "\0".join((session, *words)).encode("utf-8", "surrogateescape")
         return hmac.new(self._key, text, "sha256").hexdigest()[:32]
 
-    async def _inward(self, session: str, scope: Message, receive: Receive) -> tuple[Message, Receive]:
+    async def _inward(
+        self, session: str, scope: Message, receive: Receive
+    ) -> tuple[Message, Receive]:
         """A request with the server's names in place of the client's."""
         path = scope["path"]
         if not re.fullmatch(ROUTES.get(scope["method"], ""), path, re.DOTALL):
             raise _RefusedError(404, "There is nothing at this address.")
-        kept = [pair for pair in parse_qsl(scope["query_string"].decode("latin-1")) if pair[0] in _OWN]
+        kept = [
+            pair for pair in parse_qsl(scope["query_string"].decode("latin-1")) if pair[0] in _OWN
+        ]
         query = urlencode([(name, self._sign(session, value)) for name, value in kept]).encode()
         if path.startswith(_FILE):
             path = _FILE + self._file(session, path.removeprefix(_FILE))
@@ -109,7 +131,10 @@ class Sessions:
             return scope, receive
         body = [await self._body(session, receive)]
         length = (b"content-length", str(len(body[0])).encode())
-        scope["headers"] = [*(pair for pair in scope["headers"] if pair[0] != b"content-length"), length]
+        scope["headers"] = [
+            *(pair for pair in scope["headers"] if pair[0] != b"content-length"),
+            length,
+        ]
 
         async def replay() -> Message:
             return {"type": "http.request", "body": body.pop()} if body else await receive()
@@ -147,7 +172,9 @@ class Sessions:
     def _file(self, session: str, handle: Any) -> str:
         """The path of a file that the session may name."""
         found = _HANDLE.fullmatch(handle) if isinstance(handle, str) else None
-        if found is None or not hmac.compare_digest(found[1], self._sign(session, found[2], _plain(found[3]))):
+        if found is None or not hmac.compare_digest(
+            found[1], self._sign(session, found[2], _plain(found[3]))
+        ):
             raise _RefusedError(403, NOT_YOURS)
         try:
             return str(uploaded(os.path.join(self._folder, found[2], found[3])))
@@ -155,11 +182,16 @@ class Sessions:
             raise _RefusedError(403, str(error)) from error
 
     def _outward(self, session: str, body: bytes) -> bytes:
-        """A text with the client's names in place of the server's, and a sentence in place of no message."""
+        """A text with the client's names in place of the server's, and a sentence in place of no
+        message."""
 
         def handle(found: re.Match[str]) -> str:
             folder, name = found.groups()
-            return f"/uploads/{self._sign(session, folder, _plain(name))}/{folder}/{name}" if name else ""
+            return (
+                f"/uploads/{self._sign(session, folder, _plain(name))}/{folder}/{name}"
+                if name
+                else ""
+            )
 
         text = self._paths.sub(handle, body.decode("utf-8", "surrogateescape"))
         text = text.replace('"error":null', f'"error":{json.dumps(UNKNOWN)}')

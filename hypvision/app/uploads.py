@@ -1,4 +1,5 @@
-"""What the app accepts from a client, and what it tells: files that were uploaded, and sentences without folders."""
+"""What the app accepts from a client, and what it tells: files that were uploaded, and sentences
+without folders."""
 
 from __future__ import annotations
 
@@ -10,21 +11,27 @@ from pathlib import Path
 
 from hypvision.errors import HypvisionError, explain_machine, one_line
 
-NOT_YOURS = "This file was not uploaded here, or was removed, as happens after an hour. Upload it again."
+NOT_YOURS = (
+    "This file was not uploaded here, or was removed, as happens after an hour. Upload it again."
+)
 UNKNOWN = "The app made a mistake of its own, which its terminal shows. Try another input."
-_FOLDERS = re.compile(r"file://[^\s'\"]*/|(?<=')/(?:[^'\n]*/)?(?=[^'/\n])|(?<![\w/.'])~?/(?:[^\s'\"/]+/)*(?=[\w.])")
+_FOLDERS = re.compile(
+    r"file://[^\s'\"]*/|(?<=')/(?:[^'\n]*/)?(?=[^'/\n])|(?<![\w/.'])~?/(?:[^\s'\"/]+/)*(?=[\w.])"
+)
 
 
 def uploads() -> Path:
     """Gradio's folder of uploads and results, resolved."""
-    return Path(os.environ.get("GRADIO_TEMP_DIR") or Path(tempfile.gettempdir()) / "gradio").resolve()
+    return Path(
+        os.environ.get("GRADIO_TEMP_DIR") or Path(tempfile.gettempdir()) / "gradio"
+    ).resolve()
 
 
 def uploaded(path: str | None) -> str | None:
     """The resolved path of a file below :func:`uploads`; None for none.
 
-    Every path that a client sends goes through here. Gradio itself checks only those in payloads that carry its mark
-    (``meta``), which a client may leave out.
+    Every path that a client sends goes through here. Gradio itself checks only those in payloads
+    that carry its mark (``meta``), which a client may leave out.
 
     Raises:
         HypvisionError: the path leads elsewhere or nowhere; the message does not say which.
@@ -51,7 +58,8 @@ def without_folders(message: str) -> str:
 
 
 def told(error: Exception) -> str:
-    """The sentence for an error; one that is a bug gets a general one, and its traceback goes to the terminal."""
+    """The sentence for an error; one that is a bug gets a general one, and its traceback goes to
+    the terminal."""
     message = one_line(error, 2000) if isinstance(error, HypvisionError) else explain_machine(error)
     if message is None:
         traceback.print_exception(error)

@@ -1,5 +1,5 @@
-"""The answers of the app, computed in a process of its own: a thread cannot be stopped, but a process can, and gives
-back its memory."""
+"""The answers of the app, computed in a process of its own: a thread cannot be stopped, but a
+process can, and gives back its memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class Worker:
 
     Args:
         answers: what the process computes with; models are loaded there.
-        seconds: the longest computation. The process is then killed, and another one begins, without models in memory.
+        seconds: the longest computation. The process is then killed, and another one begins,
+            without models in memory.
     """
 
     def __init__(self, answers: Answers, seconds: float = SECONDS):
@@ -42,7 +43,9 @@ class Worker:
         return answer
 
     def _start(self) -> None:
-        spawn = multiprocessing.get_context("spawn")  # a fork would copy the locks of the server's threads
+        spawn = multiprocessing.get_context(
+            "spawn"
+        )  # a fork would copy the locks of the server's threads
         self._pool = ProcessPoolExecutor(1, spawn, _begin, (self._answers,))
         self._process = self._pool.submit(os.getpid)
 
@@ -65,15 +68,15 @@ class Worker:
                 self._pool.shutdown()
                 self._start()
                 raise HypvisionError(
-                    "The process that computes the answers has ended, perhaps for lack of memory, and was started "
-                    "anew. Try again, with a smaller input."
+                    "The process that computes the answers has ended, perhaps for lack of memory, "
+                    "and was started anew. Try again, with a smaller input."
                 ) from error
             except TimeoutError as error:
                 self.close()
                 self._start()
                 raise HypvisionError(
-                    f"This took more than {self._seconds:g} seconds and was ended. Give a smaller input, or start the "
-                    "app with a longer --time-limit."
+                    f"This took more than {self._seconds:g} seconds and was ended. Give a smaller "
+                    "input, or start the app with a longer --time-limit."
                 ) from error
         for message, file in notes:
             warnings.warn_explicit(message, UserWarning, file, 1)
@@ -85,7 +88,9 @@ class Worker:
 def _begin(answers: Answers) -> None:
     global _answers
     _answers = answers
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this process
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C is for the server, which ends this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -1,13 +1,14 @@
-"""Downloads of one file from one address. The bytes are streamed to a part file, which is moved into place once it is
-complete and verified.
+"""Downloads of one file from one address. The bytes are streamed to a part file, which is moved
+into place once it is complete and verified.
 
-The transfer is huggingface_hub's ``http_get``, which resumes by range requests, repeats broken connections, follows
-redirects and honours proxies. It sets no limits, so this module does: on the bytes that a server sends (the size of the
-file), on the total time (:func:`deadline`), and on what an answer may say (:func:`guarded`). A part file outlives the
-process, and a later call goes on from it.
+The transfer is huggingface_hub's ``http_get``, which resumes by range requests, repeats broken
+connections, follows redirects and honours proxies. It sets no limits, so this module does: on the
+bytes that a server sends (the size of the file), on the total time (:func:`deadline`), and on what
+an answer may say (:func:`guarded`). A part file outlives the process, and a later call goes on from
+it.
 
-filelock keeps two processes from downloading the same file; the operating system frees its locks when a process is
-killed.
+filelock keeps two processes from downloading the same file; the operating system frees its locks
+when a process is killed.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ _Result = TypeVar("_Result")
 ATTEMPTS = 5  # failed attempts in a row that received no bytes
 WAIT = 0.5  # seconds before the first retry; doubled for each further one
 LOCK_WAIT = 900.0  # seconds that a process waits while another one downloads the file
-PATIENCE = 30.0  # seconds that a server may ask to be left alone; beyond that another source is asked
+PATIENCE = (
+    30.0  # seconds that a server may ask to be left alone; beyond that another source is asked
+)
 LARGEST = 2**37  # limit in bytes where the record does not say the size
 UNTOLD = 2**32  # the same where the server does not say it either
 _RETRY = (408, 425, 429, 500, 502, 503, 504)
@@ -50,7 +53,8 @@ _HINTS = {401: " (log in: hf auth login)", 403: " (no access)", 404: " (no such 
 
 
 class SourceError(Exception):
-    """One source does not provide the file; another source may. The text completes "ADDRESS: ..."."""
+    """One source does not provide the file; another source may. The text completes "ADDRESS:
+    ..."."""
 
 
 class WrongContentError(SourceError):
@@ -58,7 +62,8 @@ class WrongContentError(SourceError):
 
 
 def deadline(size: int | None) -> float:
-    """Seconds that a download may take in all, with its retries: ten minutes, or 50 kB a second if that is longer.
+    """Seconds that a download may take in all, with its retries: ten minutes, or 50 kB a second if
+    that is longer.
 
     ``HYPVISION_DEADLINE`` sets another number of seconds.
     """
@@ -70,8 +75,8 @@ def deadline(size: int | None) -> float:
 
 
 def in_time(work: Callable[[], _Result], seconds: float) -> _Result:
-    """The result of a function, which runs in a thread that is abandoned when the time is over: a server that sends a
-    byte now and then keeps every time-out of a connection from ending it.
+    """The result of a function, which runs in a thread that is abandoned when the time is over: a
+    server that sends a byte now and then keeps every time-out of a connection from ending it.
 
     Raises:
         SourceError: the time is over.
@@ -87,9 +92,13 @@ def in_time(work: Callable[[], _Result], seconds: float) -> _Result:
     threading.Thread(target=run, daemon=True).start()
     end = time.monotonic() + seconds
     while not done.done() and time.monotonic() < end:
-        wait([done], min(1.0, max(0.0, end - time.monotonic())))  # in parts: Windows does not interrupt a wait
+        wait(
+            [done], min(1.0, max(0.0, end - time.monotonic()))
+        )  # in parts: Windows does not interrupt a wait
     if not done.done():
-        raise SourceError("the time that it may take is over (HYPVISION_DEADLINE sets it, in seconds)")
+        raise SourceError(
+            "the time that it may take is over (HYPVISION_DEADLINE sets it, in seconds)"
+        )
     return done.result()
 
 
@@ -110,7 +119,9 @@ def verify_file(path: str | Path, sha256: str, size: int) -> None:
     except OSError as error:
         raise SourceError(f"cannot be read ({error.strerror or error})") from error
     if found != size:
-        raise WrongContentError(f"has {found} bytes instead of {size}" + (f" and is {what}" if what else ""))
+        raise WrongContentError(
+            f"has {found} bytes instead of {size}" + (f" and is {what}" if what else "")
+        )
     verify_sum(path, sha256)
     if what:
         raise WrongContentError(f"is not a safetensors file: it is {what}")
@@ -123,12 +134,15 @@ def verify_sum(path: str | Path, sha256: str) -> None:
     except OSError as error:
         raise SourceError(f"cannot be read ({error.strerror or error})") from error
     if not digest.startswith(sha256):
-        raise WrongContentError(f"has the wrong content: its sha256 begins with {digest[:8]} instead of {sha256[:8]}")
+        raise WrongContentError(
+            f"has the wrong content: its sha256 begins with {digest[:8]} instead of {sha256[:8]}"
+        )
 
 
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Let one process at a time run the block; the others wait, for at most :data:`LOCK_WAIT` seconds.
+    """Let one process at a time run the block; the others wait, for at most :data:`LOCK_WAIT`
+    seconds.
 
     Args:
         path: the lock file, in a folder that exists.
@@ -138,7 +152,8 @@ def locked(path: Path, what: str) -> Iterator[None]:
         HypvisionError: another process holds the lock for too long.
         OSError: the lock file cannot be made.
     """
-    # Every user of a shared cache must be able to open the lock file. It is empty and stays when its process ends.
+    # Every user of a shared cache must be able to open the lock file. It is empty and stays when
+    # its process ends.
     lock = FileLock(path, mode=0o666)
     holder = path.with_name(f"{path.name}.json")
     try:
@@ -146,14 +161,19 @@ def locked(path: Path, what: str) -> Iterator[None]:
             lock.acquire(timeout=min(1.0, LOCK_WAIT))
         except Timeout:
             who = who_holds(holder)
-            _logger.warning("Waiting for another process, which holds the lock '%s'%s (%s) ...", path, who, what)
+            _logger.warning(
+                "Waiting for another process, which holds the lock '%s'%s (%s) ...", path, who, what
+            )
             lock.acquire(timeout=LOCK_WAIT)
     except Timeout:
         raise HypvisionError(
-            f"Waited {LOCK_WAIT:.0f} s for another process, which holds the lock '{path}'{who_holds(holder)} ({what}). "
-            "Wait for this process or stop it, which removes the lock; then run the command again."
+            f"Waited {LOCK_WAIT:.0f} s for another process, which holds the lock "
+            f"'{path}'{who_holds(holder)} ({what}). Wait for this process or stop it, which "
+            "removes the lock; then run the command again."
         ) from None
-    except NotImplementedError:  # some network file systems have no locks: a file may then be loaded twice
+    except (
+        NotImplementedError
+    ):  # some network file systems have no locks: a file may then be loaded twice
         _logger.warning("'%s' is on a file system without locks.", path)
     try:
         with suppress(OSError, HypvisionError):  # only messages need it
@@ -174,7 +194,8 @@ def download(
     name: str | None = None,
     limit: int | None = None,
 ) -> None:
-    """Download a file to ``target``. The bytes go to ``target.part``, from which a later call goes on.
+    """Download a file to ``target``. The bytes go to ``target.part``, from which a later call goes
+    on.
 
     Args:
         url: ``http://`` or ``https://``.
@@ -199,7 +220,14 @@ def download(
                 free = shutil.disk_usage(target.parent).free
                 if free < (size or 0) - have:
                     raise HypvisionError(_full(target.parent))
-                _fetch(url, part, size or limit or LARGEST, dict(headers or {}), name or target.name, end)
+                _fetch(
+                    url,
+                    part,
+                    size or limit or LARGEST,
+                    dict(headers or {}),
+                    name or target.name,
+                    end,
+                )
             verify(part)
             break
         except WrongContentError:
@@ -214,9 +242,9 @@ def download(
 
 def _full(folder: Path) -> str:
     return (
-        f"The disk is full in '{folder}', or the file is larger than what is free. Free some space (`hypvision zoo "
-        "clean` removes what no record needs), or set HYPVISION_HOME to a folder on another disk. What was downloaded "
-        "is kept."
+        f"The disk is full in '{folder}', or the file is larger than what is free. Free some space "
+        "(`hypvision zoo clean` removes what no record needs), or set HYPVISION_HOME to a folder "
+        "on another disk. What was downloaded is kept."
     )
 
 
@@ -233,20 +261,27 @@ class _Part(io.FileIO):
 
     def write(self, data: Any) -> int:
         if self.tell() + len(data) > self.limit:
-            raise WrongContentError(f"sends more than the {self.limit} bytes that the file may have")
+            raise WrongContentError(
+                f"sends more than the {self.limit} bytes that the file may have"
+            )
         rest = memoryview(data)
         while rest:
             rest = rest[super().write(rest) :]
         return len(data)
 
 
-_NAMES = ("etag", "x-linked-etag", "x-repo-commit")  # by which the hub's client names files in its cache
+_NAMES = (
+    "etag",
+    "x-linked-etag",
+    "x-repo-commit",
+)  # by which the hub's client names files in its cache
 _NO_NAME = re.compile(r"[/\\](?<!^W/)|\.\.|^.{200}")
 _thread = threading.local()  # of the thread that waits for an answer: see guarded()
 
 
 class _Answered(Exception):
-    """A server refused; the page that it sends with that is not read, because it may have no end."""
+    """A server refused; the page that it sends with that is not read, because it may have no
+    end."""
 
     def __init__(self, response: Any):
         super().__init__(f"answers {response.status_code}")
@@ -254,15 +289,18 @@ class _Answered(Exception):
 
 
 def guarded(work: Callable[[], _Result], part: _Part | None = None) -> _Result:
-    """The result of work with huggingface_hub's client, each answer to which is checked before its body is read.
+    """The result of work with huggingface_hub's client, each answer to which is checked before its
+    body is read.
 
     Args:
         work: what to do, in this thread.
-        part: where the bytes go; its limit is lowered if the server does not say how many there are.
+        part: where the bytes go; its limit is lowered if the server does not say how many there
+            are.
 
     Raises:
-        SourceError: a redirect leads from https to http, or an answer is of another range than was asked for, is
-            compressed more than once, or asks for a wait of more than :data:`PATIENCE`.
+        SourceError: a redirect leads from https to http, or an answer is of another range than was
+            asked for, is compressed more than once, or asks for a wait of more than
+            :data:`PATIENCE`.
     """
     from huggingface_hub.utils import get_session
 
@@ -300,7 +338,9 @@ def _check_answer(response: Any) -> None:
     if "," in response.headers.get("content-encoding", ""):
         raise SourceError("sends a file that is compressed more than once")
     start = response.request.headers.get("range", "").removeprefix("bytes=").removesuffix("-")
-    if response.status_code == 206 and not response.headers.get("content-range", "").startswith(f"bytes {start}-"):
+    if response.status_code == 206 and not response.headers.get("content-range", "").startswith(
+        f"bytes {start}-"
+    ):
         raise WrongContentError("sends another part of the file than was asked for")
     packed = response.headers.get("content-encoding", "identity") != "identity"
     if not packed and "content-length" in response.headers:
@@ -331,15 +371,22 @@ def _pause(response: Any) -> float:
     if response is None or response.status_code not in _RETRY:
         return 0.0
     told = response.headers.get("retry-after", ""), response.headers.get("ratelimit", "")
-    found = re.fullmatch(r"\s*(\d{1,18})\d*\s*", told[0]) or re.search(r"\br=0;t=(\d{1,18})", told[1])
+    found = re.fullmatch(r"\s*(\d{1,18})\d*\s*", told[0]) or re.search(
+        r"\br=0;t=(\d{1,18})", told[1]
+    )
     seconds = 0.0 if found is None else float(found[1])
     if seconds > PATIENCE:
-        raise SourceError(f"answers {response.status_code} and asks to be left alone for {seconds:.0f} s")
+        raise SourceError(
+            f"answers {response.status_code} and asks to be left alone for {seconds:.0f} s"
+        )
     return seconds
 
 
-def _fetch(url: str, part: Path, limit: int, headers: dict[str, str], name: str, end: float) -> None:
-    """Append the bytes of an address to a part, by ``end`` at the latest, a time of :func:`time.monotonic`."""
+def _fetch(
+    url: str, part: Path, limit: int, headers: dict[str, str], name: str, end: float
+) -> None:
+    """Append the bytes of an address to a part, by ``end`` at the latest, a time of
+    :func:`time.monotonic`."""
     from huggingface_hub import constants, file_download
 
     constants.DOWNLOAD_CHUNK_SIZE = 2**16  # what is lost when a connection breaks; 10 MB by default
@@ -349,13 +396,19 @@ def _fetch(url: str, part: Path, limit: int, headers: dict[str, str], name: str,
     while True:
         have = _size(part)
         try:
-            with _Part(part, limit) as file:  # closed at the deadline, so that a late thread writes no more
-                transfer = partial(file_download.http_get, url, file, resume_size=have, headers=fields)
+            with _Part(
+                part, limit
+            ) as file:  # closed at the deadline, so that a late thread writes no more
+                transfer = partial(
+                    file_download.http_get, url, file, resume_size=have, headers=fields
+                )
                 work = partial(guarded, partial(transfer, displayed_filename=name), file)
                 return in_time(work, end - time.monotonic())
         except (SourceError, HypvisionError):
             raise
-        except Exception as error:  # huggingface_hub raises its own errors and those of its HTTP library
+        except (
+            Exception
+        ) as error:  # huggingface_hub raises its own errors and those of its HTTP library
             pause = _pause(getattr(error, "response", None))
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise HypvisionError(_full(part.parent)) from error
@@ -364,9 +417,15 @@ def _fetch(url: str, part: Path, limit: int, headers: dict[str, str], name: str,
                 raise WrongContentError(f"sends nothing after byte {have}") from error
             if status is not None and status not in _RETRY:
                 raise SourceError(f"answers {status}{_HINTS.get(status, '')}") from error
-            reason = f"the connection broke ({one_line(error)})" if status is None else f"answers {status}"
+            reason = (
+                f"the connection broke ({one_line(error)})"
+                if status is None
+                else f"answers {status}"
+            )
             failures = 0 if _size(part) > have else failures + 1
-            if failures >= (1 if status is None else ATTEMPTS):  # http_get itself repeats broken connections
+            if failures >= (
+                1 if status is None else ATTEMPTS
+            ):  # http_get itself repeats broken connections
                 raise SourceError(reason) from error
             _logger.warning("%s: %s. Trying again ...", url, reason)
         time.sleep(min(max(pause, WAIT * 2**failures), max(0.0, end - time.monotonic())))
@@ -376,7 +435,14 @@ def download_text(url: str, headers: Mapping[str, str] | None = None) -> str:
     """A text of at most 4 MiB from an address, with the retries and limits of :func:`download`."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         path = Path(folder, "text")
-        download(url, path, lambda part: None, headers=headers, name=url.rpartition("/")[2], limit=4 * 2**20)
+        download(
+            url,
+            path,
+            lambda part: None,
+            headers=headers,
+            name=url.rpartition("/")[2],
+            limit=4 * 2**20,
+        )
         try:
             return path.read_bytes().decode("utf-8")
         except UnicodeDecodeError as error:

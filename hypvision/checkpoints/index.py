@@ -1,7 +1,7 @@
 """The index of the zoo: ``index.yml``, one record a weight file, read and written.
 
-A record says what a file is, where it lies, how to verify it (sha256 and bytes) and which results were measured with
-it; its schema is :mod:`hypvision.checkpoints.records`.
+A record says what a file is, where it lies, how to verify it (sha256 and bytes) and which results
+were measured with it; its schema is :mod:`hypvision.checkpoints.records`.
 """
 
 from __future__ import annotations
@@ -36,24 +36,32 @@ def without_password(address: str) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads plain values only. Raises an error if a key is there twice: YAML would silently take the last one."""
+    """Reads plain values only. Raises an error if a key is there twice: YAML would silently take
+    the last one."""
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict:
     keys = [loader.construct_object(key, deep=True) for key, _ in node.value]
     for key in keys:
         if not isinstance(key, str):
-            raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is not text", node.start_mark)
+            raise yaml.constructor.ConstructorError(
+                None, None, f"the key {key!r} is not text", node.start_mark
+            )
         if keys.count(key) > 1:
-            raise yaml.constructor.ConstructorError(None, None, f"the key '{key}' stands twice", node.start_mark)
+            raise yaml.constructor.ConstructorError(
+                None, None, f"the key '{key}' stands twice", node.start_mark
+            )
     return dict(zip(keys, (loader.construct_object(value, deep=True) for _, value in node.value)))
 
 
 def _compose(loader: _Loader, parent: Any, index: Any) -> yaml.Node:
-    """Raises an error for aliases: a few lines of them can expand to a structure that fills the memory."""
+    """Raises an error for aliases: a few lines of them can expand to a structure that fills the
+    memory."""
     if loader.check_event(yaml.AliasEvent):
         event = loader.peek_event()
-        raise yaml.composer.ComposerError(None, None, f"the alias '*{event.anchor}'; write it out", event.start_mark)
+        raise yaml.composer.ComposerError(
+            None, None, f"the alias '*{event.anchor}'; write it out", event.start_mark
+        )
     return yaml.SafeLoader.compose_node(loader, parent, index)
 
 
@@ -61,15 +69,17 @@ _Loader.compose_node = _compose
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
-_LONGEST_YAML = 2**21  # in characters: a hundred records with a thousand classes; PyYAML takes seconds to read these
+_LONGEST_YAML = (
+    2**21
+)  # in characters: a hundred records with a thousand classes; PyYAML takes seconds to read these
 
 
 def parse_yaml(text: str) -> Any:
     """What a YAML text says: plain values, no key twice, no aliases.
 
     Raises:
-        ValueError: the text is not valid YAML of this kind, has a bracket that is never closed, or has more than two
-            million characters.
+        ValueError: the text is not valid YAML of this kind, has a bracket that is never closed, or
+            has more than two million characters.
     """
     if len(text) > _LONGEST_YAML:
         raise ValueError(f"it has {len(text):,} characters, more than {_LONGEST_YAML:,}")
@@ -83,10 +93,13 @@ def parse_index(text: str, root: Path | None = None, address: str | None = None)
     """Parse and check the text of an ``index.yml``.
 
     Raises:
-        HypvisionError: the text is not YAML; a key is unknown or missing; a value is out of range; a name is there
-            twice; or a parent has no record. The message names the record and the key.
+        HypvisionError: the text is not YAML; a key is unknown or missing; a value is out of range;
+            a name is there twice; or a parent has no record. The message names the record and the
+            key.
     """
-    where = without_password(address) if address else (str(root / "index.yml") if root else "the index")
+    where = (
+        without_password(address) if address else (str(root / "index.yml") if root else "the index")
+    )
     try:
         content = parse_yaml(text)
     except ValueError as error:  # invalid YAML, or an impossible date
@@ -95,7 +108,8 @@ def parse_index(text: str, root: Path | None = None, address: str | None = None)
         raise HypvisionError(f"{where} must have the keys 'version' and 'records', and no others.")
     if content["version"] != VERSION:
         raise HypvisionError(
-            f"{where} is of version {content['version']!r}; this hypvision reads version {VERSION}. Update hypvision."
+            f"{where} is of version {content['version']!r}; this hypvision reads version "
+            f"{VERSION}. Update hypvision."
         )
     if not isinstance(content["records"], list):
         raise HypvisionError(f"{where}: 'records' must be a list.")
@@ -103,12 +117,17 @@ def parse_index(text: str, root: Path | None = None, address: str | None = None)
     for number, item in enumerate(content["records"], start=1):
         record = parse_record(item, f"{where}, record {number}")
         if record.name in records:
-            raise HypvisionError(f"{where}: '{record.name}' is listed twice. Remove one of the two records.")
+            raise HypvisionError(
+                f"{where}: '{record.name}' is listed twice. Remove one of the two records."
+            )
         records[record.name] = record
     for record in records.values():
-        if record.parent is not None and (record.parent not in records or record.parent == record.name):
+        if record.parent is not None and (
+            record.parent not in records or record.parent == record.name
+        ):
             raise HypvisionError(
-                f"{where}: '{record.name}' names '{record.parent}' as its parent, which is no other record."
+                f"{where}: '{record.name}' names '{record.parent}' as its parent, which is no "
+                "other record."
             )
     return Index(records, root, address)
 
@@ -120,7 +139,9 @@ def read_index(path: str | Path) -> Index:
     try:
         text = read_text(path, 2**26)
     except (OSError, UnicodeDecodeError) as error:
-        raise HypvisionError(f"The index '{path}' cannot be read: {error}. Check the path.") from error
+        raise HypvisionError(
+            f"The index '{path}' cannot be read: {error}. Check the path."
+        ) from error
     return parse_index(text, path.parent.resolve())
 
 
@@ -139,7 +160,10 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_list(dumper: _Dumper, items: list) -> yaml.Node:
-    short = all(isinstance(item, (int, float)) or (isinstance(item, str) and len(item) < 24) for item in items)
+    short = all(
+        isinstance(item, (int, float)) or (isinstance(item, str) and len(item) < 24)
+        for item in items
+    )
     return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=short)
 
 
@@ -150,11 +174,14 @@ _Dumper.ignore_aliases = lambda *args: True
 def dump_index(index: Index) -> str:
     """The text of an ``index.yml``."""
     content = {"version": VERSION, "records": [record.to_dict() for record in index]}
-    return _HEADER + yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=118, allow_unicode=True)
+    return _HEADER + yaml.dump(
+        content, Dumper=_Dumper, sort_keys=False, width=118, allow_unicode=True
+    )
 
 
 def write_index(index: Index, path: str | Path) -> None:
-    """Write an index file, complete or not at all. The text is parsed again before it is written."""
+    """Write an index file, complete or not at all. The text is parsed again before it is
+    written."""
     text = dump_index(index)
     parse_index(text)
     write_text(path, text)
@@ -169,7 +196,8 @@ def with_record(index: Index, record: Record) -> Index:
 
 
 def builtin_root() -> Path | None:
-    """``model_zoo`` beside the package in a checkout, or the copy inside an installed wheel (see ``setup.py``)."""
+    """``model_zoo`` beside the package in a checkout, or the copy inside an installed wheel (see
+    ``setup.py``)."""
     package = Path(__file__).resolve().parents[1]
     for folder in (package.parent / "model_zoo", package / "_model_zoo"):
         if (folder / "index.yml").is_file():
@@ -183,13 +211,16 @@ def _read_cached(path: str, stamp: tuple[int, int]) -> Index:
 
 
 def builtin_index() -> Index:
-    """The index that comes with hypvision; instead of it that of ``HYPVISION_INDEX``, a path, if it is set."""
+    """The index that comes with hypvision; instead of it that of ``HYPVISION_INDEX``, a path, if it
+    is set."""
     given = os.environ.get("HYPVISION_INDEX")
     path = Path(given).expanduser() if given else builtin_root()
     if path is None:
         return Index({})
     path = path / "index.yml" if path.is_dir() else path
     if not path.is_file():
-        raise HypvisionError(f"HYPVISION_INDEX names '{given}', which is not an index. Correct or unset it.")
+        raise HypvisionError(
+            f"HYPVISION_INDEX names '{given}', which is not an index. Correct or unset it."
+        )
     status = path.stat()
     return _read_cached(str(path), (status.st_mtime_ns, status.st_size))

@@ -1,5 +1,5 @@
-"""Recognise, by its first bytes, the kind of a file that is not a checkpoint, so that an intact file of another kind is
-not reported as a damaged checkpoint."""
+"""Recognise, by its first bytes, the kind of a file that is not a checkpoint, so that an intact
+file of another kind is not reported as a damaged checkpoint."""
 
 from __future__ import annotations
 
@@ -25,9 +25,13 @@ class Kind(NamedTuple):
 
 
 _UNPACK = "Unpack it, and give the checkpoint that is in it."
-_CONVERT = "Load it with the library that wrote it, and save its weights as a dict of tensors with torch.save."
+_CONVERT = (
+    "Load it with the library that wrote it, and save its weights as a dict of tensors with "
+    "torch.save."
+)
 _STATE = "Save the weights alone, with torch.save(model.state_dict(), path)."
-_TORCH_SAVE = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the magic number of torch.save before it wrote zip files
+# the magic number of torch.save before it wrote zip files
+_TORCH_SAVE = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 
 # (offset, bytes at this offset, kind of file)
 _FIRST_BYTES = (
@@ -54,7 +58,8 @@ _FIRST_BYTES = (
 
 
 def kind_of(path: str | Path) -> Kind | None:
-    """The kind of a file by its bytes, whatever its name; None if no known kind begins with these bytes."""
+    """The kind of a file by its bytes, whatever its name; None if no known kind begins with these
+    bytes."""
     with open(path, "rb") as file:
         start = file.read(4096)
     for place, magic, kind in _FIRST_BYTES:
@@ -76,10 +81,15 @@ def _zip_kind(path: str | Path) -> Kind:
         return saved
     with open_zip(path) as archive:
         names = archive.namelist()
-    inner = {name.partition("/")[2] for name in names}  # PyTorch stores all entries below one folder
+    inner = {
+        name.partition("/")[2] for name in names
+    }  # PyTorch stores all entries below one folder
     if "data.pkl" in inner:
         return saved._replace(name="a TorchScript archive") if "constants.pkl" in inner else saved
-    if inner & {"archive_format", "serialized_exported_program.json"} or "serialized_exported_program.json" in names:
+    if (
+        inner & {"archive_format", "serialized_exported_program.json"}
+        or "serialized_exported_program.json" in names
+    ):
         return Kind("a program of torch.export", _STATE)
     if "model.json" in inner:
         return Kind("a TorchScript archive of PyTorch 1.1 or older", _STATE)
@@ -95,7 +105,10 @@ def _pickle_kind(path: str | Path, protocol: int) -> Kind:
     try:
         with open(path, "rb") as file:
             check_pickle(file, path)  # reads the instructions without executing them
-    except (ValueError, IndexError):  # the bytes are cut off, or have arrays between the instructions
+    except (
+        ValueError,
+        IndexError,
+    ):  # the bytes are cut off, or have arrays between the instructions
         return Kind("a Python pickle", _CONVERT, read=protocol <= 2)  # torch.save writes protocol 2
     return Kind("a Python pickle that torch.save did not write", _CONVERT)
 
@@ -104,18 +117,25 @@ def _text_kind(start: bytes) -> Kind | None:
     try:
         text = start.decode()
     except UnicodeDecodeError as error:
-        if error.end < len(start):  # otherwise only the last letter is cut off, as the start of a file may end anywhere
+        if error.end < len(
+            start
+        ):  # otherwise only the last letter is cut off, as the start of a file may end anywhere
             return None
         text = start[: error.start].decode()
     if not text or any(letter < " " and letter not in "\t\n\r\f" for letter in text):
         return None
     if text.startswith("version https://git-lfs"):
-        return Kind("a Git LFS pointer instead of the file (run: git lfs pull)", "Or download the file itself.")
+        return Kind(
+            "a Git LFS pointer instead of the file (run: git lfs pull)",
+            "Or download the file itself.",
+        )
     text = text.lstrip()
     if text.startswith("<"):
         return Kind("a web page, such as the error page of a download", "Download the file again.")
     if text.startswith(("{", "[")):
         if '"weight_map"' in text:
-            return Kind("the table of weights that are split into several files", "Join them in one file.")
+            return Kind(
+                "the table of weights that are split into several files", "Join them in one file."
+            )
         return Kind("a JSON text")
     return Kind("a text")

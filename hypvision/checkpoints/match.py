@@ -46,14 +46,16 @@ class Comparison(NamedTuple):
             ("of another shape", list(self.mismatched.values())),
         ]
         return "; ".join(
-            f"{len(names)} {what}: {', '.join(names[:limit])}{', ...' if len(names) > limit else ''}"
+            f"{len(names)} {what}: "
+            f"{', '.join(names[:limit])}{', ...' if len(names) > limit else ''}"
             for what, names in groups
             if names
         )
 
     @property
     def share(self) -> float:
-        """Matched names, as a share of all names in the model or in the checkpoint; 1 where there are none."""
+        """Matched names, as a share of all names in the model or in the checkpoint; 1 where there
+        are none."""
         total = sum(map(len, self))
         return len(self.matched) / total if total else 1.0
 
@@ -68,57 +70,72 @@ def _kind(value: Tensor) -> str:
 def _difference(given: Tensor, expected: Tensor) -> str | None:
     """How the shape or the kind of numbers of two weights differs; None if they agree."""
     if given.shape != expected.shape:
-        return " instead of ".join("x".join(map(str, value.shape)) or "scalar" for value in (given, expected))
+        return " instead of ".join(
+            "x".join(map(str, value.shape)) or "scalar" for value in (given, expected)
+        )
     kinds = tensor_problem(given) or _kind(given), _kind(expected)
     return None if kinds[0] == kinds[1] else f"{kinds[0]} instead of {kinds[1]}"
 
 
 def compare(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> Comparison:
-    """Compare two state dicts by names, shapes and kinds; batch counters of batch norm do not count."""
+    """Compare two state dicts by names, shapes and kinds; batch counters of batch norm do not
+    count."""
     expected, given = (
         {name: value for name, value in weights.items() if not name.endswith("num_batches_tracked")}
         for weights in (expected, given)
     )
-    differences = {name: _difference(given[name], expected[name]) for name in expected if name in given}
+    differences = {
+        name: _difference(given[name], expected[name]) for name in expected if name in given
+    }
     return Comparison(
         [name for name, difference in differences.items() if difference is None],
         [name for name in expected if name not in given],
         [name for name in given if name not in expected],
-        {name: f"{name} ({difference})" for name, difference in differences.items() if difference is not None},
+        {
+            name: f"{name} ({difference})"
+            for name, difference in differences.items()
+            if difference is not None
+        },
     )
 
 
 def filtered(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights by the names and with the shapes of a timm model, for example those of an official checkpoint: what the
-    ``checkpoint_filter_fn`` of its family makes of them."""
+    """Weights by the names and with the shapes of a timm model, for example those of an official
+    checkpoint: what the ``checkpoint_filter_fn`` of its family makes of them."""
     convert = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
     return dict(weights if convert is None or not weights else convert(weights, model))
 
 
 def placed(model: nn.Module, part: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights by the names of a model that keeps a network as its ``part``: those of that network alone (of official
-    code, timm's, converted ones) get its name before theirs; others stay as they are."""
+    """Weights by the names of a model that keeps a network as its ``part``: those of that network
+    alone (of official code, timm's, converted ones) get its name before theirs; others stay as they
+    are."""
     expected = getattr(model, part).state_dict().keys()
     alone = 2 * len(expected & weights.keys()) >= len(expected | weights.keys())
     return {f"{part}.{name}" if alone else name: value for name, value in weights.items()}
 
 
 def engine_names(model: nn.Module, checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A checkpoint whose weights have the names of a model of the engine, if they can be brought to them.
+    """A checkpoint whose weights have the names of a model of the engine, if they can be brought to
+    them.
 
-    Files of the network alone (official ones, timm's, converted ones) have other names, or lack that of the
-    ``backbone`` that a classifier or learner keeps it in. Models of several parts translate them by a method
-    ``checkpoint_filter`` of their own.
+    Files of the network alone (official ones, timm's, converted ones) have other names, or lack
+    that of the ``backbone`` that a classifier or learner keeps it in. Models of several parts
+    translate them by a method ``checkpoint_filter`` of their own.
 
     Returns:
         The checkpoint itself, or one with other weights in ``state_dict``.
     """
     backbone = getattr(model, "backbone", None)
-    translate: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = getattr(model, "checkpoint_filter", None)
+    translate: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = getattr(
+        model, "checkpoint_filter", None
+    )
     if translate is not None:
         weights = network_weights(checkpoint, part=None)
         renamed = translate(weights)
-    elif backbone is None or hasattr(backbone, "load_pretrained"):  # a TimmBackbone chooses by itself
+    elif backbone is None or hasattr(
+        backbone, "load_pretrained"
+    ):  # a TimmBackbone chooses by itself
         return checkpoint
     else:
         expected = model.state_dict().keys()
@@ -126,7 +143,9 @@ def engine_names(model: nn.Module, checkpoint: Mapping[str, Any]) -> Mapping[str
         if expected <= whole.keys():
             return checkpoint
         weights = network_weights(checkpoint)
-        beside = {name: value for name, value in whole.items() if name in expected}  # of a neck or proxies
+        beside = {
+            name: value for name, value in whole.items() if name in expected
+        }  # of a neck or proxies
         renamed = {**beside, **placed(model, "backbone", filtered(backbone, weights))}
     return checkpoint if renamed.keys() == weights.keys() else {**checkpoint, "state_dict": renamed}
 
@@ -140,10 +159,12 @@ def unknown_name(name: str, family: str) -> str:
 
 
 def translated(name: str, pairs: Iterable[tuple[str, str]]) -> str | None:
-    """The other name of a weight by the first pair (a name, the other) that fits; None if none does. In them ``{n}`` is
-    a number, ``{m}`` is n + 1, and ``{rest}`` is any text."""
+    """The other name of a weight by the first pair (a name, the other) that fits; None if none
+    does. In them ``{n}`` is a number, ``{m}`` is n + 1, and ``{rest}`` is any text."""
     for given, wanted in pairs:
-        pattern = re.sub(r"\\{(\w+)\\}", r"(?P<\1>.+)", re.escape(given)).replace("<n>.+", r"<n>\d+")
+        pattern = re.sub(r"\\{(\w+)\\}", r"(?P<\1>.+)", re.escape(given)).replace(
+            "<n>.+", r"<n>\d+"
+        )
         match = re.fullmatch(pattern.replace("<m>.+", r"<m>\d+"), name)
         if match:
             found = match.groupdict()
@@ -164,35 +185,51 @@ def nonfinite_names(weights: Mapping[str, Any]) -> list[str]:
 
 
 def check_kinds(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
-    """Raise an error for weights that PyTorch would convert with a loss (complex to real, floating point to integer,
-    integer to floating point), and warn of weights that are not finite. Other differences are left to PyTorch's own
-    check.
+    """Raise an error for weights that PyTorch would convert with a loss (complex to real, floating
+    point to integer, integer to floating point), and warn of weights that are not finite. Other
+    differences are left to PyTorch's own check.
     """
-    same = {name: value for name, value in given.items() if name in expected and value.shape == expected[name].shape}
+    same = {
+        name: value
+        for name, value in given.items()
+        if name in expected and value.shape == expected[name].shape
+    }
     wrong = compare({name: expected[name] for name in same}, same).mismatched
     if wrong:
-        raise HypvisionError(f"The checkpoint does not fit the model: {', '.join(list(wrong.values())[:3])}.")
+        raise HypvisionError(
+            f"The checkpoint does not fit the model: {', '.join(list(wrong.values())[:3])}."
+        )
     if not _judged.get():
         check_finite(same)
 
 
-def check_finite(weights: Mapping[str, Tensor], source: str | Path | None = None, allow: bool = True) -> None:
-    """Warn of weights that are NaN or infinite, as a training that diverged leaves them; ``source`` is their file."""
+def check_finite(
+    weights: Mapping[str, Tensor], source: str | Path | None = None, allow: bool = True
+) -> None:
+    """Warn of weights that are NaN or infinite, as a training that diverged leaves them; ``source``
+    is their file."""
     wrong = nonfinite_names(weights)
     if not wrong:
         return
     which = "that is being loaded" if source is None else f"'{source}'"
     text = (
-        f"The checkpoint {which} has NaN or infinite values in {len(wrong)} of {len(weights)} weights "
-        f"({', '.join(wrong[:3])}{', ...' if len(wrong) > 3 else ''}): the training that gave it has diverged."
+        f"The checkpoint {which} has NaN or infinite values in {len(wrong)} of {len(weights)} "
+        f"weights ({', '.join(wrong[:3])}{', ...' if len(wrong) > 3 else ''}): the training that "
+        "gave it has diverged."
     )
     if not allow:
-        raise HypvisionError(f"{text} Take an earlier checkpoint, or measure it all the same with --allow-nonfinite.")
+        raise HypvisionError(
+            f"{text} Take an earlier checkpoint, or measure it all the same with --allow-nonfinite."
+        )
     _logger.warning("%s", text)
 
 
 def check_compatible(
-    model: nn.Module, state_dict: Mapping[str, Any], path: str | Path, exact: bool = True, allow_nonfinite: bool = True
+    model: nn.Module,
+    state_dict: Mapping[str, Any],
+    path: str | Path,
+    exact: bool = True,
+    allow_nonfinite: bool = True,
 ) -> None:
     """Check that a checkpoint belongs to the architecture of a model, before it is loaded.
 
@@ -200,44 +237,50 @@ def check_compatible(
         model: the model; a wrapper's ``module.`` in names does not matter.
         state_dict: weights by name.
         path: the file they are from, for the message.
-        exact: every weight of the model must be in the file, with its shape (for testing and resuming); a few names
-            that the model does not know are allowed, such as those of an auxiliary head. Otherwise (for fine-tuning)
-            half of all names must match.
+        exact: every weight of the model must be in the file, with its shape (for testing and
+            resuming); a few names that the model does not know are allowed, such as those of an
+            auxiliary head. Otherwise (for fine-tuning) half of all names must match.
         allow_nonfinite: warn of NaN and infinite weights instead of raising an error.
 
     Raises:
-        HypvisionError: it is of another architecture (shows the first differences), has an adapter that the model
-            lacks, or is not finite.
+        HypvisionError: it is of another architecture (shows the first differences), has an adapter
+            that the model lacks, or is not finite.
     """
     own = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     # only the shapes count: the weights of a sharded model are not plain tensors
-    shapes = {name: torch.empty((), dtype=value.dtype).expand(value.shape) for name, value in own.items()}
+    shapes = {
+        name: torch.empty((), dtype=value.dtype).expand(value.shape) for name, value in own.items()
+    }
     expected = stored_weights(shapes)
     given = stored_weights(state_dict)
     found = compare(expected, given)
     if (found.missing or found.mismatched or found.share < 0.8) if exact else found.share < 0.5:
         raise _misfit(
             found, path, f"the model of the config ({type(model).__name__})",
-            f"Use the config that the checkpoint was trained with{_beside(path)}, or a checkpoint of this network.",
+            f"Use the config that the checkpoint was trained with{_beside(path)}, or a checkpoint "
+            "of this network.",
         )  # fmt: skip
     check_adapters(found, path)
     check_finite(given, path, allow_nonfinite)
 
 
 def load_trained(model: nn.Module, checkpoint: Mapping[str, Any], path: str | Path) -> None:
-    """Load the checkpoint of a training, or an official one, into the engine's model, with every weight of it.
+    """Load the checkpoint of a training, or an official one, into the engine's model, with every
+    weight of it.
 
     Args:
         model: the model.
-        checkpoint: what the file holds, see :func:`engine_names`; names beside the model's, and a wrapper's
-            ``module.``, do not matter.
+        checkpoint: what the file holds, see :func:`engine_names`; names beside the model's, and a
+            wrapper's ``module.``, do not matter.
         path: the file, for the message.
     """
     checkpoint = engine_names(model, checkpoint)
     state = checkpoint.get("state_dict", checkpoint)
     check_compatible(model, state, path)
     expected = model.state_dict()
-    _load_judged(model, {name: value for name, value in stored_weights(state).items() if name in expected})
+    _load_judged(
+        model, {name: value for name, value in stored_weights(state).items() if name in expected}
+    )
 
 
 def load_into(
@@ -264,13 +307,16 @@ def load_into(
         The comparison, with nothing missing or mismatched in it.
 
     Raises:
-        HypvisionError: a weight is missing, unknown, of another shape or kind; or, even with ``extra``, of an adapter.
+        HypvisionError: a weight is missing, unknown, of another shape or kind; or, even with
+            ``extra``, of an adapter.
     """
     expected = {name: value for name, value in model.state_dict().items() if not optional(name)}
     weights = {name: value for name, value in weights.items() if not optional(name)}
     found = compare(expected, weights)
     if found.missing or found.mismatched or (found.unexpected and not extra):
-        raise _misfit(found._replace(unexpected=[] if extra else found.unexpected), source, what, advice)
+        raise _misfit(
+            found._replace(unexpected=[] if extra else found.unexpected), source, what, advice
+        )
     check_adapters(found, source)
     taken = {name: value for name, value in weights.items() if name in expected}
     check_finite(taken, source)
@@ -279,20 +325,24 @@ def load_into(
 
 
 def check_adapters(found: Comparison, source: str | Path) -> None:
-    """Raise an error for weights of an adapter that the model lacks: without them it is the base, as if untrained."""
-    kinds = {name: kind for name in found.unexpected for kind in ADAPTER_NAMES if kind in name.split(".")}
+    """Raise an error for weights of an adapter that the model lacks: without them it is the base,
+    as if untrained."""
+    kinds = {
+        name: kind for name in found.unexpected for kind in ADAPTER_NAMES if kind in name.split(".")
+    }
     if kinds:
         name, kind = next(iter(kinds.items()))
         raise HypvisionError(
-            f"The checkpoint '{source}' holds an adapter '{kind}' ({len(kinds)} weights: {name}, ...) that the model "
-            f"lacks: without it, this would be the untuned model. Give the config of its training{_beside(source)}; "
-            "to take the adapter out, build that model and call save or merge of hypvision.clip.adapters."
+            f"The checkpoint '{source}' holds an adapter '{kind}' ({len(kinds)} weights: {name}, "
+            "...) that the model lacks: without it, this would be the untuned model. Give the "
+            f"config of its training{_beside(source)}; to take the adapter out, build that model "
+            "and call save or merge of hypvision.clip.adapters."
         )
 
 
 def _load_judged(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Load weights without the warning about values that are not finite, if it was already given with the name of the
-    file."""
+    """Load weights without the warning about values that are not finite, if it was already given
+    with the name of the file."""
     token = _judged.set(True)
     try:
         model.load_state_dict(weights, strict=False)
@@ -301,7 +351,8 @@ def _load_judged(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 
 def _beside(path: str | Path) -> str:
-    """The config that a training wrote beside its checkpoints, in brackets; nothing where there is not exactly one."""
+    """The config that a training wrote beside its checkpoints, in brackets; nothing where there is
+    not exactly one."""
     scripts = Path(path).parent.glob("*.py") if Path(path).is_file() else ()
     configs = [script for script in scripts if "\nmodel = " in script.read_text(errors="replace")]
     return f" ({configs[0]})" if len(configs) == 1 else ""
@@ -310,6 +361,6 @@ def _beside(path: str | Path) -> str:
 def _misfit(comparison: Comparison, source: str | Path, what: str, advice: str) -> HypvisionError:
     count = len(comparison.matched) + len(comparison.missing) + len(comparison.mismatched)
     return HypvisionError(
-        f"The checkpoint '{source}' does not fit {what}: {len(comparison.matched)} of {count} weights match. "
-        f"{comparison.describe()}. {advice}"
+        f"The checkpoint '{source}' does not fit {what}: {len(comparison.matched)} of {count} "
+        f"weights match. {comparison.describe()}. {advice}"
     )

@@ -1,7 +1,7 @@
 """Bounds on the pickles and zip archives in checkpoints, checked before they are loaded.
 
-A few bytes of a pickle can ask for gigabytes, or for tuples in tuples whose hash overflows the stack of the process.
-The instructions are therefore counted first, without being executed.
+A few bytes of a pickle can ask for gigabytes, or for tuples in tuples whose hash overflows the
+stack of the process. The instructions are therefore counted first, without being executed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from torch import _weights_only_unpickler
 
 from hypvision.errors import HypvisionError
 
-# Instructions of a small file: torch.save writes 30 for a tensor, and 119 for a parameter with AdamW. A larger file may
+# Instructions of a small file: torch.save writes 30 for a tensor, and 119 for a parameter with
+# AdamW. A larger file may
 # have one for every six bytes: a training of parameters of four numbers has one for every seven.
 _MOST_STEPS = 1_500_000
 _DEEPEST = 100  # dicts in dicts
-_LARGEST_DIRECTORY = 8 * 2**20  # bytes, 100,000 entries, of a small file; of a large one an eighth of it
+_LARGEST_DIRECTORY = (
+    8 * 2**20
+)  # bytes, 100,000 entries, of a small file; of a large one an eighth of it
 _DIRECTORY = b"PK\x05\x06"
 _DIRECTORY_64 = b"PK\x06\x06"
 _IN_PLACE = {"APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD"}
@@ -52,7 +55,11 @@ def check_pickle(file: IO[bytes], path: str | Path) -> None:
             raise _too_much(path, f"more than {most:,} instructions to build objects")
         if before:
             marked = pickletools.markobject in before
-            start = marks.pop() - before.index(pickletools.markobject) if marked else len(depths) - len(before)
+            start = (
+                marks.pop() - before.index(pickletools.markobject)
+                if marked
+                else len(depths) - len(before)
+            )
             taken = depths[start:]
             del depths[start:]
             own = taken.pop(0) if code.name in _IN_PLACE else 0
@@ -70,7 +77,8 @@ def check_pickle(file: IO[bytes], path: str | Path) -> None:
 
 
 def open_zip(path: str | Path) -> zipfile.ZipFile:
-    """A zip archive, opened for reading, whose directory is not larger than that of any checkpoint."""
+    """A zip archive, opened for reading, whose directory is not larger than that of any
+    checkpoint."""
     with open(path, "rb") as file:
         file.seek(max(0, os.path.getsize(path) - 2**16 - 100))
         end = file.read()
@@ -86,14 +94,15 @@ def open_zip(path: str | Path) -> zipfile.ZipFile:
 
 def _too_much(path: str | Path, what: str) -> HypvisionError:
     return HypvisionError(
-        f"The checkpoint '{path}' was refused: it has {what}, and no training saves as many. Take the file from a "
-        "source that you trust, or save its weights alone: torch.save(model.state_dict(), path)."
+        f"The checkpoint '{path}' was refused: it has {what}, and no training saves as many. Take "
+        "the file from a source that you trust, or save its weights alone: "
+        "torch.save(model.state_dict(), path)."
     )
 
 
 def _latin1(text: Any, encoding: Any) -> bytes:
-    """In place of ``_codecs.encode``, as which bytes are pickled; other codecs, repeated, make a large text of a small
-    one."""
+    """In place of ``_codecs.encode``, as which bytes are pickled; other codecs, repeated, make a
+    large text of a small one."""
     if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
         raise UnpicklingError(f"unsupported GLOBAL _codecs.encode of {str(encoding)[:40]!r}")
     return text.encode("latin1")
@@ -107,6 +116,7 @@ def _bytearray(*parts: Any) -> bytearray:
 
 
 def bounded_functions() -> AbstractContextManager[Any]:
-    """A context in which PyTorch's restricted reader calls the functions above in place of its own."""
+    """A context in which PyTorch's restricted reader calls the functions above in place of its
+    own."""
     known: Mapping[str, Any] = _weights_only_unpickler._get_allowed_globals()
     return patch.dict(known, {"_codecs.encode": _latin1, "builtins.bytearray": _bytearray})  # type: ignore[arg-type]

@@ -18,8 +18,9 @@ def timm_cfg(record: Record) -> dict[str, Any]:
     classes = tuple(record.classes)
     return dict(
         tag=record.tag, num_classes=len(classes), label_names=classes, input_size=tuple(given.size),
-        mean=tuple(given.mean), std=tuple(given.std), crop_pct=given.crop_pct, interpolation=given.interpolation,
-        crop_mode=given.crop_mode or "center", license=record.licence.lower(), description=record.description,
+        mean=tuple(given.mean), std=tuple(given.std), crop_pct=given.crop_pct,
+        interpolation=given.interpolation, crop_mode=given.crop_mode or "center",
+        license=record.licence.lower(), description=record.description,
     )  # fmt: skip
 
 
@@ -29,8 +30,11 @@ def record_overlay(record: Record, path: Path) -> dict[str, Any]:
     return {**timm_cfg(record), "file": str(path), "url": None, "hf_hub_id": None, "source": None}
 
 
-def pretrained_overlay(variant: str, pretrained_cfg: Any, overlay: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The arguments with which timm loads ``VARIANT.TAG`` from the zoo; the models' entry points call this.
+def pretrained_overlay(
+    variant: str, pretrained_cfg: Any, overlay: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The arguments with which timm loads ``VARIANT.TAG`` from the zoo; the models' entry points
+    call this.
 
     Args:
         variant: timm's name of the model.
@@ -38,7 +42,8 @@ def pretrained_overlay(variant: str, pretrained_cfg: Any, overlay: Mapping[str, 
         overlay: the caller's own overlay.
 
     Returns:
-        The overlay with the verified file in it; unchanged where the caller says where the weights are.
+        The overlay with the verified file in it; unchanged where the caller says where the weights
+        are.
     """
     overlay = dict(overlay or {})
     if isinstance(pretrained_cfg, str) or pretrained_cfg is None:
@@ -53,13 +58,18 @@ def pretrained_overlay(variant: str, pretrained_cfg: Any, overlay: Mapping[str, 
     index = builtin_index()
     name = f"{variant}.{cfg.get('tag')}"
     if name not in index.records:
-        own = [record.name for record in index if record.task == "classification" and record.model == variant]
+        own = [
+            record.name
+            for record in index
+            if record.task == "classification" and record.model == variant
+        ]
         raise HypvisionError(
             f"The zoo has no weights for '{variant if pretrained_cfg is None else name}'. "
             + (
                 f"There are: {', '.join(own)}."
                 if own
-                else f"Train it (hypvision train) and load the file: hypvision.load(FILE, model='{variant}')."
+                else "Train it (hypvision train) and load the file: hypvision.load(FILE, "
+                f"model='{variant}')."
             )
         )
     return {**record_overlay(index.records[name], resolve(index.records[name], index)), **overlay}

@@ -1,13 +1,15 @@
-"""The reader of checkpoints: it turns files of any origin into tensors and plain values, and never runs code in them.
+"""The reader of checkpoints: it turns files of any origin into tensors and plain values, and never
+runs code in them.
 
-A ``.pth`` file is a pickle, and a pickle can run code when it is loaded. PyTorch's restricted reader builds tensors and
-plain values; trainings save a little more: NumPy numbers and arrays, their command line, mmengine's log history. Those
-names lead to stand-ins of our own here, never to the classes themselves: NumPy's dtype takes its inner state from the
-file, by which a file made an object at an address of its choice.
+A ``.pth`` file is a pickle, and a pickle can run code when it is loaded. PyTorch's restricted
+reader builds tensors and plain values; trainings save a little more: NumPy numbers and arrays,
+their command line, mmengine's log history. Those names lead to stand-ins of our own here, never to
+the classes themselves: NumPy's dtype takes its inner state from the file, by which a file made an
+object at an address of its choice.
 
-The result is then checked: tensors must be dense and no larger than the file, keys must be strings or numbers, and
-attributes that would hide methods are removed. Error messages name the file, which is opened only once and never
-repaired.
+The result is then checked: tensors must be dense and no larger than the file, keys must be strings
+or numbers, and attributes that would hide methods are removed. Error messages name the file, which
+is opened only once and never repaired.
 """
 
 from __future__ import annotations
@@ -33,7 +35,13 @@ from hypvision.checkpoints import torchscript
 from hypvision.checkpoints.kinds import kind_of
 from hypvision.checkpoints.pickles import bounded_functions, check_pickle, open_zip
 from hypvision.checkpoints.sources import fetch
-from hypvision.checkpoints.storage import DAMAGED, check_format, format_problem, load_unpacked, unpack
+from hypvision.checkpoints.storage import (
+    DAMAGED,
+    check_format,
+    format_problem,
+    load_unpacked,
+    unpack,
+)
 from hypvision.errors import HypvisionError
 from hypvision.files import why_no_file
 
@@ -53,10 +61,17 @@ class _Dtype:
         self.order: Literal["<", ">", "|", "="] = "="
 
     def __setstate__(self, state: Any) -> None:
-        # The state is (version, byte order, sub-array, names, fields, ...); plain numbers have only a byte order.
-        if not isinstance(state, tuple) or len(state) < 5 or any(part is not None for part in state[2:5]):
+        # The state is (version, byte order, sub-array, names, fields, ...); plain numbers have only
+        # a byte order.
+        if (
+            not isinstance(state, tuple)
+            or len(state) < 5
+            or any(part is not None for part in state[2:5])
+        ):
             raise UnpicklingError("unsupported GLOBAL numpy.dtype with fields")
-        order: Any = state[1].decode("ascii", "replace") if isinstance(state[1], bytes) else state[1]
+        order: Any = (
+            state[1].decode("ascii", "replace") if isinstance(state[1], bytes) else state[1]
+        )
         if order not in ("<", ">", "|", "="):
             raise UnpicklingError("unsupported GLOBAL numpy.dtype with an unknown byte order")
         self.order = order
@@ -66,7 +81,8 @@ class _Dtype:
 
 
 class _Array(np.ndarray):
-    """In place of ``numpy.ndarray``: numbers from bytes whose count fits. Saved again it is a plain array."""
+    """In place of ``numpy.ndarray``: numbers from bytes whose count fits. Saved again it is a plain
+    array."""
 
     def __new__(cls, *_: Any) -> _Array:
         raise UnpicklingError("unsupported GLOBAL numpy.ndarray")
@@ -75,7 +91,11 @@ class _Array(np.ndarray):
         if self.shape != (0,) or not isinstance(state, tuple) or len(state) != 5:
             raise UnpicklingError("unsupported GLOBAL numpy.ndarray with such a state")
         _, shape, dtype, fortran, data = state
-        if not isinstance(dtype, _Dtype) or not isinstance(data, bytes) or not isinstance(shape, tuple):
+        if (
+            not isinstance(dtype, _Dtype)
+            or not isinstance(data, bytes)
+            or not isinstance(shape, tuple)
+        ):
             raise UnpicklingError("unsupported GLOBAL numpy.ndarray of objects")
         kind = dtype.numpy()
         whole = all(type(n) is int and n >= 0 for n in shape) and len(shape) <= 32
@@ -96,7 +116,11 @@ def _reconstruct(*_: Any) -> _Array:
 
 def _scalar(dtype: Any, data: Any) -> np.generic:
     """In place of ``numpy.core.multiarray.scalar``."""
-    if not isinstance(dtype, _Dtype) or not isinstance(data, bytes) or len(data) != dtype.numpy().itemsize:
+    if (
+        not isinstance(dtype, _Dtype)
+        or not isinstance(data, bytes)
+        or len(data) != dtype.numpy().itemsize
+    ):
         raise UnpicklingError("unsupported GLOBAL numpy.scalar of objects")
     return np.frombuffer(data, dtype.numpy())[0]
 
@@ -118,17 +142,24 @@ class LogHistory:
         log = state.get("_log_history")
         count = state.get("_count_history")
         length = state.get("max_length", self.max_length)
-        arrays = isinstance(log, _Array) and isinstance(count, _Array) and log.ndim == 1 and log.shape == count.shape
+        arrays = (
+            isinstance(log, _Array)
+            and isinstance(count, _Array)
+            and log.ndim == 1
+            and log.shape == count.shape
+        )
         if not arrays or type(length) is not int or length < 1:
-            raise UnpicklingError("unsupported GLOBAL mmengine.logging.history_buffer.HistoryBuffer with such a state")
+            raise UnpicklingError(
+                "unsupported GLOBAL mmengine.logging.history_buffer.HistoryBuffer with such a state"
+            )
         self.log_history = np.array(log)
         self.count_history = np.array(count)
         self.max_length = length
 
 
 def _history_method(owner: Any, name: Any) -> str:
-    """In place of ``getattr``, which a checkpoint may use for one purpose only: a HistoryBuffer pickles its own
-    methods."""
+    """In place of ``getattr``, which a checkpoint may use for one purpose only: a HistoryBuffer
+    pickles its own methods."""
     if owner is not LogHistory or name not in ("min", "max", "current", "mean"):
         raise UnpicklingError(f"unsupported GLOBAL builtins.getattr of {str(name)[:40]!r}")
     return name
@@ -157,7 +188,8 @@ _allow_list = threading.Lock()
 
 
 def allow_training_files() -> None:
-    """Let ``torch.load(weights_only=True)``, and so timm, read checkpoints of trainings, by the same stand-ins."""
+    """Let ``torch.load(weights_only=True)``, and so timm, read checkpoints of trainings, by the
+    same stand-ins."""
     torch.serialization.add_safe_globals(_ALLOWED)
 
 
@@ -167,7 +199,9 @@ def _unpickle(path: Path, device: Any, mapped: bool) -> Any:
     mapped = mapped and not script and zipfile.is_zipfile(path)
     opened: AbstractContextManager[Any] = torchscript.opened(path) if script else nullcontext(path)
     with _allow_list, opened as file, bounded_functions():
-        before = torch.serialization.get_safe_globals()  # ignore the classes that other code has allowed
+        before = (
+            torch.serialization.get_safe_globals()
+        )  # ignore the classes that other code has allowed
         torch.serialization.clear_safe_globals()
         try:
             torch.serialization.add_safe_globals(allowed)
@@ -175,7 +209,11 @@ def _unpickle(path: Path, device: Any, mapped: bool) -> Any:
         finally:
             torch.serialization.clear_safe_globals()
             torch.serialization.add_safe_globals(before)
-    return torchscript.script_weights(content) if isinstance(content, torchscript.ScriptModule) else content
+    return (
+        torchscript.script_weights(content)
+        if isinstance(content, torchscript.ScriptModule)
+        else content
+    )
 
 
 # Reading
@@ -188,37 +226,46 @@ def read(source: str | Path, device: Any = "cpu") -> dict[str, Any]:
     """The content of a checkpoint: of a file, of the zoo, of a release or at an address.
 
     Args:
-        source: a file; ``zoo:NAME``; ``hf-hub:USER/REPO`` or another release; ``https://HOST/FILE#sha256=HEX``. See
-            :func:`hypvision.checkpoints.sources.fetch`.
+        source: a file; ``zoo:NAME``; ``hf-hub:USER/REPO`` or another release;
+            ``https://HOST/FILE#sha256=HEX``. See :func:`hypvision.checkpoints.sources.fetch`.
         device: where the tensors go, as for :func:`torch.load`.
     """
     return read_file(fetch(source), device)
 
 
-def read_file(path: str | Path, device: Any = "cpu", mapped: bool = False, single: str | None = None) -> dict[str, Any]:
+def read_file(
+    path: str | Path, device: Any = "cpu", mapped: bool = False, single: str | None = None
+) -> dict[str, Any]:
     """The content of a checkpoint file; no code in it is run.
 
     Args:
-        path: safetensors, or ``.pth``, ``.pt``, ... as PyTorch writes them, TorchScript archives too (of which the
-            tensors are read, by their names in the state dict).
+        path: safetensors, or ``.pth``, ``.pt``, ... as PyTorch writes them, TorchScript archives
+            too (of which the tensors are read, by their names in the state dict).
         device: where the tensors go, as for :func:`torch.load`.
-        mapped: map the tensors into memory, so that their numbers are read from the file when they are used; for files
-            that PyTorch wrote, on the CPU.
-        single: the name to give to the tensor of a file that contains a single tensor instead of a dict; None: such a
-            file raises an error.
+        mapped: map the tensors into memory, so that their numbers are read from the file when they
+            are used; for files that PyTorch wrote, on the CPU.
+        single: the name to give to the tensor of a file that contains a single tensor instead of a
+            dict; None: such a file raises an error.
 
     Returns:
-        The content: dense tensors and plain values; for safetensors the flat state dict, in float32 (see
-        :mod:`hypvision.checkpoints.storage`).
+        The content: dense tensors and plain values; for safetensors the flat state dict, in float32
+        (see :mod:`hypvision.checkpoints.storage`).
 
     Raises:
-        HypvisionError: the file is missing, damaged or of another kind, would run code, or does not contain a dict.
+        HypvisionError: the file is missing, damaged or of another kind, would run code, or does not
+            contain a dict.
     """
     path = Path(path).expanduser()
     if path.is_dir():
-        raise HypvisionError(f"The checkpoint '{path}' is a folder. Check the path, and give a file.")
+        raise HypvisionError(
+            f"The checkpoint '{path}' is a folder. Check the path, and give a file."
+        )
     if not path.is_file():
-        near = sorted(file.name for file in path.parent.glob("*") if file.suffix in (".pth", ".pt", ".safetensors"))
+        near = sorted(
+            file.name
+            for file in path.parent.glob("*")
+            if file.suffix in (".pth", ".pt", ".safetensors")
+        )
         hint = f" The folder has: {', '.join(near[-5:])}." if near else ""
         raise HypvisionError(f"{why_no_file(path, 'checkpoint')}{hint} Check the path.")
     try:
@@ -232,29 +279,33 @@ def read_file(path: str | Path, device: Any = "cpu", mapped: bool = False, singl
     except HypvisionError:
         raise
     except PermissionError as error:
-        raise HypvisionError(f"The checkpoint '{path}' cannot be read: {error.strerror}.") from error
+        raise HypvisionError(
+            f"The checkpoint '{path}' cannot be read: {error.strerror}."
+        ) from error
     except Exception as error:  # damaged bytes make the readers raise errors of any type
         raise _refusal(path, error) from error
     if single is not None and isinstance(content, Tensor):
         content = {single: content}
     if not isinstance(content, dict):
         raise HypvisionError(
-            f"The checkpoint '{path}' holds a {type(content).__name__}, not a dict of weights. Save "
-            "model.state_dict() instead."
+            f"The checkpoint '{path}' holds a {type(content).__name__}, not a dict of weights. "
+            "Save model.state_dict() instead."
         )
     _check_content(content, path)
     return _check_names(content, path)
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
-    """The float32 state dict in a safetensors file, on the CPU; other formats raise an error before they are read."""
+    """The float32 state dict in a safetensors file, on the CPU; other formats raise an error before
+    they are read."""
     if Path(path).is_file():
         check_format(path)
     return read_file(path)
 
 
 def check_bounds(path: Path) -> None:
-    """Raise an error for a file that another library would read, if it is none that it should read."""
+    """Raise an error for a file that another library would read, if it is none that it should
+    read."""
     try:
         problem = format_problem(path)
         if problem is not None:
@@ -265,30 +316,33 @@ def check_bounds(path: Path) -> None:
 
 
 def _check_kind(path: Path, problem: str) -> None:
-    """Raise an error that names the kind of a file that PyTorch did not write; ``problem``: why it is not
-    safetensors."""
+    """Raise an error that names the kind of a file that PyTorch did not write; ``problem``: why it
+    is not safetensors."""
     kind = kind_of(path)
     if path.stat().st_size == 0 or problem == DAMAGED:
         raise HypvisionError(_damaged(path, f"it is {problem if kind is None else kind.name}"))
     if kind is None:
         raise HypvisionError(
-            f"'{path}' is not a checkpoint: its first bytes are neither those of safetensors nor those of torch.save. "
-            "Check that the path is right and that the download is complete."
+            f"'{path}' is not a checkpoint: its first bytes are neither those of safetensors nor "
+            "those of torch.save. Check that the path is right and that the download is complete."
         )
     if not kind.read:
         raise HypvisionError(f"'{path}' is not a checkpoint: it is {kind.name}. {kind.advice}")
     if path.suffix == ".safetensors":
         raise HypvisionError(
-            f"The checkpoint '{path}' is not a safetensors file but {kind.name}. Rename it: its suffix must be .pth."
+            f"The checkpoint '{path}' is not a safetensors file but {kind.name}. Rename it: its "
+            "suffix must be .pth."
         )
 
 
 def _check_archive(path: Path) -> None:
-    """Raise an error for an archive or pickle that unpacks to more than its size. PyTorch compresses nothing but code,
-    and code is not read."""
+    """Raise an error for an archive or pickle that unpacks to more than its size. PyTorch
+    compresses nothing but code, and code is not read."""
     if not zipfile.is_zipfile(path):
         with open(path, "rb") as file:
-            for _ in range(5):  # a magic number, the version, the system, the content, the names of the storages
+            for _ in range(
+                5
+            ):  # a magic number, the version, the system, the content, the names of the storages
                 check_pickle(file, path)
         return
     with open_zip(path) as archive:
@@ -298,7 +352,9 @@ def _check_archive(path: Path) -> None:
         read = [entry for entry in archive.infolist() if entry.filename.split("/")[1:2] != ["code"]]
         if sum(entry.file_size for entry in read) > path.stat().st_size:
             raise HypvisionError(
-                _refused(path, "compressed or overlapping parts that unpack to more bytes than it has")
+                _refused(
+                    path, "compressed or overlapping parts that unpack to more bytes than it has"
+                )
             )
         for entry in read:
             if entry.filename.lower().endswith("data.pkl"):
@@ -310,31 +366,40 @@ def _check_names(content: dict[str, Any], path: Path) -> dict[str, Any]:
     for part in ("state_dict", "ema_state_dict", "message_hub"):
         if not isinstance(content.get(part, {}), dict):
             raise HypvisionError(
-                f"'{part}' in the checkpoint '{path}' is a {type(content[part]).__name__}, not a dict. Save it again "
-                "with torch.save({'state_dict': model.state_dict()}, path)."
+                f"'{part}' in the checkpoint '{path}' is a {type(content[part]).__name__}, not a "
+                "dict. Save it again with torch.save({'state_dict': model.state_dict()}, path)."
             )
     weights = content.get("state_dict", content)
-    wrong = [name for name in weights if not isinstance(name, str)] if weights is not content else []
+    wrong = (
+        [name for name in weights if not isinstance(name, str)] if weights is not content else []
+    )
     wrong += [name for name in weights if isinstance(name, str) and len(name) > _LONGEST_NAME]
     if wrong:
         raise HypvisionError(
-            _refused(path, f"a weight whose name is {wrong[0]!r:.80}, not a string of up to {_LONGEST_NAME} letters")
+            _refused(
+                path,
+                f"a weight whose name is {wrong[0]!r:.80}, not a string of up to {_LONGEST_NAME} "
+                "letters",
+            )
         )
     return content
 
 
 def _check_content(content: Any, path: Path) -> None:
-    """Raise an error for content that no training saves and that would break the code that uses it, or give it wrong
-    values."""
+    """Raise an error for content that no training saves and that would break the code that uses it,
+    or give it wrong values."""
     size = path.stat().st_size
     storages: set[int] = set()
     total = 0
-    spread = 0  # of all tensors, as if none shared its numbers with another: code that converts them makes copies
+    # of all tensors, as if none shared its numbers with another: code that converts them makes copies
+    spread = 0
     seen: set[int] = set()
     stack: list[Any] = [content]
     while stack:
         value = stack.pop()
-        if value is None or isinstance(value, (bool, int, float, complex, str, bytes, bytearray, np.generic, _Array)):
+        if value is None or isinstance(
+            value, (bool, int, float, complex, str, bytes, bytearray, np.generic, _Array)
+        ):
             continue
         if id(value) in seen and not isinstance(value, Tensor):
             continue
@@ -348,13 +413,21 @@ def _check_content(content: Any, path: Path) -> None:
                 storages.add(storage.data_ptr())
                 total += storage.nbytes()
             spread += value.numel() * value.element_size()
-            if value.numel() * value.element_size() > size or total > size or spread > _MOST_SPREAD * size:
-                raise HypvisionError(_refused(path, "a tensor with more numbers than the file has bytes for"))
+            if (
+                value.numel() * value.element_size() > size
+                or total > size
+                or spread > _MOST_SPREAD * size
+            ):
+                raise HypvisionError(
+                    _refused(path, "a tensor with more numbers than the file has bytes for")
+                )
             vars(value).clear()  # an attribute of the tensor could shadow one of its methods
         elif isinstance(value, dict):
             if not all(map(_is_key, value)):
                 raise HypvisionError(_refused(path, "a key that is neither a string nor a number"))
-            if hasattr(value, "__dict__"):  # an OrderedDict, on which PyTorch stores the versions of modules
+            if hasattr(
+                value, "__dict__"
+            ):  # an OrderedDict, on which PyTorch stores the versions of modules
                 metadata = vars(value).pop("_metadata", None)
                 vars(value).clear()
                 if isinstance(metadata, dict) and all(map(_is_version, metadata.values())):
@@ -365,14 +438,17 @@ def _check_content(content: Any, path: Path) -> None:
         elif isinstance(value, Namespace):
             stack.extend(vars(value).values())
         elif not isinstance(value, (LogHistory, torch.dtype, torch.device)):
-            raise HypvisionError(_refused(path, f"'{getattr(value, '__name__', type(value).__name__)}'"))
+            raise HypvisionError(
+                _refused(path, f"'{getattr(value, '__name__', type(value).__name__)}'")
+            )
 
 
 _MOST_DIMENSIONS = 64  # which PyTorch's operations take
 
 
 def tensor_problem(value: Tensor) -> str | None:
-    """Why a tensor cannot be used as a weight, to complete "it contains ..."; None if it is dense and has numbers."""
+    """Why a tensor cannot be used as a weight, to complete "it contains ..."; None if it is dense
+    and has numbers."""
     if value.is_nested or value.layout != torch.strided:
         return "a sparse or nested tensor"
     if value.is_meta:
@@ -398,15 +474,18 @@ def _is_version(entry: Any) -> bool:
 
 def _refused(path: Path, what: str) -> str:
     return (
-        f"The checkpoint '{path}' was refused: it contains {what}, which is neither a weight nor a plain value, and "
-        "could do harm. If you trust its source, convert it once, on a machine where that does no harm: load it with "
-        "torch.load(path, weights_only=False) and save only its dense weights with "
-        "torch.save({'state_dict': checkpoint['state_dict']}, new_path)."
+        f"The checkpoint '{path}' was refused: it contains {what}, which is neither a weight nor a "
+        "plain value, and could do harm. If you trust its source, convert it once, on a machine "
+        "where that does no harm: load it with torch.load(path, weights_only=False) and save only "
+        "its dense weights with torch.save({'state_dict': checkpoint['state_dict']}, new_path)."
     )
 
 
 def _damaged(path: Path, reason: str) -> str:
-    return f"The checkpoint '{path}' is damaged: {reason}. Download or copy it again, or take an earlier one."
+    return (
+        f"The checkpoint '{path}' is damaged: {reason}. Download or copy it again, or take an "
+        "earlier one."
+    )
 
 
 def _refusal(path: Path, error: Exception) -> HypvisionError:
@@ -415,15 +494,21 @@ def _refusal(path: Path, error: Exception) -> HypvisionError:
         return HypvisionError(f"There is not enough memory to load '{path}' ({error}).")
     text = str(error)
     culprit = re.search(r"GLOBAL ([\w.]+)", text)
-    if isinstance(error, UnpicklingError) and (culprit or "Trying to" in text or "Can only" in text):
-        return HypvisionError(_refused(path, f"'{culprit[1].rstrip('.')}'" if culprit else "an object"))
+    if isinstance(error, UnpicklingError) and (
+        culprit or "Trying to" in text or "Can only" in text
+    ):
+        return HypvisionError(
+            _refused(path, f"'{culprit[1].rstrip('.')}'" if culprit else "an object")
+        )
     if _is_whole(path):
         reason = (text.splitlines() or [type(error).__name__])[0].rstrip(".")
         return HypvisionError(
-            f"The checkpoint '{path}' is whole, but cannot be read ({reason}). Save its weights again, as plain "
-            "tensors and by torch.save without further arguments."
+            f"The checkpoint '{path}' is whole, but cannot be read ({reason}). Save its weights "
+            "again, as plain tensors and by torch.save without further arguments."
         )
-    return HypvisionError(_damaged(path, f"its {path.stat().st_size} bytes are not a complete checkpoint"))
+    return HypvisionError(
+        _damaged(path, f"its {path.stat().st_size} bytes are not a complete checkpoint")
+    )
 
 
 def _is_whole(path: Path) -> bool:
@@ -438,20 +523,34 @@ def _is_whole(path: Path) -> bool:
 
 # Weights out of a checkpoint
 
-_WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model")  # in the order of timm
+_WRAPPERS = (
+    "state_dict_ema",
+    "model_ema",
+    "state_dict",
+    "model_state_dict",
+    "model",
+)  # in the order of timm
 _BACKBONE = re.compile(r"backbone\.(?:timm_model\.)?(?:model\.)?(.+)")
 
 
-def network_weights(checkpoint: Mapping[str, Any], part: re.Pattern[str] | None = _BACKBONE) -> dict[str, Tensor]:
+def network_weights(
+    checkpoint: Mapping[str, Any], part: re.Pattern[str] | None = _BACKBONE
+) -> dict[str, Tensor]:
     """The weights of a network in a checkpoint, as float32 and without the prefixes of wrappers.
 
     Args:
-        checkpoint: what a file holds; the weights may be inside ``state_dict``, ``model`` or their averages.
-        part: names of a part, whose group is the name inside of it: if there are any, only they are returned. By
-            default the network inside a classifier, segmenter or detector of ``hypvision train``.
+        checkpoint: what a file holds; the weights may be inside ``state_dict``, ``model`` or their
+            averages.
+        part: names of a part, whose group is the name inside of it: if there are any, only they are
+            returned. By default the network inside a classifier, segmenter or detector of
+            ``hypvision train``.
     """
     weights = stored_weights(checkpoint)
-    inside = {match[1]: value for name, value in weights.items() if part and (match := part.fullmatch(name))}
+    inside = {
+        match[1]: value
+        for name, value in weights.items()
+        if part and (match := part.fullmatch(name))
+    }
     return unpack(inside or weights)
 
 
@@ -466,11 +565,14 @@ def stored_weights(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
             continue
         if not isinstance(name, str):
             raise HypvisionError(
-                f"The checkpoint has a weight named {name!r}: names must be strings. Save model.state_dict()."
+                f"The checkpoint has a weight named {name!r}: names must be strings. Save "
+                "model.state_dict()."
             )
         wrong = tensor_problem(value)
         if wrong is not None:
-            raise HypvisionError(f"The weight '{name}' of the checkpoint is {wrong}. Save dense weights.")
+            raise HypvisionError(
+                f"The weight '{name}' of the checkpoint is {wrong}. Save dense weights."
+            )
         while name.startswith(("module.", "_orig_mod.")):
             name = name.removeprefix("module.").removeprefix("_orig_mod.")
         weights[name] = value

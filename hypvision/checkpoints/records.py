@@ -1,8 +1,9 @@
 """The records of weight files of the zoo, their parts, and the index of all records.
 
-The dataclasses are the schema: each field says what its value must be, and :func:`hypvision.records.parse` makes an
-object of plain values by it. Keys that are not in the schema are errors, as are missing ones: a typing mistake must not
-become a silent default. ``docs/model-zoo.md`` describes the keys.
+The dataclasses are the schema: each field says what its value must be, and
+:func:`hypvision.records.parse` makes an object of plain values by it. Keys that are not in the
+schema are errors, as are missing ones: a typing mistake must not become a silent default.
+``docs/model-zoo.md`` describes the keys.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from hypvision.records import is_inside, is_number, is_plain, is_text, key, posi
 _UNSET: tuple[Any, ...] = (None, (), {})
 TASKS = ("classification", "segmentation", "detection", "retrieval", "zero-shot")
 ADDRESSES = ("http://", "https://", "hf-hub:", "file://")
-_NAME = r"(?=.{,128}$)[a-z0-9][a-z0-9_-]*\.[a-z0-9][a-z0-9_-]*"  # short enough for a file name with hash and suffix
+# short enough for a file name with hash and suffix
+_NAME = r"(?=.{,128}$)[a-z0-9][a-z0-9_-]*\.[a-z0-9][a-z0-9_-]*"
 _FILE = r"(.*/)?[A-Za-z0-9][A-Za-z0-9._-]*\.safetensors"
 
 
@@ -44,7 +46,8 @@ def _settings(value: Any) -> dict[str, Any]:
     foreign = foreign_setting(value)
     if foreign is not None:
         raise ValueError(
-            f"contain {foreign}, but may only say how the network is built; the place of its weights belongs in 'file'"
+            f"contain {foreign}, but may only say how the network is built; the place of its "
+            "weights belongs in 'file'"
         )
     return value
 
@@ -54,7 +57,9 @@ def _one_of(known: tuple[str, ...]) -> Callable:
 
 
 def matching(pattern: str, words: str) -> Callable:
-    return rule(words, lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None)
+    return rule(
+        words, lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None
+    )
 
 
 def _all(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -67,7 +72,9 @@ _is_address = _all(lambda value: value.startswith(ADDRESSES))
 addresses = rule(f"addresses that must begin with one of {', '.join(ADDRESSES)}", _is_address)
 some_texts = rule("a list of at least one", bool)
 number = rule("a finite number", is_number, float)
-inside = rule("relative, with '/' and without '..'", lambda value: is_text(value) and is_inside(value))
+inside = rule(
+    "relative, with '/' and without '..'", lambda value: is_text(value) and is_inside(value)
+)
 channels = rule("a list of one number a channel", _all(is_number), tuple)
 _is_side = _all(lambda value: type(value) is int and 0 < value < 2**16)
 sides = rule("[channels, height, width]", lambda value: _is_side(value) and len(value) == 3, tuple)
@@ -82,7 +89,8 @@ class WeightFile:
 
     Attributes:
         path: below the folder of the index, or None.
-        urls: places to download it from (``http(s)://``, ``hf-hub:USER/REPO[@REVISION]/FILE``, ``file://``).
+        urls: places to download it from (``http(s)://``, ``hf-hub:USER/REPO[@REVISION]/FILE``,
+            ``file://``).
         sha256: of the whole file, 64 hexadecimal digits.
         bytes: its size.
         storage: how the weights are stored, see :mod:`hypvision.checkpoints.storage`.
@@ -91,7 +99,9 @@ class WeightFile:
     sha256: str = key(matching(r"[0-9a-f]{64}", "64 hexadecimal digits in lower case, in quotes"))
     bytes: int = key(positive)
     storage: str = key(_one_of(STORAGES))
-    path: str | None = key(inside, matching(_FILE, "a file whose name must end in .safetensors"), default=None)
+    path: str | None = key(
+        inside, matching(_FILE, "a file whose name must end in .safetensors"), default=None
+    )
     urls: tuple[str, ...] = key(texts, addresses, default=())
 
     def __post_init__(self) -> None:
@@ -110,7 +120,8 @@ class Metric:
         measured: ``"us"``, and ``command`` repeats it; or None.
         command: what was run.
         reported: the paper that reports it, if it was not measured by us; or None.
-        full_precision: what the checkpoint gave before it was stored with fewer bits, by the same command; or None.
+        full_precision: what the checkpoint gave before it was stored with fewer bits, by the same
+            command; or None.
     """
 
     name: str = key(text)
@@ -123,9 +134,13 @@ class Metric:
 
     def __post_init__(self) -> None:
         if (self.measured is None) == (self.reported is None):
-            raise ValueError("must have either 'measured: us' with a 'command', or 'reported: PAPER'")
+            raise ValueError(
+                "must have either 'measured: us' with a 'command', or 'reported: PAPER'"
+            )
         if self.measured is not None and (self.measured != "us" or self.command is None):
-            raise ValueError("a measured metric has 'measured: us' and the 'command' that repeats it")
+            raise ValueError(
+                "a measured metric has 'measured: us' and the 'command' that repeats it"
+            )
         if self.reported is not None and self.command is not None:
             raise ValueError("a reported metric has no 'command'")
 
@@ -137,13 +152,18 @@ class Input:
     Attributes:
         size: channels, height, width.
         mean, std: normalisation of colours from 0 to 1, one number a channel.
-        crop_pct, interpolation, crop_mode: how timm's pipeline resizes and crops; ``crop_mode`` None is "center".
+        crop_pct, interpolation, crop_mode: how timm's pipeline resizes and crops; ``crop_mode``
+            None is "center".
     """
 
     size: tuple[int, int, int] = key(sides)
     mean: tuple[float, ...] = key(channels)
-    std: tuple[float, ...] = key(channels, rule("above 0", lambda values: min(values, default=1) > 0))
-    crop_pct: float = key(rule("above 0 and at most 1", lambda value: is_number(value) and 0 < value <= 1))
+    std: tuple[float, ...] = key(
+        channels, rule("above 0", lambda values: min(values, default=1) > 0)
+    )
+    crop_pct: float = key(
+        rule("above 0 and at most 1", lambda value: is_number(value) and 0 < value <= 1)
+    )
     interpolation: str = key(text)
     crop_mode: str | None = key(_one_of(("center", "squash", "border")), default=None)
 
@@ -159,9 +179,11 @@ class Record:
     Attributes:
         name: ``MODEL.TAG``, as in timm.
         task: one of :data:`TASKS`.
-        model: the timm model, for segmenters, detectors and metric learners that of the backbone; or the CLIP.
-        arguments: of ``timm.create_model`` where they differ from the default; empty for segmenters, detectors and
-            metric learners, whose weight file holds the whole model config.
+        model: the timm model, for segmenters, detectors and metric learners that of the backbone;
+            or the CLIP.
+        arguments: of ``timm.create_model`` where they differ from the default; empty for
+            segmenters, detectors and metric learners, whose weight file holds the whole model
+            config.
         config: the config in this repository that trained it.
         file: the weight file.
         parameters: how many numbers the weights hold.
@@ -170,12 +192,16 @@ class Record:
         metrics: the first one is shown in tables.
         licence: SPDX identifier.
         date: of publication.
-        description, intended_use, data, training: sentences for the model card; ``training`` is the command.
+        description, intended_use, data, training: sentences for the model card; ``training`` is the
+            command.
         limits: what the model does not do.
         parent: name of the record that the training started from, or None.
     """
 
-    name: str = key(text, matching(_NAME, "MODEL.TAG of lower-case letters, digits, '_', '-', at most 128 of them"))
+    name: str = key(
+        text,
+        matching(_NAME, "MODEL.TAG of lower-case letters, digits, '_', '-', at most 128 of them"),
+    )
     task: str = key(_one_of(TASKS))
     model: str = key(text)
     config: str = key(inside)
@@ -201,12 +227,16 @@ class Record:
 
     @property
     def filename(self) -> str:
-        """Name of the file in caches and mirrors; it tells versions apart by the start of the sha256."""
+        """Name of the file in caches and mirrors; it tells versions apart by the start of the
+        sha256."""
         return f"{self.name}-{self.file.sha256[:8]}.safetensors"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in ``index.yml``, without the fields that are not set."""
-        given = asdict(self, dict_factory=lambda pairs: {key: value for key, value in pairs if value not in _UNSET})
+        given = asdict(
+            self,
+            dict_factory=lambda pairs: {key: value for key, value in pairs if value not in _UNSET},
+        )
         plain: dict[str, Any] = json.loads(json.dumps(given))  # lists in place of tuples
         return plain
 
@@ -218,8 +248,8 @@ class Index:
     Attributes:
         records: name to record, in the order of the file.
         root: folder that packaged paths start from; None for an index without files beside it.
-        address: where the index is from, for messages and for files without an address of their own; None for a
-            local file.
+        address: where the index is from, for messages and for files without an address of their
+            own; None for a local file.
     """
 
     records: Mapping[str, Record]
@@ -239,14 +269,18 @@ class Index:
         tags = [known for known in self.records if known.startswith(name + ".")]
         hint = did_you_mean(name, self.records, cutoff=0.4, also=tags)
         hint = hint or f" There are: {', '.join(self.records) or 'none'}."
-        raise HypvisionError(f"The zoo has no weights '{name}'.{hint} `hypvision zoo list` lists all.")
+        raise HypvisionError(
+            f"The zoo has no weights '{name}'.{hint} `hypvision zoo list` lists all."
+        )
 
     def select(self, pattern: str | None = None, task: str | None = None) -> list[Record]:
-        """Records whose name matches a shell pattern (or contains it, without wildcards), of a task."""
+        """Records whose name matches a shell pattern (or contains it, without wildcards), of a
+        task."""
         if pattern and not set(pattern) & set("*?["):
             pattern = f"*{pattern}*"
         return [
             record
             for record in self
-            if (not pattern or fnmatch.fnmatchcase(record.name, pattern)) and (task is None or record.task == task)
+            if (not pattern or fnmatch.fnmatchcase(record.name, pattern))
+            and (task is None or record.task == task)
         ]

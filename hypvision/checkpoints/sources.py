@@ -1,17 +1,18 @@
 """From the name of weights to a verified file on this machine.
 
-:func:`fetch` takes every name that a checkpoint can have: a file, weights of the zoo or of a release, an address with
-the sum of its file. For weights of the zoo it asks :func:`resolve`, as do timm's ``pretrained=True`` and the commands,
-which looks, in this order, at
+:func:`fetch` takes every name that a checkpoint can have: a file, weights of the zoo or of a
+release, an address with the sum of its file. For weights of the zoo it asks :func:`resolve`, as do
+timm's ``pretrained=True`` and the commands, which looks, in this order, at
 
 1. the file packaged beside the index (a git checkout, an installed wheel, a release folder),
-2. the cache, ``HYPVISION_HOME`` (default ``$XDG_CACHE_HOME/hypvision``, that is ``~/.cache/hypvision``),
-3. the mirrors in ``HYPVISION_WEIGHTS``: base addresses, separated by commas or spaces, each ``http(s)://``, ``file://``,
-   a folder, or ``hf-hub:USER/REPO[@REVISION]``,
+2. the cache, ``HYPVISION_HOME`` (default ``$XDG_CACHE_HOME/hypvision``, that is
+   ``~/.cache/hypvision``),
+3. the mirrors in ``HYPVISION_WEIGHTS``: base addresses, separated by commas or spaces, each
+   ``http(s)://``, ``file://``, a folder, or ``hf-hub:USER/REPO[@REVISION]``,
 4. the addresses in the record.
 
-``HYPVISION_OFFLINE=1`` (or ``HF_HUB_OFFLINE=1``) leaves out the network. Whatever the place, a file is used only if its
-size, sha256 and format are those of the record.
+``HYPVISION_OFFLINE=1`` (or ``HF_HUB_OFFLINE=1``) leaves out the network. Whatever the place, a file
+is used only if its size, sha256 and format are those of the record.
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ def offline() -> bool:
 
 
 def hub_switch() -> AbstractContextManager[Any]:
-    """Inside the block, the hub's own client, which other libraries use, obeys ``HYPVISION_OFFLINE`` too."""
+    """Inside the block, the hub's own client, which other libraries use, obeys
+    ``HYPVISION_OFFLINE`` too."""
     from huggingface_hub import constants
 
     return patch.object(constants, "HF_HUB_OFFLINE", constants.HF_HUB_OFFLINE or offline())
@@ -95,18 +97,24 @@ def hub_switch() -> AbstractContextManager[Any]:
 
 def mirrors() -> list[str]:
     """The base addresses in ``HYPVISION_WEIGHTS``."""
-    found = [word.rstrip("/") for word in re.split(r"[,\s]+", os.environ.get("HYPVISION_WEIGHTS", "")) if word]
+    found = [
+        word.rstrip("/")
+        for word in re.split(r"[,\s]+", os.environ.get("HYPVISION_WEIGHTS", ""))
+        if word
+    ]
     for base in found:
         if not base.startswith(ADDRESSES) and not os.path.isdir(os.path.expanduser(base)):
             raise HypvisionError(
                 f"HYPVISION_WEIGHTS: '{base}' is neither a folder nor an address that begins with "
-                f"{', '.join(ADDRESSES)}. Separate several by commas; write file:// addresses for folders with spaces."
+                f"{', '.join(ADDRESSES)}. Separate several by commas; write file:// addresses for "
+                "folders with spaces."
             )
     return found
 
 
 class _Web(NamedTuple):
-    """A file on the network: its address as it may be shown, and the URL and headers of the request."""
+    """A file on the network: its address as it may be shown, and the URL and headers of the
+    request."""
 
     address: str
     url: str
@@ -122,14 +130,16 @@ def _place(address: str) -> Path | _Web:
     if address.startswith("file:"):
         parts = urlsplit(address)
         if parts.netloc not in ("", "localhost"):
-            raise HypvisionError(f"'{address}': a file address has three slashes, file:///folder/file.")
+            raise HypvisionError(
+                f"'{address}': a file address has three slashes, file:///folder/file."
+            )
         return Path(unquote(parts.path))
     return Path(address).expanduser()
 
 
 def _web_place(address: str) -> _Web:
-    """A name and a password (``https://NAME:PASSWORD@HOST``) go into a header, so that they never appear in a message
-    or log."""
+    """A name and a password (``https://NAME:PASSWORD@HOST``) go into a header, so that they never
+    appear in a message or log."""
     try:
         user, at, _ = urlsplit(address).netloc.rpartition("@")
     except ValueError as error:
@@ -170,7 +180,8 @@ def _download_once(
     size: int | None = None,
     advice: str = "Set HYPVISION_HOME to a folder that you may write to.",
 ) -> Path:
-    """Download a file, unless another process was first; ``advice`` is for folders that cannot be written."""
+    """Download a file, unless another process was first; ``advice`` is for folders that cannot be
+    written."""
     lock = lock_path(lock_name)
     try:
         for folder in (path.parent, lock.parent):
@@ -179,20 +190,24 @@ def _download_once(
             if not _verified(path, verify):
                 download(web.url, path, verify, size, web.headers, name)
     except OSError as error:
-        raise HypvisionError(f"'{path}' cannot be written ({error.strerror or error}). {advice}") from error
+        raise HypvisionError(
+            f"'{path}' cannot be written ({error.strerror or error}). {advice}"
+        ) from error
     return path
 
 
 def local_files(index: Index, record: Record) -> dict[str, Path]:
-    """The ``"packaged"`` and the ``"cached"`` file of a record, as far as they are on this machine; not yet
-    verified."""
+    """The ``"packaged"`` and the ``"cached"`` file of a record, as far as they are on this machine;
+    not yet verified."""
     places = {"cached": cache_folder() / record.filename}
     if index.root is not None and record.file.path is not None:
         packaged = index.root / record.file.path
         # A symbolic link must not lead out of the folder, which other people may have made.
         if packaged.resolve().is_relative_to(index.root.resolve()):
             places = {"packaged": packaged, **places}
-    return {kind: path for kind, path in places.items() if os.path.isfile(path)}  # not where a folder cannot be read
+    return {
+        kind: path for kind, path in places.items() if os.path.isfile(path)
+    }  # not where a folder cannot be read
 
 
 def _places(index: Index, record: Record) -> Iterator[Path | _Web]:
@@ -201,7 +216,9 @@ def _places(index: Index, record: Record) -> Iterator[Path | _Web]:
     found = [f"{base}/{record.filename}" for base in mirrors()]
     if index.address is not None and record.file.path is not None:
         found.append(f"{index.address}/{record.file.path}")
-    yield from sorted(map(_place, [*found, *record.file.urls]), key=lambda place: isinstance(place, _Web))
+    yield from sorted(
+        map(_place, [*found, *record.file.urls]), key=lambda place: isinstance(place, _Web)
+    )
 
 
 def resolve(record: str | Record, index: Index | None = None) -> Path:
@@ -212,8 +229,8 @@ def resolve(record: str | Record, index: Index | None = None) -> Path:
         index: the index that the record is from.
 
     Raises:
-        HypvisionError: there is no such record, or no source provides the file; the message lists the answer of each
-            source and says what to do.
+        HypvisionError: there is no such record, or no source provides the file; the message lists
+            the answer of each source and says what to do.
     """
     if isinstance(record, str):
         index, record = find(record)
@@ -227,19 +244,23 @@ def resolve(record: str | Record, index: Index | None = None) -> Path:
                 verify(place)
                 return place
             if offline():
-                raise SourceError("was not asked, because HYPVISION_OFFLINE or HF_HUB_OFFLINE is set")
+                raise SourceError(
+                    "was not asked, because HYPVISION_OFFLINE or HF_HUB_OFFLINE is set"
+                )
             advice = (
-                "Set HYPVISION_HOME to a folder that you may write to, or let somebody who may run: "
-                f"hypvision zoo get {record.name}"
+                "Set HYPVISION_HOME to a folder that you may write to, or let somebody who may "
+                f"run: hypvision zoo get {record.name}"
             )
-            return _download_once(place, cached, record.filename, record.name, verify, record.file.bytes, advice)
+            return _download_once(
+                place, cached, record.filename, record.name, verify, record.file.bytes, advice
+            )
         except SourceError as error:
             answers.append(f"'{place.address if isinstance(place, _Web) else place}': {error}")
             _logger.warning("%s; looking elsewhere.", answers[-1])
     said = " ".join(f"{answer}." for answer in answers) or "No address is known for it."
     raise HypvisionError(
-        f"The weights '{record.name}' are not on this machine and cannot be fetched. {said} Check the network, set "
-        "HYPVISION_WEIGHTS to a mirror (a folder or an address that holds "
+        f"The weights '{record.name}' are not on this machine and cannot be fetched. {said} Check "
+        "the network, set HYPVISION_WEIGHTS to a mirror (a folder or an address that holds "
         f"{record.filename}), or copy that file to '{cached}'."
     )
 
@@ -251,13 +272,14 @@ def fetch(source: str | Path) -> Path:
     """The file on this machine that a checkpoint's name means.
 
     Args:
-        source: a path; ``zoo:NAME``, ``hf-hub:USER/REPO`` or ``file:///FOLDER#NAME`` (see :func:`find`); or an address
-            with the sum that its file must have: ``https://HOST/net.pth#sha256=HEX`` with all 64 digits, or, over
-            https, a name that ends in ``-HEX`` with the first 8 digits or more, as PyTorch and OpenMMLab name theirs.
+        source: a path; ``zoo:NAME``, ``hf-hub:USER/REPO`` or ``file:///FOLDER#NAME`` (see
+            :func:`find`); or an address with the sum that its file must have:
+            ``https://HOST/net.pth#sha256=HEX`` with all 64 digits, or, over https, a name that ends
+            in ``-HEX`` with the first 8 digits or more, as PyTorch and OpenMMLab name theirs.
 
     Raises:
-        HypvisionError: the address has no sum, the file has another sum, or it cannot be downloaded. This function does
-            not check whether a path exists.
+        HypvisionError: the address has no sum, the file has another sum, or it cannot be
+            downloaded. This function does not check whether a path exists.
     """
     text = str(source)
     if text.startswith(("http://", "https://")):
@@ -277,25 +299,29 @@ def _address_and_sum(text: str) -> tuple[str, str]:
     if in_name and not fragment and parts.scheme == "https":
         return url, in_name[1]
     raise HypvisionError(
-        f"The checkpoint '{without_password(text)}' was not loaded, because it has no checksum to verify the file "
-        f"with. Add one: {without_password(url)}#sha256=HEX with 64 digits, as sha256sum prints them. Or take "
-        "zoo:NAME, hf-hub:USER/REPO (verified by their index), or a file that you have downloaded and checked."
+        f"The checkpoint '{without_password(text)}' was not loaded, because it has no checksum to "
+        f"verify the file with. Add one: {without_password(url)}#sha256=HEX with 64 digits, as "
+        "sha256sum prints them. Or take zoo:NAME, hf-hub:USER/REPO (verified by their index), or a "
+        "file that you have downloaded and checked."
     )
 
 
 def fetch_first(address: str) -> Path:
-    """The file of an address without a published sum. The first download logs and stores its sum, and later downloads
-    must have the same one.
+    """The file of an address without a published sum. The first download logs and stores its sum,
+    and later downloads must have the same one.
     """
     kept = _kept_sum(address)
     path = first_path(address)
     if kept.is_file():
-        return _download_verified(*_address_and_sum(f"{address}#sha256={kept.read_text().strip()}"), path)
+        return _download_verified(
+            *_address_and_sum(f"{address}#sha256={kept.read_text().strip()}"), path
+        )
     digest = file_sha256(_download_verified(address, "", path))
     write_text(kept, digest)
     _logger.warning(
-        "No sum of '%s' is published. The sha256 of this first download is kept and every later one must have it. To "
-        "check it on another machine, give %s#sha256=%s as the weights.", address, address, digest,
+        "No sum of '%s' is published. The sha256 of this first download is kept and every later "
+        "one must have it. To check it on another machine, give %s#sha256=%s as the weights.",
+        address, address, digest,
     )  # fmt: skip
     return path
 
@@ -306,7 +332,8 @@ def _fetch_address(text: str) -> Path:
 
 
 def _torch_path(url: str) -> Path:
-    """Where PyTorch keeps the file of an address: by its name alone, which that of another address may have."""
+    """Where PyTorch keeps the file of an address: by its name alone, which that of another address
+    may have."""
     return Path(torch.hub.get_dir(), "checkpoints", Path(urlsplit(url).path).name)
 
 
@@ -319,19 +346,29 @@ def _key(address: str) -> str:
 
 
 def first_path(address: str) -> Path:
-    """Where :func:`fetch_first` keeps the file of an address, in PyTorch's cache; it need not exist."""
+    """Where :func:`fetch_first` keeps the file of an address, in PyTorch's cache; it need not
+    exist."""
     plain = _torch_path(address)
     kept = _kept_sum(address)
     own = plain.with_name(f"{_key(address)}-{plain.name}")
     # The files of two addresses may have one name, and without a sum nothing tells them apart.
     known = not own.exists() and plain.is_file() and kept.is_file()
-    return plain if known and _verified(plain, partial(verify_sum, sha256=kept.read_text().strip())) else own
+    return (
+        plain
+        if known and _verified(plain, partial(verify_sum, sha256=kept.read_text().strip()))
+        else own
+    )
 
 
 def _of_another(url: str, path: Path) -> str:
-    """A hint at a file that may be the one that is missed, under the name that other addresses share."""
+    """A hint at a file that may be the one that is missed, under the name that other addresses
+    share."""
     plain = _torch_path(url)
-    return f" (there is a '{plain}': rename it if it is this one)" if plain != path and plain.is_file() else ""
+    return (
+        f" (there is a '{plain}': rename it if it is this one)"
+        if plain != path and plain.is_file()
+        else ""
+    )
 
 
 def _download_verified(url: str, sha256: str, path: Path) -> Path:
@@ -342,18 +379,20 @@ def _download_verified(url: str, sha256: str, path: Path) -> Path:
         return path
     if offline():
         raise HypvisionError(
-            f"The checkpoint '{place.address}' is not on this machine, and HYPVISION_OFFLINE or HF_HUB_OFFLINE is set. "
-            f"Unset it, or copy the file to '{path}'{_of_another(url, path)}."
+            f"The checkpoint '{place.address}' is not on this machine, and HYPVISION_OFFLINE or "
+            "HF_HUB_OFFLINE is set. Unset it, or copy the file to "
+            f"'{path}'{_of_another(url, path)}."
         )
     try:
         return _download_once(
             place, path, f"{sha256[:8]}-{path.name}", place.address, verify,
-            advice="Set TORCH_HOME (for files) and HYPVISION_HOME (for locks) to folders that you may write to.",
+            advice="Set TORCH_HOME (for files) and HYPVISION_HOME (for locks) to folders that you "
+                   "may write to.",
         )  # fmt: skip
     except SourceError as error:
         raise HypvisionError(
-            f"The checkpoint '{place.address}' cannot be downloaded: {error}. Check the address, its sum and the "
-            "network, or download it elsewhere and give its path."
+            f"The checkpoint '{place.address}' cannot be downloaded: {error}. Check the address, "
+            "its sum and the network, or download it elsewhere and give its path."
         ) from error
 
 
@@ -368,11 +407,12 @@ def fetch_from_hub(repository: str, name: str) -> Path | None:
         name: of the file, with its folders.
 
     Returns:
-        None if there is no such file, or, where the network is switched off, if it is not on this machine.
+        None if there is no such file, or, where the network is switched off, if it is not on this
+        machine.
 
     Raises:
-        HypvisionError: there is no such repository, the hub does not answer in time or sends another file, or the cache
-            cannot be written.
+        HypvisionError: there is no such repository, the hub does not answer in time or sends
+            another file, or the cache cannot be written.
     """
     from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
     from huggingface_hub.errors import EntryNotFoundError
@@ -388,17 +428,21 @@ def fetch_from_hub(repository: str, name: str) -> Path | None:
             return None
         transfer = partial(hf_hub_download, repository, name)
         path = Path(in_time(partial(guarded, transfer), deadline(found.size)))
-        if found.etag is not None and len(found.etag) == 64:  # a sha256, which the hub knows of large files only
+        if (
+            found.etag is not None and len(found.etag) == 64
+        ):  # a sha256, which the hub knows of large files only
             try:
                 verify_sum(path, found.etag)
             except SourceError:
                 path.resolve().unlink()
                 raise
         return path
-    except Exception as error:  # the hub's client raises its own errors and those of its HTTP library
+    except (
+        Exception
+    ) as error:  # the hub's client raises its own errors and those of its HTTP library
         raise HypvisionError(
-            f"'{repository}' cannot be fetched from the hub: {one_line(error)}. Check the name, the network and the "
-            "hub's cache (HF_HOME), or download it elsewhere and give its path."
+            f"'{repository}' cannot be fetched from the hub: {one_line(error)}. Check the name, "
+            "the network and the hub's cache (HF_HOME), or download it elsewhere and give its path."
         ) from error
 
 
@@ -414,7 +458,10 @@ def repositories_with(name: str) -> list[str]:
     """The repositories ``USER/REPO`` of which a file of this name is in the hub's cache."""
     from huggingface_hub import constants
 
-    found = {path.parts[-4] for path in Path(constants.HF_HUB_CACHE).glob(f"models--*/snapshots/*/{name}")}
+    found = {
+        path.parts[-4]
+        for path in Path(constants.HF_HUB_CACHE).glob(f"models--*/snapshots/*/{name}")
+    }
     return sorted(folder.removeprefix("models--").replace("--", "/") for folder in found)
 
 
@@ -430,13 +477,14 @@ def find(text: str) -> tuple[Index, Record]:
     """The record that a text means, with its index.
 
     Args:
-        text: a name in the built-in index, ``zoo:NAME``; or a release of ``hypvision zoo push``, ``ADDRESS[#NAME]``
-            with an address as in :func:`mirrors`, a folder with a slash in it (the name is needed if there are several
-            records).
+        text: a name in the built-in index, ``zoo:NAME``; or a release of ``hypvision zoo push``,
+            ``ADDRESS[#NAME]`` with an address as in :func:`mirrors`, a folder with a slash in it
+            (the name is needed if there are several records).
     """
     text = str(text)
     address, _, name = text.partition("#")
-    # A path of a folder needs a slash: a folder in the current one must not hide weights of the same name.
+    # A path of a folder needs a slash: a folder in the current one must not hide weights of the
+    # same name.
     folder = ("/" in address or os.sep in address) and os.path.isdir(os.path.expanduser(address))
     if text.startswith("zoo:") or not (address.startswith(ADDRESSES) or folder):
         index = builtin_index()
@@ -445,18 +493,19 @@ def find(text: str) -> tuple[Index, Record]:
     if not name:
         if len(index) != 1:
             raise HypvisionError(
-                f"'{without_password(address)}' has {len(index)} records: {', '.join(index.records)}. Choose one: add "
-                "#NAME to the address."
+                f"'{without_password(address)}' has {len(index)} records: "
+                f"{', '.join(index.records)}. Choose one: add #NAME to the address."
             )
         name = next(iter(index.records))
     return index, index.get(name)
 
 
 def open_release(address: str) -> Index:
-    """The index of a release. An index from the network is stored, and used again when the network is not available.
+    """The index of a release. An index from the network is stored, and used again when the network
+    is not available.
 
-    An index cannot run code, and everything it lists is checked against it; but a person who can change the index can
-    change the sums in it: take releases from addresses that you trust.
+    An index cannot run code, and everything it lists is checked against it; but a person who can
+    change the index can change the sums in it: take releases from addresses that you trust.
     """
     address = address.rstrip("/").removesuffix("/index.yml")
     place = _place(f"{address}/index.yml")
@@ -479,8 +528,8 @@ def open_release(address: str) -> Index:
             return index
     if not kept.is_file():
         raise HypvisionError(
-            f"The index of the release '{shown}' cannot be read: {reason}. Check the address; a release has a file "
-            "index.yml, as `hypvision zoo push` writes it."
+            f"The index of the release '{shown}' cannot be read: {reason}. Check the address; a "
+            "release has a file index.yml, as `hypvision zoo push` writes it."
         )
     _logger.warning("%s: %s; using the index of the last visit.", shown, reason)
     return parse_index(kept.read_text(encoding="utf-8"), address=address)

@@ -1,14 +1,15 @@
 """Weight files of the zoo: safetensors, stored in as few bytes as the metric allows.
 
-``float16`` and ``bfloat16`` halve a file. ``int8`` quarters it: each row ``w`` of a matrix or kernel is stored as
-``q = round(127 w / max|w|)`` with the float32 scale ``max|w| / 127`` beside it under ``NAME.int8_scale``, so that
-``|w - q scale| <= scale / 2``. Small ``q`` are the most frequent, so a Huffman code (that of deflate) saves a tenth:
-the tensor ``NAME`` is its bytes, and ``NAME.int8_shape`` has the shape of ``q``. It is a storage format, not a
-quantised network: :func:`unpack` gives float32 back before anything is computed. Norms, biases and other vectors stay
+``float16`` and ``bfloat16`` halve a file. ``int8`` quarters it: each row ``w`` of a matrix or
+kernel is stored as ``q = round(127 w / max|w|)`` with the float32 scale ``max|w| / 127`` beside it
+under ``NAME.int8_scale``, so that ``|w - q scale| <= scale / 2``. Small ``q`` are the most
+frequent, so a Huffman code (that of deflate) saves a tenth: the tensor ``NAME`` is its bytes, and
+``NAME.int8_shape`` has the shape of ``q``. It is a storage format, not a quantised network:
+:func:`unpack` gives float32 back before anything is computed. Norms, biases and other vectors stay
 float32. Of a CLIP's table of words a file may have only some rows: :func:`trim_tokens`.
 
-The header of a file contains the settings that are needed to use it without this repository's configs:
-:func:`read_header`.
+The header of a file contains the settings that are needed to use it without this repository's
+configs: :func:`read_header`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ _LARGEST_HEADER = 64 * 2**20
 MOST_ENTRIES = 100_000  # of a file; the largest models have some ten thousand tensors
 _TOKENS = "token_embedding."
 _MOST_WORDS = 2**20  # 20 times the vocabulary of CLIP
-_SMALL_TABLE = 2**26  # numbers of a table of words that a file of any size may have: that of the largest CLIP
+_SMALL_TABLE = (
+    2**26
+)  # numbers of a table of words that a file of any size may have: that of the largest CLIP
 
 
 def pack(weights: Mapping[str, Tensor], storage: str) -> dict[str, Tensor]:
@@ -64,49 +67,66 @@ def pack(weights: Mapping[str, Tensor], storage: str) -> dict[str, Tensor]:
             continue
         if not value.isfinite().all():
             raise HypvisionError(
-                f"The weight '{name}' has NaN or infinite values: its training has diverged. Take an earlier "
-                "checkpoint."
+                f"The weight '{name}' has NaN or infinite values: its training has diverged. Take "
+                "an earlier checkpoint."
             )
         if storage == "int8" and value.dim() >= 2 and value.numel() >= _SMALL:
             rows = value.float().flatten(1)
-            # At least the smallest normal number: rows may be all zero, and division by a subnormal scale gives
-            # infinity.
+            # At least the smallest normal number: rows may be all zero, and division by a subnormal
+            # scale gives infinity.
             scale = (rows.abs().amax(1) / 127).clamp_min(torch.finfo(torch.float32).tiny)
             whole = (rows / scale[:, None]).round().clamp(-127, 127).to(torch.int8).contiguous()
-            out |= {name: _deflated(whole), name + _SCALE: scale, name + _SHAPE: torch.tensor(value.shape)}
+            out |= {
+                name: _deflated(whole),
+                name + _SCALE: scale,
+                name + _SHAPE: torch.tensor(value.shape),
+            }
         else:
             dtype = torch.float32 if storage == "int8" else getattr(torch, storage)
             out[name] = value.to(dtype).clone(memory_format=torch.contiguous_format)
             if not out[name].isfinite().all():
-                raise HypvisionError(f"The weight '{name}' is too large for {storage}. Store it as bfloat16.")
+                raise HypvisionError(
+                    f"The weight '{name}' is too large for {storage}. Store it as bfloat16."
+                )
     return out
 
 
 def _deflated(whole: Tensor) -> Tensor:
-    """An int8 tensor as a stream of bytes of zlib. Only a Huffman code: weights hold no repeated strings."""
+    """An int8 tensor as a stream of bytes of zlib. Only a Huffman code: weights hold no repeated
+    strings."""
     coder = zlib.compressobj(9, zlib.DEFLATED, 15, 9, zlib.Z_HUFFMAN_ONLY)
-    return torch.frombuffer(bytearray(coder.compress(whole.numpy().tobytes()) + coder.flush()), dtype=torch.uint8)
+    return torch.frombuffer(
+        bytearray(coder.compress(whole.numpy().tobytes()) + coder.flush()), dtype=torch.uint8
+    )
 
 
 def _inflated(name: str, stream: Tensor, shape: Any) -> Tensor:
     """The inverse of :func:`_deflated`, int8 of a shape."""
-    known = isinstance(shape, Tensor) and shape.dim() == 1 and shape.dtype in (torch.int32, torch.int64)
+    known = (
+        isinstance(shape, Tensor) and shape.dim() == 1 and shape.dtype in (torch.int32, torch.int64)
+    )
     sizes = shape.tolist() if known else []
     count = math.prod(sizes)
     content = b""
     decoder = zlib.decompressobj()
-    if stream.dtype == torch.uint8 and min(sizes, default=0) > 0 and count <= _MOST_PER_BYTE * stream.numel():
+    if (
+        stream.dtype == torch.uint8
+        and min(sizes, default=0) > 0
+        and count <= _MOST_PER_BYTE * stream.numel()
+    ):
         with suppress(zlib.error):  # it has a sum of the content
             content = decoder.decompress(stream.cpu().numpy().tobytes(), count + 1)
     if not content or len(content) != count or not decoder.eof or decoder.unused_data:
         raise HypvisionError(
-            f"The weight '{name}' is damaged: its bytes do not give its shape. Download the file again."
+            f"The weight '{name}' is damaged: its bytes do not give its shape. Download the file "
+            "again."
         )
     return torch.frombuffer(bytearray(content), dtype=torch.int8).reshape(sizes)
 
 
 def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of :func:`pack`: float32 weights. Tensors of other types are returned unchanged."""
+    """The inverse of :func:`pack`: float32 weights. Tensors of other types are returned
+    unchanged."""
     out: dict[str, Tensor] = {}
     for name, value in tensors.items():
         # checkpoints from elsewhere may hold counters and settings beside the weights
@@ -117,16 +137,23 @@ def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             continue
         if name.endswith(_SCALE):
             if name.removesuffix(_SCALE) not in tensors:
-                raise HypvisionError(f"The file has scales '{name}' but not their weight. Download or copy it again.")
+                raise HypvisionError(
+                    f"The file has scales '{name}' but not their weight. Download or copy it again."
+                )
             continue
         scale = tensors.get(name + _SCALE)
         if scale is not None:
             if name + _SHAPE in tensors:
                 value = _inflated(name, value, tensors[name + _SHAPE])
-            fits = isinstance(scale, Tensor) and scale.is_floating_point() and scale.shape == value.shape[:1]
+            fits = (
+                isinstance(scale, Tensor)
+                and scale.is_floating_point()
+                and scale.shape == value.shape[:1]
+            )
             if not fits or value.dtype != torch.int8 or value.dim() < 2:
                 raise HypvisionError(
-                    f"The scales of '{name}' do not fit its shape {tuple(value.shape)}. Download the file again."
+                    f"The scales of '{name}' do not fit its shape {tuple(value.shape)}. Download "
+                    "the file again."
                 )
             value = value.to(scale.device).float().mul_(scale.reshape(-1, *[1] * (value.dim() - 1)))
         elif value.dtype in (torch.float16, torch.bfloat16):
@@ -138,8 +165,9 @@ def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def load_unpacked(path: str | Path, device: str = "cpu") -> dict[str, Tensor]:
     """The unpacked weights of a safetensors file, see :func:`unpack`, with whole tables of words.
 
-    The pages of a mapped file count as memory until it is closed. A file of 16-bit or 8-bit numbers is therefore read
-    in parts, so that memory never contains all of it and all float32 weights at once.
+    The pages of a mapped file count as memory until it is closed. A file of 16-bit or 8-bit numbers
+    is therefore read in parts, so that memory never contains all of it and all float32 weights at
+    once.
     """
     with safe_open(path, "pt", device) as file:
         kinds = {name: file.get_slice(name).get_dtype() for name in tuple(file.keys())}
@@ -151,7 +179,9 @@ def load_unpacked(path: str | Path, device: str = "cpu") -> dict[str, Tensor]:
     out: dict[str, Tensor] = {}
     for start in range(0, len(names), step):
         with safe_open(path, "pt", device) as file:
-            asked = (name + end for name in names[start : start + step] for end in ("", _SCALE, _SHAPE))
+            asked = (
+                name + end for name in names[start : start + step] for end in ("", _SCALE, _SHAPE)
+            )
             part = {name: file.get_tensor(name) for name in asked if name in kinds}
         for name, value in unpack(part).items():
             # without a copy the tensor would keep the file open
@@ -160,8 +190,8 @@ def load_unpacked(path: str | Path, device: str = "cpu") -> dict[str, Tensor]:
 
 
 def trim_tokens(weights: Mapping[str, Tensor], used: Tensor, prefix: str = "") -> dict[str, Tensor]:
-    """A smaller state dict with only the rows ``used`` (int64) of a CLIP's token table, for a model trained on no
-    others; ``prefix``: of the CLIP's names."""
+    """A smaller state dict with only the rows ``used`` (int64) of a CLIP's token table, for a model
+    trained on no others; ``prefix``: of the CLIP's names."""
     found = dict(weights)
     name = prefix + _TOKENS
     table = found.pop(f"{name}weight")
@@ -171,20 +201,32 @@ def trim_tokens(weights: Mapping[str, Tensor], used: Tensor, prefix: str = "") -
 
 
 def expand_tokens(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of :func:`trim_tokens`, for names of any prefix; rows that were removed become zero."""
+    """The inverse of :func:`trim_tokens`, for names of any prefix; rows that were removed become
+    zero."""
     expanded = dict(weights)
-    for name in [key.removesuffix("rows") for key in weights if f".{key}".endswith(f".{_TOKENS}rows")]:
-        rows, index, size = (expanded.pop(f"{name}{part}", torch.empty(0)) for part in ("rows", "index", "size"))
-        whole = not any(x.is_floating_point() or x.is_complex() for x in (index, size)) and size.numel() == 1
+    for name in [
+        key.removesuffix("rows") for key in weights if f".{key}".endswith(f".{_TOKENS}rows")
+    ]:
+        rows, index, size = (
+            expanded.pop(f"{name}{part}", torch.empty(0)) for part in ("rows", "index", "size")
+        )
+        whole = (
+            not any(x.is_floating_point() or x.is_complex() for x in (index, size))
+            and size.numel() == 1
+        )
         count = int(size) if whole else 0
         fits = rows.dim() == 2 and index.shape == rows.shape[:1] and 0 < count <= _MOST_WORDS
-        fits = fits and count * rows.shape[1] <= _SMALL_TABLE + 16 * sum(value.numel() for value in weights.values())
+        fits = fits and count * rows.shape[1] <= _SMALL_TABLE + 16 * sum(
+            value.numel() for value in weights.values()
+        )
         if not fits or ((index < 0) | (index >= count)).any():
             raise HypvisionError(
-                "The token embedding in these CLIP weights is damaged: its rows, their ids and its size contradict "
-                "each other. Download or copy the file again."
+                "The token embedding in these CLIP weights is damaged: its rows, their ids and its "
+                "size contradict each other. Download or copy the file again."
             )
-        expanded[f"{name}weight"] = rows.new_zeros(count, rows.shape[1]).index_copy(0, index.long(), rows)
+        expanded[f"{name}weight"] = rows.new_zeros(count, rows.shape[1]).index_copy(
+            0, index.long(), rows
+        )
     return expanded
 
 
@@ -196,14 +238,18 @@ def format_problem(path: str | Path) -> str | None:
     with open(path, "rb") as file:
         start = file.read(9)
         header = file.read(min(int.from_bytes(start[:8], "little"), _LARGEST_HEADER))
-    if start[8:] == b"{" and header.count(b"{") > MOST_ENTRIES:  # one of each entry; count before they are parsed
+    if (
+        start[8:] == b"{" and header.count(b"{") > MOST_ENTRIES
+    ):  # one of each entry; count before they are parsed
         raise HypvisionError(
-            f"'{path}' was refused: its header has more than {MOST_ENTRIES:,} entries, and no model has as many "
-            "tensors. Take the file from a source that you trust, or save the weights alone."
+            f"'{path}' was refused: its header has more than {MOST_ENTRIES:,} entries, and no "
+            "model has as many tensors. Take the file from a source that you trust, or save the "
+            "weights alone."
         )
     with suppress(SafetensorError), safe_open(path, "pt"):
         return None
-    # Test this first: the length of a header (128, 384, ...) may begin with the same bytes as a pickle.
+    # Test this first: the length of a header (128, 384, ...) may begin with the same bytes as a
+    # pickle.
     if start[8:] == b"{" and int.from_bytes(start[:8], "little") <= _LARGEST_HEADER:
         return DAMAGED
     if not start:
@@ -217,34 +263,41 @@ def check_format(path: str | Path) -> None:
     what = format_problem(path)
     if what is not None:
         raise HypvisionError(
-            f"'{path}' is not a safetensors file: it is {what}. The zoo reads safetensors only, which cannot run code; "
-            "convert other checkpoints with hypvision zoo publish or hypvision zoo convert."
+            f"'{path}' is not a safetensors file: it is {what}. The zoo reads safetensors only, "
+            "which cannot run code; convert other checkpoints with hypvision zoo publish or "
+            "hypvision zoo convert."
         )
 
 
 def foreign_setting(settings: Any) -> str | None:
-    """The first setting of a network that refers to another file, an address or code, for the error message; None if
-    there is none.
+    """The first setting of a network that refers to another file, an address or code, for the error
+    message; None if there is none.
 
-    Settings come from indexes and headers that others wrote. The settings of a network are numbers and words. They must
-    not contain a path, an address, a piece of code, or a key that makes timm or mmengine load further files.
+    Settings come from indexes and headers that others wrote. The settings of a network are numbers
+    and words. They must not contain a path, an address, a piece of code, or a key that makes timm
+    or mmengine load further files.
     """
     if isinstance(settings, Mapping):
         for key, value in settings.items():
-            if value and (key.startswith(("pretrained", "checkpoint")) or key in ("cache_dir", "custom_load")):
+            if value and (
+                key.startswith(("pretrained", "checkpoint")) or key in ("cache_dir", "custom_load")
+            ):
                 return f"'{key}'"
             found = foreign_setting(key) or foreign_setting(value)
             if found is not None:
                 return found
     elif isinstance(settings, (list, tuple)):
-        return next((found for value in settings if (found := foreign_setting(value)) is not None), None)
+        return next(
+            (found for value in settings if (found := foreign_setting(value)) is not None), None
+        )
     elif isinstance(settings, str) and re.search(r"[/\\:()\[\]\x00-\x1f]", settings):
         return repr(settings[:80])
     return None
 
 
 def read_metadata(path: str | Path, entry: str) -> dict[str, Any]:
-    """The JSON in an entry of a safetensors file's header; empty if the header has no such entry."""
+    """The JSON in an entry of a safetensors file's header; empty if the header has no such
+    entry."""
     check_format(path)
     try:
         with safe_open(path, "pt") as file:
@@ -252,38 +305,47 @@ def read_metadata(path: str | Path, entry: str) -> dict[str, Any]:
     except ValueError:  # the entry is not JSON
         found = None
     if not isinstance(found, dict):
-        raise HypvisionError(f"The header of '{path}' was not written by hypvision. Download the file again.")
+        raise HypvisionError(
+            f"The header of '{path}' was not written by hypvision. Download the file again."
+        )
     return found
 
 
 def read_header(path: str | Path) -> dict[str, Any]:
-    """The entries that hypvision wrote into the header of a file: ``storage``, ``classes`` and, for a segmenter,
-    detector or metric learner, ``model``.
+    """The entries that hypvision wrote into the header of a file: ``storage``, ``classes`` and, for
+    a segmenter, detector or metric learner, ``model``.
 
     Empty for files of others.
 
     Raises:
-        HypvisionError: not a safetensors file, or the model's config names files, addresses or code.
+        HypvisionError: not a safetensors file, or the model's config names files, addresses or
+            code.
     """
     header = read_metadata(path, "hypvision")
     foreign = foreign_setting(header.get("model"))
     if foreign is not None:
         raise HypvisionError(
-            f"'{path}' was refused: the config of the model in its header contains {foreign}, where only numbers and "
-            "texts are allowed. Take the file from a source that you trust, or publish it again."
+            f"'{path}' was refused: the config of the model in its header contains {foreign}, "
+            "where only numbers and texts are allowed. Take the file from a source that you trust, "
+            "or publish it again."
         )
     return header
 
 
 def write_weights(
-    weights: Mapping[str, Tensor], path: str | Path, storage: str = "float32", header: Mapping[str, Any] | None = None
+    weights: Mapping[str, Tensor],
+    path: str | Path,
+    storage: str = "float32",
+    header: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a state dict as safetensors, complete or not at all."""
     text = json.dumps({"storage": storage, **(header or {})}, sort_keys=True)
     write_tensors(pack(weights, storage), path, {"hypvision": text})
 
 
-def write_tensors(tensors: Mapping[str, Tensor], path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
+def write_tensors(
+    tensors: Mapping[str, Tensor], path: str | Path, metadata: Mapping[str, str] | None = None
+) -> None:
     """Write tensors as they are into a safetensors file, complete or not at all."""
     stored = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     with replacing(path) as temporary:
@@ -292,8 +354,8 @@ def write_tensors(tensors: Mapping[str, Tensor], path: str | Path, metadata: Map
 
 
 def kept_tensor(path: str | Path, make: Callable[[], Tensor], rows: int | None = None) -> Tensor:
-    """The tensor that an earlier call of ``make`` stored in a file; if there is no intact file, ``make`` is called and
-    its result stored.
+    """The tensor that an earlier call of ``make`` stored in a file; if there is no intact file,
+    ``make`` is called and its result stored.
 
     Args:
         path: a file named after the content of all that the tensor depends on.

@@ -1,9 +1,10 @@
-"""TorchScript archives, as OpenAI published CLIP: the tensors of their modules are read, and none of their code is run.
+"""TorchScript archives, as OpenAI published CLIP: the tensors of their modules are read, and none
+of their code is run.
 
-``torch.jit.save`` writes a zip archive like that of ``torch.save``, whose pickle holds modules in place of a dict. The
-classes of these modules are in the archive as code. PyTorch can only run them, so its restricted reader refuses an
-archive that has ``constants.pkl``. Here that reader gets the archive with this one name changed (in memory), and an
-inert record in place of each class.
+``torch.jit.save`` writes a zip archive like that of ``torch.save``, whose pickle holds modules in
+place of a dict. The classes of these modules are in the archive as code. PyTorch can only run them,
+so its restricted reader refuses an archive that has ``constants.pkl``. Here that reader gets the
+archive with this one name changed (in memory), and an inert record in place of each class.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ from hypvision.files import read_pieces
 
 _MARK = b"/constants.pkl"
 _HIDDEN = b"/constants.hid"
-_LONGEST_NAMES = 2**26  # total length of all names, which would be infinite if a module contained itself
+_LONGEST_NAMES = (
+    2**26
+)  # total length of all names, which would be infinite if a module contained itself
 
 
 class ScriptModule:
-    """In place of every class of an archive: an object with the attributes of a module and no methods."""
+    """In place of every class of an archive: an object with the attributes of a module and no
+    methods."""
 
     attributes: dict[Any, Any] = {}
 
@@ -58,15 +62,27 @@ def is_torchscript(path: str | Path) -> bool:
 def class_names(path: str | Path) -> set[str]:
     """The full names of the classes of the modules in a TorchScript archive."""
     with open_zip(path) as archive, archive.open(f"{_names(path)[0]}/data.pkl") as file:
-        pickled = bytes(read_pieces(file, Path(path).stat().st_size, path))  # PyTorch does not compress it
-    used = (str(argument) for code, argument, _ in pickletools.genops(pickled) if code.name == "GLOBAL")
-    return {name.replace(" ", ".") for name in used if name.startswith(("__torch__ ", "__torch__."))}
+        pickled = bytes(
+            read_pieces(file, Path(path).stat().st_size, path)
+        )  # PyTorch does not compress it
+    used = (
+        str(argument) for code, argument, _ in pickletools.genops(pickled) if code.name == "GLOBAL"
+    )
+    return {
+        name.replace(" ", ".") for name in used if name.startswith(("__torch__ ", "__torch__."))
+    }
 
 
 def stand_ins(path: str | Path) -> list[tuple[Any, str]]:
     """The objects that replace the names in the pickle of an archive, for
     :func:`torch.serialization.add_safe_globals`."""
-    lists = ("build_intlist", "build_boollist", "build_doublelist", "build_tensorlist", "restore_type_tag")
+    lists = (
+        "build_intlist",
+        "build_boollist",
+        "build_doublelist",
+        "build_tensorlist",
+        "restore_type_tag",
+    )
     return [
         *((ScriptModule, name) for name in class_names(path)),
         *((_value, f"torch.jit._pickle.{name}") for name in lists),
@@ -75,7 +91,8 @@ def stand_ins(path: str | Path) -> list[tuple[Any, str]]:
 
 @contextmanager
 def opened(path: str | Path) -> Iterator[mmap.mmap]:
-    """The archive as a file that :func:`torch.load` takes for one of ``torch.save``; the file itself is not changed."""
+    """The archive as a file that :func:`torch.load` takes for one of ``torch.save``; the file
+    itself is not changed."""
     with open_zip(path) as archive:
         contents = archive.start_dir  # where the directory of the zip file begins
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as content:
@@ -89,8 +106,8 @@ def opened(path: str | Path) -> Iterator[mmap.mmap]:
 def script_weights(module: Any) -> dict[str, Tensor]:
     """The tensors of a module and of those in it, by the names that they have in its state dict.
 
-    Tensors that are attributes, but neither parameters nor buffers, are included: only the code, which is not read,
-    tells them apart.
+    Tensors that are attributes, but neither parameters nor buffers, are included: only the code,
+    which is not read, tells them apart.
     """
     found: dict[str, Tensor] = {}
     left = _LONGEST_NAMES
@@ -101,7 +118,9 @@ def script_weights(module: Any) -> dict[str, Tensor]:
             full = f"{prefix}{name}"
             left -= len(full)
             if left < 0:
-                raise UnpicklingError("unsupported GLOBAL __torch__ of modules that contain one another")
+                raise UnpicklingError(
+                    "unsupported GLOBAL __torch__ of modules that contain one another"
+                )
             if isinstance(value, ScriptModule):
                 rest.append((f"{full}.", value))
             elif isinstance(value, Tensor):

@@ -1,8 +1,9 @@
 """The ``hypvision`` command: ``hypvision train CONFIG``, ``hypvision test CONFIG WEIGHTS``, ...
 
-A command is a row of :data:`COMMANDS`. Its module has ``add_NAME_arguments(parser)`` and ``run_NAME(args)``, and is a
-thin one: it reads arguments and calls the package that does the work. The module imports nothing that needs PyTorch at
-its top, so that help is fast; :mod:`hypvision_cli`, the console script, runs ``import hypvision`` itself.
+A command is a row of :data:`COMMANDS`. Its module has ``add_NAME_arguments(parser)`` and
+``run_NAME(args)``, and is a thin one: it reads arguments and calls the package that does the work.
+The module imports nothing that needs PyTorch at its top, so that help is fast;
+:mod:`hypvision_cli`, the console script, runs ``import hypvision`` itself.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ __all__ = ["COMMANDS", "GROUPS", "Command", "main", "parser_of"]
 
 
 class Command(NamedTuple):
-    """A command: what it does in one line, the module in this package (default: of its first word), and whether it runs
-    without PyTorch."""
+    """A command: what it does in one line, the module in this package (default: of its first word),
+    and whether it runs without PyTorch."""
 
     help: str
     module: str | None = None
@@ -39,9 +40,12 @@ GROUPS = {
     "": ("models and images", "train hcformer-nano-clusters-p2_25e_cifar10",
          "predict photos/ --model hcformer_nano.cifar10"),
     "zoo": ("trained weights", "zoo list", "zoo get hcformer_nano.cifar10"),
-    "fewshot": ("few images a class", "fewshot base2new --method coop --root DATA", "fewshot table RESULTS"),
-    "clip": ("images and texts", 'clip segment street.jpg --classes "car, road, sky"', "clip chains chains.csv"),
-    "metric": ("embeddings and neighbours", "metric search photo.jpg --gallery FOLDER --model resnet50",
+    "fewshot": ("few images a class", "fewshot base2new --method coop --root DATA",
+    "fewshot table RESULTS"),
+    "clip": ("images and texts", 'clip segment street.jpg --classes "car, road, sky"',
+    "clip chains chains.csv"),
+    "metric": ("embeddings and neighbours",
+    "metric search photo.jpg --gallery FOLDER --model resnet50",
                "metric embed FOLDER --model resnet50"),
     "lm": ("language models", "lm save CONFIG CHECKPOINT model", 'lm generate model "It was a"'),
     "scaling": ("superposition", "scaling run quick", "scaling run fig3 --out results"),
@@ -58,7 +62,9 @@ COMMANDS = {
     "app": Command("look at all that in a browser: a page on this machine"),
     "export": Command("write a model for ONNX or torch.export"),
     "check": Command("look at the data of a config before a training"),
-    "browse": Command("draw what a config feeds its model: augmented, with labels, masks, boxes", "check"),
+    "browse": Command(
+        "draw what a config feeds its model: augmented, with labels, masks, boxes", "check"
+    ),
     "summary": Command("count what a model has and does, and measure its speed, by module"),
     "configs": Command("list the configs that ship", light=True),
     "exec": Command("run another project's script with our models registered", "configs"),
@@ -84,7 +90,9 @@ COMMANDS = {
     "lm eval": Command("run tasks of the lm-evaluation-harness on a language model"),
     "scaling": Command("the toy model of superposition and its scaling laws"),
     "data make": Command("write the procedural data set to disk"),
-    "data prepare": Command("write a published data set as configs read it: label maps, class folders"),
+    "data prepare": Command(
+        "write a published data set as configs read it: label maps, class folders"
+    ),
     "data shard": Command("write images with captions, boxes or labels into shards (webdataset)"),
 }
 
@@ -98,17 +106,19 @@ def parser_of(name: str) -> Parser:
 
 
 def main(argv: Sequence[str] | None = None, load: Callable[[], None] | None = None) -> int:
-    """Run a command, by default that of the process, and return the exit status (:func:`hypvision.errors.guard`).
+    """Run a command, by default that of the process, and return the exit status
+    (:func:`hypvision.errors.guard`).
 
-    ``load`` is called before a command that needs PyTorch; see :mod:`hypvision_cli`. ``SystemExit`` is raised after
-    help, and with the status 1 after faults that ``hypvision check`` found.
+    ``load`` is called before a command that needs PyTorch; see :mod:`hypvision_cli`. ``SystemExit``
+    is raised after help, and with the status 1 after faults that ``hypvision check`` found.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     return guard(_run, argv, load)
 
 
 def _silence_libraries() -> None:
-    """Leave out warnings of libraries about their own code, which the user of a command cannot change."""
+    """Leave out warnings of libraries about their own code, which the user of a command cannot
+    change."""
     warnings.filterwarnings("ignore", module=r"(mmengine|mmcv|mmdet|mmseg)(\.|$)")
     for text in ("pkg_resources is deprecated", "torch.meshgrid: in an upcoming release"):
         warnings.filterwarnings("ignore", text)
@@ -126,14 +136,18 @@ def _show_warning(
     if issubclass(category, UserWarning) and file is None:
         print(f"warning: {message}", file=sys.stderr)
     elif sys.stderr is not None:
-        (file or sys.stderr).write(warnings.formatwarning(message, category, filename, lineno, line))
+        (file or sys.stderr).write(
+            warnings.formatwarning(message, category, filename, lineno, line)
+        )
 
 
 def _run(argv: list[str], load: Callable[[], None] | None) -> None:
     try:
         os.getcwd()
     except FileNotFoundError as error:
-        raise HypvisionError("The working directory no longer exists. Go to another one, and repeat it.") from error
+        raise HypvisionError(
+            "The working directory no longer exists. Go to another one, and repeat it."
+        ) from error
     name = _command(argv)
     parser = parser_of(name)
     args = parser.parse_args(argv[len(name.split()) :])
@@ -152,7 +166,8 @@ def _run(argv: list[str], load: Callable[[], None] | None) -> None:
             if error.name is None or error.name.partition(".")[0] == "hypvision":
                 raise
             raise HypvisionError(
-                f"'hypvision {name}' needs the package '{error.name}', which is not installed. {how_to_install('all')}"
+                f"'hypvision {name}' needs the package '{error.name}', which is not installed. "
+                f"{how_to_install('all')}"
             ) from error
 
 
@@ -176,7 +191,9 @@ def _command(argv: list[str]) -> str:
                         help="print what completes commands and options in bash, zsh or fish")  # fmt: skip
     grouped = [name for name in COMMANDS if name.split()[1:] == [first]]
     if grouped:
-        raise HypvisionError(f"hypvision: there is no command '{first}'. Did you mean {' or '.join(grouped)}?")
+        raise HypvisionError(
+            f"hypvision: there is no command '{first}'. Did you mean {' or '.join(grouped)}?"
+        )
     known = [*_words(""), *(group for group in GROUPS if group and group not in COMMANDS)]
     parser.add_argument("command", choices=known, nargs="?", metavar="COMMAND")
     args = parser.parse_args(argv[:2])
@@ -198,11 +215,20 @@ def _parser(prog: str, groups: Iterable[str]) -> Parser:
     for group in groups:
         title, *examples = GROUPS[group]
         lines.append(f"{title}:")
-        own = [name for name in COMMANDS if (name if name in GROUPS else " ".join(name.split()[:-1])) == group]
+        own = [
+            name
+            for name in COMMANDS
+            if (name if name in GROUPS else " ".join(name.split()[:-1])) == group
+        ]
         lines += [f"  {name:{width}}  {COMMANDS[name].help}" for name in own]
         lines += [f"    hypvision {example}" for example in examples] + [""]
     epilog = "\n".join([*lines, "hypvision COMMAND --help tells the options of each."])
-    return Parser(prog=prog, epilog=epilog, formatter_class=RawDescriptionHelpFormatter, usage=f"{prog} COMMAND ...")
+    return Parser(
+        prog=prog,
+        epilog=epilog,
+        formatter_class=RawDescriptionHelpFormatter,
+        usage=f"{prog} COMMAND ...",
+    )
 
 
 def _completion(shell: str) -> str:

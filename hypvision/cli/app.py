@@ -14,8 +14,15 @@ def add_app_arguments(parser: Parser) -> None:
     parser.add("--host ADDRESS", text, default="127.0.0.1")
     parser.add("--port N", "default: the first free one from 7860", whole(1, 65535))
     parser.add("--max-upload MB", "largest file to upload, in megabytes", whole(1, 10_000), 20)
-    parser.add("--max-pixels MILLIONS", "largest picture; a larger JPEG is read at 1/2 to 1/8 size", whole(1, 178), 16)
-    parser.add("--time-limit SECONDS", "for one request, which is then ended", whole(1, 86_400), 300)
+    parser.add(
+        "--max-pixels MILLIONS",
+        "largest picture; a larger JPEG is read at 1/2 to 1/8 size",
+        whole(1, 178),
+        16,
+    )
+    parser.add(
+        "--time-limit SECONDS", "for one request, which is then ended", whole(1, 86_400), 300
+    )
     add_device_argument(parser)
 
 

@@ -1,4 +1,5 @@
-"""Shared by the parsers of all commands: errors that suggest a similar name, numbers with limits, checks of outputs."""
+"""Shared by the parsers of all commands: errors that suggest a similar name, numbers with limits,
+checks of outputs."""
 
 from __future__ import annotations
 
@@ -40,14 +41,15 @@ class Parser(ArgumentParser):
         """Add an argument.
 
         Args:
-            name: a flag, or the name of a positional argument, and what stands for its value: ``"--steps N"``;
-                ``"--keys NAME..."`` takes one or more, ``"--amp"`` none.
-            help: what it is; a default that is a number or a word is added, unless the help has one.
+            name: a flag, or the name of a positional argument, and what stands for its value:
+                ``"--steps N"``; ``"--keys NAME..."`` takes one or more, ``"--amp"`` none.
+            help: what it is; a default that is a number or a word is added, unless the help has
+                one.
             type: what a word of the command line becomes.
             default: the value where it is not given; of ``...`` an empty list.
             group: a group of the parser.
-            output: ``"file"`` or ``"folder"`` for one to write. By convention ``--out`` is a folder and ``--save`` a
-                file, in every command.
+            output: ``"file"`` or ``"folder"`` for one to write. By convention ``--out`` is a folder
+                and ``--save`` a file, in every command.
             options: further ones of :meth:`add_argument`.
         """
         flag, _, metavar = name.partition(" ")
@@ -57,11 +59,17 @@ class Parser(ArgumentParser):
         elif not metavar and type is None and "choices" not in options:
             options["action"] = "store_true"
         if isinstance(default, str | int | float) and "default" not in help:
-            help += f" (default: {default:g})" if isinstance(default, float) else f" (default: {default})"
+            help += (
+                f" (default: {default:g})"
+                if isinstance(default, float)
+                else f" (default: {default})"
+            )
         given = {
             "metavar": metavar.removesuffix("...") or None,
             "type": _path if output else type,
-            "default": None if options.get("nargs") == "+" and not flag.startswith("-") else default,
+            "default": None
+            if options.get("nargs") == "+" and not flag.startswith("-")
+            else default,
         }
         options |= {key: value for key, value in given.items() if value is not None}
         action = (group or self).add_argument(flag, help=help, **options)
@@ -69,8 +77,8 @@ class Parser(ArgumentParser):
             self._outputs[action.dest] = output
 
     def inputs(self, args: Namespace) -> Iterator[str]:
-        """The arguments that may be files which the command reads: all strings that are not outputs, also after
-        ``KEY=`` and ``NAME:``."""
+        """The arguments that may be files which the command reads: all strings that are not
+        outputs, also after ``KEY=`` and ``NAME:``."""
         for name, value in vars(args).items():
             if name not in self._outputs:
                 for text in value if isinstance(value, list) else [value]:
@@ -84,7 +92,9 @@ class Parser(ArgumentParser):
             if path is None:
                 continue
             if not path:
-                raise HypvisionError(f"--{name.replace('_', '-')} is empty. Give the name of a file or folder.")
+                raise HypvisionError(
+                    f"--{name.replace('_', '-')} is empty. Give the name of a file or folder."
+                )
             check_output_folder(path) if what == "folder" else check_output(path)
 
     def parse_known_args(self, args=None, namespace=None):
@@ -105,7 +115,9 @@ class Parser(ArgumentParser):
         for word in self._words:
             option = word.partition("=")[0]
             if option.startswith("--") and len(option) > 2 and option not in known:
-                hints += f" There is no option '{option}'.{did_you_mean(option, known, 1, cutoff=0.6)}"
+                hints += (
+                    f" There is no option '{option}'.{did_you_mean(option, known, 1, cutoff=0.6)}"
+                )
         message = message.rstrip(".")
         raise HypvisionError(f"{self.prog}: {message}.{hints} See: {self.prog} --help")
 
@@ -152,28 +164,37 @@ def number(text: str) -> float:
 
 
 def refuse(args: Namespace, names: Iterable[str], because: str) -> None:
-    """Raise an error that begins with the first of these options that was given, though nothing would read it. Their
-    defaults are None, False or an empty list."""
+    """Raise an error that begins with the first of these options that was given, though nothing
+    would read it. Their defaults are None, False or an empty list."""
     for name in names:
         value = getattr(args, name)
         if value is not None and value is not False and value != []:
             raise HypvisionError(f"--{name.replace('_', '-')} {because}")
 
 
-def refuse_others(args: Namespace, add: Callable[[Parser], None], read: Callable[[Action], bool], what: str) -> None:
-    """Raise an error for an option, of those that ``add`` gives a parser, that ``what`` does not ``read``, and that was
-    given: its value is not the default."""
+def refuse_others(
+    args: Namespace, add: Callable[[Parser], None], read: Callable[[Action], bool], what: str
+) -> None:
+    """Raise an error for an option, of those that ``add`` gives a parser, that ``what`` does not
+    ``read``, and that was given: its value is not the default."""
     parser = Parser()
     add(parser)
     for action in parser._actions:
-        given = action.option_strings and getattr(args, action.dest, action.default) != action.default
+        given = (
+            action.option_strings and getattr(args, action.dest, action.default) != action.default
+        )
         if given and not read(action):
-            raise HypvisionError(f"{action.option_strings[0]} has no effect on {what}. Leave it out.")
+            raise HypvisionError(
+                f"{action.option_strings[0]} has no effect on {what}. Leave it out."
+            )
 
 
 def add_model_args(parser: Parser) -> None:
     """Add ``--model-args`` to a parser."""
-    text = "arguments of a timm model, as in model.backbone of its config, e.g. patch_size=2 img_size=32"
+    text = (
+        "arguments of a timm model, as in model.backbone of its config, e.g. patch_size=2 "
+        "img_size=32"
+    )
     parser.add("--model-args KEY=VALUE...", text)
 
 
@@ -183,14 +204,17 @@ def add_cfg_options(parser: Parser, what: str) -> None:
 
 
 CLIP_HELP = (
-    "NAME: a model of open_clip (ViT-B-16), a hyperbolic one (meru-vit-s-16, hycoclip-vit-b-16), weights of `hypvision "
-    "zoo list --task zero-shot` (shapes-s8, emoji-s16, emoji-t8, hycoclip-emoji-s16 ship), hf-hub:USER/REPO, "
-    "local-dir:PATH, or a file; WEIGHTS: a tag (openai, redcaps, grit), a file, zoo:NAME, or none for random ones; not "
-    "needed where NAME has only one"
+    "NAME: a model of open_clip (ViT-B-16), a hyperbolic one (meru-vit-s-16, hycoclip-vit-b-16), "
+    "weights of `hypvision zoo list --task zero-shot` (shapes-s8, emoji-s16, emoji-t8, "
+    "hycoclip-emoji-s16 ship), hf-hub:USER/REPO, local-dir:PATH, or a file; WEIGHTS: a tag "
+    "(openai, redcaps, grit), a file, zoo:NAME, or none for random ones; not needed where NAME has "
+    "only one"
 )
 
 
-def add_clip_argument(parser: Parser, what: str, default: str | None = None, **options: Any) -> None:
+def add_clip_argument(
+    parser: Parser, what: str, default: str | None = None, **options: Any
+) -> None:
     """Add ``--clip NAME[:WEIGHTS]``; see :func:`hypvision.clip.names.clip_options`."""
     shown = f" (default: {default})" if default else ""
     parser.add("--clip NAME[:WEIGHTS]", f"{what}{shown}. {CLIP_HELP}", default=default, **options)
@@ -213,8 +237,8 @@ def add_texts_argument(parser: Parser, what: str) -> None:
 
 
 def texts_of(args: Namespace, once: bool = True) -> list[str]:
-    """The texts that ``--texts`` means, each once; or every line of the files, empty ones too, as often as it is
-    there."""
+    """The texts that ``--texts`` means, each once; or every line of the files, empty ones too, as
+    often as it is there."""
     from hypvision.files import names_file, read_lines
 
     every: list[str] = []
@@ -224,10 +248,14 @@ def texts_of(args: Namespace, once: bool = True) -> list[str]:
         elif given.lower().endswith(".txt") or not os.path.isfile(given):
             every += read_lines(given, "the list of texts", blank=not once)
         else:
-            raise HypvisionError(f"--texts: '{given}' is a file, but a list of texts ends in .txt. Rename it.")
+            raise HypvisionError(
+                f"--texts: '{given}' is a file, but a list of texts ends in .txt. Rename it."
+            )
     found = list(dict.fromkeys(text for text in every if text)) if once else every
     if args.texts and not any(found):
-        raise HypvisionError("--texts has no text. Give texts in quotes, or a .txt file with one a line.")
+        raise HypvisionError(
+            "--texts has no text. Give texts in quotes, or a .txt file with one a line."
+        )
     return found
 
 
@@ -243,7 +271,10 @@ def device_of(args: Namespace) -> str:
     if args.device in (None, "cpu"):
         return args.device or ("cuda" if count else "cpu")
     if not count:
-        raise HypvisionError(f"--device {args.device}: PyTorch finds no GPU here. Leave the option out to use the CPU.")
+        raise HypvisionError(
+            f"--device {args.device}: PyTorch finds no GPU here. Leave the option out to use the "
+            "CPU."
+        )
     if int(args.device.partition(":")[2] or 0) >= count:
         raise HypvisionError(f"--device {args.device}: there are {count} GPUs, counted from 0.")
     return args.device

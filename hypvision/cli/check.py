@@ -1,4 +1,5 @@
-"""``hypvision check`` and ``browse``: the data of a config, as they are and as a model is fed them."""
+"""``hypvision check`` and ``browse``: the data of a config, as they are and as a model is fed
+them."""
 
 from __future__ import annotations
 
@@ -13,12 +14,17 @@ def add_check_arguments(parser: Parser) -> None:
     parser.add("config CONFIG", "config file, or the name of one that ships")
     parser.add("--all", "read every sample too, and list all faults")
     parser.add("--workers N", "processes that read the samples", whole(0, 256), 2)
-    parser.add("--out DIR", "pictures of five samples a part (default: work_dirs/CONFIG/check)", output="folder")
+    parser.add(
+        "--out DIR",
+        "pictures of five samples a part (default: work_dirs/CONFIG/check)",
+        output="folder",
+    )
     add_cfg_options(parser, "changes of the config, e.g. data_root=DIR, which moves all data sets")
 
 
 def run_check(args: Namespace) -> None:
-    """``check`` from parsed arguments; prints what is used and left out, and the faults, and then exits with 1."""
+    """``check`` from parsed arguments; prints what is used and left out, and the faults, and then
+    exits with 1."""
     from hypvision.engine.checking import check
     from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import parse_options
@@ -38,13 +44,21 @@ def run_check(args: Namespace) -> None:
         print(f"fault: {fault}")
     if report.pictures:
         print(f"{len(report.pictures)} pictures of samples are in '{out}': look at them.")
-    read = f"All {report.samples} samples were read" if args.all else "Files were counted, not read (--all reads them)"
+    read = (
+        f"All {report.samples} samples were read"
+        if args.all
+        else "Files were counted, not read (--all reads them)"
+    )
     print(f"{read}; {len(report.faults) or 'no'} fault{'' if len(report.faults) == 1 else 's'}.")
     if report.faults:
         raise SystemExit(1)
 
 
-PARTS = ("train", "val", "test")  # copied from hypvision.engine.config, because importing it imports mmengine
+PARTS = (
+    "train",
+    "val",
+    "test",
+)  # copied from hypvision.engine.config, because importing it imports mmengine
 
 
 def add_browse_arguments(parser: Parser) -> None:
@@ -53,7 +67,11 @@ def add_browse_arguments(parser: Parser) -> None:
     parser.add("--part PART...", text, default=list(PARTS), choices=PARTS)
     parser.add("--samples N", "samples of each part", whole(1, 400), 12)
     parser.add("--seed N", "of the choice of samples and of the augmentation", whole(0), 0)
-    parser.add("--out DIR", "folder of the pictures, one a part (default: work_dirs/CONFIG/browse)", output="folder")
+    parser.add(
+        "--out DIR",
+        "folder of the pictures, one a part (default: work_dirs/CONFIG/browse)",
+        output="folder",
+    )
     add_cfg_options(parser, "changes of the config, e.g. data_root=DIR, which moves all data sets")
 
 
@@ -69,7 +87,15 @@ def run_browse(args: Namespace) -> None:
     check_output_folder(out)
     failed: list[str] = []
     with readable_errors():
-        parts = browse(args.config, parse_options(args.cfg_options), args.part, args.samples, args.seed, out, failed)
+        parts = browse(
+            args.config,
+            parse_options(args.cfg_options),
+            args.part,
+            args.samples,
+            args.seed,
+            out,
+            failed,
+        )
     for part in parts:
         heading, *about = part.about
         print(heading)

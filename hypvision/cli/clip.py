@@ -1,4 +1,5 @@
-"""``hypvision clip``: segmentation by class names, chains of texts from general to specific, and radii."""
+"""``hypvision clip``: segmentation by class names, chains of texts from general to specific, and
+radii."""
 
 from __future__ import annotations
 
@@ -22,15 +23,19 @@ from hypvision.files import below, protecting, write_json
 
 # Copied from hypvision.clip.classes, because importing it imports PyTorch.
 CLASS_LISTS = (
-    "coco171", "ade150", "ade847", "pc59", "pc459", "voc20", "voc20b", "coco48", "coco17", "coco65", "coco116",
-    "coco133",
+    "coco171", "ade150", "ade847", "pc59", "pc459", "voc20", "voc20b", "coco48", "coco17", "coco65",
+    "coco116", "coco133",
 )  # fmt: skip
 
 
 def add_clip_segment_arguments(parser: Parser) -> None:
     add_sources_arguments(parser, "IMAGE")
     known = ", ".join(CLASS_LISTS)
-    parser.add("--classes LIST", f'"cat, dog, grass", a .txt or .json file, or one of {known}', required=True)
+    parser.add(
+        "--classes LIST",
+        f'"cat, dog, grass", a .txt or .json file, or one of {known}',
+        required=True,
+    )
     parser.add("--weights FILE", "checkpoint of a segmenter; without: zero-shot CLIP")
     parser.add("--config FILE", "the config that the weights were trained with")
     add_clip_argument(parser, "zero-shot with this CLIP (default: ViT-B-16:openai)")
@@ -63,7 +68,10 @@ def run_clip_segment(args: Namespace) -> None:
     model.set_classes(classes)
     count = 0
     failed: list[str] = []
-    with protecting(*sources.files), Writer(args.out, ("overlay", "labels"), every=args.every) as writer:
+    with (
+        protecting(*sources.files),
+        Writer(args.out, ("overlay", "labels"), every=args.every) as writer,
+    ):
         for frame in progress(sources.frames(failed), len(sources), "image"):
             with leaving_out(frame.file, failed):
                 found = segment(frame.source, classes, model)
@@ -78,17 +86,26 @@ def add_clip_chains_arguments(parser: Parser) -> None:
     parser.add("chains CHAINS", "csv or csv.gz of chains (HierarCaps' form), see make-chains")
     model = parser.add_mutually_exclusive_group()
     add_clip_argument(parser, "the CLIP before tuning", "ViT-B-32:openai", group=model)
-    parser.add("--embeddings FILE", "instead of a CLIP: texts, images and root (or c) of any model", group=model)
+    parser.add(
+        "--embeddings FILE",
+        "instead of a CLIP: texts, images and root (or c) of any model",
+        group=model,
+    )
     parser.add("--tuned FILE", "a tuned text tower, or a checkpoint of its training")
     parser.add("--images DIR", "folder of the images of the chains, by file name or id")
     parser.add("--steps N", "radii of the walk", whole(1, 100_000), 50)
     parser.add("--show IMAGE...", "draw the walk of these images")
     parser.add("--candidates CHAINS", "chains whose texts --show chooses from")
-    parser.add("--traversal", "the walk of --show (default: hierarcaps)", choices=["hierarcaps", "meru"])
+    parser.add(
+        "--traversal", "the walk of --show (default: hierarcaps)", choices=["hierarcaps", "meru"]
+    )
     parser.add("--hyperlex FILE", "HyperLex's hyperlex-all.txt: rank correlations, too")
     parser.add("--tree FILE", "json of ancestors, or BREEDS' folder: retrieval, too")
     parser.add("--tree-images DIR", "class folders for --tree")
-    text = "sentence around the names of --hyperlex and --tree, such as 'a photo of a {}.' (default: the bare name)"
+    text = (
+        "sentence around the names of --hyperlex and --tree, such as 'a photo of a {}.' (default: "
+        "the bare name)"
+    )
     parser.add("--template TEXT", text)
     parser.add("--out DIR", "folder of chains.json and images", default="chains", output="folder")
     add_device_argument(parser)
@@ -107,9 +124,17 @@ def run_clip_chains(args: Namespace) -> None:
     if template.count("{}") != 1 or set(template.replace("{}", "")) & set("{}"):
         raise HypvisionError(f"--template '{template}' must have one {{}}, where the name goes.")
     if not (args.hyperlex or args.tree):
-        refuse(args, ["template"], "has an effect only with --hyperlex or --tree. Add one of them, or leave it out.")
+        refuse(
+            args,
+            ["template"],
+            "has an effect only with --hyperlex or --tree. Add one of them, or leave it out.",
+        )
     if not args.show:
-        refuse(args, ["candidates", "traversal"], "has an effect only with --show. Add that, or leave it out.")
+        refuse(
+            args,
+            ["candidates", "traversal"],
+            "has an effect only with --show. Add that, or leave it out.",
+        )
     if args.embeddings:
         because = "needs a CLIP, which --embeddings replaces. Leave out one of the two."
         refuse(args, ["tuned", "images", "candidates", "hyperlex", "tree", "device"], because)
@@ -131,7 +156,9 @@ def run_clip_chains(args: Namespace) -> None:
     if args.embeddings:
         embedded, embedded_images, space = read_embeddings(args.embeddings)
         try:
-            found["embeddings"] = measure_chains(texts, images, embedded, embedded_images, space, args.steps)
+            found["embeddings"] = measure_chains(
+                texts, images, embedded, embedded_images, space, args.steps
+            )
         except HypvisionError as error:
             raise HypvisionError(f"'{args.embeddings}' and '{args.chains}': {error}") from error
         _show(args, {"embeddings": _walks_of_embeddings(args, found["embeddings"], texts, images)})
@@ -140,14 +167,21 @@ def run_clip_chains(args: Namespace) -> None:
         if args.images:
             named = [image for image in images if image is not None]
             if len(named) < len(images):
-                raise HypvisionError(f"The chains '{args.chains}' name no images (id or image_url).")
+                raise HypvisionError(
+                    f"The chains '{args.chains}' name no images (id or image_url)."
+                )
             files = find_image_files(named, args.images)
         found, in_tree = _measure(args, texts, images, files, failed)
     width = max(len(name) for measured in found.values() for name in measured.values)
     print(f"{'':{width}}  " + "  ".join(f"{name:>10}" for name in found))
     for name in next(iter(found.values())).values:
-        print(f"{name:{width}}  " + "  ".join(f"{measured.values[name]:10.4f}" for measured in found.values()))
-    report = dict(chains=str(args.chains), steps=args.steps, models={k: m.values for k, m in found.items()})
+        print(
+            f"{name:{width}}  "
+            + "  ".join(f"{measured.values[name]:10.4f}" for measured in found.values())
+        )
+    report = dict(
+        chains=str(args.chains), steps=args.steps, models={k: m.values for k, m in found.items()}
+    )
     write_json(out / "chains.json", report)
     draw_levels({name: m.space.radius(m.texts) for name, m in found.items()}, out / "radii.png")
     print(out / "chains.json")
@@ -158,8 +192,8 @@ def run_clip_chains(args: Namespace) -> None:
 
 
 def _measure(args: Namespace, texts, images, files, failed: list[str]) -> tuple[dict, int]:
-    """Measurements of a CLIP before and after tuning, and the number of images of the tree; ``failed`` gets the
-    messages of images that cannot be read."""
+    """Measurements of a CLIP before and after tuning, and the number of images of the tree;
+    ``failed`` gets the messages of images that cannot be read."""
     from hypvision.clip.radial.measure import measure_clip, measure_hyperlex, measure_tree
     from hypvision.clip.radial.retrieval import read_tree
     from hypvision.clip.radial.weights import merge_tower
@@ -173,14 +207,18 @@ def _measure(args: Namespace, texts, images, files, failed: list[str]) -> tuple[
         if name == "after":
             root = merge_tower(clip.model, args.tuned)
         try:
-            found[name] = measured = measure_clip(clip, texts, images, files, root, args.steps, failed)
+            found[name] = measured = measure_clip(
+                clip, texts, images, files, root, args.steps, failed
+            )
         except HypvisionError as error:
             source = args.tuned if name == "after" else args.clip
             raise HypvisionError(f"'{source}' and '{args.chains}': {error}") from error
         if args.hyperlex:
             measured.values |= measure_hyperlex(clip, args.hyperlex, measured.space, args.template)
         if args.tree:
-            recall, in_tree = measure_tree(clip, args.tree_images, read_tree(args.tree), args.template, failed)
+            recall, in_tree = measure_tree(
+                clip, args.tree_images, read_tree(args.tree), args.template, failed
+            )
             measured.values |= recall
         walks[name] = _walks_of_clip(args, clip, measured.space, texts)
     _show(args, walks)
@@ -213,18 +251,24 @@ def _walks_of_embeddings(args: Namespace, measured, texts, images) -> list:
         same = [str(image) for image in every if Path(str(image)).stem == Path(path).stem]
         if len(same) > 1:
             raise HypvisionError(
-                f"--show {path} may be {' or '.join(same[:2])} of '{args.chains}'. Rename one of them."
+                f"--show {path} may be {' or '.join(same[:2])} of '{args.chains}'. Rename one of "
+                "them."
             )
     missing = [path for path in args.show if Path(path).stem not in rows]
     if missing:
-        raise HypvisionError(f"The image '{missing[0]}' has no chain in '{args.chains}'. Name another, or add one.")
+        raise HypvisionError(
+            f"The image '{missing[0]}' has no chain in '{args.chains}'. Name another, or add one."
+        )
     shown = measured.images[[rows[Path(path).stem] for path in args.show]]
     place: dict[str, int] = {}
     for place_of, text in enumerate(text for chain in texts for text in chain):
         place.setdefault(text, place_of)
     candidates = measured.texts.flatten(0, 1)[list(place.values())]
     words = list(place)
-    return [traverse(image, candidates, words, measured.space, args.steps, args.traversal) for image in shown]
+    return [
+        traverse(image, candidates, words, measured.space, args.steps, args.traversal)
+        for image in shown
+    ]
 
 
 def _show(args: Namespace, walks: dict) -> None:
@@ -237,7 +281,10 @@ def _show(args: Namespace, walks: dict) -> None:
         print(image_path)
         for name, found in walks.items():
             for step in found[index]:
-                numbers = f"threshold {step.threshold:.3f}  radius {step.radius:.3f}  similarity {step.similarity:.3f}"
+                numbers = (
+                    f"threshold {step.threshold:.3f}  radius {step.radius:.3f}  similarity "
+                    f"{step.similarity:.3f}"
+                )
                 print(f"  {name:6}  {numbers}  {step.text}")
         path = below(args.out, f"{index:02d}_{Path(image_path).stem}.png")
         drawn = {name: [step[:3] for step in found[index]] for name, found in walks.items()}
@@ -252,7 +299,9 @@ def add_clip_make_chains_arguments(parser: Parser) -> None:
     parser.add("--length", "chains of shapes (default: 1000)", whole(1, 10_000_000))
     parser.add("--root DIR", "folder of emoji (default: data/emoji)")
     parser.add("--split", "of shapes or emoji (default: train)", choices=["train", "val", "test"])
-    parser.add("--captions FILE", "of captions: a caption a line, or csv with the columns image,caption")
+    parser.add(
+        "--captions FILE", "of captions: a caption a line, or csv with the columns image,caption"
+    )
     parser.add("--terms FILE", "of captions: csv word,broader, or the folder of a WordNet export")
     parser.add("--levels", "texts of a chain of captions (default: 4)", whole(3, 50))
     parser.add("--seed", "of the choice of negatives", whole(0), 0)
@@ -262,7 +311,11 @@ def run_clip_make_chains(args: Namespace) -> None:
     from hypvision.data.broader import build_chains, read_captions, read_terms
     from hypvision.data.chains import emoji_chains, shape_chains, write_chains
 
-    read = dict(shapes=("length", "split"), emoji=("root", "split"), captions=("captions", "terms", "levels"))
+    read = dict(
+        shapes=("length", "split"),
+        emoji=("root", "split"),
+        captions=("captions", "terms", "levels"),
+    )
     others = {name for names in read.values() for name in names} - {*read[args.source]}
     refuse(args, sorted(others), f"has no effect on chains of {args.source}. Leave it out.")
     split = args.split or "train"
@@ -285,10 +338,14 @@ def add_clip_radius_arguments(parser: Parser) -> None:
     parser.add("--adapter FILE", "a saved HyperCLIP adapter: the CLIP after tuning")
     parser.add("--classes LIST...", 'known lists, files, or "cat, dog"', default=["coco171"])
     parser.add("--images IMAGE...", "images, whose patches are measured")
-    parser.add("--convention", "with the factor 2 or not", default="metric2", choices=["metric2", "half"])
+    parser.add(
+        "--convention", "with the factor 2 or not", default="metric2", choices=["metric2", "half"]
+    )
     parser.add("--sweep S...", "scale the adapter by these", number)
     add_device_argument(parser)
-    parser.add("--out DIR", "folder of radius.json and radius.png", default="radius", output="folder")
+    parser.add(
+        "--out DIR", "folder of radius.json and radius.png", default="radius", output="folder"
+    )
 
 
 def run_clip_radius(args: Namespace) -> None:
@@ -311,11 +368,16 @@ def run_clip_radius(args: Namespace) -> None:
     radii = {f"{name} before": value for name, value in before.items()}
     if args.adapter:
         adapters.load(clip.model, args.adapter)
-        radii |= {f"{name} after": value for name, value in measure_radii(clip, lists, images, [], **how).items()}
+        radii |= {
+            f"{name} after": value
+            for name, value in measure_radii(clip, lists, images, [], **how).items()
+        }
     sweep: dict[float, float] = {}
     if args.sweep:
         if not args.adapter:
-            adapters.inject(clip.model, block=math.gcd(128, *(tower.width for tower in find_towers(clip.model))))
+            adapters.inject(
+                clip.model, block=math.gcd(128, *(tower.width for tower in find_towers(clip.model)))
+            )
         sweep = scale_sweep(clip, next(iter(lists.values())), args.sweep, **how)
     statistics = {name: radius_statistics(value) for name, value in radii.items()}
     for name, numbers in statistics.items():
@@ -323,7 +385,9 @@ def run_clip_radius(args: Namespace) -> None:
     for factor, value in sweep.items():
         print(f"S x {factor:g}: mean text radius {value:.3f}")
     out = Path(args.out)
-    report = dict(statistics=statistics, sweep={str(factor): value for factor, value in sweep.items()})
+    report = dict(
+        statistics=statistics, sweep={str(factor): value for factor, value in sweep.items()}
+    )
     with protecting(*images):
         write_json(out / "radius.json", report)
         draw_radii(radii, sweep, out / "radius.png")

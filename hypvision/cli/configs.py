@@ -1,5 +1,5 @@
-"""``hypvision configs [PATTERN]``, the configs that ship; ``hypvision exec SCRIPT``, another project's script with our
-models and optimisers in timm's registries."""
+"""``hypvision configs [PATTERN]``, the configs that ship; ``hypvision exec SCRIPT``, another
+project's script with our models and optimisers in timm's registries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from hypvision.shipped import config_folder, shipped_configs
 
 
 def add_configs_arguments(parser: Parser) -> None:
-    parser.add("pattern PATTERN", "part of the name or of its folder, or a pattern such as '*_cifar10'", nargs="?")
+    parser.add(
+        "pattern PATTERN",
+        "part of the name or of its folder, or a pattern such as '*_cifar10'",
+        nargs="?",
+    )
 
 
 def run_configs(args: Namespace) -> None:
@@ -28,7 +32,9 @@ def run_configs(args: Namespace) -> None:
         names = [f"{path.parent.name}/{name}" for name, path in shipped_configs().items()]
         words = dict.fromkeys(word for name in names for word in re.split("[/_-]", name))
         hint = did_you_mean(args.pattern, [*words, *names], cutoff=0.7)
-        raise HypvisionError(f"No config matches '{args.pattern}'.{hint} hypvision configs lists all.")
+        raise HypvisionError(
+            f"No config matches '{args.pattern}'.{hint} hypvision configs lists all."
+        )
     folder = None
     for name, path in sorted(found.items(), key=lambda item: (item[1].parent.name, item[0])):
         if path.parent.name != folder:
@@ -48,7 +54,9 @@ def run_exec(args: Namespace) -> None:
 
     path = Path(args.script).expanduser()
     if not path.is_file():
-        raise HypvisionError(f"{why_no_file(args.script, 'script')} Give the path of a Python file.")
+        raise HypvisionError(
+            f"{why_no_file(args.script, 'script')} Give the path of a Python file."
+        )
     try:
         ast.parse(path.read_bytes())
     except (SyntaxError, ValueError) as error:  # ValueError: the bytes are not text

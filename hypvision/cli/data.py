@@ -38,24 +38,49 @@ def _size(text: str) -> int | tuple[int, int]:
     except ValueError:
         numbers = []
     if len(numbers) not in (1, 2) or not all(0 < side <= 2**15 for side in numbers):
-        raise ArgumentTypeError(f"takes a side or HEIGHTxWIDTH in pixels, such as 128 or 96x160; got {text!r}")
+        raise ArgumentTypeError(
+            f"takes a side or HEIGHTxWIDTH in pixels, such as 128 or 96x160; got {text!r}"
+        )
     return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
 
 
 def add_data_make_arguments(parser: Parser) -> None:
-    parser.add("out OUT", "folder; each layout gets its own folder in it with --layout all", output="folder")
+    parser.add(
+        "out OUT",
+        "folder; each layout gets its own folder in it with --layout all",
+        output="folder",
+    )
     parser.add("--layout", "default: all", default="all", choices=[*LAYOUTS, "masks", "all"])
     parser.add("--train N", "training images", whole(0), 1000)
     parser.add("--val N", "validation images", whole(0), 200)
     parser.add("--size S|HxW", "pixels", _size, 128)
     parser.add("--seed", "which of the many data sets", whole(0), 0)
-    parser.add("--level", "what the classes are (default: shape; of emoji: group)", choices=(*LEVELS, *EMOJI_LEVELS))
-    text = "scenes of the emoji in this folder on photos, in the layouts masks and coco, instead of drawn shapes"
+    parser.add(
+        "--level",
+        "what the classes are (default: shape; of emoji: group)",
+        choices=(*LEVELS, *EMOJI_LEVELS),
+    )
+    text = (
+        "scenes of the emoji in this folder on photos, in the layouts masks and coco, instead of "
+        "drawn shapes"
+    )
     parser.add("--emoji DIR", text)
     parser.add("--photos DIR", "with --emoji: folder of photos, with train and test in it")
-    parser.add("--pale X", "with --emoji: share of white in the photos, by which emoji stand out", number, 0.0)
-    parser.add("--styles NAME...", "with --emoji: vendors of the pictures (default: noto)", default=["noto"])
-    text = "with --emoji: the split whose emoji the validation scenes show; train: those of the training (default: val)"
+    parser.add(
+        "--pale X",
+        "with --emoji: share of white in the photos, by which emoji stand out",
+        number,
+        0.0,
+    )
+    parser.add(
+        "--styles NAME...",
+        "with --emoji: vendors of the pictures (default: noto)",
+        default=["noto"],
+    )
+    text = (
+        "with --emoji: the split whose emoji the validation scenes show; train: those of the "
+        "training (default: val)"
+    )
     parser.add("--val-emoji SPLIT", text, default="val")
     parser.add("--overwrite", "replace a data set with other parameters")
 
@@ -83,17 +108,23 @@ def run_data_make(args: Namespace) -> None:
     for layout in layouts if args.layout == "all" else (args.layout,):
         out = Path(args.out, layout) if args.layout == "all" else Path(args.out)
         make(
-            out, layout=layout, train=args.train, val=args.val, size=args.size, seed=args.seed, level=level,
-            overwrite=args.overwrite,
+            out, layout=layout, train=args.train, val=args.val, size=args.size, seed=args.seed,
+            level=level, overwrite=args.overwrite,
         )  # fmt: skip
         print(f"{layout}: {out}")
 
 
 def add_data_shard_arguments(parser: Parser) -> None:
-    parser.add("folder FOLDER", "images/ with captions.csv or captions.jsonl beside it, or one folder a class")
+    parser.add(
+        "folder FOLDER",
+        "images/ with captions.csv or captions.jsonl beside it, or one folder a class",
+    )
     parser.add("out OUT", "new folder of the shards", output="folder")
     parser.add("--samples N", "in each shard", whole(1), 1000)
-    text = "class names in the order of the labels, a .txt file with one a line (default: the folders, sorted)"
+    text = (
+        "class names in the order of the labels, a .txt file with one a line (default: the "
+        "folders, sorted)"
+    )
     parser.add("--classes FILE", text)
     parser.add("--seed", "of the order of the images", whole(0), 0)
     parser.add("--workers N", "processes that read images (default: 0, this one)", whole(0, 256), 0)
@@ -104,4 +135,6 @@ def run_data_shard(args: Namespace) -> None:
 
     classes = None if args.classes is None else read_lines(args.classes, "the list of classes")
     written = write_shards(args.folder, args.out, args.samples, classes, args.seed, args.workers)
-    print(f"{written.samples:,} images with {written.kind} in {written.shards:,} shards: {args.out}")
+    print(
+        f"{written.samples:,} images with {written.kind} in {written.shards:,} shards: {args.out}"
+    )

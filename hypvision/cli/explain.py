@@ -1,9 +1,11 @@
-"""``hypvision explain IMAGE --model NAME``: what a model groups together in images, or where a CLIP puts them.
+"""``hypvision explain IMAGE --model NAME``: what a model groups together in images, or where a CLIP
+puts them.
 
 For a clustering backbone writes ``NAME_clusters.png`` and ``NAME_regions.png`` for each image
-(:mod:`hypvision.viz.clusters`); for a Hi-Mapper ``NAME_tree.png``, ``NAME_levels.png`` and ``NAME_disk.png``
-(:mod:`hypvision.viz.hierarchy_tree`); for a CLIP ``NAME_walk.png``, the way of the image to the root or another image,
-and ``radii.png``, the histogram of distances from the root (:mod:`hypvision.viz.traversal`).
+(:mod:`hypvision.viz.clusters`); for a Hi-Mapper ``NAME_tree.png``, ``NAME_levels.png`` and
+``NAME_disk.png`` (:mod:`hypvision.viz.hierarchy_tree`); for a CLIP ``NAME_walk.png``, the way of
+the image to the root or another image, and ``radii.png``, the histogram of distances from the root
+(:mod:`hypvision.viz.traversal`).
 """
 
 from __future__ import annotations
@@ -35,22 +37,28 @@ def add_explain_arguments(parser: Parser) -> None:
     add_sources_arguments(parser, "IMAGE")
     model = parser.add_mutually_exclusive_group(required=True)
     text = (
-        "e.g. hcformer_nano, himapper_resnet50, a name of `hypvision zoo list`, which has its weights, or the config "
-        "of a training, with its checkpoint as --weights"
+        "e.g. hcformer_nano, himapper_resnet50, a name of `hypvision zoo list`, which has its "
+        "weights, or the config of a training, with its checkpoint as --weights"
     )
     parser.add("--model NAME|CONFIG", text, group=model)
     text = "a CLIP instead, and the way of each image to its root through --texts and --gallery"
     add_clip_argument(parser, text, group=model)
     add_texts_argument(parser, "with --clip: what the way may pass")
     text = (
-        "with --clip: images that the way may pass: files, folders, patterns; of a folder with captions its boxes, too"
+        "with --clip: images that the way may pass: files, folders, patterns; of a folder with "
+        "captions its boxes, too"
     )
     parser.add("--gallery IMAGE...", text)
     parser.add("--to IMAGE", "with --clip: where the way ends (default: the root)")
     parser.add("--steps N", "with --clip: points of the way (default: 50)", whole(2, 100_000))
-    text = "with --clip: folder of images with captions (and boxes) for the histogram (docs/data.md)"
+    text = (
+        "with --clip: folder of images with captions (and boxes) for the histogram (docs/data.md)"
+    )
     parser.add("--captions DIR", text)
-    parser.add("--weights FILE", "checkpoint, or zoo:NAME; random weights without, unless --model has its own")
+    parser.add(
+        "--weights FILE",
+        "checkpoint, or zoo:NAME; random weights without, unless --model has its own",
+    )
     add_model_args(parser)
     text = "short side, a multiple of 32 (default: that of zoo:NAME or of the config, or else 224)"
     parser.add("--size N", text, whole(32, 8192))
@@ -58,10 +66,17 @@ def add_explain_arguments(parser: Parser) -> None:
     parser.add("--std X...", text, number)
     parser.add("--stage N", "of an HCFormer: only this stage, counted from 0 (default: all)", int)
     parser.add("--block N", "of an HCFormer: block of each stage (default: the last)", int)
-    parser.add("--head N", "of an HCFormer: only this head (default: all; regions follow head 0)", int)
-    text = "of an HCFormer: Euclidean clusters of pixels, hyperbolic ones of windows, or both (default)"
+    parser.add(
+        "--head N", "of an HCFormer: only this head (default: all; regions follow head 0)", int
+    )
+    text = (
+        "of an HCFormer: Euclidean clusters of pixels, hyperbolic ones of windows, or both "
+        "(default)"
+    )
     parser.add("--level", text, choices=["patch", "window", "both"])
-    parser.add("--regions K", "of an HCFormer: regions to merge into; 0 for none (default: 8)", whole(0))
+    parser.add(
+        "--regions K", "of an HCFormer: regions to merge into; 0 for none (default: 8)", whole(0)
+    )
     parser.add("--out DIR", "folder of the results", default="explain", output="folder")
 
 
@@ -88,7 +103,9 @@ def run_explain(args: Namespace) -> None:
     for name in ("mean", "std"):
         value = getattr(args, name)
         if value and (len(value) not in (1, 3) or (name == "std" and min(value) <= 0)):
-            raise HypvisionError(f"--{name} takes three values, one a channel{', all > 0' if name == 'std' else ''}.")
+            raise HypvisionError(
+                f"--{name} takes three values, one a channel{', all > 0' if name == 'std' else ''}."
+            )
     sources = find_sources(args.images, args.every)
     check_every(args.every, sources)
     name = args.model
@@ -96,14 +113,20 @@ def run_explain(args: Namespace) -> None:
     seen: dict[str, Any] = {}
     if not timm.is_model(args.model) and is_config(args.model):
         if args.weights is None or arguments:
-            raise HypvisionError("A config needs --weights CHECKPOINT of its training, and no --model-args.")
+            raise HypvisionError(
+                "A config needs --weights CHECKPOINT of its training, and no --model-args."
+            )
         name, arguments, seen = _of_config(args.model)
     name, weights = model_and_weights(name, args.weights)
     model = build_model(name, weights, arguments)
     model.pretrained_cfg = {**model.pretrained_cfg, **seen}
     size = args.size or (min(seen["input_size"][1:]) if seen else side_seen(model, weights))
     if hasattr(model, "forward_with_hierarchy"):
-        refuse(args, _CLUSTERS, f"is for the clusters of an HCFormer, and '{args.model}' has none. Leave it out.")
+        refuse(
+            args,
+            _CLUSTERS,
+            f"is for the clusters of an HCFormer, and '{args.model}' has none. Leave it out.",
+        )
     if weights is None:
         print("No --weights given: the weights are random, and so is what they cluster.")
     clusters = {name: value for name in _CLUSTERS if (value := getattr(args, name)) is not None}
@@ -114,7 +137,9 @@ def run_explain(args: Namespace) -> None:
             with leaving_out(frame.file, failed):
                 image = frame.open()
                 name = frame.name if frame.number is None else f"{frame.name}_{frame.number:06d}"
-                drawings = explain(model, image, size, args.mean or None, args.std or None, **clusters)
+                drawings = explain(
+                    model, image, size, args.mean or None, args.std or None, **clusters
+                )
                 for kind, drawing in drawings.items():
                     print(save_image(drawing, below(args.out, f"{name}_{kind}.png")))
                 done += 1
@@ -122,7 +147,8 @@ def run_explain(args: Namespace) -> None:
 
 
 def _of_config(config: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """Timm's name of the backbone of a training, its arguments, and the part of timm's config about its images."""
+    """Timm's name of the backbone of a training, its arguments, and the part of timm's config about
+    its images."""
     from hypvision.engine.config import load_config
     from hypvision.engine.extensions import import_extensions
     from hypvision.tasks.publishing import image_input, unrecorded
@@ -133,15 +159,20 @@ def _of_config(config: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
     import_extensions(loaded)
     backbone = loaded.get("model", {}).get("backbone") or {}
     if "model_name" not in backbone:
-        raise HypvisionError(f"The config '{config}' has no timm backbone (model.backbone.model_name) to look at.")
+        raise HypvisionError(
+            f"The config '{config}' has no timm backbone (model.backbone.model_name) to look at."
+        )
     seen = {}
-    if loaded.get("default_scope") in ("mmseg", "mmdet") or loaded.get("test_dataloader") is not None:
+    if (
+        loaded.get("default_scope") in ("mmseg", "mmdet")
+        or loaded.get("test_dataloader") is not None
+    ):
         lost = unrecorded(loaded)
         if lost:
             raise HypvisionError(
-                f"The transform of the test data of '{config}' has {lost}, but explain would show what the network "
-                "makes of images without it. Test without it, or give timm's name of the backbone as --model, with "
-                "--size, --mean and --std."
+                f"The transform of the test data of '{config}' has {lost}, but explain would show "
+                "what the network makes of images without it. Test without it, or give timm's name "
+                "of the backbone as --model, with --size, --mean and --std."
             )
         seen = image_input(loaded)
         seen["input_size"] = seen.pop("size")
@@ -161,8 +192,8 @@ def _explain_clip(args: Namespace) -> None:
     words = texts_of(args)
     if not words and not args.gallery:
         raise HypvisionError(
-            "The way from an image to its end passes texts or images. Give --texts, such as a .txt file of captions, "
-            "or --gallery, a folder of images."
+            "The way from an image to its end passes texts or images. Give --texts, such as a .txt "
+            "file of captions, or --gallery, a folder of images."
         )
     files = find_files(args.images)
     pictures = find_pictures(args.gallery)
@@ -182,21 +213,36 @@ def _explain_clip(args: Namespace) -> None:
     radii = {name: space.radius(value) for name, value in points.items()}
     if args.captions is not None:
         radii = caption_radii(clip, args.captions, space)
-    with protecting(*files, *(picture.path for picture in pictures), *([] if args.to is None else [args.to])):
+    with protecting(
+        *files, *(picture.path for picture in pictures), *([] if args.to is None else [args.to])
+    ):
         for path, name, point in zip(files, output_names(files), images):
             print(path)
             way = space.radius(space.way(point, args.steps, end)).tolist()
             passed: list[Found] = []
             if words:
-                for step in meru_traversal(point, points["texts"], words, space, args.steps, end=end):
-                    passed.append(Found(round(step.threshold * (args.steps - 1)), step.text, step.radius))
+                for step in meru_traversal(
+                    point, points["texts"], words, space, args.steps, end=end
+                ):
+                    passed.append(
+                        Found(round(step.threshold * (args.steps - 1)), step.text, step.radius)
+                    )
             # whole images that are shown already; their boxes are not
             ends = {Path(each).resolve() for each in (path, args.to or path)}
-            others = [n for n, picture in enumerate(pictures) if picture.box or places[n] not in ends]
+            others = [
+                n for n, picture in enumerate(pictures) if picture.box or places[n] not in ends
+            ]
             if others:
-                # Only HyCoCLIP has entailment cones for images, and only for boxes: of these the nearest counts.
+                # Only HyCoCLIP has entailment cones for images, and only for boxes: of these the
+                # nearest counts.
                 walk = meru_traversal(
-                    point, points["gallery"][others], list(map(str, others)), space, args.steps, cones=False, end=end
+                    point,
+                    points["gallery"][others],
+                    list(map(str, others)),
+                    space,
+                    args.steps,
+                    cones=False,
+                    end=end,
                 )
                 for step in walk:
                     if step.text != "[ROOT]":
@@ -205,7 +251,10 @@ def _explain_clip(args: Namespace) -> None:
                         passed.append(Found(place, str(picture), step.radius, picture.open()))
             for found in sorted(passed, key=lambda found: found.step):
                 share = found.step / (args.steps - 1)
-                print(f"  from {share:4.0%} of the way: {found.name} (distance from the root {found.radius:.3f})")
+                print(
+                    f"  from {share:4.0%} of the way: {found.name} (distance from the root "
+                    f"{found.radius:.3f})"
+                )
             out = Path(args.out, f"{name}_walk.png")
             draw_traversal(open_image(path), way, passed, out, last)
             print(out)

@@ -18,13 +18,18 @@ TOWERS = ("image", "text")
 
 
 def add_export_arguments(parser: Parser) -> None:
-    text = "as `hypvision zoo list` lists it, or a release, ADDRESS#NAME; with --model the checkpoint of a training"
+    text = (
+        "as `hypvision zoo list` lists it, or a release, ADDRESS#NAME; with --model the checkpoint "
+        "of a training"
+    )
     parser.add("name NAME", text, nargs="?")
-    add_clip_argument(parser, "instead of NAME: a tower of this CLIP (--part), which gives its embeddings")
+    add_clip_argument(
+        parser, "instead of NAME: a tower of this CLIP (--part), which gives its embeddings"
+    )
     parser.add("--format", "what to write", choices=FORMATS, required=True)
     text = (
-        "of the checkpoint file: timm's name of a classifier, e.g. himapper_deit_tiny_patch16_224, or the config of "
-        "the training of a classifier, segmenter, detector or metric learner"
+        "of the checkpoint file: timm's name of a classifier, e.g. himapper_deit_tiny_patch16_224, "
+        "or the config of the training of a classifier, segmenter, detector or metric learner"
     )
     parser.add("--model MODEL|CONFIG", text)
     add_model_args(parser)
@@ -32,8 +37,9 @@ def add_export_arguments(parser: Parser) -> None:
     parser.add("--size N", text, whole(1, 8192))
     parser.add("--save FILE", "default: NAME and the suffix of the format, here", output="file")
     text = (
-        "features: what comes before the head (a classifier's pooled features, the maps of a segmenter's or detector's "
-        "backbone and neck, a CLIP's image embeddings); image or text: the tower of --clip; default: whole"
+        "features: what comes before the head (a classifier's pooled features, the maps of a "
+        "segmenter's or detector's backbone and neck, a CLIP's image embeddings); image or text: "
+        "the tower of --clip; default: whole"
     )
     parser.add("--part", text, choices=(*PARTS, *TOWERS))
     parser.add("--half", "compute with 16 bits, which halves the file; images and outputs keep 32")
@@ -41,7 +47,8 @@ def add_export_arguments(parser: Parser) -> None:
 
 
 def run_export(args: Namespace) -> None:
-    """``export``: writes the model for other runtimes, after comparing what it computes with PyTorch."""
+    """``export``: writes the model for other runtimes, after comparing what it computes with
+    PyTorch."""
     import timm
 
     from hypvision.checkpoints.sources import find
@@ -61,28 +68,42 @@ def run_export(args: Namespace) -> None:
     config = args.model is not None and not timm.is_model(args.model) and is_config(args.model)
     arguments = parse_arguments(args.model_args)
     if config and arguments:
-        raise HypvisionError("A config contains the arguments of its model: leave out --model-args.")
+        raise HypvisionError(
+            "A config contains the arguments of its model: leave out --model-args."
+        )
     with stages() as tell:
         tell(f"Loading {name}")
-        options = dict(dynamic_size=not args.fixed_size, part=part, size=args.size, tell=tell, half=args.half)
+        options = dict(
+            dynamic_size=not args.fixed_size, part=part, size=args.size, tell=tell, half=args.half
+        )
         if config:
             from hypvision.tasks.exporting import export_trained
 
             report = export_trained(args.model, args.name, args.format, out, **options)
         else:
-            report = export_model(args.name, args.format, out, model=args.model, arguments=arguments, **options)
+            report = export_model(
+                args.name, args.format, out, model=args.model, arguments=arguments, **options
+            )
     _tell(out, report)
 
 
 def _check(args: Namespace) -> None:
     if (args.name is None) == (args.clip is None):
-        raise HypvisionError("Name what to export: weights of the zoo or of a training, or --clip NAME --part image.")
+        raise HypvisionError(
+            "Name what to export: weights of the zoo or of a training, or --clip NAME --part image."
+        )
     if args.clip is None and args.part in TOWERS:
-        raise HypvisionError(f"--part {args.part} is for a CLIP: name it with --clip NAME[:WEIGHTS].")
+        raise HypvisionError(
+            f"--part {args.part} is for a CLIP: name it with --clip NAME[:WEIGHTS]."
+        )
     if args.clip is not None and args.part not in TOWERS:
-        raise HypvisionError("A CLIP is two networks whose outputs are compared: choose --part image or --part text.")
+        raise HypvisionError(
+            "A CLIP is two networks whose outputs are compared: choose --part image or --part text."
+        )
     if args.clip is not None and (args.model or args.model_args or args.size):
-        raise HypvisionError("--clip says the model and its size: leave out --model, --model-args and --size.")
+        raise HypvisionError(
+            "--clip says the model and its size: leave out --model, --model-args and --size."
+        )
 
 
 def _export_tower(args: Namespace) -> None:
@@ -96,7 +117,9 @@ def _export_tower(args: Namespace) -> None:
     with stages() as tell:
         tell(f"Loading {args.clip}")
         network, shape, about = clip_tower(clip_of(args, "cpu"), args.part)
-        report = export_network(network, shape, args.format, out, False, "points", tell, about, args.half)
+        report = export_network(
+            network, shape, args.format, out, False, "points", tell, about, args.half
+        )
     _tell(out, report)
 
 

@@ -1,11 +1,19 @@
-"""``hypvision lm save``, ``lm generate`` and ``lm eval``; language models are trained by ``hypvision train``."""
+"""``hypvision lm save``, ``lm generate`` and ``lm eval``; language models are trained by
+``hypvision train``."""
 
 from __future__ import annotations
 
 import json
 from argparse import Namespace
 
-from hypvision.cli.arguments import Parser, add_cfg_options, add_device_argument, device_of, number, whole
+from hypvision.cli.arguments import (
+    Parser,
+    add_cfg_options,
+    add_device_argument,
+    device_of,
+    number,
+    whole,
+)
 from hypvision.errors import HypvisionError
 
 
@@ -22,7 +30,9 @@ def run_lm_save(args: Namespace) -> None:
     from hypvision.tasks.language_models import save_folder
 
     with readable_errors():
-        folder = save_folder(args.config, args.weights, args.folder, parse_options(args.cfg_options))
+        folder = save_folder(
+            args.config, args.weights, args.folder, parse_options(args.cfg_options)
+        )
     print(f"Wrote {folder}\nUse: hypvision lm generate {folder} 'The sea'")
 
 
@@ -44,11 +54,20 @@ def add_lm_generate_arguments(parser: Parser) -> None:
 def run_lm_generate(args: Namespace) -> None:
     """``lm generate`` from parsed arguments; prints each prompt with its continuation."""
     if args.temperature < 0 or not 0 < args.top_p <= 1:
-        raise HypvisionError("--temperature must not be negative, and --top-p be above 0 and at most 1.")
+        raise HypvisionError(
+            "--temperature must not be negative, and --top-p be above 0 and at most 1."
+        )
     from hypvision.tasks.language_models import generate
 
     found = generate(
-        args.folder, args.prompts, args.tokens, args.temperature, args.top_p, args.beams, args.seed, device_of(args)
+        args.folder,
+        args.prompts,
+        args.tokens,
+        args.temperature,
+        args.top_p,
+        args.beams,
+        args.seed,
+        device_of(args),
     )
     print("\n\n".join(prompt + text for prompt, text in zip(args.prompts, found)))
 
@@ -60,7 +79,10 @@ def add_lm_eval_arguments(parser: Parser) -> None:
     parser.add("--limit N", "items of each task at most", whole(1))
     parser.add("--batch-size N", "default: 8", whole(1), 8)
     parser.add(
-        "--prompt-style", "official: as the published adapter", default="harness", choices=["harness", "official"]
+        "--prompt-style",
+        "official: as the published adapter",
+        default="harness",
+        choices=["harness", "official"],
     )
     parser.add("--include DIR", "folder with further tasks of the harness")
 
@@ -70,8 +92,8 @@ def run_lm_eval(args: Namespace) -> None:
     from hypvision.tasks.language_models import TASKS, evaluate
 
     results = evaluate(
-        args.folder, args.tasks or tuple(TASKS), args.shots, args.limit, args.batch_size, args.prompt_style,
-        args.include, device_of(args),
+        args.folder, args.tasks or tuple(TASKS), args.shots, args.limit, args.batch_size,
+        args.prompt_style, args.include, device_of(args),
     )  # fmt: skip
     kept = {
         task: {name: round(value, 4) for name, value in values.items() if isinstance(value, float)}

@@ -1,7 +1,8 @@
 """``hypvision metric``: embeddings of images, what is near them, and hierarchies.
 
-All take a metric learner, by its config and checkpoint; ``embed`` and ``search`` also any timm model, whose features
-compare by cosine, and any CLIP, which embeds texts, too. ``closure`` embeds a hierarchy of names.
+All take a metric learner, by its config and checkpoint; ``embed`` and ``search`` also any timm
+model, whose features compare by cosine, and any CLIP, which embeds texts, too. ``closure`` embeds a
+hierarchy of names.
 """
 
 from __future__ import annotations
@@ -24,7 +25,14 @@ from hypvision.cli.arguments import (
 )
 from hypvision.cli.predict import add_sources_arguments
 from hypvision.errors import HypvisionError, require
-from hypvision.files import check_output, protecting, replacing, with_ending, write_json, write_table
+from hypvision.files import (
+    check_output,
+    protecting,
+    replacing,
+    with_ending,
+    write_json,
+    write_table,
+)
 
 if TYPE_CHECKING:
     from hypvision.inference.sources import Frame
@@ -36,8 +44,9 @@ def _add_model_arguments(parser: Parser, timm: bool = True) -> None:
     parser.add("--weights FILE", text, required=not timm)
     if timm:
         text = (
-            "a timm model instead, such as resnet50 or resnet50.a1_in1k; its features compare by cosine. The weights "
-            "are those of --weights, else the published ones of that name (timm's default for it), fetched once"
+            "a timm model instead, such as resnet50 or resnet50.a1_in1k; its features compare by "
+            "cosine. The weights are those of --weights, else the published ones of that name "
+            "(timm's default for it), fetched once"
         )
         parser.add("--model NAME", text)
         add_clip_argument(parser, "a CLIP instead, for images and texts")
@@ -59,7 +68,9 @@ def _embedder(args: Namespace, device: str):
 
     if args.clip is not None:
         if args.config or args.weights or args.model:
-            raise HypvisionError("--clip names the whole model: leave out --config, --weights and --model.")
+            raise HypvisionError(
+                "--clip names the whole model: leave out --config, --weights and --model."
+            )
         return clip_embedder(clip_of(args), args.clip)
     if args.config is not None:
         import hypvision.openmmlab  # noqa: F401 - lets mmengine load weights by the addresses of the zoo
@@ -74,8 +85,9 @@ def add_metric_embed_arguments(parser: Parser) -> None:
 
 
 def run_metric_embed(args: Namespace) -> None:
-    """``metric embed`` from parsed arguments: a NumPy archive of ``embeddings``, ``paths``, ``frames`` (numbers in a
-    video; -1 of images), ``space``, its curvature ``c``, ``weights``; of texts ``texts`` in place of the paths."""
+    """``metric embed`` from parsed arguments: a NumPy archive of ``embeddings``, ``paths``,
+    ``frames`` (numbers in a video; -1 of images), ``space``, its curvature ``c``, ``weights``; of
+    texts ``texts`` in place of the paths."""
     import numpy as np
 
     from hypvision.images import require_all
@@ -98,12 +110,14 @@ def run_metric_embed(args: Namespace) -> None:
         files = sources.files
         frames, vectors = embed_sources(embedder, sources, args.batch, device, failed)
         about["paths"] = np.array([frame.file for frame in frames])
-        about["frames"] = np.array([-1 if frame.number is None else frame.number for frame in frames])
+        about["frames"] = np.array(
+            [-1 if frame.number is None else frame.number for frame in frames]
+        )
     with protecting(*files), replacing(out) as temporary:
         np.savez(temporary, embeddings=vectors.numpy(), **about)
     print(
-        f"{len(vectors)} embeddings of {vectors.shape[1]} numbers ({embedder.space}) in {out}; weights "
-        f"{embedder.weights}"
+        f"{len(vectors)} embeddings of {vectors.shape[1]} numbers ({embedder.space}) in {out}; "
+        f"weights {embedder.weights}"
     )
     require_all(failed, len(vectors))
 
@@ -111,7 +125,11 @@ def run_metric_embed(args: Namespace) -> None:
 def add_metric_search_arguments(parser: Parser) -> None:
     add_sources_arguments(parser, "IMAGE", needed=False)
     add_texts_argument(parser, "what to look for instead of images")
-    parser.add("--gallery DIR", "where to search: a folder, with its sub-folders, or what IMAGE can be", required=True)
+    parser.add(
+        "--gallery DIR",
+        "where to search: a folder, with its sub-folders, or what IMAGE can be",
+        required=True,
+    )
     _add_model_arguments(parser)
     parser.add("-k N", "neighbours", whole(1), 9)
     text = (
@@ -152,9 +170,18 @@ def run_metric_search(args: Namespace) -> None:
             for frame, distance, copy in neighbours:
                 print(f"{distance:.4f}  {_caption(frame)}")
                 listed.append({**_entry(frame), "distance": distance})
-                rows.append({"query": query.file, "query_frame": query.number, "rank": len(listed), **listed[-1]})
+                rows.append(
+                    {
+                        "query": query.file,
+                        "query_frame": query.number,
+                        "rank": len(listed),
+                        **listed[-1],
+                    }
+                )
                 tiles.append((copy, f"{distance:.3f}  {Path(frame.file).parent.name}/{frame.name}"))
-            content.append({**(dict(text=query.file) if texts else _entry(query)), "neighbours": listed})
+            content.append(
+                {**(dict(text=query.file) if texts else _entry(query)), "neighbours": listed}
+            )
             name = query.name if query.number is None else f"{query.name}_{query.number:06d}"
             path = out if len(found) == 1 else out.with_stem(f"{out.stem}_{name}")
             save_image(search_sheet(image, tiles), path)
@@ -166,7 +193,9 @@ def run_metric_search(args: Namespace) -> None:
 
 
 def _entry(frame: Frame) -> dict[str, str | int]:
-    return dict(file=frame.file) if frame.number is None else dict(file=frame.file, frame=frame.number)
+    return (
+        dict(file=frame.file) if frame.number is None else dict(file=frame.file, frame=frame.number)
+    )
 
 
 def _caption(frame: Frame) -> str:
@@ -182,7 +211,8 @@ def add_metric_hierarchy_arguments(parser: Parser) -> None:
 
 
 def run_metric_hierarchy(args: Namespace) -> None:
-    """``metric hierarchy`` from parsed arguments; see :func:`hypvision.tasks.class_hierarchy.class_hierarchy`."""
+    """``metric hierarchy`` from parsed arguments; see
+    :func:`hypvision.tasks.class_hierarchy.class_hierarchy`."""
     require("matplotlib", "viz")
     import hypvision.openmmlab  # noqa: F401 - as above
     from hypvision.tasks.class_hierarchy import class_hierarchy, embed_classes
@@ -190,35 +220,52 @@ def run_metric_hierarchy(args: Namespace) -> None:
 
     device = device_of(args)
     learner, config = load_learner(args.config, args.weights)
-    data = embed_classes(learner.to(device), config, args.split, args.per_class, args.batch, args.data_root, device)
+    data = embed_classes(
+        learner.to(device), config, args.split, args.per_class, args.batch, args.data_root, device
+    )
     print(json.dumps(class_hierarchy(learner.cpu(), data, args.out)))
     print(f"Drawn in {args.out}")
 
 
 def add_metric_closure_arguments(parser: Parser) -> None:
-    text = "pairs of a name and one of its ancestors: csv with the header id1,id2[,weight], or two columns and a tab"
+    text = (
+        "pairs of a name and one of its ancestors: csv with the header id1,id2[,weight], or two "
+        "columns and a tab"
+    )
     parser.add("closure FILE", text)
     parser.add("--transitive", "the file has parents alone: take the ancestors of ancestors, too")
     parser.add("--dim N", "dimensions", whole(1), 2)
-    parser.add("--steps N", "steps of training; give more for many thousands of names", whole(1), 2500)
+    parser.add(
+        "--steps N", "steps of training; give more for many thousands of names", whole(1), 2500
+    )
     parser.add("--rate X", "learning rate (default: 0.5 in two dimensions, 0.3 in more)", number)
-    parser.add("--negatives N", "names drawn for each pair, to be further away than its ancestor", whole(1), 50)
+    parser.add(
+        "--negatives N",
+        "names drawn for each pair, to be further away than its ancestor",
+        whole(1),
+        50,
+    )
     parser.add("--batch N", "pairs in a step", whole(1), 256)
     parser.add("--seed N", "of the start and the pairs", whole(0), 0)
     text = (
-        "folder of disk.png (with the root in the centre), points.csv (in the Poincare ball, not centred) and "
-        "closure.json (default: closure)"
+        "folder of disk.png (with the root in the centre), points.csv (in the Poincare ball, not "
+        "centred) and closure.json (default: closure)"
     )
     parser.add("--out DIR", text, default="closure", output="folder")
 
 
 def run_metric_closure(args: Namespace) -> None:
-    """``metric closure`` from parsed arguments; see :func:`hypvision.tasks.closures.draw_closure`."""
+    """``metric closure`` from parsed arguments; see
+    :func:`hypvision.tasks.closures.draw_closure`."""
     from hypvision.data.closures import read_closure
     from hypvision.tasks.closures import draw_closure
 
     closure = read_closure(args.closure, args.transitive)
     names = ("dim", "steps", "rate", "negatives", "batch", "seed")
     options = {name: getattr(args, name) for name in names}
-    print(json.dumps(draw_closure(closure, args.out, Path(args.closure).stem.replace("_", " "), **options)))
+    print(
+        json.dumps(
+            draw_closure(closure, args.out, Path(args.closure).stem.replace("_", " "), **options)
+        )
+    )
     print(f"Drawn in {args.out}")

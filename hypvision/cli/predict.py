@@ -1,7 +1,8 @@
-"""``hypvision predict SOURCE... --model NAME``: any model of any task on images, folders, lists and videos.
+"""``hypvision predict SOURCE... --model NAME``: any model of any task on images, folders, lists and
+videos.
 
-Writes ``predictions.json`` (COCO's form), ``predictions.csv``, ``NAME_overlay.png`` (``.mp4`` of a video) and, of
-segmentations, ``NAME_labels.png``; see :mod:`hypvision.inference.writers`.
+Writes ``predictions.json`` (COCO's form), ``predictions.csv``, ``NAME_overlay.png`` (``.mp4`` of a
+video) and, of segmentations, ``NAME_labels.png``; see :mod:`hypvision.inference.writers`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ WRITES = ("json", "csv", "overlay", "labels")
 
 def add_sources_arguments(parser: Parser, metavar: str = "SOURCE", needed: bool = True) -> None:
     """The arguments that name images and videos, shared by several commands."""
-    text = "image, folder of images (without its sub-folders), glob pattern, list of paths (.txt), or video"
+    text = (
+        "image, folder of images (without its sub-folders), glob pattern, list of paths (.txt), or "
+        "video"
+    )
     parser.add(f"images {metavar}", text, nargs="+" if needed else "*")
     parser.add("--every N", "take every N-th frame of a video", whole(1), 1)
 
@@ -42,19 +46,31 @@ def add_sources_arguments(parser: Parser, metavar: str = "SOURCE", needed: bool 
 def add_predict_arguments(parser: Parser) -> None:
     add_sources_arguments(parser)
     model = parser.add_mutually_exclusive_group(required=True)
-    text = "a timm model, a name of `hypvision zoo list`, a release (hf-hub:USER/REPO), or the config of a training"
+    text = (
+        "a timm model, a name of `hypvision zoo list`, a release (hf-hub:USER/REPO), or the config "
+        "of a training"
+    )
     parser.add("--model NAME|CONFIG", text, group=model)
     add_clip_argument(parser, "a CLIP instead, which compares images with --classes", group=model)
-    parser.add("--weights FILE", "checkpoint of the training; without, a timm model has its published weights")
+    parser.add(
+        "--weights FILE",
+        "checkpoint of the training; without, a timm model has its published weights",
+    )
     add_model_args(parser)
-    text = 'what an open-vocabulary model looks for: "cat, dog, grass", a .txt or .json file, or the name of a list'
+    text = (
+        'what an open-vocabulary model looks for: "cat, dog, grass", a .txt or .json file, or the '
+        "name of a list"
+    )
     parser.add("--classes LIST", text)
     parser.add("--things LIST", "of the classes those that a panoptic model counts (default: all)")
     text = "leave out boxes and labels of lower scores (default: 0.3 for boxes, 0.5 for labels)"
     parser.add("--score X", text, number)
     text = "boxes of an image at most, the best ones (default: as many as the model gives)"
     parser.add("--max-boxes N", text, whole(1))
-    add_cfg_options(parser, "changes of the config that --model names, e.g. model.test_cfg.nms.iou_threshold=0.6")
+    add_cfg_options(
+        parser,
+        "changes of the config that --model names, e.g. model.test_cfg.nms.iou_threshold=0.6",
+    )
     text = f"what to write: {', '.join(WRITES)} (default: all)"
     parser.add("--write KIND...", text, default=list(WRITES), choices=WRITES)
     parser.add("--batch N", "images at a time, of a classifier", whole(1), 8)
@@ -78,7 +94,9 @@ def run_predict(args: Namespace) -> None:
 
     if args.score is not None and not 0 <= args.score <= 1:
         raise HypvisionError(f"--score must be a probability from 0 to 1, got {args.score:g}.")
-    classes, things = (None if text is None else parse_classes(text) for text in (args.classes, args.things))
+    classes, things = (
+        None if text is None else parse_classes(text) for text in (args.classes, args.things)
+    )
     sources = find_sources(args.images, args.every)
     check_every(args.every, sources)
     arguments = parse_arguments(args.model_args)
@@ -93,7 +111,9 @@ def run_predict(args: Namespace) -> None:
         from hypvision.clip.names import clip_options
 
         name = clip_options(args.clip)
-    request = Request(name, args.weights, arguments, classes, things, args.score, device, args.max_boxes, options)
+    request = Request(
+        name, args.weights, arguments, classes, things, args.score, device, args.max_boxes, options
+    )
     with _blaming(args.cfg_options):
         predictor = load_predictor(request)
     known = predictor.known
@@ -110,7 +130,9 @@ def run_predict(args: Namespace) -> None:
         protecting(*sources.files),
         Writer(args.out, args.write, info, args.every) as writer,
     ):
-        for frame, image, result in progress(results(predictor, sources, args.batch, failed), len(sources), "image"):
+        for frame, image, result in progress(
+            results(predictor, sources, args.batch, failed), len(sources), "image"
+        ):
             with leaving_out(frame.file, failed):
                 writer.add(frame, image, result)
                 boxless = boxless and not isinstance(result, Boxes)
@@ -137,13 +159,15 @@ def run_predict(args: Namespace) -> None:
 
 @contextmanager
 def _blaming(options: list[str]) -> Iterator[None]:
-    """Turn an error of a library about an unexpected value into an error about the options that changed its config."""
+    """Turn an error of a library about an unexpected value into an error about the options that
+    changed its config."""
     try:
         yield
     except Exception as error:
         if not options or isinstance(error, HypvisionError | OSError):
             raise
         raise HypvisionError(
-            f"The model does not work with --cfg-options {' '.join(options)}: {type(error).__name__}, "
-            f"{one_line(error).rstrip('.')}. Correct the values, or leave them out."
+            f"The model does not work with --cfg-options {' '.join(options)}: "
+            f"{type(error).__name__}, {one_line(error).rstrip('.')}. Correct the values, or leave "
+            "them out."
         ) from error

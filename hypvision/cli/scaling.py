@@ -1,4 +1,5 @@
-"""``hypvision scaling``: the toy model of superposition, its figures, and the same measures on language models."""
+"""``hypvision scaling``: the toy model of superposition, its figures, and the same measures on
+language models."""
 
 from __future__ import annotations
 
@@ -9,7 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hypvision.cli.arguments import Parser, add_device_argument, device_of, number, refuse_others, whole
+from hypvision.cli.arguments import (
+    Parser,
+    add_device_argument,
+    device_of,
+    number,
+    refuse_others,
+    whole,
+)
 from hypvision.cli.submit import Cell, add_submit_arguments, run_cells, submit_options
 from hypvision.errors import HypvisionError, require
 from hypvision.files import check_regular, why_no_file, write_table
@@ -20,17 +28,23 @@ _USUAL = "a usual name"  # what was asked for, in heads.csv, if it was no tensor
 
 def add_scaling_arguments(parser: Parser) -> None:
     text = (
-        "run: train and draw figures of the paper; heads: overlaps and norms of the heads of language models; tokens: "
-        "frequencies of tokens; fit: the joint fit of losses of language models"
+        "run: train and draw figures of the paper; heads: overlaps and norms of the heads of "
+        "language models; tokens: frequencies of tokens; fit: the joint fit of losses of language "
+        "models"
     )
     parser.add("action ACTION", text, choices=ACTIONS)
     text = (
-        "run: quick, fig1, fig3 to fig8; heads: checkpoints (a file, a folder, USER/REPO on the hub), csv tables of "
-        "them (family, model, head, m), or paper for its 27; tokens: text files, or .npy files of ids; fit: csv files "
-        "with family, dataset, m and loss"
+        "run: quick, fig1, fig3 to fig8; heads: checkpoints (a file, a folder, USER/REPO on the "
+        "hub), csv tables of them (family, model, head, m), or paper for its 27; tokens: text "
+        "files, or .npy files of ids; fit: csv files with family, dataset, m and loss"
     )
     parser.add("subjects WHAT...", text)
-    parser.add("--out DIR", "folder of results, which a second run takes up", default="scaling", output="folder")
+    parser.add(
+        "--out DIR",
+        "folder of results, which a second run takes up",
+        default="scaling",
+        output="folder",
+    )
     for name, text in (
         ("alphas", "exponents of the frequencies"),
         ("decays", "decays gamma; below 0 they are growth"),
@@ -40,7 +54,12 @@ def add_scaling_arguments(parser: Parser) -> None:
     text = "run: these widths m instead of the figure's; others than the paper's are marked"
     parser.add("--widths M...", text, whole(1, 2**16))
     parser.add("--replicates N", "run: models a point", whole(1, 1000), 1)
-    parser.add("--seed N", "run: of first weights and batches; a folder has results of one seed", whole(0, 2**31), 0)
+    parser.add(
+        "--seed N",
+        "run: of first weights and batches; a folder has results of one seed",
+        whole(0, 2**31),
+        0,
+    )
     for name, least, text in (
         ("features", 2, "features n"),
         ("steps", 1, "steps of a training"),
@@ -48,7 +67,11 @@ def add_scaling_arguments(parser: Parser) -> None:
     ):
         text = f"run: {text} instead of the figure's; the results are marked"
         parser.add(f"--{name} N", text, whole(least, 2**24))
-    parser.add("--tiny", "run: figures 3 to 7 with the models of quick, a fiftieth of the work; the results are marked")
+    parser.add(
+        "--tiny",
+        "run: figures 3 to 7 with the models of quick, a fiftieth of the work; the results are "
+        "marked",
+    )
     parser.add("--independent", "run: first weights and batches of its own for every point")
     parser.add("--losses CSV", "run fig1, fig8: losses of language models, as for fit")
     parser.add("--tensor NAME", "heads: the name of the tensor, if it has an unusual one")
@@ -72,21 +95,28 @@ def run_scaling(args: Namespace) -> None:
         figures = {name: _chosen(args, name) for name in args.subjects if name != "fig8"}
         for name, chosen in figures.items():
             first = next(iter(figures))
-            if replace(chosen.settings, shortened="") != replace(figures[first].settings, shortened=""):
-                raise HypvisionError(f"{first} and {name} are of different grids. Run each with its own --out.")
+            if replace(chosen.settings, shortened="") != replace(
+                figures[first].settings, shortened=""
+            ):
+                raise HypvisionError(
+                    f"{first} and {name} are of different grids. Run each with its own --out."
+                )
         for name in args.subjects:
             _run_fig8(args) if name == "fig8" else _run_figure(args, name, figures[name])
         return
     stems = [Path(subject).stem for subject in args.subjects]
     for stem in stems:
         if stems.count(stem) > 1:
-            raise HypvisionError(f"There are {stems.count(stem)} files '{stem}'. Give each an --out of its own.")
+            raise HypvisionError(
+                f"There are {stems.count(stem)} files '{stem}'. Give each an --out of its own."
+            )
     for subject in args.subjects:
         {"tokens": _run_tokens, "fit": _run_fit}[args.action](args, subject)
 
 
 def _device(args: Namespace) -> str:
-    """Where the cells are submitted from there need not be a GPU; cells without one fail by themselves."""
+    """Where the cells are submitted from there need not be a GPU; cells without one fail by
+    themselves."""
     return args.device if args.submit and args.device else device_of(args)
 
 
@@ -97,14 +127,19 @@ def _chosen(args: Namespace, name: str) -> Any:
 
     require("matplotlib", "viz")
     chosen = narrowed(
-        experiment(name, _device(args) != "cpu", args.tiny, args.widths), args.alphas, args.decays, args.densities,
-        args.replicates, args.steps, args.batch, args.features, args.seed, args.independent,
+        experiment(name, _device(args) != "cpu", args.tiny, args.widths), args.alphas, args.decays,
+        args.densities, args.replicates, args.steps, args.batch, args.features, args.seed,
+        args.independent,
     )  # fmt: skip
     if not chosen.points:
-        raise HypvisionError(f"No point of {name} has all of these values. Leave out one of the options.")
+        raise HypvisionError(
+            f"No point of {name} has all of these values. Leave out one of the options."
+        )
     if name == "fig1":
         _losses(args)
-    open_results(args.out, chosen.settings)  # raises an error if the folder has results of another grid
+    open_results(
+        args.out, chosen.settings
+    )  # raises an error if the folder has results of another grid
     return chosen
 
 
@@ -121,12 +156,16 @@ def _run_figure(args: Namespace, name: str, chosen: Any) -> None:
     folder = open_results(args.out, settings)
     cells = groups(chosen.points, gpu)
     outcome = run_cells(
-        [Cell(key, train, (str(folder), points, settings, device)) for key, points in cells.items()],
+        [
+            Cell(key, train, (str(folder), points, settings, device))
+            for key, points in cells.items()
+        ],
         finished=lambda key: finished(folder, cells[key]),
         folder=folder / "jobs",
         **submit_options(args),
     )
-    # Another figure may have trained the point with other widths, so mark rows by the settings of this figure.
+    # Another figure may have trained the point with other widths, so mark rows by the settings of
+    # this figure.
     rows = [row | {"shortened": settings.shortened} for row in read_rows(folder, chosen.points)]
     if rows:
         write_table(folder / f"{name}.csv", rows)
@@ -134,7 +173,9 @@ def _run_figure(args: Namespace, name: str, chosen: Any) -> None:
         names = ("distribution", "alpha", "density", "decay")
         table = [
             dict(zip(names, key))
-            | dict(exponent=one.mean, error_fit=one.error_fit, error_seeds=one.error_seeds, r2=one.r2)
+            | dict(
+                exponent=one.mean, error_fit=one.error_fit, error_seeds=one.error_seeds, r2=one.r2
+            )
             | dict(points=one.fits[0].points, replicates=len(one.fits))
             for key, one in found.items()
         ]
@@ -149,11 +190,19 @@ def _run_figure(args: Namespace, name: str, chosen: Any) -> None:
                 print(f"{name}: a panel is empty. {error}", file=sys.stderr)
 
         figures = draw(name, rows, folder, weights, losses=losses, fit=fit, scan=chosen.scan)
-        print(f"{name}: {chosen.shows}. {len(rows)} of {len(chosen.points)} points; {_names(folder, name, figures)}")
+        print(
+            f"{name}: {chosen.shows}. {len(rows)} of {len(chosen.points)} points; "
+            f"{_names(folder, name, figures)}"
+        )
         if settings.shortened:
             print(marked(settings.shortened))
-        claims: list[Any] = [*claims_of(name, rows, chosen.scan), *claims_of_language_models([], fit)]
-        for claim in claims or ["open: these points tell nothing of the claims (an exponent takes three widths)"]:
+        claims: list[Any] = [
+            *claims_of(name, rows, chosen.scan),
+            *claims_of_language_models([], fit),
+        ]
+        for claim in claims or [
+            "open: these points tell nothing of the claims (an exponent takes three widths)"
+        ]:
             print(claim)
     outcome.check()
 
@@ -179,8 +228,13 @@ def _run_heads(args: Namespace) -> None:
 
     def measured(key: str) -> dict[str, Any] | None:
         name, tensor = wanted[key]
-        found = (row for row in rows.values() if row["model"] == name and row["asked"] == (tensor or _USUAL))
-        # The tensor of this name is the one, whatever was asked for; earlier versions did not write that.
+        found = (
+            row
+            for row in rows.values()
+            if row["model"] == name and row["asked"] == (tensor or _USUAL)
+        )
+        # The tensor of this name is the one, whatever was asked for; earlier versions did not write
+        # that.
         return rows.get((name, tensor or ""), next(found, None))
 
     def keep(key: str, row: dict[str, Any]) -> None:
@@ -200,9 +254,10 @@ def _run_heads(args: Namespace) -> None:
         row = outcome.results.get(key) or measured(key)
         if row:
             print(
-                f"{row['model']}, {row['tensor']}: {row['tokens']:.0f} tokens in {row['m']:.0f} dimensions, mean "
-                f"squared overlap {row['overlap_mean']:.3g} = {row['overlap_times_m']:.2f}/m, norms "
-                f"{row['norm_min']:.3g} to {row['norm_max']:.3g}"
+                f"{row['model']}, {row['tensor']}: {row['tokens']:.0f} tokens in {row['m']:.0f} "
+                f"dimensions, mean squared overlap {row['overlap_mean']:.3g} = "
+                f"{row['overlap_times_m']:.2f}/m, norms {row['norm_min']:.3g} to "
+                f"{row['norm_max']:.3g}"
                 f"{f' (of an earlier call, in {path})' if key in before else ''}"
             )
     outcome.check()
@@ -229,8 +284,12 @@ def _run_tokens(args: Namespace, source: str) -> None:
             ids = np.load(check_regular(path), mmap_mode="r", allow_pickle=False).reshape(-1)
         except (ValueError, EOFError) as error:
             raise HypvisionError(f"'{path}' is not a NumPy array: {error}.") from error
-        if ids.dtype.kind not in "iu" or (len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < 2**24):
-            raise HypvisionError(f"'{path}' has {ids.dtype} numbers; token ids must be integers below 2^24.")
+        if ids.dtype.kind not in "iu" or (
+            len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < 2**24
+        ):
+            raise HypvisionError(
+                f"'{path}' has {ids.dtype} numbers; token ids must be integers below 2^24."
+            )
 
         def as_int64(part: Any) -> Any:
             return part.astype(np.int64)
@@ -238,23 +297,36 @@ def _run_tokens(args: Namespace, source: str) -> None:
         counts = token_counts([ids], as_int64)
     else:
         if args.tokenizer is None:
-            raise HypvisionError(f"'{path}' is a text, so its tokens need a tokenizer. Add --tokenizer tokenizer.json.")
+            raise HypvisionError(
+                f"'{path}' is a text, so its tokens need a tokenizer. Add --tokenizer "
+                "tokenizer.json."
+            )
         tokenizer = _tokenizer(args.tokenizer)
         with open(check_regular(path), encoding="utf-8", errors="replace") as lines:
-            counts = token_counts(lines, lambda text: tokenizer.encode(text, add_special_tokens=False).ids)
+            counts = token_counts(
+                lines, lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+            )
     order = counts.argsort(descending=True)
     order = order[counts[order] > 0]
     total = int(counts.sum())
-    rows = [{"rank": i, "token": int(t), "frequency": int(counts[t]) / total} for i, t in enumerate(order, 1)]
+    rows = [
+        {"rank": i, "token": int(t), "frequency": int(counts[t]) / total}
+        for i, t in enumerate(order, 1)
+    ]
     write_table(Path(args.out, f"{path.stem}_tokens.csv"), rows)
-    print(f"{path}: {total} tokens, {len(rows)} different ones, frequency ~ rank^-{frequency_exponent(counts):.3f}")
+    print(
+        f"{path}: {total} tokens, {len(rows)} different ones, frequency ~ "
+        f"rank^-{frequency_exponent(counts):.3f}"
+    )
 
 
 def _tokenizer(path: str) -> Any:
 
     tokenizers = require("tokenizers", "lm")
     if not Path(path).is_file():
-        raise HypvisionError(f"{why_no_file(path, 'tokenizer')} Give the tokenizer.json of a model.")
+        raise HypvisionError(
+            f"{why_no_file(path, 'tokenizer')} Give the tokenizer.json of a model."
+        )
     try:
         return tokenizers.Tokenizer.from_file(path)
     except Exception as error:  # tokenizers raises bare exceptions
@@ -268,13 +340,15 @@ def _run_fit(args: Namespace, path: str) -> None:
     fit = loss_fit(read_losses(path))
     write_table(
         Path(args.out, f"{Path(path).stem}_fit.csv"),
-        [{"group": group, "exponent": fit.exponent, "error": fit.error, "free_error": fit.free_error,
+        [{"group": group, "exponent": fit.exponent, "error": fit.error,
+        "free_error": fit.free_error,
           "factor": fit.factor, "offset": offset} for group, offset in fit.offsets.items()],
     )  # fmt: skip
     print(
-        f"{path}: {fit.points} losses, L = {fit.factor:.5g} / m^{fit.exponent:.4f} + B, error of the exponent "
-        f"{fit.error:.4f} by the paper's formula, {fit.free_error:.4f} with the offsets free (as SciPy's curve_fit), "
-        f"mean squared error {fit.mse:.3g} (paper: {LOSS_FIT[0]} ± {LOSS_FIT[1]} by its formula, A = {LOSS_FIT[2]})"
+        f"{path}: {fit.points} losses, L = {fit.factor:.5g} / m^{fit.exponent:.4f} + B, error of "
+        f"the exponent {fit.error:.4f} by the paper's formula, {fit.free_error:.4f} with the "
+        f"offsets free (as SciPy's curve_fit), mean squared error {fit.mse:.3g} (paper: "
+        f"{LOSS_FIT[0]} ± {LOSS_FIT[1]} by its formula, A = {LOSS_FIT[2]})"
     )
     for group, offset in fit.offsets.items():
         print(f"  B of {group}: {offset:.3f}")
@@ -290,14 +364,18 @@ def _run_fig8(args: Namespace) -> None:
     losses, fit = _losses(args)
     figures = draw_language_models(heads, losses, fit, args.out)
     names = ("model", "m", "overlap_mean", "norm_min")
-    table: list[dict[str, Any]] = [{"source": "measured"} | {name: row[name] for name in names} for row in heads]
+    table: list[dict[str, Any]] = [
+        {"source": "measured"} | {name: row[name] for name in names} for row in heads
+    ]
     table += [
         {"source": "paper", "model": family, "m": m, "overlap_mean": overlap}
         for family, points in HEAD_OVERLAPS.items()
         for m, overlap in points
     ]
     write_table(Path(args.out, "fig8.csv"), table)
-    print(f"fig8: {len(heads)} heads, {len(losses)} losses; {_names(Path(args.out), 'fig8', figures)}")
+    print(
+        f"fig8: {len(heads)} heads, {len(losses)} losses; {_names(Path(args.out), 'fig8', figures)}"
+    )
     if not heads:
         print(f"The overlaps are the paper's: '{path}' is not there. See: hypvision scaling heads")
     for claim in claims_of_language_models(heads, fit):

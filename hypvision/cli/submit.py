@@ -1,7 +1,8 @@
-"""Run many independent calls, the cells of a grid: in this process, in several, or by submitit, here or on SLURM.
+"""Run many independent calls, the cells of a grid: in this process, in several, or by submitit,
+here or on SLURM.
 
-A command lists its cells, says which are finished, and :func:`run_cells` does the rest. A cell that fails is reported,
-and the others still run. An interruption ends all running cells.
+A command lists its cells, says which are finished, and :func:`run_cells` does the rest. A cell that
+fails is reported, and the others still run. An interruption ends all running cells.
 
 >>> outcome = run_cells([Cell("dtd/seed1", train, ("dtd", 1))], finished=lambda key: Path(out, key, "done").exists())
 >>> outcome.check()
@@ -33,7 +34,8 @@ _PICKLING = (pickle.PickleError, AttributeError, ImportError, TypeError, ValueEr
 
 
 class Cell(NamedTuple):
-    """One call. Function and arguments can be pickled; the key is unique among the cells of a command."""
+    """One call. Function and arguments can be pickled; the key is unique among the cells of a
+    command."""
 
     key: str
     function: Callable[..., Any]
@@ -41,7 +43,8 @@ class Cell(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The outcome of the cells by their keys: results, errors, and the cells that were finished before."""
+    """The outcome of the cells by their keys: results, errors, and the cells that were finished
+    before."""
 
     results: dict[str, Any]
     failures: dict[str, str]
@@ -53,10 +56,14 @@ class Outcome(NamedTuple):
             total = len(self.results) + len(self.failures) + len(self.skipped)
             key, reason = next(iter(self.failures.items()))
             others = [other for other in self.failures if other != key][:5]
-            more = f" Also: {', '.join(others)}{', ...' if len(self.failures) > 6 else ''}." if others else ""
+            more = (
+                f" Also: {', '.join(others)}{', ...' if len(self.failures) > 6 else ''}."
+                if others
+                else ""
+            )
             raise HypvisionError(
-                f"{len(self.failures)} of {total} cells failed. {key}: {reason.rstrip('.')}.{more} Correct the cause "
-                "and run the command again: finished cells are not repeated."
+                f"{len(self.failures)} of {total} cells failed. {key}: {reason.rstrip('.')}.{more} "
+                "Correct the cause and run the command again: finished cells are not repeated."
             )
 
 
@@ -70,9 +77,14 @@ class _Answer(NamedTuple):
 
 def add_submit_arguments(parser: Parser) -> None:
     """``--jobs``, ``--submit`` and ``--submit-options``."""
-    text = "cells at a time, each in its process (default: 1, in this process; with --submit slurm: all)"
+    text = (
+        "cells at a time, each in its process (default: 1, in this process; with --submit slurm: "
+        "all)"
+    )
     parser.add("--jobs N", text, whole(1, 4096))
-    parser.add("--submit", "hand the cells to submitit: on this machine, or to SLURM", choices=CLUSTERS)
+    parser.add(
+        "--submit", "hand the cells to submitit: on this machine, or to SLURM", choices=CLUSTERS
+    )
     text = "parameters of submitit, such as slurm_partition=gpu gpus_per_node=1 timeout_min=240"
     parser.add("--submit-options KEY=VALUE...", text, _option)
 
@@ -103,8 +115,10 @@ def run_cells(
 
     Args:
         cells: what to run.
-        finished: whether the cell of this key need not run; asked once a cell, before the first one runs.
-        jobs: how many at a time. None: one in this process, or with SLURM as many as its queue allows.
+        finished: whether the cell of this key need not run; asked once a cell, before the first one
+            runs.
+        jobs: how many at a time. None: one in this process, or with SLURM as many as its queue
+            allows.
         submit: None, or one of :data:`CLUSTERS` for submitit.
         folder: where submitit keeps its files; only written to with ``submit``.
         options: parameters of submitit's executor.
@@ -112,7 +126,8 @@ def run_cells(
         arrived: called in this process with key and result of each cell as it ends.
 
     Returns:
-        Results, failures and what was skipped. Failures are also printed when they happen, each reason once.
+        Results, failures and what was skipped. Failures are also printed when they happen, each
+        reason once.
     """
     from tqdm import tqdm
 
@@ -122,7 +137,9 @@ def run_cells(
     if len(set(keys)) < len(keys):
         raise ValueError("two cells have the same key")
     if submit is None and options:
-        raise HypvisionError("--submit-options are for submitit. Add --submit local or --submit slurm.")
+        raise HypvisionError(
+            "--submit-options are for submitit. Add --submit local or --submit slurm."
+        )
     skipped = [key for key in keys if finished(key)]
     done = set(skipped)
     left = [cell for cell in cells if cell.key not in done]
@@ -160,7 +177,8 @@ def _call(function: Callable[..., Any], *arguments: Any) -> _Answer:
         return _Answer(failure=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
 
 
-# One process for each cell: a killed process does not end the others, and each returns its memory when it ends.
+# One process for each cell: a killed process does not end the others, and each returns its memory
+# when it ends.
 
 
 def _in_processes(cells: Sequence[Cell], jobs: int) -> Iterator[tuple[str, _Answer]]:
@@ -173,9 +191,12 @@ def _in_processes(cells: Sequence[Cell], jobs: int) -> Iterator[tuple[str, _Answ
             while waiting and len(running) < jobs:
                 cell = waiting.pop()
                 receiver, sender = context.Pipe(duplex=False)
-                process = context.Process(target=_serve, args=(sender, threads, cell.function, cell.arguments))
+                process = context.Process(
+                    target=_serve, args=(sender, threads, cell.function, cell.arguments)
+                )
                 process.start()
-                sender.close()  # close our copy of the sender: otherwise the pipe stays open when the process ends
+                # close our copy of the sender: otherwise the pipe stays open when the process ends
+                sender.close()
                 running[receiver] = cell.key, process
             for receiver in cast("list[Connection]", wait(list(running))):
                 key, process = running[receiver]
@@ -189,7 +210,10 @@ def _in_processes(cells: Sequence[Cell], jobs: int) -> Iterator[tuple[str, _Answ
                 process.join()
                 receiver.close()
                 del running[receiver]
-                yield key, answer or _Answer(failure=f"its process ended with status {process.exitcode}")
+                yield (
+                    key,
+                    answer or _Answer(failure=f"its process ended with status {process.exitcode}"),
+                )
     finally:
         for _, process in running.values():
             process.terminate()
@@ -200,7 +224,8 @@ def _in_processes(cells: Sequence[Cell], jobs: int) -> Iterator[tuple[str, _Answ
 
 
 def _context() -> Any:
-    """Processes that start from one which has imported PyTorch and done nothing yet, so that a cell costs no import."""
+    """Processes that start from one which has imported PyTorch and done nothing yet, so that a cell
+    costs no import."""
     if "forkserver" not in get_all_start_methods():
         return get_context("spawn")
     context = get_context("forkserver")
@@ -208,7 +233,9 @@ def _context() -> Any:
     return context
 
 
-def _serve(sender: Connection, threads: int, function: Callable[..., Any], arguments: tuple) -> None:
+def _serve(
+    sender: Connection, threads: int, function: Callable[..., Any], arguments: tuple
+) -> None:
     import torch
 
     # Ctrl-C signals all processes; the main process ends its workers
@@ -243,7 +270,9 @@ def _in_submitit(
             waiting = waiting[max(0, together - len(running)) :]
             if batch:
                 with executor.batch():
-                    submitted = [executor.submit(_call, cell.function, *cell.arguments) for cell in batch]
+                    submitted = [
+                        executor.submit(_call, cell.function, *cell.arguments) for cell in batch
+                    ]
                 running.update({cell.key: job for cell, job in zip(batch, submitted)})
             ready = [key for key, job in running.items() if job.done()]
             for key in ready:
@@ -259,9 +288,13 @@ def _in_submitit(
 def _answer_of(job: Any) -> _Answer:
     try:
         return job.result()
-    except Exception as error:  # the job was killed, timed out or never started; submitit's log says which
+    except (
+        Exception
+    ) as error:  # the job was killed, timed out or never started; submitit's log says which
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        return _Answer(failure=f"its job {job.job_id} ended without a result ({lines[0] if lines else error})")
+        return _Answer(
+            failure=f"its job {job.job_id} ended without a result ({lines[0] if lines else error})"
+        )
 
 
 def _executor(jobs: int | None, cluster: str, folder: Path, options: dict[str, Any]) -> Any:
@@ -271,5 +304,7 @@ def _executor(jobs: int | None, cluster: str, folder: Path, options: dict[str, A
         executor.update_parameters(**({"slurm_array_parallelism": jobs} if jobs else {}), **options)
     except (RuntimeError, NotImplementedError, NameError, TypeError, ValueError) as error:
         words = " ".join(str(error).split())
-        raise HypvisionError(f"--submit {cluster}: submitit refuses: {words}. Correct --submit-options.") from error
+        raise HypvisionError(
+            f"--submit {cluster}: submitit refuses: {words}. Correct --submit-options."
+        ) from error
     return executor

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from hypvision.inference.summary import Summary
 
 COUNTED = (
-    "Counted are convolutions, linear and recurrent layers, other products of matrices, and attention; a multiply-add\n"
-    "is two floating-point operations. Activations are the numbers that convolutions and products of matrices give."
+    "Counted are convolutions, linear and recurrent layers, other products of matrices, and "
+    "attention; a multiply-add\nis two floating-point operations. Activations are the numbers that "
+    "convolutions and products of matrices give."
 )
 
 _EXAMPLES = """\
@@ -36,17 +37,28 @@ examples:
 def add_summary_arguments(parser: Parser) -> None:
     parser.formatter_class = RawDescriptionHelpFormatter
     parser.epilog = _EXAMPLES
-    text = "a model of timm or ours, trained weights of `hypvision zoo list`, or a config, by its file or name"
+    text = (
+        "a model of timm or ours, trained weights of `hypvision zoo list`, or a config, by its "
+        "file or name"
+    )
     parser.add("model MODEL|CONFIG", text, nargs="?")
     add_clip_argument(parser, "instead of MODEL: a tower of this CLIP")
     parser.add("--part", "with --clip: which tower (default: image)", choices=TOWERS)
     add_model_args(parser)
     text = "side of the images (default: that of the config's test data, or the model's own)"
     parser.add("--size N", text, whole(1, 8192))
-    text = "modules to show: 1, the parts of the model (default), 2, the parts of these, ...; 0: the whole alone"
+    text = (
+        "modules to show: 1, the parts of the model (default), 2, the parts of these, ...; 0: the "
+        "whole alone"
+    )
     parser.add("--depth N", text, whole(0, 100), 1)
     parser.add("--batch N", "images of each call that is measured", whole(1, 65536), 1)
-    parser.add("--repeats N", "calls that are measured, of which the median counts; 0: count only", whole(0, 10_000), 5)
+    parser.add(
+        "--repeats N",
+        "calls that are measured, of which the median counts; 0: count only",
+        whole(0, 10_000),
+        5,
+    )
     parser.add("--save FILE", "the whole numbers: .csv, a row a module, or .json", output="file")
     add_device_argument(parser)
 
@@ -68,7 +80,9 @@ def run_summary(args: Namespace) -> None:
             subject = subject_of_clip(clip_of(args, "cpu"), args.part or "image")
         else:
             subject = subject_of(args.model, arguments, args.size)
-        subject = subject._replace(network=subject.network.to(device), inputs=subject.inputs.to(device))
+        subject = subject._replace(
+            network=subject.network.to(device), inputs=subject.inputs.to(device)
+        )
         found = summarise(subject, args.depth, args.batch, args.repeats, tell)
     where = device if device != "cpu" else f"cpu, {torch.get_num_threads()} threads"
     shape = list(subject.inputs.shape[1:])
@@ -80,7 +94,13 @@ def run_summary(args: Namespace) -> None:
         about = dict(model=name, input=shape, counted=COUNTED.replace("\n", " "))
         speed = dict(device=where, batch=found.batch, seconds=found.seconds, per_second=found.rate)
         write_json(
-            args.save, {**about, **speed, "trained": found.trained, "modules": [r._asdict() for r in found.rows]}
+            args.save,
+            {
+                **about,
+                **speed,
+                "trained": found.trained,
+                "modules": [r._asdict() for r in found.rows],
+            },
         )
 
 
@@ -88,9 +108,13 @@ def _check(args: Namespace) -> None:
     if (args.model is None) == (args.clip is None):
         raise HypvisionError("Name what to look at: a model of timm, a config, or --clip NAME.")
     if args.clip is None and args.part is not None:
-        raise HypvisionError(f"--part {args.part} is for a CLIP: name it with --clip NAME[:WEIGHTS].")
+        raise HypvisionError(
+            f"--part {args.part} is for a CLIP: name it with --clip NAME[:WEIGHTS]."
+        )
     if args.clip is not None and (args.model_args or args.size):
-        raise HypvisionError("--clip says the model and its size: leave out --model-args and --size.")
+        raise HypvisionError(
+            "--clip says the model and its size: leave out --model-args and --size."
+        )
     if args.save and Path(args.save).suffix not in (".csv", ".json"):
         raise HypvisionError(f"--save takes a file that ends in .csv or .json, got '{args.save}'.")
 
@@ -103,18 +127,31 @@ def _text(name: str, found: Summary, shape: list[int], unit: str, where: str) ->
     size = f"{shape[0]} tokens" if unit == "text" else " x ".join(map(str, shape))
     lines = [
         f"{name}: {_count(whole.parameters)} parameters"
-        + (f" ({_count(found.trained)} of them trained)" if found.trained < whole.parameters else "")
+        + (
+            f" ({_count(found.trained)} of them trained)"
+            if found.trained < whole.parameters
+            else ""
+        )
         + f"; one {unit} of {size}: {_count(whole.multiply_adds)} multiply-adds, "
         f"{_count(whole.activations)} activations"
     ]
     if found.rate is not None:
         slow = found.batch / max(found.seconds)
         fast = found.batch / min(found.seconds)
-        calls = f"median of {len(found.seconds)} calls with {found.batch} {unit}{'s' * (found.batch > 1)}"
-        lines.append(f"speed: {found.rate:.4g} {unit}s a second ({calls}, from {slow:.4g} to {fast:.4g}; {where})")
+        calls = (
+            f"median of {len(found.seconds)} calls with {found.batch} "
+            f"{unit}{'s' * (found.batch > 1)}"
+        )
+        lines.append(
+            f"speed: {found.rate:.4g} {unit}s a second ({calls}, from {slow:.4g} to {fast:.4g}; "
+            f"{where})"
+        )
     if found.rows[1:]:
         numbers = ("parameters", "multiply_adds", "activations")
-        counts = [{name.replace("_", "-"): _count(getattr(row, name)) for name in numbers} for row in found.rows[1:]]
+        counts = [
+            {name.replace("_", "-"): _count(getattr(row, name)) for name in numbers}
+            for row in found.rows[1:]
+        ]
         names = [{"module": row.module, "class": row.kind} for row in found.rows[1:]]
         lines += ["", table([one | other for one, other in zip(names, counts)])]
     return "\n".join([*lines, "", COUNTED])

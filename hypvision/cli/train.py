@@ -14,16 +14,33 @@ from hypvision.files import check_output
 
 
 def _add_common_arguments(parser: Parser) -> None:
-    parser.add("--work-dir DIR", "folder of checkpoints and logs (default: work_dirs/CONFIG)", output="folder")
-    text = "changes of the config, e.g. train_dataloader.batch_size=64; data_root=DIR moves all data sets"
+    parser.add(
+        "--work-dir DIR",
+        "folder of checkpoints and logs (default: work_dirs/CONFIG)",
+        output="folder",
+    )
+    text = (
+        "changes of the config, e.g. train_dataloader.batch_size=64; data_root=DIR moves all data "
+        "sets"
+    )
     add_cfg_options(parser, text)
     parser.add("--verbose", "the whole log on the console too, not in its file alone")
-    parser.add("--launcher", "what started the processes", default="none", choices=["none", "pytorch", "slurm", "mpi"])
-    parser.add_argument("--local_rank", "--local-rank", type=int, default=0, help="set by some launchers; not used")
+    parser.add(
+        "--launcher",
+        "what started the processes",
+        default="none",
+        choices=["none", "pytorch", "slurm", "mpi"],
+    )
+    parser.add_argument(
+        "--local_rank", "--local-rank", type=int, default=0, help="set by some launchers; not used"
+    )
 
 
 def add_train_arguments(parser: Parser) -> None:
-    parser.add("config CONFIG|FOLDER", "config file, or a folder with a sub-folder of images for each class")
+    parser.add(
+        "config CONFIG|FOLDER",
+        "config file, or a folder with a sub-folder of images for each class",
+    )
     text = (
         "finetune (default), or probe: only logistic regression on the features of the model as it "
         "begins, in seconds; its checkpoint is probe.pth"
@@ -32,12 +49,20 @@ def add_train_arguments(parser: Parser) -> None:
     text = "go on from this checkpoint, or from the newest complete one in the work dir"
     parser.add("--resume CHECKPOINT", text, const="auto", nargs="?")
     parser.add("--amp", "mixed precision")
-    text = "compile the network's blocks by torch.compile (compile=dict(...) in the config has its options)"
+    text = (
+        "compile the network's blocks by torch.compile (compile=dict(...) in the config has its "
+        "options)"
+    )
     parser.add("--compile", text)
-    text = "train with the seeds 0 to N - 1, one after the other, and print mean and deviation of the last metrics"
+    text = (
+        "train with the seeds 0 to N - 1, one after the other, and print mean and deviation of the "
+        "last metrics"
+    )
     parser.add("--seeds N", text, whole(1, 1000))
     parser.add(
-        "--log", "send the log there, too, with the package of this name", choices=["tensorboard", "wandb", "mlflow"]
+        "--log",
+        "send the log there, too, with the package of this name",
+        choices=["tensorboard", "wandb", "mlflow"],
     )
     _add_common_arguments(parser)
 
@@ -57,7 +82,9 @@ def run_train(args: Namespace) -> None:
         args.config = config_of(args.config)
         if args.method == "probe":
             if args.resume is not None:
-                raise HypvisionError("A linear probe has no steps to go on from: leave out --resume.")
+                raise HypvisionError(
+                    "A linear probe has no steps to go on from: leave out --resume."
+                )
             train(only_probe(load_config(args.config, options)), args.work_dir, **common)
         elif args.seeds is None:
             train(args.config, args.work_dir, args.resume, cfg_options=options, **common)
@@ -72,8 +99,12 @@ def _train_seeds(args: Namespace, options: dict[str, Any], common: dict[str, Any
     from hypvision.engine.seeds import table_of_seeds, train_seeds
 
     if args.resume not in (None, "auto"):
-        raise HypvisionError("With --seeds each seed goes on from its own checkpoint: give --resume without a file.")
-    found = train_seeds(args.config, args.seeds, args.work_dir, options, resume=args.resume, **common)
+        raise HypvisionError(
+            "With --seeds each seed goes on from its own checkpoint: give --resume without a file."
+        )
+    found = train_seeds(
+        args.config, args.seeds, args.work_dir, options, resume=args.resume, **common
+    )
     if is_main_process():
         print(table_of_seeds(found))
 
@@ -82,15 +113,16 @@ def add_test_arguments(parser: Parser) -> None:
     parser.add("config CONFIG", "config file")
     parser.add("weights WEIGHTS", "checkpoint file, or zoo:NAME (hypvision zoo list lists them)")
     text = (
-        "write a report into this folder: report.html with the confusion matrix, a table of the classes, curves of "
-        "precision and recall (boxes), the worst mistakes; of a segmenter also its label maps"
+        "write a report into this folder: report.html with the confusion matrix, a table of the "
+        "classes, curves of precision and recall (boxes), the worst mistakes; of a segmenter also "
+        "its label maps"
     )
     parser.add("--out DIR", text, output="folder")
     text = "write the predictions into this file (.json; of a metric learner the embeddings, .npz)"
     parser.add("--save FILE", text, output="file")
     text = (
-        "write images with the predictions painted in, of segmenters and detectors beside the truth (of a classifier "
-        "200 images, taken evenly from the data)"
+        "write images with the predictions painted in, of segmenters and detectors beside the "
+        "truth (of a classifier 200 images, taken evenly from the data)"
     )
     parser.add("--show-dir DIR", text, output="folder")
     parser.add("--tta", "test-time augmentation: the config's views, or mirror images")
@@ -107,8 +139,8 @@ def run_test(args: Namespace) -> None:
     with readable_errors():
         options = parse_options(args.cfg_options)
         metrics = test(
-            args.config, args.weights, args.work_dir, args.out, args.show_dir, args.tta, options, args.launcher,
-            args.allow_nonfinite, args.verbose, args.save,
+            args.config, args.weights, args.work_dir, args.out, args.show_dir, args.tta, options,
+            args.launcher, args.allow_nonfinite, args.verbose, args.save,
         )  # fmt: skip
         from mmengine.dist import is_main_process
 
@@ -118,13 +150,20 @@ def run_test(args: Namespace) -> None:
 
 
 def add_plot_arguments(parser: Parser) -> None:
-    text = "work dir of a training (work_dirs/CONFIG), one of the time-stamped folders in it, or a scalars.json"
+    text = (
+        "work dir of a training (work_dirs/CONFIG), one of the time-stamped folders in it, or a "
+        "scalars.json"
+    )
     parser.add("runs RUN...", text)
     text = (
-        "quantities of the logs to draw, e.g. 'loss*' lr top1 (default: loss, rate and the metrics of the validation)"
+        "quantities of the logs to draw, e.g. 'loss*' lr top1 (default: loss, rate and the metrics "
+        "of the validation)"
     )
     parser.add("--keys NAME...", text)
-    text = "the figure: .png, .svg or .pdf (default: curves.png); beside it a .csv with every value of the logs"
+    text = (
+        "the figure: .png, .svg or .pdf (default: curves.png); beside it a .csv with every value "
+        "of the logs"
+    )
     parser.add("--save FILE", text, default="curves.png", output="file")
 
 
@@ -135,7 +174,9 @@ def run_plot(args: Namespace) -> None:
     figure = Path(args.save)
     table = Path(args.save).with_suffix(".csv")
     if figure.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise HypvisionError(f"--save takes a file that ends in .png, .svg or .pdf, got '{args.save}'.")
+        raise HypvisionError(
+            f"--save takes a file that ends in .png, .svg or .pdf, got '{args.save}'."
+        )
     check_output(table)
     curves = read_runs(args.runs)
     panels = choose(curves, args.keys)
@@ -144,5 +185,8 @@ def run_plot(args: Namespace) -> None:
     write_curves(curves, table)
     left = list(panels)[len(names) :]
     if left:
-        print(f"Not drawn, but in the table: {', '.join(left)}. Choose quantities with --keys.", file=sys.stderr)
+        print(
+            f"Not drawn, but in the table: {', '.join(left)}. Choose quantities with --keys.",
+            file=sys.stderr,
+        )
     print(figure, table, sep="\n")

@@ -1,4 +1,5 @@
-"""``hypvision zoo``: trained weights. ``docs/model-zoo.md`` tells more of ``publish``, which runs in a checkout."""
+"""``hypvision zoo``: trained weights. ``docs/model-zoo.md`` tells more of ``publish``, which runs
+in a checkout."""
 
 from __future__ import annotations
 
@@ -12,7 +13,10 @@ from hypvision.files import write_text
 
 # Copied from hypvision.checkpoints.records.
 TASKS = ("classification", "segmentation", "detection", "retrieval", "zero-shot")
-_NAME_HELP = "name as `hypvision zoo list` lists it, or a release, ADDRESS#NAME (https://, file://, hf-hub:USER/REPO)"
+_NAME_HELP = (
+    "name as `hypvision zoo list` lists it, or a release, ADDRESS#NAME (https://, file://, "
+    "hf-hub:USER/REPO)"
+)
 
 
 def add_zoo_list_arguments(parser: Parser) -> None:
@@ -31,7 +35,9 @@ def run_zoo_list(args: Namespace) -> None:
     index = builtin_index()
     if args.write_readme:
         if args.pattern or args.task or args.json:
-            raise HypvisionError("--write-readme writes the table of all weights: leave out PATTERN, --task, --json.")
+            raise HypvisionError(
+                "--write-readme writes the table of all weights: leave out PATTERN, --task, --json."
+            )
         write_text(args.write_readme, readme(index))
         print(f"Wrote {args.write_readme}.")
         return
@@ -42,7 +48,9 @@ def run_zoo_list(args: Namespace) -> None:
         return
     if not records:
         there = ", ".join(index.records) or "none (this installation has no index)"
-        raise HypvisionError(f"No weights of the zoo match the name and the task. Available: {there}.")
+        raise HypvisionError(
+            f"No weights of the zoo match the name and the task. Available: {there}."
+        )
     print(listing(records, [whereabouts(index, record) for record in records]))
 
 
@@ -67,11 +75,14 @@ def run_zoo_get(args: Namespace) -> None:
 
 
 def add_zoo_verify_arguments(parser: Parser) -> None:
-    parser.add("names NAME", f"{_NAME_HELP}; default: everything that is on this machine", nargs="*")
+    parser.add(
+        "names NAME", f"{_NAME_HELP}; default: everything that is on this machine", nargs="*"
+    )
 
 
 def run_zoo_verify(args: Namespace) -> None:
-    """``zoo verify``: checks packaged and cached files; fails if one is wrong, or a named one is not there."""
+    """``zoo verify``: checks packaged and cached files; fails if one is wrong, or a named one is
+    not there."""
     from hypvision.checkpoints.sources import find
     from hypvision.zoo.cache import check_files, records_here
 
@@ -84,23 +95,34 @@ def run_zoo_verify(args: Namespace) -> None:
             missing.append(name)
         for path, problem in results.items():
             checked += 1
-            print(f"WRONG    {record.name}  {path}: {problem}" if problem else f"ok       {record.name}  {path}")
+            print(
+                f"WRONG    {record.name}  {path}: {problem}"
+                if problem
+                else f"ok       {record.name}  {path}"
+            )
             wrong += [str(path)] if problem else []
     for name in missing:
         print(f"missing  {name}  not on this machine")
     if wrong:
         raise HypvisionError(
-            f"{len(wrong)} of {checked} files are not what the index says: {', '.join(wrong)}. Remove them; "
-            "`hypvision zoo get NAME` fetches them again (in a checkout: git checkout model_zoo)."
+            f"{len(wrong)} of {checked} files are not what the index says: {', '.join(wrong)}. "
+            "Remove them; `hypvision zoo get NAME` fetches them again (in a checkout: git checkout "
+            "model_zoo)."
         )
     if missing and args.names:
-        raise HypvisionError(f"Not on this machine: {', '.join(missing)}. Run: hypvision zoo get {' '.join(missing)}")
+        raise HypvisionError(
+            f"Not on this machine: {', '.join(missing)}. Run: hypvision zoo get {' '.join(missing)}"
+        )
 
 
 def add_zoo_clean_arguments(parser: Parser) -> None:
     parser.add("names NAME", "remove the files of these records", nargs="*")
     what = parser.add_mutually_exclusive_group()
-    parser.add("--all", "remove everything; default: unfinished downloads and files of no record", group=what)
+    parser.add(
+        "--all",
+        "remove everything; default: unfinished downloads and files of no record",
+        group=what,
+    )
     parser.add("--list", "remove nothing: list what lies there", group=what)
 
 
@@ -126,7 +148,10 @@ def run_zoo_clean(args: Namespace) -> None:
         print(table(rows) if rows else "empty")
         return
     removed = clean(index, args.names, args.all)
-    print(f"Removed {len(removed)} file{'s' * (len(removed) != 1)}, {size_text(sum(file.bytes for file in removed))}.")
+    print(
+        f"Removed {len(removed)} file{'s' * (len(removed) != 1)}, "
+        f"{size_text(sum(file.bytes for file in removed))}."
+    )
 
 
 def add_zoo_card_arguments(parser: Parser) -> None:
@@ -151,8 +176,12 @@ def run_zoo_card(args: Namespace) -> None:
 def add_zoo_push_arguments(parser: Parser) -> None:
     parser.add("names NAME...", "names as `hypvision zoo list` lists them")
     place = parser.add_mutually_exclusive_group(required=True)
-    parser.add("--out DIR", "make a new release folder for a web server", output="folder", group=place)
-    parser.add("--hub USER/REPO", "upload to a repository on the Hugging Face hub (one name)", group=place)
+    parser.add(
+        "--out DIR", "make a new release folder for a web server", output="folder", group=place
+    )
+    parser.add(
+        "--hub USER/REPO", "upload to a repository on the Hugging Face hub (one name)", group=place
+    )
     parser.add("--private", "make a new hub repository private")
 
 
@@ -168,12 +197,20 @@ def run_zoo_push(args: Namespace) -> None:
             raise HypvisionError("--private belongs to --hub.")
         folder = push_to_folder(index, records, args.out)
         print(f"Wrote {folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}.")
-        print(f'Use: hypvision.load("{folder.as_uri()}#{records[0].name}"), or serve the folder over https.')
+        print(
+            f'Use: hypvision.load("{folder.as_uri()}#{records[0].name}"), or serve the folder over '
+            "https."
+        )
         if (folder / "config.json").is_file():
-            print(f'In timm, after import hypvision: timm.create_model("local-dir:{folder}", pretrained=True).')
+            print(
+                f'In timm, after import hypvision: timm.create_model("local-dir:{folder}", '
+                "pretrained=True)."
+            )
         return
     if len(records) != 1:
-        raise HypvisionError(f"A hub repository holds one model, but {len(records)} names are given.")
+        raise HypvisionError(
+            f"A hub repository holds one model, but {len(records)} names are given."
+        )
     address = push_to_hub(index, records[0], args.hub, args.private)
     print(f'Pushed {records[0].name}. Use: hypvision.load("{address}")')
 
@@ -188,7 +225,12 @@ def add_zoo_publish_arguments(parser: Parser) -> None:
     parser.add("--name MODEL.TAG", "name in the zoo", required=True)
     parser.add("--about FILE", "YAML with the texts of the record (default: the old record's)")
     parser.add("--storage", "how weights are stored", default="int8", choices=STORAGES)
-    parser.add("--tolerance", "allowed change of a metric, in its own unit; of coco/... in per cent", number, 0.2)
+    parser.add(
+        "--tolerance",
+        "allowed change of a metric, in its own unit; of coco/... in per cent",
+        number,
+        0.2,
+    )
     parser.add("--metrics NAME...", "metrics to record, main one first")
     parser.add("--out DIR", "folder of the zoo", default="model_zoo", output="folder")
     add_cfg_options(parser, "changes of the config for this machine")
@@ -205,16 +247,22 @@ def run_zoo_publish(args: Namespace) -> None:
 
 # Copied from hypvision.zoo.convert, because importing it imports PyTorch.
 FAMILIES = (
-    "catseg", "clip-adapter", "cocoop", "coop", "hcformer", "helm", "hf-clip", "himapper", "hyperboliccv", "hyperclip",
-    "maple", "meru", "promptkd", "promptsrc", "tip-adapter",
+    "catseg", "clip-adapter", "cocoop", "coop", "hcformer", "helm", "hf-clip", "himapper",
+    "hyperboliccv", "hyperclip", "maple", "meru", "promptkd", "promptsrc", "tip-adapter",
 )  # fmt: skip
 
 
 def add_zoo_convert_arguments(parser: Parser) -> None:
     parser.add(
-        "--from FAMILY", f"the official code: {', '.join(FAMILIES)}", dest="family", required=True, choices=FAMILIES
+        "--from FAMILY",
+        f"the official code: {', '.join(FAMILIES)}",
+        dest="family",
+        required=True,
+        choices=FAMILIES,
     )
-    parser.add("source IN", ".pth or .safetensors, a folder of transformers, or an address with its sum")
+    parser.add(
+        "source IN", ".pth or .safetensors, a folder of transformers, or an address with its sum"
+    )
     parser.add("target OUT", ".safetensors or .pth", output="file")
     parser.add("--to-official", "the other way: from hypvision's names")
     parser.add("--curvature", "of a model that gets official names, if it is not 1", float)
@@ -224,7 +272,9 @@ def add_zoo_convert_arguments(parser: Parser) -> None:
 def run_zoo_convert(args: Namespace) -> None:
     from hypvision.zoo.convert import convert_file
 
-    written = convert_file(args.family, args.source, args.target, args.to_official, args.curvature, args.backbone)
+    written = convert_file(
+        args.family, args.source, args.target, args.to_official, args.curvature, args.backbone
+    )
     print(f"{written.model}: wrote {written.path}")
     if not args.to_official:
         print(f"Use: {written.usage()}")

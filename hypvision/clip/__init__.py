@@ -1,13 +1,15 @@
-"""CLIP with a few hyperbolic parameters. Needs ``open_clip``, which loads when a model is made, not here.
+"""CLIP with a few hyperbolic parameters. Needs ``open_clip``, which loads when a model is made, not
+here.
 
 >>> from hypvision import clip, viz
 >>> found = clip.segment("street.jpg", ["car", "road", "sky"])
 >>> viz.draw_segmentation(found.image, found.labels, found.classes).show()
 
-- :mod:`~hypvision.clip.adapters`: a few trained parameters on a frozen CLIP, such as HyperCLIP's blocks on the
-  attention projections of any open_clip ViT.
+- :mod:`~hypvision.clip.adapters`: a few trained parameters on a frozen CLIP, such as HyperCLIP's
+  blocks on the attention projections of any open_clip ViT.
 - :mod:`~hypvision.clip.towers`: text and dense image embeddings.
-- :class:`~hypvision.clip.segmentation.segmenter.OpenVocabSegmenter`: CLIP, adapter and CAT-Seg's head.
+- :class:`~hypvision.clip.segmentation.segmenter.OpenVocabSegmenter`: CLIP, adapter and CAT-Seg's
+  head.
 - :func:`~hypvision.clip.segmentation.segment.segment`: any image, any class names.
 - :mod:`~hypvision.clip.radius`: hyperbolic radii of embeddings.
 """

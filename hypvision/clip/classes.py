@@ -45,12 +45,13 @@ SELECTED = (
 """Seven templates for ImageNet that CLIP's authors chose by sequential forward selection."""
 
 CLASS_LISTS = (
-    "coco171", "ade150", "ade847", "pc59", "pc459", "voc20", "voc20b", "coco48", "coco17", "coco65", "coco116",
-    "coco133",
+    "coco171", "ade150", "ade847", "pc59", "pc459", "voc20", "voc20b", "coco48", "coco17", "coco65",
+    "coco116", "coco133",
 )  # fmt: skip
-"""Names of the class lists that come with the package, in the order of the data sets' labels. ``coco48`` and ``coco17``
-are the base and novel classes of open-vocabulary detection on COCO (Bansal et al., ECCV 2018), ``coco65`` both;
-``coco133`` are the words for COCO's panoptic classes, things first, ``coco116`` those that are not novel."""
+"""Names of the class lists that come with the package, in the order of the data sets' labels.
+``coco48`` and ``coco17`` are the base and novel classes of open-vocabulary detection on COCO
+(Bansal et al., ECCV 2018), ``coco65`` both; ``coco133`` are the words for COCO's panoptic classes,
+things first, ``coco116`` those that are not novel."""
 
 
 SUFFIXES = (".txt", ".json")  # of files with class names
@@ -59,21 +60,26 @@ MAX_CLASSES = 100_000  # all nouns of WordNet are 82,115; each name is a text th
 
 @lru_cache(maxsize=1)
 def _data() -> dict[str, list[Any]]:
-    return parse_json(resources.files("hypvision.clip").joinpath("class_lists.json").read_text(encoding="utf-8"))
+    return parse_json(
+        resources.files("hypvision.clip").joinpath("class_lists.json").read_text(encoding="utf-8")
+    )
 
 
 def official_ids(name: str) -> list[int]:
-    """Label values in a data set's own annotation files, in the order of our labels: ``coco171``, ``ade847`` or
-    ``pc59`` (whose first value, 0, is the background)."""
+    """Label values in a data set's own annotation files, in the order of our labels: ``coco171``,
+    ``ade847`` or ``pc59`` (whose first value, 0, is the background)."""
     if name == "pc59":
         return list(_data()["pc59_ids"])
     if name not in ("coco171", "ade847"):
-        raise HypvisionError(f"There is no table of ids for '{name}'. Known: coco171, ade847, pc59.")
+        raise HypvisionError(
+            f"There is no table of ids for '{name}'. Known: coco171, ade847, pc59."
+        )
     return [number for number, _ in _data()[name]]
 
 
 def whole_label(value: Any) -> int | None:
-    """Convert a label from a file (``3``, ``"3"`` or ``3.0``) to an integer; None if it is not whole."""
+    """Convert a label from a file (``3``, ``"3"`` or ``3.0``) to an integer; None if it is not
+    whole."""
     if isinstance(value, str):
         return int(value) if value.strip().isdecimal() else None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1:
@@ -84,37 +90,41 @@ def whole_label(value: Any) -> int | None:
 def check_classes(
     pairs: Iterable[tuple[Any, Any]], where: str, remedy: str, shared_names: bool = False
 ) -> dict[Any, str]:
-    """Class names by label, from pairs of a label and a name; a pair may occur several times. Raises an error if a
-    label has two names, or a name two labels (``shared_names``: labels may share a name, as two pairs of ImageNet's
-    classes do). ``where`` (the source, such as "The class list 'names.txt'") and ``remedy`` are used in the message."""
+    """Class names by label, from pairs of a label and a name; a pair may occur several times.
+    Raises an error if a label has two names, or a name two labels (``shared_names``: labels may
+    share a name, as two pairs of ImageNet's classes do). ``where`` (the source, such as "The class
+    list 'names.txt'") and ``remedy`` are used in the message."""
     names: dict[Any, str] = {}
     for label, name in pairs:
         if not isinstance(name, str) or not name.strip():
             raise HypvisionError(f"{where} has an entry {name!r}, which is not a name. {remedy}")
         if names.setdefault(label, name) != name:
             raise HypvisionError(
-                f"{where} calls the label {label} both '{names[label]}' and '{name}'; a label has one name. {remedy}"
+                f"{where} calls the label {label} both '{names[label]}' and '{name}'; a label has "
+                f"one name. {remedy}"
             )
     labels: dict[str, Any] = {}
     for label, name in names.items():
         if labels.setdefault(name, label) != label and not shared_names:
             raise HypvisionError(
-                f"{where} has '{name}' more than once, for the labels {labels[name]} and {label}, which the name "
-                f"cannot distinguish. {remedy}"
+                f"{where} has '{name}' more than once, for the labels {labels[name]} and {label}, "
+                f"which the name cannot distinguish. {remedy}"
             )
     return names
 
 
 def warn_of_equal_texts(names: Sequence[str], tokens: Tensor) -> None:
-    """Warn of classes with equal tokens (C, L): equal names, or names that differ only after the last token."""
+    """Warn of classes with equal tokens (C, L): equal names, or names that differ only after the
+    last token."""
     first: dict[tuple[int, ...], int] = {}
     same = [(first.setdefault(tuple(row), k), k) for k, row in enumerate(tokens.tolist())]
     same = [pair for pair in same if pair[0] != pair[1]]
     if same:
         a, b = same[0]
         warnings.warn(
-            f"The classes {a} ('{names[a]:.60}') and {b} ('{names[b]:.60}') have the same text of {tokens.shape[1]} "
-            f"tokens ({len(same)} such pairs), so CLIP cannot tell them apart. Give them names that differ within it.",
+            f"The classes {a} ('{names[a]:.60}') and {b} ('{names[b]:.60}') have the same text of "
+            f"{tokens.shape[1]} tokens ({len(same)} such pairs), so CLIP cannot tell them apart. "
+            "Give them names that differ within it.",
             stacklevel=3,
         )
 
@@ -123,30 +133,38 @@ def load_classes(source: str | Path | Sequence[str]) -> tuple[str, ...]:
     """Class names from a list, a file, or a list that comes with the package.
 
     Args:
-        source: names; the name of one of :data:`CLASS_LISTS`; ``"imagenet"``, open_clip's 1,000 names in the order of
-            the labels, of which two pairs are equal; a ``.txt`` file with a name a line; or a ``.json`` file with a
-            list of names or a dict from names (or numbers) to numbers (or names).
+        source: names; the name of one of :data:`CLASS_LISTS`; ``"imagenet"``, open_clip's 1,000
+            names in the order of the labels, of which two pairs are equal; a ``.txt`` file with a
+            name a line; or a ``.json`` file with a list of names or a dict from names (or numbers)
+            to numbers (or names).
     """
     where = "The class list"
     if isinstance(source, (str, Path)):
         if str(source) == "imagenet":
             return tuple(require("open_clip", "clip").IMAGENET_CLASSNAMES)
         if str(source) in CLASS_LISTS:
-            return tuple((row if isinstance(row, str) else row[1]).strip() for row in _data()[str(source)])
+            return tuple(
+                (row if isinstance(row, str) else row[1]).strip() for row in _data()[str(source)]
+            )
         where = f"The class list '{source}'"
         pairs = _read(Path(source).expanduser())
     elif isinstance(source, Iterable):
         pairs = list(enumerate(source))
     else:
-        raise HypvisionError(f"A class list is a list of names or a file, got {type(source).__name__}.")
+        raise HypvisionError(
+            f"A class list is a list of names or a file, got {type(source).__name__}."
+        )
     if not pairs:
         raise HypvisionError(f"{where} is empty. Give at least one class name.")
     if len(pairs) > MAX_CLASSES:
         raise HypvisionError(
-            f"{where} has {len(pairs):,} names, more than {MAX_CLASSES:,}. Give those that the images may show."
+            f"{where} has {len(pairs):,} names, more than {MAX_CLASSES:,}. Give those that the "
+            "images may show."
         )
     stripped = ((label, name.strip() if isinstance(name, str) else name) for label, name in pairs)
-    names = check_classes(stripped, where, "Remove duplicates, and give every class a name of its own.")
+    names = check_classes(
+        stripped, where, "Remove duplicates, and give every class a name of its own."
+    )
     return tuple(names[label] for label in sorted(names))
 
 
@@ -156,21 +174,26 @@ def _read(path: Path) -> list[tuple[Any, Any]]:
     if not os.path.isfile(path):
         raise HypvisionError(f"{why_no_file(path, 'class list')} {advice}")
     if path.suffix.lower() not in SUFFIXES:
-        raise HypvisionError(f"The file '{path}' cannot be a class list: its suffix is '{path.suffix}'. {advice}")
+        raise HypvisionError(
+            f"The file '{path}' cannot be a class list: its suffix is '{path.suffix}'. {advice}"
+        )
     if path.suffix.lower() != ".json":
         return list(enumerate(read_lines(path, "the class list")))
     found = read_json(path, unique=True)
     if isinstance(found, list):
         return list(enumerate(found))
     if not isinstance(found, dict):
-        raise HypvisionError(f"The class list '{path}' holds a {type(found).__name__}. Write a list of names.")
+        raise HypvisionError(
+            f"The class list '{path}' holds a {type(found).__name__}. Write a list of names."
+        )
     by_number = all(isinstance(value, str) for value in found.values())
     pairs = [(key, value) if by_number else (value, key) for key, value in found.items()]
     wrong = [(label, name) for label, name in pairs if whole_label(label) is None]
     if wrong:
         raise HypvisionError(
-            f"The class list '{path}' is a dict with an entry that has no number: {wrong[0][0]!r:.60} stands beside "
-            f"'{wrong[0][1]}'. Write a list of names, or a dict from names to whole numbers."
+            f"The class list '{path}' is a dict with an entry that has no number: "
+            f"{wrong[0][0]!r:.60} stands beside '{wrong[0][1]}'. Write a list of names, or a dict "
+            "from names to whole numbers."
         )
     return [(whole_label(label), name) for label, name in pairs]
 
@@ -178,16 +201,21 @@ def _read(path: Path) -> list[tuple[Any, Any]]:
 def prompts(name: str, templates: Sequence[str], synonyms: str = "first") -> list[list[str]]:
     """The sentences of one class: one for each pair of synonym and template.
 
-    For a name with synonyms such as ``"building, edifice"``, ``"first"`` uses the part before the first comma, as the
-    official code does; ``"mean"`` uses all, whose embeddings are averaged.
+    For a name with synonyms such as ``"building, edifice"``, ``"first"`` uses the part before the
+    first comma, as the official code does; ``"mean"`` uses all, whose embeddings are averaged.
     """
     words = [part.strip() for part in name.split(", ") if part.strip()]
-    return [[template.format(word) for template in templates] for word in (words if synonyms == "mean" else words[:1])]
+    return [
+        [template.format(word) for template in templates]
+        for word in (words if synonyms == "mean" else words[:1])
+    ]
 
 
 def imagenet_templates(count: int = 60) -> tuple[str, ...]:
     """The first of CLIP's 80 templates; PromptSRC takes 60."""
     known = require("open_clip", "clip").OPENAI_IMAGENET_TEMPLATES
     if not 1 <= count <= len(known):
-        raise HypvisionError(f"The number of templates must be from 1 to {len(known)}, got {count}.")
+        raise HypvisionError(
+            f"The number of templates must be from 1 to {len(known)}, got {count}."
+        )
     return tuple(template("{}") for template in known[:count])

@@ -1,4 +1,5 @@
-"""Features of frozen towers, computed once and cached on disk by the content of inputs and weights."""
+"""Features of frozen towers, computed once and cached on disk by the content of inputs and
+weights."""
 
 from __future__ import annotations
 
@@ -31,23 +32,31 @@ def bytes_of(value: Tensor) -> bytes:
 
 
 def fingerprint(model: nn.Module, images: bool, *about: Any) -> Any:
-    """A hashlib hash of everything that the features of the tower of ``images``, or else of texts, depend on, of the
-    model and, by its ``repr``, ``about``; the caller can update it further.
+    """A hashlib hash of everything that the features of the tower of ``images``, or else of texts,
+    depend on, of the model and, by its ``repr``, ``about``; the caller can update it further.
 
-    Weights alone do not determine features: activation, pooling, text mask, numbers of heads and constants of norms are
-    module attributes and buffers that are not in the state dict.
+    Weights alone do not determine features: activation, pooling, text mask, numbers of heads and
+    constants of norms are module attributes and buffers that are not in the state dict.
     """
 
     def counts(name: str) -> bool:
         part = name.split(".")[0]  # LatHAdapter changes no tower
-        return part == "visual" if images else part not in ("visual", "logit_scale", "logit_bias", "lathadapter")
+        return (
+            part == "visual"
+            if images
+            else part not in ("visual", "logit_scale", "logit_bias", "lathadapter")
+        )
 
     digest = hashlib.sha256(repr(about).encode())
     for name, module in model.named_modules():
         if counts(name):
             plain = {key: value for key, value in vars(module).items() if isinstance(value, _PLAIN)}
-            settings = sorted((key, value) for key, value in plain.items() if key[0] != "_" and key != "training")
-            digest.update(f"{name} {type(module).__name__}({module.extra_repr()}) {settings}\n".encode())
+            settings = sorted(
+                (key, value) for key, value in plain.items() if key[0] != "_" and key != "training"
+            )
+            digest.update(
+                f"{name} {type(module).__name__}({module.extra_repr()}) {settings}\n".encode()
+            )
     for name, value in {**dict(model.named_buffers()), **model.state_dict()}.items():
         if counts(name):
             digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
@@ -59,8 +68,11 @@ def fingerprint(model: nn.Module, images: bool, *about: Any) -> Any:
 
 
 @torch.no_grad()
-def cached_texts(folder: str | Path | None, host: Host, sentences: list[str], make: Callable[[], Tensor]) -> Tensor:
-    """The result of ``make()`` on the host's device, cached in the folder, if given, by sentences and text tower."""
+def cached_texts(
+    folder: str | Path | None, host: Host, sentences: list[str], make: Callable[[], Tensor]
+) -> Tensor:
+    """The result of ``make()`` on the host's device, cached in the folder, if given, by sentences
+    and text tower."""
     if folder is None:
         return make().to(host.scale.device)
     digest = fingerprint(host.clip, False, "texts")
@@ -70,19 +82,25 @@ def cached_texts(folder: str | Path | None, host: Host, sentences: list[str], ma
 
 
 @torch.no_grad()
-def image_features(host: Host, dataset: Any, views: int = 0, folder: str | Path | None = None) -> Tensor:
-    """Features (V, N, d) by the frozen image tower of a host, on the CPU, not normalised: of so many augmented views of
-    each image, or of its centre crop alone (``views=0``, V = 1); cached in the folder, if given. The data set has
-    samples with ``inputs``, ``paths``, ``description`` and ``viewed(augment)``, and resizes images as the tower
-    needs."""
+def image_features(
+    host: Host, dataset: Any, views: int = 0, folder: str | Path | None = None
+) -> Tensor:
+    """Features (V, N, d) by the frozen image tower of a host, on the CPU, not normalised: of so
+    many augmented views of each image, or of its centre crop alone (``views=0``, V = 1); cached in
+    the folder, if given. The data set has samples with ``inputs``, ``paths``, ``description`` and
+    ``viewed(augment)``, and resizes images as the tower needs."""
     show_to(dataset, host.clip)
     seen = dataset.viewed(augment=views > 0)
 
     def compute() -> Tensor:
         every = []
         for _ in range(max(1, views)):
-            batches = DataLoader(seen, 64, collate_fn=lambda samples: torch.stack([s["inputs"] for s in samples]))
-            every.append(torch.cat([host.frozen_features(x.to(host.scale.device)).cpu() for x in batches]))
+            batches = DataLoader(
+                seen, 64, collate_fn=lambda samples: torch.stack([s["inputs"] for s in samples])
+            )
+            every.append(
+                torch.cat([host.frozen_features(x.to(host.scale.device)).cpu() for x in batches])
+            )
         return torch.stack(every)
 
     if folder is None:
@@ -116,8 +134,8 @@ class FrozenFeatures:
             rows = [self.number[name] for name in names]
         except KeyError as error:
             raise HypvisionError(
-                f"The frozen model embeds all texts of the data before the training, but {error} was not among them. "
-                "Use data whose 'texts' lists every text."
+                f"The frozen model embeds all texts of the data before the training, but {error} "
+                "was not among them. Use data whose 'texts' lists every text."
             ) from None
         return F.normalize(self.embeddings[rows].float(), dim=-1)
 
@@ -129,9 +147,10 @@ def frozen_texts(
     folder: str | Path | None = None,
     dtype: torch.dtype = torch.float16,
 ) -> FrozenFeatures:
-    """Embeddings of texts, which may repeat themselves, by a model's present weights; read from disk if this tower
-    has embedded these texts before. The files are of ``dtype`` in the folder, by default ``text-features`` in the
-    cache of hypvision; their names are hashes of the text tower, the tokens of a few texts, and the texts."""
+    """Embeddings of texts, which may repeat themselves, by a model's present weights; read from
+    disk if this tower has embedded these texts before. The files are of ``dtype`` in the folder, by
+    default ``text-features`` in the cache of hypvision; their names are hashes of the text tower,
+    the tokens of a few texts, and the texts."""
     once = sorted(distinct(texts)[0])
     key = fingerprint(model, False, dtype)
     key.update(tokenizer(once[:: max(1, len(once) // 16)]).numpy().tobytes())
@@ -144,16 +163,27 @@ def frozen_texts(
 
 
 def frozen_images(
-    clip: CLIPBundle, paths: Sequence[str | Path], folder: str | Path | None = None, dtype: torch.dtype = torch.float16
+    clip: CLIPBundle,
+    paths: Sequence[str | Path],
+    folder: str | Path | None = None,
+    dtype: torch.dtype = torch.float16,
 ) -> FrozenFeatures:
-    """As :func:`frozen_texts`, for images by their paths; the cache is named by the images' content."""
+    """As :func:`frozen_texts`, for images by their paths; the cache is named by the images'
+    content."""
     once = sorted({str(path) for path in paths})
     key = fingerprint(clip.model, True, dtype, view_of(clip.model), clip.mean, clip.std)
     for path in once:
         key.update(hashlib.sha256(Path(path).read_bytes()).digest())
-    return _frozen(folder or home() / "image-features", key, once, lambda: embed_images(clip, once).cpu().to(dtype))
+    return _frozen(
+        folder or home() / "image-features",
+        key,
+        once,
+        lambda: embed_images(clip, once).cpu().to(dtype),
+    )
 
 
-def _frozen(folder: str | Path, key: Any, names: list[str], compute: Callable[[], Tensor]) -> FrozenFeatures:
+def _frozen(
+    folder: str | Path, key: Any, names: list[str], compute: Callable[[], Tensor]
+) -> FrozenFeatures:
     path = Path(folder).expanduser() / f"{key.hexdigest()[:32]}.safetensors"
     return FrozenFeatures(names, kept_tensor(path, compute, len(names)), path)

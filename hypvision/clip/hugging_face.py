@@ -1,7 +1,8 @@
 """Convert state dicts between Hugging Face's ``CLIPModel`` and open_clip's ``CLIP``, bit for bit.
 
-The same numbers under other names: q, k and v are one matrix in open_clip, and projections are transposed. Neither
-holds the number of heads or the activation (OpenAI's weights need ``force_quick_gelu=True``).
+The same numbers under other names: q, k and v are one matrix in open_clip, and projections are
+transposed. Neither holds the number of heads or the activation (OpenAI's weights need
+``force_quick_gelu=True``).
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ from torch import Tensor
 from hypvision.checkpoints.match import translated
 from hypvision.errors import HypvisionError
 
-_TRANSPOSED = [("text_projection.weight", "text_projection"), ("visual_projection.weight", "visual.proj")]
+_TRANSPOSED = [
+    ("text_projection.weight", "text_projection"),
+    ("visual_projection.weight", "visual.proj"),
+]
 _TOWERS = (("text_model.encoder.layers.", "transformer.resblocks."),
            ("vision_model.encoder.layers.", "visual.transformer.resblocks."))  # fmt: skip
-_BLOCK = (("layer_norm1", "ln_1"), ("layer_norm2", "ln_2"), ("mlp.fc1", "mlp.c_fc"), ("mlp.fc2", "mlp.c_proj"),
+_BLOCK = (("layer_norm1", "ln_1"), ("layer_norm2", "ln_2"), ("mlp.fc1", "mlp.c_fc"), ("mlp.fc2",
+"mlp.c_proj"),
           ("self_attn.out_proj", "attn.out_proj"))  # fmt: skip
 # (Hugging Face's name, open_clip's name), see translated()
 _NAMES = [
@@ -30,7 +35,10 @@ _NAMES = [
     ("vision_model.embeddings.class_embedding", "visual.class_embedding"),
     ("vision_model.embeddings.patch_embedding.weight", "visual.conv1.weight"),
     ("vision_model.embeddings.position_embedding.weight", "visual.positional_embedding"),
-    ("vision_model.pre_layrnorm.{rest}", "visual.ln_pre.{rest}"),  # Hugging Face has this spelling mistake
+    (
+        "vision_model.pre_layrnorm.{rest}",
+        "visual.ln_pre.{rest}",
+    ),  # Hugging Face has this spelling mistake
     ("vision_model.post_layernorm.{rest}", "visual.ln_post.{rest}"),
     *(
         (f"{old}{{n}}.{theirs}.{{rest}}", f"{new}{{n}}.{ours}.{{rest}}")
@@ -54,7 +62,9 @@ def _convert(weights: Mapping[str, Tensor], backwards: bool) -> dict[str, Tensor
         new = translated(name, pairs)
         if new is None:
             side = "open_clip's CLIP" if backwards else "Hugging Face's CLIPModel"
-            raise HypvisionError(f"'{name}' is not a weight of {side}, so the checkpoint cannot be converted.")
+            raise HypvisionError(
+                f"'{name}' is not a weight of {side}, so the checkpoint cannot be converted."
+            )
         found[new] = value.T.contiguous() if any(name in pair for pair in _TRANSPOSED) else value
     return found
 
@@ -71,14 +81,16 @@ def from_hugging_face(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
             rest[name] = value
         elif not torch.equal(value.flatten(), torch.arange(value.numel(), device=value.device)):
             raise HypvisionError(
-                f"The checkpoint's '{name}' are not 0, 1, 2, ..., as open_clip's CLIP counts the places of tokens. "
-                "Take an intact copy."
+                f"The checkpoint's '{name}' are not 0, 1, 2, ..., as open_clip's CLIP counts the "
+                "places of tokens. Take an intact copy."
             )
     found = _convert(rest, backwards=False)
     for name, parts in packed.items():
         lacking = sorted(set("qkv") - set(parts))
         if lacking:
-            raise HypvisionError(f"'{name.partition('attn.')[0]}' lacks {lacking[0]}_proj: a damaged checkpoint.")
+            raise HypvisionError(
+                f"'{name.partition('attn.')[0]}' lacks {lacking[0]}_proj: a damaged checkpoint."
+            )
         for old, new in _TOWERS:
             if name.startswith(old):
                 found[new + name[len(old) :]] = torch.cat([parts[part] for part in "qkv"])
@@ -86,7 +98,8 @@ def from_hugging_face(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def to_hugging_face(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of :func:`from_hugging_face`, for open_clip's ``CLIP`` with two plain transformers."""
+    """The inverse of :func:`from_hugging_face`, for open_clip's ``CLIP`` with two plain
+    transformers."""
     rest = {}
     found = {}
     for name, value in weights.items():
@@ -103,16 +116,24 @@ def to_hugging_face(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def clip_variant(weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
     """open_clip's name of the architecture, one of OpenAI's, and its arguments."""
-    patches = weights.get("visual.conv1.weight", weights.get("vision_model.embeddings.patch_embedding.weight"))
+    patches = weights.get(
+        "visual.conv1.weight", weights.get("vision_model.embeddings.patch_embedding.weight")
+    )
     places = weights.get("visual.positional_embedding")
-    places = weights.get("vision_model.embeddings.position_embedding.weight") if places is None else places
+    places = (
+        weights.get("vision_model.embeddings.position_embedding.weight")
+        if places is None
+        else places
+    )
     if patches is not None and places is not None:
         width, _, size, _ = patches.shape
         side = round((len(places) - 1) ** 0.5) * size
-        known = {(768, 32, 224): "ViT-B-32", (768, 16, 224): "ViT-B-16", (1024, 14, 224): "ViT-L-14",
+        known = {(768, 32, 224): "ViT-B-32", (768, 16, 224): "ViT-B-16", (1024, 14,
+        224): "ViT-L-14",
                  (1024, 14, 336): "ViT-L-14-336"}  # fmt: skip
         if (width, size, side) in known:
             return known[width, size, side], {"force_quick_gelu": True}
     raise HypvisionError(
-        "The weights are of none of OpenAI's CLIP models (ViT-B-32, ViT-B-16, ViT-L-14, ViT-L-14-336)."
+        "The weights are of none of OpenAI's CLIP models (ViT-B-32, ViT-B-16, ViT-L-14, "
+        "ViT-L-14-336)."
     )

@@ -1,8 +1,8 @@
 """MERU, HyCoCLIP and their CLIP baselines.
 
-Papers: "Hyperbolic Image-Text Representations", Desai, Nickel, Rajpurohit, Johnson, Vedantam (ICML 2023);
-    "Compositional Entailment Learning for Hyperbolic Vision-Language Models", Pal, van Spengler, di Melendugno,
-    Flaborea, Galasso, Mettes (ICLR 2025).
+Papers: "Hyperbolic Image-Text Representations", Desai, Nickel, Rajpurohit, Johnson, Vedantam (ICML
+    2023); "Compositional Entailment Learning for Hyperbolic Vision-Language Models", Pal, van
+    Spengler, di Melendugno, Flaborea, Galasso, Mettes (ICLR 2025).
 
 >>> clip = create_clip("hycoclip-vit-s-16", "grit")
 >>> clip.similarity(clip.embed_images(images), clip.embed_texts(["a dog", "a cat"]))
@@ -28,16 +28,20 @@ MAX_LOGIT_SCALE = math.log(100)
 
 
 class HyperbolicCLIP(CLIP):
-    """open_clip's CLIP whose embeddings lie on a hyperboloid or a sphere; a ViT of timm becomes that of MoCo v3.
+    """open_clip's CLIP whose embeddings lie on a hyperboloid or a sphere; a ViT of timm becomes
+    that of MoCo v3.
 
-    ``encode_image`` and ``encode_text`` give features before the lift, with ``normalize=True`` points of
-    :attr:`space`: of the hyperboloid ``(B, E + 1)``, time first. The mean and the deviation that images are normalised
-    by are in the state dict, as in official files: :data:`~hypvision.clip.hyperbolic_checkpoint.PIXELS`.
+    ``encode_image`` and ``encode_text`` give features before the lift, with ``normalize=True``
+    points of :attr:`space`: of the hyperboloid ``(B, E + 1)``, time first. The mean and the
+    deviation that images are normalised by are in the state dict, as in official files:
+    :data:`~hypvision.clip.hyperbolic_checkpoint.PIXELS`.
 
     Args:
-        geometry: ``"lorentz"`` (MERU, HyCoCLIP) or ``"sphere"`` (the CLIP baselines, which learn no curvature).
+        geometry: ``"lorentz"`` (MERU, HyCoCLIP) or ``"sphere"`` (the CLIP baselines, which learn no
+            curvature).
         learn_curvature: False: the curvature stays at its initial value.
-        vision_heads: number of attention heads of the ViT; MoCo v3's small ViT has 12, timm's has 6.
+        vision_heads: number of attention heads of the ViT; MoCo v3's small ViT has 12, timm's has
+            6.
         others: the first three and all other arguments are those of :class:`open_clip.model.CLIP`.
     """
 
@@ -76,13 +80,17 @@ class HyperbolicCLIP(CLIP):
     def _as_moco_v3(self, trunk: Any, vision_heads: int, size: int) -> None:
         self.visual.set_input_size(size)
         for block in trunk.blocks:
-            block.attn.num_heads, block.attn.head_dim = vision_heads, trunk.embed_dim // vision_heads
+            block.attn.num_heads, block.attn.head_dim = (
+                vision_heads,
+                trunk.embed_dim // vision_heads,
+            )
             block.attn.scale = block.attn.head_dim**-0.5
         for module in trunk.modules():
             if isinstance(module, nn.LayerNorm):
                 module.eps = 1e-5
         with torch.no_grad():
-            # As in MoCo v3: fixed positions, another epsilon and, in the small ViT, twice as many heads as timm's.
+            # As in MoCo v3: fixed positions, another epsilon and, in the small ViT, twice as many
+            # heads as timm's.
             trunk.pos_embed.copy_(sincos_positions(trunk.patch_embed.grid_size, trunk.embed_dim))
             nn.init.normal_(self.visual.head.proj.weight, std=trunk.embed_dim**-0.5)
         self.constants.append("visual.trunk.pos_embed")
@@ -119,7 +127,8 @@ class HyperbolicCLIP(CLIP):
 
     @torch.no_grad()
     def clamp_scalars(self) -> None:
-        """Bring the scalars back into their intervals; to be called before each step of a training."""
+        """Bring the scalars back into their intervals; to be called before each step of a
+        training."""
         self.logit_scale.clamp_(max=MAX_LOGIT_SCALE)
         if self.geometry == "lorentz":
             self.curv.clamp_(*map(math.log, CURVATURES))
@@ -145,10 +154,13 @@ class HyperbolicCLIP(CLIP):
 
     @torch.no_grad()
     def merge(self) -> None:
-        """Multiply the scales of the features into the projections, which does not change the embeddings."""
+        """Multiply the scales of the features into the projections, which does not change the
+        embeddings."""
         if self.geometry == "lorentz":
             visual: Any = self.visual
-            image_projection = visual.proj if getattr(visual, "trunk", None) is None else visual.head.proj.weight
+            image_projection = (
+                visual.proj if getattr(visual, "trunk", None) is None else visual.head.proj.weight
+            )
             image_projection.mul_(self.visual_alpha.exp())
             self.text_projection.mul_(self.textual_alpha.exp())
             self.visual_alpha.zero_()
@@ -156,11 +168,13 @@ class HyperbolicCLIP(CLIP):
 
 
 def sincos_positions(grid: tuple[int, int], width: int) -> Tensor:
-    """Fixed position embeddings (1, 1 + rows * columns, width) of MoCo v3 (Chen et al., ICCV 2021), 0 for the class
-    token."""
+    """Fixed position embeddings (1, 1 + rows * columns, width) of MoCo v3 (Chen et al., ICCV 2021),
+    0 for the class token."""
     rows, columns = grid
     across, down = torch.meshgrid(torch.arange(columns), torch.arange(rows), indexing="ij")
     omega = 10000.0 ** -(torch.arange(width // 4, dtype=torch.float64) / (width // 4))
     angles = [place.flatten()[:, None] * omega for place in (across, down)]
-    table = torch.cat([function(angle) for angle in angles for function in (torch.sin, torch.cos)], dim=1)
+    table = torch.cat(
+        [function(angle) for angle in angles for function in (torch.sin, torch.cos)], dim=1
+    )
     return torch.cat([table.new_zeros(1, width), table])[None].float()

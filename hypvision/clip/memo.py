@@ -14,9 +14,10 @@ T = TypeVar("T")
 class Memo:
     """Caches one value. Copies and pickles start empty.
 
-    It notices tensors that were replaced, or changed in place with a new autograd version: by optimisers, ``copy_``,
-    ``load_state_dict``. It does not notice a change through ``.data``: code that moves, casts or swaps weights that way
-    must call :meth:`clear` (modules do so in ``_apply`` and in ``train``).
+    It notices tensors that were replaced, or changed in place with a new autograd version: by
+    optimisers, ``copy_``, ``load_state_dict``. It does not notice a change through ``.data``: code
+    that moves, casts or swaps weights that way must call :meth:`clear` (modules do so in ``_apply``
+    and in ``train``).
     """
 
     def __init__(self) -> None:
@@ -28,15 +29,16 @@ class Memo:
         self._value: Any = None
 
     def get(self, tensors: Sequence[Tensor], make: Callable[[], T], key: object = None) -> T:
-        """The cached value, or that of ``make()``, which runs without gradients. It depends on the tensors, which
-        are stored with it, so that no new tensor can get the address of an old one, and on ``key``, compared by
-        ``==``. A compiled graph always calls ``make``."""
+        """The cached value, or that of ``make()``, which runs without gradients. It depends on the
+        tensors, which are stored with it, so that no new tensor can get the address of an old one,
+        and on ``key``, compared by ``==``. A compiled graph always calls ``make``."""
         if torch.compiler.is_compiling():  # a compiled graph cannot read versions of tensors
             with torch.no_grad():
                 return make()
         state = (key, [(id(tensor), _version(tensor)) for tensor in tensors])
         if state != self._state:
-            # Do not return an inference tensor: the value may be used in a computation with gradients later.
+            # Do not return an inference tensor: the value may be used in a computation with
+            # gradients later.
             with torch.inference_mode(False), torch.no_grad():
                 self._value = make()
             self._state = state
@@ -51,4 +53,6 @@ class Memo:
 
 
 def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version  # inference tensors have no version counter
+    return (
+        0 if tensor.is_inference() else tensor._version
+    )  # inference tensors have no version counter

@@ -1,12 +1,13 @@
-"""CLIP models by name: open_clip's, those of a repository or folder, those of this project, and files.
+"""CLIP models by name: open_clip's, those of a repository or folder, those of this project, and
+files.
 
 >>> clip = create_clip("ViT-B-16", "openai")            # open_clip's weights, QuickGELU as OpenAI trained them
 >>> clip = create_clip("hf-hub:USER/REPO")              # model, weights and tokenizer; or local-dir:PATH
 >>> clip = create_clip("shapes-s8", "zoo:shapes-s8.captions")
 >>> clip.model.encode_text(clip.tokenizer(["a cat"]))
 
-:func:`create_clip` sets what the weights need (activation, normalisation, resizing, length of texts);
-:func:`hypvision.clip.views.view_of` is the preprocessing of its images.
+:func:`create_clip` sets what the weights need (activation, normalisation, resizing, length of
+texts); :func:`hypvision.clip.views.view_of` is the preprocessing of its images.
 """
 
 from __future__ import annotations
@@ -38,7 +39,14 @@ from hypvision.checkpoints.sources import hub_switch
 from hypvision.checkpoints.torchscript import class_names, is_torchscript
 from hypvision.checks import depths, one_of
 from hypvision.clip.hugging_face import from_hugging_face, is_hugging_face
-from hypvision.clip.hyperbolic_checkpoint import PIXELS, PUBLISHED, check_scalars, from_official, is_official, root_of
+from hypvision.clip.hyperbolic_checkpoint import (
+    PIXELS,
+    PUBLISHED,
+    check_scalars,
+    from_official,
+    is_official,
+    root_of,
+)
 from hypvision.clip.places import (
     config_folder,
     fetch_published,
@@ -58,16 +66,25 @@ MEAN = (122.7709383, 116.7460125, 104.09373615)
 STD = (68.5005327, 66.6321579, 70.3231630)
 
 _PRECISIONS = ("fp32", "fp16", "bf16", "pure_fp16", "pure_bf16")
-# Options of open_clip.create_model that change only the architecture; models of hypvision accept them too.
+# Options of open_clip.create_model that change only the architecture; models of hypvision accept
+# them too.
 _OF_ARCHITECTURE = (
-    "force_quick_gelu", "force_patch_dropout", "force_image_size", "force_preprocess_cfg", "force_context_length",
+    "force_quick_gelu", "force_patch_dropout", "force_image_size", "force_preprocess_cfg",
+    "force_context_length",
 )  # fmt: skip
-# Options of open_clip.create_model that hypvision sets itself. jit is refused, because scripted models can neither load
-# weights nor contain hypvision's modules.
+# Options of open_clip.create_model that hypvision sets itself. jit is refused, because scripted
+# models can neither load weights nor contain hypvision's modules.
 _NOT_OURS = (
-    "model_name", "pretrained", "load_weights", "require_pretrained", "weights_only", "cache_dir", "cast_dtype", "jit",
+    "model_name", "pretrained", "load_weights", "require_pretrained", "weights_only", "cache_dir",
+    "cast_dtype", "jit",
 )  # fmt: skip
-_OF_TOWERS = ("pretrained_image", "pretrained_text", "pretrained_hf", "pretrained_image_path", "pretrained_text_path")
+_OF_TOWERS = (
+    "pretrained_image",
+    "pretrained_text",
+    "pretrained_hf",
+    "pretrained_image_path",
+    "pretrained_text_path",
+)
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     # For the shapes data set: 8.4 M parameters, three quarters of them in the token embedding.
@@ -76,7 +93,8 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         vision_cfg=dict(image_size=64, layers=6, width=128, patch_size=8, head_width=32),
         text_cfg=dict(context_length=77, vocab_size=49408, width=128, heads=4, layers=4),
     ),
-    # For emoji: 10 M parameters. At 64 pixels, patches of 16 need a quarter of the computation of patches of 8.
+    # For emoji: 10 M parameters. At 64 pixels, patches of 16 need a quarter of the computation of
+    # patches of 8.
     "emoji-s16": dict(
         embed_dim=128,
         vision_cfg=dict(image_size=64, layers=6, width=192, patch_size=16, head_width=32),
@@ -89,8 +107,8 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         text_cfg=dict(context_length=77, vocab_size=49408, width=32, heads=1, layers=2),
     ),
 }
-"""Architectures that open_clip does not have: arguments of :class:`open_clip.model.CLIP`, or, with a ``geometry``, of
-:class:`hypvision.clip.hyperbolic.HyperbolicCLIP`."""
+"""Architectures that open_clip does not have: arguments of :class:`open_clip.model.CLIP`, or, with
+a ``geometry``, of :class:`hypvision.clip.hyperbolic.HyperbolicCLIP`."""
 
 ARCHITECTURES["hycoclip-emoji-s16"] = {**ARCHITECTURES["emoji-s16"], "geometry": "lorentz"}
 
@@ -100,7 +118,10 @@ for _family, _size in ((family, size) for family in ("clip", "meru", "hycoclip")
     ARCHITECTURES[f"{_family}-vit-{_size}-16"] = dict(
         embed_dim=512,
         vision_cfg=dict(
-            image_size=224, timm_model_name=f"vit_{_name}_patch16_224", timm_pool="token", timm_proj="linear"
+            image_size=224,
+            timm_model_name=f"vit_{_name}_patch16_224",
+            timm_pool="token",
+            timm_proj="linear",
         ),
         text_cfg=dict(context_length=77, vocab_size=49408, width=512, heads=8, layers=12),
         geometry="sphere" if _family == "clip" else "lorentz",
@@ -109,8 +130,8 @@ for _family, _size in ((family, size) for family in ("clip", "meru", "hycoclip")
 
 
 class CLIPBundle(NamedTuple):
-    """A CLIP model of open_clip with its tokenizer (list of texts -> (T, L) int64), its geometry, and the mean and
-    standard deviation that normalise RGB pixels from 0 to 255."""
+    """A CLIP model of open_clip with its tokenizer (list of texts -> (T, L) int64), its geometry,
+    and the mean and standard deviation that normalise RGB pixels from 0 to 255."""
 
     model: nn.Module
     tokenizer: Callable[[list[str]], Tensor]
@@ -122,13 +143,18 @@ class CLIPBundle(NamedTuple):
         return next(self.model.parameters()).device
 
     def normalised(self, images: Tensor) -> Tensor:
-        """Normalise images (..., 3, H, W), RGB from 0 to 255, and move them to the model's device."""
-        mean, std = (torch.tensor(value, device=self.device)[:, None, None] for value in (self.mean, self.std))
+        """Normalise images (..., 3, H, W), RGB from 0 to 255, and move them to the model's
+        device."""
+        mean, std = (
+            torch.tensor(value, device=self.device)[:, None, None]
+            for value in (self.mean, self.std)
+        )
         return (images.to(self.device).float() - mean) / std
 
     @property
     def space(self) -> Space:
-        """Where the embeddings lie: CLIP's sphere, or the hyperboloid of MERU and HyCoCLIP with its curvature."""
+        """Where the embeddings lie: CLIP's sphere, or the hyperboloid of MERU and HyCoCLIP with its
+        curvature."""
         return space_of(self.model)
 
     def embed_images(self, images: Tensor) -> Tensor:
@@ -137,34 +163,41 @@ class CLIPBundle(NamedTuple):
 
     def embed_texts(self, texts: Sequence[str]) -> Tensor:
         """Points (T, d) of texts."""
-        return self.space.embed(encode_text(self.model, self.tokenizer(list(texts)).to(self.device)), "text")
+        return self.space.embed(
+            encode_text(self.model, self.tokenizer(list(texts)).to(self.device)), "text"
+        )
 
     def similarity(self, images: Tensor, texts: Tensor) -> Tensor:
-        """Similarities (B, T) of points, in the order of the negative distances: cosines, or Lorentzian inner
-        products."""
+        """Similarities (B, T) of points, in the order of the negative distances: cosines, or
+        Lorentzian inner products."""
         return self.space.similarity(images, texts)
 
 
 def create_clip(
-    name: str = "ViT-B-16", pretrained: str | Path | None = None, load_weights: bool = True, **options: Any
+    name: str = "ViT-B-16",
+    pretrained: str | Path | None = None,
+    load_weights: bool = True,
+    **options: Any,
 ) -> CLIPBundle:
     """A CLIP model with its tokenizer.
 
     Args:
-        name: of open_clip (``ViT-B-32``, ``ViT-B-16``, ``ViT-L-14``, ``ViT-L-14-336``, ``ViT-B-16-SigLIP``, ...) or of
-            :data:`ARCHITECTURES`; or the place of a model in open_clip's format, with its config and weights:
-            ``hf-hub:USER/REPO``, ``local-dir:PATH``.
-        pretrained: a tag of open_clip (``"openai"``), a checkpoint (a file, also OpenAI's own and those of Hugging
-            Face's ``CLIPModel``; ``"zoo:NAME"``, a release, an address with its sum; see
-            :func:`hypvision.checkpoints.sources.fetch`), or None for random weights; of a repository or folder None for
-            its own.
-        load_weights: False builds the network for these weights (activation and normalisation too) without fetching
-            them, because a checkpoint will supply them.
-        options: arguments of :func:`open_clip.create_model`; the models of this project take those that change the
-            architecture (``force_quick_gelu``, ``force_image_size``, ``force_context_length``, ...). For the weights of
-            a tag, QuickGELU, mean, std, interpolation and resizing are set automatically; so is QuickGELU for OpenAI's
-            own files. Other files do not contain their activation: give ``force_quick_gelu=True`` or a name such as
-            ``ViT-B-16-quickgelu`` if they need it.
+        name: of open_clip (``ViT-B-32``, ``ViT-B-16``, ``ViT-L-14``, ``ViT-L-14-336``,
+            ``ViT-B-16-SigLIP``, ...) or of :data:`ARCHITECTURES`; or the place of a model in
+            open_clip's format, with its config and weights: ``hf-hub:USER/REPO``,
+            ``local-dir:PATH``.
+        pretrained: a tag of open_clip (``"openai"``), a checkpoint (a file, also OpenAI's own and
+            those of Hugging Face's ``CLIPModel``; ``"zoo:NAME"``, a release, an address with its
+            sum; see :func:`hypvision.checkpoints.sources.fetch`), or None for random weights; of a
+            repository or folder None for its own.
+        load_weights: False builds the network for these weights (activation and normalisation too)
+            without fetching them, because a checkpoint will supply them.
+        options: arguments of :func:`open_clip.create_model`; the models of this project take those
+            that change the architecture (``force_quick_gelu``, ``force_image_size``,
+            ``force_context_length``, ...). For the weights of a tag, QuickGELU, mean, std,
+            interpolation and resizing are set automatically; so is QuickGELU for OpenAI's own
+            files. Other files do not contain their activation: give ``force_quick_gelu=True`` or a
+            name such as ``ViT-B-16-quickgelu`` if they need it.
     """
     open_clip = require("open_clip", "clip")
     from open_clip.model import set_model_preprocess_cfg
@@ -179,7 +212,11 @@ def create_clip(
         path = fetch_published(PUBLISHED[name][tag], f"{name}:{tag}", load_weights)
         tag = None
     else:
-        path = None if tag or pretrained is None else weights_file(name, pretrained, load_weights, tags)
+        path = (
+            None
+            if tag or pretrained is None
+            else weights_file(name, pretrained, load_weights, tags)
+        )
     options = _with_needs(name, tag, path, options)
     config = architecture(name, folder, options)
     forced = options.get("force_preprocess_cfg") or {}
@@ -199,7 +236,9 @@ def create_clip(
             config["vision_cfg"]["image_size"] = ARCHITECTURES[name]["vision_cfg"]["image_size"]
         model: Any = _model_class(config)(**config)
         mean, std = pixels_of(config["vision_cfg"])
-        about = dict(asdict(PreprocessCfg()), size=config["vision_cfg"]["image_size"], mean=mean, std=std)
+        about = dict(
+            asdict(PreprocessCfg()), size=config["vision_cfg"]["image_size"], mean=mean, std=std
+        )
         about = merge_preprocess_dict(about, forced)
         set_model_preprocess_cfg(model, about)
         if config.get("geometry"):
@@ -215,7 +254,11 @@ def create_clip(
             model = open_clip.create_model(where, None, load_weights=False, **options)
             tokenizer = _tokenizer(name, folder, config)
     if path is not None:
-        _load(model, path, resize=tag is not None or not {*RESIZING, "vision_cfg", "text_cfg"}.isdisjoint(asked))
+        _load(
+            model,
+            path,
+            resize=tag is not None or not {*RESIZING, "vision_cfg", "text_cfg"}.isdisjoint(asked),
+        )
     if size is not None:
         model.visual.set_input_size(size)
         model.visual.preprocess_cfg["size"] = model.visual.image_size
@@ -223,20 +266,26 @@ def create_clip(
         about = {**model.normalisation(), **forced}
         model.normalise_by(about["mean"], about["std"])
         model.visual.preprocess_cfg |= model.normalisation()
-    mean, std = (tuple(255.0 * value for value in model.visual.preprocess_cfg[key]) for key in ("mean", "std"))
+    mean, std = (
+        tuple(255.0 * value for value in model.visual.preprocess_cfg[key])
+        for key in ("mean", "std")
+    )
     return CLIPBundle(model.eval(), tokenizer, mean, std)
 
 
 def image_size(name: str, **options: Any) -> int | tuple[int, int]:
-    """Side, or height and width, of the images that a CLIP model takes; the model is not built. Arguments as of
-    :func:`create_clip`, of which only the name and ``force_image_size`` count."""
+    """Side, or height and width, of the images that a CLIP model takes; the model is not built.
+    Arguments as of :func:`create_clip`, of which only the name and ``force_image_size`` count."""
     folder = config_folder(name) if is_repository(name) else None
     size = architecture(name, folder, options)["vision_cfg"]["image_size"]
     return size if isinstance(size, int) else tuple(size)
 
 
-def architecture(name: str, folder: Path | None = None, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Arguments of the classes of :mod:`open_clip.model`, with the options of :func:`create_clip` in them."""
+def architecture(
+    name: str, folder: Path | None = None, options: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Arguments of the classes of :mod:`open_clip.model`, with the options of :func:`create_clip`
+    in them."""
     options = options or {}
     if folder is not None:
         config = repository_config(folder)["model_cfg"]
@@ -253,19 +302,26 @@ def architecture(name: str, folder: Path | None = None, options: Mapping[str, An
             config[part][key] = options[option]
     if options.get("force_patch_dropout") is not None:
         config["vision_cfg"]["patch_dropout"] = options["force_patch_dropout"]
-    return {**config, **{key: value for key, value in options.items() if key in _arguments(_model_class(config))}}
+    return {
+        **config,
+        **{key: value for key, value in options.items() if key in _arguments(_model_class(config))},
+    }
 
 
 def pixels_of(vision: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of RGB from 0 to 1 in an architecture of :data:`ARCHITECTURES`, a ViT of MERU or one like
-    OpenAI's; weights may have their own."""
+    """Mean and deviation of RGB from 0 to 1 in an architecture of :data:`ARCHITECTURES`, a ViT of
+    MERU or one like OpenAI's; weights may have their own."""
     if "timm_model_name" in vision:
         return IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
     return OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 
-RESIZING = {"force_image_size": ("vision_cfg", "image_size"), "force_context_length": ("text_cfg", "context_length")}
-"""Options of :func:`create_clip` that change a size: their places in the config of an architecture."""
+RESIZING = {
+    "force_image_size": ("vision_cfg", "image_size"),
+    "force_context_length": ("text_cfg", "context_length"),
+}
+"""Options of :func:`create_clip` that change a size: their places in the config of an
+architecture."""
 
 
 def _model_class(config: Mapping[str, Any]) -> type[nn.Module]:
@@ -282,11 +338,18 @@ def _model_class(config: Mapping[str, Any]) -> type[nn.Module]:
 
 def _arguments(function: Callable[..., Any]) -> list[str]:
     known = inspect.signature(function).parameters
-    return [name for name, about in known.items() if about.kind is not about.VAR_KEYWORD and name not in _NOT_OURS]
+    return [
+        name
+        for name, about in known.items()
+        if about.kind is not about.VAR_KEYWORD and name not in _NOT_OURS
+    ]
 
 
-def _check_options(name: str, config: Mapping[str, Any], options: Mapping[str, Any], towers: bool) -> None:
-    """Raise an error for options without effect; ``towers``: a single tower may have weights of its own."""
+def _check_options(
+    name: str, config: Mapping[str, Any], options: Mapping[str, Any], towers: bool
+) -> None:
+    """Raise an error for options without effect; ``towers``: a single tower may have weights of its
+    own."""
     known = {*_OF_ARCHITECTURE, *_arguments(_model_class(config))}
     if name not in ARCHITECTURES:
         known |= {*_arguments(require("open_clip", "clip").create_model), "pretrained_hf"}
@@ -294,21 +357,32 @@ def _check_options(name: str, config: Mapping[str, Any], options: Mapping[str, A
     wrong = [option for option in options if option not in known]
     if wrong:
         raise HypvisionError(
-            f"The CLIP model '{name}' takes no option '{wrong[0]}'.{did_you_mean(wrong[0], known, cutoff=0.8)} "
-            f"It takes: {', '.join(sorted(known))}."
+            f"The CLIP model '{name}' takes no option "
+            f"'{wrong[0]}'.{did_you_mean(wrong[0], known, cutoff=0.8)} It takes: "
+            f"{', '.join(sorted(known))}."
         )
     one_of(_PRECISIONS, precision=options.get("precision", "fp32"))
 
 
 def _check_towers(name: str, config: Mapping[str, Any]) -> None:
-    """Raise an error for towers that would take hours to build or more memory than this machine has."""
+    """Raise an error for towers that would take hours to build or more memory than this machine
+    has."""
     numbers = 0.0
     for part in ("vision_cfg", "text_cfg"):
-        tower = dict(width=0, context_length=77, vocab_size=49408, image_size=224, patch_size=16) | dict(config[part])
-        sizes = [tower[key] for key in ("width", "context_length", "vocab_size", "image_size", "patch_size")]
+        tower = dict(
+            width=0, context_length=77, vocab_size=49408, image_size=224, patch_size=16
+        ) | dict(config[part])
+        sizes = [
+            tower[key]
+            for key in ("width", "context_length", "vocab_size", "image_size", "patch_size")
+        ]
         layers = tower.get("layers", 12)
         depths(**{f"The layers in {part} of the CLIP model '{name}'": layers})
-        if isinstance(layers, Real) and all(isinstance(size, Real) and size >= 0 for size in sizes) and sizes[-1]:
+        if (
+            isinstance(layers, Real)
+            and all(isinstance(size, Real) and size >= 0 for size in sizes)
+            and sizes[-1]
+        ):
             width, *tokens, side, patch = map(float, sizes)
             numbers += width * (12 * layers * width + sum(tokens) + (side / patch) ** 2)
     if not hasattr(os, "sysconf"):  # Windows
@@ -316,41 +390,54 @@ def _check_towers(name: str, config: Mapping[str, Any]) -> None:
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if 4 * numbers > there:
         raise HypvisionError(
-            f"The CLIP model '{name}' has some {numbers:.1e} weights of 4 bytes, more than the {there / 2**30:.0f} GiB "
-            "of memory here. Correct width, layers and sizes in vision_cfg and text_cfg."
+            f"The CLIP model '{name}' has some {numbers:.1e} weights of 4 bytes, more than the "
+            f"{there / 2**30:.0f} GiB of memory here. Correct width, layers and sizes in "
+            "vision_cfg and text_cfg."
         )
 
 
-def _with_needs(name: str, tag: str | None, path: Path | None, options: Mapping[str, Any]) -> dict[str, Any]:
+def _with_needs(
+    name: str, tag: str | None, path: Path | None, options: Mapping[str, Any]
+) -> dict[str, Any]:
     """Add the options that the weights need, unless given."""
     found = dict(options)
     if tag is not None:
         open_clip = require("open_clip", "clip")
         about = open_clip.get_pretrained_cfg(name, tag)
-        about = {key: about[key] for key in ("mean", "std", "interpolation", "resize_mode", "fill_color", "quick_gelu")
+        about = {key: about[key] for key in ("mean", "std", "interpolation", "resize_mode",
+        "fill_color", "quick_gelu")
                  if about.get(key) is not None}  # fmt: skip
         found.setdefault("force_quick_gelu", about.pop("quick_gelu", False))
         found["force_preprocess_cfg"] = {**about, **(found.get("force_preprocess_cfg") or {})}
-    elif path is not None and not path.is_file() and "force_quick_gelu" not in found and name not in ARCHITECTURES:
+    elif (
+        path is not None
+        and not path.is_file()
+        and "force_quick_gelu" not in found
+        and name not in ARCHITECTURES
+    ):
         if not architecture(name, None, found).get("quick_gelu"):
             warnings.warn(
-                f"The CLIP weights '{path}' are not here, so they cannot say whether they need QuickGELU, and GELU is "
-                f"taken. OpenAI's need it: name the model '{name}-quickgelu'.",
+                f"The CLIP weights '{path}' are not here, so they cannot say whether they need "
+                "QuickGELU, and GELU is taken. OpenAI's need it: name the model "
+                f"'{name}-quickgelu'.",
                 stacklevel=3,
             )
     elif path is not None and is_torchscript(path):  # OpenAI's original files are TorchScript
         check_bounds(path)
-        found.setdefault("force_quick_gelu", any(each.endswith(".QuickGELU") for each in class_names(path)))
+        found.setdefault(
+            "force_quick_gelu", any(each.endswith(".QuickGELU") for each in class_names(path))
+        )
     return found
 
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Turn open_clip's errors about a model or its tokenizer into one sentence, and mute what it tells the root logger
-    about weights that are not loaded."""
+    """Turn open_clip's errors about a model or its tokenizer into one sentence, and mute what it
+    tells the root logger about weights that are not loaded."""
     root = logging.getLogger()
     level = logging.getLogger().level
-    # transformers would ask whether to run the code of a tokenizer; without time for an answer it refuses
+    # transformers would ask whether to run the code of a tokenizer; without time for an answer it
+    # refuses
     waits = "transformers.dynamic_module_utils.TIME_OUT_REMOTE_CODE"
     with offering(), patch(waits, 0) if find_spec("transformers") else nullcontext():
         root.setLevel(logging.CRITICAL)
@@ -359,8 +446,8 @@ def _explained(name: str) -> Iterator[None]:
         except (OSError, RuntimeError, ImportError, LookupError, TypeError, ValueError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
             raise HypvisionError(
-                f"The CLIP model '{name}' or its tokenizer cannot be made: {reason}. If a file had to be downloaded, "
-                "connect to the network once: it is kept."
+                f"The CLIP model '{name}' or its tokenizer cannot be made: {reason}. If a file had "
+                "to be downloaded, connect to the network once: it is kept."
             ) from error
         finally:
             root.setLevel(level)
@@ -370,7 +457,9 @@ def _text_length(config: Mapping[str, Any]) -> int:
     return config["text_cfg"].get("context_length", 77)
 
 
-def _tokenizer(name: str, folder: Path | None, config: Mapping[str, Any]) -> Callable[[list[str]], Tensor]:
+def _tokenizer(
+    name: str, folder: Path | None, config: Mapping[str, Any]
+) -> Callable[[list[str]], Tensor]:
     """open_clip's tokenizer of a model, with the length of its texts."""
     open_clip = require("open_clip", "clip")
     if not name.startswith("hf-hub:"):
@@ -380,7 +469,9 @@ def _tokenizer(name: str, folder: Path | None, config: Mapping[str, Any]) -> Cal
     options = dict(context_length=_text_length(config), **text.get("tokenizer_kwargs", {}))
     source = text.get("hf_tokenizer_name")
     if source:
-        return open_clip.tokenizer.HFTokenizer(source, tokenizer_mode=text.get("tokenizer_mode"), **options)
+        return open_clip.tokenizer.HFTokenizer(
+            source, tokenizer_mode=text.get("tokenizer_mode"), **options
+        )
     return open_clip.SimpleTokenizer(**options)
 
 
@@ -390,13 +481,19 @@ def pretrained_tags(name: str) -> list[str]:
     known = [*open_clip.list_models(), *ARCHITECTURES]
     if name not in known:
         hint = did_you_mean(name, known, cutoff=0.4)
-        raise HypvisionError(f"There is no CLIP model '{name}'.{hint} open_clip.list_models() lists all.")
-    return [*PUBLISHED.get(name, {})] if name in ARCHITECTURES else open_clip.list_pretrained_tags_by_model(name)
+        raise HypvisionError(
+            f"There is no CLIP model '{name}'.{hint} open_clip.list_models() lists all."
+        )
+    return (
+        [*PUBLISHED.get(name, {})]
+        if name in ARCHITECTURES
+        else open_clip.list_pretrained_tags_by_model(name)
+    )
 
 
 def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.Module:
-    """The open_clip model of a zoo record of the task zero-shot and its verified file, with its ``tokenizer``; for
-    :func:`hypvision.load`, with further arguments of :func:`create_clip`."""
+    """The open_clip model of a zoo record of the task zero-shot and its verified file, with its
+    ``tokenizer``; for :func:`hypvision.load`, with further arguments of :func:`create_clip`."""
     return with_tokenizer(record.model, path, overrides)
 
 
@@ -409,7 +506,9 @@ def with_tokenizer(name: str, source: str | Path, options: Mapping[str, Any]) ->
 
 def is_clip(name: str) -> bool:
     """Whether :func:`create_clip` knows a model of this name."""
-    known = find_spec("open_clip") is not None and name in require("open_clip", "clip").list_models()
+    known = (
+        find_spec("open_clip") is not None and name in require("open_clip", "clip").list_models()
+    )
     return known or name in ARCHITECTURES or is_repository(name)
 
 
@@ -417,8 +516,8 @@ _CLIP = re.compile(r"clip\.(.+)")  # how a training of hypvision names the weigh
 
 
 def clip_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename weights of Hugging Face's ``CLIPModel`` and of the official MERU and HyCoCLIP to open_clip's names; other
-    weights are returned unchanged."""
+    """Rename weights of Hugging Face's ``CLIPModel`` and of the official MERU and HyCoCLIP to
+    open_clip's names; other weights are returned unchanged."""
     if is_official(weights):
         return from_official(weights)
     return from_hugging_face(weights) if is_hugging_face(weights) else dict(weights)
@@ -430,9 +529,14 @@ def read_clip(path: Path) -> dict[str, Tensor]:
 
 
 def _load(model: Any, path: Path, resize: bool) -> None:
-    """Load weights of any origin, renamed by open_clip's own functions and, with ``resize``, resized."""
+    """Load weights of any origin, renamed by open_clip's own functions and, with ``resize``,
+    resized."""
     from open_clip import convert
-    from open_clip.model import convert_to_custom_text_state_dict, resize_pos_embed, resize_text_pos_embed
+    from open_clip.model import (
+        convert_to_custom_text_state_dict,
+        resize_pos_embed,
+        resize_text_pos_embed,
+    )
 
     content = read_file(path)
     weights = clip_names(network_weights(content, _CLIP))
@@ -453,18 +557,37 @@ def _load(model: Any, path: Path, resize: bool) -> None:
     for name in ("logit_scale", "logit_bias"):  # a scalar or a vector of length 1
         if name in weights and name in expected and weights[name].numel() == expected[name].numel():
             weights[name] = weights[name].reshape(expected[name].shape)
-    for name in ("visual.positional_embedding", "positional_embedding", "text.positional_embedding"):
-        if resize and _can_be_resized(weights.get(name), expected.get(name), grid=name.startswith("visual.")):
-            (resize_pos_embed if name.startswith("visual.") else resize_text_pos_embed)(weights, model)
+    for name in (
+        "visual.positional_embedding",
+        "positional_embedding",
+        "text.positional_embedding",
+    ):
+        if resize and _can_be_resized(
+            weights.get(name), expected.get(name), grid=name.startswith("visual.")
+        ):
+            (resize_pos_embed if name.startswith("visual.") else resize_text_pos_embed)(
+                weights, model
+            )
     load_into(
-        model, {name: value.float() if value.is_floating_point() else value for name, value in weights.items()}, path,
-        f"the CLIP model ({type(model).__name__})", "Give the architecture that it belongs to.",
-        extra=geometry is None,  # an unknown weight of a hyperbolic CLIP is that of another geometry
+        model,
+        {name: value.float() if value.is_floating_point() else value for name,
+        value in weights.items()},
+        path, f"the CLIP model ({type(model).__name__})",
+        "Give the architecture that it belongs to.",
+        extra=geometry is None,
+        # an unknown weight of a hyperbolic CLIP is that of another geometry
     )  # fmt: skip
 
 
 def _can_be_resized(old: Tensor | None, new: Tensor | None, grid: bool) -> bool:
-    """Whether only the number of positions differs; ``grid``: they must be a class token and a square grid."""
-    if old is None or new is None or old.dim() != 2 or old.shape[1:] != new.shape[1:] or len(old) == len(new):
+    """Whether only the number of positions differs; ``grid``: they must be a class token and a
+    square grid."""
+    if (
+        old is None
+        or new is None
+        or old.dim() != 2
+        or old.shape[1:] != new.shape[1:]
+        or len(old) == len(new)
+    ):
         return False
     return len(old) > 1 and (not grid or math.isqrt(len(old) - 1) ** 2 == len(old) - 1)

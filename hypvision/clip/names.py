@@ -25,7 +25,10 @@ from hypvision.errors import HypvisionError, require
 
 def parse_name(text: str) -> tuple[str, str | None]:
     """Split ``NAME[:WEIGHTS]`` of a command line into model name and weights."""
-    if text.startswith("local-dir:") and Path(text.removeprefix("local-dir:")).expanduser().is_dir():
+    if (
+        text.startswith("local-dir:")
+        and Path(text.removeprefix("local-dir:")).expanduser().is_dir()
+    ):
         return text, None  # a path may have colons of its own
     scheme = next((scheme for scheme in ("hf-hub:", "local-dir:") if text.startswith(scheme)), "")
     name, _, weights = text.removeprefix(scheme).partition(":")
@@ -35,8 +38,8 @@ def parse_name(text: str) -> tuple[str, str | None]:
 def clip_options(text: str) -> dict[str, Any]:
     """``NAME[:WEIGHTS]`` as arguments of :func:`~hypvision.clip.models.create_clip`.
 
-    ``NAME:none`` has random weights. A name without WEIGHTS means the weights of that repository, folder, record or
-    file, or the only published weights of that network.
+    ``NAME:none`` has random weights. A name without WEIGHTS means the weights of that repository,
+    folder, record or file, or the only published weights of that network.
     """
     if text.startswith(("zoo:", "file:")) or text in builtin_index().records:
         _, record = find(text)
@@ -51,7 +54,11 @@ def clip_options(text: str) -> dict[str, Any]:
         return dict(name=_network_of(path), pretrained=str(path))
     name, weights = parse_name(text)
     if weights == "none":
-        return dict(name=name, load_weights=False) if is_repository(name) else dict(name=name, pretrained=None)
+        return (
+            dict(name=name, load_weights=False)
+            if is_repository(name)
+            else dict(name=name, pretrained=None)
+        )
     if weights is None and not is_repository(name):
         weights = _only_weights(name)
     return dict(name=name, pretrained=weights)
@@ -61,20 +68,26 @@ def _only_weights(name: str) -> str:
     with offering():
         tags = pretrained_tags(name)
     known = [
-        *(f"zoo:{record.name}" for record in builtin_index().select(task="zero-shot") if record.model == name),
+        *(
+            f"zoo:{record.name}"
+            for record in builtin_index().select(task="zero-shot")
+            if record.model == name
+        ),
         *tags,
     ]
     if not known:
         raise HypvisionError(f"'{name}' has no published weights. Give a file: --clip {name}:FILE.")
     if len(known) > 1:
         raise HypvisionError(
-            f"Say which weights of '{name}' to use: --clip {name}:TAG, with one of {', '.join(known)}."
+            f"Say which weights of '{name}' to use: --clip {name}:TAG, with one of "
+            f"{', '.join(known)}."
         )
     return known[0]
 
 
 def _network_of(path: Path) -> str:
-    """The name of the network that the sizes in a file belong to; heads and activation are not in them."""
+    """The name of the network that the sizes in a file belong to; heads and activation are not in
+    them."""
     weights = read_clip(path)
     if "visual.trunk.norm.weight" in weights and "logit_scale" in weights:
         return variant(weights)[0]
@@ -86,14 +99,14 @@ def _network_of(path: Path) -> str:
         if found is not None and same and _expected(config) == found:
             return name
     raise HypvisionError(
-        f"'{path}' does not tell which CLIP model it belongs to: its sizes fit neither a CLIP of hypvision nor a plain "
-        "ViT of open_clip. Name the model: --clip NAME:FILE."
+        f"'{path}' does not tell which CLIP model it belongs to: its sizes fit neither a CLIP of "
+        "hypvision nor a plain ViT of open_clip. Name the model: --clip NAME:FILE."
     )
 
 
 _TABLES = (
-    "visual.conv1.weight", "visual.positional_embedding", "token_embedding.weight", "positional_embedding",
-    "text_projection",
+    "visual.conv1.weight", "visual.positional_embedding", "token_embedding.weight",
+    "positional_embedding", "text_projection",
 )  # fmt: skip
 
 
@@ -114,12 +127,26 @@ def _expected(config: Mapping[str, Any]) -> list[Any] | None:
     size = vision.get("image_size", 224)
     patch = vision.get("patch_size", 16)
     layers = vision.get("layers", 12)
-    whole = all(isinstance(number, int) for number in (size, patch, layers)) and layers and "layers" in text
-    if not whole or config.get("custom_text") or "timm_model_name" in vision or "hf_model_name" in text:
+    whole = (
+        all(isinstance(number, int) for number in (size, patch, layers))
+        and layers
+        and "layers" in text
+    )
+    if (
+        not whole
+        or config.get("custom_text")
+        or "timm_model_name" in vision
+        or "hf_model_name" in text
+    ):
         return None
     width = text.get("width", 512)
     words = text.get("vocab_size", 49408)
     length = text.get("context_length", 77)
     own = vision.get("width", 768)
-    tables = (own, 3, patch, patch), ((size // patch) ** 2 + 1, own), (words, width), (length, width)
+    tables = (
+        (own, 3, patch, patch),
+        ((size // patch) ** 2 + 1, own),
+        (words, width),
+        (length, width),
+    )
     return [*tables, (width, config["embed_dim"]), layers, text["layers"]]

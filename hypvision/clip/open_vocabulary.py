@@ -1,8 +1,9 @@
 """CLIP with its adapter and class names, the base of every open-vocabulary model.
 
-:class:`OpenVocabularyCLIP` builds the model, chooses which parameters train, and embeds class names; the embeddings are
-cached until names or weights change. Segmentation, detection and panoptic segmentation add their heads to it. The rest
-checks class names for a CLIP: which of them it cannot distinguish, and which never occurred in its training.
+:class:`OpenVocabularyCLIP` builds the model, chooses which parameters train, and embeds class
+names; the embeddings are cached until names or weights change. Segmentation, detection and panoptic
+segmentation add their heads to it. The rest checks class names for a CLIP: which of them it cannot
+distinguish, and which never occurred in its training.
 """
 
 from __future__ import annotations
@@ -17,7 +18,11 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from hypvision.checkpoints.match import placed
 from hypvision.checks import one_of
@@ -30,12 +35,13 @@ from hypvision.clip.spaces import Sphere, space_of
 from hypvision.clip.towers import embedding_size, encode_by_length, encode_text, find_towers
 from hypvision.errors import HypvisionError
 
-# Long lists have a few classes with equal texts (ADE-847: 18 of 847); a larger share is a mistake of the user.
+# Long lists have a few classes with equal texts (ADE-847: 18 of 847); a larger share is a mistake
+# of the user.
 _EQUAL_SHARE = 0.1
 _ADVICE = (
-    "Small CLIPs ship: shapes-s8 knows drawn shapes (disk, red star, grey ground), emoji-s16 what emoji show (cat "
-    "face, fruit), emoji-t8 a few kinds of emoji on photos. For other words take one that was trained on photos, "
-    "downloaded once: --clip ViT-B-16:openai."
+    "Small CLIPs ship: shapes-s8 knows drawn shapes (disk, red star, grey ground), emoji-s16 what "
+    "emoji show (cat face, fruit), emoji-t8 a few kinds of emoji on photos. For other words take "
+    "one that was trained on photos, downloaded once: --clip ViT-B-16:openai."
 )
 
 TUNING = ("adapter", "attention", "bias", "text", "image", "full", "frozen")
@@ -46,16 +52,19 @@ Zaken et al., ACL 2022); one of its towers; everything; nothing."""
 def set_tuning(model: nn.Module, mode: str) -> None:
     """Choose which parameters of an open_clip model train: one of :data:`TUNING`.
 
-    ``"attention"`` trains the query and value rows of every packed projection; the gradients of the key rows are set to
-    zero, and no optimiser changes these rows, not even by weight decay; a ``copy.deepcopy`` of the model forgets this,
-    as PyTorch's hooks are not copied, and needs another call. No mode trains the constants of a hyperbolic
-    CLIP: the positions of its ViT, and a fixed curvature.
+    ``"attention"`` trains the query and value rows of every packed projection; the gradients of the
+    key rows are set to zero, and no optimiser changes these rows, not even by weight decay; a
+    ``copy.deepcopy`` of the model forgets this, as PyTorch's hooks are not copied, and needs
+    another call. No mode trains the constants of a hyperbolic CLIP: the positions of its ViT, and a
+    fixed curvature.
     """
     one_of(TUNING, tune=mode)
     model.requires_grad_(mode == "full")
     if mode in ("text", "image"):
         for name, parameter in model.named_parameters():
-            images = name.startswith("visual.") or name == "visual_alpha"  # the scale of a hyperbolic CLIP's images
+            images = (
+                name.startswith("visual.") or name == "visual_alpha"
+            )  # the scale of a hyperbolic CLIP's images
             ours = images == (mode == "image") or name == "curv"  # the curvature is of both
             parameter.requires_grad_(ours and not name.startswith("logit_"))
     for parameter in model.parameters():
@@ -88,12 +97,20 @@ def _without_keys(grad: Tensor) -> Tensor:
 
 @cache
 def _hold_keys() -> None:
-    """Let every optimiser put frozen key rows back after its step: weight decay shrinks them without a gradient."""
+    """Let every optimiser put frozen key rows back after its step: weight decay shrinks them
+    without a gradient."""
     kept: WeakKeyDictionary[Optimizer, list[tuple[Tensor, Tensor]]] = WeakKeyDictionary()
 
     def before(optimizer: Optimizer, *_: Any) -> None:
-        weights = [p.detach() for group in optimizer.param_groups for p in group["params"] if hasattr(p, "frozen_keys")]
-        kept[optimizer] = [(keys, keys.clone()) for _, keys, _ in (weight.chunk(3) for weight in weights)]
+        weights = [
+            p.detach()
+            for group in optimizer.param_groups
+            for p in group["params"]
+            if hasattr(p, "frozen_keys")
+        ]
+        kept[optimizer] = [
+            (keys, keys.clone()) for _, keys, _ in (weight.chunk(3) for weight in weights)
+        ]
 
     def after(optimizer: Optimizer, *_: Any) -> None:
         for keys, old in kept.pop(optimizer, ()):
@@ -111,7 +128,8 @@ def _take_normalisation(model: Any, _: Any) -> None:
 
 
 class OpenVocabularyCLIP(nn.Module):
-    """Mix-in for models: CLIP with its adapter and a list of class names; see :meth:`build_clip`."""
+    """Mix-in for models: CLIP with its adapter and a list of class names; see
+    :meth:`build_clip`."""
 
     clip: nn.Module
     mean: Tensor
@@ -133,15 +151,16 @@ class OpenVocabularyCLIP(nn.Module):
         """Make CLIP, its adapter and its texts; called once by the constructors.
 
         Args:
-            clip: arguments of :func:`~hypvision.clip.models.create_clip`, what it returns, or an open_clip model (then
-                with ``tokenizer``, ``mean`` and ``std``).
-            adapter: a config of :func:`~hypvision.clip.adapters.inject`: ``dict(type="hyperclip", block=64)``; an error
-                for one that changes no tower.
+            clip: arguments of :func:`~hypvision.clip.models.create_clip`, what it returns, or an
+                open_clip model (then with ``tokenizer``, ``mean`` and ``std``).
+            adapter: a config of :func:`~hypvision.clip.adapters.inject`:
+                ``dict(type="hyperclip", block=64)``; an error for one that changes no tower.
             tune: which part of CLIP trains, see :data:`TUNING`; ``adapter`` needs ``"adapter"``.
-            classes, synonyms: class names, and which of their synonyms, see :func:`~hypvision.clip.classes.prompts`.
+            classes, synonyms: class names, and which of their synonyms, see
+                :func:`~hypvision.clip.classes.prompts`.
             templates: a name in :data:`~hypvision.clip.classes.TEMPLATES`, a template, or several.
-            dense: the model uses only dense embeddings and texts: freeze other parameters, because a parameter without
-                a gradient stops distributed training.
+            dense: the model uses only dense embeddings and texts: freeze other parameters, because
+                a parameter without a gradient stops distributed training.
         """
         if clip is None or isinstance(clip, dict):
             clip = create_clip(**(clip or {}))
@@ -153,32 +172,44 @@ class OpenVocabularyCLIP(nn.Module):
         else:
             self.clip = clip
             if tokenizer is None or mean is None or std is None:
-                raise HypvisionError("With a ready CLIP model give its tokenizer, mean and std, too (see create_clip).")
+                raise HypvisionError(
+                    "With a ready CLIP model give its tokenizer, mean and std, too (see "
+                    "create_clip)."
+                )
         if dense and not isinstance(space_of(self.clip), Sphere):
             raise HypvisionError(
-                "Hyperbolic CLIP models (MERU, HyCoCLIP) do not segment: their training lifts the class token alone, "
-                "and a patch has no distance to a text. Take a CLIP such as ViT-B-16."
+                "Hyperbolic CLIP models (MERU, HyCoCLIP) do not segment: their training lifts the "
+                "class token alone, and a patch has no distance to a text. Take a CLIP such as "
+                "ViT-B-16."
             )
         trunk = getattr(getattr(self.clip, "visual", None), "trunk", None)
         if dense and getattr(trunk, "cls_token", None) is not None:
             raise HypvisionError(
-                "CLIP models with a ViT of timm that has a class token (the baselines 'clip-vit-...' of MERU and "
-                "HyCoCLIP are such) do not segment: their patches give no embeddings. Take a CLIP such as ViT-B-16."
+                "CLIP models with a ViT of timm that has a class token (the baselines "
+                "'clip-vit-...' of MERU and HyCoCLIP are such) do not segment: their patches give "
+                "no embeddings. Take a CLIP such as ViT-B-16."
             )
         one_of(("first", "mean"), synonyms=synonyms)
         self.tokenizer = tokenizer
         if adapter is not None or tune == "adapter":
             if tune != "adapter":
-                raise HypvisionError(f"An adapter trains with tune='adapter', got '{tune}'. Leave out one of the two.")
+                raise HypvisionError(
+                    f"An adapter trains with tune='adapter', got '{tune}'. Leave out one of the "
+                    "two."
+                )
             adapters.inject(self.clip, adapter or {})
             for name, method in adapters.ADAPTERS.items():
                 if adapters.is_injected(self.clip, name) and not method.changes_towers:
                     raise HypvisionError(
-                        f"The adapter '{name}' would have no effect here: it changes no tower of CLIP, but features "
-                        "of a few-shot method (FewShotCLIP). Take another, such as dict(type='hyperclip')."
+                        f"The adapter '{name}' would have no effect here: it changes no tower of "
+                        "CLIP, but features of a few-shot method (FewShotCLIP). Take another, such "
+                        "as dict(type='hyperclip')."
                     )
         set_tuning(self.clip, tune)
-        for unused in (getattr(self.clip, "logit_scale", None), getattr(self.clip, "logit_bias", None)):
+        for unused in (
+            getattr(self.clip, "logit_scale", None),
+            getattr(self.clip, "logit_bias", None),
+        ):
             if dense and unused is not None:
                 unused.requires_grad_(False)
         if dense and tune == "adapter":
@@ -201,7 +232,9 @@ class OpenVocabularyCLIP(nn.Module):
         geometry = getattr(self.clip, "geometry", None) or "sphere"
         whole = "token_embedding.weight" in own
         check_scalars(own, geometry, whole=whole)
-        for name in PIXELS if whole and hasattr(self.clip, "normalisation") else ():  # older trainings lack them
+        for name in (
+            PIXELS if whole and hasattr(self.clip, "normalisation") else ()
+        ):  # older trainings lack them
             found.setdefault(f"clip.{name}", self.clip.get_buffer(name))
         return found
 
@@ -215,17 +248,24 @@ class OpenVocabularyCLIP(nn.Module):
         return any(parameter.requires_grad for parameter in self.clip.parameters())
 
     def set_classes(self, classes: str | Path | Sequence[str]) -> None:
-        """Change the class names; anything that :func:`~hypvision.clip.classes.load_classes` takes."""
+        """Change the class names; anything that :func:`~hypvision.clip.classes.load_classes`
+        takes."""
         self.classes = load_classes(classes)
 
     def encode_classes(self, classes: Sequence[str] | None = None) -> Tensor:
-        """Embeddings (T, P, E) of class names, of unit length on CLIP's sphere and before the lift on a hyperboloid;
-        cached until names or weights change."""
+        """Embeddings (T, P, E) of class names, of unit length on CLIP's sphere and before the lift
+        on a hyperboloid; cached until names or weights change."""
         names = self.classes if classes is None else load_classes(classes)
         if not names:
-            raise HypvisionError("The class list is empty. Call set_classes(['cat', 'dog', ...]) first.")
+            raise HypvisionError(
+                "The class list is empty. Call set_classes(['cat', 'dog', ...]) first."
+            )
         text = getattr(self.clip, "text", None)
-        parameters = [p for n, p in self.clip.named_parameters() if text is not None or not n.startswith("visual.")]
+        parameters = [
+            p
+            for n, p in self.clip.named_parameters()
+            if text is not None or not n.startswith("visual.")
+        ]
         if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters):
             return self._encode_classes(names)
 
@@ -234,8 +274,8 @@ class OpenVocabularyCLIP(nn.Module):
             pairs = equal_pairs(text)
             if pairs:
                 warnings.warn(
-                    f"CLIP cannot tell {_first(names, pairs)}. They are the same word, or words that it was never "
-                    f"taught. {_ADVICE}",
+                    f"CLIP cannot tell {_first(names, pairs)}. They are the same word, or words "
+                    f"that it was never taught. {_ADVICE}",
                     stacklevel=4,
                 )
             return text
@@ -251,7 +291,11 @@ class OpenVocabularyCLIP(nn.Module):
                 owner.append(number)
         tokens = self.tokenizer(sentences)
         grad = torch.is_grad_enabled()
-        text = encode_text(self.clip, tokens) if grad else encode_by_length(self.clip, tokens, budget=4096)
+        text = (
+            encode_text(self.clip, tokens)
+            if grad
+            else encode_by_length(self.clip, tokens, budget=4096)
+        )
         space = space_of(self.clip)
         text = space.to_average(text).unflatten(0, (len(owner), len(self.templates)))
         if len(owner) == len(names):
@@ -261,7 +305,8 @@ class OpenVocabularyCLIP(nn.Module):
         return space.to_average(total / index.bincount(minlength=len(names))[:, None, None])
 
     def class_points(self) -> Tensor:
-        """Points (T, d) of the class names in :func:`hypvision.clip.spaces.space_of`: means over the templates."""
+        """Points (T, d) of the class names in :func:`hypvision.clip.spaces.space_of`: means over
+        the templates."""
         return space_of(self.clip).mean(self.encode_classes(), "text")
 
     def train(self, mode: bool = True) -> OpenVocabularyCLIP:
@@ -276,11 +321,14 @@ class OpenVocabularyCLIP(nn.Module):
 
 
 def equal_pairs(text: Tensor) -> list[tuple[int, int]]:
-    """Pairs of classes whose embeddings (T, P, E), averaged over P, are equal up to rounding errors of float32: in each
-    group of equal embeddings the first class, paired with each of the others."""
+    """Pairs of classes whose embeddings (T, P, E), averaged over P, are equal up to rounding errors
+    of float32: in each group of equal embeddings the first class, paired with each of the
+    others."""
     mean = F.normalize(text.float().mean(1), dim=-1)
     pairs: list[tuple[int, int]] = []
-    for start in range(0, len(mean), 1024):  # one matrix of all pairs would need 40 GB for 100,000 classes
+    for start in range(
+        0, len(mean), 1024
+    ):  # one matrix of all pairs would need 40 GB for 100,000 classes
         same = (mean[start : start + 1024] @ mean[: start + 1024].T > 1 - 1e-6).tril(start - 1)
         rows = same.any(1).nonzero().flatten()
         pairs += zip(same[rows].int().argmax(1).tolist(), (rows + start).tolist())
@@ -290,7 +338,10 @@ def equal_pairs(text: Tensor) -> list[tuple[int, int]]:
 def _first(names: Sequence[str], pairs: Sequence[tuple[int, int]]) -> str:
     """The first pair in words, and how many more there are."""
     more = f" (and {len(pairs) - 1} more such pairs)" if len(pairs) > 1 else ""
-    return f"'{names[pairs[0][0]]}' from '{names[pairs[0][1]]}'{more}: their texts have the same embedding"
+    return (
+        f"'{names[pairs[0][0]]}' from '{names[pairs[0][1]]}'{more}: their texts have the same "
+        "embedding"
+    )
 
 
 def _templates(templates: str | Sequence[str]) -> tuple[str, ...]:
@@ -298,13 +349,19 @@ def _templates(templates: str | Sequence[str]) -> tuple[str, ...]:
         if templates not in TEMPLATES:
             if "{}" not in templates:
                 known = ", ".join(TEMPLATES)
-                raise HypvisionError(f"There are no prompt templates '{templates}'. Use {known}, or a text with {{}}.")
+                raise HypvisionError(
+                    f"There are no prompt templates '{templates}'. Use {known}, or a text with "
+                    f"{{}}."
+                )
             return _templates([templates])
         return TEMPLATES[templates]
     found = tuple(templates)
-    if not found or not all(t.count("{}") == 1 and set("{}").isdisjoint(t.replace("{}", "")) for t in found):
+    if not found or not all(
+        t.count("{}") == 1 and set("{}").isdisjoint(t.replace("{}", "")) for t in found
+    ):
         raise HypvisionError(
-            f"Every prompt template needs one {{}} for the class name and no other braces, got {list(found)}."
+            f"Every prompt template needs one {{}} for the class name and no other braces, got "
+            f"{list(found)}."
         )
     return found
 
@@ -313,20 +370,32 @@ def _templates(templates: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def check_words(model: OpenVocabularyCLIP, names: Sequence[str]) -> None:
-    """Raise an error for names that a CLIP cannot distinguish, or if it knows none of them; warn of single names that
-    it does not know."""
+    """Raise an error for names that a CLIP cannot distinguish, or if it knows none of them; warn of
+    single names that it does not know."""
     foreign = unknown_words(model.clip, model.tokenizer, names)
     listed = _listed(foreign)
     if len(foreign) == len(names):
-        raise HypvisionError(f"This CLIP was never taught {'any of the words ' * (len(names) > 1)}{listed}. {_ADVICE}")
+        raise HypvisionError(
+            f"This CLIP was never taught {'any of the words ' * (len(names) > 1)}{listed}. "
+            f"{_ADVICE}"
+        )
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # encode_classes warns of equal texts; the error below says more
+        warnings.simplefilter(
+            "ignore"
+        )  # encode_classes warns of equal texts; the error below says more
         pairs = equal_pairs(model.encode_classes(names))
     if len({number for pair in pairs for number in pair}) > _EQUAL_SHARE * len(names):
-        why = f"It was never taught {listed}. {_ADVICE}" if foreign else "Leave one out, or give it another name."
+        why = (
+            f"It was never taught {listed}. {_ADVICE}"
+            if foreign
+            else "Leave one out, or give it another name."
+        )
         raise HypvisionError(f"This CLIP cannot distinguish {_first(names, pairs)}. {why}")
     if foreign:
-        warnings.warn(f"This CLIP was never taught {listed}: what it finds there means little. {_ADVICE}", stacklevel=3)
+        warnings.warn(
+            f"This CLIP was never taught {listed}: what it finds there means little. {_ADVICE}",
+            stacklevel=3,
+        )
 
 
 def warn_of_classes(clip: nn.Module, tokenizer: object, names: Sequence[str], data: str) -> None:
@@ -334,8 +403,8 @@ def warn_of_classes(clip: nn.Module, tokenizer: object, names: Sequence[str], da
     foreign = unknown_words(clip, tokenizer, names)
     if foreign:
         warnings.warn(
-            f"This CLIP was never taught {len(foreign)} of the {len(names)} classes of '{data}' ({_listed(foreign)}): "
-            f"methods that compare with their names guess there. {_ADVICE}",
+            f"This CLIP was never taught {len(foreign)} of the {len(names)} classes of '{data}' "
+            f"({_listed(foreign)}): methods that compare with their names guess there. {_ADVICE}",
             stacklevel=3,
         )
 
@@ -345,19 +414,22 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def lacks_words(clip: nn.Module) -> bool:
-    """Whether there are words that never occurred in the training of a CLIP, see :func:`unknown_words`."""
+    """Whether there are words that never occurred in the training of a CLIP, see
+    :func:`unknown_words`."""
     return bool(_blank_tokens(clip).any())
 
 
 def _blank_tokens(clip: nn.Module) -> Tensor:
-    """For each token whether its row of the embedding is zero; () of a CLIP without such a table."""
+    """For each token whether its row of the embedding is zero; () of a CLIP without such a
+    table."""
     words = getattr(getattr(clip, "text", None) or clip, "token_embedding", None)
     weight: Tensor | None = getattr(words, "weight", None)
     return torch.zeros(0, dtype=torch.bool) if weight is None else ~(weight.detach() != 0).any(1)
 
 
 def unknown_words(clip: nn.Module, tokenizer: object, names: Sequence[str]) -> list[str]:
-    """The names with a token that never occurred in the training of a CLIP: its row of the token embedding is zero.
+    """The names with a token that never occurred in the training of a CLIP: its row of the token
+    embedding is zero.
 
     Only CLIPs that were trained with hypvision from scratch have such rows.
     """

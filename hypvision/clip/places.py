@@ -1,4 +1,5 @@
-"""Locate the config and weights of a CLIP model: a file, a folder, the zoo, a repository on the hub."""
+"""Locate the config and weights of a CLIP model: a file, a folder, the zoo, a repository on the
+hub."""
 
 from __future__ import annotations
 
@@ -28,14 +29,21 @@ from hypvision.files import why_no_file
 from hypvision.records import parse, read_record
 
 _CONFIG = "open_clip_config.json"
-_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")  # the first file that exists is used
+_WEIGHTS = (
+    "open_clip_model.safetensors",
+    "open_clip_pytorch_model.bin",
+)  # the first file that exists is used
 _FOLDER_WEIGHTS = (
-    *_WEIGHTS, "open_clip_pytorch_model.safetensors", "open_clip_pytorch_model.pth", "model.safetensors",
-    "pytorch_model.bin", "pytorch_model.pth", "model.pth",
+    *_WEIGHTS, "open_clip_pytorch_model.safetensors", "open_clip_pytorch_model.pth",
+    "model.safetensors", "pytorch_model.bin", "pytorch_model.pth", "model.pth",
 )  # fmt: skip
 
 _HUB_NAME = r"\w[\w.-]*(/\w[\w.-]*)?"
-_NAMES = {"timm_model_name": r"[\w.-]+", "hf_model_name": _HUB_NAME, "hf_tokenizer_name": _HUB_NAME}  # never a path
+_NAMES = {
+    "timm_model_name": r"[\w.-]+",
+    "hf_model_name": _HUB_NAME,
+    "hf_tokenizer_name": _HUB_NAME,
+}  # never a path
 
 
 def is_repository(name: str) -> bool:
@@ -44,7 +52,8 @@ def is_repository(name: str) -> bool:
 
 
 def weights_file(name: str, pretrained: str | Path, needed: bool, tags: Sequence[str]) -> Path:
-    """The file of weights that are not an open_clip tag; the file may be missing if it is not needed."""
+    """The file of weights that are not an open_clip tag; the file may be missing if it is not
+    needed."""
     text = str(pretrained)
     if re.fullmatch(r"hf-hub:[^#]+#.+\.(pth?|bin|safetensors)", text):
         return fetch_published(text, name, needed)
@@ -54,29 +63,36 @@ def weights_file(name: str, pretrained: str | Path, needed: bool, tags: Sequence
         return fetch(text) if needed else Path(text)
     path = Path(text).expanduser()
     if not path.is_absolute() and not path.exists():
-        shipped = Path(__file__).parents[2] / path  # the file in the repository, for any working directory
+        shipped = (
+            Path(__file__).parents[2] / path
+        )  # the file in the repository, for any working directory
         path = shipped if shipped.is_file() else path
     if path.is_file():
         return path
     if path.suffix not in (".pt", ".pth", ".safetensors", ".bin") and not path.exists():
         known = "its own" if is_repository(name) else ", ".join(tags) or "none"
-        raise HypvisionError(f"'{name}' has no weights '{pretrained}'. It has {known}; or give the path of a file.")
+        raise HypvisionError(
+            f"'{name}' has no weights '{pretrained}'. It has {known}; or give the path of a file."
+        )
     if needed:
         raise HypvisionError(
-            f"{why_no_file(pretrained, 'CLIP checkpoint')} Give the path of a file, or a tag of open_clip."
+            f"{why_no_file(pretrained, 'CLIP checkpoint')} Give the path of a file, or a tag of "
+            "open_clip."
         )
     return path
 
 
 def config_folder(name: str) -> Path:
-    """The folder on this machine that has the config of ``hf-hub:USER/REPO`` or ``local-dir:PATH``."""
+    """The folder on this machine that has the config of ``hf-hub:USER/REPO`` or
+    ``local-dir:PATH``."""
     scheme, _, place = name.partition(":")
     if scheme == "local-dir":
         folder = Path(place).expanduser()
         if not (folder / _CONFIG).is_file():
             what = f"has no {_CONFIG}" if folder.is_dir() else "is not a folder"
             raise HypvisionError(
-                f"The CLIP model '{name}' cannot be read: '{folder}' {what}. Give a folder with {_CONFIG} and weights."
+                f"The CLIP model '{name}' cannot be read: '{folder}' {what}. Give a folder with "
+                f"{_CONFIG} and weights."
             )
         return folder
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", place):
@@ -89,8 +105,8 @@ def config_folder(name: str) -> Path:
 
 
 def repository_config(folder: Path) -> dict[str, Any]:
-    """``model_cfg`` and ``preprocess_cfg`` of a model; refuses a config that would run code or read other
-    folders."""
+    """``model_cfg`` and ``preprocess_cfg`` of a model; refuses a config that would run code or read
+    other folders."""
     path = folder / _CONFIG
     found = read_record(dict[str, Any], path, "It describes no model of open_clip.")
     where = f"'{path}' describes no model of open_clip"
@@ -99,8 +115,8 @@ def repository_config(folder: Path) -> dict[str, Any]:
         parse(dict[str, Any], inner.get(key), f"{where}: {key}")
     if "trust_remote_code" in str(found):  # this option would run Python code from the repository
         raise HypvisionError(
-            f"'{path}' was refused: it contains trust_remote_code, which would run code of the repository. Remove this "
-            "setting, or take another model."
+            f"'{path}' was refused: it contains trust_remote_code, which would run code of the "
+            "repository. Remove this setting, or take another model."
         )
     text = inner["text_cfg"]
     kwargs = parse(dict[str, Any], text.get("tokenizer_kwargs") or {}, f"{where}: tokenizer_kwargs")
@@ -110,8 +126,9 @@ def repository_config(folder: Path) -> dict[str, Any]:
     for key, value in named.items():
         if value is not None and not (key in _NAMES and re.fullmatch(_NAMES[key], str(value))):
             raise HypvisionError(
-                f"'{path}' was refused: {key} is '{value}', a place on this machine or a model of another source. Put "
-                "the files of the tokenizer into its folder, and name models of timm and of the hub."
+                f"'{path}' was refused: {key} is '{value}', a place on this machine or a model of "
+                "another source. Put the files of the tokenizer into its folder, and name models "
+                "of timm and of the hub."
             )
     return found
 
@@ -121,38 +138,44 @@ def repository_weights(name: str, folder: Path) -> Path:
     scheme, _, place = name.partition(":")
     if scheme == "hf-hub":
         return fetch_weights(f"{place}/", name)
-    there = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin", ".pth", ".pt"))
+    there = sorted(
+        path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin", ".pth", ".pt")
+    )
     known = [folder / file for file in _FOLDER_WEIGHTS if folder / file in there]
     if not known and len(there) != 1:
         raise HypvisionError(
-            f"'{folder}' has {len(there)} files of weights, none of them named {_WEIGHTS[0]}. Rename the one to use to "
-            "this, or give its path as the weights."
+            f"'{folder}' has {len(there)} files of weights, none of them named {_WEIGHTS[0]}. "
+            "Rename the one to use to this, or give its path as the weights."
         )
     return (known or there)[0]
 
 
 def fetch_weights(place: str, name: str) -> Path:
-    """Fetch ``USER/REPO/FILE`` with our downloader, which has a deadline; without FILE, open_clip's standard file.
+    """Fetch ``USER/REPO/FILE`` with our downloader, which has a deadline; without FILE, open_clip's
+    standard file.
 
     ``name`` is the model's, for error messages.
     """
     repository, files = _files(place)
     with offering():
-        found = next((path for each in files if (path := fetch_from_hub(repository, each)) is not None), None)
+        found = next(
+            (path for each in files if (path := fetch_from_hub(repository, each)) is not None), None
+        )
         if found is None:
             raise HypvisionError(_not_there(name, repository, files))
     return found
 
 
 def _files(place: str) -> tuple[str, list[str]]:
-    """``USER/REPO`` and the files, best first, that ``USER/REPO/FILE`` or ``hf-hub:USER/REPO#FILE`` may mean."""
+    """``USER/REPO`` and the files, best first, that ``USER/REPO/FILE`` or ``hf-hub:USER/REPO#FILE``
+    may mean."""
     repository, _, file = place.removeprefix("hf-hub:").replace("#", "/").rpartition("/")
     return repository, [f"{file.rpartition('.')[0]}.safetensors", file] if file else [*_WEIGHTS]
 
 
 def fetch_published(place: str, name: str, needed: bool) -> Path:
-    """The file at an address without a known sum, or of ``hf-hub:USER/REPO#FILE``; only its name if the file is not
-    needed."""
+    """The file at an address without a known sum, or of ``hf-hub:USER/REPO#FILE``; only its name if
+    the file is not needed."""
     if not needed:
         return Path(place.rpartition("/")[2].rpartition("#")[2])
     if place.startswith("hf-hub:"):
@@ -162,16 +185,20 @@ def fetch_published(place: str, name: str, needed: bool) -> Path:
 
 
 def clips_here() -> list[str]:
-    """The CLIP models with weights on this machine, as ``--clip`` takes them: first those that ship or were fetched
-    from the zoo, then open_clip's and the hyperbolic ones that were fetched."""
+    """The CLIP models with weights on this machine, as ``--clip`` takes them: first those that ship
+    or were fetched from the zoo, then open_clip's and the hyperbolic ones that were fetched."""
     open_clip = require("open_clip", "clip")
     index = builtin_index()
-    records = [record.name for record in index.select(task="zero-shot") if local_files(index, record)]
+    records = [
+        record.name for record in index.select(task="zero-shot") if local_files(index, record)
+    ]
     places = {
         f"{name}:{tag}": open_clip.get_pretrained_cfg(name, tag).get("hf_hub")
         for name, tag in open_clip.list_pretrained()
     }
-    places |= {f"{name}:{tag}": place for name, tags in PUBLISHED.items() for tag, place in tags.items()}
+    places |= {
+        f"{name}:{tag}": place for name, tags in PUBLISHED.items() for tag, place in tags.items()
+    }
     return [
         *records,
         *(name for name, place in places.items() if place and _is_kept(place)),
@@ -192,19 +219,23 @@ def offering() -> Iterator[None]:
     try:
         yield
     except HypvisionError as error:
-        raise HypvisionError(f"{error} CLIP models on this machine: {', '.join(clips_here()) or 'none'}.") from error
+        raise HypvisionError(
+            f"{error} CLIP models on this machine: {', '.join(clips_here()) or 'none'}."
+        ) from error
 
 
 def _not_there(name: str, repository: str, files: list[str]) -> str:
     listed = " or ".join(files)
     if offline():
         return (
-            f"The CLIP model '{name}' cannot be fetched: {listed} of '{repository}' is not on this machine, and "
-            f"HYPVISION_OFFLINE or HF_HUB_OFFLINE is set. With a network it is downloaded once and kept. Without one, "
-            f"bring the repository here (hf download {repository} --local-dir DIR) and give local-dir:DIR or the path "
-            "of a file."
+            f"The CLIP model '{name}' cannot be fetched: {listed} of '{repository}' is not on this "
+            "machine, and HYPVISION_OFFLINE or HF_HUB_OFFLINE is set. With a network it is "
+            "downloaded once and kept. Without one, bring the repository here (hf download "
+            f"{repository} --local-dir DIR) and give local-dir:DIR or the path of a file."
         )
-    return f"The CLIP model '{name}' cannot be fetched: the repository '{repository}' has no {listed}."
+    return (
+        f"The CLIP model '{name}' cannot be fetched: the repository '{repository}' has no {listed}."
+    )
 
 
 def _from_zoo(name: str, address: str) -> Path:
@@ -215,12 +246,12 @@ def _from_zoo(name: str, address: str) -> Path:
         if not address.startswith("hf-hub:"):
             raise
         raise HypvisionError(
-            f"{error} If '{address}' is a model repository of open_clip, give it as the name of the model, in place of "
-            f"'{name}'."
+            f"{error} If '{address}' is a model repository of open_clip, give it as the name of "
+            f"the model, in place of '{name}'."
         ) from error
     if record.task != "zero-shot" or record.model != name:
         raise HypvisionError(
-            f"'{address}' are weights of '{record.model}' ({record.task}), not of the CLIP model '{name}'. "
-            "hypvision zoo list --task zero-shot lists those of CLIP models."
+            f"'{address}' are weights of '{record.model}' ({record.task}), not of the CLIP model "
+            f"'{name}'. hypvision zoo list --task zero-shot lists those of CLIP models."
         )
     return resolve(record, index)

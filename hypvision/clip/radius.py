@@ -1,4 +1,5 @@
-r"""Hyperbolic radii of CLIP's embeddings, the distances from the origin of the ball, before and after tuning.
+r"""Hyperbolic radii of CLIP's embeddings, the distances from the origin of the ball, before and
+after tuning.
 
 An embedding z is a tangent vector at the origin; :math:`\mathrm{Rad}(\exp_0(z)) = (2/\sqrt c)\,\mathrm{artanh}(\sqrt c
 |\exp_0(z)|) = 2 |z|`, whatever c is. The paper's Fig. 2 and 5 do not say which convention they plot:
@@ -27,12 +28,16 @@ from hypvision.geometry import poincare
 from hypvision.images import leaving_out, open_image, require_all
 
 
-def hyperbolic_radius(z: Tensor, c: float = 0.01, convention: str = "metric2", input: str = "tangent") -> Tensor:
-    r"""Distance (...), float32 at least, of points (..., d) from the origin of the Poincare ball of curvature c.
+def hyperbolic_radius(
+    z: Tensor, c: float = 0.01, convention: str = "metric2", input: str = "tangent"
+) -> Tensor:
+    r"""Distance (...), float32 at least, of points (..., d) from the origin of the Poincare ball of
+    curvature c.
 
     Args:
         z: the points (``input="ball"``), or tangent vectors at the origin (``"tangent"``).
-        convention: ``"metric2"``: :math:`(2/\sqrt c)\,\mathrm{artanh}(\sqrt c |x|)`; ``"half"``: without the factor 2.
+        convention: ``"metric2"``: :math:`(2/\sqrt c)\,\mathrm{artanh}(\sqrt c |x|)`; ``"half"``:
+            without the factor 2.
     """
     one_of(("metric2", "half"), convention=convention)
     one_of(("tangent", "ball"), input=input)
@@ -43,8 +48,8 @@ def hyperbolic_radius(z: Tensor, c: float = 0.01, convention: str = "metric2", i
         return factor * length  # artanh(sqrt(c) |exp0(z)|) = sqrt(c) |z|
     if (math.sqrt(c) * length >= 1).any():
         raise HypvisionError(
-            f"A point of norm {float(length.max()):.4g} is not inside the ball of c = {c}, where norms are below "
-            "1/sqrt(c)."
+            f"A point of norm {float(length.max()):.4g} is not inside the ball of c = {c}, where "
+            "norms are below 1/sqrt(c)."
         )
     return factor / 2 * poincare.dist0(z.to(length.dtype), c)
 
@@ -53,8 +58,11 @@ def hyperbolic_radius(z: Tensor, c: float = 0.01, convention: str = "metric2", i
 def text_radii(
     clip: CLIPBundle, classes: Sequence[str], templates: Sequence[str] = TEMPLATES["catseg"], **how
 ) -> Tensor:
-    """Radii (T,) of text embeddings of class names, not normalised; ``how`` is passed to :func:`hyperbolic_radius`."""
-    sentences = [text for name in classes for synonym in prompts(name, templates) for text in synonym]
+    """Radii (T,) of text embeddings of class names, not normalised; ``how`` is passed to
+    :func:`hyperbolic_radius`."""
+    sentences = [
+        text for name in classes for synonym in prompts(name, templates) for text in synonym
+    ]
     tokens = clip.tokenizer(sentences).to(clip.device)
     text = encode_by_length(clip.model, tokens, budget=4096)
     return _radii(clip, text, "text", **how).unflatten(0, (len(classes), -1)).mean(1)
@@ -62,7 +70,8 @@ def text_radii(
 
 @torch.no_grad()
 def image_radii(clip: CLIPBundle, images: Tensor, patches: bool = False, **how) -> Tensor:
-    """Radii of images (B, 3, H, W), RGB from 0 to 255: (B,), or those of their patches (B, h, w)."""
+    """Radii of images (B, 3, H, W), RGB from 0 to 255: (B,), or those of their patches (B, h,
+    w)."""
     x = clip.normalised(images)
     if patches:
         return hyperbolic_radius(encode_dense(clip.model, x)[0].permute(0, 2, 3, 1), **how)
@@ -70,35 +79,49 @@ def image_radii(clip: CLIPBundle, images: Tensor, patches: bool = False, **how) 
 
 
 def _radii(clip: CLIPBundle, features: Tensor, modality: Modality, **how) -> Tensor:
-    """Radii (...) of features (..., E); those of a hyperbolic CLIP are the distances of its own points."""
+    """Radii (...) of features (..., E); those of a hyperbolic CLIP are the distances of its own
+    points."""
     if isinstance(clip.space, Sphere):
         return hyperbolic_radius(features, **how)
     if how.get("convention", "metric2") != "metric2":
-        raise HypvisionError("A hyperbolic CLIP (MERU, HyCoCLIP) has a metric of its own: leave out the convention.")
+        raise HypvisionError(
+            "A hyperbolic CLIP (MERU, HyCoCLIP) has a metric of its own: leave out the convention."
+        )
     return clip.space.radius(clip.space.embed(features, modality))
 
 
 def radius_statistics(radii: Tensor) -> dict[str, float]:
     """Mean, standard deviation and quantiles, for a log."""
     flat = radii.flatten().double()
-    quantiles = torch.quantile(flat, torch.tensor([0.0, 0.05, 0.5, 0.95, 1.0], dtype=torch.double)).tolist()
+    quantiles = torch.quantile(
+        flat, torch.tensor([0.0, 0.05, 0.5, 0.95, 1.0], dtype=torch.double)
+    ).tolist()
     names = ("min", "q05", "median", "q95", "max")
-    return dict(mean=float(flat.mean()), std=float(flat.std(correction=0)), **dict(zip(names, quantiles)))
+    return dict(
+        mean=float(flat.mean()), std=float(flat.std(correction=0)), **dict(zip(names, quantiles))
+    )
 
 
 @torch.no_grad()
-def scale_sweep(clip: CLIPBundle, classes: Sequence[str], factors: Sequence[float], **how) -> dict[float, float]:
-    """Mean text radius when every adapted S of the text tower is multiplied by a factor; the weights are restored.
+def scale_sweep(
+    clip: CLIPBundle, classes: Sequence[str], factors: Sequence[float], **how
+) -> dict[float, float]:
+    """Mean text radius when every adapted S of the text tower is multiplied by a factor; the
+    weights are restored.
 
-    The paper does not describe how its Fig. 5 varies the radius. Text embeddings are made unit length before they are
-    compared, so scaling *them* would change nothing; scaling S changes what the attention computes.
+    The paper does not describe how its Fig. 5 varies the radius. Text embeddings are made unit
+    length before they are compared, so scaling *them* would change nothing; scaling S changes what
+    the attention computes.
     """
     blocks = [
-        p for name, p in clip.model.named_parameters() if ".hyperclip." in name and not name.startswith("visual.")
+        p
+        for name, p in clip.model.named_parameters()
+        if ".hyperclip." in name and not name.startswith("visual.")
     ]
     if not blocks:
         raise HypvisionError(
-            "The sweep scales HyperCLIP's blocks, but the text tower has none. Call adapters.inject first."
+            "The sweep scales HyperCLIP's blocks, but the text tower has none. Call "
+            "adapters.inject first."
         )
     kept = [parameter.clone() for parameter in blocks]
     result = {}
@@ -114,8 +137,11 @@ def scale_sweep(clip: CLIPBundle, classes: Sequence[str], factors: Sequence[floa
 
 
 def radius_penalty(text: Tensor, target: float, weight: float = 1.0, **how) -> Tensor:
-    """``weight * (mean radius - target)^2`` of embeddings before they are made unit length; a regulariser of ours."""
-    return weight * F.mse_loss(hyperbolic_radius(text, **how).mean(), text.new_tensor(target, dtype=torch.float32))
+    """``weight * (mean radius - target)^2`` of embeddings before they are made unit length; a
+    regulariser of ours."""
+    return weight * F.mse_loss(
+        hyperbolic_radius(text, **how).mean(), text.new_tensor(target, dtype=torch.float32)
+    )
 
 
 def measure_radii(
@@ -125,9 +151,10 @@ def measure_radii(
     failed: list[str] | None = None,
     **how,
 ) -> dict[str, Tensor]:
-    """Radii of the texts of named class lists (``"text NAME"``) and, if there are image files, of these (``"images"``)
-    and their ``"patches"``, resized and cut as the model sees them; the messages of images that cannot be read are
-    added to ``failed`` (None: they raise an error), and ``how`` is passed to :func:`hyperbolic_radius`."""
+    """Radii of the texts of named class lists (``"text NAME"``) and, if there are image files, of
+    these (``"images"``) and their ``"patches"``, resized and cut as the model sees them; the
+    messages of images that cannot be read are added to ``failed`` (None: they raise an error), and
+    ``how`` is passed to :func:`hyperbolic_radius`."""
     radii = {f"text {name}": text_radii(clip, names, **how) for name, names in class_lists.items()}
     if images:
         view = view_of(clip.model)

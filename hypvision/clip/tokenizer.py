@@ -10,7 +10,8 @@ from torch import Tensor
 
 
 class Tokenizer(SimpleTokenizer):
-    """Tokens (T, L) int64 of texts. A longer text keeps its first L - 1 tokens and the end, as officially."""
+    """Tokens (T, L) int64 of texts. A longer text keeps its first L - 1 tokens and the end, as
+    officially."""
 
     warned = False
 
@@ -26,7 +27,7 @@ class Tokenizer(SimpleTokenizer):
         if len(words) + 2 > length:  # longer texts are truncated
             self.warned = True
             warnings.warn(
-                f"The text '{text[:60]}...' has {len(words) + 2} tokens. The model takes {length}: it and longer ones "
-                "are cut to their beginning. This warning appears once.",
+                f"The text '{text[:60]}...' has {len(words) + 2} tokens. The model takes {length}: "
+                "it and longer ones are cut to their beginning. This warning appears once.",
                 stacklevel=4,
             )

@@ -1,8 +1,10 @@
-"""The transformer towers of open_clip models: where their blocks are, and how texts and images are encoded.
+"""The transformer towers of open_clip models: where their blocks are, and how texts and images are
+encoded.
 
-:func:`encode_text` cuts texts to the longest one, which changes nothing under a causal mask and saves most of the
-work; :func:`encode_dense` gives an embedding for every patch, as CAT-Seg takes them from CLIP. The three functions
-accept learned tokens (:class:`PromptTokens`) that join the sequences at given blocks.
+:func:`encode_text` cuts texts to the longest one, which changes nothing under a causal mask and
+saves most of the work; :func:`encode_dense` gives an embedding for every patch, as CAT-Seg takes
+them from CLIP. The three functions accept learned tokens (:class:`PromptTokens`) that join the
+sequences at given blocks.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ MANY_TEXTS = 4096  # a CPU needs about a minute for so many in a CLIP of the usu
 
 @dataclass(frozen=True)
 class Tower:
-    """One transformer of a model: ``modality`` is ``"text"`` or ``"vision"``, ``family`` ``"open_clip"`` or
-    ``"timm"``, ``trunk`` the module whose ``forward`` runs the ``blocks``."""
+    """One transformer of a model: ``modality`` is ``"text"`` or ``"vision"``, ``family``
+    ``"open_clip"`` or ``"timm"``, ``trunk`` the module whose ``forward`` runs the ``blocks``."""
 
     modality: str
     trunk: Any
@@ -44,7 +46,8 @@ class Tower:
         return block.attn.qkv if self.family == "timm" else block.attn
 
     def frozen(self, block: nn.Module) -> nn.Parameter:
-        """The packed projection (3d, d) of a block as it was loaded, under any parametrisation of it."""
+        """The packed projection (3d, d) of a block as it was loaded, under any parametrisation of
+        it."""
         owner: Any = self.owner(block)
         if parametrize.is_parametrized(owner, self.packed_name):
             return owner.parametrizations[self.packed_name].original
@@ -73,7 +76,8 @@ def text_part(model: nn.Module) -> Any:
 
 
 def find_towers(model: nn.Module) -> list[Tower]:
-    """The transformer towers of an open_clip model (or of a text or an image tower alone), text first."""
+    """The transformer towers of an open_clip model (or of a text or an image tower alone), text
+    first."""
     text = text_part(model)
     visual = getattr(model, "visual", model)
     found = []
@@ -103,15 +107,19 @@ def vision_tower(model: nn.Module) -> Tower:
         if tower.modality == "vision":
             return tower
     raise HypvisionError(
-        f"The image tower of {type(model).__name__} is not a ViT of open_clip or timm, so it has no patches to segment "
-        "by. Use a model such as ViT-B-16."
+        f"The image tower of {type(model).__name__} is not a ViT of open_clip or timm, so it has "
+        "no patches to segment by. Use a model such as ViT-B-16."
     )
 
 
 def patch_size(model: Any) -> tuple[int, int]:
     """Height and width of a patch in pixels."""
     tower = vision_tower(model)
-    rows, columns = tower.trunk.patch_embed.patch_size if tower.family == "timm" else model.visual.conv1.kernel_size
+    rows, columns = (
+        tower.trunk.patch_embed.patch_size
+        if tower.family == "timm"
+        else model.visual.conv1.kernel_size
+    )
     return rows, columns
 
 
@@ -119,43 +127,51 @@ def fixed_size(model: nn.Module) -> tuple[int, int] | None:
     """Height and width that the tower's position embeddings need; None: any."""
     visual = getattr(model, "visual", None)
     trunk = getattr(visual, "trunk", None)  # timm's ViT
-    flexible = getattr(trunk, "dynamic_img_size", False) or getattr(trunk, "pos_embed", None) is None
+    flexible = (
+        getattr(trunk, "dynamic_img_size", False) or getattr(trunk, "pos_embed", None) is None
+    )
     size = getattr(visual, "image_size", None)
-    if size is None or (flexible and not hasattr(visual, "positional_embedding") and not hasattr(visual, "attnpool")):
+    if size is None or (
+        flexible and not hasattr(visual, "positional_embedding") and not hasattr(visual, "attnpool")
+    ):
         return None
     return (size, size) if isinstance(size, int) else tuple(size)
 
 
-# Learned tokens -------------------------------------------------------------------------------------------------------
+# Learned tokens
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class PromptTokens:
-    """Learned tokens of one tower, by the number of the block that they are an input of: (n, width), or (B, n, width)
-    where each sequence has its own (CoCoOp, classes with a context each).
+    """Learned tokens of one tower, by the number of the block that they are an input of: (n,
+    width), or (B, n, width) where each sequence has its own (CoCoOp, classes with a context each).
 
-    In a text they follow the first token, in an image the last patch. The first set is added to the sequence, or with
-    ``overwrite`` replaces n tokens of a text that stand there already, CoOp's placeholder words; each later set
-    replaces the tokens of the set before; blocks without a set process the tokens that are there. So ``{0: ctx}`` is
-    CoOp's context and shallow visual prompts, ``{0: ..., 1: ..., 8: ...}`` the deep prompts of MaPLe, IVLP and
-    PromptSRC, and a first key above 0 tokens that join later. Tokens of block 0 come before the norm of an image tower,
-    and get positions in a text with a causal mask; others have none.
+    In a text they follow the first token, in an image the last patch. The first set is added to the
+    sequence, or with ``overwrite`` replaces n tokens of a text that stand there already, CoOp's
+    placeholder words; each later set replaces the tokens of the set before; blocks without a set
+    process the tokens that are there. So ``{0: ctx}`` is CoOp's context and shallow visual prompts,
+    ``{0: ..., 1: ..., 8: ...}`` the deep prompts of MaPLe, IVLP and PromptSRC, and a first key
+    above 0 tokens that join later. Tokens of block 0 come before the norm of an image tower, and
+    get positions in a text with a causal mask; others have none.
     """
 
     layers: Mapping[int, Tensor]
     overwrite: bool = False
 
     def check(self, tower: Tower) -> None:
-        """Raise HypvisionError for a block that the tower does not have, or tokens of another width."""
+        """Raise HypvisionError for a block that the tower does not have, or tokens of another
+        width."""
         for number, tokens in self.layers.items():
             if not 0 <= number < len(tower.blocks):
                 raise HypvisionError(
-                    f"No {tower.modality} block {number}: the tower has blocks 0 to {len(tower.blocks) - 1}."
+                    f"No {tower.modality} block {number}: the tower has blocks 0 to "
+                    f"{len(tower.blocks) - 1}."
                 )
             if tokens.dim() not in (2, 3) or tokens.shape[-1] != tower.width:
                 raise HypvisionError(
-                    f"Tokens of the {tower.modality} block {number} have the shape {tuple(tokens.shape)} instead of "
-                    f"(n, {tower.width}) or (B, n, {tower.width})."
+                    f"Tokens of the {tower.modality} block {number} have the shape "
+                    f"{tuple(tokens.shape)} instead of (n, {tower.width}) or (B, n, {tower.width})."
                 )
 
 
@@ -180,7 +196,8 @@ class _Sequence:
         replaced = count if self.overwrite and not self.present else self.present
         if replaced > x.shape[1] - 1:
             raise HypvisionError(
-                f"{replaced} prompt tokens cannot replace tokens in sequences of {x.shape[1]}. Use fewer prompt tokens."
+                f"{replaced} prompt tokens cannot replace tokens in sequences of {x.shape[1]}. Use "
+                "fewer prompt tokens."
             )
         start = 1 if self.text else x.shape[1] - replaced
         tokens = tokens.to(x.dtype).expand(len(x), -1, -1)
@@ -193,7 +210,8 @@ class _Sequence:
         return x[:, : x.shape[1] - self.present]
 
 
-# Text -----------------------------------------------------------------------------------------------------------------
+# Text
+# --------------------------------------------------------------------------------------------------
 
 
 def encode_text(
@@ -204,33 +222,49 @@ def encode_text(
     prompts: PromptTokens | None = None,
     embeddings: Tensor | None = None,
 ) -> Tensor:
-    """Text embeddings (T, E) of tokens (T, L), equal to those of ``model.encode_text`` and faster to compute.
+    """Text embeddings (T, E) of tokens (T, L), equal to those of ``model.encode_text`` and faster
+    to compute.
 
     Tokens in the memory of the host are cut to the longest text without waiting for a GPU.
 
     Args:
         normalize: to points of :func:`hypvision.clip.spaces.space_of`; CLIP's have unit length.
-        cut: drop the padding after the longest text, if the mask is causal, so that the result is the same.
+        cut: drop the padding after the longest text, if the mask is causal, so that the result is
+            the same.
         prompts: learned tokens.
-        embeddings: (T, L, width) in place of those of the tokens, which still say where a text ends.
+        embeddings: (T, L, width) in place of those of the tokens, which still say where a text
+            ends.
     """
     text = text_part(model)
     pool = _pool(text_part(model))
     _set_quantised_dtype(text)
     tower = next((tower for tower in find_towers(model) if tower.modality == "text"), None)
     sequence = None if tower is None else _Sequence(tower, prompts)
-    prompted = prompts is not None or embeddings is not None or (sequence is not None and bool(sequence.layers))
+    prompted = (
+        prompts is not None
+        or embeddings is not None
+        or (sequence is not None and bool(sequence.layers))
+    )
     cut = cut and _can_be_cut(text)
     device = next(text.parameters()).device
     if not prompted and not cut:
         return model.encode_text(tokens.to(device), normalize=normalize)
     masked = getattr(text, "cls_emb", None) is not None or getattr(text, "use_pad_mask", False)
-    if tower is None or sequence is None or masked or pool not in ("argmax", "eos", "first", "last"):
-        raise HypvisionError(f"The text tower of {type(model).__name__} is of a kind that takes no prompt tokens.")
+    if (
+        tower is None
+        or sequence is None
+        or masked
+        or pool not in ("argmax", "eos", "first", "last")
+    ):
+        raise HypvisionError(
+            f"The text tower of {type(model).__name__} is of a kind that takes no prompt tokens."
+        )
     if pool in ("argmax", "eos"):
         end = _end(text, tokens)
     else:
-        end = torch.full(tokens.shape[:1], 0 if pool == "first" else tokens.shape[1] - 1, device=tokens.device)
+        end = torch.full(
+            tokens.shape[:1], 0 if pool == "first" else tokens.shape[1] - 1, device=tokens.device
+        )
     length = int(end.max()) + 1 if cut else tokens.shape[1]
     tokens = tokens.to(device)
     end = end.to(device)
@@ -241,8 +275,9 @@ def encode_text(
         x = sequence.enter(0, x)
         if x.shape[1] > len(positions):
             raise HypvisionError(
-                f"Texts of {length} tokens and {sequence.present} prompt tokens do not fit into the {len(positions)} "
-                "positions of the text tower. Use shorter texts or fewer prompt tokens."
+                f"Texts of {length} tokens and {sequence.present} prompt tokens do not fit into "
+                f"the {len(positions)} positions of the text tower. Use shorter texts or fewer "
+                "prompt tokens."
             )
         x = x + positions[: x.shape[1]]
     else:  # texts have the full context length
@@ -259,7 +294,11 @@ def encode_text(
             if number == len(tower.blocks) - 1 and _is_plain(block):
                 x = _at_one_place(block, x, pooled(), mask)
             else:
-                x = checkpoint(block, x, attn_mask=mask, use_reentrant=False) if again else block(x, attn_mask=mask)
+                x = (
+                    checkpoint(block, x, attn_mask=mask, use_reentrant=False)
+                    if again
+                    else block(x, attn_mask=mask)
+                )
     else:
         x = text.transformer(x, attn_mask=_mask(text, x))
     if x.dim() == 3:
@@ -269,11 +308,12 @@ def encode_text(
 
 
 def encode_packed(model: nn.Module, tokens: Tensor, normalize: bool = False) -> Tensor:
-    """:func:`encode_text` without padding: texts are packed into sequences of about as many tokens as the tower is wide
-    (there attention costs a sixth of a block), and each attends only to itself.
+    """:func:`encode_text` without padding: texts are packed into sequences of about as many tokens
+    as the tower is wide (there attention costs a sixth of a block), and each attends only to
+    itself.
 
-    Models whose text tower is not causal and pooled at the end of a text pad their texts. Tokens in the memory of the
-    host are packed without waiting for a GPU.
+    Models whose text tower is not causal and pooled at the end of a text pad their texts. Tokens in
+    the memory of the host are packed without waiting for a GPU.
     """
     text = text_part(model)
     if not _can_be_cut(text):
@@ -284,20 +324,25 @@ def encode_packed(model: nn.Module, tokens: Tensor, normalize: bool = False) -> 
     found = []
     device = text.positional_embedding.device
     for part, size in zip(tokens.split(counts), lengths.split(counts)):
-        own, place = (torch.arange(part.shape[1], device=part.device) < size[:, None]).nonzero(as_tuple=True)
+        own, place = (torch.arange(part.shape[1], device=part.device) < size[:, None]).nonzero(
+            as_tuple=True
+        )
         last = size.cumsum(0) - 1
         words, own, place, last = (rows.to(device) for rows in (part[own, place], own, place, last))
         x = text.token_embedding(words).to(text.transformer.get_cast_dtype())
         x = x + text.positional_embedding.to(x.dtype)[place]
         seen = (own[:, None] == own) & (place[:, None] >= place)
-        mask = torch.zeros(seen.shape, dtype=x.dtype, device=x.device).masked_fill_(~seen, float("-inf"))
+        mask = torch.zeros(seen.shape, dtype=x.dtype, device=x.device).masked_fill_(
+            ~seen, float("-inf")
+        )
         found.append(_project(text, text.transformer(x[None], attn_mask=mask)[0, last]))
     embedded = torch.cat(found)
     return space_of(model).embed(embedded, "text") if normalize else embedded
 
 
 def _set_quantised_dtype(text: Any) -> None:
-    """open_clip asks the first layer for its dtype; one that PyTorch has quantised has no such attribute."""
+    """open_clip asks the first layer for its dtype; one that PyTorch has quantised has no such
+    attribute."""
     blocks = getattr(getattr(text, "transformer", None), "resblocks", None)
     first: Any = blocks[0].mlp.c_fc if blocks is not None and hasattr(blocks[0], "mlp") else None
     if callable(getattr(first, "weight", None)):
@@ -314,7 +359,11 @@ def _pool(text: Any) -> str | None:
 
 def _can_be_cut(text: Any) -> bool:
     """Whether the embedding of a text is independent of the tokens after its end."""
-    return _is_causal(text) and _pool(text) in ("argmax", "eos") and not getattr(text, "use_pad_mask", False)
+    return (
+        _is_causal(text)
+        and _pool(text) in ("argmax", "eos")
+        and not getattr(text, "use_pad_mask", False)
+    )
 
 
 def _end(text: Any, tokens: Tensor) -> Tensor:
@@ -325,7 +374,8 @@ def _end(text: Any, tokens: Tensor) -> Tensor:
 
 
 def _project(text: Any, x: Tensor) -> Tensor:
-    """Embeddings (T, E) from the pooled tokens; the norm acts on each token, so no others are needed."""
+    """Embeddings (T, E) from the pooled tokens; the norm acts on each token, so no others are
+    needed."""
     x = text.ln_final(x)
     projection = text.text_projection
     if projection is None:
@@ -335,20 +385,30 @@ def _project(text: Any, x: Tensor) -> Tensor:
 
 def _is_plain(block: Any) -> bool:
     """Whether a block is open_clip's own, without hooks or replaced attention."""
-    own = type(block).__module__.startswith("open_clip.") and type(block).__name__ == "ResidualAttentionBlock"
-    if not own or not isinstance(block.attn, nn.MultiheadAttention) or "forward" in vars(block.attn):
+    own = (
+        type(block).__module__.startswith("open_clip.")
+        and type(block).__name__ == "ResidualAttentionBlock"
+    )
+    if (
+        not own
+        or not isinstance(block.attn, nn.MultiheadAttention)
+        or "forward" in vars(block.attn)
+    ):
         return False
     return not any(module._forward_hooks or module._forward_pre_hooks for module in block.modules())
 
 
 def _at_one_place(block: Any, x: Tensor, places: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Output (B, width) of a plain block at one position (B,) of each sequence (B, L, width), which is all that the
-    pooling after the last block needs. The mask (L, L) is added to the attention."""
+    """Output (B, width) of a plain block at one position (B,) of each sequence (B, L, width), which
+    is all that the pooling after the last block needs. The mask (L, L) is added to the
+    attention."""
     rows = torch.arange(len(x), device=x.device)
     y = block.ln_1(x)
     if mask is not None:
         mask = mask[places][:, None].repeat_interleave(block.attn.num_heads, 0)
-    one = x[rows, places][:, None] + block.ls_1(block.attention(y[rows, places][:, None], y, y, mask))
+    one = x[rows, places][:, None] + block.ls_1(
+        block.attention(y[rows, places][:, None], y, y, mask)
+    )
     return (one + block.ls_2(block.mlp(block.ln_2(one))))[:, 0]
 
 
@@ -368,7 +428,8 @@ def token_lengths(tokens: Tensor) -> Tensor:
 
 
 def _batches(lengths: Tensor, budget: int) -> list[int]:
-    """The numbers of texts in batches of at most ``budget`` tokens each, padding included, for lengths that rise."""
+    """The numbers of texts in batches of at most ``budget`` tokens each, padding included, for
+    lengths that rise."""
     found = []
     rest = lengths.cpu()
     while len(rest):
@@ -378,17 +439,25 @@ def _batches(lengths: Tensor, budget: int) -> list[int]:
     return found
 
 
-def encode_by_length(model: nn.Module, tokens: Tensor, normalize: bool = False, budget: int | None = None) -> Tensor:
-    """:func:`encode_text` in four parts of similar lengths, or in batches of at most ``budget`` tokens, each cut to its
-    longest text. Tokens in the memory of the host are sorted and cut without waiting for a GPU."""
+def encode_by_length(
+    model: nn.Module, tokens: Tensor, normalize: bool = False, budget: int | None = None
+) -> Tensor:
+    """:func:`encode_text` in four parts of similar lengths, or in batches of at most ``budget``
+    tokens, each cut to its longest text. Tokens in the memory of the host are sorted and cut
+    without waiting for a GPU."""
     lengths = token_lengths(tokens)
     order = lengths.argsort(stable=True)
     size = max(1, -(-len(tokens) // 4)) if budget is None else _batches(lengths[order], budget)
     chunks = tokens[order].split(size)
     words: Sequence[Tensor | None] = [None] * len(chunks)
     device = next(text_part(model).parameters()).device
-    if torch.is_grad_enabled() and _can_be_cut(text := text_part(model)) and text.token_embedding.weight.requires_grad:
-        # All parts at once: each would add a gradient as large as the table of words, almost all of it 0.
+    if (
+        torch.is_grad_enabled()
+        and _can_be_cut(text := text_part(model))
+        and text.token_embedding.weight.requires_grad
+    ):
+        # All parts at once: each would add a gradient as large as the table of words, almost all of
+        # it 0.
         longest = int(lengths.max())
         words = text.token_embedding(tokens[order, :longest].to(device)).split(size)
     parts = []
@@ -401,17 +470,23 @@ def encode_by_length(model: nn.Module, tokens: Tensor, normalize: bool = False, 
     return space_of(model).embed(found, "text") if normalize else found
 
 
-# Images ---------------------------------------------------------------------------------------------------------------
+# Images
+# --------------------------------------------------------------------------------------------------
 
 
-def encode_image(model: Any, images: Tensor, normalize: bool = False, prompts: PromptTokens | None = None) -> Tensor:
-    """Image embeddings (B, E) as ``model.encode_image`` gives them, with learned tokens where there are any.
+def encode_image(
+    model: Any, images: Tensor, normalize: bool = False, prompts: PromptTokens | None = None
+) -> Tensor:
+    """Image embeddings (B, E) as ``model.encode_image`` gives them, with learned tokens where there
+    are any.
 
     Images are (B, 3, H, W), normalised, of the model's size; ``normalize`` gives points of
     :func:`hypvision.clip.spaces.space_of`. Learned tokens leave before the pooling.
     """
     if prompts is None:
-        dtype = next((p.dtype for p in model.visual.parameters() if p.is_floating_point()), images.dtype)
+        dtype = next(
+            (p.dtype for p in model.visual.parameters() if p.is_floating_point()), images.dtype
+        )
         return model.encode_image(images.to(dtype), normalize=normalize)
     tower = vision_tower(model)
     visual = model.visual
@@ -419,8 +494,12 @@ def encode_image(model: Any, images: Tensor, normalize: bool = False, prompts: P
     last = len(tower.blocks) - 1
     sequence = _Sequence(tower, prompts)
     if tower.family == "timm":
-        x = trunk.patch_drop(trunk._pos_embed(trunk.patch_embed(images.to(trunk.patch_embed.proj.weight.dtype))))
-        x = _run_blocks(tower, trunk.norm_pre(sequence.enter(0, x)), sequence, trunk.grad_checkpointing)
+        x = trunk.patch_drop(
+            trunk._pos_embed(trunk.patch_embed(images.to(trunk.patch_embed.proj.weight.dtype)))
+        )
+        x = _run_blocks(
+            tower, trunk.norm_pre(sequence.enter(0, x)), sequence, trunk.grad_checkpointing
+        )
         x = visual.head(trunk.forward_head(trunk.norm(sequence.leave(x))))
     else:
         x = visual.patch_dropout(_embed_patches(visual, images, visual.grid_size))
@@ -428,7 +507,9 @@ def encode_image(model: Any, images: Tensor, normalize: bool = False, prompts: P
         class_token_alone = visual.attn_pool is None and visual.pool_type == "tok"
         if sequence.layers and class_token_alone and _is_plain(tower.blocks[-1]):
             x = _run_blocks(tower, x, sequence, trunk.grad_checkpointing, stop=last)
-            x = _at_one_place(tower.blocks[last], sequence.enter(last, x), x.new_zeros(len(x), dtype=torch.long))
+            x = _at_one_place(
+                tower.blocks[last], sequence.enter(last, x), x.new_zeros(len(x), dtype=torch.long)
+            )
             x = visual._pool(x[:, None])[0]
         else:
             x = _run_blocks(tower, x, sequence, trunk.grad_checkpointing)
@@ -438,11 +519,15 @@ def encode_image(model: Any, images: Tensor, normalize: bool = False, prompts: P
 
 
 def class_token_features(visual: Any, images: Tensor) -> Tensor:
-    """The output (B, E) of ``visual(images)``. For timm's plain ViT that pools the class token, the last block computes
-    only that token, which saves time."""
+    """The output (B, E) of ``visual(images)``. For timm's plain ViT that pools the class token, the
+    last block computes only that token, which saves time."""
     trunk: Any = getattr(visual, "trunk", None)
     blocks: Any = getattr(trunk, "blocks", None)
-    plain = blocks is not None and getattr(trunk, "global_pool", "") == "token" and _is_plain_timm(blocks[-1])
+    plain = (
+        blocks is not None
+        and getattr(trunk, "global_pool", "") == "token"
+        and _is_plain_timm(blocks[-1])
+    )
     if trunk is None or not plain or trunk.grad_checkpointing or trunk.num_prefix_tokens != 1:
         return visual(images)
     x = trunk.norm_pre(trunk.patch_drop(trunk._pos_embed(trunk.patch_embed(images))))
@@ -456,7 +541,10 @@ def class_token_features(visual: Any, images: Tensor) -> Tensor:
     width = attention.qkv.out_features // 3
     query = F.linear(y[:, :1], weight[:width], bias[:width])
     key, value = F.linear(y, weight[width:], bias[width:]).chunk(2, dim=-1)
-    query, key, value = (part.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2) for part in (query, key, value))
+    query, key, value = (
+        part.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2)
+        for part in (query, key, value)
+    )
     one = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
     one = x[:, :1] + block.drop_path1(block.ls1(attention.proj_drop(attention.proj(one))))
     one = one + block.drop_path2(block.ls2(block.mlp(block.norm2(one))))
@@ -466,13 +554,26 @@ def class_token_features(visual: Any, images: Tensor) -> Tensor:
 def _is_plain_timm(block: Any) -> bool:
     """Whether a block is timm's own, without hooks, dropout or norms in its attention."""
     attention = getattr(block, "attn", None)
-    if type(block).__name__ != "Block" or type(attention).__name__ != "Attention" or attention is None:
+    if (
+        type(block).__name__ != "Block"
+        or type(attention).__name__ != "Attention"
+        or attention is None
+    ):
         return False
     parts = (attention.q_norm, attention.k_norm, attention.norm)
     linear = isinstance(attention.qkv, nn.Linear) and isinstance(attention.qkv.bias, Tensor)
     hooked = any(module._forward_hooks or module._forward_pre_hooks for module in block.modules())
-    simple = all(isinstance(part, nn.Identity) for part in parts) and getattr(attention, "gate", None) is None
-    return linear and simple and not hooked and attention.attn_drop.p == 0 and not hasattr(attention, "rope")
+    simple = (
+        all(isinstance(part, nn.Identity) for part in parts)
+        and getattr(attention, "gate", None) is None
+    )
+    return (
+        linear
+        and simple
+        and not hooked
+        and attention.attn_drop.p == 0
+        and not hasattr(attention, "rope")
+    )
 
 
 def encode_dense(
@@ -484,9 +585,10 @@ def encode_dense(
 ) -> tuple[Tensor, list[Tensor], Tensor | None]:
     """An embedding for every patch, in the space of the text embeddings.
 
-    For open_clip's ViT this is CAT-Seg's dense mode: the last block uses its value path alone, without mixing tokens,
-    and adds the class token (not the patch's own) as the residual. For timm's ViT (SigLIP), which has no class token,
-    all blocks run as they are and the attention pooling is applied to each patch by itself; that is our own choice.
+    For open_clip's ViT this is CAT-Seg's dense mode: the last block uses its value path alone,
+    without mixing tokens, and adds the class token (not the patch's own) as the residual. For
+    timm's ViT (SigLIP), which has no class token, all blocks run as they are and the attention
+    pooling is applied to each patch by itself; that is our own choice.
 
     Args:
         images: (B, 3, H, W), normalised; sides are multiples of the patch size.
@@ -494,23 +596,27 @@ def encode_dense(
         checkpointing, prompts: compute the blocks again in backward; learned tokens.
 
     Returns:
-        Embeddings (B, E, h, w), not normalised; the hooked maps (B, width, h, w); the embedding of the class token (B,
-            E), None where there is none.
+        Embeddings (B, E, h, w), not normalised; the hooked maps (B, width, h, w); the embedding of
+            the class token (B, E), None where there is none.
     """
     tower = vision_tower(model)
     visual = model.visual
     rows, columns = patch_size(model)
     height, width = images.shape[-2:]
     if height < rows or width < columns:
-        raise HypvisionError(f"The image has {height} x {width} pixels, less than one patch of {rows} x {columns}.")
+        raise HypvisionError(
+            f"The image has {height} x {width} pixels, less than one patch of {rows} x {columns}."
+        )
     if height % rows or width % columns:
         raise HypvisionError(
-            f"The image has {height} x {width} pixels, which is not a multiple of the patch of {rows} x {columns}. "
-            "Resize it first."
+            f"The image has {height} x {width} pixels, which is not a multiple of the patch of "
+            f"{rows} x {columns}. Resize it first."
         )
     bad = [number for number in hooks if not 0 <= number < len(tower.blocks)]
     if bad:
-        raise HypvisionError(f"There is no image block {bad[0]}: the tower has blocks 0 to {len(tower.blocks) - 1}.")
+        raise HypvisionError(
+            f"There is no image block {bad[0]}: the tower has blocks 0 to {len(tower.blocks) - 1}."
+        )
     grid = (height // rows, width // columns)
     checkpointing = checkpointing and torch.is_grad_enabled()
     sequence = _Sequence(tower, prompts)
@@ -545,7 +651,11 @@ def encode_dense(
         collect(len(tower.blocks) - 1, y)
         x = visual.ln_post(y)
         x = x if visual.proj is None else x @ visual.proj
-    return as_map(x), [maps[number] for number in hooks], None if tower.family == "timm" else x[:, 0]
+    return (
+        as_map(x),
+        [maps[number] for number in hooks],
+        None if tower.family == "timm" else x[:, 0],
+    )
 
 
 def _run_blocks(
@@ -556,7 +666,8 @@ def _run_blocks(
     stop: int | None = None,
     hook: Callable[[int, Tensor], None] = lambda number, x: None,
 ) -> Tensor:
-    """Run the blocks of an image tower up to ``stop``; ``hook`` gets the output of each, without prompts."""
+    """Run the blocks of an image tower up to ``stop``; ``hook`` gets the output of each, without
+    prompts."""
     for number, block in enumerate([*tower.blocks][:stop]):
         x = sequence.enter(number, x) if number else x
         x = checkpoint(block, x, use_reentrant=False) if checkpointing else block(x)
@@ -572,15 +683,23 @@ def _embed_patches(visual: Any, images: Tensor, grid: tuple[int, int]) -> Tensor
 
 
 def _embed_timm_patches(trunk: Any, images: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Register tokens, if there are any, and patches of timm's ViT with positions, (B, prefix + h w, width)."""
+    """Register tokens, if there are any, and patches of timm's ViT with positions, (B, prefix + h
+    w, width)."""
     if trunk.cls_token is not None or trunk.pos_embed is None:
         raise HypvisionError(
-            "The dense mode needs a timm tower without class token and with position embeddings (SigLIP)."
+            "The dense mode needs a timm tower without class token and with position embeddings "
+            "(SigLIP)."
         )
-    x = trunk.patch_embed.proj(images.to(trunk.patch_embed.proj.weight.dtype)).flatten(2).transpose(1, 2)
+    x = (
+        trunk.patch_embed.proj(images.to(trunk.patch_embed.proj.weight.dtype))
+        .flatten(2)
+        .transpose(1, 2)
+    )
     table = trunk.pos_embed[0]
     old = tuple(trunk.patch_embed.grid_size)
-    extra = len(table) - old[0] * old[1]  # the table has entries for register tokens before the grid
+    extra = (
+        len(table) - old[0] * old[1]
+    )  # the table has entries for register tokens before the grid
     patches = resize_positions(torch.cat([table[:1], table[extra:]]), grid, old)[1:]
     x = trunk.patch_embed.norm(x) + patches.to(x.dtype)
     if trunk.num_prefix_tokens:
@@ -590,12 +709,15 @@ def _embed_timm_patches(trunk: Any, images: Tensor, grid: tuple[int, int]) -> Te
 
 
 def resize_positions(table: Tensor, grid: tuple[int, int], old: tuple[int, int]) -> Tensor:
-    """Position embeddings (1 + h w, D) for another grid: bicubic, corners not aligned, without antialiasing.
+    """Position embeddings (1 + h w, D) for another grid: bicubic, corners not aligned, without
+    antialiasing.
 
     That is CAT-Seg's resize; open_clip's own antialiases.
     """
     if grid == old:
         return table
     patches = table[1:].T.reshape(1, -1, *old)
-    patches = F.interpolate(patches.float(), grid, mode="bicubic", align_corners=False).to(table.dtype)
+    patches = F.interpolate(patches.float(), grid, mode="bicubic", align_corners=False).to(
+        table.dtype
+    )
     return torch.cat([table[:1], patches.flatten(2)[0].T])

@@ -1,7 +1,8 @@
-"""The image transform of a CLIP: the size, resizing and interpolation that its weights were trained with.
+"""The image transform of a CLIP: the size, resizing and interpolation that its weights were trained
+with.
 
-open_clip stores this for each set of weights; 57 of its 196 are not "shorter side, bicubic". :func:`view_of` reads it
-from a model, and :func:`show_to` sets it for a data set.
+open_clip stores this for each set of weights; 57 of its 196 are not "shorter side, bicubic".
+:func:`view_of` reads it from a model, and :func:`show_to` sets it for a data set.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ class View:
     Attributes:
         size: (height, width) in pixels; one number for a square.
         interpolation: ``"bicubic"`` or ``"bilinear"``.
-        resize_mode: ``"shortest"``: the image covers the size, and its centre is cut out; ``"longest"``: it fits into
-            the size, and the rest is filled; ``"squash"``: its shape becomes that of the size.
+        resize_mode: ``"shortest"``: the image covers the size, and its centre is cut out;
+            ``"longest"``: it fits into the size, and the rest is filled; ``"squash"``: its shape
+            becomes that of the size.
         fill_color: colour of the filled part, from 0 to 255.
     """
 
@@ -54,10 +56,16 @@ class View:
         else:
             choose = min if self.resize_mode == "shortest" else max
             ratio = choose(image.height / height, image.width / width)
-            image = F.resize(image, [max(1, round(side / ratio)) for side in (image.height, image.width)], mode)
+            image = F.resize(
+                image, [max(1, round(side / ratio)) for side in (image.height, image.width)], mode
+            )
             across = max(0, width - image.width)
             down = max(0, height - image.height)
-            image = F.pad(image, [across // 2, down // 2, (across + 1) // 2, (down + 1) // 2], fill=self.fill_color)
+            image = F.pad(
+                image,
+                [across // 2, down // 2, (across + 1) // 2, (down + 1) // 2],
+                fill=self.fill_color,
+            )
         return F.pil_to_tensor(F.center_crop(image, [height, width]))
 
 
@@ -65,11 +73,18 @@ def view_of(model: nn.Module) -> View:
     """The transform that an open_clip model's weights were trained with; by default OpenAI's."""
     visual = getattr(model, "visual", None)
     about = {"size": getattr(visual, "image_size", None), **getattr(visual, "preprocess_cfg", {})}
-    return View(**{field.name: about[field.name] for field in fields(View) if about.get(field.name) is not None})
+    return View(
+        **{
+            field.name: about[field.name]
+            for field in fields(View)
+            if about.get(field.name) is not None
+        }
+    )
 
 
 def show_to(dataset: Any, model: nn.Module) -> None:
-    """Set the ``view`` of a data set, if it has one, to that of a model; a ``size`` given to the data set stays."""
+    """Set the ``view`` of a data set, if it has one, to that of a model; a ``size`` given to the
+    data set stays."""
     if hasattr(dataset, "view"):
         found = view_of(model)
         dataset.view = found if dataset.size is None else replace(found, size=dataset.size)

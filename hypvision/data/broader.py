@@ -4,8 +4,8 @@
 >>> build_chains([("a bowl of ramen with egg", "1.jpg")], terms, levels=4)[0].texts
 ('food', 'noodle dish', 'ramen', 'a bowl of ramen with egg')
 
-WordNet's nouns are read from the folder of an export: ``nouns.tsv`` (wnid, synset, lemmas) and ``edges.tsv`` (child,
-parent).
+WordNet's nouns are read from the folder of an export: ``nouns.tsv`` (wnid, synset, lemmas) and
+``edges.tsv`` (child, parent).
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ from hypvision.records import read_table
 
 _LONGEST = 3  # longest term in words that captions are searched for
 _SHORTEST = 3  # shortest term in letters: "a" and "in" are units in WordNet
-_MEASURES = {"basket", "bowl", "box", "bunch", "couple", "cup", "flock", "glass", "group", "herd", "image", "kind",
-             "lot", "pair", "photo", "picture", "piece", "pile", "plate", "row", "set", "slice", "type"}  # fmt: skip
+_MEASURES = {"basket", "bowl", "box", "bunch", "couple", "cup", "flock", "glass", "group", "herd",
+"image", "kind",
+             "lot", "pair", "photo", "picture", "piece", "pile", "plate", "row", "set", "slice",
+             "type"}  # fmt: skip
 _TABS: dict[str, Any] = dict(delimiter="\t", quoting=csv.QUOTE_NONE)  # the form of WordNet's export
 
 
@@ -59,8 +61,12 @@ class Terms:
     """A hierarchy of terms."""
 
     names: dict[str, str]  # of the nodes, by id
-    broader: dict[str, str]  # the node above each node; where there are several, the first; top nodes have none
-    meaning: dict[str, str]  # the node of a word; for a word with several meanings the most common one
+    broader: dict[
+        str, str
+    ]  # the node above each node; where there are several, the first; top nodes have none
+    meaning: dict[
+        str, str
+    ]  # the node of a word; for a word with several meanings the most common one
     top: int = 0  # nodes at the top of every path that chains omit because they are too general
 
     @cached_property
@@ -76,14 +82,15 @@ class Terms:
         while (above := self.broader.get(path[-1])) is not None:
             if above in path:
                 raise HypvisionError(
-                    f"The broader terms of '{self.names[node]}' go in a circle by '{self.names[above]}'."
+                    f"The broader terms of '{self.names[node]}' go in a circle by "
+                    f"'{self.names[above]}'."
                 )
             path.append(above)
         return path[::-1]
 
     def siblings(self, path: Sequence[str]) -> list[str]:
-        """Siblings of the last node of a path from the top: the other children of the nearest node above it that has
-        any; for a top node the other top nodes."""
+        """Siblings of the last node of a path from the top: the other children of the nearest node
+        above it that has any; for a top node the other top nodes."""
         for below, above in zip(path[::-1], path[-2::-1]):
             others = [child for child in self._children[above] if child != below]
             if others:
@@ -93,7 +100,8 @@ class Terms:
 
 
 def read_terms(path: str | Path) -> Terms:
-    """A table of broader terms: a csv with the columns ``word,broader``, or the folder of a WordNet export."""
+    """A table of broader terms: a csv with the columns ``word,broader``, or the folder of a WordNet
+    export."""
     path = Path(path).expanduser()
     broader: dict[str, str] = {}
     if path.is_dir():
@@ -103,16 +111,20 @@ def read_terms(path: str | Path) -> Terms:
             parent = parent.strip()
             if child not in names or parent not in names:
                 raise HypvisionError(
-                    f"Line {line} of '{path / 'edges.tsv'}' names a node that nouns.tsv does not have. Take intact "
-                    "copies of both."
+                    f"Line {line} of '{path / 'edges.tsv'}' names a node that nouns.tsv does not "
+                    "have. Take intact copies of both."
                 )
             broader.setdefault(child, parent)
-        return Terms(names, broader, meaning, top=4)  # the four most general: entity, physical entity, object, whole
+        return Terms(
+            names, broader, meaning, top=4
+        )  # the four most general: entity, physical entity, object, whole
     for line, row in read_table(_Term, path):
         word = row.word.strip()
         above = row.broader.strip()
         if not word or not above:
-            raise HypvisionError(f"Line {line} of '{path}' has blanks for a word or its broader term. Fill in both.")
+            raise HypvisionError(
+                f"Line {line} of '{path}' has blanks for a word or its broader term. Fill in both."
+            )
         broader.setdefault(word, above)
     names = {word: word for word in (*broader, *broader.values())}
     return Terms(names, broader, {word.lower(): word for word in names})
@@ -123,12 +135,15 @@ def _nouns(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     names: dict[str, str] = {}
     senses: dict[str, tuple[int, str]] = {}
     for _, (node, synset, lemmas) in read_table(_Noun, path, **_TABS):
-        words = [word.strip().replace("_", " ") for word in lemmas.split("|") if word.strip()] or [node.strip()]
+        words = [word.strip().replace("_", " ") for word in lemmas.split("|") if word.strip()] or [
+            node.strip()
+        ]
         node = node.strip()
         synset = synset.strip()
         names[node] = words[0]
         for word in words:
-            # bank.n.02 is the second sense of "bank"; for its other lemmas the rank of the sense is unknown.
+            # bank.n.02 is the second sense of "bank"; for its other lemmas the rank of the sense is
+            # unknown.
             own, _, sense = synset.partition(".n.")
             rank = int(sense) if own == word.lower().replace(" ", "_") and sense.isdigit() else 99
             if rank < senses.get(word.lower(), (100, ""))[0]:
@@ -139,8 +154,8 @@ def _nouns(path: Path) -> tuple[dict[str, str], dict[str, str]]:
 def _term_in(caption: str, terms: Terms) -> tuple[str, str, str] | None:
     """The main term of a caption: as written, its dictionary form, and its node.
 
-    The main term of a text: the last term of the first group of terms ("blue bird" in "a blue bird on a branch"), or
-    the thing that a measure refers to ("ramen" in "a bowl of ramen").
+    The main term of a text: the last term of the first group of terms ("blue bird" in "a blue bird
+    on a branch"), or the thing that a measure refers to ("ramen" in "a bowl of ramen").
     """
     words = re.findall(r"[\w'-]+", caption)
     found = None
@@ -179,8 +194,8 @@ def _chosen(path: Sequence[str], count: int, top: int) -> list[int] | None:
 def _build(
     caption: str, terms: Terms, levels: int, rng: np.random.Generator
 ) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """Broader terms, the term and the caption, and a negative for each; None if the caption has no term with enough
-    broader ones, or a level has no sibling."""
+    """Broader terms, the term and the caption, and a negative for each; None if the caption has no
+    term with enough broader ones, or a level has no sibling."""
     term = _term_in(caption, terms)
     if term is None:
         return None
@@ -194,15 +209,23 @@ def _build(
         return None
     negatives: list[str] = []
     for place in places:
-        others = [terms.names[other] for other in terms.siblings(path[: place + 1]) if terms.names[other] not in texts]
+        others = [
+            terms.names[other]
+            for other in terms.siblings(path[: place + 1])
+            if terms.names[other] not in texts
+        ]
         if not others:
             return None
         negatives.append(others[int(rng.integers(len(others)))])
-    return texts, (*negatives, re.sub(rf"\b{re.escape(written)}\b", lambda _: negatives[-1], caption))
+    return texts, (
+        *negatives,
+        re.sub(rf"\b{re.escape(written)}\b", lambda _: negatives[-1], caption),
+    )
 
 
 def read_captions(path: str | Path) -> list[tuple[str, str | None]]:
-    """Captions and their images: a csv with the columns ``image,caption``, or a text file with a caption a line."""
+    """Captions and their images: a csv with the columns ``image,caption``, or a text file with a
+    caption a line."""
     path = Path(path).expanduser()
     if path.suffix.lower() == ".csv":
         rows = (row for _, row in read_table(_Caption, path))
@@ -213,7 +236,8 @@ def read_captions(path: str | Path) -> list[tuple[str, str | None]]:
         found = [(line, None) for line in read_lines(path, "the captions")]
     if not found:
         raise HypvisionError(
-            f"There are no captions in '{path}'. Expected: the columns image and caption, or a text file."
+            f"There are no captions in '{path}'. Expected: the columns image and caption, or a "
+            "text file."
         )
     return found
 
@@ -221,17 +245,21 @@ def read_captions(path: str | Path) -> list[tuple[str, str | None]]:
 def build_chains(
     captions: Sequence[tuple[str, str | None]], terms: Terms, levels: int = 4, seed: int = 0
 ) -> list[Chain]:
-    """Chains of ``levels`` texts with negatives from siblings, of the captions (with their images) that have a term
-    with enough above it: broader terms, evenly spread on the way from the top, the term and the caption. The negative
-    of a term is a sibling of it, that of the caption is the caption about the term's sibling."""
+    """Chains of ``levels`` texts with negatives from siblings, of the captions (with their images)
+    that have a term with enough above it: broader terms, evenly spread on the way from the top, the
+    term and the caption. The negative of a term is a sibling of it, that of the caption is the
+    caption about the term's sibling."""
     if levels < 3:
-        raise HypvisionError(f"A chain of a caption has at least 3 levels (broader term, term, caption), got {levels}.")
+        raise HypvisionError(
+            "A chain of a caption has at least 3 levels (broader term, term, caption), got "
+            f"{levels}."
+        )
     rng = np.random.default_rng(seed)
     built = [(_build(caption, terms, levels, rng), image) for caption, image in captions]
     found = [Chain(chain[0], chain[1], image) for chain, image in built if chain is not None]
     if not found:
         raise HypvisionError(
-            f"None of the {len(captions)} captions has a term with {levels - 2} broader ones in the table. Give fewer "
-            "levels or more terms."
+            f"None of the {len(captions)} captions has a term with {levels - 2} broader ones in "
+            "the table. Give fewer levels or more terms."
         )
     return found

@@ -1,13 +1,15 @@
-"""A folder of images with captions, and boxes with words: ``images/`` and ``captions.csv`` or ``captions.jsonl``.
+"""A folder of images with captions, and boxes with words: ``images/`` and ``captions.csv`` or
+``captions.jsonl``.
 
     image,caption,left,top,right,bottom,words
     a.jpg,a dog under a tree,10,20,80,90,a dog
     a.jpg,a dog under a tree,0,0,100,60,a tree
     b.jpg,two cats,,,,,
 
-or, a line for each caption, ``{"image": "a.jpg", "caption": "a dog under a tree", "boxes": [{"box": [10, 20, 80, 90],
-"words": "a dog"}, ...]}``. Boxes are in pixels of the image as it is shown, right and bottom outside; an image may have
-several captions. :mod:`hypvision.data.shards` reads data that is too large for a folder.
+or, a line for each caption, ``{"image": "a.jpg", "caption": "a dog under a tree", "boxes": [{"box":
+[10, 20, 80, 90], "words": "a dog"}, ...]}``. Boxes are in pixels of the image as it is shown, right
+and bottom outside; an image may have several captions. :mod:`hypvision.data.shards` reads data that
+is too large for a folder.
 """
 
 from __future__ import annotations
@@ -72,23 +74,33 @@ def read_captions(root: str | Path) -> list[Captioned]:
     table = find_captions(root)
     if table is None:
         raise HypvisionError(
-            f"There is no captions.csv or captions.jsonl in '{root}'. Expected: the folder images/ and beside it a "
-            "table with the columns image and caption (docs/data.md)."
+            f"There is no captions.csv or captions.jsonl in '{root}'. Expected: the folder images/ "
+            "and beside it a table with the columns image and caption (docs/data.md)."
         )
     if table.suffix == ".csv":
         rows = _of_csv(table)
     else:
-        rows = [row for _, row in read_json_lines(Captioned, table, "the table of captions", "Correct it.")]
+        rows = [
+            row
+            for _, row in read_json_lines(Captioned, table, "the table of captions", "Correct it.")
+        ]
     if not rows:
-        raise HypvisionError(f"'{table}' has no captions. Write a line for each image: its path and its caption.")
+        raise HypvisionError(
+            f"'{table}' has no captions. Write a line for each image: its path and its caption."
+        )
     inside([root / "images" / row.image for row in rows], root / "images")
     there = Listing()
     for row in rows:
         path = root / "images" / row.image
         if str(path) not in there:
-            raise HypvisionError(f"'{table}' names the image '{row.image}', but there is no '{path}'. Correct one.")
+            raise HypvisionError(
+                f"'{table}' names the image '{row.image}', but there is no '{path}'. Correct one."
+            )
         if not row.caption.strip():
-            raise HypvisionError(f"'{table}': the image '{row.image}' has a caption without words. Write or remove it.")
+            raise HypvisionError(
+                f"'{table}': the image '{row.image}' has a caption without words. Write or remove "
+                "it."
+            )
         height, width = shown_size(path) if row.boxes else (0, 0)
         for box in row.boxes:
             _check_box(box, width, height, f"'{table}', image '{row.image}'")
@@ -103,21 +115,25 @@ def cut_box(image: Image.Image, box: Box) -> Image.Image:
 
 @DATASETS.register_module()
 class CaptionFolder(Dataset):
-    """Images with a caption each: ``inputs`` (3, H, W), ``caption``, ``image``, the name of the image, and with boxes
-    ``box_inputs``, ``box_caption``.
+    """Images with a caption each: ``inputs`` (3, H, W), ``caption``, ``image``, the name of the
+    image, and with boxes ``box_inputs``, ``box_caption``.
 
     Args:
         root: the folder, see this module.
-        transform: as for :class:`~hypvision.data.image_folder.ImageFolderDataset`, of the image and of its box;
-            ``normalize=False`` leaves bytes, as :class:`~hypvision.tasks.contrastive.CLIPContrast` takes them. None:
-            pixels as they are, uint8.
-        boxes: give one box of each image with its words, drawn at random; images without any are left out.
+        transform: as for :class:`~hypvision.data.image_folder.ImageFolderDataset`, of the image and
+            of its box; ``normalize=False`` leaves bytes, as
+            :class:`~hypvision.tasks.contrastive.CLIPContrast` takes them. None: pixels as they are,
+            uint8.
+        boxes: give one box of each image with its words, drawn at random; images without any are
+            left out.
     """
 
     def __init__(self, root: str | Path, transform: Any = None, boxes: bool = False):
         self.root = Path(root).expanduser()
         self.boxes = boxes
-        self.transform = functional.pil_to_tensor if transform is None else build_transform(transform)
+        self.transform = (
+            functional.pil_to_tensor if transform is None else build_transform(transform)
+        )
         self.usage = Usage(self.root)
         self.rows = []
         for row in read_captions(root):
@@ -127,7 +143,9 @@ class CaptionFolder(Dataset):
                 self.rows.append(row)
         self.usage.use("captions", len(self.rows))
         if not self.rows:
-            raise HypvisionError(f"No image has a box. {self.usage} Add boxes to its table, or leave out boxes=True.")
+            raise HypvisionError(
+                f"No image has a box. {self.usage} Add boxes to its table, or leave out boxes=True."
+            )
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -143,10 +161,14 @@ class CaptionFolder(Dataset):
     def __getitem__(self, index: int) -> dict[str, Any]:
         image = self.read(index)
         row = self.rows[index]
-        found = dict(inputs=self.transform(image), caption=row.caption.strip(), image=self.name(index))
+        found = dict(
+            inputs=self.transform(image), caption=row.caption.strip(), image=self.name(index)
+        )
         if self.boxes:
             box = row.boxes[int(torch.randint(len(row.boxes), ()))]
-            found |= dict(box_inputs=self.transform(cut_box(image, box)), box_caption=box.words.strip())
+            found |= dict(
+                box_inputs=self.transform(cut_box(image, box)), box_caption=box.words.strip()
+            )
         return found
 
 
@@ -160,7 +182,8 @@ def _of_csv(table: Path) -> list[Captioned]:
         if any(given):
             if not all(given):
                 raise HypvisionError(
-                    f"'{table}': a box of '{row.image}' is not complete. It needs left, top, right, bottom and words."
+                    f"'{table}': a box of '{row.image}' is not complete. It needs left, top, "
+                    "right, bottom and words."
                 )
             boxes.append(Box(box, row.words))
     return [Captioned(image, caption, boxes) for (image, caption), boxes in found.items()]
@@ -168,12 +191,16 @@ def _of_csv(table: Path) -> list[Captioned]:
 
 def _check_box(box: Box, width: int, height: int, where: str) -> None:
     if len(box.box) != 4:
-        raise HypvisionError(f"{where}: a box has {len(box.box)} numbers, not left, top, right and bottom. Correct it.")
+        raise HypvisionError(
+            f"{where}: a box has {len(box.box)} numbers, not left, top, right and bottom. Correct "
+            "it."
+        )
     left, top, right, bottom = box.box
     if not (0 <= left < right <= width and 0 <= top < bottom <= height):
         raise HypvisionError(
-            f"{where}: the box {[round(value, 1) for value in box.box]} is not inside the image of {width} x {height} "
-            "pixels, or empty. It takes left, top, right and bottom, in pixels of the image as it is shown."
+            f"{where}: the box {[round(value, 1) for value in box.box]} is not inside the image of "
+            f"{width} x {height} pixels, or empty. It takes left, top, right and bottom, in pixels "
+            "of the image as it is shown."
         )
     if not box.words.strip():
         raise HypvisionError(f"{where}: a box has no words. Write them, or remove the box.")

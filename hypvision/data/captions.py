@@ -1,9 +1,9 @@
-"""Captions of a scene: a chain of four true sentences from general to specific, each with a false one of the same form.
+"""Captions of a scene: a chain of four true sentences from general to specific, each with a false
+one of the same form.
 
-    something on a grey ground                       | nothing on a grey ground
-    a polygon                                        | a round shape
-    a triangle                                       | a square
-    a striped red triangle left of a dotted blue ring | a striped red triangle right of a dotted blue ring
+    something on a grey ground | nothing on a grey ground a polygon | a round shape a triangle | a
+    square a striped red triangle left of a dotted blue ring | a striped red triangle right of a
+    dotted blue ring
 
 The layout is that of HierarCaps (Alper and Averbuch-Elor, ECCV 2024).
 """
@@ -22,7 +22,12 @@ from .taxonomy import KINDS
 T = TypeVar("T")
 
 _GROUND = "on a grey ground"  # not "plain", which is a texture
-NOUNS = {"branched": "branched shape", "composite": "composite shape", "polygon": "polygon", "round": "round shape"}
+NOUNS = {
+    "branched": "branched shape",
+    "composite": "composite shape",
+    "polygon": "polygon",
+    "round": "round shape",
+}
 _OPPOSITE = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
 
 
@@ -38,7 +43,8 @@ def enumerated(names: Sequence[str]) -> str:
 
 
 class Described(Protocol):
-    """The properties of an object that captions name; ``box`` is (left, top, right, bottom) in pixels."""
+    """The properties of an object that captions name; ``box`` is (left, top, right, bottom) in
+    pixels."""
 
     @property
     def kind(self) -> str: ...
@@ -54,7 +60,8 @@ class Described(Protocol):
 
 @dataclass(frozen=True)
 class Phrase:
-    """Words for an object; a property left None is not mentioned, and with none at all they are "something"."""
+    """Words for an object; a property left None is not mentioned, and with none at all they are
+    "something"."""
 
     kind: str | None = None
     shape: str | None = None
@@ -63,7 +70,9 @@ class Phrase:
 
     def matches(self, item: Described) -> bool:
         """Whether the words are true of the object."""
-        return all(value is None or value == getattr(item, name) for name, value in vars(self).items())
+        return all(
+            value is None or value == getattr(item, name) for name, value in vars(self).items()
+        )
 
     def __str__(self) -> str:
         noun = self.shape or (NOUNS[self.kind] if self.kind else None)
@@ -74,8 +83,8 @@ class Phrase:
 
 @dataclass(frozen=True)
 class Fact:
-    """The statement that a scene shows ``subject``, optionally in ``relation`` to some ``other`` object, or
-    (``absent``) that it does not show it."""
+    """The statement that a scene shows ``subject``, optionally in ``relation`` to some ``other``
+    object, or (``absent``) that it does not show it."""
 
     subject: Phrase
     relation: str | None = None
@@ -91,7 +100,9 @@ class Fact:
         if self.relation is None or self.other is None:
             return bool(subjects)
         others = [item for item in objects if self.other.matches(item)]
-        return any(a is not b and _offset(a, b, self.relation) > 0 for a in subjects for b in others)
+        return any(
+            a is not b and _offset(a, b, self.relation) > 0 for a in subjects for b in others
+        )
 
     def __str__(self) -> str:
         text = "nothing" if self.absent else str(self.subject)
@@ -103,10 +114,12 @@ class Fact:
 def describe(
     rng: np.random.Generator, objects: Sequence[Described], size: tuple[int, int]
 ) -> tuple[list[Fact], list[Fact]]:
-    """Four true facts of a scene of ``size`` (height, width) pixels, from general to specific, each of which follows
-    from the next, and four false ones that differ from them in one point each. There is at least one visible object,
-    and at least one kind is left out."""
-    subject = max(objects, key=lambda item: (item.box[2] - item.box[0]) * (item.box[3] - item.box[1]))
+    """Four true facts of a scene of ``size`` (height, width) pixels, from general to specific, each
+    of which follows from the next, and four false ones that differ from them in one point each.
+    There is at least one visible object, and at least one kind is left out."""
+    subject = max(
+        objects, key=lambda item: (item.box[2] - item.box[0]) * (item.box[3] - item.box[1])
+    )
     kinds = {item.kind for item in objects}
     shapes = {item.shape for item in objects}
     true = [
@@ -130,13 +143,18 @@ def describe(
 
 
 def _specific(
-    rng: np.random.Generator, subject: Described, objects: Sequence[Described], size: tuple[int, int]
+    rng: np.random.Generator,
+    subject: Described,
+    objects: Sequence[Described],
+    size: tuple[int, int],
 ) -> Fact:
-    """The subject with its looks and, where there is a clear one, its place beside another object."""
+    """The subject with its looks and, where there is a clear one, its place beside another
+    object."""
     looks = _looks(subject)
     others = [item for item in objects if item is not subject]
     for index in rng.permutation(len(others)):
-        # The relation is the axis with the larger offset between the two; nearly concentric objects have none.
+        # The relation is the axis with the larger offset between the two; nearly concentric objects
+        # have none.
         offsets = {relation: _offset(subject, others[index], relation) for relation in _OPPOSITE}
         relation = max(offsets, key=offsets.__getitem__)
         if offsets[relation] >= 0.1 * min(size):
@@ -164,8 +182,8 @@ def _other_looks(looks: Phrase) -> list[Phrase]:
 
 
 def _offset(a: Described, b: Described, relation: str) -> float:
-    """By how many pixels the centre of ``a``'s box lies left of, right of, above or below that of ``b``, by
-    ``relation``; negative on the other side."""
+    """By how many pixels the centre of ``a``'s box lies left of, right of, above or below that of
+    ``b``, by ``relation``; negative on the other side."""
     axis = 0 if relation in ("left of", "right of") else 1
     ahead = (b.box[axis] + b.box[axis + 2] - a.box[axis] - a.box[axis + 2]) / 2
     return ahead if relation in ("left of", "above") else -ahead

@@ -1,7 +1,7 @@
 """Chains of texts from general to specific: read, checked, written, and made where there are none.
 
-The files are those of HierarCaps (Alper and Averbuch-Elor, ECCV 2024), which states no licence and does not come with
-this package: csv or csv.gz, texts joined by ``=>``::
+The files are those of HierarCaps (Alper and Averbuch-Elor, ECCV 2024), which states no licence and
+does not come with this package: csv or csv.gz, texts joined by ``=>``::
 
     positive,negative[,image_url]       a chain, and for each of its texts one that contradicts it
     id,captions[,image_url]             a chain of the image ``image_url`` (of ``id`` where there is none)
@@ -32,7 +32,9 @@ class Chain:
     """A chain of texts, and the image at its end."""
 
     texts: tuple[str, ...]  # from general to specific, at least two
-    negatives: tuple[str, ...] = ()  # for each text one that contradicts it, though it fits the text before; or ()
+    negatives: tuple[
+        str, ...
+    ] = ()  # for each text one that contradicts it, though it fits the text before; or ()
     image: str | None = None  # an address, a file name or an id; None for no image
 
 
@@ -55,21 +57,26 @@ def read_chains(path: str | Path) -> list[Chain]:
     for line, row in read_table(_Row, path, advice=f"Expected: {_SCHEMAS}.", strict=True):
         where = f"Line {line} of '{path}'"
         if not (row.captions or row.positive):
-            raise HypvisionError(f"{where} has neither 'captions' nor 'positive'. Expected: {_SCHEMAS}.")
+            raise HypvisionError(
+                f"{where} has neither 'captions' nor 'positive'. Expected: {_SCHEMAS}."
+            )
         texts = _split(row.captions or row.positive, where)
         negatives = _split(row.negative, where) if row.negative or not row.captions else ()
         if negatives and len(negatives) != len(texts):
             raise HypvisionError(
-                f"{where} has {len(texts)} texts but {len(negatives)} negatives. Give one negative for each text."
+                f"{where} has {len(texts)} texts but {len(negatives)} negatives. Give one negative "
+                "for each text."
             )
         if found and len(texts) != len(found[0].texts):
             raise HypvisionError(
-                f"{where} has a chain of {len(texts)} texts, but the chains before have {len(found[0].texts)}. Give "
-                "all chains equally many texts."
+                f"{where} has a chain of {len(texts)} texts, but the chains before have "
+                f"{len(found[0].texts)}. Give all chains equally many texts."
             )
         found.append(Chain(texts, negatives, row.image_url or row.id or None))
     if not found:
-        raise HypvisionError(f"The file of chains '{path}' has no rows. Expected: a csv with the columns {_SCHEMAS}.")
+        raise HypvisionError(
+            f"The file of chains '{path}' has no rows. Expected: a csv with the columns {_SCHEMAS}."
+        )
     return found
 
 
@@ -77,16 +84,20 @@ def _split(chain: str, where: str) -> tuple[str, ...]:
     texts = tuple(text.strip() for text in chain.split(SEPARATOR))
     if "" in texts:
         level = texts.index("") + 1
-        raise HypvisionError(f"{where}: level {level} of '{chain.strip():.80}' is empty. Expected: {_SCHEMAS}.")
+        raise HypvisionError(
+            f"{where}: level {level} of '{chain.strip():.80}' is empty. Expected: {_SCHEMAS}."
+        )
     if len(texts) < 2:
         raise HypvisionError(
-            f"{where}: '{chain:.80}' is not a chain. Expected: at least two texts joined by '{SEPARATOR}'."
+            f"{where}: '{chain:.80}' is not a chain. Expected: at least two texts joined by "
+            f"'{SEPARATOR}'."
         )
     return texts
 
 
 def write_chains(path: str | Path, chains: Sequence[Chain]) -> None:
-    """Write chains in the schema with negatives if they have them, else in the other; compressed if so named (.gz).
+    """Write chains in the schema with negatives if they have them, else in the other; compressed if
+    so named (.gz).
 
     Raises:
         HypvisionError: some chains have negatives and others have none.
@@ -94,8 +105,8 @@ def write_chains(path: str | Path, chains: Sequence[Chain]) -> None:
     negatives = all(chain.negatives for chain in chains)
     if not negatives and (given := sum(bool(chain.negatives) for chain in chains)):
         raise HypvisionError(
-            f"{given} of {len(chains)} chains have negatives, but a file of chains has them for all or for none. Add "
-            "the others with with_negatives(chains), or leave all out."
+            f"{given} of {len(chains)} chains have negatives, but a file of chains has them for "
+            "all or for none. Add the others with with_negatives(chains), or leave all out."
         )
     rows: list[list] = [["positive", "negative", "image_url"] if negatives else ["id", "captions"]]
     for number, chain in enumerate(chains):
@@ -114,8 +125,9 @@ def _join(texts: Sequence[str]) -> str:
 def with_negatives(chains: Sequence[Chain], seed: int = 0) -> list[Chain]:
     """Chains with negatives from their siblings, where they have none of their own.
 
-    The negative of a text is the text at the same level of another chain, drawn from the chains that share the most
-    levels above it. So the negative fits the text one level above, if any text does, and differs from the text itself.
+    The negative of a text is the text at the same level of another chain, drawn from the chains
+    that share the most levels above it. So the negative fits the text one level above, if any text
+    does, and differs from the text itself.
     """
     rng = np.random.default_rng(seed)
     depth = len(chains[0].texts)
@@ -123,48 +135,62 @@ def with_negatives(chains: Sequence[Chain], seed: int = 0) -> list[Chain]:
     for chain in chains:
         for level in range(depth):
             for shared in range(level + 1):
-                # The keys of the dict are an ordered set: a text with many chains must not be chosen more often.
+                # The keys of the dict are an ordered set: a text with many chains must not be
+                # chosen more often.
                 below[level][chain.texts[:shared]][chain.texts[level]] = None
     texts = [{above: list(found) for above, found in level.items()} for level in below]
     return [
         chain
         if chain.negatives
-        else replace(chain, negatives=tuple(_sibling(rng, texts[k], chain.texts, k) for k in range(depth)))
+        else replace(
+            chain, negatives=tuple(_sibling(rng, texts[k], chain.texts, k) for k in range(depth))
+        )
         for chain in chains
     ]
 
 
 def _sibling(
-    rng: np.random.Generator, texts: dict[tuple[str, ...], list[str]], chain: tuple[str, ...], level: int
+    rng: np.random.Generator,
+    texts: dict[tuple[str, ...], list[str]],
+    chain: tuple[str, ...],
+    level: int,
 ) -> str:
     for shared in range(level, -1, -1):
         others = [text for text in texts[chain[:shared]] if text not in chain]
         if others:
             return others[int(rng.integers(len(others)))]
     raise HypvisionError(
-        f"All chains have '{chain[level]}' at level {level + 1}, so no text of another chain can be its negative. Give "
-        "chains that differ at this level."
+        f"All chains have '{chain[level]}' at level {level + 1}, so no text of another chain can "
+        "be its negative. Give chains that differ at this level."
     )
 
 
 def shape_chains(length: int, split: str = "train", seed: int = 0) -> list[Chain]:
-    """Chains of the drawn scenes (:func:`hypvision.data.shapes.make_scene`), with their own contradictions."""
+    """Chains of the drawn scenes (:func:`hypvision.data.shapes.make_scene`), with their own
+    contradictions."""
     from hypvision.data.shapes import make_scene
 
     scenes = (make_scene(index, split, 64, seed) for index in range(length))
-    return [Chain(tuple(s.captions), tuple(s.contradictions), f"{i:06d}") for i, s in enumerate(scenes)]
+    return [
+        Chain(tuple(s.captions), tuple(s.contradictions), f"{i:06d}") for i, s in enumerate(scenes)
+    ]
 
 
 def emoji_chains(root: str | Path, split: str, seed: int = 0) -> list[Chain]:
-    """``animal or plant => mammal => dog face => dog face: pet, puppy`` of each emoji of a split, with negatives from
-    siblings of the same split; the last text has six keywords at most. Emoji whose steps repeat themselves, or that
-    have no keyword beyond the words of the name, are left out."""
+    """``animal or plant => mammal => dog face => dog face: pet, puppy`` of each emoji of a split,
+    with negatives from siblings of the same split; the last text has six keywords at most. Emoji
+    whose steps repeat themselves, or that have no keyword beyond the words of the name, are left
+    out."""
     from hypvision.data.emoji import read_emoji
 
     chains = []
     for item in read_emoji(root, split)[0]:
         known = _pieces(item.name)
-        words = [word for word in item.keywords if not _pieces(word) <= known and not re.search(r"\d", word)][:6]
+        words = [
+            word
+            for word in item.keywords
+            if not _pieces(word) <= known and not re.search(r"\d", word)
+        ][:6]
         texts = (item.group, item.classname, item.name, f"{item.name}: {', '.join(words)}")
         if words and len(set(texts)) == len(texts):
             chains.append(Chain(texts, image=item.id))

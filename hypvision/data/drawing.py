@@ -1,9 +1,10 @@
 """Drawing for the procedural data set: outlines, textures and backgrounds as plain numpy.
 
-An outline is a *signed distance*: a function of points that is negative inside, positive outside and grows by about
-one per unit across the edge, in a frame of its own, where x points right, y points down and everything fits the unit
-circle. Outlines use only +, *, min, max, abs and sqrt on arrays (trigonometry is done on scalars): these round alike
-everywhere, which keeps the images equal between machines as far as numpy allows.
+An outline is a *signed distance*: a function of points that is negative inside, positive outside
+and grows by about one per unit across the edge, in a frame of its own, where x points right, y
+points down and everything fits the unit circle. Outlines use only +, *, min, max, abs and sqrt on
+arrays (trigonometry is done on scalars): these round alike everywhere, which keeps the images equal
+between machines as far as numpy allows.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ Outline = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 TEXTURES = ("checkered", "dotted", "plain", "striped")
 
-COLOURS = {  # RGB; the hue of orange is halfway between red and yellow, so that jitter does not mix up the six
+# RGB; the hue of orange is halfway between red and yellow, so that jitter does not mix up the six
+COLOURS = {
     "blue": (50, 90, 220),
     "green": (40, 165, 65),
     "orange": (245, 130, 20),
@@ -31,7 +33,8 @@ COLOURS = {  # RGB; the hue of orange is halfway between red and yellow, so that
 }
 
 
-# Outlines -----------------------------------------------------------------------------------------------------------
+# Outlines
+# --------------------------------------------------------------------------------------------------
 
 
 def circle(cx: float, cy: float, radius: float) -> Outline:
@@ -49,7 +52,8 @@ def box(left: float, top: float, right: float, bottom: float) -> Outline:
 
 
 def ellipse(a: float, b: float) -> Outline:
-    """Ellipse of semi-axes a, b at the origin; the distance is exact to first order at the edge, where it matters."""
+    """Ellipse of semi-axes a, b at the origin; the distance is exact to first order at the edge,
+    where it matters."""
 
     def distance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         level = np.sqrt((x / a) ** 2 + (y / b) ** 2)
@@ -60,7 +64,8 @@ def ellipse(a: float, b: float) -> Outline:
 
 
 def convex(vertices: Sequence[tuple[float, float]]) -> Outline:
-    """Convex polygon: the largest of its half-plane distances. Vertices run clockwise as seen (y points down)."""
+    """Convex polygon: the largest of its half-plane distances. Vertices run clockwise as seen (y
+    points down)."""
     planes = []
     for (x0, y0), (x1, y1) in zip(vertices, [*vertices[1:], vertices[0]]):
         length = math.hypot(x1 - x0, y1 - y0)
@@ -79,14 +84,16 @@ def regular(sides: int) -> Outline:
 
 
 def star(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Five-pointed star. A point of it lies outside at most one of five lines, hence the second largest distance."""
+    """Five-pointed star. A point of it lies outside at most one of five lines, hence the second
+    largest distance."""
     turns = [math.pi + 2 * math.pi * k / 5 for k in range(5)]
     planes = np.stack([math.sin(t) * x - math.cos(t) * y for t in turns])
     return np.partition(planes, 3, axis=0)[3] - math.cos(2 * math.pi / 5)
 
 
 def bars(count: int, width: float) -> Outline:
-    """``count`` bars of half-width ``width`` through the origin, evenly turned: a cross (2) or an asterisk (3)."""
+    """``count`` bars of half-width ``width`` through the origin, evenly turned: a cross (2) or an
+    asterisk (3)."""
     length = math.sqrt(1 - width * width)
     turns = [(math.cos(math.pi * k / count), math.sin(math.pi * k / count)) for k in range(count)]
 
@@ -106,11 +113,13 @@ def without(outline: Outline, hole: Outline) -> Outline:
     return lambda x, y: np.maximum(outline(x, y), -hole(x, y))
 
 
-# Shapes as parts in wholes ------------------------------------------------------------------------------------------
+# Shapes as parts in wholes
+# ------------------------------------------------------------------------------------------
 
 
 class Part(NamedTuple):
-    """One part of a shape; ``paint`` is ``texture`` (the object's own), ``dark`` or ``light`` (shades of it)."""
+    """One part of a shape; ``paint`` is ``texture`` (the object's own), ``dark`` or ``light``
+    (shades of it)."""
 
     name: str
     paint: str
@@ -141,7 +150,9 @@ OUTLINES: dict[str, tuple[Part, ...]] = {  # parts are painted in order, later o
     ),
     "car": (
         Part("body", "texture", box(-0.95, -0.1, 0.95, 0.3)),
-        Part("cabin", "light", convex([(-0.4, -0.55), (0.35, -0.55), (0.6, -0.08), (-0.65, -0.08)])),
+        Part(
+            "cabin", "light", convex([(-0.4, -0.55), (0.35, -0.55), (0.6, -0.08), (-0.65, -0.08)])
+        ),
         Part("wheel", "dark", union(circle(-0.52, 0.32, 0.24), circle(0.52, 0.32, 0.24))),
     ),
     "face": (
@@ -151,24 +162,33 @@ OUTLINES: dict[str, tuple[Part, ...]] = {  # parts are painted in order, later o
     ),
     "tree": (
         Part("trunk", "dark", box(-0.16, 0.1, 0.16, 0.98)),
-        Part("crown", "texture", union(circle(-0.4, 0.02, 0.42), circle(0.4, 0.02, 0.42), circle(0, -0.45, 0.52))),
+        Part(
+            "crown",
+            "texture",
+            union(circle(-0.4, 0.02, 0.42), circle(0.4, 0.02, 0.42), circle(0, -0.45, 0.52)),
+        ),
     ),
 }
 
 PARTS: tuple[str, ...] = tuple(
-    f"{shape}/{part.name}" for shape, parts in sorted(OUTLINES.items()) for part in parts if part.name
+    f"{shape}/{part.name}"
+    for shape, parts in sorted(OUTLINES.items())
+    for part in parts
+    if part.name
 )
 """Names of the parts; part ``i`` has the number ``i + 1`` in a part map, 0 means no part."""
 
 _PART_NUMBER = {name: number for number, name in enumerate(PARTS, start=1)}
 
 
-# From sprite to pixels ----------------------------------------------------------------------------------------------
+# From sprite to pixels
+# ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Sprite:
-    """One object, ready to be drawn. Lengths in pixels, angles in radians clockwise; pixel (0, 0) spans [0, 1]²."""
+    """One object, ready to be drawn. Lengths in pixels, angles in radians clockwise; pixel (0, 0)
+    spans [0, 1]²."""
 
     shape: str
     texture: str
@@ -185,7 +205,8 @@ class Sprite:
 
 
 class Stamp(NamedTuple):
-    """A sprite as pixels: the window it covers, coverage (h, w) in [0, 1], RGB (h, w, 3) and part numbers (h, w)."""
+    """A sprite as pixels: the window it covers, coverage (h, w) in [0, 1], RGB (h, w, 3) and part
+    numbers (h, w)."""
 
     window: tuple[slice, slice]
     cover: np.ndarray
@@ -204,7 +225,8 @@ class Stamp(NamedTuple):
 
 
 def rasterise(sprite: Sprite, height: int, width: int) -> Stamp:
-    """Turn a sprite into pixels of a ``height`` x ``width`` image; what lies beyond the border is cut off."""
+    """Turn a sprite into pixels of a ``height`` x ``width`` image; what lies beyond the border is
+    cut off."""
     reach = sprite.radius + 1
     top = max(0, math.floor(sprite.y - reach))
     bottom = min(height, math.ceil(sprite.y + reach))
@@ -217,7 +239,9 @@ def rasterise(sprite: Sprite, height: int, width: int) -> Stamp:
     base = np.clip(np.add(COLOURS[sprite.colour], sprite.tint), 0, 255).astype(np.float32)
     dark = base * np.float32(0.4)
     light = base + (255 - base) * np.float32(0.65)
-    layers: list[tuple[np.ndarray, np.ndarray, int]] = []  # coverage, colours and number of each part
+    layers: list[
+        tuple[np.ndarray, np.ndarray, int]
+    ] = []  # coverage, colours and number of each part
     for part in OUTLINES[sprite.shape]:
         amount = np.clip(0.5 - part.outline(x, y) * sprite.radius, 0, 1)
         if part.paint == "texture" and sprite.texture != "plain":
@@ -236,7 +260,9 @@ def rasterise(sprite: Sprite, height: int, width: int) -> Stamp:
     return Stamp((slice(top, bottom), slice(left, right)), cover, paint, parts)
 
 
-def _turn(dx: np.ndarray, dy: np.ndarray, angle: float, scale: float) -> tuple[np.ndarray, np.ndarray]:
+def _turn(
+    dx: np.ndarray, dy: np.ndarray, angle: float, scale: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Coordinates in a frame turned by ``angle`` and scaled; broadcasts a row against a column."""
     c = np.float32(math.cos(angle) * scale)
     s = np.float32(math.sin(angle) * scale)
@@ -244,7 +270,8 @@ def _turn(dx: np.ndarray, dy: np.ndarray, angle: float, scale: float) -> tuple[n
 
 
 def _texture(sprite: Sprite, dx: np.ndarray, dy: np.ndarray) -> np.ndarray:
-    """Weight (0 to 1) of the second shade at each pixel; edges are one pixel soft, like outlines."""
+    """Weight (0 to 1) of the second shade at each pixel; edges are one pixel soft, like
+    outlines."""
     s, t = _turn(dx, dy, sprite.grain, 1 / sprite.period)
     s = (s + np.float32(sprite.phase[0])) % 1 - np.float32(0.5)
     if sprite.texture == "striped":
@@ -252,7 +279,9 @@ def _texture(sprite: Sprite, dx: np.ndarray, dy: np.ndarray) -> np.ndarray:
     t = (t + np.float32(sprite.phase[1])) % 1 - np.float32(0.5)
     if sprite.texture == "dotted":
         return np.clip(0.5 + (0.31 - np.sqrt(s * s + t * t)) * sprite.period, 0, 1)
-    a = np.clip((0.25 - np.abs(s)) * sprite.period, -0.5, 0.5)  # checkered: the product of stripes in both directions
+    a = np.clip(
+        (0.25 - np.abs(s)) * sprite.period, -0.5, 0.5
+    )  # checkered: the product of stripes in both directions
     b = np.clip((0.25 - np.abs(t)) * sprite.period, -0.5, 0.5)
     return 0.5 + 2 * a * b
 
@@ -260,7 +289,11 @@ def _texture(sprite: Sprite, dx: np.ndarray, dy: np.ndarray) -> np.ndarray:
 def draw_background(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
     """A greyish, softly varying ground (height, width, 3), float32 in [0, 255]."""
     knots = 4
-    grid = rng.uniform(70, 190) + rng.uniform(-25, 25, (knots, knots, 1)) + rng.uniform(-8, 8, (knots, knots, 3))
+    grid = (
+        rng.uniform(70, 190)
+        + rng.uniform(-25, 25, (knots, knots, 1))
+        + rng.uniform(-8, 8, (knots, knots, 3))
+    )
     rows, columns = (_hat_weights(length, knots) for length in (height, width))
     strips = (rows @ grid.astype(np.float32).reshape(knots, -1)).reshape(height, knots, 3)
     return columns @ strips
@@ -274,6 +307,9 @@ def add_noise(rng: np.random.Generator, canvas: np.ndarray) -> np.ndarray:
 
 
 def _hat_weights(length: int, knots: int) -> np.ndarray:
-    """Linear interpolation from ``knots`` values to ``length`` pixels, as a matrix (length, knots)."""
+    """Linear interpolation from ``knots`` values to ``length`` pixels, as a matrix (length,
+    knots)."""
     position = (np.arange(length, dtype=np.float32) + 0.5) / length * (knots - 1)
-    return np.clip(1 - np.abs(position[:, None] - np.arange(knots, dtype=np.float32)), 0, 1).astype(np.float32)
+    return np.clip(1 - np.abs(position[:, None] - np.arange(knots, dtype=np.float32)), 0, 1).astype(
+        np.float32
+    )

@@ -1,4 +1,5 @@
-"""Emoji: small images of one thing each in the styles of several vendors, with names, keywords and a taxonomy.
+"""Emoji: small images of one thing each in the styles of several vendors, with names, keywords and
+a taxonomy.
 
 The folder is the user's::
 
@@ -65,11 +66,14 @@ class _Class(NamedTuple):
 
 
 def read_emoji(root: str | Path, split: str) -> tuple[list[Emoji], tuple[str, ...]]:
-    """The emoji of a split, in the order of its list, and the names of all classes, in the order of their labels."""
+    """The emoji of a split, in the order of its list, and the names of all classes, in the order of
+    their labels."""
     root = Path(root).expanduser()
     classes = sorted(_read(list[_Class], root / "splits/classes.json"), key=lambda row: row.label)
     if [row.label for row in classes] != list(range(len(classes))):
-        raise HypvisionError(f"The labels in '{root / 'splits/classes.json'}' are not 0, 1, 2, ...: renumber them.")
+        raise HypvisionError(
+            f"The labels in '{root / 'splits/classes.json'}' are not 0, 1, 2, ...: renumber them."
+        )
     by_subgroup = {row.subgroup: row for row in classes}
     known = {row.id: row for row in _read(list[_Entry], root / "emoji.json")}
     splits = _read(dict[str, list[str]], root / "splits/emoji_split.json")
@@ -82,24 +86,37 @@ def read_emoji(root: str | Path, split: str) -> tuple[list[Emoji], tuple[str, ..
         place = by_subgroup.get(row.subgroup) if row else None
         if row is None or place is None:
             raise HypvisionError(
-                f"The emoji '{name}' of the split '{split}' has no {'class' if row else 'entry'} in "
-                f"'{root / ('splits/classes.json' if row else 'emoji.json')}'. Add it, or take it out of the split."
+                f"The emoji '{name}' of the split '{split}' has no {'class' if row else 'entry'} "
+                f"in '{root / ('splits/classes.json' if row else 'emoji.json')}'. Add it, or take "
+                "it out of the split."
             )
         one_sided = (
             row.group == "Symbols"
             or row.subgroup.startswith(_ONE_SIDED)
             or not {"left", "right"}.isdisjoint(row.name.split())
         )
-        found.append(Emoji(name, row.name, row.keywords, place.label, place.classname, place.group_name, one_sided))
+        found.append(
+            Emoji(
+                name,
+                row.name,
+                row.keywords,
+                place.label,
+                place.classname,
+                place.group_name,
+                one_sided,
+            )
+        )
     return found, tuple(row.classname for row in classes)
 
 
 def _read(kind: Any, path: Path) -> Any:
     advice = (
-        "A folder of emoji has emoji.json, images/STYLE/ID.png, splits/classes.json and splits/emoji_split.json; give "
-        "its place with --cfg-options data_root=FOLDER."
+        "A folder of emoji has emoji.json, images/STYLE/ID.png, splits/classes.json and "
+        "splits/emoji_split.json; give its place with --cfg-options data_root=FOLDER."
     )
-    return read_record(kind, path, "Replace it by an intact copy." if path.is_file() else advice, extra=True)
+    return read_record(
+        kind, path, "Replace it by an intact copy." if path.is_file() else advice, extra=True
+    )
 
 
 def class_groups(root: str | Path) -> tuple[tuple[str, ...], ...]:
@@ -112,9 +129,10 @@ def class_groups(root: str | Path) -> tuple[tuple[str, ...], ...]:
 class EmojiCaptions(Dataset):
     """Images of emoji with a caption each, for a contrastive training of a small CLIP.
 
-    In training a caption is the name of the class, of its group, the name of the emoji with one to three keywords, or
-    the name alone, every second time in one of :data:`TEMPLATES`, and the image is augmented. In the other splits each
-    image comes once, without augmentation, and its caption is the name alone.
+    In training a caption is the name of the class, of its group, the name of the emoji with one to
+    three keywords, or the name alone, every second time in one of :data:`TEMPLATES`, and the image
+    is augmented. In the other splits each image comes once, without augmentation, and its caption
+    is the name alone.
 
     Args:
         root: folder of the layout above.
@@ -146,7 +164,9 @@ class EmojiCaptions(Dataset):
         self.seed = seed
         self.mix = (*mix, 1.0 - sum(mix))
         if min(self.mix) < 0:
-            raise HypvisionError(f"mix={tuple(mix)}: three probabilities are expected, together at most 1.")
+            raise HypvisionError(
+                f"mix={tuple(mix)}: three probabilities are expected, together at most 1."
+            )
         self.metainfo = dict(classes=classes, ancestors=class_groups(root))
         self.groups = sorted({item.group for item in self.emoji})
         self.items: list[tuple[int, Path]] = []
@@ -157,7 +177,9 @@ class EmojiCaptions(Dataset):
             paths = [(number, folder / f"{item.id}.png") for number, item in enumerate(self.emoji)]
             there = [(number, path) for number, path in paths if str(path) in listing]
             if not there:
-                raise HypvisionError(f"The style '{style}' has no image of the split '{split}' in '{folder}'.")
+                raise HypvisionError(
+                    f"The style '{style}' has no image of the split '{split}' in '{folder}'."
+                )
             self.items += there
             for _, path in paths:
                 self.usage.use("images") if str(path) in listing else self.usage.leave_out(
@@ -165,15 +187,19 @@ class EmojiCaptions(Dataset):
                 )
         self.length = length if split == "train" else len(self.items)
         # resize() copies an image that already has the size
-        images = (open_image(path).resize((size, size), Image.Resampling.BICUBIC) for _, path in self.items)
+        images = (
+            open_image(path).resize((size, size), Image.Resampling.BICUBIC)
+            for _, path in self.items
+        )
         self._images = [np.asarray(image) for image in images]
 
     def __len__(self) -> int:
         return self.length
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """``inputs``: uint8 (3, size, size); ``caption``; ``label``: of the class; ``concepts``: int64 (3,), numbers of
-        the emoji, its class and its group; ``level``: which of these three the caption names."""
+        """``inputs``: uint8 (3, size, size); ``caption``; ``label``: of the class; ``concepts``:
+        int64 (3,), numbers of the emoji, its class and its group; ``level``: which of these three
+        the caption names."""
         train = self.split == "train"
         rng = np.random.default_rng([index, self.seed])
         number = int(rng.integers(len(self.items))) if train else index
@@ -203,8 +229,8 @@ class EmojiCaptions(Dataset):
 
 
 def augment(rng: np.random.Generator, pixels: np.ndarray, mirror: bool = True) -> np.ndarray:
-    """An image, uint8 (H, W, 3), on white: moved, turned, resized, mirrored, in other colours, in grey or as line
-    art."""
+    """An image, uint8 (H, W, 3), on white: moved, turned, resized, mirrored, in other colours, in
+    grey or as line art."""
     height, width = pixels.shape[:2]
     angle = np.deg2rad(rng.uniform(-15, 15))
     shear = rng.uniform(-0.1, 0.1)
@@ -215,7 +241,9 @@ def augment(rng: np.random.Generator, pixels: np.ndarray, mirror: bool = True) -
         matrix[:, 0] *= -1
     middle = np.array([width / 2, height / 2])
     shift = rng.uniform(-0.08, 0.08, 2) * (width, height)
-    offset = middle - matrix @ (middle + shift)  # Pillow maps pixels of the result to pixels of the source
+    offset = middle - matrix @ (
+        middle + shift
+    )  # Pillow maps pixels of the result to pixels of the source
     image = Image.fromarray(pixels).transform(
         (width, height), Image.Transform.AFFINE, (*matrix[0], offset[0], *matrix[1], offset[1]),
         Image.Resampling.BILINEAR, fillcolor=(255, 255, 255),
@@ -223,7 +251,9 @@ def augment(rng: np.random.Generator, pixels: np.ndarray, mirror: bool = True) -
     values = np.asarray(image).astype(np.float32)
     way = rng.random()
     if way < 0.1:
-        lines = 255 - 4 * np.hypot(*np.gradient(values.mean(-1)))  # dark where the brightness changes, on white
+        lines = 255 - 4 * np.hypot(
+            *np.gradient(values.mean(-1))
+        )  # dark where the brightness changes, on white
         values = np.repeat(lines[..., None], 3, axis=-1)
     elif way < 0.2:
         values = np.repeat(values.mean(-1, keepdims=True), 3, axis=-1)
@@ -236,4 +266,8 @@ def augment(rng: np.random.Generator, pixels: np.ndarray, mirror: bool = True) -
 def _hue(angle: float) -> np.ndarray:
     """The turn (3, 3) of colours about the axis of greys."""
     circulant = np.array([[0, -1, 1], [1, 0, -1], [-1, 1, 0]])
-    return np.eye(3) * np.cos(angle) + (1 - np.cos(angle)) / 3 + np.sqrt(1 / 3) * np.sin(angle) * circulant
+    return (
+        np.eye(3) * np.cos(angle)
+        + (1 - np.cos(angle)) / 3
+        + np.sqrt(1 / 3) * np.sin(angle) * circulant
+    )

@@ -30,7 +30,8 @@ from hypvision.errors import HypvisionError
 from hypvision.files import replacing
 from hypvision.images import images_in, open_image
 
-# least value of the channels of a white pixel; white pixels that are connected to the border are background
+# least value of the channels of a white pixel; white pixels that are connected to the border are
+# background
 _WHITE = 235
 _WORDS = 400  # the cache has this many bytes for each caption
 
@@ -39,7 +40,9 @@ class Placed(NamedTuple):
     """One emoji of a scene."""
 
     emoji: int  # its number in :attr:`EmojiScenes.emoji`
-    box: tuple[int, int, int, int]  # left, top, right, bottom in pixels; right and bottom are outside
+    box: tuple[
+        int, int, int, int
+    ]  # left, top, right, bottom in pixels; right and bottom are outside
     mask: np.ndarray  # bool (size, size), what is seen of it
 
 
@@ -51,7 +54,8 @@ class Scene(NamedTuple):
 
 
 def cut_out(pixels: np.ndarray) -> np.ndarray:
-    """Mask, bool (H, W), of an emoji on white paper (H, W, 3): all but the white that is connected to the border."""
+    """Mask, bool (H, W), of an emoji on white paper (H, W, 3): all but the white that is connected
+    to the border."""
     white = np.pad((pixels.min(-1) >= _WHITE).astype(np.uint8), 1, constant_values=1)
     cv2.floodFill(white, None, (0, 0), 2)
     return white[1:-1, 1:-1] != 2
@@ -59,11 +63,12 @@ def cut_out(pixels: np.ndarray) -> np.ndarray:
 
 @DATASETS.register_module()
 class EmojiScenes(Dataset):
-    """Two to four emoji on a crop of a photo; sample ``i`` depends on the seed, the split and ``i`` alone.
+    """Two to four emoji on a crop of a photo; sample ``i`` depends on the seed, the split and ``i``
+    alone.
 
-    Samples as :class:`~hypvision.data.emoji.EmojiCaptions` gives them, without concepts: ``inputs`` uint8 (3, size,
-    size), ``caption``, and with ``boxes`` ``box_inputs`` (one box, cut out with a margin and resized) and
-    ``box_caption``.
+    Samples as :class:`~hypvision.data.emoji.EmojiCaptions` gives them, without concepts: ``inputs``
+    uint8 (3, size, size), ``caption``, and with ``boxes`` ``box_inputs`` (one box, cut out with a
+    margin and resized) and ``box_caption``.
 
     Args:
         root: folder of the emoji (:mod:`hypvision.data.emoji`).
@@ -79,8 +84,9 @@ class EmojiScenes(Dataset):
         augmented: turn, mirror and recolour the emoji.
         pale: share of white in the photos: 0 leaves them as they are.
         seed: of all random choices.
-        cache: folder of a file of all samples as they were drawn, from which later epochs and other trainings with the
-            same settings read them (5 ms of a core each to draw). None: draw them each time.
+        cache: folder of a file of all samples as they were drawn, from which later epochs and other
+            trainings with the same settings read them (5 ms of a core each to draw). None: draw
+            them each time.
     """
 
     def __init__(
@@ -100,18 +106,27 @@ class EmojiScenes(Dataset):
         seed: int = 0,
         cache: str | Path | None = None,
     ):
-        settings = {name: value for name, value in locals().items() if name not in ("self", "cache")}
+        settings = {
+            name: value for name, value in locals().items() if name not in ("self", "cache")
+        }
         between(0, 1, pale=pale)
         at_least(1, length=length, count=min(count), size=size)
         self.emoji, classes = read_emoji(root, split)
         self.metainfo = dict(classes=classes)
         self.photos = images_in(photos)
         folders = [Path(root).expanduser() / "images" / style for style in styles]
-        found = [(n, folder / f"{item.id}.png") for folder in folders for n, item in enumerate(self.emoji)]
+        found = [
+            (n, folder / f"{item.id}.png")
+            for folder in folders
+            for n, item in enumerate(self.emoji)
+        ]
         there = Listing()
         self.items = [(number, path) for number, path in found if str(path) in there]
         if not self.items:
-            raise HypvisionError(f"No style of {list(styles)} has an image of the split '{split}' in '{root}/images'.")
+            raise HypvisionError(
+                f"No style of {list(styles)} has an image of the split '{split}' in "
+                f"'{root}/images'."
+            )
         self.length = length
         self.size = size
         self.count = tuple(count)
@@ -134,8 +149,12 @@ class EmojiScenes(Dataset):
         """Name of the cache file, with a hash of the settings, words and images."""
         files = [*map(Path, self.photos), *(path for _, path in self.items)]
         about = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-        words = repr((sorted((name, str(value)) for name, value in settings.items()), self.emoji, about))
-        return f"scenes-{hashlib.sha256(words.encode(errors='surrogateescape')).hexdigest()[:12]}.dat"
+        words = repr(
+            (sorted((name, str(value)) for name, value in settings.items()), self.emoji, about)
+        )
+        return (
+            f"scenes-{hashlib.sha256(words.encode(errors='surrogateescape')).hexdigest()[:12]}.dat"
+        )
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         if self.cache is None:
@@ -143,17 +162,23 @@ class EmojiScenes(Dataset):
         row = self._rows[index]
         if not row["drawn"]:  # if two processes paint a sample at once, both write the same pixels
             sample = self._sample(index)
-            if max(len(value.encode()) for value in sample.values() if isinstance(value, str)) > _WORDS:
+            if (
+                max(len(value.encode()) for value in sample.values() if isinstance(value, str))
+                > _WORDS
+            ):
                 return sample
             for name, value in sample.items():
                 row[name] = value.encode() if isinstance(value, str) else value.numpy()
             row["drawn"] = True
         names = [name for name in row.dtype.names if name != "drawn"]
-        return {n: row[n].decode() if "caption" in n else torch.from_numpy(row[n].copy()) for n in names}
+        return {
+            n: row[n].decode() if "caption" in n else torch.from_numpy(row[n].copy()) for n in names
+        }
 
     @cached_property
     def _rows(self) -> np.ndarray:
-        """All samples in a file. A sample whose words exceed the space in the file is drawn each time."""
+        """All samples in a file. A sample whose words exceed the space in the file is drawn each
+        time."""
         picture = ("u1", (3, self.size, self.size))
         kinds = [("drawn", "?"), ("inputs", *picture), ("caption", f"S{_WORDS}")]
         kinds += [("box_inputs", *picture), ("box_caption", f"S{_WORDS}")] if self.boxes else []
@@ -163,21 +188,28 @@ class EmojiScenes(Dataset):
             with replacing(path) as temporary, open(temporary, "wb") as file:
                 size = np.dtype(kinds).itemsize * self.length
                 file.truncate(size)
-                if hasattr(os, "posix_fallocate"):  # a full disk is an error here; later it would crash the process
+                if hasattr(
+                    os, "posix_fallocate"
+                ):  # a full disk is an error here; later it would crash the process
                     os.posix_fallocate(file.fileno(), 0, size)
         return np.memmap(path, kinds, "r+", shape=(self.length,))
 
     def _sample(self, index: int) -> dict[str, Any]:
         scene, rng = self._draw(index)
         names = [self._words(rng, self.emoji[placed.emoji]) for placed in scene.objects]
-        found = dict(inputs=_tensor(scene.image), caption=enumerated([names[i] for i in rng.permutation(len(names))]))
+        found = dict(
+            inputs=_tensor(scene.image),
+            caption=enumerated([names[i] for i in rng.permutation(len(names))]),
+        )
         if self.boxes:
             chosen = scene.objects[int(rng.integers(len(scene.objects)))]
             left, top, right, bottom = chosen.box
             margin = max(1, round(0.1 * max(right - left, bottom - top)))
             area = (left - margin, top - margin, right + margin, bottom + margin)
             box = Image.fromarray(scene.image).crop(tuple(np.clip(area, 0, self.size).tolist()))
-            found["box_inputs"] = _tensor(np.asarray(box.resize((self.size, self.size), Image.Resampling.BICUBIC)))
+            found["box_inputs"] = _tensor(
+                np.asarray(box.resize((self.size, self.size), Image.Resampling.BICUBIC))
+            )
             found["box_caption"] = self._words(rng, self.emoji[chosen.emoji], box=True)
         return found
 
@@ -200,7 +232,9 @@ class EmojiScenes(Dataset):
             seen[top : top + mask.shape[0], left : left + mask.shape[1]] = mask
             image[seen] = pixels[mask]
             objects = [placed._replace(mask=placed.mask & ~seen) for placed in objects]
-            objects.append(Placed(number, (left, top, left + mask.shape[1], top + mask.shape[0]), seen))
+            objects.append(
+                Placed(number, (left, top, left + mask.shape[1], top + mask.shape[0]), seen)
+            )
             if len(objects) == wanted:
                 break
         return Scene(image, objects), rng
@@ -209,9 +243,13 @@ class EmojiScenes(Dataset):
         photo = open_image(self.photos[int(rng.integers(len(self.photos)))])
         side = int(min(photo.size) * rng.uniform(0.5, 1.0))
         left, top = (int(rng.integers(whole - side + 1)) for whole in photo.size)
-        crop = photo.resize((self.size, self.size), Image.Resampling.BILINEAR, (left, top, left + side, top + side))
+        crop = photo.resize(
+            (self.size, self.size), Image.Resampling.BILINEAR, (left, top, left + side, top + side)
+        )
         pixels = np.array(crop)
-        return (pixels * (1 - self.pale) + 255 * self.pale).astype(np.uint8) if self.pale else pixels
+        return (
+            (pixels * (1 - self.pale) + 255 * self.pale).astype(np.uint8) if self.pale else pixels
+        )
 
     def _emoji(self, rng: np.random.Generator) -> tuple[int, np.ndarray, np.ndarray]:
         """Number, pixels and mask of an emoji, cut to its own box."""
@@ -229,13 +267,18 @@ class EmojiScenes(Dataset):
             scale = rng.uniform(self.side[0], self.side[1]) * self.size / max(height, width)
             shape = max(2, round(width * scale)), max(2, round(height * scale))
             small = Image.fromarray(mask[cut]).resize(shape, Image.Resampling.NEAREST)
-            picture = Image.fromarray(np.ascontiguousarray(pixels[cut])).resize(shape, Image.Resampling.BILINEAR)
+            picture = Image.fromarray(np.ascontiguousarray(pixels[cut])).resize(
+                shape, Image.Resampling.BILINEAR
+            )
             mask = np.asarray(small)
             if mask[0].any() and mask[-1].any() and mask[:, 0].any() and mask[:, -1].any():
                 return number, np.asarray(picture), mask
 
-    def _place(self, rng: np.random.Generator, shape: tuple[int, ...], boxes: list[Any]) -> tuple[int, int] | None:
-        """Top and left where no earlier emoji is covered by more than a fifth; None if twenty tries find none."""
+    def _place(
+        self, rng: np.random.Generator, shape: tuple[int, ...], boxes: list[Any]
+    ) -> tuple[int, int] | None:
+        """Top and left where no earlier emoji is covered by more than a fifth; None if twenty tries
+        find none."""
         height, width = shape
         for _ in range(20):
             top = int(rng.integers(self.size - height + 1))

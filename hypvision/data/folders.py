@@ -21,15 +21,17 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 
 def class_names(root: Path, usage: Usage, wanted: Collection[str] | None = None) -> list[str]:
-    """The folders in ``root``, sorted, without hidden folders and, if ``wanted`` classes are given, without other
-    classes; ``usage`` counts the folders that are left out."""
+    """The folders in ``root``, sorted, without hidden folders and, if ``wanted`` classes are given,
+    without other classes; ``usage`` counts the folders that are left out."""
     found = []
     kept = None if wanted is None else set(wanted)
     for name, entry in sorted((name_of(entry.name), entry) for entry in os.scandir(root)):
         if kept is not None and name in kept:
             reason = None
         elif entry.is_dir():
-            reason = "hidden" if is_hidden(name) else None if kept is None else "none of the classes"
+            reason = (
+                "hidden" if is_hidden(name) else None if kept is None else "none of the classes"
+            )
         else:
             reason = None if why_no_image(name) else "an image beside the class folders"
         if reason is not None:
@@ -40,7 +42,8 @@ def class_names(root: Path, usage: Usage, wanted: Collection[str] | None = None)
 
 
 def class_images(root: Path, classes: Sequence[str], usage: Usage) -> dict[str, list[str]]:
-    """The images in the folder of each class and below it, sorted; no folder is read twice, whatever links there are.
+    """The images in the folder of each class and below it, sorted; no folder is read twice,
+    whatever links there are.
 
     Raises:
         HypvisionError: two classes are the same folder, by a link.
@@ -50,7 +53,8 @@ def class_images(root: Path, classes: Sequence[str], usage: Usage) -> dict[str, 
         other = places.setdefault(os.path.realpath(root / on_disk(name)), name)
         if other != name:
             raise HypvisionError(
-                f"'{root / name}' is a link to '{root / other}': its images would have two labels. Remove the link."
+                f"'{root / name}' is a link to '{root / other}': its images would have two labels. "
+                "Remove the link."
             )
     seen = set(places)
     return {name: _images_below(root, name, seen, usage) for name in classes}
@@ -85,7 +89,8 @@ def _images_below(root: Path, name: str, seen: set[str], usage: Usage) -> list[s
 
 
 class Listing:
-    """Which files exist. Each folder is listed once, since a look for every file takes long on a network disk."""
+    """Which files exist. Each folder is listed once, since a look for every file takes long on a
+    network disk."""
 
     def __init__(self) -> None:
         self._files: dict[str, set[str]] = {}
@@ -101,14 +106,15 @@ class Listing:
 def check_depth(
     root: Path,
     classes: Sequence[str],
-    remedy: str = "Give '{}' as root, or correct data_root; if they really are the classes, name them: classes=(...).",
+    remedy: str = "Give '{}' as root, or correct data_root; if they really are the classes, name "
+    "them: classes=(...).",
 ) -> None:
-    """Raise an error for a root that lies one folder above or below that of the classes; in the ``remedy``, ``{}``
-    stands for the folder one level deeper.
+    """Raise an error for a root that lies one folder above or below that of the classes; in the
+    ``remedy``, ``{}`` stands for the folder one level deeper.
 
     Raises:
-        HypvisionError: the only class folder contains nothing but folders, or all classes have names of parts such as
-            "train" and "val".
+        HypvisionError: the only class folder contains nothing but folders, or all classes have
+            names of parts such as "train" and "val".
     """
     if len(classes) > 1 and not {name.lower() for name in classes} <= _PARTS:
         return
@@ -120,6 +126,7 @@ def check_depth(
             return
     raise HypvisionError(
         f"The data folder '{root}' has {'one class' if len(classes) == 1 else 'the classes'} "
-        f"{' and '.join(repr(name) for name in classes)}, which {'holds' if len(classes) == 1 else 'hold'} folders "
-        f"and no images: the classes seem to lie one folder deeper. {remedy.format(root / classes[0])}"
+        f"{' and '.join(repr(name) for name in classes)}, which "
+        f"{'holds' if len(classes) == 1 else 'hold'} folders and no images: the classes seem to "
+        f"lie one folder deeper. {remedy.format(root / classes[0])}"
     )

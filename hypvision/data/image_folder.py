@@ -1,8 +1,8 @@
 """Image classification data: one folder a class, a list file, or the official CIFAR batches.
 
-Every data set gives samples ``dict(inputs=(3, H, W) float tensor, label=int, index=int)``, to be stacked with
-``collate_fn=dict(type="default_collate")``. Augmentation is timm's (:func:`timm.data.create_transform`), described in
-the config by its keyword arguments.
+Every data set gives samples ``dict(inputs=(3, H, W) float tensor, label=int, index=int)``, to be
+stacked with ``collate_fn=dict(type="default_collate")``. Augmentation is timm's
+(:func:`timm.data.create_transform`), described in the config by its keyword arguments.
 """
 
 from __future__ import annotations
@@ -39,35 +39,44 @@ def build_transform(config: dict[str, Any] | Callable) -> Callable:
     """Build timm's transform from its keyword arguments.
 
     Args:
-        config: arguments of :func:`timm.data.create_transform`, e.g. ``dict(input_size=224, is_training=True,
-            auto_augment="rand-m9-mstd0.5-inc1", re_prob=0.25)``. One more key, ``pad_crop=4``, replaces timm's random
-            resized crop by the one used for small images: the short side resized to ``input_size`` (images of this size
-            stay as they are), padded by so many pixels, a random crop, a flip; what shapes timm's crop
-            (``scale``, ``ratio``, ``train_crop_mode``) is an error beside it. ``pad_mode`` says what it
-            pads with: "reflect", the default, or "constant", black. A callable is returned as it is.
+        config: arguments of :func:`timm.data.create_transform`, e.g. ``dict(input_size=224,
+            is_training=True, auto_augment="rand-m9-mstd0.5-inc1", re_prob=0.25)``. One more key,
+            ``pad_crop=4``, replaces timm's random resized crop by the one used for small images:
+            the short side resized to ``input_size`` (images of this size stay as they are), padded
+            by so many pixels, a random crop, a flip; what shapes timm's crop (``scale``, ``ratio``,
+            ``train_crop_mode``) is an error beside it. ``pad_mode`` says what it pads with:
+            "reflect", the default, or "constant", black. A callable is returned as it is.
     """
     if callable(config):
         return config
-    config = {key: tuple(value) if isinstance(value, list) else value for key, value in config.items()}
+    config = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in config.items()
+    }
     pad_crop = config.pop("pad_crop", None)
     try:
         if pad_crop is None:
             return _with_safe_posterize(create_transform(**config))
         if not config.get("is_training"):
-            raise HypvisionError("'pad_crop' is an augmentation: use it in a transform that has is_training=True.")
-        unused = [key for key in ("scale", "ratio", "train_crop_mode") if config.get(key) is not None]
+            raise HypvisionError(
+                "'pad_crop' is an augmentation: use it in a transform that has is_training=True."
+            )
+        unused = [
+            key for key in ("scale", "ratio", "train_crop_mode") if config.get(key) is not None
+        ]
         if unused:
             raise HypvisionError(
-                f"The transform has {', '.join(map(repr, unused))}, which shape timm's random resized crop, but "
-                f"'pad_crop' replaces that crop. Leave out 'pad_crop', or {', '.join(map(repr, unused))}."
+                f"The transform has {', '.join(map(repr, unused))}, which shape timm's random "
+                "resized crop, but 'pad_crop' replaces that crop. Leave out 'pad_crop', or "
+                f"{', '.join(map(repr, unused))}."
             )
         pad_mode = config.pop("pad_mode", "reflect")
         one_of(("reflect", "constant"), pad_mode=pad_mode)
         _, secondary, final = create_transform(**config, separate=True)
     except TypeError as error:
         raise HypvisionError(
-            f"The config has a 'transform' that timm.data.create_transform does not accept: {error}. Its arguments are "
-            "listed in timm's documentation; ours adds 'pad_crop' and 'pad_mode'."
+            "The config has a 'transform' that timm.data.create_transform does not accept: "
+            f"{error}. Its arguments are listed in timm's documentation; ours adds 'pad_crop' and "
+            "'pad_mode'."
         ) from error
     size = config.get("input_size", 224)
     primary = [
@@ -77,12 +86,14 @@ def build_transform(config: dict[str, Any] | Callable) -> Callable:
         # without one no random number is drawn
         *([tv_transforms.RandomVerticalFlip(config["vflip"])] if config.get("vflip") else []),
     ]
-    return _with_safe_posterize(tv_transforms.Compose([*primary, *secondary.transforms, *final.transforms]))
+    return _with_safe_posterize(
+        tv_transforms.Compose([*primary, *secondary.transforms, *final.transforms])
+    )
 
 
 def imagenet_classes() -> list[str]:
-    """ImageNet's 1,000 classes in the order of their labels, by timm's names; of two of the same name (crane, maillot)
-    the second has its number in WordNet."""
+    """ImageNet's 1,000 classes in the order of their labels, by timm's names; of two of the same
+    name (crane, maillot) the second has its number in WordNet."""
     info = ImageNetInfo()
     pairs = list(zip(info.label_descriptions(), info.label_names()))
     first = dict(reversed(pairs))
@@ -90,13 +101,14 @@ def imagenet_classes() -> list[str]:
 
 
 def check_root(root: str | Path) -> None:
-    """Refuse a folder of an :class:`ImageFolderDataset` that does not exist, and say what is expected there."""
+    """Refuse a folder of an :class:`ImageFolderDataset` that does not exist, and say what is
+    expected there."""
     root = Path(root).expanduser()
     if not root.is_dir():
         raise HypvisionError(
-            f"The data folder '{root}' does not exist. Expected there: one folder a class with its images, e.g. "
-            f"'{root}/cat/0001.jpg'. Put the data there, or give its place with --cfg-options data_root=FOLDER (see "
-            "docs/data.md)."
+            f"The data folder '{root}' does not exist. Expected there: one folder a class with its "
+            f"images, e.g. '{root}/cat/0001.jpg'. Put the data there, or give its place with "
+            "--cfg-options data_root=FOLDER (see docs/data.md)."
         )
 
 
@@ -105,7 +117,8 @@ def _posterize(image: Image.Image, bits_to_keep: int, **_: Any) -> Image.Image:
 
 
 def _with_safe_posterize(transform: tv_transforms.Compose) -> tv_transforms.Compose:
-    """Keep one bit at least: timm's strongest RandAugment keeps none, which Pillow 13 and later refuse."""
+    """Keep one bit at least: timm's strongest RandAugment keeps none, which Pillow 13 and later
+    refuse."""
     for step in transform.transforms:
         policies = [getattr(step, "ops", []), *getattr(step, "policy", [])]
         for operation in (op for policy in policies for op in policy):
@@ -135,14 +148,16 @@ class _ImageDataset(Dataset):
         return self.paths[index]
 
     def use_classes(self, names: Sequence[str]) -> None:
-        """Relabel the images by another list of class names, which must contain all of their own."""
+        """Relabel the images by another list of class names, which must contain all of their
+        own."""
         labels = {name: label for label, name in enumerate(names)}
         order = np.array([labels[name] for name in self.metainfo["classes"]], dtype=np.int64)
         self.labels = order[self.labels]
         self.metainfo["classes"] = tuple(names)
 
     def count_classes(self) -> None:
-        """Count the classes that images show: ``labels`` are numbers (N,), or 1 and 0 for each class (N, C)."""
+        """Count the classes that images show: ``labels`` are numbers (N,), or 1 and 0 for each
+        class (N, C)."""
         several = self.labels.ndim == 2
         shown = np.flatnonzero(self.labels.any(axis=0)) if several else np.unique(self.labels)
         self.usage.use("classes", len(shown))
@@ -153,7 +168,9 @@ class _ImageDataset(Dataset):
         return len(self.labels)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return dict(inputs=self.transform(self.read(index)), label=int(self.labels[index]), index=index)
+        return dict(
+            inputs=self.transform(self.read(index)), label=int(self.labels[index]), index=index
+        )
 
 
 @DATASETS.register_module()
@@ -161,22 +178,27 @@ class ImageFolderDataset(_ImageDataset):
     """Images at ``root/CLASS/*.jpg``, or named by a list file.
 
     Args:
-        root: folder with one sub-folder a class; with ``ann_file``, the folder that its paths start from.
+        root: folder with one sub-folder a class; with ``ann_file``, the folder that its paths start
+            from.
         transform: arguments of :func:`build_transform`.
-        ann_file: text file with a line ``path label`` for each image, the label a number from 0. Files that are
-            missing or listed twice, and classes without images, are counted in ``usage``.
-        classes: class names in the order of the labels. Default: the sub-folders, sorted. A path stands for the
-            sub-folders of that folder, e.g. the training images', of which ``root`` may lack some; ``"imagenet"`` for
-            ImageNet's 1,000 classes as timm names them.
-        folders: the class that each sub-folder shows, e.g. ``{"Red-Bell-Pepper": "bell pepper"}``, if folders and
-            classes have different names; sub-folders that it does not name are left out. Not with ``ann_file``, whose
-            lines have the labels.
-        indices: keep these images only (numbers in the sorted order), e.g. to try a config on a few.
-        channels: 1 (grey), 3 (RGB) or 4 (such as red, green, blue, infrared); the transform's ``mean`` and ``std`` have
-            a value for each, and augmentations of colours are for RGB alone.
-        cache: keep all decoded images in memory. For small images (CIFAR): decoding costs more than everything else.
-        sort: the order of the sub-folders: ``"name"``, as timm and torchvision have it (0, 1, 10, 2), or
-            ``"natural"`` (0, 1, 2, 10).
+        ann_file: text file with a line ``path label`` for each image, the label a number from 0.
+            Files that are missing or listed twice, and classes without images, are counted in
+            ``usage``.
+        classes: class names in the order of the labels. Default: the sub-folders, sorted. A path
+            stands for the sub-folders of that folder, e.g. the training images', of which ``root``
+            may lack some; ``"imagenet"`` for ImageNet's 1,000 classes as timm names them.
+        folders: the class that each sub-folder shows, e.g. ``{"Red-Bell-Pepper": "bell pepper"}``,
+            if folders and classes have different names; sub-folders that it does not name are left
+            out. Not with ``ann_file``, whose lines have the labels.
+        indices: keep these images only (numbers in the sorted order), e.g. to try a config on a
+            few.
+        channels: 1 (grey), 3 (RGB) or 4 (such as red, green, blue, infrared); the transform's
+            ``mean`` and ``std`` have a value for each, and augmentations of colours are for RGB
+            alone.
+        cache: keep all decoded images in memory. For small images (CIFAR): decoding costs more than
+            everything else.
+        sort: the order of the sub-folders: ``"name"``, as timm and torchvision have it (0, 1, 10,
+            2), or ``"natural"`` (0, 1, 2, 10).
     """
 
     def __init__(
@@ -195,8 +217,9 @@ class ImageFolderDataset(_ImageDataset):
         one_of(("name", "natural"), sort=sort)
         if folders is not None and ann_file is not None:
             raise HypvisionError(
-                "The data set has 'folders' and 'ann_file', but the classes of images follow from one of the two: the "
-                "folders that they lie in, or the labels of the list. Leave out the other."
+                "The data set has 'folders' and 'ann_file', but the classes of images follow from "
+                "one of the two: the folders that they lie in, or the labels of the list. Leave "
+                "out the other."
             )
         self.channels = channels
         self.sort = sort
@@ -213,7 +236,9 @@ class ImageFolderDataset(_ImageDataset):
             names = self._sorted(class_names(Path(classes).expanduser(), Usage(classes)))
             partial = True
         if names is not None:
-            check_classes(enumerate(names), "'classes' of the data set", "Give every class a name of its own.")
+            check_classes(
+                enumerate(names), "'classes' of the data set", "Give every class a name of its own."
+            )
         if folders is not None:
             samples, found = self._scan_named(folders, names)
         elif ann_file is None:
@@ -240,28 +265,36 @@ class ImageFolderDataset(_ImageDataset):
         if names != in_order and all(map(str.isdecimal, names)):
             label = next(i for i, name in enumerate(names) if name != in_order[i])
             self.usage.notes.append(
-                f"The class folders are numbers in the order of text, as timm sorts them: label {label} is the folder "
-                f"'{names[label]}'. With sort='natural' in the data sets of the config it is '{in_order[label]}'."
+                "The class folders are numbers in the order of text, as timm sorts them: label "
+                f"{label} is the folder '{names[label]}'. With sort='natural' in the data sets of "
+                f"the config it is '{in_order[label]}'."
             )
         return names
 
     def _found(self) -> str:
         return f"Found: {some(sorted(path.name for path in self.root.iterdir()), 5) or 'nothing'}."
 
-    def _scan_folders(self, classes: Sequence[str] | None, partial: bool) -> tuple[list[tuple[str, int]], list[str]]:
+    def _scan_folders(
+        self, classes: Sequence[str] | None, partial: bool
+    ) -> tuple[list[tuple[str, int]], list[str]]:
         found = class_names(self.root, self.usage, None if partial else classes)
         wanted = self._sorted(found) if classes is None else list(classes)
         if partial and (unknown := sorted(set(found) - set(wanted))):
             raise HypvisionError(
-                f"The data folder '{self.root}' has folders that are none of the {len(wanted)} classes: "
-                f"{some(unknown, 5)}. Give as 'classes' the folder of the images that the model is trained on."
+                f"The data folder '{self.root}' has folders that are none of the {len(wanted)} "
+                f"classes: {some(unknown, 5)}. Give as 'classes' the folder of the images that the "
+                "model is trained on."
             )
         missing = [] if partial else sorted(set(wanted) - set(found))
         if missing or not found or not wanted:
-            reason = f"has no folder for the classes {some(missing, 5)}" if missing else "has no sub-folders"
+            reason = (
+                f"has no folder for the classes {some(missing, 5)}"
+                if missing
+                else "has no sub-folders"
+            )
             raise HypvisionError(
-                f"The data folder '{self.root}' {reason}. Expected: one folder a class with its images, e.g. "
-                f"'{self.root}/cat/0001.jpg'. {self._found()}"
+                f"The data folder '{self.root}' {reason}. Expected: one folder a class with its "
+                f"images, e.g. '{self.root}/cat/0001.jpg'. {self._found()}"
             )
         if classes is None:
             check_depth(self.root, wanted)
@@ -269,8 +302,9 @@ class ImageFolderDataset(_ImageDataset):
         empty = [name for name, paths in images.items() if not paths]
         if empty:
             raise HypvisionError(
-                f"The data folder '{self.root}' has a class without images: {some(empty, 5)}. Expected: files such "
-                f"as '{self.root}/{empty[0]}/0001.jpg'. Remove empty folders, or check that unpacking has finished. "
+                f"The data folder '{self.root}' has a class without images: {some(empty, 5)}. "
+                f"Expected: files such as '{self.root}/{empty[0]}/0001.jpg'. Remove empty folders, "
+                "or check that unpacking has finished. "
                 f"{self.usage if self.usage.left_out() else ''}"
             )
         labels = {name: label for label, name in enumerate(wanted)}
@@ -284,41 +318,55 @@ class ImageFolderDataset(_ImageDataset):
         unknown = [name for name in folders.values() if name not in labels]
         if unknown:
             raise HypvisionError(
-                f"'folders' of the data set names the class '{unknown[0]}', which is none of the {len(names)} classes."
-                f"{did_you_mean(unknown[0], names)}"
+                f"'folders' of the data set names the class '{unknown[0]}', which is none of the "
+                f"{len(names)} classes.{did_you_mean(unknown[0], names)}"
             )
         found, own = self._scan_folders(list(folders), partial=False)
         return [(path, labels[folders[own[number]]]) for path, number in found], names
 
-    def _scan_list(self, path: Path, classes: Sequence[str] | None) -> tuple[list[tuple[str, int]], list[str]]:
+    def _scan_list(
+        self, path: Path, classes: Sequence[str] | None
+    ) -> tuple[list[tuple[str, int]], list[str]]:
         if not path.is_file():
             raise HypvisionError(
-                f"{why_no_file(path, 'list')} Expected: a text file with a line 'path label' for each image, the "
-                f"path relative to '{self.root}'. Correct 'ann_file' in the config, or leave it out to use folders."
+                f"{why_no_file(path, 'list')} Expected: a text file with a line 'path label' for "
+                f"each image, the path relative to '{self.root}'. Correct 'ann_file' in the "
+                "config, or leave it out to use folders."
             )
         first: dict[str, tuple[int, int]] = {}  # line and label of each image
         for number, line in enumerate(read_lines(path, "the list of images", blank=True), start=1):
             if not line:
                 continue
             name, _, label = line.rpartition(" ")
-            if not name or not label.isdecimal() or (classes is not None and int(label) >= len(classes)):
+            if (
+                not name
+                or not label.isdecimal()
+                or (classes is not None and int(label) >= len(classes))
+            ):
                 limit = "" if classes is None else f" from 0 to {len(classes) - 1}"
                 raise HypvisionError(
-                    f"'{path}', line {number}: '{line}' is not 'path label' with a whole number{limit}. Correct it."
+                    f"'{path}', line {number}: '{line}' is not 'path label' with a whole "
+                    f"number{limit}. Correct it."
                 )
             before, other = first.setdefault(str(self.root / on_disk(name)), (number, int(label)))
             if other != int(label):
                 raise HypvisionError(
-                    f"'{path}' gives '{name}' the label {other} in line {before} and {label} in line {number}. An "
-                    "image has one label: remove one of the two lines."
+                    f"'{path}' gives '{name}' the label {other} in line {before} and {label} in "
+                    f"line {number}. An image has one label: remove one of the two lines."
                 )
             if before != number:
-                self.usage.leave_out("files", "listed twice", f"{name}, lines {before} and {number}")
+                self.usage.leave_out(
+                    "files", "listed twice", f"{name}, lines {before} and {number}"
+                )
         if not first:
-            raise HypvisionError(f"The list '{path}' names no images. Expected: a line 'path label' for each.")
+            raise HypvisionError(
+                f"The list '{path}' names no images. Expected: a line 'path label' for each."
+            )
         inside(first, self.root)
         top = max(label for _, label in first.values())
-        return self._on_disk(path, first), list(classes) if classes is not None else [str(i) for i in range(top + 1)]
+        return self._on_disk(path, first), list(classes) if classes is not None else [
+            str(i) for i in range(top + 1)
+        ]
 
     def _on_disk(self, path: Path, listed: Mapping[str, tuple[int, int]]) -> list[tuple[str, int]]:
         """The images of a list that exist."""
@@ -331,8 +379,9 @@ class ImageFolderDataset(_ImageDataset):
                 self.usage.leave_out("files", "missing on disk", f"{place}, line {number}")
         if not found:
             raise HypvisionError(
-                f"None of the {len(listed)} images of the list '{path}' exists; the first is '{next(iter(listed))}'. "
-                "The paths start from 'root' of the data set: correct them, or 'root'."
+                f"None of the {len(listed)} images of the list '{path}' exists; the first is "
+                f"'{next(iter(listed))}'. The paths start from 'root' of the data set: correct "
+                "them, or 'root'."
             )
         return found
 
@@ -370,10 +419,15 @@ class CIFARDataset(_ImageDataset):
         try:
             data = reader(str(Path(root).expanduser()), train=train, download=False)
         except RuntimeError as error:
-            state = "is not complete or not the official one" if self.place.is_dir() else "does not exist"
+            state = (
+                "is not complete or not the official one"
+                if self.place.is_dir()
+                else "does not exist"
+            )
             raise HypvisionError(
-                f"The data folder '{self.place}' {state}. Download {url} and unpack it in '{root}' (see docs/data.md). "
-                "Images in class folders are read with ImageFolderDataset instead."
+                f"The data folder '{self.place}' {state}. Download {url} and unpack it in '{root}' "
+                "(see docs/data.md). Images in class folders are read with ImageFolderDataset "
+                "instead."
             ) from error
         self._numbers = np.arange(len(data))[slice(None) if indices is None else list(indices)]
         self.images = data.data[self._numbers]

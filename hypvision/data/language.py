@@ -1,7 +1,8 @@
 """Text for language models: tokenizers, documents out of files, and rows of packed documents.
 
-Documents are tokenized one by one into one flat file, so that they never have to fit into memory; rows are slices of
-this file. The content of rows is fixed when the data set is built, so a resumed training gets the same rows.
+Documents are tokenized one by one into one flat file, so that they never have to fit into memory;
+rows are slices of this file. The content of rows is fixed when the data set is built, so a resumed
+training gets the same rows.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class Tokenizer(Protocol):
 
 
 class ByteTokenizer:
-    """Bytes of UTF-8, as transformers' ``ByT5Tokenizer(extra_ids=0)``: 0 fills, 1 begins a document, byte b is b +
-    3."""
+    """Bytes of UTF-8, as transformers' ``ByT5Tokenizer(extra_ids=0)``: 0 fills, 1 begins a
+    document, byte b is b + 3."""
 
     vocab_size = 259
     bos_id = 1
@@ -74,17 +75,22 @@ class _Pretrained:
             )
         except Exception as error:  # the readers raise errors of many classes for damaged files
             raise HypvisionError(
-                f"The tokenizer '{name}' cannot be loaded ({one_line(error)}). Give 'byte', a folder with a "
-                "tokenizer of transformers, or a name on the hub that you have access to. Llama's tokenizers are "
-                "gated: ask for access on their page, or take a free one, such as 'HuggingFaceTB/SmolLM2-135M' with "
-                "vocab_size=49152 (configs/helm/README.md has the config)."
+                f"The tokenizer '{name}' cannot be loaded ({one_line(error)}). Give 'byte', a "
+                "folder with a tokenizer of transformers, or a name on the hub that you have "
+                "access to. Llama's tokenizers are gated: ask for access on their page, or take a "
+                "free one, such as 'HuggingFaceTB/SmolLM2-135M' with vocab_size=49152 "
+                "(configs/helm/README.md has the config)."
             ) from error
         self.name, self.vocab_size = name, len(self.inner)
         first = [self.inner.bos_token_id, self.inner.eos_token_id, self.inner.cls_token_id, 0]
         self.bos_id = next(i for i in first if i is not None)
         self.pad_id = self.bos_id if self.inner.pad_token_id is None else self.inner.pad_token_id
         fast = getattr(self.inner, "backend_tokenizer", None)  # with its merges and normalisation
-        state = fast.to_str() if fast is not None else json.dumps(self.inner.get_vocab(), sort_keys=True)
+        state = (
+            fast.to_str()
+            if fast is not None
+            else json.dumps(self.inner.get_vocab(), sort_keys=True)
+        )
         self.identity = hashlib.sha256(f"{self.bos_id} {state}".encode()).hexdigest()
 
     def encode(self, text: str) -> list[int]:
@@ -102,9 +108,10 @@ def load_tokenizer(name: str) -> Tokenizer:
 def documents(
     source: str | Path | Sequence[str | Path], field: str = "text", separator: str | None = None
 ) -> Iterator[str]:
-    """The documents of a source, one after the other: of files, folders or patterns (``*.txt`` is one document, or
-    several with a ``separator``, ``*.jsonl`` one a line, ``*.parquet`` one a row, whose text is in ``field``), or of
-    ``hf:NAME[:CONFIG[:SPLIT]]``, a data set of the hub, streamed."""
+    """The documents of a source, one after the other: of files, folders or patterns (``*.txt`` is
+    one document, or several with a ``separator``, ``*.jsonl`` one a line, ``*.parquet`` one a row,
+    whose text is in ``field``), or of ``hf:NAME[:CONFIG[:SPLIT]]``, a data set of the hub,
+    streamed."""
     for entry in [source] if isinstance(source, (str, Path)) else source:
         if str(entry).startswith("hf:"):
             yield from _hub(str(entry)[3:], field)
@@ -118,11 +125,15 @@ def _files(entry: str) -> list[Path]:
     if path.is_dir():
         found = sorted(p for p in path.rglob("*") if p.suffix in (".txt", ".jsonl", ".parquet"))
     else:
-        found = [path] if path.is_file() else [Path(p) for p in sorted(glob.glob(str(path), recursive=True))]
+        found = (
+            [path]
+            if path.is_file()
+            else [Path(p) for p in sorted(glob.glob(str(path), recursive=True))]
+        )
     if not found:
         raise HypvisionError(
-            f"There is no text at '{entry}'. Give a .txt, .jsonl or .parquet file, a folder or a pattern of such, or "
-            "hf:NAME."
+            f"There is no text at '{entry}'. Give a .txt, .jsonl or .parquet file, a folder or a "
+            "pattern of such, or hf:NAME."
         )
     return found
 
@@ -133,8 +144,8 @@ def _reading(what: str, field: str) -> Iterator[None]:
         yield
     except (KeyError, ValueError) as error:
         raise HypvisionError(
-            f"{what} cannot be read as text with the field '{field}' ({type(error).__name__}: {error}). Name the field "
-            "that holds the text, or give UTF-8."
+            f"{what} cannot be read as text with the field '{field}' ({type(error).__name__}: "
+            f"{error}). Name the field that holds the text, or give UTF-8."
         ) from error
 
 
@@ -151,7 +162,9 @@ def _file(path: Path, field: str, separator: str | None) -> Iterator[str]:
                 yield from _texts((parse_json(line) for line in lines if line.strip()), field)
         else:
             text = read_text(path)
-            yield from (part for part in (text.split(separator) if separator else [text]) if part.strip())
+            yield from (
+                part for part in (text.split(separator) if separator else [text]) if part.strip()
+            )
 
 
 def _texts(rows: Iterable[Any], field: str) -> Iterator[str]:
@@ -172,14 +185,17 @@ def _hub(name: str, field: str) -> Iterator[str]:
     try:
         rows = datasets.load_dataset(path, config or None, split=split or "train", streaming=True)
     except (OSError, ValueError) as error:
-        raise HypvisionError(f"The data set '{path}' cannot be loaded: {str(error).splitlines()[0]}") from error
+        raise HypvisionError(
+            f"The data set '{path}' cannot be loaded: {str(error).splitlines()[0]}"
+        ) from error
     with _reading(f"The data set '{path}'", field):
         yield from _texts(rows, field)
 
 
 def pack(lengths: Sequence[int], size: int, window: int = 1024) -> list[list[int]]:
-    """First-fit packing of pieces of these lengths into rows of ``size``: the numbers of the pieces of each row.
-    ``window`` pieces are packed together, so that rows have pieces from nearby in the text."""
+    """First-fit packing of pieces of these lengths into rows of ``size``: the numbers of the pieces
+    of each row. ``window`` pieces are packed together, so that rows have pieces from nearby in the
+    text."""
     rows: list[list[int]] = []
     for begin in range(0, len(lengths), window):
         free: list[int] = []
@@ -198,8 +214,8 @@ def pack(lengths: Sequence[int], size: int, window: int = 1024) -> list[list[int
 class PackedText(Dataset):
     """Rows of tokens of documents, each of which begins with the tokenizer's first token.
 
-    Longer documents than a row are cut. A sample has ``input_ids`` and ``sequence_id`` ``(length,)``: the number of
-    the document in the row, -1 where the row is filled.
+    Longer documents than a row are cut. A sample has ``input_ids`` and ``sequence_id``
+    ``(length,)``: the number of the document in the row, -1 where the row is filled.
 
     Args:
         source, field, separator: see :func:`documents`.
@@ -227,7 +243,9 @@ class PackedText(Dataset):
         at_least(2, integer=True, length=length)
         self.tokenizer = load_tokenizer(tokenizer)
         self.length = length
-        self.tokens, sizes, self.bytes = _tokenized(source, tokenizer, self.tokenizer, field, separator, Path(cache))
+        self.tokens, sizes, self.bytes = _tokenized(
+            source, tokenizer, self.tokenizer, field, separator, Path(cache)
+        )
         begins = np.concatenate([[0], np.cumsum(sizes)])
         pieces = [
             (int(begin) + i, min(length, int(size) - i))
@@ -243,13 +261,17 @@ class PackedText(Dataset):
         self.usage.use("tokens", kept)
         rest = int(sum(sizes)) - kept
         if rest:
-            self.usage.leave_out("tokens", f"tail='{tail}'", "ends of documents longer than a row", rest)
+            self.usage.leave_out(
+                "tokens", f"tail='{tail}'", "ends of documents longer than a row", rest
+            )
         self.usage.use("rows", len(self.rows))
         more = len(rows) - len(self.rows)
         if more:
             self.usage.leave_out("rows", f"limit={limit}", "the last", more)
         if not self.rows:
-            raise HypvisionError(f"The text at '{source}' has fewer than two tokens. Give more text.")
+            raise HypvisionError(
+                f"The text at '{source}' has fewer than two tokens. Give more text."
+            )
         self.metainfo = dict(tokens_per_byte=float((sum(sizes) - len(sizes)) / max(self.bytes, 1)))
 
     def __len__(self) -> int:
@@ -269,12 +291,15 @@ class PackedText(Dataset):
 def _tokenized(
     source: Any, name: str, tokenizer: Tokenizer, field: str, separator: str | None, folder: Path
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """All tokens, the documents' sizes, and the bytes of their text; computed once, then read from disk.
+    """All tokens, the documents' sizes, and the bytes of their text; computed once, then read from
+    disk.
 
     In a distributed training the first process of each machine tokenizes, and the others wait.
     """
     entries = [source] if isinstance(source, (str, Path)) else list(source)
-    files = [path for entry in entries if not str(entry).startswith("hf:") for path in _files(str(entry))]
+    files = [
+        path for entry in entries if not str(entry).startswith("hf:") for path in _files(str(entry))
+    ]
     # the cache is invalid after a change of the text or of the tokenizer
     stamp = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     key = json.dumps([str(source), name, tokenizer.identity, field, separator, stamp])
@@ -286,13 +311,18 @@ def _tokenized(
     try:
         first = not several or os.environ.get("LOCAL_RANK", str(dist.get_rank())) == "0"
         if first and _stored(flat, facts, dtype) is None:
-            _write_tokens(flat, facts, source, documents(source, field, separator), tokenizer, dtype)
+            _write_tokens(
+                flat, facts, source, documents(source, field, separator), tokenizer, dtype
+            )
     finally:
         if several:
             dist.barrier()
     found = _stored(flat, facts, dtype)
     if found is None:
-        raise HypvisionError(f"The first process of this machine could not read the text at '{source}'; see its error.")
+        raise HypvisionError(
+            f"The first process of this machine could not read the text at '{source}'; see its "
+            "error."
+        )
     with flat.open("rb") as file:
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return np.frombuffer(content, dtype=dtype), np.asarray(found.sizes), found.bytes
@@ -306,14 +336,16 @@ class _Facts(NamedTuple):
 
 
 def _stored(flat: Path, facts: Path, dtype: type) -> _Facts | None:
-    """The description of stored tokens; None if they are missing or damaged and must be made again."""
+    """The description of stored tokens; None if they are missing or damaged and must be made
+    again."""
     if not facts.is_file():
         return None
     try:
         found = read_record(_Facts, facts, "")
         if not found.sizes or flat.stat().st_size != sum(found.sizes) * np.dtype(dtype).itemsize:
             raise HypvisionError(
-                f"'{flat}' does not have as many tokens as '{facts}' says. Remove both files; they are made again."
+                f"'{flat}' does not have as many tokens as '{facts}' says. Remove both files; they "
+                "are made again."
             )
         return found
     except (HypvisionError, OSError) as error:

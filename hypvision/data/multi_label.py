@@ -44,8 +44,8 @@ class MultiLabelDataset(_ImageDataset):
         root: the folder that the paths of the table start from.
         ann_file: the table.
         transform: arguments of :func:`~hypvision.data.image_folder.build_transform`.
-        classes: class names in the order of the outputs; or, by its path, the table that the model is trained on, whose
-            names count. Default: the names of the table itself.
+        classes: class names in the order of the outputs; or, by its path, the table that the model
+            is trained on, whose names count. Default: the names of the table itself.
     """
 
     def __init__(
@@ -74,8 +74,9 @@ class MultiLabelDataset(_ImageDataset):
         missing = [path for path in self.paths if path not in there]
         if missing:
             raise HypvisionError(
-                f"{len(missing)} of the {len(rows)} images of '{ann_file}' do not exist, such as '{missing[0]}'. Its "
-                f"paths start from '{root}': correct them, or 'root' of the data set."
+                f"{len(missing)} of the {len(rows)} images of '{ann_file}' do not exist, such as "
+                f"'{missing[0]}'. Its paths start from '{root}': correct them, or 'root' of the "
+                "data set."
             )
         self.labels = np.zeros((len(rows), len(names)), dtype=np.float32)
         places = {name: place for place, name in enumerate(names)}
@@ -83,9 +84,10 @@ class MultiLabelDataset(_ImageDataset):
             for name in found:
                 if name not in places:
                     raise HypvisionError(
-                        f"'{ann_file}' gives the image '{image}' the label '{name}', which is none of the "
-                        f"{len(names)} classes.{did_you_mean(name, names)} Classes: {', '.join(names[:10])}"
-                        f"{', ...' if len(names) > 10 else ''}. Correct the label, or 'classes' of the data set."
+                        f"'{ann_file}' gives the image '{image}' the label '{name}', which is none "
+                        f"of the {len(names)} classes.{did_you_mean(name, names)} Classes: "
+                        f"{', '.join(names[:10])}{', ...' if len(names) > 10 else ''}. Correct the "
+                        "label, or 'classes' of the data set."
                     )
                 self.labels[row, places[name]] = 1.0
         self.metainfo = dict(classes=tuple(names))
@@ -95,7 +97,8 @@ class MultiLabelDataset(_ImageDataset):
         self.count_classes()
 
     def use_classes(self, names: Sequence[str]) -> None:
-        """Give the labels columns (N, C) in the order of another list of class names, which has all of their own."""
+        """Give the labels columns (N, C) in the order of another list of class names, which has all
+        of their own."""
         self._check_columns(names, "the model and the training data")
         labels = np.zeros((len(self.labels), len(names)), dtype=np.float32)
         place = {name: number for number, name in enumerate(names)}
@@ -108,15 +111,21 @@ class MultiLabelDataset(_ImageDataset):
         if self._columns is not None and not set(names) <= set(self._columns):
             difference = name_difference(self._columns, f"The table '{self.table}'", names, source)
             raise HypvisionError(
-                f"{difference} Give the table a column for each class, of the same name, with 1 or 0 for each image."
+                f"{difference} Give the table a column for each class, of the same name, with 1 or "
+                "0 for each image."
             )
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return dict(inputs=self.transform(self.read(index)), label=torch.from_numpy(self.labels[index]), index=index)
+        return dict(
+            inputs=self.transform(self.read(index)),
+            label=torch.from_numpy(self.labels[index]),
+            index=index,
+        )
 
 
 class Table(NamedTuple):
-    """The labels of each image, and all class names: those of the columns, or, sorted, those that occur."""
+    """The labels of each image, and all class names: those of the columns, or, sorted, those that
+    occur."""
 
     rows: dict[str, list[str]]
     names: list[str]
@@ -126,9 +135,9 @@ class Table(NamedTuple):
 def read_table(path: str | Path) -> Table:
     """A table of images and their labels.
 
-    ``path`` is a ``.csv`` with a column ``image`` and either a column for each class, with 1 or 0, or a column
-    ``labels`` with names between semicolons; or a ``.jsonl`` with a line ``{"image": PATH, "labels": [NAME, ...]}`` for
-    each image.
+    ``path`` is a ``.csv`` with a column ``image`` and either a column for each class, with 1 or 0,
+    or a column ``labels`` with names between semicolons; or a ``.jsonl`` with a line
+    ``{"image": PATH, "labels": [NAME, ...]}`` for each image.
     """
     if Path(path).suffix == ".jsonl":
         lines = read_json_lines(_Labelled, path, _TABLE, f"{_FORMS}.")
@@ -139,13 +148,16 @@ def read_table(path: str | Path) -> Table:
     for number, (image, labels) in lines:
         if image in rows:
             raise HypvisionError(
-                f"'{path}', line {number}: the image '{image}' is listed twice. Remove one of the two lines."
+                f"'{path}', line {number}: the image '{image}' is listed twice. Remove one of the "
+                "two lines."
             )
         rows[image] = labels
     columns = bool(names)
     names = names or sorted({name for found in rows.values() for name in found})
     if not rows or not names:
-        raise HypvisionError(f"The table '{path}' has no {'labels' if rows else 'images'}. {_FORMS}.")
+        raise HypvisionError(
+            f"The table '{path}' has no {'labels' if rows else 'images'}. {_FORMS}."
+        )
     check_classes(enumerate(names), f"The table '{path}'", "Give every class a name of its own.")
     return Table(rows, names, columns)
 
@@ -153,7 +165,10 @@ def read_table(path: str | Path) -> Table:
 def _of_csv(path: str | Path) -> tuple[list[tuple[int, _Labelled]], list[str]]:
     """The rows with their line numbers, and the names of the classes if the header has them."""
     try:
-        rows = [[cell.strip() for cell in row] for row in csv.reader(read_lines(path, _TABLE, blank=True))]
+        rows = [
+            [cell.strip() for cell in row]
+            for row in csv.reader(read_lines(path, _TABLE, blank=True))
+        ]
     except csv.Error as error:
         raise HypvisionError(f"The table '{path}' is not CSV ({error}). {_FORMS}.") from error
     head = rows[0] if rows else []
@@ -166,12 +181,24 @@ def _of_csv(path: str | Path) -> tuple[list[tuple[int, _Labelled]], list[str]]:
         cells = dict(zip(head, row))
         image = cells.pop("image", "")
         wrong = [] if listed else [cell for cell in cells.values() if cell not in ("0", "1")]
-        fault = "no image is named" if not image else f"'{wrong[0]:.40}' is neither 1 nor 0" if wrong else ""
+        fault = (
+            "no image is named"
+            if not image
+            else f"'{wrong[0]:.40}' is neither 1 nor 0"
+            if wrong
+            else ""
+        )
         if len(row) != len(head):
             fault = f"the number of cells is {len(row)}, not {len(head)}"
         if row and fault:
             raise HypvisionError(f"'{path}', line {number}: {fault}. {_FORMS}.")
         if row:
-            found = cells["labels"].split(";") if listed else [name for name in names if cells[name] == "1"]
-            pairs.append((number, _Labelled(image, [name.strip() for name in found if name.strip()])))
+            found = (
+                cells["labels"].split(";")
+                if listed
+                else [name for name in names if cells[name] == "1"]
+            )
+            pairs.append(
+                (number, _Labelled(image, [name.strip() for name in found if name.strip()]))
+            )
     return pairs, [] if listed else names

@@ -1,6 +1,8 @@
-"""Data sets from their published files: label maps of the open-vocabulary test sets, images in class folders.
+"""Data sets from their published files: label maps of the open-vocabulary test sets, images in
+class folders.
 
-Of a test set writes ``OUT/images/validation`` and ``OUT/annotations/validation``, the layout of ``configs/hyperclip``:
+Of a test set writes ``OUT/images/validation`` and ``OUT/annotations/validation``, the layout of
+``configs/hyperclip``:
 
 | name | SOURCE | labels |
 |---|---|---|
@@ -46,14 +48,15 @@ Item = tuple[str, Path, Path, Callable[[], np.ndarray]]
 
 
 def ade847_labels(image: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """Labels uint16 (H, W) of a ``*_seg.png``, uint8 (H, W, 3), by a table of the label of each category, 65535 for
-    those that are ignored: the category is (R / 10) * 256 + G."""
+    """Labels uint16 (H, W) of a ``*_seg.png``, uint8 (H, W, 3), by a table of the label of each
+    category, 65535 for those that are ignored: the category is (R / 10) * 256 + G."""
     category = (image[..., 0].astype(np.int64) // 10) * 256 + image[..., 1]
     return table[np.minimum(category, len(table) - 1)]
 
 
 def voc_labels(labels: np.ndarray, background: bool) -> np.ndarray:
-    """Pascal VOC's 0 (background), 1 to 20, 255 (border) as 0 to 19, 255, and 20 for the background if wanted."""
+    """Pascal VOC's 0 (background), 1 to 20, 255 (border) as 0 to 19, 255, and 20 for the background
+    if wanted."""
     table = np.full(256, 255, dtype=np.uint8)
     table[1:21] = np.arange(20)
     table[0] = 20 if background else 255
@@ -63,18 +66,27 @@ def voc_labels(labels: np.ndarray, background: bool) -> np.ndarray:
 def _plain(name: str) -> str:
     """Check that an image name from a list does not lead to another folder."""
     if Path(name).name != name:
-        raise HypvisionError(f"'{name}' is not the name of an image: it leads to another folder. Correct the list.")
+        raise HypvisionError(
+            f"'{name}' is not the name of an image: it leads to another folder. Correct the list."
+        )
     return name
 
 
 def _need(path: Path) -> Path:
     if not path.exists():
-        raise HypvisionError(f"'{path}' does not exist. Check SOURCE; docs/open-vocabulary.md says what it must hold.")
+        raise HypvisionError(
+            f"'{path}' does not exist. Check SOURCE; docs/open-vocabulary.md says what it must "
+            "hold."
+        )
     return path
 
 
 def _names(path: Path) -> list[str]:
-    return [_plain(name) for line in read_lines(_need(path), "the list of images") for name in line.split()]
+    return [
+        _plain(name)
+        for line in read_lines(_need(path), "the list of images")
+        for name in line.split()
+    ]
 
 
 @contextmanager
@@ -84,7 +96,9 @@ def _reading(path: Path) -> Iterator[None]:
     except HypvisionError:
         raise
     except Exception as error:  # pycocotools raises errors of many classes for damaged annotations
-        raise HypvisionError(f"'{path}' cannot be read ({one_line(error)}). Replace it by an intact copy.") from error
+        raise HypvisionError(
+            f"'{path}' cannot be read ({one_line(error)}). Replace it by an intact copy."
+        ) from error
 
 
 def _ade847(source: Path) -> Iterator[Item]:
@@ -97,8 +111,8 @@ def _ade847(source: Path) -> Iterator[Item]:
         mode = image_kind(path)[1]
         if mode not in ("RGB", "RGBA"):
             raise HypvisionError(
-                f"'{path}' has Pillow's mode {mode}; the published *_seg.png are RGB, their colours stand for the "
-                "classes. Copy it again."
+                f"'{path}' has Pillow's mode {mode}; the published *_seg.png are RGB, their "
+                "colours stand for the classes. Copy it again."
             )
         return ade847_labels(read_labels(path, mode="RGB"), table)
 
@@ -126,8 +140,9 @@ def _pc59(source: Path) -> Iterator[Item]:
             mask = decode(annotation["segmentation"], item["height"], item["width"])
             if mask.shape != painted.shape:
                 raise HypvisionError(
-                    f"'{file}' has a mask of {mask.shape[1]} x {mask.shape[0]} pixels for '{item['file_name']}', "
-                    f"which has {item['width']} x {item['height']}. Replace the file by an intact copy."
+                    f"'{file}' has a mask of {mask.shape[1]} x {mask.shape[0]} pixels for "
+                    f"'{item['file_name']}', which has {item['width']} x {item['height']}. Replace "
+                    "the file by an intact copy."
                 )
             painted[mask] = annotation["category_id"]
         return table[np.where(painted < len(table), painted, 0)]
@@ -140,7 +155,9 @@ def _pc459(source: Path) -> Iterator[Item]:
     def labels(path: Path) -> np.ndarray:
         found = read_matlab(path, "LabelMap").astype(np.int64)
         if found.min() < 1 or found.max() > 459:
-            raise HypvisionError(f"'{path}' has labels from {found.min()} to {found.max()}; expected 1 to 459.")
+            raise HypvisionError(
+                f"'{path}' has labels from {found.min()} to {found.max()}; expected 1 to 459."
+            )
         return (found - 1).astype(np.uint16)
 
     for name in _names(source / "pascalcontext_val.txt"):
@@ -154,8 +171,8 @@ def _voc(background: bool) -> Callable[[Path], Iterator[Item]]:
         wrong = found[(found < 0) | ((found > 20) & (found != 255))]
         if wrong.size:
             raise HypvisionError(
-                f"'{path}' has the label {wrong[0]}; expected are 0 to 20, and 255 for the borders. Take the maps of "
-                "SegmentationClassAug."
+                f"'{path}' has the label {wrong[0]}; expected are 0 to 20, and 255 for the "
+                "borders. Take the maps of SegmentationClassAug."
             )
         return voc_labels(found, background)
 
@@ -202,8 +219,13 @@ def _tiny_imagenet(source: Path) -> Iterator[Picture]:
     table = _need(source / "val/val_annotations.txt")
     for name, wnid, *_ in read_rows(table, "the classes of the validation images", 2):
         if wnid not in classes:
-            raise HypvisionError(f"'{table}' has the class '{wnid}', which wnids.txt does not list. Replace it.")
-        yield f"val/{wnid}/{_plain(name)}", partial(shutil.copyfile, _need(source / "val/images" / name))
+            raise HypvisionError(
+                f"'{table}' has the class '{wnid}', which wnids.txt does not list. Replace it."
+            )
+        yield (
+            f"val/{wnid}/{_plain(name)}",
+            partial(shutil.copyfile, _need(source / "val/images" / name)),
+        )
 
 
 # name -> function that lists the images of a source
@@ -224,13 +246,15 @@ def _prepare_folders(name: str, source: Path, out: Path) -> int:
                 write(temporary)
         count += 1
     if count == 0:
-        raise HypvisionError(f"'{source}' lists no images of {name}. Check SOURCE: it may not be complete.")
+        raise HypvisionError(
+            f"'{source}' lists no images of {name}. Check SOURCE: it may not be complete."
+        )
     return count
 
 
 def prepare(name: str, source: str | Path, out: str | Path) -> int:
-    """Write a data set by the folder of the published data; returns the number of images. Images that ``out`` has
-    already are skipped, so an interrupted call can be repeated."""
+    """Write a data set by the folder of the published data; returns the number of images. Images
+    that ``out`` has already are skipped, so an interrupted call can be repeated."""
     one_of((*PREPARED, *FOLDERS), name=name)
     if name in FOLDERS:
         return _prepare_folders(name, _need(Path(source).expanduser()), Path(out).expanduser())
@@ -242,7 +266,9 @@ def prepare(name: str, source: str | Path, out: str | Path) -> int:
     check_output_folder(out)
     found = list(items(source))
     if not found:
-        raise HypvisionError(f"'{source}' lists no images of {name}. Check SOURCE: it may not be complete.")
+        raise HypvisionError(
+            f"'{source}' lists no images of {name}. Check SOURCE: it may not be complete."
+        )
     inside([path for _, image, labels_file, _ in found for path in (image, labels_file)], source)
     for stem, source_image, labels_file, labels in tqdm(found, desc=name, unit="img", disable=None):
         # The list may name any path, so check that the target is below the folder.
@@ -256,13 +282,17 @@ def prepare(name: str, source: str | Path, out: str | Path) -> int:
     return len(found)
 
 
-def _write(source_image: Path, labels: np.ndarray, image_path: Path, label_path: Path, limit: int | None) -> None:
+def _write(
+    source_image: Path, labels: np.ndarray, image_path: Path, label_path: Path, limit: int | None
+) -> None:
     """Write the label map after the image: an item with a label map is then complete."""
     short = min(labels.shape)
     if limit is not None and short > limit:
         cv2 = require("cv2", "mm")
         size = tuple(round(side * limit / short) for side in labels.shape[::-1])
-        image = cv2.resize(np.asarray(open_image(source_image)), size, interpolation=cv2.INTER_LINEAR)
+        image = cv2.resize(
+            np.asarray(open_image(source_image)), size, interpolation=cv2.INTER_LINEAR
+        )
         labels = cv2.resize(labels, size, interpolation=cv2.INTER_NEAREST)
         with replacing(image_path) as temporary:
             write_image(Image.fromarray(image), temporary, "JPEG", quality=95)
@@ -270,4 +300,6 @@ def _write(source_image: Path, labels: np.ndarray, image_path: Path, label_path:
         with replacing(image_path) as temporary:
             shutil.copyfile(source_image, temporary)
     with replacing(label_path) as temporary:
-        write_image(Image.fromarray(labels), temporary, "TIFF" if label_path.suffix == ".tif" else "PNG")
+        write_image(
+            Image.fromarray(labels), temporary, "TIFF" if label_path.suffix == ".tif" else "PNG"
+        )

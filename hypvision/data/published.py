@@ -12,14 +12,18 @@ from hypvision.errors import HypvisionError, require
 from hypvision.files import read_lines
 
 
-def read_rows(path: Path, what: str, least: int, most: int | None = None, skip: int = 0) -> list[list[str]]:
-    """The words of each line but the first ``skip``, and comments (``#``); from ``least`` to ``most`` of them."""
+def read_rows(
+    path: Path, what: str, least: int, most: int | None = None, skip: int = 0
+) -> list[list[str]]:
+    """The words of each line but the first ``skip``, and comments (``#``); from ``least`` to
+    ``most`` of them."""
     rows = [line.split() for line in read_lines(path, what)[skip:] if not line.startswith("#")]
     for row in rows:
         if len(row) < least or (most is not None and len(row) > most):
             number = least if most == least else f"at least {least}"
             raise HypvisionError(
-                f"'{path}', {what}, has the line '{' '.join(row)}', but expected are {number} words. Replace it."
+                f"'{path}', {what}, has the line '{' '.join(row)}', but expected are {number} "
+                "words. Replace it."
             )
     return rows
 
@@ -29,7 +33,10 @@ def read_label(value: Any, path: Path, most: int | None = None) -> int:
     label = whole_label(value.item() if isinstance(value, np.generic) else value)
     if label is None or label < 1 or (most is not None and label > most):
         wanted = f"from 1 to {most}" if most else "from 1"
-        raise HypvisionError(f"'{path}' has the label {value!r}; expected whole numbers {wanted}. Take an intact copy.")
+        raise HypvisionError(
+            f"'{path}' has the label {value!r}; expected whole numbers {wanted}. Take an intact "
+            "copy."
+        )
     return label
 
 
@@ -41,8 +48,14 @@ def read_matlab(path: Path, key: str, **options: Any) -> Any:
     except FileNotFoundError:
         raise HypvisionError(f"There is no '{path}', a file of the data set's authors.") from None
     except Exception as error:  # SciPy raises errors of many classes for damaged files
-        raise HypvisionError(f"'{path}' cannot be read ({error}). Replace it by an intact copy.") from error
+        raise HypvisionError(
+            f"'{path}' cannot be read ({error}). Replace it by an intact copy."
+        ) from error
     if key not in content:
-        found = ", ".join(sorted(name for name in content if not name.startswith("__"))) or "nothing"
-        raise HypvisionError(f"'{path}' has no '{key}', it has {found}. Replace it by an intact copy.")
+        found = (
+            ", ".join(sorted(name for name in content if not name.startswith("__"))) or "nothing"
+        )
+        raise HypvisionError(
+            f"'{path}' has no '{key}', it has {found}. Replace it by an intact copy."
+        )
     return content[key]

@@ -1,4 +1,5 @@
-"""Samplers for mmengine: several images of a class in a batch, all classes alike often, repeated augmentation."""
+"""Samplers for mmengine: several images of a class in a batch, all classes alike often, repeated
+augmentation."""
 
 from __future__ import annotations
 
@@ -18,20 +19,23 @@ from hypvision.errors import HypvisionError
 class MPerClassBatchSampler:
     """Batches of ``batch_size / m`` random classes with ``m`` random images of each.
 
-    All processes draw the same batch of ``batch_size * world_size`` and take their part of it, so that the classes of
-    the whole batch are different. Epoch and seed come from the sampler, which mmengine sets.
+    All processes draw the same batch of ``batch_size * world_size`` and take their part of it, so
+    that the classes of the whole batch are different. Epoch and seed come from the sampler, which
+    mmengine sets.
 
-    Config: ``batch_sampler=dict(type="MPerClassBatchSampler", m=2), sampler=dict(type="DefaultSampler")``.
+    Config: ``batch_sampler=dict(type="MPerClassBatchSampler", m=2),
+    sampler=dict(type="DefaultSampler")``.
 
     Args:
-        sampler: mmengine's ``DefaultSampler``; only its data set, seed, epoch and rank count. The data set has
-            ``labels``.
+        sampler: mmengine's ``DefaultSampler``; only its data set, seed, epoch and rank count. The
+            data set has ``labels``.
         batch_size: images of a batch in each process.
         m: images of a class.
-        short_classes: what to do with a class of fewer than ``m`` images: ``"error"``, ``"repeat"`` its images, or
-            ``"drop"`` it.
+        short_classes: what to do with a class of fewer than ``m`` images: ``"error"``, ``"repeat"``
+            its images, or ``"drop"`` it.
         replace: draw the images of a class with replacement, as the HIER recipes do.
-        drop_last: ignored, because there is never a smaller last batch; mmengine passes this argument.
+        drop_last: ignored, because there is never a smaller last batch; mmengine passes this
+            argument.
     """
 
     def __init__(
@@ -51,8 +55,8 @@ class MPerClassBatchSampler:
         self.rank = getattr(sampler, "rank", 0)
         if m < 1 or batch_size < m or batch_size % m:
             raise HypvisionError(
-                f"A batch of {batch_size} images cannot hold {m} of each class. Set train_dataloader.batch_size to a "
-                "multiple of train_dataloader.batch_sampler.m."
+                f"A batch of {batch_size} images cannot hold {m} of each class. Set "
+                "train_dataloader.batch_size to a multiple of train_dataloader.batch_sampler.m."
             )
         one_of(("error", "repeat", "drop"), short_classes=short_classes)
         names = (getattr(sampler.dataset, "metainfo", None) or {}).get("classes")
@@ -61,9 +65,10 @@ class MPerClassBatchSampler:
         if short and short_classes == "error":
             name = names[short[0]] if names is not None else short[0]
             raise HypvisionError(
-                f"The class '{name}' has {len(members[short[0]])} images, fewer than the {m} that a batch takes of "
-                f"each class ({len(short)} such classes). Set train_dataloader.batch_sampler.short_classes to 'repeat' "
-                "(use images twice) or 'drop' (leave these classes out), or make m smaller."
+                f"The class '{name}' has {len(members[short[0]])} images, fewer than the {m} that "
+                f"a batch takes of each class ({len(short)} such classes). Set "
+                "train_dataloader.batch_sampler.short_classes to 'repeat' (use images twice) or "
+                "'drop' (leave these classes out), or make m smaller."
             )
         if short_classes == "drop":
             members = {label: indices for label, indices in members.items() if len(indices) >= m}
@@ -71,9 +76,9 @@ class MPerClassBatchSampler:
         self.classes_per_batch = batch_size * self.world_size // m
         if len(self.members) < self.classes_per_batch:
             raise HypvisionError(
-                f"A batch of {batch_size} images in each of {self.world_size} processes, {m} of a class, needs "
-                f"{self.classes_per_batch} classes; the training data has {len(self.members)}. Make the batch smaller, "
-                "or m larger."
+                f"A batch of {batch_size} images in each of {self.world_size} processes, {m} of a "
+                f"class, needs {self.classes_per_batch} classes; the training data has "
+                f"{len(self.members)}. Make the batch smaller, or m larger."
             )
         self.images = sum(map(len, self.members))
 
@@ -96,21 +101,25 @@ class MPerClassBatchSampler:
 
 @DATA_SAMPLERS.register_module()
 class BalancedSampler:
-    """Samples of rare classes more often: an epoch draws each class alike often, whatever its number of images.
+    """Samples of rare classes more often: an epoch draws each class alike often, whatever its
+    number of images.
 
-    All processes draw the same order from seed and epoch, and each takes every n-th sample of it for n processes. The
-    images of a class come in a random order, each as often as any other of its class, or once more.
+    All processes draw the same order from seed and epoch, and each takes every n-th sample of it
+    for n processes. The images of a class come in a random order, each as often as any other of its
+    class, or once more.
 
     Config: ``train_dataloader = dict(sampler=dict(type="BalancedSampler"))``.
 
     Args:
         dataset: the data set, which has ``labels``; mmengine gives it.
-        power: 1 for classes alike often, 0 for the counts of the data, between them shares by ``count ** (1 - power)``;
-            0.5 is usual where some classes have a hundred times more images than others.
-        length: samples of an epoch, over all processes; default as many as the data. Rounded up to a multiple of the
-            processes.
+        power: 1 for classes alike often, 0 for the counts of the data, between them shares by
+            ``count ** (1 - power)``; 0.5 is usual where some classes have a hundred times more
+            images than others.
+        length: samples of an epoch, over all processes; default as many as the data. Rounded up to
+            a multiple of the processes.
         shuffle: False: class after class.
-        round_up: ignored, because each process always draws equally many; configs may have it from another sampler.
+        round_up: ignored, because each process always draws equally many; configs may have it from
+            another sampler.
         seed: of the orders; mmengine gives its own.
     """
 
@@ -163,9 +172,9 @@ def class_numbers(dataset: Any) -> np.ndarray:
     labels = np.asarray(getattr(dataset, "labels", ()))
     if labels.ndim != 1 or not len(labels):
         raise HypvisionError(
-            "Classes are counted and balanced by the labels of the training data, one per image, which "
-            f"{type(dataset).__name__} does not have. Leave out class_weights='balanced' and the sampler, or use a "
-            "data set such as ImageFolderDataset."
+            "Classes are counted and balanced by the labels of the training data, one per image, "
+            f"which {type(dataset).__name__} does not have. Leave out class_weights='balanced' and "
+            "the sampler, or use a data set such as ImageFolderDataset."
         )
     return labels
 
@@ -180,11 +189,12 @@ def members_of(dataset: Any) -> dict[int, np.ndarray]:
 
 @DATA_SAMPLERS.register_module()
 class RepeatAugSampler(timm_samplers.RepeatAugSampler):
-    """timm's sampler for repeated augmentation, as DeiT trains: an epoch draws each image several times in a row.
+    """timm's sampler for repeated augmentation, as DeiT trains: an epoch draws each image several
+    times in a row.
 
-    The copies of an image go to different processes, where there are as many, and each is augmented anew. An epoch has
-    as many images as the data, rounded down to a multiple of 256, and so sees a part of them only: with 3 repeats a
-    third.
+    The copies of an image go to different processes, where there are as many, and each is augmented
+    anew. An epoch has as many images as the data, rounded down to a multiple of 256, and so sees a
+    part of them only: with 3 repeats a third.
 
     Config: ``sampler=dict(type="RepeatAugSampler", num_repeats=3)``.
 
@@ -194,7 +204,9 @@ class RepeatAugSampler(timm_samplers.RepeatAugSampler):
         dataset, seed: mmengine gives them.
     """
 
-    def __init__(self, dataset: Sized, num_repeats: int = 3, shuffle: bool = True, seed: int | None = None):
+    def __init__(
+        self, dataset: Sized, num_repeats: int = 3, shuffle: bool = True, seed: int | None = None
+    ):
         rank, world_size = get_dist_info()
         super().__init__(dataset, world_size, rank, shuffle, num_repeats)
         self.seed = sync_random_seed() if seed is None else seed

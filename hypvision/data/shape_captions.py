@@ -23,8 +23,8 @@ from hypvision.data.taxonomy import KIND_OF
 class ShapeCaptions(Dataset):
     """Images of shapes with a sentence each: even samples show one object, odd ones a scene.
 
-    The caption of a single object names its kind, its shape, its colour and shape, or all of its attributes; that of a
-    scene is one of its four captions, mostly the most specific.
+    The caption of a single object names its kind, its shape, its colour and shape, or all of its
+    attributes; that of a scene is one of its four captions, mostly the most specific.
 
     Args:
         split: ``train``, ``val`` or ``test``.
@@ -33,7 +33,9 @@ class ShapeCaptions(Dataset):
         scenes: False: single objects only, with their shape's number as ``label``.
     """
 
-    def __init__(self, split: str = "train", length: int = 100_000, size: int = 64, scenes: bool = True):
+    def __init__(
+        self, split: str = "train", length: int = 100_000, size: int = 64, scenes: bool = True
+    ):
         self.split = split
         self.length = length
         self.size = size
@@ -44,7 +46,8 @@ class ShapeCaptions(Dataset):
         return self.length
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """``inputs``: uint8 (3, size, size); ``caption``; ``label``: number of the shape, -1 for scenes."""
+        """``inputs``: uint8 (3, size, size); ``caption``; ``label``: number of the shape, -1 for
+        scenes."""
         rng = np.random.default_rng([index, 7])
         if self.scenes and index % 2:
             scene = make_scene(index // 2, self.split, self.size)
@@ -52,18 +55,30 @@ class ShapeCaptions(Dataset):
             label = -1
             caption = scene.captions[int(rng.choice(4, p=(0.02, 0.08, 0.2, 0.7)))]
         else:
-            image, instance = make_object(index // 2 if self.scenes else index, self.split, self.size)
+            image, instance = make_object(
+                index // 2 if self.scenes else index, self.split, self.size
+            )
             label = int(TAXONOMY.ancestors("shape", of="instance")[instance])
             texture, colour, shape = TAXONOMY.instances[instance]
-            words = (NOUNS[KIND_OF[shape]], shape, f"{colour} {shape}", f"{texture} {colour} {shape}")
+            words = (
+                NOUNS[KIND_OF[shape]],
+                shape,
+                f"{colour} {shape}",
+                f"{texture} {colour} {shape}",
+            )
             caption = words[int(rng.choice(4, p=(0.05, 0.25, 0.4, 0.3)))]
             caption = TEMPLATE.format(caption) if rng.random() < 0.5 else with_article(caption)
-        return dict(inputs=torch.from_numpy(np.array(image)).permute(2, 0, 1), caption=caption, label=label)
+        return dict(
+            inputs=torch.from_numpy(np.array(image)).permute(2, 0, 1), caption=caption, label=label
+        )
 
 
 def vocabulary() -> Tensor:
-    """Numbers of the tokens in the captions of 8,000 samples and in the prompts of the test, int64, rising."""
+    """Numbers of the tokens in the captions of 8,000 samples and in the prompts of the test, int64,
+    rising."""
     tokenizer = create_clip("shapes-s8").tokenizer
     data = ShapeCaptions(length=8_000)
-    sentences = {data[i]["caption"] for i in range(len(data))} | {TEMPLATE.format(w) for w in ("a", "grey ground")}
+    sentences = {data[i]["caption"] for i in range(len(data))} | {
+        TEMPLATE.format(w) for w in ("a", "grey ground")
+    }
     return tokenizer(sorted(sentences)).unique()

@@ -1,7 +1,9 @@
-"""Procedural images with a real hierarchy: single objects for classification, scenes for segmentation and detection.
+"""Procedural images with a real hierarchy: single objects for classification, scenes for
+segmentation and detection.
 
-An image shows coloured, textured shapes on a soft grey ground (:data:`TAXONOMY`, :data:`PARTS`). Sample ``index`` of a
-split is drawn from a random stream of its own, seeded by (seed, split, index).
+An image shows coloured, textured shapes on a soft grey ground (:data:`TAXONOMY`, :data:`PARTS`).
+Sample ``index`` of a split is drawn from a random stream of its own, seeded by (seed, split,
+index).
 
     >>> train = ShapesClassification("train", length=1000, size=64, level="shape")
     >>> image, label = train[0]                      # a PIL image and an int
@@ -32,7 +34,8 @@ VERSION = 1
 
 SPLITS = ("train", "val", "test")
 BACKGROUND = 0
-"""Label of the ground in semantic maps; class ``i`` of the taxonomy has the label ``i + 1`` there."""
+"""Label of the ground in semantic maps; class ``i`` of the taxonomy has the label ``i + 1``
+there."""
 
 MIN_SIZE = 32
 MAX_OBJECTS = 5
@@ -46,25 +49,29 @@ def _stream(seed: int, split: str, name: str, *index: int) -> np.random.Generato
     return np.random.default_rng([seed, SPLITS.index(split), _STREAMS[name], *index])
 
 
-# Single objects -----------------------------------------------------------------------------------------------------
+# Single objects
+# --------------------------------------------------------------------------------------------------
 
 
 def make_object(
     index: int, split: str = "train", size: int | tuple[int, int] = 64, seed: int = 0
 ) -> tuple[np.ndarray, int]:
-    """Draw sample ``index`` of the classification data: one object, large, anywhere in the image; arguments as of
-    :class:`ShapesClassification`.
+    """Draw sample ``index`` of the classification data: one object, large, anywhere in the image;
+    arguments as of :class:`ShapesClassification`.
 
     Returns:
-        The image, uint8 (height, width, 3), and its instance label; :meth:`Taxonomy.ancestors` leads to other levels.
-        Counted from 0, each run of 16 samples shows every shape once, each run of 384 every instance once.
+        The image, uint8 (height, width, 3), and its instance label; :meth:`Taxonomy.ancestors`
+        leads to other levels. Counted from 0, each run of 16 samples shows every shape once, each
+        run of 384 every instance once.
     """
     split, (height, width), seed, index = _check(split, size, seed, index)
     label = _instance_label(seed, split, index)
     texture, colour, shape = TAXONOMY.instances[label]
     rng = _stream(seed, split, "object", index)
     canvas = draw_background(rng, height, width)
-    sprite = _random_sprite(rng, shape, texture, colour, min(height, width) * rng.uniform(0.28, 0.44), height, width)
+    sprite = _random_sprite(
+        rng, shape, texture, colour, min(height, width) * rng.uniform(0.28, 0.44), height, width
+    )
     rasterise(sprite, height, width).blend(canvas)
     return add_noise(rng, canvas), label
 
@@ -81,7 +88,9 @@ def _shape_order(seed: int, split: str, block: int) -> tuple[str, ...]:
 def _attribute_order(seed: int, split: str, shape: int, epoch: int) -> tuple[tuple[str, str], ...]:
     """The 24 pairs of texture and colour in random order: those of one shape in turn."""
     pairs = [(texture, colour) for texture in TEXTURES for colour in COLOURS]
-    return tuple(pairs[i] for i in _stream(seed, split, "attributes", epoch, shape).permutation(len(pairs)))
+    return tuple(
+        pairs[i] for i in _stream(seed, split, "attributes", epoch, shape).permutation(len(pairs))
+    )
 
 
 def _instance_label(seed: int, split: str, index: int) -> int:
@@ -93,7 +102,9 @@ def _instance_label(seed: int, split: str, index: int) -> int:
     return TAXONOMY.instance_label(texture, colour, shape)
 
 
-def _random_sprite(rng, shape: str, texture: str, colour: str, radius: float, height: int, width: int) -> Sprite:
+def _random_sprite(
+    rng, shape: str, texture: str, colour: str, radius: float, height: int, width: int
+) -> Sprite:
     composite = shape in KINDS["composite"]  # a house stands upright; a hexagon may have any angle
     return Sprite(
         shape=shape,
@@ -102,7 +113,9 @@ def _random_sprite(rng, shape: str, texture: str, colour: str, radius: float, he
         x=rng.uniform(radius, width - radius),
         y=rng.uniform(radius, height - radius),
         radius=radius,
-        angle=rng.uniform(-math.pi / 9, math.pi / 9) if composite else rng.uniform(-math.pi, math.pi),
+        angle=rng.uniform(-math.pi / 9, math.pi / 9)
+        if composite
+        else rng.uniform(-math.pi, math.pi),
         period=max(_MIN_PERIOD, radius * rng.uniform(0.35, 0.55)),
         grain=rng.uniform(-math.pi, math.pi),
         phase=(rng.random(), rng.random()),
@@ -111,13 +124,14 @@ def _random_sprite(rng, shape: str, texture: str, colour: str, radius: float, he
     )
 
 
-# Scenes -------------------------------------------------------------------------------------------------------------
+# Scenes
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class SceneObject:
-    """One object of a scene. ``box`` is (left, top, right, bottom) in pixels around its visible part, right and bottom
-    exclusive; ``area`` counts its visible pixels."""
+    """One object of a scene. ``box`` is (left, top, right, bottom) in pixels around its visible
+    part, right and bottom exclusive; ``area`` counts its visible pixels."""
 
     kind: str
     shape: str
@@ -139,15 +153,18 @@ class SceneObject:
 
 @dataclass(frozen=True)
 class Scene:
-    """An image of one to five objects with its complete annotation. H, W: height and width; N: number of objects.
+    """An image of one to five objects with its complete annotation. H, W: height and width; N:
+    number of objects.
 
     Attributes:
         image: the image, RGB.
         objects: the N objects, from back to front.
         instances: uint8 (H, W), 0 on the ground, ``i + 1`` where object ``i`` is visible.
-        parts: uint8 (H, W), 0 or the number of the part (``PARTS[number - 1]``) of a composite shape.
+        parts: uint8 (H, W), 0 or the number of the part (``PARTS[number - 1]``) of a composite
+            shape.
         captions: four true sentences, from general to specific.
-        contradictions: four false captions, each in the form of the true caption at the same position.
+        contradictions: four false captions, each in the form of the true caption at the same
+            position.
     """
 
     image: Image.Image
@@ -160,11 +177,15 @@ class Scene:
     @property
     def masks(self) -> np.ndarray:
         """Visible pixels of each object: bool (N, H, W); no two overlap."""
-        return self.instances[None] == np.arange(1, len(self.objects) + 1, dtype=np.uint8)[:, None, None]
+        return (
+            self.instances[None]
+            == np.arange(1, len(self.objects) + 1, dtype=np.uint8)[:, None, None]
+        )
 
     @property
     def boxes(self) -> np.ndarray:
-        """Tight boxes of the visible objects: float32 (N, 4), left, top, right, bottom, the last two exclusive."""
+        """Tight boxes of the visible objects: float32 (N, 4), left, top, right, bottom, the last
+        two exclusive."""
         return np.array([item.box for item in self.objects], dtype=np.float32).reshape(-1, 4)
 
     def labels(self, level: str = "shape") -> np.ndarray:
@@ -172,20 +193,28 @@ class Scene:
         return np.array([item.label(level) for item in self.objects], dtype=np.int64)
 
     def semantic_at(self, level: str) -> np.ndarray:
-        """Semantic map at ``level``: uint16 (H, W), :data:`BACKGROUND` on the ground, label + 1 on objects."""
-        return np.concatenate([[BACKGROUND], self.labels(level) + 1]).astype(np.uint16)[self.instances]
+        """Semantic map at ``level``: uint16 (H, W), :data:`BACKGROUND` on the ground, label + 1 on
+        objects."""
+        return np.concatenate([[BACKGROUND], self.labels(level) + 1]).astype(np.uint16)[
+            self.instances
+        ]
 
     @property
     def semantic(self) -> np.ndarray:
-        """Semantic map at the level of shapes: uint8 (H, W), 0 on the ground, 1 to 16 on objects."""
+        """Semantic map at the level of shapes: uint8 (H, W), 0 on the ground, 1 to 16 on
+        objects."""
         return self.semantic_at("shape").astype(np.uint8)
 
 
-def make_scene(index: int, split: str = "train", size: int | tuple[int, int] = 128, seed: int = 0) -> Scene:
-    """Draw scene ``index``: one to five objects that may overlap, with masks, boxes, parts and captions.
+def make_scene(
+    index: int, split: str = "train", size: int | tuple[int, int] = 128, seed: int = 0
+) -> Scene:
+    """Draw scene ``index``: one to five objects that may overlap, with masks, boxes, parts and
+    captions.
 
-    At least half of every object stays visible, objects lie wholly inside the image, and one kind is always missing
-    (so that captions about kinds can be false). Arguments and errors as for :func:`make_object`.
+    At least half of every object stays visible, objects lie wholly inside the image, and one kind
+    is always missing (so that captions about kinds can be false). Arguments and errors as for
+    :func:`make_object`.
     """
     split, (height, width), seed, index = _check(split, size, seed, index)
     rng = _stream(seed, split, "scene", index)
@@ -197,7 +226,9 @@ def make_scene(index: int, split: str = "train", size: int | tuple[int, int] = 1
     parts = np.zeros((height, width), dtype=np.uint8)
     full: list[int] = []  # pixels of each object without occlusion
     for _ in range(int(rng.integers(1, MAX_OBJECTS + 1))):
-        shape, texture, colour = (str(rng.choice(words)) for words in (shapes, TEXTURES, list(COLOURS)))
+        shape, texture, colour = (
+            str(rng.choice(words)) for words in (shapes, TEXTURES, list(COLOURS))
+        )
         radius = max(_MIN_RADIUS, min(height, width) * rng.uniform(0.12, 0.24))
         free = _random_sprite(rng, shape, texture, colour, radius, height, width)
         sprite = _place(rng, sprites, free, height, width)
@@ -211,16 +242,22 @@ def make_scene(index: int, split: str = "train", size: int | tuple[int, int] = 1
         stamp.blend(canvas)
         instances[stamp.window][stamp.inside] = len(sprites)
         parts[stamp.window][stamp.inside] = stamp.parts[stamp.inside]
-    objects = tuple(_scene_object(sprite, instances == number) for number, sprite in enumerate(sprites, start=1))
+    objects = tuple(
+        _scene_object(sprite, instances == number) for number, sprite in enumerate(sprites, start=1)
+    )
     true, false = describe(rng, objects, (height, width))
     image = Image.fromarray(add_noise(rng, canvas))
     return Scene(image, objects, instances, parts, tuple(map(str, true)), tuple(map(str, false)))
 
 
 def _place(rng, sprites: list[Sprite], sprite: Sprite, height: int, width: int) -> Sprite | None:
-    """Move the sprite to where its circle overlaps others by a little at most; None if no such place is found."""
+    """Move the sprite to where its circle overlaps others by a little at most; None if no such
+    place is found."""
     for _ in range(20):
-        if all(math.hypot(sprite.x - s.x, sprite.y - s.y) > 0.75 * (sprite.radius + s.radius) for s in sprites):
+        if all(
+            math.hypot(sprite.x - s.x, sprite.y - s.y) > 0.75 * (sprite.radius + s.radius)
+            for s in sprites
+        ):
             return sprite
         r = sprite.radius
         sprite = replace(sprite, x=rng.uniform(r, width - r), y=rng.uniform(r, height - r))
@@ -231,7 +268,9 @@ def _hides_too_much(stamp: Stamp, instances: np.ndarray, full: list[int]) -> boo
     """Whether painting the stamp would leave an earlier object less than half visible."""
     visible = np.bincount(instances.ravel(), minlength=len(full) + 1)
     hidden = np.bincount(instances[stamp.window][stamp.inside], minlength=len(full) + 1)
-    return any(visible[i] - hidden[i] < _MIN_VISIBLE * pixels for i, pixels in enumerate(full, start=1))
+    return any(
+        visible[i] - hidden[i] < _MIN_VISIBLE * pixels for i, pixels in enumerate(full, start=1)
+    )
 
 
 def _scene_object(sprite: Sprite, mask: np.ndarray) -> SceneObject:
@@ -239,7 +278,8 @@ def _scene_object(sprite: Sprite, mask: np.ndarray) -> SceneObject:
     return SceneObject(KIND_OF[sprite.shape], *looks, box_of(mask), int(mask.sum()))
 
 
-# Data sets ----------------------------------------------------------------------------------------------------------
+# Data sets
+# --------------------------------------------------------------------------------------------------
 
 
 class ShapesClassification(Dataset):
@@ -282,12 +322,17 @@ class ShapesClassification(Dataset):
         """(image, label)."""
         array, instance = make_object(range(self.length)[index], self.split, self.size, self.seed)
         image = Image.fromarray(array)
-        return image if self.transform is None else self.transform(image), int(self._to_level[instance])
+        return image if self.transform is None else self.transform(image), int(
+            self._to_level[instance]
+        )
 
     @cached_property
     def targets(self) -> list[int]:
         """The label of every sample at ``level``, without drawing anything; samplers need it."""
-        return [int(self._to_level[_instance_label(self.seed, self.split, i)]) for i in range(self.length)]
+        return [
+            int(self._to_level[_instance_label(self.seed, self.split, i)])
+            for i in range(self.length)
+        ]
 
 
 class ShapesScenes(Dataset):
@@ -323,7 +368,8 @@ class ShapesScenes(Dataset):
         return scene if self.transform is None else self.transform(scene)
 
 
-# Checks -------------------------------------------------------------------------------------------------------------
+# Checks
+# --------------------------------------------------------------------------------------------------
 
 
 def _check(

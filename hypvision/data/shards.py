@@ -1,10 +1,11 @@
-"""Images with captions or labels in tar files (webdataset), for data that is too large for a folder.
+"""Images with captions or labels in tar files (webdataset), for data that is too large for a
+folder.
 
 The files of a sample share their name up to the first dot and follow each other in the tar file:
 
 - captions: ``KEY.jpg`` with ``KEY.txt``, or with ``KEY.json`` that has a ``caption`` (RedCaps);
-- captions and boxes: ``KEY.child.jpg``, ``KEY.child.txt`` and ``KEY.parent000.jpg``, ``KEY.parent000.txt``, ... (GRIT
-  as HyCoCLIP prepares it, where a parent is a box of the image);
+- captions and boxes: ``KEY.child.jpg``, ``KEY.child.txt`` and ``KEY.parent000.jpg``,
+  ``KEY.parent000.txt``, ... (GRIT as HyCoCLIP prepares it, where a parent is a box of the image);
 - labels: ``KEY.jpg`` with ``KEY.cls``, a number from 0.
 
 ``hypvision data shard FOLDER OUT`` writes them (:mod:`hypvision.data.write_shards`).
@@ -61,19 +62,27 @@ class Counted(NamedTuple):
 
 
 def find_shards(shards: str | Path | Sequence[str | Path]) -> list[Path]:
-    """The files that a pattern with braces, a list of paths or patterns, or a folder names, in its order."""
+    """The files that a pattern with braces, a list of paths or patterns, or a folder names, in its
+    order."""
     names = [shards] if isinstance(shards, (str, Path)) else list(shards)
     found: list[Path] = []
     for name in names:
         path = Path(name).expanduser()
-        found += sorted(path.glob("*.tar")) if path.is_dir() else map(Path, braceexpand.braceexpand(str(path)))
+        found += (
+            sorted(path.glob("*.tar"))
+            if path.is_dir()
+            else map(Path, braceexpand.braceexpand(str(path)))
+        )
     if not found:
-        raise HypvisionError(f"There are no shards in '{shards}'. Give a folder with .tar files, a pattern or a list.")
+        raise HypvisionError(
+            f"There are no shards in '{shards}'. Give a folder with .tar files, a pattern or a "
+            "list."
+        )
     for path in found:
         if not path.is_file():
             raise HypvisionError(
-                f"{why_no_file(path, 'shard')} Correct 'shards': a folder, a list, or a pattern such as "
-                "'shards/{000000..000099}.tar'."
+                f"{why_no_file(path, 'shard')} Correct 'shards': a folder, a list, or a pattern "
+                "such as 'shards/{000000..000099}.tar'."
             )
     if len(set(found)) < len(found):
         twice = next(path for path in found if found.count(path) > 1)
@@ -82,11 +91,13 @@ def find_shards(shards: str | Path | Sequence[str | Path]) -> list[Path]:
 
 
 class _Shards(IterableDataset):
-    """Shards for every process and worker, each sample once an epoch; subclasses say what a sample must have.
+    """Shards for every process and worker, each sample once an epoch; subclasses say what a sample
+    must have.
 
-    In a training (``shuffle > 0``) the stream has no end: epoch after epoch, each with its own order of shards, which
-    the processes and their workers share out; the samples of a shard are mixed within a buffer. Where a resumed
-    training goes on follows from its iteration and the counts of the shards: those already seen are not opened.
+    In a training (``shuffle > 0``) the stream has no end: epoch after epoch, each with its own
+    order of shards, which the processes and their workers share out; the samples of a shard are
+    mixed within a buffer. Where a resumed training goes on follows from its iteration and the
+    counts of the shards: those already seen are not opened.
     """
 
     def __init__(self, shards: Any, transform: Any, shuffle: int, seed: int):
@@ -108,21 +119,24 @@ class _Shards(IterableDataset):
         raise NotImplementedError
 
     def _needs(self) -> str:
-        """The options by which :meth:`_problem` decides: counts in the index hold for these alone."""
+        """The options by which :meth:`_problem` decides: counts in the index hold for these
+        alone."""
         return ""
 
     def _sample(self, sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
         raise NotImplementedError
 
     def _count(self) -> list[int]:
-        """Number of samples of each shard: from the index beside it if the shard has not changed since, else counted
-        anew."""
+        """Number of samples of each shard: from the index beside it if the shard has not changed
+        since, else counted anew."""
         tables: dict[Path, dict[str, Counted]] = {path.parent: {} for path in self.paths}
         kind = f"{type(self).__name__}{self._needs()}"
         known = dict[str, dict[str, Counted]]
         for folder in tables:
             if (folder / INDEX).is_file():
-                content = parse(known, read_json(folder / INDEX), f"'{folder / INDEX}'", advice="Remove it.")
+                content = parse(
+                    known, read_json(folder / INDEX), f"'{folder / INDEX}'", advice="Remove it."
+                )
                 tables[folder] = content.get(kind, {})
         counts = []
         new = False
@@ -130,10 +144,15 @@ class _Shards(IterableDataset):
             status = path.stat()
             table = tables[path.parent]
             found = table.get(path.name)
-            if found is None or (found.bytes, found.modified) != (status.st_size, status.st_mtime_ns):
+            if found is None or (found.bytes, found.modified) != (
+                status.st_size,
+                status.st_mtime_ns,
+            ):
                 left_out: list[list[str]] = []
                 samples = sum(1 for _ in self._read(path, left_out, images=False))
-                found = table[path.name] = Counted(status.st_size, status.st_mtime_ns, samples, left_out)
+                found = table[path.name] = Counted(
+                    status.st_size, status.st_mtime_ns, samples, left_out
+                )
                 new = True
             counts.append(found.samples)
             self.usage.use("samples", found.samples)
@@ -146,7 +165,9 @@ class _Shards(IterableDataset):
                 write_json(folder / INDEX, {**others, kind: plain})
         return counts
 
-    def _read(self, path: Path, left_out: list[list[str]], images: bool = True) -> Iterator[dict[str, Any]]:
+    def _read(
+        self, path: Path, left_out: list[list[str]], images: bool = True
+    ) -> Iterator[dict[str, Any]]:
         """The samples of a shard that can be used, as bytes."""
         ended: list[list[str]] = []
         try:
@@ -157,11 +178,14 @@ class _Shards(IterableDataset):
                 else:
                     left_out.append([problem, str(sample["__key__"])])
         except ValueError as error:
-            raise HypvisionError(f"The shard '{path}' has a file twice ({error}). Write it again.") from error
+            raise HypvisionError(
+                f"The shard '{path}' has a file twice ({error}). Write it again."
+            ) from error
         left_out += ended
 
     def seek(self, batches: int, batch_size: int, stop: int | None = None) -> None:
-        """Continue as if each process had taken this many batches, and end after ``stop`` more; None: never end."""
+        """Continue as if each process had taken this many batches, and end after ``stop`` more;
+        None: never end."""
         self._start = (batches, batch_size)
         self._stop = stop
 
@@ -181,17 +205,24 @@ class _Shards(IterableDataset):
         rank, world = get_dist_info()
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
         batches, size = self._start
-        worker = (worker + batches) % workers  # after a resume, the loader again takes its first batch from worker 0
+        worker = (
+            worker + batches
+        ) % workers  # after a resume, the loader again takes its first batch from worker 0
         own = rank * workers + worker
         readers = world * workers
         if self.shuffle and readers > len(self.paths):
             raise HypvisionError(
-                f"{len(self.paths)} shards cannot be shared out to {world} processes with {workers} workers each. "
-                "Write more, smaller shards, or set train_dataloader.num_workers lower."
+                f"{len(self.paths)} shards cannot be shared out to {world} processes with "
+                f"{workers} workers each. Write more, smaller shards, or set "
+                "train_dataloader.num_workers lower."
             )
         if not self.shuffle and world > 1:
-            raise HypvisionError("A test on shards must run in a single process. Run it without --launcher.")
-        skip = -(-max(0, batches - worker) // workers) * size  # the loader takes batches from the workers in turn
+            raise HypvisionError(
+                "A test on shards must run in a single process. Run it without --launcher."
+            )
+        skip = (
+            -(-max(0, batches - worker) // workers) * size
+        )  # the loader takes batches from the workers in turn
         for epoch in count():
             order: np.ndarray = np.arange(len(self.paths))
             if self.shuffle:
@@ -205,9 +236,11 @@ class _Shards(IterableDataset):
             if not self.shuffle:
                 return
 
-    def one_by_one(self, worker: int = 0, workers: int = 1) -> Iterator[Callable[[], dict[str, Any]]]:
-        """A reader of each sample, once and in the order of the files, to find all damaged ones; of several workers
-        each reads its own shards."""
+    def one_by_one(
+        self, worker: int = 0, workers: int = 1
+    ) -> Iterator[Callable[[], dict[str, Any]]]:
+        """A reader of each sample, once and in the order of the files, to find all damaged ones; of
+        several workers each reads its own shards."""
         rng = np.random.default_rng(self.seed)
         for path in self.paths[worker::workers]:
             for sample in self._read(path, []):
@@ -222,39 +255,47 @@ class _Shards(IterableDataset):
             if place >= skip:
                 yield self._decoded(path, sample, own)
 
-    def _decoded(self, path: Path, sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    def _decoded(
+        self, path: Path, sample: dict[str, Any], rng: np.random.Generator
+    ) -> dict[str, Any]:
         try:
             return self._sample(sample, rng)
         except HypvisionError:
             raise
         except Exception as error:
             raise HypvisionError(
-                f"The sample '{sample['__key__']}' of the shard '{path}' cannot be read: {error}. Write the shard "
-                "without it."
+                f"The sample '{sample['__key__']}' of the shard '{path}' cannot be read: {error}. "
+                "Write the shard without it."
             ) from error
 
     def _inputs(self, data: bytes) -> torch.Tensor:
         with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
             if opened.width * opened.height > MAX_PIXELS:
-                raise ValueError(f"{opened.width} x {opened.height} pixels, more than {MAX_PIXELS:,} in all")
+                raise ValueError(
+                    f"{opened.width} x {opened.height} pixels, more than {MAX_PIXELS:,} in all"
+                )
             image = to_rgb(opened)
         return functional.pil_to_tensor(image) if self.transform is None else self.transform(image)
 
 
 @DATASETS.register_module()
 class CaptionShards(_Shards):
-    """Images with a caption each: ``inputs`` (3, H, W), ``caption``, and with boxes ``box_inputs``, ``box_caption``.
+    """Images with a caption each: ``inputs`` (3, H, W), ``caption``, and with boxes ``box_inputs``,
+    ``box_caption``.
 
     Args:
         shards: a folder, a pattern such as ``"shards/{000000..000999}.tar"``, or a list of them.
-        transform: of the image and of its box, as for :class:`~hypvision.data.image_folder.ImageFolderDataset`;
-            ``normalize=False`` leaves bytes, as :class:`~hypvision.tasks.contrastive.CLIPContrast` takes them.
-            None: pixels as they are, uint8.
-        boxes: give one box of each image with its words, drawn at random; samples without any are left out.
+        transform: of the image and of its box, as for
+            :class:`~hypvision.data.image_folder.ImageFolderDataset`; ``normalize=False`` leaves
+            bytes, as :class:`~hypvision.tasks.contrastive.CLIPContrast` takes them. None: pixels as
+            they are, uint8.
+        boxes: give one box of each image with its words, drawn at random; samples without any are
+            left out.
         shuffle: samples that are mixed; 0: one pass in the order of the files, for tests.
         seed: of the orders of shards and samples, of the boxes and of the names of subreddits.
-        subreddits: probability that a caption begins with the name of its subreddit in words, ``cat pictures : ...``,
-            where its JSON has a ``subreddit``; 0.5 in MERU's training on RedCaps.
+        subreddits: probability that a caption begins with the name of its subreddit in words,
+            ``cat pictures : ...``, where its JSON has a ``subreddit``; 0.5 in MERU's training on
+            RedCaps.
     """
 
     def __init__(
@@ -296,7 +337,11 @@ class CaptionShards(_Shards):
             name = f"{names[int(rng.integers(len(names)))]}."
             box: Any = _image_of(sample, name)
             found |= dict(box_inputs=self._inputs(box), box_caption=_caption(sample, name))
-        if self.subreddits and rng.random() < self.subreddits and (subreddit := _json(sample).get("subreddit")):
+        if (
+            self.subreddits
+            and rng.random() < self.subreddits
+            and (subreddit := _json(sample).get("subreddit"))
+        ):
             found["caption"] = f"{split_words(str(subreddit))} : {found['caption']}"
         return found
 
@@ -308,8 +353,8 @@ class ImageShards(_Shards):
     Args:
         shards, shuffle, seed: as for :class:`CaptionShards`.
         transform: as for :class:`~hypvision.data.image_folder.ImageFolderDataset`.
-        classes: names in the order of the labels, or a text file with one a line; None: ``classes.txt`` beside the
-            shards.
+        classes: names in the order of the labels, or a text file with one a line; None:
+            ``classes.txt`` beside the shards.
     """
 
     def __init__(
@@ -357,7 +402,11 @@ def _files(path: Path, ended: list[list[str]], images: bool) -> Iterator[dict[st
                     raise tarfile.ReadError("unexpected end of data")
                 picture = name.lower().endswith(_IMAGES)
                 content: Any = tar.extractfile(member)
-                yield dict(fname=name, data=content.read() if images or not picture else b"x", __url__=str(path))
+                yield dict(
+                    fname=name,
+                    data=content.read() if images or not picture else b"x",
+                    __url__=str(path),
+                )
                 tar.members = []  # type: ignore[attr-defined] # an iterated archive keeps all of its members
     except tarfile.TarError:
         ended.append(["the tar file is cut off or damaged: fetch or write it again", name])
@@ -374,7 +423,9 @@ def _mixed(samples: Iterator[Any], size: int, rng: np.random.Generator) -> Itera
 
 
 def _image_of(sample: dict[str, Any], prefix: str = "") -> bytes | None:
-    return next((sample[prefix + suffix] for suffix in _IMAGES if sample.get(prefix + suffix)), None)
+    return next(
+        (sample[prefix + suffix] for suffix in _IMAGES if sample.get(prefix + suffix)), None
+    )
 
 
 def _parents(sample: dict[str, Any]) -> list[str]:

@@ -1,4 +1,5 @@
-"""Images with captions made of tags: which classes a crop shows, read from its label map. Image-level words only."""
+"""Images with captions made of tags: which classes a crop shows, read from its label map.
+Image-level words only."""
 
 from __future__ import annotations
 
@@ -30,27 +31,35 @@ def caption_of(names: Sequence[str], template: str = TEMPLATES[0]) -> str:
 
 @DATASETS.register_module()
 class TagCaptions(Dataset):
-    """Crops of labelled images with the names of what they show, for a contrastive training of a small CLIP.
+    """Crops of labelled images with the names of what they show, for a contrastive training of a
+    small CLIP.
 
-    A crop is drawn around a random pixel of a random class and keeps the shape of the image; it is then made square.
-    Its caption names the classes that cover at least ``share`` of it, the largest first, without their positions.
+    A crop is drawn around a random pixel of a random class and keeps the shape of the image; it is
+    then made square. Its caption names the classes that cover at least ``share`` of it, the largest
+    first, without their positions.
 
     Args:
         data_root: folder of the images and label maps, of the layout of
             :class:`~hypvision.openmmlab.open_vocabulary.segmentation.OpenVocabSegDataset`.
         data_prefix: ``dict(img_path=..., seg_map_path=...)``, as in mmseg.
-        classes: names in the order of the labels; anything that :func:`hypvision.clip.classes.load_classes` takes.
-            Labels beyond the list (void) are never named.
+        classes: names in the order of the labels; anything that
+            :func:`hypvision.clip.classes.load_classes` takes. Labels beyond the list (void) are
+            never named.
         length: number of samples.
         size: side of a sample in pixels.
-        zoom: smallest and largest side of a crop as a share of the image's, drawn evenly on a logarithmic scale.
-        share: a class is named if it covers at least this part of the crop; if no class does, the class that the crop
-            was drawn for is named.
+        zoom: smallest and largest side of a crop as a share of the image's, drawn evenly on a
+            logarithmic scale.
+        share: a class is named if it covers at least this part of the crop; if no class does, the
+            class that the crop was drawn for is named.
         most: largest number of words.
-        balance: a class is drawn with the probability of its share of all pixels to this power; 0: all alike.
-        jitter: contrast and brightness, and each colour for itself, change by up to this factor; 0: never.
-        unnamed: classes of the list that no caption names and no crop is drawn for, such as a background.
-        single: only crops of which one class covers more than half, with its number as ``label``; for measuring.
+        balance: a class is drawn with the probability of its share of all pixels to this power; 0:
+            all alike.
+        jitter: contrast and brightness, and each colour for itself, change by up to this factor; 0:
+            never.
+        unnamed: classes of the list that no caption names and no crop is drawn for, such as a
+            background.
+        single: only crops of which one class covers more than half, with its number as ``label``;
+            for measuring.
         seed: of all random choices; sample i is always the same.
     """
 
@@ -74,8 +83,8 @@ class TagCaptions(Dataset):
         at_least(1, integer=True, most=most)
         if not (0 < zoom[0] <= zoom[1] <= 1 and share < 1 and jitter < 1):
             raise HypvisionError(
-                f"zoom={tuple(zoom)}, share={share}, jitter={jitter}: expected are 0 < zoom[0] <= zoom[1] <= 1, and a "
-                "share and a jitter below 1."
+                f"zoom={tuple(zoom)}, share={share}, jitter={jitter}: expected are 0 < zoom[0] <= "
+                "zoom[1] <= 1, and a share and a jitter below 1."
             )
         self.names = load_classes(classes)
         self.length = length
@@ -98,18 +107,23 @@ class TagCaptions(Dataset):
         counts = np.stack([self._count(labels) for labels in self._labels])
         if not counts.sum():
             raise HypvisionError(
-                f"No label map in '{data_root}' has a label from 0 to {len(self.names) - 1}, so there is nothing to "
-                "name. Check data_prefix and the class list."
+                f"No label map in '{data_root}' has a label from 0 to {len(self.names) - 1}, so "
+                "there is nothing to name. Check data_prefix and the class list."
             )
-        weights = np.where(counts.sum(0) > 0, (counts.sum(0) / counts.sum()).clip(1e-9) ** balance, 0.0)
+        weights = np.where(
+            counts.sum(0) > 0, (counts.sum(0) / counts.sum()).clip(1e-9) ** balance, 0.0
+        )
         self._chances = weights / weights.sum()
-        self._where = [np.flatnonzero(column) for column in counts.T]  # for each class the images that show it
+        self._where = [
+            np.flatnonzero(column) for column in counts.T
+        ]  # for each class the images that show it
 
     def __len__(self) -> int:
         return self.length
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """``inputs``: uint8 (3, size, size); ``caption``; ``label``: number of the class that covers most.
+        """``inputs``: uint8 (3, size, size); ``caption``; ``label``: number of the class that
+        covers most.
 
         The label is -1 where no class covers more than half.
         """
@@ -123,16 +137,28 @@ class TagCaptions(Dataset):
             if label >= 0 or not self.single:
                 break
         else:
-            raise HypvisionError("No class covers more than half of any crop. Give smaller crops (zoom).")
-        shown = [k for k in np.argsort(-covered, kind="stable") if covered[k] >= self.share and covered[k] > 0]
+            raise HypvisionError(
+                "No class covers more than half of any crop. Give smaller crops (zoom)."
+            )
+        shown = [
+            k
+            for k in np.argsort(-covered, kind="stable")
+            if covered[k] >= self.share and covered[k] > 0
+        ]
         shown = shown[: self.most] or [drawn]
-        caption = caption_of([self.names[k] for k in shown], TEMPLATES[int(rng.integers(len(TEMPLATES)))])
-        pixels = np.asarray(self._image(number).resize((self.size, self.size), Image.Resampling.BILINEAR, box=box))
+        caption = caption_of(
+            [self.names[k] for k in shown], TEMPLATES[int(rng.integers(len(TEMPLATES)))]
+        )
+        pixels = np.asarray(
+            self._image(number).resize((self.size, self.size), Image.Resampling.BILINEAR, box=box)
+        )
         if rng.random() < 0.5 and not self.single:
             pixels = pixels[:, ::-1]
         if self.jitter:
             pixels = _jittered(rng, pixels, self.jitter)
-        return dict(inputs=torch.from_numpy(pixels.copy()).permute(2, 0, 1), caption=caption, label=label)
+        return dict(
+            inputs=torch.from_numpy(pixels.copy()).permute(2, 0, 1), caption=caption, label=label
+        )
 
     def _count(self, labels: np.ndarray) -> np.ndarray:
         """Pixels of each class; 0 of those that are never named."""
@@ -147,7 +173,8 @@ class TagCaptions(Dataset):
         height, width = labels.shape
         zoom = float(np.exp(rng.uniform(*np.log(self.zoom))))
         sides = (max(1, round(zoom * height)), max(1, round(zoom * width)))
-        # The pixel may lie anywhere in the crop, not only in its middle, so that crops reach the edges of the image.
+        # The pixel may lie anywhere in the crop, not only in its middle, so that crops reach the
+        # edges of the image.
         top = int(np.clip(place // width - rng.integers(sides[0]), 0, height - sides[0]))
         left = int(np.clip(place % width - rng.integers(sides[1]), 0, width - sides[1]))
         return number, drawn, (left, top, left + sides[1], top + sides[0])
@@ -172,6 +199,7 @@ def _read_labels(path: str | Path) -> np.ndarray:
     labels = read_label_map(path)
     if labels.min(initial=0) < 0 or labels.max(initial=0) > 255:
         raise HypvisionError(
-            f"The label map '{path}' has labels from {labels.min()} to {labels.max()}; 0 to 255 are expected."
+            f"The label map '{path}' has labels from {labels.min()} to {labels.max()}; 0 to 255 "
+            "are expected."
         )
     return labels.astype(np.uint8)

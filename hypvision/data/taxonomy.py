@@ -1,7 +1,9 @@
-"""The hierarchy of the procedural data set: kind > shape > instance (a shape with a texture and a colour).
+"""The hierarchy of the procedural data set: kind > shape > instance (a shape with a texture and a
+colour).
 
-Every level is ordered by name. Label ``i`` of a level is therefore the class that ``torchvision.datasets.ImageFolder``
-and timm number ``i`` when they sort the folders of an exported copy, and needs no mapping.
+Every level is ordered by name. Label ``i`` of a level is therefore the class that
+``torchvision.datasets.ImageFolder`` and timm number ``i`` when they sort the folders of an exported
+copy, and needs no mapping.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from .drawing import COLOURS, OUTLINES, TEXTURES
 
 LEVELS = ("kind", "shape", "instance")
 
-KINDS = {  # each kind has the same number of shapes, so that small data sets are balanced at every level
+# each kind has the same number of shapes, so that small data sets are balanced at every level
+KINDS = {
     "branched": ("arrow", "asterisk", "cross", "star"),
     "composite": ("car", "face", "house", "tree"),
     "polygon": ("hexagon", "pentagon", "square", "triangle"),
@@ -30,14 +33,14 @@ KIND_OF = {shape: kind for kind, shapes in KINDS.items() for shape in shapes}
 
 @dataclass(frozen=True)
 class Taxonomy:
-    """A tree of classes whose leaves all lie equally deep, under one unnamed root; those of the last level are
-    instances, named by texture, colour and shape.
+    """A tree of classes whose leaves all lie equally deep, under one unnamed root; those of the
+    last level are instances, named by texture, colour and shape.
 
     Attributes:
         levels: names of the levels, from general to specific.
         classes: for each level the names of its classes.
-        parents: for each level an int64 array: the class one level up that class ``i`` belongs to (all 0, the root, at
-            the first level).
+        parents: for each level an int64 array: the class one level up that class ``i`` belongs to
+            (all 0, the root, at the first level).
     """
 
     levels: tuple[str, ...]
@@ -50,7 +53,8 @@ class Taxonomy:
         return self.levels.index(level) + 1
 
     def ancestors(self, level: str, of: str) -> np.ndarray:
-        """For every class of the level ``of``, its class at ``level``: int64 array of shape (classes of ``of``,).
+        """For every class of the level ``of``, its class at ``level``: int64 array of shape
+        (classes of ``of``,).
 
         Raises:
             HypvisionError: a level is unknown, or ``level`` is more specific than ``of``.
@@ -59,7 +63,8 @@ class Taxonomy:
         bottom = self.depth(of)
         if top > bottom:
             raise HypvisionError(
-                f"A class of level {of!r} has no ancestor at the more specific level {level!r}. Swap the two levels."
+                f"A class of level {of!r} has no ancestor at the more specific level {level!r}. "
+                "Swap the two levels."
             )
         result = np.arange(len(self.classes[of]))
         for below in reversed(self.levels[top:bottom]):
@@ -67,10 +72,11 @@ class Taxonomy:
         return result
 
     def tree_distance(self, level: str) -> np.ndarray:
-        """Edges on the path between every two classes of ``level``: int64 array (n, n), 0 on the diagonal.
+        """Edges on the path between every two classes of ``level``: int64 array (n, n), 0 on the
+        diagonal.
 
-        Classes that share a parent are 2 apart, those that share a grandparent 4, and so on: an ultrametric, to which
-        the cophenetic distances of a recovered tree can be compared.
+        Classes that share a parent are 2 apart, those that share a grandparent 4, and so on: an
+        ultrametric, to which the cophenetic distances of a recovered tree can be compared.
         """
         depth = self.depth(level)
         distance = np.full((len(self.classes[level]),) * 2, 2 * depth, dtype=np.int64)
@@ -97,12 +103,19 @@ class Taxonomy:
 def _build() -> Taxonomy:
     kinds = tuple(sorted(KINDS))
     shapes = tuple(sorted(OUTLINES))
-    names = (f"{texture} {colour} {shape}" for texture in TEXTURES for colour in COLOURS for shape in shapes)
+    names = (
+        f"{texture} {colour} {shape}"
+        for texture in TEXTURES
+        for colour in COLOURS
+        for shape in shapes
+    )
     instances = tuple(sorted(names))
     parents = {
         "kind": np.zeros(len(kinds), dtype=np.int64),
         "shape": np.array([kinds.index(KIND_OF[shape]) for shape in shapes], dtype=np.int64),
-        "instance": np.array([shapes.index(name.split()[-1]) for name in instances], dtype=np.int64),
+        "instance": np.array(
+            [shapes.index(name.split()[-1]) for name in instances], dtype=np.int64
+        ),
     }
     for array in parents.values():
         array.setflags(write=False)

@@ -1,7 +1,7 @@
 """Counts of the files that a data set uses, and of those that it leaves out, with the reasons.
 
-Every data set counts in its attribute ``usage``; a run logs the sentence and the notes before the first batch, and
-``hypvision check`` prints both.
+Every data set counts in its attribute ``usage``; a run logs the sentence and the notes before the
+first batch, and ``hypvision check`` prints both.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 
 class Usage:
-    """Counts of the items that a data set uses and leaves out of the folder or file that it reads, the ``place``;
-    ``notes`` are further sentences for the user."""
+    """Counts of the items that a data set uses and leaves out of the folder or file that it reads,
+    the ``place``; ``notes`` are further sentences for the user."""
 
     EXAMPLES = 3  # examples that are named for each reason
 
@@ -26,12 +26,14 @@ class Usage:
         self._examples: dict[tuple[str, str], list[str]] = {}
 
     def use(self, kind: str, count: int = 1) -> None:
-        """Count what is used; ``kind`` is a plural: ``"images"``, ``"boxes"``, ``"masks"``, ``"files"``."""
+        """Count what is used; ``kind`` is a plural: ``"images"``, ``"boxes"``, ``"masks"``,
+        ``"files"``."""
         self.used[kind] += count
 
     def leave_out(self, kind: str, reason: str, name: str | Path, count: int = 1) -> None:
-        """Count what is left out, e.g. ``leave_out("boxes", "outside the image", "a.jpg, annotation 3")``; an empty
-        name is no example."""
+        """Count what is left out, e.g.
+        ``leave_out("boxes", "outside the image", "a.jpg, annotation 3")``; an empty name is no
+        example."""
         self._left_out[kind, reason] += count
         examples = self._examples.setdefault((kind, reason), [])
         if str(name) and len(examples) < self.EXAMPLES:
@@ -50,7 +52,8 @@ class Usage:
         return sum(count for (of, _), count in self._left_out.items() if kind in (None, of))
 
     def rows(self) -> list[tuple[str, int, str, str]]:
-        """(kind, number, reason, examples): what is used, with the reason "used", before what is left out."""
+        """(kind, number, reason, examples): what is used, with the reason "used", before what is
+        left out."""
         found = [(kind, count, "used", "") for kind, count in self.used.items()]
         for (kind, reason), count in self._left_out.items():
             names = self._examples[kind, reason]
@@ -59,9 +62,12 @@ class Usage:
         return found
 
     def __str__(self) -> str:
-        """E.g. ``'photos/train': used 96 of 98 images. Left out: 2 images (suffix .xcf: a.xcf, b.xcf).``"""
+        """E.g. ``'photos/train': used 96 of 98 images. Left out: 2 images (suffix .xcf: a.xcf,
+        b.xcf).``"""
         kinds = dict.fromkeys([*self.used, *(kind for kind, _ in self._left_out)])
-        parts = [f"{self.used[kind]} of {self.used[kind] + self.left_out(kind)} {kind}" for kind in kinds]
+        parts = [
+            f"{self.used[kind]} of {self.used[kind] + self.left_out(kind)} {kind}" for kind in kinds
+        ]
         text = f"'{self.place}': used {', '.join(parts) or 'nothing'}."
         reasons = [
             f"{n} {kind} ({reason}{': ' * bool(names)}{names})"
@@ -83,4 +89,7 @@ def leaves(dataset: Any, kind: Callable[[Any], bool]) -> Iterator[Any]:
 
 def usages(dataset: Any) -> Iterator[Usage]:
     """The counts of a data set and of those inside wrappers."""
-    return (leaf.usage for leaf in leaves(dataset, lambda inner: isinstance(getattr(inner, "usage", None), Usage)))
+    return (
+        leaf.usage
+        for leaf in leaves(dataset, lambda inner: isinstance(getattr(inner, "usage", None), Usage))
+    )

@@ -14,11 +14,19 @@ _UNKNOWN = 2.0  # cost of each letter that is part of no known word
 
 @cache
 def _ranks() -> dict[str, int]:
-    """The whole words of CLIP's vocabulary with their ranks, the most frequent first; the only single letters are a and
-    i."""
+    """The whole words of CLIP's vocabulary with their ranks, the most frequent first; the only
+    single letters are a and i."""
     tokens = require("open_clip", "clip").SimpleTokenizer().encoder
-    words = {token.removesuffix("</w>"): number for token, number in tokens.items() if token.endswith("</w>")}
-    kept = {word: number for word, number in words.items() if word.isalnum() and (len(word) > 1 or word in "ai")}
+    words = {
+        token.removesuffix("</w>"): number
+        for token, number in tokens.items()
+        if token.endswith("</w>")
+    }
+    kept = {
+        word: number
+        for word, number in words.items()
+        if word.isalnum() and (len(word) > 1 or word in "ai")
+    }
     return {word: rank for rank, word in enumerate(sorted(kept, key=kept.__getitem__))}
 
 
@@ -26,9 +34,9 @@ def _ranks() -> dict[str, int]:
 def split_words(name: str) -> str:
     """The most likely words of a name, in lower case: ``itookapicture`` -> ``i took a picture``.
 
-    Frequencies are those of CLIP's vocabulary by Zipf's law; letters and digits that are not ASCII are left out. MERU
-    takes the package ``wordsegment`` for this, with the frequencies of the web: the two agree where the words are in
-    the vocabulary.
+    Frequencies are those of CLIP's vocabulary by Zipf's law; letters and digits that are not ASCII
+    are left out. MERU takes the package ``wordsegment`` for this, with the frequencies of the web:
+    the two agree where the words are in the vocabulary.
     """
     text = re.sub(r"[^a-z0-9]", "", name.lower())
     ranks = _ranks()
@@ -38,7 +46,9 @@ def split_words(name: str) -> str:
         for start in range(max(0, end - _LONGEST), end):
             word = text[start:end]
             rank = ranks.get(word)
-            cost = math.log(len(ranks)) + _UNKNOWN * len(word) if rank is None else math.log(rank + 30)
+            cost = (
+                math.log(len(ranks)) + _UNKNOWN * len(word) if rank is None else math.log(rank + 30)
+            )
             found.append((best[start][0] + cost, (*best[start][1], word)))
         best.append(min(found))
     return " ".join(best[-1][1])

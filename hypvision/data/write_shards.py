@@ -23,12 +23,18 @@ from hypvision.errors import require
 from hypvision.files import check_new_folder, replacing_folder
 from hypvision.images import open_image
 
-_KEPT = {".jpg": "jpg", ".jpeg": "jpg", ".png": "png", ".webp": "webp"}  # formats whose files are copied unchanged
+_KEPT = {
+    ".jpg": "jpg",
+    ".jpeg": "jpg",
+    ".png": "png",
+    ".webp": "webp",
+}  # formats whose files are copied unchanged
 _QUALITY = 95
 
 
 class Written(NamedTuple):
-    """The result of :func:`write_shards`; ``kind`` is ``"captions"``, ``"captions and boxes"`` or ``"labels"``."""
+    """The result of :func:`write_shards`; ``kind`` is ``"captions"``, ``"captions and boxes"`` or
+    ``"labels"``."""
 
     kind: str
     samples: int
@@ -43,11 +49,12 @@ def write_shards(
     seed: int = 0,
     workers: int = 0,
 ) -> Written:
-    """Write the images of a folder, with captions (:mod:`hypvision.data.caption_folder`) or a folder a class, into
-    shards.
+    """Write the images of a folder, with captions (:mod:`hypvision.data.caption_folder`) or a
+    folder a class, into shards.
 
-    JPEG, PNG and WebP files are copied unchanged, images of other formats are stored as PNG, and boxes as JPEG. The
-    order is drawn at random: a training only mixes samples within a shard and a buffer.
+    JPEG, PNG and WebP files are copied unchanged, images of other formats are stored as PNG, and
+    boxes as JPEG. The order is drawn at random: a training only mixes samples within a shard and a
+    buffer.
 
     Args:
         folder: of the images. out: the new folder, written under a temporary name and then moved.
@@ -63,7 +70,9 @@ def write_shards(
     data: Any = _Captioned(folder) if captioned else _Labelled(folder, classes)
     order = np.random.default_rng(seed).permutation(len(data)).tolist()
     with replacing_folder(out) as temporary:
-        files = DataLoader(data, batch_size=None, sampler=order, num_workers=workers, collate_fn=dict)
+        files = DataLoader(
+            data, batch_size=None, sampler=order, num_workers=workers, collate_fn=dict
+        )
         count = _write(temporary, files, len(data), samples)
         if captioned:  # opening the data set counts the samples and writes the index file
             for boxes in (False, True) if data.boxes else (False,):
@@ -76,7 +85,8 @@ def write_shards(
 
 
 class _Captioned(Dataset):
-    """The files of each sample by suffix: ``jpg`` and ``txt``, in data with boxes by the names of GRIT."""
+    """The files of each sample by suffix: ``jpg`` and ``txt``, in data with boxes by the names of
+    GRIT."""
 
     def __init__(self, folder: Path):
         self.images = folder / "images"
@@ -97,7 +107,10 @@ class _Captioned(Dataset):
         for number, box in enumerate(row.boxes):
             out = io.BytesIO()
             cut_box(image, box).save(out, "JPEG", quality=_QUALITY)
-            found |= {f"parent{number:03}.jpg": out.getvalue(), f"parent{number:03}.txt": box.words.strip().encode()}
+            found |= {
+                f"parent{number:03}.jpg": out.getvalue(),
+                f"parent{number:03}.txt": box.words.strip().encode(),
+            }
         return found
 
 

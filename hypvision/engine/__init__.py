@@ -1,20 +1,25 @@
 """Training and testing of every task from config files, with mmengine and without mmcv.
 
-Importing the package makes mmengine read and write checkpoints safely (:mod:`~hypvision.engine.checkpoint`) and
-registers hooks, loops, optimisers and parameter groups for configs.
+Importing the package makes mmengine read and write checkpoints safely
+(:mod:`~hypvision.engine.checkpoint`) and registers hooks, loops, optimisers and parameter groups
+for configs.
 
 The way of a config through ``hypvision train``, each step once:
 
-1. ``cli.train.run_train`` takes the arguments, and ``config.parse_options`` the words of ``--cfg-options``;
+1. ``cli.train.run_train`` takes the arguments, and ``config.parse_options`` the words of
+   ``--cfg-options``;
 2. ``run.train`` redirects mmengine's log to a file (``console.quiet``);
-3. ``config.load_config`` reads the file and its bases, checks the types of the values and merges the options;
+3. ``config.load_config`` reads the file and its bases, checks the types of the values and merges
+   the options;
 4. ``extensions.import_extensions`` imports the extensions of the task and the ``default_scope``;
-5. ``config.prepare`` adapts it to the machine and adds our hooks; ``PREPARATIONS`` of the scope do so for a library;
+5. ``config.prepare`` adapts it to the machine and adds our hooks; ``PREPARATIONS`` of the scope do
+   so for a library;
 6. ``checks.check_data`` looks for the files of the data;
 7. ``checkpoint.newest_checkpoint`` finds, reads and checks the checkpoint for ``--resume``;
 8. ``config.leave_out_pretrained`` skips pretrained weights that the checkpoint replaces;
 9. ``work_dir.lock_work_dir`` locks the folder;
-10. mmengine's Runner builds model, data, optimiser and hooks, and ``checks.check_channels`` compares neck and backbone;
+10. mmengine's Runner builds model, data, optimiser and hooks, and ``checks.check_channels``
+    compares neck and backbone;
 11. ``run._check_weights`` compares the checkpoint with the model, and passes it to the Runner;
 12. the Runner loads it (``checkpoint.load`` returns what was read) and trains.
 """
@@ -35,4 +40,12 @@ from hypvision.engine import (  # noqa: E402 - after the check
 
 checkpoint.install()
 
-__all__ = ["accumulation", "checkpoint", "hooks", "loops", "optim_wrappers", "param_groups", "signs"]
+__all__ = [
+    "accumulation",
+    "checkpoint",
+    "hooks",
+    "loops",
+    "optim_wrappers",
+    "param_groups",
+    "signs",
+]

@@ -19,12 +19,13 @@ from hypvision.engine.sharded import cut, whole_tensor
 
 @HOOKS.register_module()
 class AccumulationHook(Hook):
-    """Saves the sums over ``accumulative_counts`` iterations in checkpoints that fall between them, so that a resumed
-    run repeats the uninterrupted one at any interval.
+    """Saves the sums over ``accumulative_counts`` iterations in checkpoints that fall between them,
+    so that a resumed run repeats the uninterrupted one at any interval.
 
-    The sums are the gradients and, if the model has a list ``accumulated``, the tensors in it, which the model sums
-    over the iterations of a step and over all processes. A checkpoint stores them under ``"accumulated"``, one dict per
-    process; a run with another number of processes resumes with the mean of the gradients and the sum of the tensors.
+    The sums are the gradients and, if the model has a list ``accumulated``, the tensors in it,
+    which the model sums over the iterations of a step and over all processes. A checkpoint stores
+    them under ``"accumulated"``, one dict per process; a run with another number of processes
+    resumes with the mean of the gradients and the sum of the tensors.
     """
 
     def __init__(self) -> None:
@@ -52,8 +53,9 @@ class AccumulationHook(Hook):
             return
         if kept[0].get("counts", _counts(runner)) != _counts(runner):
             runner.logger.warning(
-                f"The checkpoint lies between two steps with accumulative_counts={kept[0]['counts']}, and the config "
-                f"has {_counts(runner)}: the gradients of the batches before it are left out."
+                "The checkpoint lies between two steps with "
+                f"accumulative_counts={kept[0]['counts']}, and the config has {_counts(runner)}: "
+                "the gradients of the batches before it are left out."
             )
             return
         model: Any = network_of(runner)
@@ -66,10 +68,22 @@ class AccumulationHook(Hook):
             elif grad is None and any(part is not None for part in parts):
                 grad = sum(part for part in parts if part is not None) / len(kept)
             if grad is not None:
-                parameter.grad = cut(grad, parameter) if isinstance(parameter, DTensor) else grad.to(parameter.device)
-        sums = own["sums"] if own is not None else [sum(values) for values in zip(*(one["sums"] for one in kept))]
+                parameter.grad = (
+                    cut(grad, parameter)
+                    if isinstance(parameter, DTensor)
+                    else grad.to(parameter.device)
+                )
+        sums = (
+            own["sums"]
+            if own is not None
+            else [sum(values) for values in zip(*(one["sums"] for one in kept))]
+        )
         if sums:  # if the number of processes has changed, process 0 gets the whole sum
-            sums = sums if own is not None or get_rank() == 0 else [torch.zeros_like(value) for value in sums]
+            sums = (
+                sums
+                if own is not None or get_rank() == 0
+                else [torch.zeros_like(value) for value in sums]
+            )
             device = next(model.parameters()).device
             model.accumulated = [value.to(device) for value in sums]
 
@@ -80,12 +94,14 @@ def _optims(runner: Runner) -> list[Any]:
 
 
 def _counts(runner: Runner) -> list[int]:
-    """The iterations of a step of each optimiser; gradients are divided by them as they are summed."""
+    """The iterations of a step of each optimiser; gradients are divided by them as they are
+    summed."""
     return [one._accumulative_counts for one in _optims(runner)]
 
 
 def _summed(model: nn.Module) -> dict[str, Any]:
-    """The sums of this process; those of process 0 include the full gradients of sharded parameters."""
+    """The sums of this process; those of process 0 include the full gradients of sharded
+    parameters."""
     gradients: dict[str, Tensor] = {}
     whole: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
@@ -94,4 +110,8 @@ def _summed(model: nn.Module) -> dict[str, Any]:
             gradients[name] = grad.cpu()
         elif grad is not None and get_rank() == 0:
             whole[name] = grad.cpu()
-    return dict(gradients=gradients, whole=whole, sums=[value.cpu() for value in getattr(model, "accumulated", [])])
+    return dict(
+        gradients=gradients,
+        whole=whole,
+        sums=[value.cpu() for value in getattr(model, "accumulated", [])],
+    )

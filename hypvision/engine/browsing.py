@@ -1,8 +1,9 @@
-"""The inputs of a model, for ``hypvision browse``: samples of a config after augmentation, with their labels drawn in.
+"""The inputs of a model, for ``hypvision browse``: samples of a config after augmentation, with
+their labels drawn in.
 
-The samples pass through every step before the network: the transforms of the data set, the model's preprocessor
-(normalisation, padding) and, in the training data of a classifier, mixup. Then the normalisation is undone, which gives
-a picture again.
+The samples pass through every step before the network: the transforms of the data set, the model's
+preprocessor (normalisation, padding) and, in the training data of a classifier, mixup. Then the
+normalisation is undone, which gives a picture again.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ CELL = 256
 
 
 class Part(NamedTuple):
-    """The samples that are shown of the training, validation or test data: a sheet of them, each above its annotation,
-    lines about their number, size, normalisation and classes, and how many there are."""
+    """The samples that are shown of the training, validation or test data: a sheet of them, each
+    above its annotation, lines about their number, size, normalisation and classes, and how many
+    there are."""
 
     phase: str
     sheet: Image.Image
@@ -47,8 +49,9 @@ class Part(NamedTuple):
 
 
 class _Normalisation(NamedTuple):
-    """``x = (pixel - mean) / std``, channel by channel, of pixels from 0 to ``top``, which ``who`` applies; without a
-    mean nothing. ``done`` is whether the images here have passed it: a CLIP is given bytes, or floats up to 255."""
+    """``x = (pixel - mean) / std``, channel by channel, of pixels from 0 to ``top``, which ``who``
+    applies; without a mean nothing. ``done`` is whether the images here have passed it: a CLIP is
+    given bytes, or floats up to 255."""
 
     mean: Tensor | None = None
     std: Tensor | None = None
@@ -57,7 +60,8 @@ class _Normalisation(NamedTuple):
     done: bool = True
 
     def undo(self, image: Tensor) -> np.ndarray:
-        """uint8 (H, W, 3) of an image (C, H, W); the first channel, or the first three, are seen."""
+        """uint8 (H, W, 3) of an image (C, H, W); the first channel, or the first three, are
+        seen."""
         pixels = image.detach().float()
         if self.mean is not None and self.std is not None and self.done:
             pixels = 255 / self.top * (pixels * self.std[:, None, None] + self.mean[:, None, None])
@@ -68,13 +72,19 @@ class _Normalisation(NamedTuple):
     def __str__(self) -> str:
         if self.mean is None or self.std is None:
             return "not normalised"
-        mean, std = (", ".join(f"{value:.4g}" for value in values.tolist()) for values in (self.mean, self.std))
-        return f"normalised by {self.who}: mean {mean}; std {std} (of pixels from 0 to {self.top:.0f})"
+        mean, std = (
+            ", ".join(f"{value:.4g}" for value in values.tolist())
+            for values in (self.mean, self.std)
+        )
+        return (
+            f"normalised by {self.who}: mean {mean}; std {std} (of pixels from 0 to {self.top:.0f})"
+        )
 
 
 @dataclass
 class _Fed:
-    """A sample as the network gets it: an image (C, H, W), what is written below it, and its annotation."""
+    """A sample as the network gets it: an image (C, H, W), what is written below it, and its
+    annotation."""
 
     image: Tensor
     title: str = ""
@@ -95,7 +105,8 @@ def browse(
 
     Args:
         config, options: the config and its changes.
-        phases: of the data; parts that the config lacks, or that have the data of an earlier one, are left out.
+        phases: of the data; parts that the config lacks, or that have the data of an earlier one,
+            are left out.
         count: samples of each part.
         seed: of the choice of samples and of the augmentations.
         out: folder that the pictures will go to; it must not lie in the data.
@@ -108,14 +119,25 @@ def browse(
         if report.faults:
             raise HypvisionError(f"{report.faults[0]} `hypvision check` lists all faults.")
         if not parts:
-            raise HypvisionError(f"The config '{config.filename}' has no data for {' or '.join(phases)}.")
+            raise HypvisionError(
+                f"The config '{config.filename}' has no data for {' or '.join(phases)}."
+            )
         if model is None:
             raise HypvisionError(f"{report.notes[0]} The model is needed to show its input.")
-        return [_part(config, model, dataset, phase, count, seed, failed) for phase, dataset in parts.items()]
+        return [
+            _part(config, model, dataset, phase, count, seed, failed)
+            for phase, dataset in parts.items()
+        ]
 
 
 def _part(
-    config: Config, model: Any, dataset: Any, phase: str, count: int, seed: int, failed: list[str] | None
+    config: Config,
+    model: Any,
+    dataset: Any,
+    phase: str,
+    count: int,
+    seed: int,
+    failed: list[str] | None,
 ) -> Part:
     inner = getattr(model, "host", model)
     if hasattr(inner, "clip"):
@@ -129,7 +151,9 @@ def _part(
     model.train(training)
     fed = [sample for batch in batches for sample in _fed(model, batch, names, training)]
     how = _normalisation(model, dataset)
-    tiles = [(_tile(sample, how, _is_bgr(model, samples[0]), names), sample.title) for sample in fed]
+    tiles = [
+        (_tile(sample, how, _is_bgr(model, samples[0]), names), sample.title) for sample in fed
+    ]
     total = f"{len(dataset)} samples" if hasattr(dataset, "__len__") else "an endless stream"
     heading = f"{phase}: {len(samples)} of {total} as the model is fed them (seed {seed})"
     sheet = titled_sheet(tiles, heading, columns=4 if len(tiles) > 3 else len(tiles))
@@ -145,14 +169,19 @@ def _about(fed: Sequence[_Fed], how: _Normalisation, names: Sequence[str]) -> li
     sizes = " or ".join(" x ".join(map(str, shape)) for shape in list(dict.fromkeys(shapes))[:4])
     low = min(float(sample.image.min()) for sample in fed)
     high = max(float(sample.image.max()) for sample in fed)
-    about = [f"images {sizes}{', ...' if len(set(shapes)) > 4 else ''}, values from {low:.3g} to {high:.3g}, {how}"]
+    about = [
+        f"images {sizes}{', ...' if len(set(shapes)) > 4 else ''}, values from {low:.3g} to "
+        f"{high:.3g}, {how}"
+    ]
     if names:
         listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
         about.append(f"{len(names)} classes: {listed}")
     return about
 
 
-def _samples(dataset: Any, count: int, seed: int, failed: list[str] | None = None) -> list[dict[str, Any]]:
+def _samples(
+    dataset: Any, count: int, seed: int, failed: list[str] | None = None
+) -> list[dict[str, Any]]:
     seed_everything(seed)
     found: list[Any] = []
     if isinstance(dataset, IterableDataset):
@@ -166,14 +195,19 @@ def _samples(dataset: Any, count: int, seed: int, failed: list[str] | None = Non
     for sample in found:
         inputs = sample.get("inputs") if isinstance(sample, dict) else None
         if not isinstance(inputs, Tensor) or inputs.ndim < 3:
-            raise HypvisionError("The samples of this data have no pictures, so there is nothing to look at.")
+            raise HypvisionError(
+                "The samples of this data have no pictures, so there is nothing to look at."
+            )
     return found
 
 
-# From samples to what the network gets ------------------------------------------------------------------------------
+# From samples to what the network gets
+# ------------------------------------------------------------------------------
 
 
-def _fed(model: Any, samples: list[dict[str, Any]], names: Sequence[str], training: bool) -> Iterator[_Fed]:
+def _fed(
+    model: Any, samples: list[dict[str, Any]], names: Sequence[str], training: bool
+) -> Iterator[_Fed]:
     """The samples of a batch, behind the model's preprocessor and mixup."""
     if "data_samples" in samples[0]:
         data = model.data_preprocessor(pseudo_collate(samples), training)
@@ -182,12 +216,16 @@ def _fed(model: Any, samples: list[dict[str, Any]], names: Sequence[str], traini
         return
     shares = None
     if training and getattr(model, "mixup", None) is not None and len(samples) > 1:
-        inputs, labels = (torch.stack([torch.as_tensor(s[key]) for s in samples]) for key in ("inputs", "label"))
+        inputs, labels = (
+            torch.stack([torch.as_tensor(s[key]) for s in samples]) for key in ("inputs", "label")
+        )
         images, shares = model.mix(inputs, labels)
         samples = [dict(sample, inputs=image) for sample, image in zip(samples, images)]
     for number, sample in enumerate(samples):
         title = _title(sample, names) if shares is None else _mixed(shares[number], names)
-        views = sample["inputs"].flatten(0, -4) if sample["inputs"].ndim > 3 else sample["inputs"][None]
+        views = (
+            sample["inputs"].flatten(0, -4) if sample["inputs"].ndim > 3 else sample["inputs"][None]
+        )
         yield from (_Fed(view, title) for view in views)
         if isinstance(sample.get("box_inputs"), Tensor):
             yield _Fed(sample["box_inputs"], f"a box of it: {sample.get('box_caption', '')}")
@@ -203,8 +241,11 @@ def _title(sample: dict[str, Any], names: Sequence[str]) -> str:
 
 
 def _mixed(shares: Tensor, names: Sequence[str]) -> str:
-    """The classes that make up a mixed target; smoothing gives each of the others the same small share."""
-    found = [n for n in shares.argsort(descending=True).tolist() if shares[n] > shares.min() + 1e-4][:2]
+    """The classes that make up a mixed target; smoothing gives each of the others the same small
+    share."""
+    found = [
+        n for n in shares.argsort(descending=True).tolist() if shares[n] > shares.min() + 1e-4
+    ][:2]
     return " + ".join(f"{100 * float(shares[n]):.0f} % {names[n]}" for n in found)
 
 
@@ -216,23 +257,31 @@ def _normalisation(model: Any, dataset: Any) -> _Normalisation:
         return _Normalisation(mean, std, 255.0, "the preprocessor of the model")
     for step in getattr(getattr(dataset, "transform", None), "transforms", ()):
         if hasattr(step, "mean") and hasattr(step, "std"):
-            mean, std = (torch.as_tensor(values).float().flatten() for values in (step.mean, step.std))
+            mean, std = (
+                torch.as_tensor(values).float().flatten() for values in (step.mean, step.std)
+            )
             return _Normalisation(mean, std, 1.0, "the transform of the data")
     inner = getattr(model, "host", model)
     mean, std = (getattr(inner, name, None) for name in ("mean", "std"))
     if isinstance(mean, Tensor) and isinstance(std, Tensor):  # the mean and std of a CLIP
         top = 255.0 if float(mean.max()) > 1 else 1.0
-        return _Normalisation(mean.flatten().cpu(), std.flatten().cpu(), top, "the model itself", done=False)
+        return _Normalisation(
+            mean.flatten().cpu(), std.flatten().cpu(), top, "the model itself", done=False
+        )
     return _Normalisation()
 
 
 def _is_bgr(model: Any, sample: dict[str, Any]) -> bool:
-    """Whether images are in the order of OpenCV, which reads those of mmseg and mmdet, before the network, too."""
+    """Whether images are in the order of OpenCV, which reads those of mmseg and mmdet, before the
+    network, too."""
     names = ("_channel_conversion", "channel_conversion", "bgr_to_rgb")
-    return "data_samples" in sample and not any(getattr(model.data_preprocessor, name, False) for name in names)
+    return "data_samples" in sample and not any(
+        getattr(model.data_preprocessor, name, False) for name in names
+    )
 
 
-# Pictures -----------------------------------------------------------------------------------------------------------
+# Pictures
+# --------------------------------------------------------------------------------------------------
 
 
 def _tile(sample: _Fed, how: _Normalisation, bgr: bool, names: Sequence[str]) -> Image.Image:
@@ -247,7 +296,9 @@ def _tile(sample: _Fed, how: _Normalisation, bgr: bool, names: Sequence[str]) ->
     colours = label_colours(len(names))
     truth = sample.truth
     if "gt_sem_seg" in truth:
-        labels = np.asarray(truth.gt_sem_seg.sem_seg if "sem_seg" in truth.gt_sem_seg else truth.gt_sem_seg.data)
+        labels = np.asarray(
+            truth.gt_sem_seg.sem_seg if "sem_seg" in truth.gt_sem_seg else truth.gt_sem_seg.data
+        )
         labels = _resized(labels.reshape(labels.shape[-2:]), size)
         labels[(labels < 0) | (labels >= len(names))] = -1
         sample.classes.update(np.unique(labels[labels >= 0]).tolist())

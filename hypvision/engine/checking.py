@@ -1,8 +1,8 @@
-"""Check the data of a config before a training, for ``hypvision check``: which items are used or left out, and which
-faults it has.
+"""Check the data of a config before a training, for ``hypvision check``: which items are used or
+left out, and which faults it has.
 
-The fast part is what a training does before its first batch: the data sets are built, and class names and numbers are
-compared. The slow part reads every sample.
+The fast part is what a training does before its first batch: the data sets are built, and class
+names and numbers are compared. The slow part reads every sample.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ class Report(NamedTuple):
     """What was found.
 
     Attributes:
-        rows: for each part (train, val, test): the kind of items, their number, ``"used"`` or the reason why they are
-            left out, and examples.
-        notes: further facts for the user, such as labels that follow the class names of another source.
+        rows: for each part (train, val, test): the kind of items, their number, ``"used"`` or the
+            reason why they are left out, and examples.
+        notes: further facts for the user, such as labels that follow the class names of another
+            source.
         faults: errors that would stop a training, each with the part of the data and the remedy.
         samples: how many were read.
         pictures: the files that were written.
@@ -64,7 +65,8 @@ class Report(NamedTuple):
 
 
 class _Tried(IterableDataset):
-    """The fault of each sample of a data set, in order, or of a stream of shards; None for a sample without one."""
+    """The fault of each sample of a data set, in order, or of a stream of shards; None for a sample
+    without one."""
 
     def __init__(self, dataset: Any):
         self.dataset = dataset
@@ -75,7 +77,10 @@ class _Tried(IterableDataset):
         if hasattr(self.dataset, "one_by_one"):
             reads = self.dataset.one_by_one(worker, workers)
         else:  # workers take turns, so this keeps the order
-            reads = (partial(self.dataset.__getitem__, i) for i in range(worker, len(self.dataset), workers))
+            reads = (
+                partial(self.dataset.__getitem__, i)
+                for i in range(worker, len(self.dataset), workers)
+            )
         yield from map(_fault, reads)
 
 
@@ -94,8 +99,9 @@ def check(
     workers: int = 0,
     out: str | Path | None = None,
 ) -> Report:
-    """Look at the training, validation and test data of a config (:func:`~hypvision.engine.config.load_config`); with
-    ``everything`` read every sample, too, and draw some into the folder ``out``."""
+    """Look at the training, validation and test data of a config
+    (:func:`~hypvision.engine.config.load_config`); with ``everything`` read every sample, too, and
+    draw some into the folder ``out``."""
     config = read_config(config, options, out)
     report = Report([], [], [], 0, [])
     with DefaultScope.overwrite_default_scope(config.get("default_scope") or "mmengine"):
@@ -103,37 +109,57 @@ def check(
         for phase, dataset in parts.items():
             if dataset is not None and everything:
                 report = report._replace(samples=report.samples + len(dataset))
-                report.faults.extend(f"{phase}: {fault}" for fault in _read_all(dataset, phase, workers))
+                report.faults.extend(
+                    f"{phase}: {fault}" for fault in _read_all(dataset, phase, workers)
+                )
             if dataset is not None and out is not None:
                 _draw(dataset, phase, Path(out), report)
-    return report._replace(notes=list(dict.fromkeys(report.notes)), faults=list(dict.fromkeys(report.faults)))
+    return report._replace(
+        notes=list(dict.fromkeys(report.notes)), faults=list(dict.fromkeys(report.faults))
+    )
 
 
-def read_config(config: str | Path | Config, options: dict[str, Any] | None, out: str | Path | None) -> Config:
-    """A config ready to have its data looked at; ``out``, a folder for pictures, must not lie in the data."""
+def read_config(
+    config: str | Path | Config, options: dict[str, Any] | None, out: str | Path | None
+) -> Config:
+    """A config ready to have its data looked at; ``out``, a folder for pictures, must not lie in
+    the data."""
     config = load_config(config, options)
     if out is not None:
         check_result(config, Path(out))
     import_extensions(config)
     config = prepare(config)
-    for dataset in (one for phase in PHASES for one in datasets_of(config.get(f"{phase}_dataloader"))):
+    for dataset in (
+        one for phase in PHASES for one in datasets_of(config.get(f"{phase}_dataloader"))
+    ):
         # the cache would load all images at once, and the first damaged one would end the check
         dataset.pop("cache", None)
     return config
 
 
 def open_parts(config: Config, phases: Sequence[str], report: Report) -> tuple[Any, dict[str, Any]]:
-    """The model of a config without its weights, and the data sets of its parts, each built once, after the fast
-    checks; None for a part that cannot be built. Faults and notes go into the report."""
+    """The model of a config without its weights, and the data sets of its parts, each built once,
+    after the fast checks; None for a part that cannot be built. Faults and notes go into the
+    report."""
     model = _model(config, report.notes)
     run = SimpleNamespace(model=model, logger=_Notes(report.notes), _resume=False)
-    kinds = [(HOOKS.get(hook["type"]), hook) for hook in config.custom_hooks if hook["type"] != "DataUsageHook"]
-    hooks = [HOOKS.build(hook) for kind, hook in kinds if inspect.isclass(kind) and issubclass(kind, DatasetHook)]
+    kinds = [
+        (HOOKS.get(hook["type"]), hook)
+        for hook in config.custom_hooks
+        if hook["type"] != "DataUsageHook"
+    ]
+    hooks = [
+        HOOKS.build(hook)
+        for kind, hook in kinds
+        if inspect.isclass(kind) and issubclass(kind, DatasetHook)
+    ]
     parts: dict[str, Any] = {}
     for phase in phases:
         loader = config.get(f"{phase}_dataloader")
         data = (loader or {}).get("dataset")
-        same = next((p for p in parts if data and config[f"{p}_dataloader"].get("dataset") == data), None)
+        same = next(
+            (p for p in parts if data and config[f"{p}_dataloader"].get("dataset") == data), None
+        )
         if same:
             report.notes.append(f"{phase}: the data of {same}.")
         elif loader:
@@ -158,7 +184,8 @@ def _model(config: Config, notes: list[str]) -> Any:
         return MODELS.build(config.model)
     except Exception as error:
         notes.append(
-            f"The model cannot be built, so its classes were not compared: {explain(error) or one_line(error)}"
+            "The model cannot be built, so its classes were not compared: "
+            f"{explain(error) or one_line(error)}"
         )
         return None
 
@@ -178,7 +205,9 @@ def _open(config: Config, phase: str, run: Any, hooks: list[DatasetHook], report
     fault = _fault(build)
     if fault is None:
         counts = [row for usage in usages(found[0]) for row in usage.rows()]
-        report.rows.extend((phase, *row) for row in counts or [("samples", len(found[0]), "used", "")])
+        report.rows.extend(
+            (phase, *row) for row in counts or [("samples", len(found[0]), "used", "")]
+        )
         report.notes.extend(note for usage in usages(found[0]) for note in usage.notes)
         for hook in hooks:
             fault = fault or _fault(lambda hook=hook: hook.check(run, found[0]))
@@ -197,9 +226,13 @@ def _read_all(dataset: Any, phase: str, workers: int) -> Iterator[str]:
 def _draw(dataset: Any, phase: str, out: Path, report: Report) -> None:
     count = min(PICTURES, len(dataset))
     indices = [number * len(dataset) // count for number in range(count)]
-    draws: list[Callable[[], Image.Image | None]] = [partial(picture_of, dataset, index) for index in indices]
+    draws: list[Callable[[], Image.Image | None]] = [
+        partial(picture_of, dataset, index) for index in indices
+    ]
     if hasattr(dataset, "one_by_one"):  # streams have no random access: draw the first samples
-        draws = [partial(_sample_picture, dataset, read) for read in islice(dataset.one_by_one(), count)]
+        draws = [
+            partial(_sample_picture, dataset, read) for read in islice(dataset.one_by_one(), count)
+        ]
         indices = [*range(count)]
     for index, draw in zip(indices, draws):
         drawn: list[Image.Image | None] = []
@@ -218,7 +251,9 @@ def picture_of(dataset: Any, index: int) -> Image.Image | None:
     if not hasattr(dataset, "read"):
         return _sample_picture(dataset, lambda: dataset[index])
     return _titled(
-        dataset, as_rgb(dataset.read(index)), {"label": dataset.labels[index]} if hasattr(dataset, "labels") else {}
+        dataset,
+        as_rgb(dataset.read(index)),
+        {"label": dataset.labels[index]} if hasattr(dataset, "labels") else {},
     )
 
 
@@ -262,10 +297,16 @@ def _annotated(info: dict[str, Any], classes: list[str]) -> Image.Image:
         return draw_segmentation(image, labels, [*classes, "no class"])
     items = info.get("instances") or []
     names = [classes[item["bbox_label"]] for item in items]
-    colours = label_colours(len(classes))[[item["bbox_label"] for item in items]] if items else np.zeros((0, 3))
+    colours = (
+        label_colours(len(classes))[[item["bbox_label"] for item in items]]
+        if items
+        else np.zeros((0, 3))
+    )
     masks = np.full((image.height, image.width), -1)
     for number, item in enumerate(items):
         if item.get("mask"):
             masks[decode(item["mask"], image.height, image.width)] = number
     painted = paint(image, masks, colours, 0.5)
-    return draw_boxes(painted, np.array([item["bbox"] for item in items]).reshape(-1, 4), names, colours)
+    return draw_boxes(
+        painted, np.array([item["bbox"] for item in items]).reshape(-1, 4), names, colours
+    )

@@ -1,8 +1,9 @@
 """Checkpoints in mmengine: loading, writing and resuming.
 
-:mod:`hypvision.checkpoints` reads and compares; this module restores mmengine's log history and registers loaders of
-``zoo:``, ``hf-hub:`` and web addresses. :class:`AtomicLocalBackend` writes to a temporary file beside the target and
-moves it into place, so that a full disk or a killed process leaves the old checkpoint intact.
+:mod:`hypvision.checkpoints` reads and compares; this module restores mmengine's log history and
+registers loaders of ``zoo:``, ``hf-hub:`` and web addresses. :class:`AtomicLocalBackend` writes to
+a temporary file beside the target and moves it into place, so that a full disk or a killed process
+leaves the old checkpoint intact.
 
 :func:`install` makes mmengine's Runner use all of it.
 """
@@ -23,7 +24,13 @@ from typing import Any
 import yaml
 from mmengine.config import config as mmengine_config
 from mmengine.dist import barrier, get_rank
-from mmengine.fileio import LocalBackend, PickleHandler, YamlHandler, register_backend, register_handler
+from mmengine.fileio import (
+    LocalBackend,
+    PickleHandler,
+    YamlHandler,
+    register_backend,
+    register_handler,
+)
 from mmengine.fileio import io as mmengine_io
 from mmengine.hooks import Hook
 from mmengine.logging import HistoryBuffer, MMLogger
@@ -43,12 +50,14 @@ from hypvision.files import replacing
 
 
 def load_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
-    """:func:`hypvision.checkpoints.read.read_file`, which also restores mmengine's class for the log."""
+    """:func:`hypvision.checkpoints.read.read_file`, which also restores mmengine's class for the
+    log."""
     checkpoint = read_file(path, map_location)
     _restore_logs(checkpoint)
     meta = checkpoint.get("meta")
     if isinstance(meta, dict):
-        # Runner.resume would run this text as Python code; mmengine itself stores the config under "cfg".
+        # Runner.resume would run this text as Python code; mmengine itself stores the config under
+        # "cfg".
         meta.pop("config", None)
     return checkpoint
 
@@ -69,8 +78,9 @@ def _restore_logs(content: Any) -> None:
 
 
 def load(source: str | Path, map_location: Any = None) -> dict[str, Any]:
-    """mmengine's loader for every kind of checkpoint name (:func:`hypvision.checkpoints.sources.fetch`); zoo weights
-    become a ``state_dict`` with the engine's names, and ``meta`` with the classes."""
+    """mmengine's loader for every kind of checkpoint name
+    (:func:`hypvision.checkpoints.sources.fetch`); zoo weights become a ``state_dict`` with the
+    engine's names, and ``meta`` with the classes."""
     checkpoint = _handed_over.pop(str(source), None)
     if checkpoint is not None:
         return checkpoint
@@ -78,7 +88,9 @@ def load(source: str | Path, map_location: Any = None) -> dict[str, Any]:
     device = "cpu" if map_location is None else map_location
     if is_address(source):
         index, record = find(str(source))
-        weights = read_file(resolve(record, index), device)  # a lock lets only one process per machine download
+        weights = read_file(
+            resolve(record, index), device
+        )  # a lock lets only one process per machine download
         if record.task == "zero-shot":
             weights = {f"clip.{name}": value for name, value in weights.items()}
         if record.task == "classification":
@@ -87,7 +99,9 @@ def load(source: str | Path, map_location: Any = None) -> dict[str, Any]:
     if get_rank() == 0:
         fetch(source)
     barrier()
-    return load_checkpoint_file(fetch(source), device)  # machines that do not share the cache download it too
+    return load_checkpoint_file(
+        fetch(source), device
+    )  # machines that do not share the cache download it too
 
 
 _handed_over: dict[str, dict[str, Any]] = {}
@@ -100,7 +114,8 @@ def hand_over(source: str | Path, checkpoint: dict[str, Any]) -> None:
 
 @contextmanager
 def reading_once() -> Iterator[None]:
-    """Context in which :func:`hand_over` avoids reading a file twice; unused checkpoints are dropped at its end."""
+    """Context in which :func:`hand_over` avoids reading a file twice; unused checkpoints are
+    dropped at its end."""
     try:
         yield
     finally:
@@ -109,7 +124,8 @@ def reading_once() -> Iterator[None]:
 
 @HOOKS.register_module()
 class EngineNamesHook(Hook):
-    """Renames the weights of each checkpoint that mmengine's Runner loads by :func:`engine_names`."""
+    """Renames the weights of each checkpoint that mmengine's Runner loads by
+    :func:`engine_names`."""
 
     def after_load_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:
         """Changes ``checkpoint`` in place."""
@@ -120,7 +136,8 @@ class EngineNamesHook(Hook):
 
 
 def _of_a_list(read: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """Wrap one of mmengine's loaders of named weights so that an unknown name raises a readable error."""
+    """Wrap one of mmengine's loaders of named weights so that an unknown name raises a readable
+    error."""
 
     @wraps(read)
     def load_known(filename: str, map_location: Any = None) -> dict[str, Any]:
@@ -128,18 +145,19 @@ def _of_a_list(read: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, A
             return read(filename, map_location=map_location)
         except KeyError as error:
             raise HypvisionError(
-                f"There are no weights '{filename}': mmengine's list of them has no such name. Correct load_from, or "
-                "init_cfg of the model, or give a file."
+                f"There are no weights '{filename}': mmengine's list of them has no such name. "
+                "Correct load_from, or init_cfg of the model, or give a file."
             ) from error
 
     return load_known
 
 
 def refuse_store(filename: str, map_location: Any = None, **_: Any) -> dict[str, Any]:
-    """Replaces mmengine's loaders of ``s3://``, ``petrel://`` and ``pavi://``, which verify nothing."""
+    """Replaces mmengine's loaders of ``s3://``, ``petrel://`` and ``pavi://``, which verify
+    nothing."""
     raise HypvisionError(
-        f"The checkpoint '{filename}' was not loaded: files of such a store cannot be verified. Copy it to this "
-        "machine and give its path, or give https://HOST/FILE#sha256=HEX."
+        f"The checkpoint '{filename}' was not loaded: files of such a store cannot be verified. "
+        "Copy it to this machine and give its path, or give https://HOST/FILE#sha256=HEX."
     )
 
 
@@ -153,21 +171,31 @@ def _write(path: Path, data: bytes) -> None:
         with replacing(path, durable=True, suffix=".tmp") as temporary:
             temporary.write_bytes(data)
     except HypvisionError as error:
-        if path.suffix != ".pth" or getattr(error.__cause__, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
+        if path.suffix != ".pth" or getattr(error.__cause__, "errno", None) not in (
+            errno.ENOSPC,
+            errno.EDQUOT,
+        ):
             raise
         newest = None
         with suppress(HypvisionError):
             newest = find_resume_checkpoint(path.parent)
-        last = f"The last complete checkpoint is '{newest}'." if newest else "There is no complete checkpoint yet."
+        last = (
+            f"The last complete checkpoint is '{newest}'."
+            if newest
+            else "There is no complete checkpoint yet."
+        )
         raise HypvisionError(f"{error} {last} When there is space, go on with --resume.") from error
 
 
 class AtomicLocalBackend(LocalBackend):
-    """mmengine's local files, written to a temporary name and moved into place; only regular files are read."""
+    """mmengine's local files, written to a temporary name and moved into place; only regular files
+    are read."""
 
     def get(self, filepath: str | Path) -> bytes:
         if not os.path.isfile(filepath) and os.path.exists(filepath):
-            raise HypvisionError(f"'{filepath}' is not a file, but a folder, device or pipe. Check the path.")
+            raise HypvisionError(
+                f"'{filepath}' is not a file, but a folder, device or pipe. Check the path."
+            )
         return super().get(filepath)
 
     def put(self, obj: bytes, filepath: str | Path) -> None:
@@ -188,7 +216,8 @@ def point_to(work_dir: str | Path, checkpoint: str | Path) -> None:
 
 
 def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
-    """The reason why a training should resume from an earlier checkpoint than this; None if it can from this one.
+    """The reason why a training should resume from an earlier checkpoint than this; None if it can
+    from this one.
 
     Content that PyTorch or mmengine refuses later is explained by :func:`readable_resume`.
     """
@@ -205,15 +234,23 @@ def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
     if not isinstance(checkpoint.get("state_dict"), Mapping):
         return "it has no state_dict"
     if not isinstance(meta, Mapping) or not whole(meta.get("epoch")) or not whole(meta.get("iter")):
-        return "its meta does not say the epoch and iteration that it was written at, whole numbers of at least 0"
+        return (
+            "its meta does not say the epoch and iteration that it was written at, whole numbers "
+            "of at least 0"
+        )
     if "optimizer" in checkpoint and not (states and all(map(written, states))):
         return "the state of its optimizer is not one that PyTorch writes"
     diverged = diverged_weights(checkpoint)
     if diverged:
         return f"its weight '{diverged[0]}' is not finite"
     try:
-        scaled = isinstance(checkpoint.get("optimizer"), dict) and "loss_scaler" in checkpoint["optimizer"]
-        for one in () if scaled else checkpoint.get("accumulated", []):  # a scaler leaves out what has overflowed
+        scaled = (
+            isinstance(checkpoint.get("optimizer"), dict)
+            and "loss_scaler" in checkpoint["optimizer"]
+        )
+        for one in (
+            () if scaled else checkpoint.get("accumulated", [])
+        ):  # a scaler leaves out what has overflowed
             diverged = nonfinite_names({**one["gradients"], **one["whole"]})
             if diverged:
                 return f"the gradient of '{diverged[0]}' that it has accumulated is not finite"
@@ -227,9 +264,15 @@ def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
 
 
 def diverged_weights(checkpoint: Mapping[str, Any]) -> list[str]:
-    """The names of weights that are not finite, of the network and of its average (either may be ``state_dict``)."""
+    """The names of weights that are not finite, of the network and of its average (either may be
+    ``state_dict``)."""
     parts = [checkpoint.get(part) for part in ("state_dict", "ema_state_dict")]
-    return [name for weights in parts if isinstance(weights, Mapping) for name in nonfinite_names(weights)]
+    return [
+        name
+        for weights in parts
+        if isinstance(weights, Mapping)
+        for name in nonfinite_names(weights)
+    ]
 
 
 def _single_states(optimizer: Any) -> Iterator[dict[str, Any]]:
@@ -243,7 +286,8 @@ def _single_states(optimizer: Any) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def readable_resume(runner: Any) -> Iterator[None]:
-    """Context that turns errors while a Runner resumes, and optimiser states of wrong shapes, into readable errors."""
+    """Context that turns errors while a Runner resumes, and optimiser states of wrong shapes, into
+    readable errors."""
     resume = runner.load_or_resume
 
     def checked() -> None:
@@ -253,17 +297,27 @@ def readable_resume(runner: Any) -> Iterator[None]:
             resume()
         except (HypvisionError, OSError, KeyboardInterrupt):
             raise
-        except Exception as error:  # mmengine and PyTorch raise errors of many types for damaged content
-            raise not_resumed(runner._load_from, f"{type(error).__name__}: {one_line(error)}") from error
+        except (
+            Exception
+        ) as error:  # mmengine and PyTorch raise errors of many types for damaged content
+            raise not_resumed(
+                runner._load_from, f"{type(error).__name__}: {one_line(error)}"
+            ) from error
         wrapper = getattr(runner, "optim_wrapper", None)
         for one in wrapper.values() if isinstance(wrapper, OptimWrapperDict) else [wrapper]:
             for parameter, entry in getattr(getattr(one, "optimizer", None), "state", {}).items():
                 if hasattr(parameter, "placements"):  # the parameter is a shard, as its state is
                     continue
                 for name, value in entry.items():
-                    if isinstance(value, Tensor) and value.dim() and value.shape[:1] != parameter.shape[:1]:
+                    if (
+                        isinstance(value, Tensor)
+                        and value.dim()
+                        and value.shape[:1] != parameter.shape[:1]
+                    ):
                         shapes = f"{tuple(value.shape)} for a parameter of {tuple(parameter.shape)}"
-                        raise not_resumed(runner._load_from, f"'{name}' in its optimizer has the shape {shapes}")
+                        raise not_resumed(
+                            runner._load_from, f"'{name}' in its optimizer has the shape {shapes}"
+                        )
         _follow(runner, schedule, settings)
         schedule.follow()
 
@@ -276,13 +330,25 @@ def readable_resume(runner: Any) -> Iterator[None]:
 
 # of optimisers; some keep numbers of their own beside these in their groups
 _SETTINGS = {
-    *("lr", "weight_decay", "momentum", "betas", "eps", "dampening", "nesterov", "amsgrad", "maximize", "alpha"),
+    *(
+        "lr",
+        "weight_decay",
+        "momentum",
+        "betas",
+        "eps",
+        "dampening",
+        "nesterov",
+        "amsgrad",
+        "maximize",
+        "alpha",
+    ),
     *("decoupled_weight_decay", "ns_steps", "move", "geoopt_first_step"),
 }
 
 
 def _settings(runner: Any, schedule: _Schedule) -> list[tuple[Any, dict[str, Any], dict[str, Any]]]:
-    """The runner's optimisers and their groups, each with those of its settings that no scheduler changes."""
+    """The runner's optimisers and their groups, each with those of its settings that no scheduler
+    changes."""
     moved = {scheduler.param_name for scheduler in schedule.schedulers}
     wrapper = getattr(runner, "optim_wrapper", None)
     optimizers = [
@@ -296,8 +362,11 @@ def _settings(runner: Any, schedule: _Schedule) -> list[tuple[Any, dict[str, Any
     ]
 
 
-def _follow(runner: Any, schedule: _Schedule, settings: list[tuple[Any, dict[str, Any], dict[str, Any]]]) -> None:
-    """Give the groups the settings of the config again; those of the checkpoint are in their place."""
+def _follow(
+    runner: Any, schedule: _Schedule, settings: list[tuple[Any, dict[str, Any], dict[str, Any]]]
+) -> None:
+    """Give the groups the settings of the config again; those of the checkpoint are in their
+    place."""
     changes = {}
     for (_, _, wanted), (optimizer, group, _) in zip(settings, _settings(runner, schedule)):
         for key, value in wanted.items():
@@ -310,39 +379,45 @@ def _follow(runner: Any, schedule: _Schedule, settings: list[tuple[Any, dict[str
                     state.setdefault("max_exp_avg_sq", state["exp_avg_sq"].clone())
     if changes:
         runner.logger.warning(
-            f"The optimizer of the config is not that of '{runner._load_from}' ({'; '.join(changes.values())}): from "
-            "here on its settings are those of the config."
+            f"The optimizer of the config is not that of '{runner._load_from}' "
+            f"({'; '.join(changes.values())}): from here on its settings are those of the config."
         )
 
 
 class _Schedule:
-    """The learning rate schedule of the config, which a resumed training follows if that of the checkpoint differs.
+    """The learning rate schedule of the config, which a resumed training follows if that of the
+    checkpoint differs.
 
-    mmengine continues the schedule of the checkpoint. If the length of an epoch, the length of the training or the rate
-    has changed, that is not the schedule of the config, and it may have ended already. Make this object from the
-    ``runner`` before it resumes.
+    mmengine continues the schedule of the checkpoint. If the length of an epoch, the length of the
+    training or the rate has changed, that is not the schedule of the config, and it may have ended
+    already. Make this object from the ``runner`` before it resumes.
     """
 
     def __init__(self, runner: Any):
         found = runner.param_schedulers or []
         self.runner = runner
-        self.schedulers = [s for part in (found.values() if isinstance(found, dict) else [found]) for s in part]
+        self.schedulers = [
+            s for part in (found.values() if isinstance(found, dict) else [found]) for s in part
+        ]
         self.states = [dict(scheduler.state_dict()) for scheduler in self.schedulers]
         self.rates = [
-            [self._rates(scheduler, g) for g in scheduler.optimizer.param_groups] for scheduler in self.schedulers
+            [self._rates(scheduler, g) for g in scheduler.optimizer.param_groups]
+            for scheduler in self.schedulers
         ]
 
     @staticmethod
     def _rates(scheduler: Any, group: dict[str, Any]) -> dict[str, Any]:
         name = scheduler.param_name
-        return {key: value for key, value in group.items() if key == name or key.endswith(f"_{name}")}
+        return {
+            key: value for key, value in group.items() if key == name or key.endswith(f"_{name}")
+        }
 
     def follow(self) -> None:
-        """Recompute the learning rates at the position of the resumed runner if they differ from those of its
-        checkpoint.
+        """Recompute the learning rates at the position of the resumed runner if they differ from
+        those of its checkpoint.
 
-        The runner goes on counting the iterations that were done, also where those of an epoch are now more or fewer;
-        its schedule stands where its epochs do.
+        The runner goes on counting the iterations that were done, also where those of an epoch are
+        now more or fewer; its schedule stands where its epochs do.
         """
         loop = self.runner.train_loop
         length = None
@@ -355,32 +430,44 @@ class _Schedule:
             f"{type(scheduler).__name__}.{key} was {scheduler.__dict__[key]}, is {value}"
             for scheduler, state in zip(self.schedulers, self.states)
             for key, value in state.items()
-            if key not in ("last_step", "_global_step", "_last_value") and scheduler.__dict__[key] != value
+            if key not in ("last_step", "_global_step", "_last_value")
+            and scheduler.__dict__[key] != value
         ]
         steps = {False: position, True: loop._epoch if length else 0}
-        moved = any(scheduler._global_step != steps[scheduler.by_epoch] for scheduler in self.schedulers)
-        if not (changes or moved) or any(getattr(scheduler, "need_val_args", False) for scheduler in self.schedulers):
+        moved = any(
+            scheduler._global_step != steps[scheduler.by_epoch] for scheduler in self.schedulers
+        )
+        if not (changes or moved) or any(
+            getattr(scheduler, "need_val_args", False) for scheduler in self.schedulers
+        ):
             return
         for scheduler, state, rates in zip(self.schedulers, self.states, self.rates):
             scheduler.load_state_dict(state)
             for group, values in zip(scheduler.optimizer.param_groups, rates):
                 group.update(values)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # PyTorch warns about schedulers that step before the optimiser
+            warnings.simplefilter(
+                "ignore"
+            )  # PyTorch warns about schedulers that step before the optimiser
             for step in range(1, position + 1):
                 for scheduler in self.schedulers:
                     if not scheduler.by_epoch or (length and step % length == 0):
                         scheduler.step()
-        why = "; ".join(changes[:3]) or "its epochs have another length, or it lies within one, which begins again"
+        why = (
+            "; ".join(changes[:3])
+            or "its epochs have another length, or it lies within one, which begins again"
+        )
         self.runner.logger.warning(
-            f"The schedule of the config is not that of '{self.runner._load_from}' ({why}): from iteration "
-            f"{loop._iter} on the rates are those of the config."
+            f"The schedule of the config is not that of '{self.runner._load_from}' ({why}): from "
+            f"iteration {loop._iter} on the rates are those of the config."
         )
 
 
 def not_resumed(path: Any, reason: str) -> HypvisionError:
     """The error for a checkpoint that a training cannot go on from."""
-    return HypvisionError(f"'{path}' cannot be resumed: {reason}. Give an earlier checkpoint: --resume CHECKPOINT.")
+    return HypvisionError(
+        f"'{path}' cannot be resumed: {reason}. Give an earlier checkpoint: --resume CHECKPOINT."
+    )
 
 
 def find_resume_checkpoint(work_dir: str | Path) -> str | None:
@@ -392,16 +479,17 @@ def find_resume_checkpoint(work_dir: str | Path) -> str | None:
 def newest_checkpoint(work_dir: str | Path) -> tuple[str, dict[str, Any]] | None:
     """The newest checkpoint in a work folder that a training can resume from.
 
-    First those that were written after ``last_checkpoint``, by a training that was killed before it changed that; then
-    the one that it names; then ``epoch_N.pth`` and ``iter_N.pth`` by falling number (the kind that was written last
-    comes first). Damaged files are skipped with a warning. The folder may have been moved since.
+    First those that were written after ``last_checkpoint``, by a training that was killed before it
+    changed that; then the one that it names; then ``epoch_N.pth`` and ``iter_N.pth`` by falling
+    number (the kind that was written last comes first). Damaged files are skipped with a warning.
+    The folder may have been moved since.
 
     Returns:
         Its path and what it holds; None if there is no checkpoint at all.
 
     Raises:
-        HypvisionError: there are checkpoints, but none can be resumed; or the newest one, which ``last_checkpoint``
-            names, is gone: the training would lose epochs, or begin again.
+        HypvisionError: there are checkpoints, but none can be resumed; or the newest one, which
+            ``last_checkpoint`` names, is gone: the training would lose epochs, or begin again.
     """
     folder = Path(work_dir)
     numbered: dict[str, dict[int, Path]] = {"epoch": {}, "iter": {}}
@@ -410,7 +498,9 @@ def newest_checkpoint(work_dir: str | Path) -> tuple[str, dict[str, Any]] | None
         if match:
             numbered[match[1]][int(match[2])] = path
     groups = [group for group in numbered.values() if group]
-    groups.sort(key=lambda group: max(path.stat().st_mtime for path in group.values()), reverse=True)
+    groups.sort(
+        key=lambda group: max(path.stat().st_mtime for path in group.values()), reverse=True
+    )
     candidates = [group[number] for group in groups for number in sorted(group, reverse=True)]
     pointer = folder / "last_checkpoint"
     named = pointer.read_text(errors="replace").strip("\0 \n") if pointer.is_file() else ""
@@ -421,8 +511,9 @@ def newest_checkpoint(work_dir: str | Path) -> tuple[str, dict[str, Any]] | None
         gone = not later and not any(path.exists() for path in pointed)
         if later:
             MMLogger.get_current_instance().warning(
-                f"'{later[0]}' was written after last_checkpoint, which names '{named}': the training was killed "
-                "between the two. Going on from the former; for the other give --resume CHECKPOINT."
+                f"'{later[0]}' was written after last_checkpoint, which names '{named}': the "
+                "training was killed between the two. Going on from the former; for the other give "
+                "--resume CHECKPOINT."
             )
         candidates = [*later, *pointed, *candidates]
     wrong: dict[Path, str] = {}
@@ -437,28 +528,36 @@ def newest_checkpoint(work_dir: str | Path) -> tuple[str, dict[str, Any]] | None
             problem = str(error)
         if problem is None and gone:
             raise HypvisionError(
-                f"The newest checkpoint of '{folder}', '{named}' by its last_checkpoint, is not there. Put it back, or "
-                f"go on from '{path}', the newest that is there: --resume {path}."
+                f"The newest checkpoint of '{folder}', '{named}' by its last_checkpoint, is not "
+                f"there. Put it back, or go on from '{path}', the newest that is there: --resume "
+                f"{path}."
             )
         if problem is None:
             return str(path), checkpoint
-        MMLogger.get_current_instance().warning(f"Not resuming from '{path}': {problem.rstrip('.')}.")
+        MMLogger.get_current_instance().warning(
+            f"Not resuming from '{path}': {problem.rstrip('.')}."
+        )
         wrong[place] = problem
     over = "to start over, leave out --resume and choose another --work-dir."
     if wrong:
         first, reason = next(iter(wrong.items()))
         raise HypvisionError(
-            f"None of the checkpoints in '{folder}' can be resumed ({', '.join(sorted(path.name for path in wrong))}); "
-            f"of {first.name}: {reason.rstrip('.')}. Give an intact one, --resume CHECKPOINT; {over}"
+            f"None of the checkpoints in '{folder}' can be resumed "
+            f"({', '.join(sorted(path.name for path in wrong))}); of {first.name}: "
+            f"{reason.rstrip('.')}. Give an intact one, --resume CHECKPOINT; {over}"
         )
     others = sorted(path.name for path in folder.glob("best_*.pth"))
     if others or pointer.is_file():
         gone_one = f"'{named}', which its last_checkpoint names, is not there; " if named else ""
-        there = f"it has {', '.join(others[:3])} alone, which hold weights only" if others else "it has no other"
+        there = (
+            f"it has {', '.join(others[:3])} alone, which hold weights only"
+            if others
+            else "it has no other"
+        )
         back = "Put it back, or give" if named else "Give"
         raise HypvisionError(
-            f"A training was in '{folder}', but no checkpoint of it can be resumed: {gone_one}{there}. {back} one from "
-            f"another place, --resume CHECKPOINT; {over}"
+            f"A training was in '{folder}', but no checkpoint of it can be resumed: "
+            f"{gone_one}{there}. {back} one from another place, --resume CHECKPOINT; {over}"
         )
     return None
 
@@ -468,7 +567,8 @@ NUMBERED = re.compile(r"(epoch|iter)_(\d+)\.pth")
 
 
 def _written_after(pointer: Path, named: str, numbered: dict[str, dict[int, Path]]) -> list[Path]:
-    """The checkpoints of a higher number than the one that ``last_checkpoint`` names, and written after it was."""
+    """The checkpoints of a higher number than the one that ``last_checkpoint`` names, and written
+    after it was."""
     match = NUMBERED.fullmatch(named)
     if match is None:
         return []
@@ -481,29 +581,32 @@ def _written_after(pointer: Path, named: str, numbered: dict[str, dict[int, Path
     ]
 
 
-# libyaml's loader is ten times as fast; a config based on mmdet's reads a hundred metafiles of models.
+# libyaml's loader is ten times as fast; a config based on mmdet's reads a hundred metafiles of
+# models.
 _SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class SafeYamlHandler(YamlHandler):
-    """mmengine's YAML reader without tags that create Python objects, which could run any command."""
+    """mmengine's YAML reader without tags that create Python objects, which could run any
+    command."""
 
     def load_from_fileobj(self, file: Any, **kwargs: Any) -> Any:
         return yaml.load(file, Loader=_SafeLoader)
 
 
 class PickleWriter(PickleHandler):
-    """mmengine's pickle handler that writes but reads JSON alone: a pickle posing as an annotation file could run any
-    command. Some readers of mmdet (OpenImages) open a file as a pickle whatever its name; a user can give JSON
-    instead."""
+    """mmengine's pickle handler that writes but reads JSON alone: a pickle posing as an annotation
+    file could run any command. Some readers of mmdet (OpenImages) open a file as a pickle whatever
+    its name; a user can give JSON instead."""
 
     def load_from_fileobj(self, file: Any, **kwargs: Any) -> Any:
         try:
             return json.loads(file.read().decode())
         except ValueError as error:  # mmengine passes an open file without its name
             raise HypvisionError(
-                "A file that the data of the config name is a pickle (.pkl, .pickle), which could run any code, so it "
-                "was not read. If you trust it, convert it to JSON, and name that file in the config."
+                "A file that the data of the config name is a pickle (.pkl, .pickle), which could "
+                "run any code, so it was not read. If you trust it, convert it to JSON, and name "
+                "that file in the config."
             ) from error
 
 
@@ -516,7 +619,8 @@ def _format(text: str, style: tuple[tuple[str, Any], ...]) -> Any:
 
 
 def format_once(text: str, style_config: dict[str, Any], **kwargs: Any) -> Any:
-    """Format a config's text: mmengine does so anew for each checkpoint, which takes half a second and more."""
+    """Format a config's text: mmengine does so anew for each checkpoint, which takes half a second
+    and more."""
     return _format(text, tuple(style_config.items()))
 
 
@@ -528,8 +632,11 @@ def install() -> None:
     CheckpointLoader.register_scheme(prefixes=names, loader=load, force=True)
     stores = (r"(\S+\:)?s3://", r"(\S+\:)?petrel://", "pavi://")
     CheckpointLoader.register_scheme(prefixes=stores, loader=refuse_store, force=True)
-    # mmengine calls this function for torchvision://, open-mmlab:// and mmcls:// after it has found the URL.
-    mmengine_checkpoint.load_from_http = lambda name, map_location=None, model_dir=None: load(name, map_location)
+    # mmengine calls this function for torchvision://, open-mmlab:// and mmcls:// after it has found
+    # the URL.
+    mmengine_checkpoint.load_from_http = lambda name, map_location=None, model_dir=None: load(
+        name, map_location
+    )
     for prefixes, read in (
         (("modelzoo://", "torchvision://"), mmengine_checkpoint.load_from_torchvision),
         (("open-mmlab://", "openmmlab://"), mmengine_checkpoint.load_from_openmmlab),

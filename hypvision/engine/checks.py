@@ -1,4 +1,5 @@
-"""User errors of a run: detected before it starts where possible, else explained in one paragraph."""
+"""User errors of a run: detected before it starts where possible, else explained in one
+paragraph."""
 
 from __future__ import annotations
 
@@ -25,12 +26,14 @@ LAYOUT = {
 
 
 def close_configs(path: str | Path) -> str:
-    """Up to three shipped configs with names like that of ``path``, as a hint; empty if there are none."""
+    """Up to three shipped configs with names like that of ``path``, as a hint; empty if there are
+    none."""
     return did_you_mean(Path(path).name.removesuffix(".py"), shipped_configs())
 
 
 def datasets_of(config: Any) -> Iterator[dict]:
-    """Every data set described in a config, also inside wrappers (RepeatDataset, ConcatDataset, ...)."""
+    """Every data set described in a config, also inside wrappers (RepeatDataset, ConcatDataset,
+    ...)."""
     if isinstance(config, dict):
         if any(key in config for key in ("data_root", "data_prefix", "ann_file", "root")):
             yield config
@@ -43,7 +46,8 @@ def datasets_of(config: Any) -> Iterator[dict]:
 
 
 def inner_dataset(loader: Any) -> Any:
-    """The data set of a data loader in a config, inside wrappers such as RepeatDataset; empty if there is none."""
+    """The data set of a data loader in a config, inside wrappers such as RepeatDataset; empty if
+    there is none."""
     dataset = loader.get("dataset", {})
     while "dataset" in dataset:
         dataset = dataset["dataset"]
@@ -51,8 +55,15 @@ def inner_dataset(loader: Any) -> Any:
 
 
 def walk(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Everything in a config, each with its dotted key; what holds other things comes before them."""
-    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, (list, tuple)) else ()
+    """Everything in a config, each with its dotted key; what holds other things comes before
+    them."""
+    items = (
+        node.items()
+        if isinstance(node, dict)
+        else enumerate(node)
+        if isinstance(node, (list, tuple))
+        else ()
+    )
     for key, value in items:
         yield f"{prefix}{key}", value
         yield from walk(value, f"{prefix}{key}.")
@@ -70,22 +81,31 @@ def data_folders(config: dict) -> list[Path]:
         for dataset in datasets_of(config.get(f"{phase}_dataloader")):
             root = str(dataset.get("data_root") or dataset.get("root") or "")
             parts = dataset.get("data_prefix") or {}
-            parts = [part for part in parts.values() if isinstance(part, str)] if isinstance(parts, dict) else []
+            parts = (
+                [part for part in parts.values() if isinstance(part, str)]
+                if isinstance(parts, dict)
+                else []
+            )
             if (root or any(parts)) and not any(map(_is_remote, (root, *parts))):
-                found.update(dict.fromkeys(Path(root, part).expanduser().resolve() for part in parts or [""]))
+                found.update(
+                    dict.fromkeys(Path(root, part).expanduser().resolve() for part in parts or [""])
+                )
     return list(found)
 
 
 def check_data(config: dict, phases: tuple[str, ...] = ("train", "val", "test")) -> None:
-    """Check that the files and folders named by data sets and metrics of these phases exist, before anything is built.
+    """Check that the files and folders named by data sets and metrics of these phases exist, before
+    anything is built.
 
-    mmseg and mmdet would fail deep inside; our own data sets make further checks when they are built.
+    mmseg and mmdet would fail deep inside; our own data sets make further checks when they are
+    built.
     """
     for phase in phases:
         loader = config.get(f"{phase}_dataloader")
         if isinstance(loader, dict) and loader and not loader.get("dataset"):
             raise HypvisionError(
-                f"{phase}_dataloader names no data. Give it a dataset, such as dict(type=..., root=...)."
+                f"{phase}_dataloader names no data. Give it a dataset, such as dict(type=..., "
+                "root=...)."
             )
         for dataset in datasets_of(loader):
             if dataset.get("type") == "ImageFolderDataset":
@@ -109,8 +129,8 @@ def _check_evaluator(evaluator: dict, phase: str, config: dict) -> None:
         ]
         hint = f" The {phase} data have '{own[0]}'." if own and key == "ann_file" else ""
         raise HypvisionError(
-            f"The metric {evaluator.get('type')} of {phase}_evaluator reads '{value}', which does not exist.{hint} Set "
-            f"{phase}_evaluator.{key} in the config or with --cfg-options."
+            f"The metric {evaluator.get('type')} of {phase}_evaluator reads '{value}', which does "
+            f"not exist.{hint} Set {phase}_evaluator.{key} in the config or with --cfg-options."
         )
 
 
@@ -122,7 +142,11 @@ def _check_dataset(dataset: dict, phase: str) -> None:
     root = str(dataset.get("data_root") or "")
     if _is_remote(root):
         return
-    parts = {key: value for key, value in (dataset.get("data_prefix") or {}).items() if isinstance(value, str)}
+    parts = {
+        key: value
+        for key, value in (dataset.get("data_prefix") or {}).items()
+        if isinstance(value, str)
+    }
     if dataset.get("ann_file"):
         parts["ann_file"] = dataset["ann_file"]
     places = {key: Path(root, value).expanduser() for key, value in parts.items()}
@@ -132,20 +156,27 @@ def _check_dataset(dataset: dict, phase: str) -> None:
         for place in places.values():
             if place.is_dir() and not any(path.is_file() for path in place.rglob("*")):
                 raise HypvisionError(
-                    f"The folder '{place}' of the {phase} data ({dataset.get('type')}) is empty. Put the data there, "
-                    "or give its place with --cfg-options data_root=FOLDER (see docs/data.md)."
+                    f"The folder '{place}' of the {phase} data ({dataset.get('type')}) is empty. "
+                    "Put the data there, or give its place with --cfg-options data_root=FOLDER "
+                    "(see docs/data.md)."
                 )
         return
-    what = f"The data folder '{root}'" if root_gone else " and ".join(f"'{place}'" for place in missing.values())
+    what = (
+        f"The data folder '{root}'"
+        if root_gone
+        else " and ".join(f"'{place}'" for place in missing.values())
+    )
     layout = "; ".join(f"'{place}': {LAYOUT.get(key, key)}" for key, place in places.items())
     raise HypvisionError(
-        f"{what} of the {phase} data ({dataset.get('type')}) does not exist. Expected: {layout or root}. Put the data "
-        "there, or give its place with --cfg-options data_root=FOLDER (see docs/data.md)."
+        f"{what} of the {phase} data ({dataset.get('type')}) does not exist. Expected: "
+        f"{layout or root}. Put the data there, or give its place with --cfg-options "
+        "data_root=FOLDER (see docs/data.md)."
     )
 
 
 def check_channels(model: Any) -> None:
-    """Check that the neck or the decode head of a segmenter or detector expects what the backbone returns."""
+    """Check that the neck or the decode head of a segmenter or detector expects what the backbone
+    returns."""
     given = getattr(getattr(model, "backbone", None), "out_channels", None)
     if not isinstance(given, list):
         return
@@ -159,35 +190,43 @@ def check_channels(model: Any) -> None:
         name = "model.decode_head"
         expected = getattr(head, "in_channels", None)
         index = getattr(head, "in_index", None)
-        if isinstance(expected, (list, tuple)) and isinstance(index, (list, tuple)) and max(index) < len(given):
+        if (
+            isinstance(expected, (list, tuple))
+            and isinstance(index, (list, tuple))
+            and max(index) < len(given)
+        ):
             given = [given[i] for i in index]
     if isinstance(expected, (list, tuple)) and list(expected) != given:
         raise HypvisionError(
-            f"{name} ({type(part).__name__}) of the config expects maps of {list(expected)} channels, but the backbone "
-            f"'{getattr(model.backbone, 'model_name', type(model.backbone).__name__)}' returns {given}. Set "
-            f"{name}.in_channels={given}."
+            f"{name} ({type(part).__name__}) of the config expects maps of {list(expected)} "
+            "channels, but the backbone "
+            f"'{getattr(model.backbone, 'model_name', type(model.backbone).__name__)}' returns "
+            f"{given}. Set {name}.in_channels={given}."
         )
 
 
-# What libraries say of mistakes in a config or its data: the class of the error, a pattern of its text, the message.
+# What libraries say of mistakes in a config or its data: the class of the error, a pattern of its
+# text, the message.
 _MISTAKES: tuple[tuple[type[Exception], str, str], ...] = (
     (KeyError, r"(.*registry.*?)(?: Please check.*)?$",
-     "The config names something unknown: {0} Correct the 'type', or import the module that registers it in "
-     "custom_imports."),
+     "The config names something unknown: {0} Correct the 'type', or import the module that "
+     "registers it in custom_imports."),
     (KeyError, r"^(\S+).* is not in results$",
-     "The evaluator measures '{0}', which this model does not predict: masks need a model with a mask head. Set "
-     "metric='bbox' in val_evaluator and test_evaluator."),
+     "The evaluator measures '{0}', which this model does not predict: masks need a model with a "
+     "mask head. Set metric='bbox' in val_evaluator and test_evaluator."),
     (ValueError, "need at least one array to concatenate",
-     "A data set found no samples: its folder or its list (ann_file) holds none, no file has the ending that "
-     "img_suffix asks for, or filter_cfg leaves all of them out. Check these (see docs/data.md)."),
+     "A data set found no samples: its folder or its list (ann_file) holds none, no file has the "
+     "ending that img_suffix asks for, or filter_cfg leaves all of them out. Check these (see "
+     "docs/data.md)."),
     (AssertionError, r"failed to load image: *(.*)",
-     "The image '{0}' cannot be read. Replace the file by an intact copy, or remove it from the data."),
+     "The image '{0}' cannot be read. Replace the file by an intact copy, or remove it from the "
+     "data."),
     (IndexError, r"Target (-?\d+) is out of bounds",
-     "The data has the label {0}, which is out of range for the classes of the model. Correct the label files, or "
-     "num_classes and ignore_index in the config."),
+     "The data has the label {0}, which is out of range for the classes of the model. Correct the "
+     "label files, or num_classes and ignore_index in the config."),
     (AssertionError, "`epoch_length` must be a positive integer, but got 0",
-     "The training data are fewer than one batch, and drop_last leaves them out. Use a smaller batch (--cfg-options "
-     "train_dataloader.batch_size=...), or train_dataloader.drop_last=False."),
+     "The training data are fewer than one batch, and drop_last leaves them out. Use a smaller "
+     "batch (--cfg-options train_dataloader.batch_size=...), or train_dataloader.drop_last=False."),
 )  # fmt: skip
 
 
@@ -212,8 +251,8 @@ def explain(error: BaseException) -> str | None:
             return told.format(*match.groups())
     if type(error).__name__ == "OutOfMemoryError":
         return (
-            f"The GPU has no memory left ({text.partition('.')[0]}). Use a smaller batch (--cfg-options "
-            "train_dataloader.batch_size=...), --amp, or more GPUs."
+            f"The GPU has no memory left ({text.partition('.')[0]}). Use a smaller batch "
+            "(--cfg-options train_dataloader.batch_size=...), --amp, or more GPUs."
         )
     if isinstance(error, (TypeError, ValueError, KeyError, AttributeError, AssertionError)):
         return _explain_building(error, text)
@@ -221,7 +260,8 @@ def explain(error: BaseException) -> str | None:
 
 
 def _explain_building(error: Exception, text: str) -> str | None:
-    """The message for an error of a constructor while a part of the config was being built; None elsewhere."""
+    """The message for an error of a constructor while a part of the config was being built; None
+    elsewhere."""
     target = None
     inside = False
     names = {}
@@ -229,7 +269,10 @@ def _explain_building(error: Exception, text: str) -> str | None:
     while trace is not None:
         code = trace.tb_frame.f_code
         inside = inside or code is check_data.__code__
-        if code.co_name.startswith(("build_", "from_cfg")) and "mmengine" in Path(code.co_filename).parts:
+        if (
+            code.co_name.startswith(("build_", "from_cfg"))
+            and "mmengine" in Path(code.co_filename).parts
+        ):
             inside = True
             names = trace.tb_frame.f_globals
             target = trace.tb_frame.f_locals.get("obj_cls", target)
@@ -243,39 +286,64 @@ def _explain_building(error: Exception, text: str) -> str | None:
             key = unknown[2]
             known: list[str] = []
             kind = names.get(owner)
-            parent, _, method = owner.partition(".")  # a method that the constructor passes its arguments to
+            parent, _, method = owner.partition(
+                "."
+            )  # a method that the constructor passes its arguments to
             if inspect.isclass(target) and parent in [base.__name__ for base in target.__mro__]:
                 # the class that the config names, or a base class
                 kind = target
                 owner = target.__name__
             if inspect.isclass(kind) and owner != "DataLoader":
-                found = [name for base in kind.__mro__ for name in inspect.signature(base).parameters]
-                found += inspect.signature(getattr(kind, method)).parameters if method and kind is target else ()
-                known = [name for name in found if name not in ("args", "kwargs", "options", "self")]
+                found = [
+                    name for base in kind.__mro__ for name in inspect.signature(base).parameters
+                ]
+                found += (
+                    inspect.signature(getattr(kind, method)).parameters
+                    if method and kind is target
+                    else ()
+                )
+                known = [
+                    name for name in found if name not in ("args", "kwargs", "options", "self")
+                ]
             elif owner == "DataLoader":
-                known = ["batch_size", "num_workers", "dataset", "sampler", "collate_fn", "drop_last", "pin_memory"]
+                known = [
+                    "batch_size",
+                    "num_workers",
+                    "dataset",
+                    "sampler",
+                    "collate_fn",
+                    "drop_last",
+                    "pin_memory",
+                ]
             hint = did_you_mean(key, known, cutoff=0.6)
             return (
-                f"The config gives {owner} an argument '{key}', which it does not have.{hint} Correct the key in the "
-                "config or in --cfg-options."
+                f"The config gives {owner} an argument '{key}', which it does not have.{hint} "
+                "Correct the key in the config or in --cfg-options."
             )
         lacking = re.search(r"([\w.]+)\(\) missing \d+ required [\w-]+ arguments?: (.+)", text)
         if lacking:
             return (
-                f"The config lacks what {lacking[1].removesuffix('.__init__')} needs: {lacking[2]}. Add it to the "
-                "config, or give it with --cfg-options."
+                f"The config lacks what {lacking[1].removesuffix('.__init__')} needs: "
+                f"{lacking[2]}. Add it to the config, or give it with --cfg-options."
             )
     of = f" of {target.__name__}" if inspect.isclass(target) else ""
     wrong = (
-        f"is out of range: {text}" if isinstance(error, ValueError) else f"does not fit: {type(error).__name__}, {text}"
+        f"is out of range: {text}"
+        if isinstance(error, ValueError)
+        else f"does not fit: {type(error).__name__}, {text}"
     )
-    return f"The config has a value{of} that {wrong.rstrip('.')}. Correct it in the config or in --cfg-options."
+    return (
+        f"The config has a value{of} that {wrong.rstrip('.')}. Correct it in the config or in "
+        "--cfg-options."
+    )
 
 
 @contextmanager
 def readable_errors() -> Iterator[None]:
-    """Context or decorator that raises a :class:`HypvisionError` for exceptions that :func:`explain` can explain."""
-    # On a full disk, logging would print a traceback for every line; the error that ends the command says it once.
+    """Context or decorator that raises a :class:`HypvisionError` for exceptions that
+    :func:`explain` can explain."""
+    # On a full disk, logging would print a traceback for every line; the error that ends the
+    # command says it once.
     verbose = logging.raiseExceptions
     logging.raiseExceptions = False
     try:

@@ -1,8 +1,9 @@
-"""Compiled training: the blocks of a network by ``torch.compile``, with eager execution where that fails.
+"""Compiled training: the blocks of a network by ``torch.compile``, with eager execution where that
+fails.
 
 ``compile=True``, or ``compile=dict(...)`` with arguments of :func:`torch.compile`, in a config, and
-``hypvision train --compile``. mmengine itself would compile the whole training step, data preprocessing and logging
-included, whose numbers break the graph.
+``hypvision train --compile``. mmengine itself would compile the whole training step, data
+preprocessing and logging included, whose numbers break the graph.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from hypvision.inference.progress import say
 
 _logger = logging.getLogger(__name__)
 
-# A block has at least so many layers with parameters; a convolution and its norm alone are not worth a graph.
+# A block has at least so many layers with parameters; a convolution and its norm alone are not
+# worth a graph.
 _LAYERS = 3
 # Graphs that one kind of block may have: a stage has its own shapes, a training its own mode.
 _GRAPHS = 64
@@ -32,9 +34,9 @@ _GRAPHS = 64
 def blocks_of(network: nn.Module) -> list[nn.Module]:
     """The blocks of a network that are compiled one by one, in their order.
 
-    They are the innermost modules that stand beside others of their class in an ``nn.Sequential`` or an
-    ``nn.ModuleList``, so that a block of each class and shape is compiled once (regional compilation). A network
-    without such blocks is one block.
+    They are the innermost modules that stand beside others of their class in an ``nn.Sequential``
+    or an ``nn.ModuleList``, so that a block of each class and shape is compiled once (regional
+    compilation). A network without such blocks is one block.
     """
     found = _repeated(network)
     return found if found else [network]
@@ -55,7 +57,8 @@ def _is_block(child: nn.Module, kinds: Counter[type[nn.Module]]) -> bool:
 def compile_network(network: nn.Module, **options: Any) -> list[nn.Module]:
     """Compile the blocks of a network in place.
 
-    The names of parameters, and so checkpoints, stay as they are. Compilation itself happens at the first call.
+    The names of parameters, and so checkpoints, stay as they are. Compilation itself happens at the
+    first call.
 
     Args:
         network: the network.
@@ -74,7 +77,8 @@ def compile_network(network: nn.Module, **options: Any) -> list[nn.Module]:
             block.compile(**options)
         except (TypeError, RuntimeError, ValueError) as error:
             raise HypvisionError(
-                f"compile={options} in the config is not what torch.compile takes: {one_line(error)}"
+                f"compile={options} in the config is not what torch.compile takes: "
+                f"{one_line(error)}"
             ) from error
     return blocks
 
@@ -85,8 +89,11 @@ def uncompile(blocks: list[nn.Module]) -> None:
         block._compiled_call_impl = None
 
 
-def eager_on_failure(step: Callable[..., Any], blocks: list[nn.Module], model: nn.Module) -> Callable[..., Any]:
-    """A step of a model that is repeated without compiled blocks, and goes on so, if compiling fails in it.
+def eager_on_failure(
+    step: Callable[..., Any], blocks: list[nn.Module], model: nn.Module
+) -> Callable[..., Any]:
+    """A step of a model that is repeated without compiled blocks, and goes on so, if compiling
+    fails in it.
 
     Compilation happens in the first forward and, with sizes that vary, in the first backward.
     """
@@ -95,8 +102,12 @@ def eager_on_failure(step: Callable[..., Any], blocks: list[nn.Module], model: n
         try:
             return step(*args, **kwargs)
         except TorchDynamoException as error:
-            reason = str(error).partition("\nSet TORCHDYNAMO_VERBOSE")[0]  # advice for PyTorch's developers
-            _logger.warning("torch.compile failed, so the network runs eagerly: %s", " ".join(reason.split()))
+            reason = str(error).partition("\nSet TORCHDYNAMO_VERBOSE")[
+                0
+            ]  # advice for PyTorch's developers
+            _logger.warning(
+                "torch.compile failed, so the network runs eagerly: %s", " ".join(reason.split())
+            )
             uncompile(blocks)
         model.zero_grad()  # a backward may have been cut off
         return step(*args, **kwargs)
@@ -105,7 +116,8 @@ def eager_on_failure(step: Callable[..., Any], blocks: list[nn.Module], model: n
 
 
 def let_compile(runner: Runner) -> None:
-    """Let a runner compile the blocks of its network where mmengine would compile the whole step."""
+    """Let a runner compile the blocks of its network where mmengine would compile the whole
+    step."""
     runner._maybe_compile = lambda step: _compile_runner(runner)
 
 

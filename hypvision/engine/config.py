@@ -1,7 +1,8 @@
 """Load a config file and adapt it to this machine.
 
-:func:`prepare` adds the standard hooks: a seed for each epoch so that a resumed run repeats itself, averaged losses, a
-stop on NaN, a clean Ctrl-C. On a machine without a GPU it selects gloo and bfloat16.
+:func:`prepare` adds the standard hooks: a seed for each epoch so that a resumed run repeats itself,
+averaged losses, a stop on NaN, a clean Ctrl-C. On a machine without a GPU it selects gloo and
+bfloat16.
 """
 
 from __future__ import annotations
@@ -38,18 +39,20 @@ _logger = logging.getLogger(__name__)
 PHASES = ("train", "val", "test")
 # Keys that mmengine's Runner or hypvision reads; a config may have others for its own use.
 RUN_KEYS = (
-    *(key for key in inspect.signature(Runner).parameters if key != "cfg"), "activation_checkpointing", "compile",
-    "custom_imports", "efficient_conv_bn_eval", "find_unused_parameters", "model_wrapper_cfg", "runner_type",
-    "sync_bn", "tta_model", "tta_pipeline", "vis_backends",
+    *(key for key in inspect.signature(Runner).parameters if key != "cfg"),
+    "activation_checkpointing", "compile", "custom_imports", "efficient_conv_bn_eval",
+    "find_unused_parameters", "model_wrapper_cfg", "runner_type", "sync_bn", "tta_model",
+    "tta_pipeline", "vis_backends",
 )  # fmt: skip
 # The types that mmengine accepts; other types would cause errors far from the config.
 KINDS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "a dict": (dict, (
-        "model", *(f"{phase}_{part}" for phase in PHASES for part in ("dataloader", "cfg")), "optim_wrapper",
-        "auto_scale_lr", "default_hooks", "env_cfg", "log_processor", "randomness", "model_wrapper_cfg", "visualizer",
-        "custom_imports", "env_cfg.dist_cfg", "env_cfg.mp_cfg",
+        "model", *(f"{phase}_{part}" for phase in PHASES for part in ("dataloader", "cfg")),
+        "optim_wrapper", "auto_scale_lr", "default_hooks", "env_cfg", "log_processor", "randomness",
+        "model_wrapper_cfg", "visualizer", "custom_imports", "env_cfg.dist_cfg", "env_cfg.mp_cfg",
     )),
-    "a dict or a list of dicts": ((dict, list, tuple), ("val_evaluator", "test_evaluator", "param_scheduler")),
+    "a dict or a list of dicts": ((dict, list, tuple), ("val_evaluator", "test_evaluator",
+    "param_scheduler")),
     "a list of dicts": ((list, tuple), ("custom_hooks", "vis_backends")),
     "True, False or a dict": ((bool, dict), ("compile",)),
     "a string": ((str, os.PathLike), ("work_dir", "load_from", "default_scope", "experiment_name")),
@@ -59,7 +62,9 @@ KINDS: dict[str, tuple[Any, tuple[str, ...]]] = {
     )),
 }  # fmt: skip
 
-OWN = "hypvision::"  # prefix in _base_ for configs that come with hypvision, as "mmdet::" for mmdet's
+OWN = (
+    "hypvision::"  # prefix in _base_ for configs that come with hypvision, as "mmdet::" for mmdet's
+)
 
 
 _LARGEST = 2**22  # in bytes; mmengine needs minutes for ten times as many
@@ -68,13 +73,14 @@ _LARGEST = 2**22  # in bytes; mmengine needs minutes for ten times as many
 def load_config(source: str | Path | Config, options: dict[str, Any] | None = None) -> Config:
     """Read a config file, with changes.
 
-    A config can have shipped ones as bases: ``_base_ = ["hypvision::_base_/det_runtime.py"]``. If it sets another
-    ``data_root`` than its bases, their paths below the old one (data sets, evaluators) change with it.
+    A config can have shipped ones as bases: ``_base_ = ["hypvision::_base_/det_runtime.py"]``. If
+    it sets another ``data_root`` than its bases, their paths below the old one (data sets,
+    evaluators) change with it.
 
     Args:
         source: path of a Python config, the name of one that ships, or a config (which is copied).
-        options: changes, with dotted keys (``"optim_wrapper.optimizer.lr"``). ``"data_root"`` moves all data sets and
-            evaluators below the config's ``data_root`` to the new place.
+        options: changes, with dotted keys (``"optim_wrapper.optimizer.lr"``). ``"data_root"`` moves
+            all data sets and evaluators below the config's ``data_root`` to the new place.
     """
     if isinstance(source, Config):
         config = source.copy()
@@ -87,10 +93,14 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
             _check_suffix(path)
             check_regular(path, _LARGEST)
         else:
-            data = " That folder can be the `data_root` of a config (docs/own-data.md)." if path.is_dir() else ""
+            data = (
+                " That folder can be the `data_root` of a config (docs/own-data.md)."
+                if path.is_dir()
+                else ""
+            )
             raise HypvisionError(
-                f"{why_no_file(source, 'config')}{data or close_configs(source)} Give the path of a config file, or a "
-                "name of `hypvision configs`."
+                f"{why_no_file(source, 'config')}{data or close_configs(source)} Give the path of "
+                "a config file, or a name of `hypvision configs`."
             )
         try:
             with _own_bases():
@@ -101,7 +111,10 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
         except Exception as error:  # a config is code and can raise anything
             raise HypvisionError(f"The config '{path}' {_why_unreadable(error)}") from error
     if "model" not in config:
-        raise HypvisionError(f"The config '{source}' has no 'model': it is a part to be used as _base_ of another one.")
+        raise HypvisionError(
+            f"The config '{source}' has no 'model': it is a part to be used as _base_ of another "
+            "one."
+        )
     _check_kinds(config, source)
     options = dict(options or {})
     for old in _roots_of_bases(config):
@@ -118,7 +131,9 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
         try:
             _import_modules(config)
         except ImportError as error:
-            raise HypvisionError(f"The options {options} name a module that cannot be imported: {error}.") from error
+            raise HypvisionError(
+                f"The options {options} name a module that cannot be imported: {error}."
+            ) from error
     return config
 
 
@@ -132,7 +147,10 @@ def _why_unreadable(error: Exception) -> str:
     reason = f"{type(error).__name__}: {error}."
     if isinstance(error, UnboundLocalError) and isinstance(error.__context__, OSError):
         # mmengine copies configs to the temporary folder, which may be missing or full
-        reason = f"{one_line(error.__context__)}. Free some space, or set TMPDIR to a folder that can be written."
+        reason = (
+            f"{one_line(error.__context__)}. Free some space, or set TMPDIR to a folder that can "
+            "be written."
+        )
     elif isinstance(error, OSError):
         reason = explain_machine(error) or reason
     return f"cannot be read: {reason}"
@@ -144,29 +162,37 @@ def _check_kinds(config: Config, source: str | Path | Config) -> None:
             value = config
             for part in key.split("."):
                 value = value.get(part) if hasattr(value, "get") else None
-            parts = value if isinstance(value, (list, tuple)) else ()  # a list of hooks may contain hook objects
+            parts = (
+                value if isinstance(value, (list, tuple)) else ()
+            )  # a list of hooks may contain hook objects
             plain = any(part is None or isinstance(part, (str, int, float)) for part in parts)
             if value is not None and (plain or not isinstance(value, kinds)):
-                raise HypvisionError(f"The config '{source}' has {key} = {value!r}, but {expected} is expected there.")
+                raise HypvisionError(
+                    f"The config '{source}' has {key} = {value!r}, but {expected} is expected "
+                    "there."
+                )
 
 
 def _check_suffix(path: Path) -> None:
     if path.suffix not in (".py", ".json"):
         raise HypvisionError(
-            f"The config '{path}' ends in '{path.suffix}', but configs are Python (.py) or JSON (.json). Both can run "
-            "any code, so take them only from people whom you trust."
+            f"The config '{path}' ends in '{path.suffix}', but configs are Python (.py) or JSON "
+            "(.json). Both can run any code, so take them only from people whom you trust."
         )
 
 
 @cache
-def _find_external(find: Callable[[str, str], tuple[str, str | None]], name: str) -> tuple[str, str | None]:
+def _find_external(
+    find: Callable[[str, str], tuple[str, str | None]], name: str
+) -> tuple[str, str | None]:
     """The file of ``mmdet::NAME``; mmengine reads a hundred metafiles for it, 0.7 s."""
     return find(name, "")
 
 
 @contextmanager
 def _own_bases() -> Iterator[None]:
-    """Context in which mmengine resolves ``_base_`` names with :data:`OWN` and accepts only Python and JSON bases."""
+    """Context in which mmengine resolves ``_base_`` names with :data:`OWN` and accepts only Python
+    and JSON bases."""
     find = Config._get_cfg_path
 
     def find_own(name: str, filename: str) -> tuple[str, str | None]:
@@ -186,7 +212,8 @@ def _own_bases() -> Iterator[None]:
 
 
 def _files(config: Config) -> list[str]:
-    """The files that a config consists of; mmengine's text of it has each path above the file's content."""
+    """The files that a config consists of; mmengine's text of it has each path above the file's
+    content."""
     lines = [line for line in config.text.splitlines() if line.endswith((".py", ".json"))]
     return [line for line in lines if os.path.isfile(line)]
 
@@ -195,21 +222,35 @@ def _roots_of_bases(config: Config) -> list[str]:
     """Every ``data_root`` that a file of the config sets, except the final one."""
     found = []
     for path in _files(config) if config.get("data_root") else ():
-        for node in ast.parse(Path(path).read_text(encoding="utf-8")).body if path.endswith(".py") else ():
+        for node in (
+            ast.parse(Path(path).read_text(encoding="utf-8")).body if path.endswith(".py") else ()
+        ):
             if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Constant):
                 continue
             names = [target.id for target in node.targets if isinstance(target, ast.Name)]
             if "data_root" in names and isinstance(node.value.value, str):
                 found.append(node.value.value)
-    return [root for root in dict.fromkeys(found) if root.rstrip("/") != str(config.data_root).rstrip("/")]
+    return [
+        root
+        for root in dict.fromkeys(found)
+        if root.rstrip("/") != str(config.data_root).rstrip("/")
+    ]
 
 
 def files_of(config: Config) -> list[str]:
     """The files that a config consists of or names; a run must not overwrite them."""
-    named = [value for _, value in walk(config.to_dict()) if isinstance(value, str) and 0 < len(value) < 4096]
-    for dataset in (dataset for phase in PHASES for dataset in datasets_of(config.get(f"{phase}_dataloader"))):
+    named = [
+        value
+        for _, value in walk(config.to_dict())
+        if isinstance(value, str) and 0 < len(value) < 4096
+    ]
+    for dataset in (
+        dataset for phase in PHASES for dataset in datasets_of(config.get(f"{phase}_dataloader"))
+    ):
         if isinstance(dataset.get("ann_file"), str):
-            named.append(str(Path(str(dataset.get("data_root") or ""), dataset["ann_file"]).expanduser()))
+            named.append(
+                str(Path(str(dataset.get("data_root") or ""), dataset["ann_file"]).expanduser())
+            )
     names = (*_files(config), *named, config.filename)
     return [name for name in names if name and "\0" not in name and os.path.isfile(name)]
 
@@ -228,24 +269,29 @@ def _check_keys(config: Config, options: dict[str, Any]) -> None:
         if key in config or key in RUN_KEYS:
             _check_path(config, option)
             if key not in (*RUN_KEYS, "data_root", "test_pipeline"):
-                places = [path for path, value in walk(config.to_dict()) if path != key and value == config[key]][:3]
+                places = [
+                    path
+                    for path, value in walk(config.to_dict())
+                    if path != key and value == config[key]
+                ][:3]
                 _logger.warning(
-                    "'%s' is a variable of the config file: what it was used for stays as it is.%s", key,
-                    f" Change that: {', '.join(places)}." if places and config[key] else "",
+                    "'%s' is a variable of the config file: what it was used for stays as it is.%s",
+                    key, f" Change that: {', '.join(places)}." if places and config[key] else "",
                 )  # fmt: skip
             continue
         close = [path for path, _ in walk(config.to_dict()) if path.rpartition(".")[2] == key][:3]
         known = [] if close else [*config.keys(), *RUN_KEYS]
         hint = did_you_mean(key, known, cutoff=0.6, also=close)
         raise HypvisionError(
-            f"The config has no '{key}', so the option '{option}' would change nothing.{hint} Options are dotted keys "
-            "of the config, such as optim_wrapper.optimizer.lr=0.01; put new keys into your own config file."
+            f"The config has no '{key}', so the option '{option}' would change nothing.{hint} "
+            "Options are dotted keys of the config, such as optim_wrapper.optimizer.lr=0.01; put "
+            "new keys into your own config file."
         )
 
 
 def _check_path(config: Config, option: str) -> None:
-    """Raise an error for an option whose key is missing but resembles one in its dict, probably a misspelling. Names
-    that differ only in digits are not suggested."""
+    """Raise an error for an option whose key is missing but resembles one in its dict, probably a
+    misspelling. Names that differ only in digits are not suggested."""
     node = config.to_dict()
     parts = option.split(".")
     for number, part in enumerate(parts):
@@ -261,14 +307,15 @@ def _check_path(config: Config, option: str) -> None:
             hint = did_you_mean(part, known, cutoff=0.9, show=f"{place}.{{}}".format)
             if hint:
                 raise HypvisionError(
-                    f"{place} of the config has no '{part}', so the option '{option}' would change nothing.{hint} If "
-                    "it really is a new key, put it into your own config file."
+                    f"{place} of the config has no '{part}', so the option '{option}' would change "
+                    f"nothing.{hint} If it really is a new key, put it into your own config file."
                 )
             return
 
 
 def _move_data(config: Config, old: str, new: str, keep: bool = False) -> None:
-    """Move paths of data sets and evaluators from ``old`` to ``new``; with ``keep`` not those already below ``new``."""
+    """Move paths of data sets and evaluators from ``old`` to ``new``; with ``keep`` not those
+    already below ``new``."""
     old = str(old).rstrip("/")
     new = str(new).rstrip("/")
 
@@ -290,7 +337,9 @@ def _move_data(config: Config, old: str, new: str, keep: bool = False) -> None:
                 config[f"{phase}_{part}"] = move(config[f"{phase}_{part}"])
 
 
-def prepare(config: Config, work_dir: str | Path | None = None, amp: bool = False, launcher: str = "none") -> Config:
+def prepare(
+    config: Config, work_dir: str | Path | None = None, amp: bool = False, launcher: str = "none"
+) -> Config:
     """Adapt a config to this machine and add the standard hooks; changes and returns ``config``."""
     stem = Path(config.filename).stem if config.filename else "run"
     config.work_dir = str(work_dir or config.get("work_dir") or Path("work_dirs", stem))
@@ -301,12 +350,14 @@ def prepare(config: Config, work_dir: str | Path | None = None, amp: bool = Fals
         PREPARATIONS[config.default_scope](config)
 
     if config.get("visualizer") is not None:
-        # With a fixed name, as in OpenMMLab's configs, a second run in this process would write to the first one's
-        # folder.
+        # With a fixed name, as in OpenMMLab's configs, a second run in this process would write to
+        # the first one's folder.
         config.visualizer.name = f"{stem}-{uuid.uuid4().hex[:8]}"
 
     environment = dict(config.get("env_cfg") or {})
-    config.env_cfg = dict(environment, dist_cfg={"backend": "nccl", **(environment.get("dist_cfg") or {})})
+    config.env_cfg = dict(
+        environment, dist_cfg={"backend": "nccl", **(environment.get("dist_cfg") or {})}
+    )
     distribution = config.env_cfg.dist_cfg
     if launcher == "pytorch":
         _check_started_by_torchrun()
@@ -316,7 +367,9 @@ def prepare(config: Config, work_dir: str | Path | None = None, amp: bool = Fals
         if launcher != "none":
             _join_cpu_processes(config, launcher)
     elif launcher != "none" and not is_distributed():
-        init_dist(launcher, **distribution)  # before the first process is asked for: see work_dir.py
+        init_dist(
+            launcher, **distribution
+        )  # before the first process is asked for: see work_dir.py
 
     for phase in PHASES:
         loader = config.get(f"{phase}_dataloader")
@@ -330,11 +383,14 @@ def prepare(config: Config, work_dir: str | Path | None = None, amp: bool = Fals
         else:  # PyTorch would warn
             loader.pop("pin_memory", None)
     if config.get("train_dataloader") is not None:
-        # The main process gives the workers new seeds in each epoch: see RepeatableSeedHook, SeekingIterTrainLoop.
+        # The main process gives the workers new seeds in each epoch: see RepeatableSeedHook,
+        # SeekingIterTrainLoop.
         config.train_dataloader.setdefault("worker_init_fn", dict(type="seed_worker"))
         config.train_dataloader.persistent_workers = False
         schedule = config.get("train_cfg")
-        if schedule and (schedule.get("type") == "IterBasedTrainLoop" or schedule.get("by_epoch") is False):
+        if schedule and (
+            schedule.get("type") == "IterBasedTrainLoop" or schedule.get("by_epoch") is False
+        ):
             schedule.pop("by_epoch", None)
             schedule.type = "SeekingIterTrainLoop"
             checkpoint = config.get("default_hooks", {}).get("checkpoint") or {}
@@ -347,10 +403,11 @@ def prepare(config: Config, work_dir: str | Path | None = None, amp: bool = Fals
 
 
 def leave_out_pretrained(model: Any, whole: bool = False) -> None:
-    """Change the ``model`` of a config so that building it fetches no weights, since a checkpoint replaces them.
+    """Change the ``model`` of a config so that building it fetches no weights, since a checkpoint
+    replaces them.
 
-    A class with ``checkpoint_is_partial = True`` still loads its weights, because its checkpoints lack the frozen ones,
-    unless no weights are needed at all (``whole``).
+    A class with ``checkpoint_is_partial = True`` still loads its weights, because its checkpoints
+    lack the frozen ones, unless no weights are needed at all (``whole``).
     """
     if isinstance(model, (list, tuple)):
         for part in model:
@@ -358,29 +415,42 @@ def leave_out_pretrained(model: Any, whole: bool = False) -> None:
     if not isinstance(model, dict):
         return
     kind = model.get("type")
-    if not whole and isinstance(kind, str) and getattr(MODELS.module_dict.get(kind), "checkpoint_is_partial", False):
+    if (
+        not whole
+        and isinstance(kind, str)
+        and getattr(MODELS.module_dict.get(kind), "checkpoint_is_partial", False)
+    ):
         return
     if isinstance(model.get("clip"), dict):
         model["clip"]["load_weights"] = False
-    if isinstance(model.get("init_cfg"), dict) and str(model["init_cfg"].get("type")) == "Pretrained":
+    if (
+        isinstance(model.get("init_cfg"), dict)
+        and str(model["init_cfg"].get("type")) == "Pretrained"
+    ):
         model["init_cfg"] = None
     for key, without in (("pretrained", False), ("checkpoint_path", ""), ("checkpoint", None)):
         if model.get(key):
             model[key] = without if model[key] is True or key != "pretrained" else None
     for key, part in model.items():
-        if key not in ("clip", "distillation"):  # checkpoints do not contain the weights of the teacher
+        if key not in (
+            "clip",
+            "distillation",
+        ):  # checkpoints do not contain the weights of the teacher
             leave_out_pretrained(part, whole)
 
 
 def _use_amp(config: Config, amp: bool) -> None:
-    """Mixed precision for --amp: float16 with loss scaling on GPUs, bfloat16 on CPUs, and float32 with a warning on
-    CPUs that are slow in bfloat16. A model class with ``amp_on_cpu = False`` runs in float32 there."""
+    """Mixed precision for --amp: float16 with loss scaling on GPUs, bfloat16 on CPUs, and float32
+    with a warning on CPUs that are slow in bfloat16. A model class with ``amp_on_cpu = False`` runs
+    in float32 there."""
     wrapper = config.get("optim_wrapper")
     if wrapper is None:
         return
     kind = wrapper.get("type", "OptimWrapper")
     if amp and kind not in ("OptimWrapper", "AmpOptimWrapper", "BFloat16OptimWrapper"):
-        raise HypvisionError(f"--amp works with OptimWrapper, but the config has '{kind}'. Leave out --amp.")
+        raise HypvisionError(
+            f"--amp works with OptimWrapper, but the config has '{kind}'. Leave out --amp."
+        )
     if amp and kind == "OptimWrapper":
         wrapper.type = kind = "AmpOptimWrapper"
         wrapper.setdefault("loss_scale", "dynamic")
@@ -389,22 +459,30 @@ def _use_amp(config: Config, amp: bool) -> None:
     model = MODELS.module_dict.get(str(config.model.get("type")))
     allowed = getattr(model, "amp_on_cpu", True)
     if kind == "AmpOptimWrapper" or not allowed:
-        wrapper.type = "BFloat16OptimWrapper" if allowed and precision.has_fast_bfloat16() else "OptimWrapper"
+        wrapper.type = (
+            "BFloat16OptimWrapper" if allowed and precision.has_fast_bfloat16() else "OptimWrapper"
+        )
         for key in ("loss_scale", "dtype", "use_fsdp"):
             wrapper.pop(key, None)
         if not allowed:
-            _logger.warning("Mixed precision of %s is for GPUs: on this CPU it runs in float32.", model.__name__)
+            _logger.warning(
+                "Mixed precision of %s is for GPUs: on this CPU it runs in float32.", model.__name__
+            )
         elif not precision.has_fast_bfloat16():
             _logger.warning(
-                "This CPU takes %.0f times longer for bfloat16 than for float32: the training runs in float32.",
+                "This CPU takes %.0f times longer for bfloat16 than for float32: the training runs "
+                "in float32.",
                 precision.slowness_of_bfloat16(),
             )
 
 
 def _join_cpu_processes(config: Config, launcher: str) -> None:
-    """Set up the processes of a run without GPUs, because mmengine would select a CUDA device for each."""
+    """Set up the processes of a run without GPUs, because mmengine would select a CUDA device for
+    each."""
     if launcher != "pytorch":
-        raise HypvisionError(f"--launcher {launcher} needs GPUs. Without them use tools/dist_train.sh.")
+        raise HypvisionError(
+            f"--launcher {launcher} needs GPUs. Without them use tools/dist_train.sh."
+        )
     if not dist.is_initialized():
         dist.init_process_group(config.env_cfg.dist_cfg.backend)
     if config.get("model_wrapper_cfg") is None:  # mmengine's own wrapper works on CUDA devices only
@@ -418,22 +496,24 @@ def _check_started_by_torchrun() -> None:
     missing = [name for name in names if name not in os.environ]
     if missing:
         raise HypvisionError(
-            f"--launcher pytorch is for processes that torchrun started, which sets {', '.join(missing)}. Use "
-            "tools/dist_train.sh CONFIG PROCESSES, or torchrun --nproc_per_node=PROCESSES tools/train.py CONFIG "
-            "--launcher pytorch, or leave out --launcher."
+            "--launcher pytorch is for processes that torchrun started, which sets "
+            f"{', '.join(missing)}. Use tools/dist_train.sh CONFIG PROCESSES, or torchrun "
+            "--nproc_per_node=PROCESSES tools/train.py CONFIG --launcher pytorch, or leave out "
+            "--launcher."
         )
 
 
 def leave_processes() -> None:
-    """Wait for the other processes at the end of a run: gloo aborts processes that still communicate with one that
-    exited."""
+    """Wait for the other processes at the end of a run: gloo aborts processes that still
+    communicate with one that exited."""
     if dist.is_available() and dist.is_initialized():
         dist.barrier()
         dist.destroy_process_group()
 
 
 def parse_options(items: list[str]) -> dict[str, Any]:
-    """``KEY=VALUE`` words as a dict; values are numbers, booleans, lists or strings, as mmengine reads them.
+    """``KEY=VALUE`` words as a dict; values are numbers, booleans, lists or strings, as mmengine
+    reads them.
 
     mmengine drops all spaces; here spaces within a string stay, as paths and prompts contain some.
     """
@@ -443,11 +523,13 @@ def parse_options(items: list[str]) -> dict[str, Any]:
     called = [item for item in items if _DICT.search(item)]
     if called:
         raise HypvisionError(
-            f"--cfg-options '{called[0]}' has a dict, but a value is a number, True, False, None, a text, or a list of "
-            "these. Change one entry at a time (KEY.NAME=VALUE, of a list KEY.0.NAME=VALUE), or write a config that "
-            "names this one in _base_."
+            f"--cfg-options '{called[0]}' has a dict, but a value is a number, True, False, None, "
+            "a text, or a list of these. Change one entry at a time (KEY.NAME=VALUE, of a list "
+            "KEY.0.NAME=VALUE), or write a config that names this one in _base_."
         )
-    nested = HypvisionError("--cfg-options has brackets or keys that are nested too deeply. Correct them.")
+    nested = HypvisionError(
+        "--cfg-options has brackets or keys that are nested too deeply. Correct them."
+    )
     options: dict[str, Any] = {}
     try:
         for key, _, text in (item.partition("=") for item in items):
@@ -469,4 +551,8 @@ def _with_spaces(value: Any) -> Any:
         return value.replace(_SPACE, " ")
     if isinstance(value, dict):
         return {key: _with_spaces(item) for key, item in value.items()}
-    return type(value)(_with_spaces(item) for item in value) if isinstance(value, (list, tuple)) else value
+    return (
+        type(value)(_with_spaces(item) for item in value)
+        if isinstance(value, (list, tuple))
+        else value
+    )

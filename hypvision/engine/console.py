@@ -1,8 +1,9 @@
-"""Console output of a run: a few lines before the first step, one progress bar, a table after each validation.
+"""Console output of a run: a few lines before the first step, one progress bar, a table after each
+validation.
 
-mmengine writes its whole config, the table of hooks and a line for each frozen parameter. All of that goes to the log
-file; ``--verbose`` shows it on the console. This module writes to standard error, so that standard output has only the
-metrics of ``hypvision test``.
+mmengine writes its whole config, the table of hooks and a line for each frozen parameter. All of
+that goes to the log file; ``--verbose`` shows it on the console. This module writes to standard
+error, so that standard output has only the metrics of ``hypvision test``.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ _OWN = str(Path(__file__).resolve().parents[1])
 
 def _is_brief(record: logging.LogRecord) -> bool:
     """Whether a message is an error, or a warning of this package."""
-    return record.levelno >= (logging.WARNING if record.pathname.startswith(_OWN) else logging.ERROR)
+    return record.levelno >= (
+        logging.WARNING if record.pathname.startswith(_OWN) else logging.ERROR
+    )
 
 
 class _Plain(logging.Formatter):
@@ -55,8 +58,8 @@ class _IntoLog(io.TextIOBase):
 
 @contextmanager
 def quiet(verbose: bool = False) -> Iterator[None]:
-    """Context in which the console shows only :class:`ConsoleHook`'s output, errors and our warnings; the log file has
-    all. With ``verbose`` mmengine's output is not restricted."""
+    """Context in which the console shows only :class:`ConsoleHook`'s output, errors and our
+    warnings; the log file has all. With ``verbose`` mmengine's output is not restricted."""
     if verbose:
         yield
         return
@@ -70,7 +73,9 @@ def quiet(verbose: bool = False) -> Iterator[None]:
                 handler.addFilter(_is_brief)
                 handler.setFormatter(_Plain())
 
-    MMLogger.__init__ = init  # replaced, because mmengine creates its logger and logs the config in one step
+    MMLogger.__init__ = (
+        init  # replaced, because mmengine creates its logger and logs the config in one step
+    )
     warned = logging.getLogger("py.warnings")
     relay = _Relay()
     warned.addHandler(relay)
@@ -128,7 +133,10 @@ class ConsoleHook(Hook):
         if device.type == "cuda":
             place = torch.cuda.get_device_name(device)
         several = f", {get_world_size()} processes" if get_world_size() > 1 else ""
-        size = f"{count_text(sum(sizes))} parameters, {count_text(trained) if trained else 'none'} of them trained"
+        size = (
+            f"{count_text(sum(sizes))} parameters, {count_text(trained) if trained else 'none'} of "
+            "them trained"
+        )
         say(f"model   {type(model).__name__}{on}, {size}")
         say(f"device  {place}{several}")
         say(f"log     {runner.log_dir}")
@@ -152,14 +160,19 @@ class ConsoleHook(Hook):
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
         self.rates = [rate for group in runner.optim_wrapper.get_lr().values() for rate in group]
 
-    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
         if self.train_bar is not None:
             rates = self.rates  # of this step: the schedulers have moved on
             loss = (outputs or {}).get("loss")
             # StopOnNaNHook has already copied the loss to the CPU
             facts = [] if loss is None else [f"loss {float(loss):.4g}"]
             if rates:  # from the lowest to the highest of the parameters' groups
-                facts.append("lr " + " to ".join(dict.fromkeys(f"{rate:.3g}" for rate in (min(rates), max(rates)))))
+                facts.append(
+                    "lr "
+                    + " to ".join(dict.fromkeys(f"{rate:.3g}" for rate in (min(rates), max(rates))))
+                )
             self.train_bar.update(runner.iter + 1, ", ".join(facts))
 
     def before_val(self, runner: Runner) -> None:
@@ -174,11 +187,15 @@ class ConsoleHook(Hook):
         if is_main_process():
             self.other_bar = Progress(what, len(loader))
 
-    def after_val_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+    def after_val_iter(
+        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
         if self.other_bar is not None:
             self.other_bar.update(batch_idx + 1)
 
-    def after_test_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+    def after_test_iter(
+        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
         self.after_val_iter(runner, batch_idx)
 
     # Metrics
@@ -224,14 +241,22 @@ def _described(loader: Any) -> str:
     dataset = loader.dataset
     classes = (getattr(dataset, "metainfo", None) or {}).get("classes") or ()
     words = f", {len(classes)} classes" if classes else ""
-    count = getattr(dataset, "total", None) or len(dataset)  # shards have "total": the samples of all processes
+    count = getattr(dataset, "total", None) or len(
+        dataset
+    )  # shards have "total": the samples of all processes
     return f"{count} samples of {type(dataset).__name__}{words}"
 
 
 def _say_worst(evaluator: Any) -> None:
-    """Print the worst classes of each metric that measures classes; the log file has more of them."""
-    for classes in (metric.classes for metric in evaluator.metrics if getattr(metric, "classes", ())):
-        shown = ", ".join(f"{found.name:.40} {found.value:.3g} (of {found.samples})" for found in worst(classes, 5))
+    """Print the worst classes of each metric that measures classes; the log file has more of
+    them."""
+    for classes in (
+        metric.classes for metric in evaluator.metrics if getattr(metric, "classes", ())
+    ):
+        shown = ", ".join(
+            f"{found.name:.40} {found.value:.3g} (of {found.samples})"
+            for found in worst(classes, 5)
+        )
         say(f"  worst of {len(classes)} classes: {shown}")
 
 
@@ -248,8 +273,8 @@ _NARROWEST = 7  # least column width: four digits, sign and decimal point
 
 
 def _table(row: dict[str, str], head: bool = True) -> str:
-    """A row of metrics below their names, as many as fit the terminal, and the number of further ones in the log
-    file."""
+    """A row of metrics below their names, as many as fit the terminal, and the number of further
+    ones in the log file."""
     names = {key: key.rpartition("/")[2] for key in row}
     widths = {key: max(len(name), _NARROWEST) for key, name in names.items()}
     left = shutil.get_terminal_size((120, 24)).columns - len("  +99 in the log")

@@ -19,13 +19,14 @@ from hypvision.engine.hooks import seed_everything
 class SeekingIterTrainLoop(IterBasedTrainLoop):
     """mmengine's iteration-based loop, but a resumed run skips to its position in the data.
 
-    mmengine loads and augments again all data from before the checkpoint, which takes hours at the end of a long
-    training. Here the sampler skips it. For the same augmentations as in an uninterrupted run, every run starts its
-    data workers anew, with seeds made from (seed, rank, iteration), after each ``restart_interval`` iterations; with
-    the interval of the checkpoints, which the engine takes, a resumed run repeats the uninterrupted one exactly.
+    mmengine loads and augments again all data from before the checkpoint, which takes hours at the
+    end of a long training. Here the sampler skips it. For the same augmentations as in an
+    uninterrupted run, every run starts its data workers anew, with seeds made from (seed, rank,
+    iteration), after each ``restart_interval`` iterations; with the interval of the checkpoints,
+    which the engine takes, a resumed run repeats the uninterrupted one exactly.
 
-    It needs mmengine's ``InfiniteSampler`` and no special batch sampler, or an iterable data set that has ``seek``
-    (:mod:`hypvision.data.shards`); with others it does as mmengine.
+    It needs mmengine's ``InfiniteSampler`` and no special batch sampler, or an iterable data set
+    that has ``seek`` (:mod:`hypvision.data.shards`); with others it does as mmengine.
 
     Args:
         restart_interval: iterations between two restarts of the workers; none by default.
@@ -35,7 +36,11 @@ class SeekingIterTrainLoop(IterBasedTrainLoop):
     def __init__(self, *args: Any, restart_interval: int = 0, **kwargs: Any):
         super().__init__(*args, **kwargs)
         sampled = isinstance(self.dataloader.sampler, InfiniteSampler)
-        if hasattr(self.dataloader.dataset, "seek") or sampled and type(self.dataloader.batch_sampler) is BatchSampler:
+        if (
+            hasattr(self.dataloader.dataset, "seek")
+            or sampled
+            and type(self.dataloader.batch_sampler) is BatchSampler
+        ):
             self.dataloader_iterator = _SeekingIterator(self, restart_interval)
 
 
@@ -52,7 +57,9 @@ class _SeekingIterator:
         if self.position < self.loop.iter:
             self.position += 1
             return None
-        if self.batches is None or (self.restart_interval > 0 and self.position % self.restart_interval == 0):
+        if self.batches is None or (
+            self.restart_interval > 0 and self.position % self.restart_interval == 0
+        ):
             self.batches = None  # end the old workers before the new ones start
             self.batches = self._open()
         self.position += 1
@@ -65,6 +72,8 @@ class _SeekingIterator:
             loader.dataset.seek(self.position, loader.batch_size)
             loader._iterator = None  # persistent workers hold an outdated copy of the data set
         else:
-            loader.sampler.indices = islice(loader.sampler._indices_of_rank(), self.position * loader.batch_size, None)
+            loader.sampler.indices = islice(
+                loader.sampler._indices_of_rank(), self.position * loader.batch_size, None
+            )
         seed_everything(seed, get_rank(), self.position)
         return iter(loader)

@@ -1,4 +1,5 @@
-"""Rules of every metric: without data it is NaN with a warning, and predictions that are not finite are an error."""
+"""Rules of every metric: without data it is NaN with a warning, and predictions that are not finite
+are an error."""
 
 from __future__ import annotations
 
@@ -17,17 +18,22 @@ _SHOWN = 5
 
 
 def tell_missing(what: str, metrics: Mapping[str, Any], without_truth: Sequence[str] = ()) -> None:
-    """A warning about a metric, ``what``, that lists its NaN values and classes or images without truth, if any."""
+    """A warning about a metric, ``what``, that lists its NaN values and classes or images without
+    truth, if any."""
     unknown = [name for name, value in metrics.items() if math.isnan(value)]
     parts = [f"there is no truth for {_some(without_truth)}"] if without_truth else []
     if unknown:
-        parts.append(f"{_some(unknown)} cannot be measured and {'is' if len(unknown) == 1 else 'are'} NaN")
+        parts.append(
+            f"{_some(unknown)} cannot be measured and {'is' if len(unknown) == 1 else 'are'} NaN"
+        )
     if parts:
         _logger.warning("%s: %s.", what, "; ".join(parts))
 
 
 def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    return ", ".join(names[:_SHOWN]) + (
+        f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    )
 
 
 class OfClass(NamedTuple):
@@ -44,13 +50,16 @@ def worst(classes: Sequence[OfClass], limit: int) -> list[OfClass]:
 
 
 class Metric(BaseMetric):
-    """Base of metrics: subclasses call :meth:`check` in ``process``, and ``compute_metrics([])`` returns NaN for all
-    names.
+    """Base of metrics: subclasses call :meth:`check` in ``process``, and ``compute_metrics([])``
+    returns NaN for all names.
 
     Attributes:
-        allow_nonfinite: set all metrics to NaN for predictions that are not finite, instead of raising an error.
-        classes: the values of each class from the last ``compute_metrics``, if the metric gives them.
-        without_truth: names of classes without truth, or how many images have none; of the last ``compute_metrics``.
+        allow_nonfinite: set all metrics to NaN for predictions that are not finite, instead of
+            raising an error.
+        classes: the values of each class from the last ``compute_metrics``, if the metric gives
+            them.
+        without_truth: names of classes without truth, or how many images have none; of the last
+            ``compute_metrics``.
     """
 
     default_prefix = ""
@@ -61,9 +70,9 @@ class Metric(BaseMetric):
     _told: tuple[str, tuple[str, ...], tuple[str, ...]] = ("", (), ())
 
     def check(self, values: Any, what: str, samples: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether the predictions for samples, one row of ``values`` each, are finite; an error if one is not and
-        ``allow_nonfinite`` is not set. It names the image, by ``img_path``, ``index`` or ``img_id`` of the sample, and
-        ``what`` is not finite, such as "a score"."""
+        """Whether the predictions for samples, one row of ``values`` each, are finite; an error if
+        one is not and ``allow_nonfinite`` is not set. It names the image, by ``img_path``,
+        ``index`` or ``img_id`` of the sample, and ``what`` is not finite, such as "a score"."""
         try:
             require_finite(values, lambda row: f"{what} for {self._place(samples[row], row)}")
         except HypvisionError as error:
@@ -77,10 +86,13 @@ class Metric(BaseMetric):
         if sample.get("img_path") is not None:
             return f"the image '{sample['img_path']}'"
         number = sample.get("index", sample.get("img_id"))
-        return f"sample {len(self.results) + row}" if number is None else f"image {number} of the data"
+        return (
+            f"sample {len(self.results) + row}" if number is None else f"image {number} of the data"
+        )
 
     def evaluate(self, size: int) -> dict[str, float]:
-        """Evaluate as mmengine does, and warn of metrics that are NaN; an unchanged warning is not repeated."""
+        """Evaluate as mmengine does, and warn of metrics that are NaN; an unchanged warning is not
+        repeated."""
         self.without_truth = self.classes = ()
         spoilt = next(filter(None, all_gather_object(self._spoilt)), "")
         if spoilt:
@@ -88,7 +100,11 @@ class Metric(BaseMetric):
         self._spoilt = ""
         found = super().evaluate(size)
         unknown = tuple(name for name, value in found.items() if math.isnan(value))
-        told: tuple[str, tuple[str, ...], tuple[str, ...]] = (spoilt, tuple(self.without_truth), unknown)
+        told: tuple[str, tuple[str, ...], tuple[str, ...]] = (
+            spoilt,
+            tuple(self.without_truth),
+            unknown,
+        )
         if is_main_process() and told != self._told:
             if spoilt:
                 _logger.warning("%s: all numbers are NaN. %s", type(self).__name__, spoilt)

@@ -1,8 +1,9 @@
 """Import mmengine safely when several processes do so for the first time on a machine.
 
-mmengine imports yapf, and yapf's first import leaves its grammar in the user's cache folder: it moves the file into
-place before the last bytes are written. Another process that starts at that moment (``torchrun``, the workers of a test
-run) reads a truncated pickle and stops with ``EOFError: Ran out of input``. The file is complete a moment later.
+mmengine imports yapf, and yapf's first import leaves its grammar in the user's cache folder: it
+moves the file into place before the last bytes are written. Another process that starts at that
+moment (``torchrun``, the workers of a test run) reads a truncated pickle and stops with
+``EOFError: Ran out of input``. The file is complete a moment later.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ def require_mmengine() -> ModuleType:
         except (EOFError, pickle.UnpicklingError) as error:
             if wait is None:
                 raise HypvisionError(
-                    "yapf, which mmengine imports, finds a broken file in its cache. Delete the folder 'YAPF' of your "
-                    "cache folder (on Linux: rm -r ~/.cache/YAPF) and repeat the command."
+                    "yapf, which mmengine imports, finds a broken file in its cache. Delete the "
+                    "folder 'YAPF' of your cache folder (on Linux: rm -r ~/.cache/YAPF) and repeat "
+                    "the command."
                 ) from error
             time.sleep(wait)
     return require("mmengine", "mm")

@@ -16,7 +16,8 @@ from hypvision.optim import clip_grad_norm_
 
 @OPTIM_WRAPPERS.register_module()
 class BFloat16OptimWrapper(OptimWrapper):
-    """Autocast to bfloat16 on any device, without loss scaling; mmengine's AmpOptimWrapper refuses to run on a CPU."""
+    """Autocast to bfloat16 on any device, without loss scaling; mmengine's AmpOptimWrapper refuses
+    to run on a CPU."""
 
     @contextmanager
     def optim_context(self, model: nn.Module):
@@ -25,8 +26,8 @@ class BFloat16OptimWrapper(OptimWrapper):
 
 
 class _RiemannianClip:
-    """``clip_grad=dict(max_norm=...)`` clips by :func:`hypvision.optim.clip_grad_norm_`, in which the gradients of
-    points count by their Riemannian norms."""
+    """``clip_grad=dict(max_norm=...)`` clips by :func:`hypvision.optim.clip_grad_norm_`, in which
+    the gradients of points count by their Riemannian norms."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -36,7 +37,8 @@ class _RiemannianClip:
 
 @OPTIM_WRAPPERS.register_module()
 class RiemannianOptimWrapper(_RiemannianClip, OptimWrapper):
-    """mmengine's wrapper, for models with manifold parameters: clips gradients by their Riemannian norm."""
+    """mmengine's wrapper, for models with manifold parameters: clips gradients by their Riemannian
+    norm."""
 
 
 @OPTIM_WRAPPERS.register_module()

@@ -1,7 +1,8 @@
 """Parameter groups of the engine's configs: timm's, and those of models with points on a manifold.
 
 A constructor builds the optimiser from the config:
-``optim_wrapper=dict(constructor="TimmParamGroups", optimizer=dict(type="AdamW", lr=1e-3), paramwise_cfg=dict(...))``.
+``optim_wrapper=dict(constructor="TimmParamGroups", optimizer=dict(type="AdamW", lr=1e-3),
+paramwise_cfg=dict(...))``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,12 @@ from typing import Any
 from mmengine.model import is_model_wrapper
 from mmengine.optim import OptimWrapper
 from mmengine.optim.scheduler import MultiStepLR
-from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS, OPTIM_WRAPPERS, OPTIMIZERS, PARAM_SCHEDULERS
+from mmengine.registry import (
+    OPTIM_WRAPPER_CONSTRUCTORS,
+    OPTIM_WRAPPERS,
+    OPTIMIZERS,
+    PARAM_SCHEDULERS,
+)
 from timm.optim import param_groups_layer_decay, param_groups_weight_decay
 from torch import nn
 from torch.optim import Optimizer
@@ -28,26 +34,29 @@ from hypvision.optim.groups import exempt_names
 for _optimizer in (RiemannianSGD, RiemannianAdam, RiemannianAdamW):
     OPTIMIZERS.register_module(module=_optimizer, force=True)
 
-# timm's Muon (Jordan et al., 2024) orthogonalises the updates of weight matrices and kernels and uses AdamW for the
-# rest; :class:`ParamGroups` leaves tables of vectors to AdamW, too. PyTorch's Muon accepts only matrices.
+# timm's Muon (Jordan et al., 2024) orthogonalises the updates of weight matrices and kernels and
+# uses AdamW for the rest; :class:`ParamGroups` leaves tables of vectors to AdamW, too. PyTorch's
+# Muon accepts only matrices.
 OPTIMIZERS.register_module("TimmMuon", module=Muon)
 
 
 class ParamGroups:
-    """Base class: builds the wrapper that a config describes, with an optimiser of the groups of a subclass, whose
-    options, with ``defaults``, are the ``paramwise_cfg``."""
+    """Base class: builds the wrapper that a config describes, with an optimiser of the groups of a
+    subclass, whose options, with ``defaults``, are the ``paramwise_cfg``."""
 
     defaults: Mapping[str, Any] = {}
 
-    def __init__(self, optim_wrapper_cfg: dict[str, Any], paramwise_cfg: dict[str, Any] | None = None):
+    def __init__(
+        self, optim_wrapper_cfg: dict[str, Any], paramwise_cfg: dict[str, Any] | None = None
+    ):
         self.optim_wrapper_cfg = {"type": "OptimWrapper", **optim_wrapper_cfg}
         self.optimizer_cfg = dict(self.optim_wrapper_cfg.pop("optimizer"))
         self.options = {**self.defaults, **(paramwise_cfg or {})}
         unknown = sorted(set(self.options) - set(self.defaults))
         if unknown:
             raise HypvisionError(
-                f"optim_wrapper.paramwise_cfg has {', '.join(map(repr, unknown))}, but {type(self).__name__} knows "
-                f"{', '.join(self.defaults)}. Correct the config."
+                f"optim_wrapper.paramwise_cfg has {', '.join(map(repr, unknown))}, but "
+                f"{type(self).__name__} knows {', '.join(self.defaults)}. Correct the config."
             )
 
     def __call__(self, model: nn.Module) -> OptimWrapper:
@@ -59,7 +68,9 @@ class ParamGroups:
         try:
             optimizer = OPTIMIZERS.build(dict(self.optimizer_cfg, params=groups))
         except (TypeError, ValueError) as error:
-            raise HypvisionError(f"optim_wrapper.optimizer of the config: {str(error).rstrip('.')}.") from error
+            raise HypvisionError(
+                f"optim_wrapper.optimizer of the config: {str(error).rstrip('.')}."
+            ) from error
         self.check(optimizer)
         return OPTIM_WRAPPERS.build(self.optim_wrapper_cfg, default_args=dict(optimizer=optimizer))
 
@@ -75,14 +86,16 @@ class ParamGroups:
 class TimmParamGroups(ParamGroups):
     """timm's parameter groups.
 
-    One-dimensional parameters (biases, norms, layer scales) and those that the model names in ``no_weight_decay()`` get
-    no weight decay. With ``layer_decay`` the learning rate falls by that factor from one layer of the timm backbone to
-    the one before it; what a task adds (heads, necks) has the full rate. With ``lr_mult`` modules have a rate of their
-    own, e.g. what fine-tuning adds to a pretrained network.
+    One-dimensional parameters (biases, norms, layer scales) and those that the model names in
+    ``no_weight_decay()`` get no weight decay. With ``layer_decay`` the learning rate falls by that
+    factor from one layer of the timm backbone to the one before it; what a task adds (heads, necks)
+    has the full rate. With ``lr_mult`` modules have a rate of their own, e.g. what fine-tuning adds
+    to a pretrained network.
 
-    Options: ``layer_decay`` in (0, 1], default none; ``lr_mult``, factors by the name of a module or parameter, e.g.
-    ``{"backbone.mapper": 10.0}``; in a name ``*`` stands for anything, and a factor of 0 leaves what it names out of
-    the optimiser, whatever a schedule makes of the rates: ``{"backbone.stages.*.layer_scale1": 0.0}``.
+    Options: ``layer_decay`` in (0, 1], default none; ``lr_mult``, factors by the name of a module
+    or parameter, e.g. ``{"backbone.mapper": 10.0}``; in a name ``*`` stands for anything, and a
+    factor of 0 leaves what it names out of the optimiser, whatever a schedule makes of the rates:
+    ``{"backbone.stages.*.layer_scale1": 0.0}``.
     """
 
     defaults = dict(layer_decay=None, lr_mult=None)
@@ -98,17 +111,25 @@ class TimmParamGroups(ParamGroups):
         layer_decay = self.options["layer_decay"]
         if layer_decay is None:
             spared = exempt_names(model)
-            # timm exempts every name that ends in "bias", but tables of relative position biases should decay.
+            # timm exempts every name that ends in "bias", but tables of relative position biases
+            # should decay.
             named = [
-                (f"{name}_table" if p.dim() > 1 and name.endswith(".bias") and name not in spared else name, p)
+                (
+                    f"{name}_table"
+                    if p.dim() > 1 and name.endswith(".bias") and name not in spared
+                    else name,
+                    p,
+                )
                 for name, p in model.named_parameters()
             ]
             return _weight_decay_groups(named, decay, spared)
-        backbone = next((module for module in model.modules() if hasattr(module, "group_matcher")), None)
+        backbone = next(
+            (module for module in model.modules() if hasattr(module, "group_matcher")), None
+        )
         if backbone is None:
             raise HypvisionError(
-                "optim_wrapper.paramwise_cfg.layer_decay needs a timm model that groups its layers (one with "
-                "'group_matcher'), which this config does not have. Remove 'layer_decay'."
+                "optim_wrapper.paramwise_cfg.layer_decay needs a timm model that groups its layers "
+                "(one with 'group_matcher'), which this config does not have. Remove 'layer_decay'."
             )
         base_lr = self.optimizer_cfg["lr"]
         groups = param_groups_layer_decay(
@@ -118,7 +139,11 @@ class TimmParamGroups(ParamGroups):
             # mmengine's schedulers change the rate of each group and ignore timm's lr_scale.
             group["lr"] = base_lr * group.pop("lr_scale")
         inside = {id(parameter) for parameter in backbone.parameters()}
-        rest = [(name, parameter) for name, parameter in model.named_parameters() if id(parameter) not in inside]
+        rest = [
+            (name, parameter)
+            for name, parameter in model.named_parameters()
+            if id(parameter) not in inside
+        ]
         return groups + _weight_decay_groups(rest, decay, exempt_names(model))
 
     def _scaled(
@@ -134,8 +159,9 @@ class TimmParamGroups(ParamGroups):
             ]
             if not inside:
                 raise HypvisionError(
-                    f"optim_wrapper.paramwise_cfg.lr_mult names '{module}', but the model has no parameter in a module "
-                    f"of that name. It has {', '.join(name for name, _ in model.named_children())}, ... Correct it."
+                    f"optim_wrapper.paramwise_cfg.lr_mult names '{module}', but the model has no "
+                    "parameter in a module of that name. It has "
+                    f"{', '.join(name for name, _ in model.named_children())}, ... Correct it."
                 )
             factors.update((id(p), factor) for p in inside)
         base: float = self.optimizer_cfg["lr"]
@@ -149,24 +175,35 @@ class TimmParamGroups(ParamGroups):
         return scaled
 
 
-def _weight_decay_groups(named: list[tuple[str, nn.Parameter]], decay: float, spared: set[str]) -> list[dict[str, Any]]:
-    """timm's groups for a part of the parameters; timm only calls ``named_parameters()`` of a model."""
+def _weight_decay_groups(
+    named: list[tuple[str, nn.Parameter]], decay: float, spared: set[str]
+) -> list[dict[str, Any]]:
+    """timm's groups for a part of the parameters; timm only calls ``named_parameters()`` of a
+    model."""
     part: Any = SimpleNamespace(named_parameters=lambda: named)
     return param_groups_weight_decay(part, decay, no_weight_decay_list=spared)
 
 
-# Names of parameters, or of the modules that they are in, whose rows are independent vectors: positions, proxies of
-# classes, words that are prompts, attributes and keys of few-shot methods, the Gaussians of a hierarchy.
+# Names of parameters, or of the modules that they are in, whose rows are independent vectors:
+# positions, proxies of classes, words that are prompts, attributes and keys of few-shot methods,
+# the Gaussians of a hierarchy.
 _VECTORS = (
-    "positional_embedding", "pos_embed", "metric_loss", "hier_loss", "proxies", "ctx", "learner.visual",
-    "deep_text", "deep_visual", "learner.keys", "lathadapter.attributes", "tree.mean", "tree.log_variance",
+    "positional_embedding", "pos_embed", "metric_loss", "hier_loss", "proxies", "ctx",
+    "learner.visual", "deep_text", "deep_visual", "learner.keys", "lathadapter.attributes",
+    "tree.mean", "tree.log_variance",
 )  # fmt: skip
 
 
 def _vectors_apart(groups: list[dict[str, Any]], model: nn.Module) -> list[dict[str, Any]]:
-    """Put embeddings (of tokens, of positions), proxies of classes and points of manifolds into groups that Muon
-    updates by AdamW: their rows are independent vectors, which must not be orthogonalised."""
-    tables = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters(recurse=False)}
+    """Put embeddings (of tokens, of positions), proxies of classes and points of manifolds into
+    groups that Muon updates by AdamW: their rows are independent vectors, which must not be
+    orthogonalised."""
+    tables = {
+        id(p)
+        for m in model.modules()
+        if isinstance(m, nn.Embedding)
+        for p in m.parameters(recurse=False)
+    }
     tables |= {id(p) for _, p, _ in named_manifold_parameters(model)}
     named = model.named_parameters()
     tables |= {id(p) for name, p in named if any(f".{part}." in f".{name}." for part in _VECTORS)}
@@ -175,7 +212,9 @@ def _vectors_apart(groups: list[dict[str, Any]], model: nn.Module) -> list[dict[
         for apart in (False, True):
             part = [p for p in group["params"] if (id(p) in tables) == apart]
             if part:
-                separated.append({**group, "params": part, **({"use_fallback": True} if apart else {})})
+                separated.append(
+                    {**group, "params": part, **({"use_fallback": True} if apart else {})}
+                )
     return separated
 
 
@@ -183,13 +222,17 @@ def _vectors_apart(groups: list[dict[str, Any]], model: nn.Module) -> list[dict[
 class RiemannianParamGroups(ParamGroups):
     """The groups of :func:`hypvision.optim.param_groups`.
 
-    Options: ``manifold_lr_scale``, ``manifold_weight_decay``, ``curvature_lr``, ``curvature_lr_scale``; and
-    ``decay_all`` (False): biases, norms and other parameters without weight decay get it, too, as in the official code
-    of HCNN. Curvatures never do.
+    Options: ``manifold_lr_scale``, ``manifold_weight_decay``, ``curvature_lr``,
+    ``curvature_lr_scale``; and ``decay_all`` (False): biases, norms and other parameters without
+    weight decay get it, too, as in the official code of HCNN. Curvatures never do.
     """
 
     defaults = dict(
-        manifold_lr_scale=None, manifold_weight_decay=None, curvature_lr=None, curvature_lr_scale=None, decay_all=False
+        manifold_lr_scale=None,
+        manifold_weight_decay=None,
+        curvature_lr=None,
+        curvature_lr_scale=None,
+        decay_all=False,
     )
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
@@ -210,17 +253,19 @@ class RiemannianParamGroups(ParamGroups):
 class GroupMultiStepLR(MultiStepLR):
     """mmengine's ``MultiStepLR`` for a part of the parameter groups.
 
-    In the recipe of HCNN the points, whose rate is that of the weights divided by 5, leave out the first of its drops.
-    Groups whose name is in ``leave_out`` keep their rate; one may be absent, as not every model has points.
+    In the recipe of HCNN the points, whose rate is that of the weights divided by 5, leave out the
+    first of its drops. Groups whose name is in ``leave_out`` keep their rate; one may be absent, as
+    not every model has points.
     """
 
     def __init__(self, optimizer: Any, *args: Any, leave_out: Sequence[str] = (), **kwargs: Any):
         self.leave_out = tuple(leave_out)
-        # ``any`` instead of ``all``, because mmengine's wrapper adds an unnamed group to log the rate.
+        # ``any`` instead of ``all``, because mmengine's wrapper adds an unnamed group to log the
+        # rate.
         if self.leave_out and not any("name" in group for group in optimizer.param_groups):
             raise HypvisionError(
-                "param_scheduler has 'leave_out', but the parameter groups of the optimiser have no names. Set "
-                "optim_wrapper.constructor to RiemannianParamGroups."
+                "param_scheduler has 'leave_out', but the parameter groups of the optimiser have "
+                "no names. Set optim_wrapper.constructor to RiemannianParamGroups."
             )
         super().__init__(optimizer, *args, **kwargs)
 

@@ -1,8 +1,8 @@
 """Measure once per process whether a CPU is fast in bfloat16.
 
-A CPU without instructions for bfloat16 emulates them and is more than ten times slower in it than in float32. One with
-them may be slower, too: 1 to 1.8 times was measured on CPUs with vector (AVX-512) but no tile instructions. Code that
-uses bfloat16 only for speed asks this module.
+A CPU without instructions for bfloat16 emulates them and is more than ten times slower in it than
+in float32. One with them may be slower, too: 1 to 1.8 times was measured on CPUs with vector
+(AVX-512) but no tile instructions. Code that uses bfloat16 only for speed asks this module.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def has_fast_bfloat16() -> bool:
 
 
 class Muon(TimmMuon):
-    """timm's, which orthogonalises in bfloat16, but in float32 on a CPU that is not faster in bfloat16."""
+    """timm's, which orthogonalises in bfloat16, but in float32 on a CPU that is not faster in
+    bfloat16."""
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):

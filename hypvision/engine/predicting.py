@@ -1,4 +1,5 @@
-"""Build a model, or a predictor of :mod:`hypvision.inference`, from a training's config and checkpoint."""
+"""Build a model, or a predictor of :mod:`hypvision.inference`, from a training's config and
+checkpoint."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ def predictor_of(request: Request) -> Predictor:
     """The predictor of a request whose model is a config."""
     if request.arguments:
         raise HypvisionError(
-            f"The config '{request.model}' contains the arguments of its model: leave out {dict(request.arguments)}."
+            f"The config '{request.model}' contains the arguments of its model: leave out "
+            f"{dict(request.arguments)}."
         )
     config = load_config(request.model, dict(request.options))
     import_extensions(config)
@@ -32,19 +34,25 @@ def predictor_of(request: Request) -> Predictor:
     build = PREDICTORS.get(kind) or PREDICTORS.get(scope)
     if build is None:
         raise HypvisionError(
-            f"The config '{request.model}' describes a {kind}, of which there are no predictions. There are of "
+            f"The config '{request.model}' describes a {kind}, of which there are no predictions. "
+            "There are of "
             f"{', '.join(name for name, found in PREDICTORS.items() if callable(found))}."
         )
     if isinstance(build, str):
-        raise HypvisionError(f"The config '{request.model}' describes a {kind}, which finds nothing in images. {build}")
+        raise HypvisionError(
+            f"The config '{request.model}' describes a {kind}, which finds nothing in images. "
+            f"{build}"
+        )
     if request.weights is None:
-        raise HypvisionError(f"The config '{request.model}' has no weights: add --weights, its checkpoint.")
+        raise HypvisionError(
+            f"The config '{request.model}' has no weights: add --weights, its checkpoint."
+        )
     return build(trained_model(config, request.weights).to(request.device), config, request)
 
 
 def untrained_model(config: Config, whole: bool = False) -> Any:
-    """The model of a config, which this changes, without the weights that its training started from; with ``whole``
-    also without those that its checkpoints lack since they are frozen."""
+    """The model of a config, which this changes, without the weights that its training started
+    from; with ``whole`` also without those that its checkpoints lack since they are frozen."""
     import_extensions(config)
     leave_out_pretrained(config.model, whole)
     scope = config.get("default_scope") or "mmengine"
@@ -54,8 +62,8 @@ def untrained_model(config: Config, whole: bool = False) -> Any:
 
 
 def trained_model(config: Config | str | Path, weights: str | Path) -> nn.Module:
-    """The model of a config with the weights of its checkpoint, in eval mode, with ``dataset_meta`` and ``familiar``,
-    or None."""
+    """The model of a config with the weights of its checkpoint, in eval mode, with ``dataset_meta``
+    and ``familiar``, or None."""
     model = untrained_model(load_config(config))
     checkpoint = load(weights)
     load_trained(model, checkpoint, weights)

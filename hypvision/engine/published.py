@@ -18,7 +18,8 @@ from hypvision.checkpoints.storage import read_header
 from hypvision.engine.checks import walk
 from hypvision.errors import HypvisionError
 
-# Types that mmcv, or hypvision's segmenters on CLIP, find by name in their own code rather than in a registry.
+# Types that mmcv, or hypvision's segmenters on CLIP, find by name in their own code rather than in
+# a registry.
 _BY_NAME = ("nms", "soft_nms", "RoIAlign", "similarity", "catseg")
 _SCOPES = ("mmengine", "mmseg", "mmdet")
 
@@ -31,16 +32,18 @@ def build_published(
     Args:
         record: of the zoo.
         path: its verified file.
-        overrides: arguments of the model. There may be none, since the weights are those of the whole model.
+        overrides: arguments of the model. There may be none, since the weights are those of the
+            whole model.
         scope: mmengine's default scope, in which the model is built; its package was imported.
 
     Raises:
-        HypvisionError: there are overrides, the file has no config, or its config would run code or load other files.
+        HypvisionError: there are overrides, the file has no config, or its config would run code or
+            load other files.
     """
     if overrides:
         raise HypvisionError(
-            f"'{record.name}' is a whole model and takes no arguments, got {', '.join(overrides)}. To change it, train "
-            f"the config {record.config} with load_from='zoo:{record.name}'."
+            f"'{record.name}' is a whole model and takes no arguments, got {', '.join(overrides)}. "
+            f"To change it, train the config {record.config} with load_from='zoo:{record.name}'."
         )
     header = read_header(path)
     config = header.get("model")
@@ -48,7 +51,9 @@ def build_published(
         raise HypvisionError(f"'{path}' does not hold the config of its model. Publish it again.")
     _check_types(config, path)
     with DefaultScope.overwrite_default_scope(scope), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=scope)  # mmdet's own losses still use deprecated builders
+        warnings.filterwarnings(
+            "ignore", module=scope
+        )  # mmdet's own losses still use deprecated builders
         model = MODELS.build(ConfigDict(config))  # a ConfigDict, because mmdet reads train_cfg.rpn
     load_trained(model, read_weights(path), path)
     model.dataset_meta = header.get("dataset_meta") or {"classes": record.classes}
@@ -56,7 +61,8 @@ def build_published(
 
 
 def _registered() -> set[str]:
-    """The names of everything that a model can be built from, mmseg's and mmdet's where they are loaded."""
+    """The names of everything that a model can be built from, mmseg's and mmdet's where they are
+    loaded."""
     nodes = [MODELS, TASK_UTILS, WEIGHT_INITIALIZERS]
     found = set(_BY_NAME)
     for node in nodes:
@@ -68,8 +74,8 @@ def _registered() -> set[str]:
 def _check_types(config: Any, path: Path) -> None:
     """Raise an error for a model that has parts which are not registered.
 
-    mmengine takes a ``type`` that is in no registry for the path of a Python object, imports and calls it, and a
-    ``_scope_`` for a module, which it imports: a weight file could run any command.
+    mmengine takes a ``type`` that is in no registry for the path of a Python object, imports and
+    calls it, and a ``_scope_`` for a module, which it imports: a weight file could run any command.
     """
     known = _registered()
     for node in [config, *(part for _, part in walk(config))]:
@@ -77,13 +83,16 @@ def _check_types(config: Any, path: Path) -> None:
             continue
         if node.get("_scope_", "mmengine") not in _SCOPES:
             raise HypvisionError(
-                f"'{path}' was refused: its model names a scope ({node['_scope_']!r}), by which mmengine imports a "
-                "module of that name. Take the file from a source that you trust, or publish it again."
+                f"'{path}' was refused: its model names a scope ({node['_scope_']!r}), by which "
+                "mmengine imports a module of that name. Take the file from a source that you "
+                "trust, or publish it again."
             )
         kind = node.get("type")
-        if kind is not None and (not isinstance(kind, str) or re.sub(r"^mm(seg|det|engine)\.", "", kind) not in known):
+        if kind is not None and (
+            not isinstance(kind, str) or re.sub(r"^mm(seg|det|engine)\.", "", kind) not in known
+        ):
             raise HypvisionError(
-                f"'{path}' was refused: its model has a part of the type {kind!r}, which is neither mmseg's, mmdet's "
-                "nor hypvision's. Take the file from a source that you trust, or install the package that the part is "
-                "from and import it first."
+                f"'{path}' was refused: its model has a part of the type {kind!r}, which is "
+                "neither mmseg's, mmdet's nor hypvision's. Take the file from a source that you "
+                "trust, or install the package that the part is from and import it first."
             )

@@ -1,5 +1,5 @@
-"""The report of a test, ``hypvision test --out DIR``: collected while the metrics are computed, and written after
-them."""
+"""The report of a test, ``hypvision test --out DIR``: collected while the metrics are computed, and
+written after them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _logger = logging.getLogger(__name__)
 
 
 class ReportMetric(BaseMetric):
-    """Collects what a report shows of the predictions. It does not compute metrics, and skips predictions that are not
-    finite, for which the metrics raise an error.
+    """Collects what a report shows of the predictions. It does not compute metrics, and skips
+    predictions that are not finite, for which the metrics raise an error.
 
     Attributes:
         dataset: the test data.
@@ -52,12 +52,16 @@ class ReportMetric(BaseMetric):
 
 
 def add_report(config: Config, folder: Path, weights: str) -> None:
-    """Change a config, after :func:`hypvision.engine.config.prepare`, so that its test writes a report."""
+    """Change a config, after :func:`hypvision.engine.config.prepare`, so that its test writes a
+    report."""
     evaluators = as_list(config.test_evaluator)
     kinds = (str(evaluator.get("type")).rpartition(".")[2] for evaluator in evaluators)
     found = next(((kind, own) for kind, own in zip(kinds, evaluators) if kind in REPORTS), None)
     if found is not None:
-        config.test_evaluator = [*evaluators, REPORTS[found[0]]({**found[1], "evaluators": evaluators})]
+        config.test_evaluator = [
+            *evaluators,
+            REPORTS[found[0]]({**found[1], "evaluators": evaluators}),
+        ]
     hook = dict(type="ReportHook", folder=str(folder), config=str(config.filename), weights=weights)
     config.custom_hooks = [*(config.get("custom_hooks") or []), hook]
 
@@ -82,9 +86,20 @@ class ReportHook(Hook):
         if not is_main_process():
             return
         data = runner.test_dataloader.dataset
-        facts = dict(config=self.config, weights=self.weights, data=f"{len(data)} samples of {type(data).__name__}")
-        table = [("metric", "value"), *((name, float(value)) for name, value in (metrics or {}).items())]
-        found = [metric.parts for metric in runner.test_evaluator.metrics if isinstance(metric, ReportMetric)]
+        facts = dict(
+            config=self.config,
+            weights=self.weights,
+            data=f"{len(data)} samples of {type(data).__name__}",
+        )
+        table = [
+            ("metric", "value"),
+            *((name, float(value)) for name, value in (metrics or {}).items()),
+        ]
+        found = [
+            metric.parts
+            for metric in runner.test_evaluator.metrics
+            if isinstance(metric, ReportMetric)
+        ]
         own = [part for parts in found for part in parts]
         none = Part("Mistakes", text=_NO_CLASSES.format(type(network_of(runner)).__name__))
         parts = [Part("Metrics", "metrics", table=table), *(own or [*_classes(runner), none])]
@@ -93,8 +108,8 @@ class ReportHook(Hook):
 
 
 _NO_CLASSES = (
-    "There is no confusion matrix and no sheet of mistakes: {} does not give one class to each image, pixel or box, so "
-    "nothing says which class was taken for which."
+    "There is no confusion matrix and no sheet of mistakes: {} does not give one class to each "
+    "image, pixel or box, so nothing says which class was taken for which."
 )
 
 

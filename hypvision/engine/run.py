@@ -1,7 +1,7 @@
 """Training and testing of every task, from a config file to a result, on mmengine's Runner.
 
-``hypvision train`` and ``hypvision test`` call :func:`train` and :func:`test`. :mod:`hypvision.engine.config` says what
-is added to a config.
+``hypvision train`` and ``hypvision test`` call :func:`train` and :func:`test`.
+:mod:`hypvision.engine.config` says what is added to a config.
 """
 
 from __future__ import annotations
@@ -62,15 +62,17 @@ def _build_runner(config: Config, console: ConsoleHook | None, of_training: bool
         if 0 < len(lacking) < len(parts):
             given = " and ".join(name for name in parts if name not in lacking)
             raise HypvisionError(
-                f"The config '{config.filename}' has {given}, but no {' and no '.join(lacking)}. Add what is missing, "
-                f"or leave {given} out."
+                f"The config '{config.filename}' has {given}, but no {' and no '.join(lacking)}. "
+                f"Add what is missing, or leave {given} out."
             )
     if config.get("optim_wrapper") is None:
         config.param_scheduler = None  # mmengine refuses a param_scheduler without an optim_wrapper
     # mmengine overwrites the copy of the config and last_checkpoint without asking.
     written = Path(config.work_dir, Path(config.filename or "config.py").name)
     is_given = bool(config.filename) and written.is_file() and written.samefile(config.filename)
-    if is_given or not of_training:  # the file is the given config itself, or the copy from the training
+    if (
+        is_given or not of_training
+    ):  # the file is the given config itself, or the copy from the training
         # mmengine then writes the config only into its time-stamped folder
         object.__setattr__(config, "_filename", None)
     else:
@@ -79,9 +81,11 @@ def _build_runner(config: Config, console: ConsoleHook | None, of_training: bool
     check_output(Path(config.work_dir, "last_checkpoint"))
     number = next(_RUNS)
     if number:
-        # mmengine names the log and the message hub by this name and the time in seconds: without a number, two runs in
-        # one second would share them.
-        config.experiment_name = f"{config.get('experiment_name') or Path(config.filename or 'run').stem}-{number}"
+        # mmengine names the log and the message hub by this name and the time in seconds: without a
+        # number, two runs in one second would share them.
+        config.experiment_name = (
+            f"{config.get('experiment_name') or Path(config.filename or 'run').stem}-{number}"
+        )
     if config.get("runner_type") == "ShardedRunner":
         import hypvision.engine.sharded  # noqa: F401 - registers it; too heavy to import in every training
     runner = RUNNERS.build(config) if "runner_type" in config else Runner.from_cfg(config)
@@ -91,7 +95,9 @@ def _build_runner(config: Config, console: ConsoleHook | None, of_training: bool
         if isinstance(part, BaseDataPreprocessor):  # not all of them take it as an argument
             part._non_blocking = True
     if config.get("compile"):
-        from hypvision.engine.compiling import let_compile  # PyTorch's compiler takes seconds to import
+        from hypvision.engine.compiling import (
+            let_compile,
+        )  # PyTorch's compiler takes seconds to import
 
         let_compile(runner)
     if console is not None:
@@ -114,18 +120,19 @@ def train(
     Args:
         config: path of a config file, or a config.
         work_dir: folder of checkpoints and logs; default ``work_dirs/CONFIG_NAME``.
-        resume: ``"auto"`` to go on from the newest complete checkpoint in ``work_dir`` (from the beginning if there is
-            none), or the path of a checkpoint.
+        resume: ``"auto"`` to go on from the newest complete checkpoint in ``work_dir`` (from the
+            beginning if there is none), or the path of a checkpoint.
         amp: mixed precision.
         cfg_options: changes of the config, see :func:`load_config`.
         launcher: ``"none"``, ``"pytorch"`` (torchrun), ``"slurm"`` or ``"mpi"``.
-        verbose: show mmengine's whole log on the console; otherwise it goes to the log file only; see
-            :mod:`hypvision.engine.console`.
-        log: where the log goes besides its files: ``"tensorboard"``, ``"wandb"`` or ``"mlflow"``, see
-            :mod:`hypvision.engine.tracking`.
+        verbose: show mmengine's whole log on the console; otherwise it goes to the log file only;
+            see :mod:`hypvision.engine.console`.
+        log: where the log goes besides its files: ``"tensorboard"``, ``"wandb"`` or ``"mlflow"``,
+            see :mod:`hypvision.engine.tracking`.
 
     Returns:
-        The runner at the end of its work. ``results.png`` in the work dir has the curves of the training.
+        The runner at the end of its work. ``results.png`` in the work dir has the curves of the
+        training.
     """
     with quiet(verbose), reading_once():
         config = load_config(config, cfg_options)
@@ -142,7 +149,9 @@ def _check_training(config: Config, resume: str | Path | None) -> None:
     """Check the config and data of a training, and set the checkpoint to resume from."""
     for name in ("train_dataloader", "train_cfg", "optim_wrapper"):
         if config.get(name) is None:
-            raise HypvisionError(f"The config '{config.filename}' has no {name}: it can be tested only.")
+            raise HypvisionError(
+                f"The config '{config.filename}' has no {name}: it can be tested only."
+            )
     check_data(config, ("train", "val"))
     if resume is None and config.get("resume") and not config.get("load_from"):
         resume = "auto"
@@ -156,7 +165,9 @@ def _check_training(config: Config, resume: str | Path | None) -> None:
             _end_with_training(config, newest[1])
     elif resume is not None:
         if not Path(resume).is_file():
-            raise HypvisionError(f"{why_no_file(resume, 'checkpoint')} Give the path of a .pth file to resume.")
+            raise HypvisionError(
+                f"{why_no_file(resume, 'checkpoint')} Give the path of a .pth file to resume."
+            )
         config.resume = True
         config.load_from = str(resume)
         checkpoint = load(str(resume))
@@ -170,29 +181,36 @@ def _check_training(config: Config, resume: str | Path | None) -> None:
 
 
 def _check_average(config: Config, path: str, checkpoint: dict[str, Any]) -> None:
-    """Raise an error for a checkpoint of a training with EMAHook, whose weights are the average, without this hook."""
+    """Raise an error for a checkpoint of a training with EMAHook, whose weights are the average,
+    without this hook."""
     if "ema_state_dict" in checkpoint and not any(
         "EMA" in str(h.get("type")) for h in config.get("custom_hooks") or []
     ):
         raise HypvisionError(
-            f"The weights of '{path}' are those of an EMAHook, an average, which the config does not have: a training "
-            f"would go on from the average. Add the hook again, or start from it: --cfg-options load_from={path}."
+            f"The weights of '{path}' are those of an EMAHook, an average, which the config does "
+            "not have: a training would go on from the average. Add the hook again, or start from "
+            f"it: --cfg-options load_from={path}."
         )
 
 
 def _schedulers(config: Config) -> tuple[list[dict[str, Any]], str, int]:
-    """The parts of the schedule with the same unit as the training (epochs or iterations), the key of its length, and
-    that length."""
+    """The parts of the schedule with the same unit as the training (epochs or iterations), the key
+    of its length, and that length."""
     key = "max_epochs" if "max_epochs" in config.train_cfg else "max_iters"
     found = config.get("param_scheduler") or []
     parts = [found] if isinstance(found, dict) and "type" in found else found
     parts = [p for part in (parts.values() if isinstance(parts, dict) else [parts]) for p in part]
-    parts = [part for part in parts if isinstance(part, dict) and part.get("by_epoch", True) == (key == "max_epochs")]
+    parts = [
+        part
+        for part in parts
+        if isinstance(part, dict) and part.get("by_epoch", True) == (key == "max_epochs")
+    ]
     return parts, key, config.train_cfg.get(key) or 0
 
 
 def _end_with_training(config: Config, checkpoint: dict[str, Any]) -> None:
-    """Let the parts of the schedule that ended with the training of a checkpoint end with this one."""
+    """Let the parts of the schedule that ended with the training of a checkpoint end with this
+    one."""
     parts, key, length = _schedulers(config)
     old = checkpoint.get("message_hub", {}).get("runtime_info", {}).get(key)
     ending = [part for part in parts if old and old != length and part.get("end") == old]
@@ -202,27 +220,45 @@ def _end_with_training(config: Config, checkpoint: dict[str, Any]) -> None:
         part["end"] = length
     if ending:
         _logger.warning(
-            "The training has %s=%s, that of the checkpoint had %s: %s now ends there as well, as it did before.",
+            "The training has %s=%s, that of the checkpoint had %s: %s now ends there as well, as "
+            "it did before.",
             key, length, old, " and ".join(str(part["type"]) for part in ending),
         )  # fmt: skip
 
 
 def _check_schedule(config: Config) -> None:
-    """Warn if a decaying learning rate reaches its last value long before the end of the training, or not at all."""
+    """Warn if a decaying learning rate reaches its last value long before the end of the training,
+    or not at all."""
     parts, key, length = _schedulers(config)
     # With T_max, half a period, a cosine ends there, and rises again after it.
-    ends = [part.get("begin", 0) + part["T_max"] if part.get("T_max") else part.get("end", length) for part in parts]
+    ends = [
+        part.get("begin", 0) + part["T_max"] if part.get("T_max") else part.get("end", length)
+        for part in parts
+    ]
     end = max(ends, default=length)
-    if not parts or not str(parts[-1].get("type")).startswith(("Cosine", "Poly")) or 0.9 * length <= end <= length:
+    if (
+        not parts
+        or not str(parts[-1].get("type")).startswith(("Cosine", "Poly"))
+        or 0.9 * length <= end <= length
+    ):
         return
-    rate = "stays at its last value from there on" if end < length else "has not fallen to its last value by then"
+    rate = (
+        "stays at its last value from there on"
+        if end < length
+        else "has not fallen to its last value by then"
+    )
     last = parts[-1]
     place = f"'end' of the last param_scheduler in the config to {length}"
     if last.get("T_max"):
         place += f", and its T_max to {length - last.get('begin', 0)}"
         rate = "rises again from there on" if end < min(length, last.get("end", length)) else rate
     _logger.warning(
-        "The schedule ends at %s, the training at %s=%s: the learning rate %s. Set %s.", end, key, length, rate, place
+        "The schedule ends at %s, the training at %s=%s: the learning rate %s. Set %s.",
+        end,
+        key,
+        length,
+        rate,
+        place,
     )
 
 
@@ -257,12 +293,18 @@ def _draw_results(runner: Runner) -> None:
         if any(len(curve.steps) > 1 for panel in panels.values() for curve in panel):
             draw_curves(panels, Path(runner.work_dir, "results.png"))
             say(f"curves  {Path(runner.work_dir, 'results.png')}")
-    except HypvisionError as error:  # no log file or a full disk, but the training itself is complete
+    except (
+        HypvisionError
+    ) as error:  # no log file or a full disk, but the training itself is complete
         _logger.info("results.png was not drawn: %s", error)
 
 
 def _check_weights(
-    runner: Runner, path: str, resume: bool = False, exact: bool = True, allow_nonfinite: bool = True
+    runner: Runner,
+    path: str,
+    resume: bool = False,
+    exact: bool = True,
+    allow_nonfinite: bool = True,
 ) -> None:
     """Raise an error for a checkpoint of another architecture before the Runner loads it."""
     if "://" in path and not path.startswith(("http://", "https://")) and not is_address(path):
@@ -270,8 +312,8 @@ def _check_weights(
     checkpoint = load(path)
     if resume and "optimizer" not in checkpoint:
         raise HypvisionError(
-            f"'{path}' holds weights only, without the state of a training, so it cannot be resumed. To start from "
-            f"these weights use --cfg-options load_from={path}."
+            f"'{path}' holds weights only, without the state of a training, so it cannot be "
+            f"resumed. To start from these weights use --cfg-options load_from={path}."
         )
     if resume and (wrong := resume_problem(checkpoint)) is not None:
         raise not_resumed(path, wrong)
@@ -298,19 +340,22 @@ def test(
 
     Args:
         config: path of a config file, or a config.
-        weights: checkpoint file, ``"zoo:NAME"``, or URL with the file's sum, ``https://...#sha256=HEX``.
+        weights: checkpoint file, ``"zoo:NAME"``, or URL with the file's sum,
+            ``https://...#sha256=HEX``.
         work_dir: folder of the logs; default ``work_dirs/CONFIG_NAME``.
         out: folder of a report: ``report.html`` and the pictures and tables in it, see
-            :mod:`hypvision.engine.reports`; for segmentation also the PNG label maps, in ``label_maps``.
+            :mod:`hypvision.engine.reports`; for segmentation also the PNG label maps, in
+            ``label_maps``.
         show_dir: folder for images with the predictions drawn in.
-        tta: test-time augmentation: the config's ``tta_model`` and ``tta_pipeline``; without them, and for
-            classification, each image and its mirror image.
+        tta: test-time augmentation: the config's ``tta_model`` and ``tta_pipeline``; without them,
+            and for classification, each image and its mirror image.
         cfg_options: changes of the config, see :func:`load_config`.
         launcher: as for :func:`train`.
-        allow_nonfinite: accept weights that are NaN or infinite; metrics become NaN if predictions are not finite.
+        allow_nonfinite: accept weights that are NaN or infinite; metrics become NaN if predictions
+            are not finite.
         verbose: as for :func:`train`.
-        save: file of the predictions: for classification JSON with metrics and predictions; for detection the prefix of
-            COCO result files; for retrieval the embeddings.
+        save: file of the predictions: for classification JSON with metrics and predictions; for
+            detection the prefix of COCO result files; for retrieval the embeddings.
 
     Returns:
         The metrics by name.
@@ -320,13 +365,19 @@ def test(
         import_extensions(config)
         config = prepare(config, work_dir, launcher=launcher)
         if "test_dataloader" not in config:
-            raise HypvisionError(f"The config '{config.filename}' has no test_dataloader to measure on.")
+            raise HypvisionError(
+                f"The config '{config.filename}' has no test_dataloader to measure on."
+            )
         address = str(weights).startswith(("http://", "https://")) or is_address(weights)
         if not address and not Path(weights).is_file():
-            raise HypvisionError(f"{why_no_file(weights, 'checkpoint')} Give the path of a .pth file.")
+            raise HypvisionError(
+                f"{why_no_file(weights, 'checkpoint')} Give the path of a .pth file."
+            )
         check_data(config, ("test",))
         # The state_dict of the checkpoint already has the averaged weights.
-        config.custom_hooks = [hook for hook in config.custom_hooks if hook.get("type") != "EMAHook"]
+        config.custom_hooks = [
+            hook for hook in config.custom_hooks if hook.get("type") != "EMAHook"
+        ]
         config.resume = False
         config.load_from = str(weights)
         leave_out_pretrained(config.model)
@@ -363,8 +414,9 @@ def _use_tta(config: Config) -> None:
         options = find_test_options(config)
         if options is None:
             raise HypvisionError(
-                f"--tta: the config '{config.filename}' has no tta_model and tta_pipeline, and nothing tells which to "
-                f"take for its model '{config.model.get('type')}'. Add them, or leave out --tta."
+                f"--tta: the config '{config.filename}' has no tta_model and tta_pipeline, and "
+                f"nothing tells which to take for its model '{config.model.get('type')}'. Add "
+                "them, or leave out --tta."
             )
         options.augment(config)
     if "tta_model" in config:
@@ -385,7 +437,12 @@ def _write_predictions(config: Config, path: Path) -> None:
             continue
         if argument == "outfile_prefix":
             path = path.with_suffix("") if path.suffix == ".json" else path
-            for kind in ("bbox", "segm", "proposal", "keypoints"):  # mmdet writes these files itself
+            for kind in (
+                "bbox",
+                "segm",
+                "proposal",
+                "keypoints",
+            ):  # mmdet writes these files itself
                 check_output(f"{path}.{kind}.json")
         else:
             check_output(path)
@@ -394,10 +451,16 @@ def _write_predictions(config: Config, path: Path) -> None:
         evaluator[argument] = str(path)
         return
     if any(argument for _, argument in _evaluators(config)):
-        raise HypvisionError("--save writes one file, and a segmenter predicts one for each image. Use --out DIR.")
+        raise HypvisionError(
+            "--save writes one file, and a segmenter predicts one for each image. Use --out DIR."
+        )
     types = ", ".join(str(evaluator.get("type")) for evaluator, _ in _evaluators(config))
-    able = ", ".join(name for name, argument in PREDICTION_ARGUMENTS.items() if argument != "output_dir")
-    raise HypvisionError(f"--save needs one of the metrics {able} in the config, which has {types}.")
+    able = ", ".join(
+        name for name, argument in PREDICTION_ARGUMENTS.items() if argument != "output_dir"
+    )
+    raise HypvisionError(
+        f"--save needs one of the metrics {able} in the config, which has {types}."
+    )
 
 
 def _write_report(config: Config, folder: Path, weights: str) -> None:
@@ -412,18 +475,23 @@ def _write_report(config: Config, folder: Path, weights: str) -> None:
 
 
 def check_result(config: Config, path: Path) -> None:
-    """Raise an error for a result path inside a data folder, where it could overwrite images or true label maps."""
+    """Raise an error for a result path inside a data folder, where it could overwrite images or
+    true label maps."""
     result = path.expanduser().resolve()
     here = Path.cwd()
     for data in data_folders(config):
         # A data folder that contains the working directory contains other files too, such as results.
         holds_all = here.is_relative_to(data) and result != data and not is_image(path)
         if result.is_relative_to(data) and not holds_all:
-            raise HypvisionError(f"'{path}' lies in '{data}', which holds data. Give another place for the results.")
+            raise HypvisionError(
+                f"'{path}' lies in '{data}', which holds data. Give another place for the results."
+            )
 
 
 def _show(config: Config, folder: Path) -> None:
     options = find_test_options(config)
     if options is None:
-        raise HypvisionError(f"--show-dir: predictions of '{config.filename}' cannot be drawn. Leave it out.")
+        raise HypvisionError(
+            f"--show-dir: predictions of '{config.filename}' cannot be drawn. Leave it out."
+        )
     options.show(config, folder)

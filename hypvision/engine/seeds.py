@@ -1,4 +1,5 @@
-"""The same training with several seeds, as papers report it: mean and standard deviation of the last metrics."""
+"""The same training with several seeds, as papers report it: mean and standard deviation of the
+last metrics."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ Metrics = dict[str, float]
 
 @dataclass
 class _Found:
-    """What ``seeds.json`` has: the training that it is of (:func:`_training`), and the metrics of each seed."""
+    """What ``seeds.json`` has: the training that it is of (:func:`_training`), and the metrics of
+    each seed."""
 
     training: str
     seeds: dict[str, Metrics]
@@ -35,8 +37,9 @@ def train_seeds(
     cfg_options: dict[str, Any] | None = None,
     **arguments: Any,
 ) -> dict[str, Metrics]:
-    """Train with the seeds 0, 1, ..., each in a folder of its own, and write the last metrics of all into
-    ``seeds.json``. A second call of the same training leaves out the seeds that the file has.
+    """Train with the seeds 0, 1, ..., each in a folder of its own, and write the last metrics of
+    all into ``seeds.json``. A second call of the same training leaves out the seeds that the file
+    has.
 
     Args:
         config: path of a config file, or the name of one that ships.
@@ -53,7 +56,9 @@ def train_seeds(
     """
     options = dict(cfg_options or {})
     if "randomness.seed" in options:
-        raise HypvisionError("Several seeds are 0, 1, ...: leave out randomness.seed, or train with that one alone.")
+        raise HypvisionError(
+            "Several seeds are 0, 1, ...: leave out randomness.seed, or train with that one alone."
+        )
     folder = Path(work_dir or Path("work_dirs", Path(config).stem))
     file = folder / "seeds.json"
     found = _Found(_training(config, options, bool(arguments.get("amp"))), {})
@@ -61,7 +66,9 @@ def train_seeds(
         advice = "Give another folder with --work-dir, or delete the file."
         earlier = read_record(_Found, file, advice)
         if earlier.training != found.training:
-            raise HypvisionError(f"'{file}' is of a training with another config or other options. {advice}")
+            raise HypvisionError(
+                f"'{file}' is of a training with another config or other options. {advice}"
+            )
         found = earlier
     for seed in map(str, range(seeds)):
         if seed in found.seeds:
@@ -75,7 +82,8 @@ def train_seeds(
 
 
 def _training(config: str | Path, options: dict[str, Any], amp: bool) -> str:
-    """The SHA-256 of all that the trainings of several seeds have in common: the resolved config and the precision."""
+    """The SHA-256 of all that the trainings of several seeds have in common: the resolved config
+    and the precision."""
     settings = load_config(config, options).to_dict()
     settings.pop("work_dir", None)
     text = json.dumps([settings, amp], sort_keys=True, default=_name)
@@ -90,7 +98,11 @@ def _name(value: Any) -> str:
 def _last_metrics(runner: Any) -> Metrics:
     """Those of the last validation; without one, the last loss."""
     scalars = runner.message_hub.log_scalars
-    metrics = {name.removeprefix("val/"): scalars[name].current() for name in scalars if name.startswith("val/")}
+    metrics = {
+        name.removeprefix("val/"): scalars[name].current()
+        for name in scalars
+        if name.startswith("val/")
+    }
     metrics = metrics or {"loss": scalars["train/loss"].current()}
     return {name: float(value) for name, value in metrics.items() if not name.endswith("time")}
 

@@ -1,8 +1,9 @@
 """Fully sharded data parallelism with mmengine's Runner, for models that are too large for one GPU.
 
-A config that says ``runner_type = "ShardedRunner"`` trains on several processes with weights, gradients and optimiser
-states sharded among them (PyTorch's ``fully_shard``). Its checkpoints are like any other: a training can resume them
-with another number of processes, and ``hypvision test`` reads them.
+A config that says ``runner_type = "ShardedRunner"`` trains on several processes with weights,
+gradients and optimiser states sharded among them (PyTorch's ``fully_shard``). Its checkpoints are
+like any other: a training can resume them with another number of processes, and ``hypvision test``
+reads them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def cut(value: Tensor, like: DTensor) -> DTensor:
     return distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)
 
 
-def _states(optimizer: Optimizer, state: dict[int, dict[str, Any]]) -> Iterator[tuple[DTensor, dict, str, Tensor]]:
+def _states(
+    optimizer: Optimizer, state: dict[int, dict[str, Any]]
+) -> Iterator[tuple[DTensor, dict, str, Tensor]]:
     """The tensors in a ``state`` that are sharded by rows like their parameter."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for number, entry in state.items():
@@ -52,7 +55,11 @@ def _gathered(optimizer: Optimizer, content: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(value, DTensor):  # each process has updated only its own rows
             whole = value.new_empty(parameter.shape[0], *value.shape[1:], device="meta")
             value = DTensor.from_local(
-                value, parameter.device_mesh, parameter.placements, shape=whole.shape, stride=whole.stride()
+                value,
+                parameter.device_mesh,
+                parameter.placements,
+                shape=whole.shape,
+                stride=whole.stride(),
             )
         entry[name] = value.full_tensor().cpu()
     return {**content, "state": state}
@@ -69,11 +76,16 @@ class _CutHook(Hook):
         for name, value in own.items():
             if isinstance(value, DTensor) and name in given:
                 given[name] = cut(given[name], value)
-        if not runner._resume or "optimizer" not in checkpoint:  # the run loads weights without a training state
+        if (
+            not runner._resume or "optimizer" not in checkpoint
+        ):  # the run loads weights without a training state
             return
         optimizer = runner.optim_wrapper.optimizer
         points = {
-            p for group in optimizer.param_groups for p in group["params"] if getattr(p, "manifold", None) is not None
+            p
+            for group in optimizer.param_groups
+            for p in group["params"]
+            if getattr(p, "manifold", None) is not None
         }
         for parameter, entry, name, value in _states(optimizer, checkpoint["optimizer"]["state"]):
             part = cut(value, parameter)
@@ -94,8 +106,8 @@ def _saying(owner: Any, state: dict[str, Any]) -> Iterator[None]:
 class ShardedRunner(Runner):
     """mmengine's Runner with a sharded model; the plain Runner for one process.
 
-    Modules from the model's ``blocks()``, if it has that method, are gathered one at a time in forward and backward.
-    ``model_wrapper_cfg`` is ignored.
+    Modules from the model's ``blocks()``, if it has that method, are gathered one at a time in
+    forward and backward. ``model_wrapper_cfg`` is ignored.
     """
 
     def wrap_model(self, model_wrapper_cfg: dict | None, model: nn.Module) -> nn.Module:
@@ -119,7 +131,9 @@ class ShardedRunner(Runner):
         if not self.distributed:  # several processes have initialised them before sharding
             super()._init_model_weights()
 
-    def register_hooks(self, default_hooks: dict | None = None, custom_hooks: list | None = None) -> None:
+    def register_hooks(
+        self, default_hooks: dict | None = None, custom_hooks: list | None = None
+    ) -> None:
         """Register the config's hooks and the one that shards checkpoints."""
         super().register_hooks(default_hooks, custom_hooks)
         if self.distributed:

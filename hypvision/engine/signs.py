@@ -1,7 +1,7 @@
 """Signs that a training learns nothing, said while it runs.
 
-A training whose rate kills its network ends without an error: the loss stays where guessing has it, and the checkpoint
-gives every image the same class. :class:`SignsHook` looks for that and warns.
+A training whose rate kills its network ends without an error: the loss stays where guessing has it,
+and the checkpoint gives every image the same class. :class:`SignsHook` looks for that and warns.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from torch.optim import Optimizer
 from hypvision.engine.hooks import network_of
 
 _ADVICE = (
-    "Stop it and try a lower rate (--cfg-options optim_wrapper.optimizer.lr=...); a new head on trained features "
-    "begins best with model.head_init=probe or zero."
+    "Stop it and try a lower rate (--cfg-options optim_wrapper.optimizer.lr=...); a new head on "
+    "trained features begins best with model.head_init=probe or zero."
 )
 _WINDOW = 20  # steps over which the loss is averaged
 
 
 @HOOKS.register_module()
 class SignsHook(Hook):
-    """Warns, once each, if the loss of a classifier is no lower than that of guessing, ``ln C``; if the features of all
-    images of a batch are the same; if the gradients of all weights are 0; and if a validation gives all images one
-    class.
+    """Warns, once each, if the loss of a classifier is no lower than that of guessing, ``ln C``; if
+    the features of all images of a batch are the same; if the gradients of all weights are 0; and
+    if a validation gives all images one class.
 
-    It waits for the GPU in one of every ``interval`` steps. The loss and the predictions are looked at when a tenth of
-    the training is over, and no sooner than after ``interval`` steps.
+    It waits for the GPU in one of every ``interval`` steps. The loss and the predictions are looked
+    at when a tenth of the training is over, and no sooner than after ``interval`` steps.
 
     Args:
         interval: steps between two checks.
@@ -69,15 +69,24 @@ class SignsHook(Hook):
         self._features += [value.detach() for value in each if isinstance(value, Tensor)]
 
     def _keep_gradients(self, model: nn.Module) -> None:
-        """The largest norm of the gradient of a weight matrix or kernel: biases learn without features, too."""
+        """The largest norm of the gradient of a weight matrix or kernel: biases learn without
+        features, too."""
         if not self._wants_gradients:
             return
         self._wants_gradients = False
-        weights = [p.grad for p in model.parameters() if p.ndim > 1 and type(p.grad) is Tensor and not p.grad.is_sparse]
+        weights = [
+            p.grad
+            for p in model.parameters()
+            if p.ndim > 1 and type(p.grad) is Tensor and not p.grad.is_sparse
+        ]
         if weights:
-            self._largest = torch.stack([norm.float() for norm in torch._foreach_norm(weights)]).max()
+            self._largest = torch.stack(
+                [norm.float() for norm in torch._foreach_norm(weights)]
+            ).max()
 
-    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
         loss = (outputs or {}).get("loss_cls", (outputs or {}).get("loss"))
         if isinstance(loss, Tensor):
             self._losses = [*self._losses[1 - _WINDOW :], loss.detach()]
@@ -88,7 +97,9 @@ class SignsHook(Hook):
 
     def _check(self, runner: Runner) -> None:
         if self._features and all(same_for_all(value) for value in self._features):
-            self._tell(runner, "features", "the features of all images of the last batch are the same")
+            self._tell(
+                runner, "features", "the features of all images of the last batch are the same"
+            )
         self._features = []
         if self._largest is not None and self._largest.item() == 0:
             self._tell(runner, "gradients", "the gradients of all weights are 0")
@@ -97,7 +108,10 @@ class SignsHook(Hook):
         if classes and self._losses and self._late(runner):
             loss = torch.stack(self._losses).float().mean().item()
             if loss >= self.margin * math.log(classes):
-                guessing = f"that of guessing among {classes} classes is ln {classes} = {math.log(classes):.3f}"
+                guessing = (
+                    f"that of guessing among {classes} classes is ln {classes} = "
+                    f"{math.log(classes):.3f}"
+                )
                 self._tell(runner, "loss", f"the loss is {loss:.3f}, and {guessing}")
 
     def _late(self, runner: Runner) -> bool:
@@ -106,12 +120,16 @@ class SignsHook(Hook):
     def _tell(self, runner: Runner, kind: str, what: str) -> None:
         if kind not in self._told:
             self._told.add(kind)
-            runner.logger.warning(f"Nothing seems to be learned: after step {runner.iter + 1} {what}. {_ADVICE}")
+            runner.logger.warning(
+                f"Nothing seems to be learned: after step {runner.iter + 1} {what}. {_ADVICE}"
+            )
 
     def before_val_epoch(self, runner: Runner) -> None:
         self._predicted = []
 
-    def after_val_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+    def after_val_iter(
+        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
         if getattr(network_of(runner), "multi_label", None) is False:
             self._predicted += [int(output["scores"].argmax()) for output in outputs or ()]
 
@@ -123,14 +141,20 @@ class SignsHook(Hook):
             return
         if len(self._predicted) > 1 and len(set(self._predicted)) == 1:
             number = self._predicted[0]
-            names = (getattr(runner.val_dataloader.dataset, "metainfo", None) or {}).get("classes") or ()
+            names = (getattr(runner.val_dataloader.dataset, "metainfo", None) or {}).get(
+                "classes"
+            ) or ()
             name = names[number] if number < len(names) else number
-            self._tell(runner, "class", f"all {len(self._predicted)} validation images are taken for '{name}'")
+            self._tell(
+                runner,
+                "class",
+                f"all {len(self._predicted)} validation images are taken for '{name}'",
+            )
 
 
 def listen(model: Any, keep: Callable[[Any], None]) -> Any:
-    """Call ``keep`` with the features of the next batches: what a classifier's linear head gets, else what the backbone
-    gives.
+    """Call ``keep`` with the features of the next batches: what a classifier's linear head gets,
+    else what the backbone gives.
 
     Returns:
         The handle that ends it; None for a model without a backbone.
@@ -153,6 +177,9 @@ def same_for_all(features: Tensor) -> bool:
 
 
 def guessed_classes(model: Any) -> int:
-    """The classes among which a classifier of one label chooses by cross-entropy; 0 for other models."""
-    plain = getattr(model, "multi_label", None) is False and not getattr(model, "distillation", None)
+    """The classes among which a classifier of one label chooses by cross-entropy; 0 for other
+    models."""
+    plain = getattr(model, "multi_label", None) is False and not getattr(
+        model, "distillation", None
+    )
     return model.num_classes if plain else 0

@@ -1,4 +1,5 @@
-"""Where a training sends its log besides its files: ``hypvision train --log``, with mmengine's own backends."""
+"""Where a training sends its log besides its files: ``hypvision train --log``, with mmengine's own
+backends."""
 
 from __future__ import annotations
 
@@ -13,7 +14,11 @@ from mmengine.config import Config
 from hypvision.checks import one_of
 from hypvision.errors import HypvisionError
 
-TRACKERS = {"tensorboard": "TensorboardVisBackend", "wandb": "WandbVisBackend", "mlflow": "MLflowVisBackend"}
+TRACKERS = {
+    "tensorboard": "TensorboardVisBackend",
+    "wandb": "WandbVisBackend",
+    "mlflow": "MLflowVisBackend",
+}
 """Package -> the backend that writes to it."""
 
 # mlflow refuses long values: it gets these parts as parameters and the whole config as a file.
@@ -21,11 +26,13 @@ _PARAMETERS = ("optim_wrapper", "train_cfg", "param_scheduler", "randomness")
 
 
 def track(config: Config, name: str) -> None:
-    """Change a config, after :func:`hypvision.engine.config.prepare`, so that its training sends its log to one of
-    :data:`TRACKERS` as well."""
+    """Change a config, after :func:`hypvision.engine.config.prepare`, so that its training sends
+    its log to one of :data:`TRACKERS` as well."""
     one_of(TRACKERS, **{"--log": name})
     if find_spec(name) is None:
-        raise HypvisionError(f"--log {name}: the package '{name}' is not installed. Run: pip install {name}")
+        raise HypvisionError(
+            f"--log {name}: the package '{name}' is not installed. Run: pip install {name}"
+        )
     visualizer = config.get("visualizer") or dict(type="Visualizer")
     backends = list(visualizer.get("vis_backends") or [dict(type="LocalVisBackend")])
     if all(backend.get("type") != TRACKERS[name] for backend in backends):
@@ -36,10 +43,13 @@ def track(config: Config, name: str) -> None:
 def _settings(config: Config, name: str) -> dict[str, Any]:
     run = Path(config.work_dir).name
     if name == "wandb":
-        if os.environ.get("WANDB_MODE") not in ("offline", "disabled", "dryrun") and not _logged_in():
+        if (
+            os.environ.get("WANDB_MODE") not in ("offline", "disabled", "dryrun")
+            and not _logged_in()
+        ):
             raise HypvisionError(
-                "--log wandb: nobody is logged in at Weights & Biases. Run `wandb login` once, or set "
-                "WANDB_MODE=offline to write the log to this machine."
+                "--log wandb: nobody is logged in at Weights & Biases. Run `wandb login` once, or "
+                "set WANDB_MODE=offline to write the log to this machine."
             )
         project = os.environ.get("WANDB_PROJECT", "hypvision")
         return dict(init_kwargs=dict(project=project, name=os.environ.get("WANDB_NAME", run)))

@@ -30,8 +30,9 @@ def lock_work_dir(work_dir: str | Path) -> Iterator[None]:
         lock.acquire()
     except Timeout as error:
         raise HypvisionError(
-            f"Another training writes to '{folder}'{who_holds(holder)}. Two would overwrite each other's checkpoints: "
-            "wait for its end, stop it, or choose another folder with --work-dir."
+            f"Another training writes to '{folder}'{who_holds(holder)}. Two would overwrite each "
+            "other's checkpoints: wait for its end, stop it, or choose another folder with "
+            "--work-dir."
         ) from error
     try:
         note_holder(holder)

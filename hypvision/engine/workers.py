@@ -1,8 +1,10 @@
-"""Workers of data loaders that start as new processes: on Windows and macOS, and with ``mp_start_method="spawn"``.
+"""Workers of data loaders that start as new processes: on Windows and macOS, and with
+``mp_start_method="spawn"``.
 
-A forked worker has everything that the libraries' extensions have changed in this process (operators of mmcv, its image
-reader, registries). A new worker process imports only the modules of the objects that it receives; for mmdet's data
-sets that is mmdet alone. Therefore it first imports the extensions that are loaded in this process.
+A forked worker has everything that the libraries' extensions have changed in this process
+(operators of mmcv, its image reader, registries). A new worker process imports only the modules of
+the objects that it receives; for mmdet's data sets that is mmdet alone. Therefore it first imports
+the extensions that are loaded in this process.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ def _import_and_make(modules: list[str], kind: Any) -> Any:
 
 
 def worker_context() -> BaseContext | None:
-    """The context in which new processes import the loaded extensions; None where they are forked."""
+    """The context in which new processes import the loaded extensions; None where they are
+    forked."""
     default: Any = multiprocessing.get_context(multiprocessing.get_start_method())
     kind: Any = default.Process
     if default.get_start_method() == "fork":
@@ -33,7 +36,11 @@ def worker_context() -> BaseContext | None:
 
     class Process(kind):
         def __reduce__(self) -> Any:
-            loaded = {module for role, module in PLUGINS.items() if role.startswith("scope ") and module in sys.modules}
+            loaded = {
+                module
+                for role, module in PLUGINS.items()
+                if role.startswith("scope ") and module in sys.modules
+            }
             return _import_and_make, (sorted(loaded), kind), vars(self)
 
     context: Any = type(default)()  # a copy: all code of this process uses multiprocessing's own
@@ -42,7 +49,8 @@ def worker_context() -> BaseContext | None:
 
 
 def with_extensions(build: Callable[..., Any]) -> Callable[..., Any]:
-    """mmengine's function that builds data loaders, whose workers are then those of :func:`worker_context`."""
+    """mmengine's function that builds data loaders, whose workers are then those of
+    :func:`worker_context`."""
 
     def build_dataloader(*args: Any, **kwargs: Any) -> Any:
         loader = build(*args, **kwargs)

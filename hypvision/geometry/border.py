@@ -1,8 +1,9 @@
 """The border of the geometry: what all its public functions do with their arguments and results.
 
-Arguments are checked, float32 points are computed in float64, and long rows on a CPU block by block. Plain formulas in
-float64 are as exact as float32 points can be up to ``sqrt(c) * radius = 16``, and no product of finite float32 numbers
-overflows in them. See ``docs/numerics.md``.
+Arguments are checked, float32 points are computed in float64, and long rows on a CPU block by
+block. Plain formulas in float64 are as exact as float32 points can be up to
+``sqrt(c) * radius = 16``, and no product of finite float32 numbers overflows in them. See
+``docs/numerics.md``.
 """
 
 from __future__ import annotations
@@ -37,28 +38,35 @@ def stable(
     small: bool = False,
     brought: Mapping[str, Callable[[Tensor, float | Tensor, torch.dtype], Tensor]] | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make a function of tensors exact in float32 and safe in half precision and under autocast; check its arguments.
+    """Make a function of tensors exact in float32 and safe in half precision and under autocast;
+    check its arguments.
 
-    The function gets float64 tensors, and its results are rounded once, to the widest dtype among the tensors named in
-    ``points``; numbers that this dtype does not hold become its largest, and so do gradients. Autocast is off inside.
-    On a device without float64 the function gets float32 tensors.
+    The function gets float64 tensors, and its results are rounded once, to the widest dtype among
+    the tensors named in ``points``; numbers that this dtype does not hold become its largest, and
+    so do gradients. Autocast is off inside. On a device without float64 the function gets float32
+    tensors.
 
-    No check reads the values of a tensor, because the host would wait for the device. So a curvature given as a tensor
-    is not checked: if it is not positive, results are NaN. Manifold objects with ``check=True`` check it.
+    No check reads the values of a tensor, because the host would wait for the device. So a
+    curvature given as a tensor is not checked: if it is not positive, results are NaN. Manifold
+    objects with ``check=True`` check it.
 
     Args:
-        points: names of the arguments that hold vectors; they must be floating point and end in the same dimension.
+        points: names of the arguments that hold vectors; they must be floating point and end in the
+            same dimension.
         fits: names of further arguments that must end in that dimension.
         space: names of arguments that must end in one dimension less, without time.
         sets: names of arguments that hold sets of points, and need at least two dimensions.
-        wide: compute in float64; a function of matrix products gets the dtype of the points, and widens what it must.
-        rows: a result belongs to one row of each argument, so that long arguments can be computed block by block.
+        wide: compute in float64; a function of matrix products gets the dtype of the points, and
+            widens what it must.
+        rows: a result belongs to one row of each argument, so that long arguments can be computed
+            block by block.
         small: results of finite float32 arguments are float32 numbers, and need no limit.
-        brought: functions that bring these arguments into the model, from the argument inside, the curvature and the
-            dtype that the argument had, of at least float32.
+        brought: functions that bring these arguments into the model, from the argument inside, the
+            curvature and the dtype that the argument had, of at least float32.
 
     Raises:
-        TypeError: one of these arguments is not a floating point tensor, or another argument is an integer tensor.
+        TypeError: one of these arguments is not a floating point tensor, or another argument is an
+            integer tensor.
         ValueError: their last dimensions differ, or a curvature is a number that is not positive.
     """
 
@@ -74,7 +82,9 @@ def stable(
             given = dict(zip(names, args), **kwargs)
             call: Callable[..., Any] = function
             if len(given) < len(args) + len(kwargs):
-                return call(*args, **kwargs)  # raises Python's error: too many arguments, or one of them twice
+                return call(
+                    *args, **kwargs
+                )  # raises Python's error: too many arguments, or one of them twice
             dtype, device = _check_vectors(label, ranks, fewer, given)
             for name, value in given.items():
                 if name in curvatures:
@@ -109,12 +119,18 @@ def _inside(
 ) -> Any:
     """The call in float64, or in ``dtype`` but at least float32; its results in ``dtype``."""
     wide, small = kind
-    dtypes = {name: torch.promote_types(given[name].dtype, torch.float32) for name in brought if name in given}
+    dtypes = {
+        name: torch.promote_types(given[name].dtype, torch.float32)
+        for name in brought
+        if name in given
+    }
     twice = given.get("y") is given.get("x")  # a set of points that is given twice stays one
     for name, value in given.items():
         if not isinstance(value, Tensor):
             continue
-        if name in curvatures and (wide or dtype == torch.float64):  # its root and inverse need all digits
+        if name in curvatures and (
+            wide or dtype == torch.float64
+        ):  # its root and inverse need all digits
             given[name] = widen(value, STEEPEST)
         elif name == "y" and twice:
             given[name] = given["x"]
@@ -170,17 +186,19 @@ def _check_vectors(
             _refuse(function, argument, value)
         if value.shape[-1] != size - less:
             raise ValueError(
-                f"{function}: the last dimension of {argument} must be {size - less} to fit {first}, "
-                f"which ends in {size}; got {value.shape[-1]}."
+                f"{function}: the last dimension of {argument} must be {size - less} to fit "
+                f"{first}, which ends in {size}; got {value.shape[-1]}."
             )
     return dtype, device
 
 
 def _check_curvature(function: str, argument: str, c: object) -> None:
-    """Raise an error for a curvature that is no number, or not positive; the values of a tensor are not read."""
+    """Raise an error for a curvature that is no number, or not positive; the values of a tensor are
+    not read."""
     if isinstance(c, (int, float)) and not 0 < c < math.inf:
         raise ValueError(
-            f"{function}: the curvature {argument} must be positive (the sectional curvature is -{argument}), got {c}."
+            f"{function}: the curvature {argument} must be positive (the sectional curvature is "
+            f"-{argument}), got {c}."
         )
     if isinstance(c, Tensor) and not c.is_floating_point():
         _refuse(function, argument, c)
@@ -190,13 +208,18 @@ def _refuse(function: str, argument: str, value: object, rank: int = 1) -> NoRet
     """Raise the error for an argument that must be vectors and is not."""
     if isinstance(value, Tensor) and value.is_floating_point():
         if rank == 1:
-            raise ValueError(f"{function}: {argument} must be a vector or a tensor of vectors, got a single number.")
+            raise ValueError(
+                f"{function}: {argument} must be a vector or a tensor of vectors, got a single "
+                "number."
+            )
         raise ValueError(
             f"{function}: {argument} must have at least two dimensions, (..., N, coordinates), "
             f"got the shape {tuple(value.shape)}."
         )
     found = value.dtype if isinstance(value, Tensor) else type(value).__name__
-    raise TypeError(f"{function}: {argument} must be a tensor of floating point numbers, got {found}.")
+    raise TypeError(
+        f"{function}: {argument} must be a tensor of floating point numbers, got {found}."
+    )
 
 
 def one_each(function: str, argument: str, value: Tensor, count: int, what: str = "points") -> None:
@@ -211,42 +234,50 @@ def one_each(function: str, argument: str, value: Tensor, count: int, what: str 
     if value.dim() == 0 or value.shape[-1] != count:
         found = value.shape[-1] if value.dim() else "a single number"
         raise ValueError(
-            f"{function}: the last dimension of {argument} must be {count}, the number of {what}; got {found}."
+            f"{function}: the last dimension of {argument} must be {count}, the number of {what}; "
+            f"got {found}."
         )
 
 
 def positive(function: str, argument: str, value: object, zero: bool = False) -> None:
-    """Check that an argument, if it is a number and no tensor, is finite and positive, or 0 where that is allowed.
+    """Check that an argument, if it is a number and no tensor, is finite and positive, or 0 where
+    that is allowed.
 
     Raises:
         ValueError: it is not.
     """
     if isinstance(value, (int, float)) and not (0 < value < math.inf or zero and value == 0):
-        raise ValueError(f"{function}: {argument} must be {'0 or more' if zero else 'positive'}, got {value}.")
+        raise ValueError(
+            f"{function}: {argument} must be {'0 or more' if zero else 'positive'}, got {value}."
+        )
 
 
 def check_factor(t: float | Tensor, name: str) -> None:
-    """Check that ``t``, the argument ``name`` of a function, does not scale each coordinate by itself.
+    """Check that ``t``, the argument ``name`` of a function, does not scale each coordinate by
+    itself.
 
     Raises:
         ValueError: it has dimensions of which the last is not 1.
     """
     if isinstance(t, Tensor) and t.dim() and t.shape[-1] != 1:
         raise ValueError(
-            f"{name} must be a number, or end in a dimension of 1 that stands for the coordinates: (..., 1). Got the "
-            f"shape {tuple(t.shape)}; unsqueeze(-1) adds that dimension."
+            f"{name} must be a number, or end in a dimension of 1 that stands for the coordinates: "
+            f"(..., 1). Got the shape {tuple(t.shape)}; unsqueeze(-1) adds that dimension."
         )
 
 
 def same_list(function: str, points: Sequence[Tensor]) -> None:
-    """Check that the argument ``points`` of a function is a list of tensors of floating point numbers.
+    """Check that the argument ``points`` of a function is a list of tensors of floating point
+    numbers.
 
     Raises:
         TypeError: it is not.
         ValueError: it is empty.
     """
     if not isinstance(points, (list, tuple)):
-        raise TypeError(f"{function}: points must be a list of tensors, got {type(points).__name__}.")
+        raise TypeError(
+            f"{function}: points must be a list of tensors, got {type(points).__name__}."
+        )
     if not points:
         raise ValueError(f"{function}: points must hold at least one tensor, got an empty list.")
     for i, value in enumerate(points):

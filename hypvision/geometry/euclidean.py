@@ -17,7 +17,8 @@ from .numerics import dot, length, square_norm, tiny, widen
 
 
 class Euclidean(GeooptNames, Manifold):
-    """Flat space with points ``(..., n)``: lets code that is written for a manifold run without one."""
+    """Flat space with points ``(..., n)``: lets code that is written for a manifold run without
+    one."""
 
     name = "Euclidean"
 
@@ -43,8 +44,10 @@ class Euclidean(GeooptNames, Manifold):
         return out
 
     def cdist(self, x: Tensor, y: Tensor) -> Tensor:
-        """Pairwise distances ``(..., N, M)``, in float64 and then rounded: to 1e-8 of the size of the coordinates."""
-        # torch.cdist takes a matrix product from 25 rows on, which float32 cannot afford for near points
+        """Pairwise distances ``(..., N, M)``, in float64 and then rounded: to 1e-8 of the size of
+        the coordinates."""
+        # torch.cdist takes a matrix product from 25 rows on, which float32 cannot afford for near
+        # points
         return torch.cdist(widen(x), widen(y)).to(torch.promote_types(x.dtype, y.dtype))
 
     def expmap(self, x: Tensor, u: Tensor) -> Tensor:
@@ -81,7 +84,9 @@ class Euclidean(GeooptNames, Manifold):
         """``v``."""
         return v
 
-    def inner(self, x: Tensor, u: Tensor, v: Tensor | None = None, *, keepdim: bool = False) -> Tensor:
+    def inner(
+        self, x: Tensor, u: Tensor, v: Tensor | None = None, *, keepdim: bool = False
+    ) -> Tensor:
         """``u . v``, shape ``(...)``; ``u . u`` if ``v`` is None."""
         return (u * (u if v is None else v)).sum(-1, keepdim=keepdim)
 
@@ -98,7 +103,9 @@ class Euclidean(GeooptNames, Manifold):
     def geodesic_unit(self, t: float | Tensor, x: Tensor, u: Tensor) -> Tensor:
         """``x + t u / |u|``."""
         check_factor(t, "geodesic_unit: t")
-        return x + t * torch.nn.functional.normalize(u, dim=-1, eps=torch.finfo(u.dtype).tiny ** 0.5)
+        return x + t * torch.nn.functional.normalize(
+            u, dim=-1, eps=torch.finfo(u.dtype).tiny ** 0.5
+        )
 
     def mobius_add(self, x: Tensor, y: Tensor) -> Tensor:
         """``x + y``."""
@@ -133,7 +140,8 @@ class Euclidean(GeooptNames, Manifold):
         return square if keepdim else square.squeeze(-1)
 
     def centroid(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Weighted mean ``(..., n)`` of ``x`` ``(..., N, n)``; the origin where all weights are 0."""
+        """Weighted mean ``(..., n)`` of ``x`` ``(..., N, n)``; the origin where all weights are
+        0."""
         if weights is None:
             return x.mean(-2)
         one_each("centroid", "weights", weights, x.shape[-2])
@@ -154,12 +162,14 @@ class Euclidean(GeooptNames, Manifold):
         return torch.matmul(normalised(weights), x)
 
     def dist2plane(self, x: Tensor, z: Tensor, a: Tensor | float, signed: bool = True) -> Tensor:
-        """Distance ``(...)`` from the hyperplane at the offset ``a`` along the normal ``z``, as on the hyperboloid."""
+        """Distance ``(...)`` from the hyperplane at the offset ``a`` along the normal ``z``, as on
+        the hyperboloid."""
         out = (x * torch.nn.functional.normalize(z, dim=-1)).sum(-1) - a
         return out if signed else out.abs()
 
     def hyperplane_logits(self, x: Tensor, z: Tensor, a: Tensor) -> Tensor:
-        """Signed distances ``(..., K)`` from hyperplanes times the lengths of their normals ``z`` ``(K, n)``."""
+        """Signed distances ``(..., K)`` from hyperplanes times the lengths of their normals ``z``
+        ``(K, n)``."""
         one_each("hyperplane_logits", "a", a, z.shape[0], "hyperplanes")
         length: Tensor = torch.linalg.vector_norm(z, dim=-1)
         return torch.matmul(x, z.t()) - a * length
@@ -183,7 +193,8 @@ class Euclidean(GeooptNames, Manifold):
         return torch.atan2(side, along.masked_fill(same, 1.0)).squeeze(-1)
 
     def rescale(self, x: Tensor, limit: float | Tensor | None = None, slope: float = 2.0) -> Tensor:
-        """Maximum-distance rescaling of the radii if there is a ``limit``: flat space has none of its own."""
+        """Maximum-distance rescaling of the radii if there is a ``limit``: flat space has none of
+        its own."""
         return x if limit is None else lorentz.rescale_tangent(x, limit, slope)
 
     def concat(self, points: list[Tensor]) -> Tensor:
@@ -195,11 +206,17 @@ class Euclidean(GeooptNames, Manifold):
         return list(x.split(sizes, -1))
 
     def wrapped_normal(
-        self, mean: Tensor, std: Tensor | float, size: tuple[int, ...] = (), generator: torch.Generator | None = None
+        self,
+        mean: Tensor,
+        std: Tensor | float,
+        size: tuple[int, ...] = (),
+        generator: torch.Generator | None = None,
     ) -> Tensor:
         """Samples ``(*size, ..., n)`` of the normal distribution around ``mean`` ``(..., n)``."""
         _check_std("wrapped_normal", std, mean.shape[-1])
-        noise = torch.randn(*size, *mean.shape, dtype=mean.dtype, device=mean.device, generator=generator)
+        noise = torch.randn(
+            *size, *mean.shape, dtype=mean.dtype, device=mean.device, generator=generator
+        )
         return mean + noise * std
 
     def wrapped_normal_log_prob(self, x: Tensor, mean: Tensor, std: Tensor | float) -> Tensor:
@@ -208,10 +225,17 @@ class Euclidean(GeooptNames, Manifold):
         std = torch.as_tensor(std, dtype=x.dtype, device=x.device)
         scaled = (x - mean) / std
         log_std = torch.log(std).expand_as(scaled).sum(-1)
-        return -0.5 * square_norm(scaled).squeeze(-1) - log_std - 0.5 * x.shape[-1] * math.log(2 * math.pi)
+        return (
+            -0.5 * square_norm(scaled).squeeze(-1)
+            - log_std
+            - 0.5 * x.shape[-1] * math.log(2 * math.pi)
+        )
 
     def origin(
-        self, *size: int, dtype: torch.dtype | None = None, device: torch.device | str | int | None = None
+        self,
+        *size: int,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | int | None = None,
     ) -> Tensor:
         """The origin, of the shape ``size``, which ends in the dimension of the space."""
         return torch.zeros(size, dtype=dtype, device=device)

@@ -25,7 +25,8 @@ class GeooptNames(_Base):
         return self.dist(x, y, keepdim=keepdim).square()
 
     def mobius_coadd(self, x: Tensor, y: Tensor) -> Tensor:
-        """Moebius coaddition: twice the midpoint of two points (Ungar, 2008), commutative unlike the addition."""
+        """Moebius coaddition: twice the midpoint of two points (Ungar, 2008), commutative unlike
+        the addition."""
         pair = torch.stack(torch.broadcast_tensors(x, y), -2)
         return self.scalar_mul(2.0, self.centroid(pair))
 
@@ -33,8 +34,11 @@ class GeooptNames(_Base):
         """Moebius cosubtraction: the coaddition of ``x`` and the opposite of ``y``."""
         return self.mobius_coadd(x, self.scalar_mul(-1.0, y))
 
-    def mobius_fn_apply(self, fn: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """``expmap0(fn(logmap0(x), ...))``: ``fn`` in the tangent space at the origin (Ganea et al., NeurIPS 2018)."""
+    def mobius_fn_apply(
+        self, fn: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any
+    ) -> Tensor:
+        """``expmap0(fn(logmap0(x), ...))``: ``fn`` in the tangent space at the origin (Ganea et
+        al., NeurIPS 2018)."""
         return self.expmap0(fn(self.logmap0(x), *args, **kwargs))
 
     def mobius_pointwise_mul(self, w: Tensor, x: Tensor) -> Tensor:
@@ -53,7 +57,8 @@ class GeooptNames(_Base):
 
         Args:
             xs: points ``(..., d)``.
-            weights: not negative, of the shape of ``xs`` without its last dimension, or one that broadcasts to it.
+            weights: not negative, of the shape of ``xs`` without its last dimension, or one that
+                broadcasts to it.
             reducedim: the dimensions of ``xs`` that are averaged; None: all but the last.
             lincomb: whether the midpoint is then scaled by the sum of the weights.
         """
@@ -77,8 +82,8 @@ class GeooptNames(_Base):
         dtype: torch.dtype | None = None,
         device: torch.device | str | int | None = None,
     ) -> Tensor:
-        """``expmap0`` of normal vectors with the length ``std`` on average, as geoopt draws them; ``size`` ends in the
-        dimension of the space."""
+        """``expmap0`` of normal vectors with the length ``std`` on average, as geoopt draws them;
+        ``size`` ends in the dimension of the space."""
         noise = torch.randn(*size, dtype=dtype, device=device)
         return self.expmap0(noise * std / size[-1] ** 0.5 + mean)
 
@@ -103,8 +108,8 @@ class GeooptNames(_Base):
         self.check_point(x, tolerance=atol)
 
     def check_vector_on_tangent(self, x: Tensor, u: Tensor, *, atol: float = 1e-5) -> bool:
-        """Whether ``u`` is a tangent vector at ``x``: finite, and as close to its projection as ``atol`` times its
-        longest coordinate."""
+        """Whether ``u`` is a tangent vector at ``x``: finite, and as close to its projection as
+        ``atol`` times its longest coordinate."""
         far = (self.proju(x, u) - u).abs().amax() > atol * (1 + u.abs().amax())
         return bool(torch.isfinite(u).all()) and not bool(far)
 
@@ -112,4 +117,7 @@ class GeooptNames(_Base):
         """ValueError if ``x`` does not lie on the manifold, or ``u`` is no tangent vector at it."""
         self.check_point(x)
         if not self.check_vector_on_tangent(x, u, atol=atol):
-            raise ValueError("u is not a tangent vector at x. Tangent vectors come from logmap, egrad2rgrad or proju.")
+            raise ValueError(
+                "u is not a tangent vector at x. Tangent vectors come from logmap, egrad2rgrad or "
+                "proju."
+            )

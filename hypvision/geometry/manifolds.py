@@ -1,7 +1,7 @@
 """Manifold objects: the functions of this package bound to a curvature, fixed or learned.
 
-Method names follow geoopt. A manifold is a module: assign it to a layer, and its curvature, if learned, is one of the
-layer's parameters.
+Method names follow geoopt. A manifold is a module: assign it to a layer, and its curvature, if
+learned, is one of the layer's parameters.
 
     >>> ball = PoincareBall(c=0.1)
     >>> lorentz = Lorentz(c=1.0, learnable=True)      # lorentz.log_c is a parameter
@@ -30,18 +30,24 @@ from .numerics import widen
 
 
 class CurvatureParameter(nn.Parameter):
-    """The logarithm of a learned curvature, and its bounds: what optimisers update last and give no weight decay."""
+    """The logarithm of a learned curvature, and its bounds: what optimisers update last and give no
+    weight decay."""
 
     log_bounds: tuple[float, float]
 
-    def __new__(cls, data: Tensor, log_bounds: tuple[float, float], requires_grad: bool = True) -> CurvatureParameter:
+    def __new__(
+        cls, data: Tensor, log_bounds: tuple[float, float], requires_grad: bool = True
+    ) -> CurvatureParameter:
         if not isinstance(data, Tensor) or not data.is_floating_point() or data.dim():
             raise TypeError(
-                "data, the logarithm of a curvature, must be a tensor of floating point without dimensions, got "
+                "data, the logarithm of a curvature, must be a tensor of floating point without "
+                "dimensions, got "
                 f"{f'{data.dtype} of shape {tuple(data.shape)}' if isinstance(data, Tensor) else type(data).__name__}."
             )
         if not log_bounds[0] <= log_bounds[1]:
-            raise ValueError(f"log_bounds must be a lower and an upper bound of log c, got {log_bounds}.")
+            raise ValueError(
+                f"log_bounds must be a lower and an upper bound of log c, got {log_bounds}."
+            )
         out: CurvatureParameter = torch.Tensor._make_subclass(cls, data, requires_grad)
         out.log_bounds = log_bounds
         return out
@@ -65,13 +71,16 @@ def _adopted(module: nn.Module, name: str, child: nn.Module | None) -> None:
         child.registered = True
 
 
-# Registered at the first learned curvature only, because the hook slows down the construction of every module.
-_watch_modules = functools.cache(lambda: nn.modules.module.register_module_module_registration_hook(_adopted))
+# Registered at the first learned curvature only, because the hook slows down the construction of
+# every module.
+_watch_modules = functools.cache(
+    lambda: nn.modules.module.register_module_module_registration_hook(_adopted)
+)
 
 
 def check_numbers(weights: object = None, std: object = None) -> None:
-    """Check the values of weights and standard deviations. The functions do not check them, because the host would wait
-    for the device."""
+    """Check the values of weights and standard deviations. The functions do not check them, because
+    the host would wait for the device."""
     if isinstance(weights, Tensor) and weights.numel():
         if not bool((weights >= 0).all()):
             raise ValueError("weights must be numbers of at least 0.")
@@ -82,13 +91,15 @@ def check_numbers(weights: object = None, std: object = None) -> None:
 
 
 def whose(value: object) -> str:
-    """The class of an argument that is not a manifold of this package, with its module: other packages use the same
-    names."""
+    """The class of an argument that is not a manifold of this package, with its module: other
+    packages use the same names."""
     if isinstance(value, type):
         return f"the class {value.__name__} itself"
     kind = type(value)
     package = kind.__module__.partition(".")[0]
-    return kind.__name__ if package in ("builtins", "hypvision") else f"{kind.__name__} of {package}"
+    return (
+        kind.__name__ if package in ("builtins", "hypvision") else f"{kind.__name__} of {package}"
+    )
 
 
 class Manifold(nn.Module):
@@ -96,11 +107,13 @@ class Manifold(nn.Module):
 
     Args:
         c: curvature, ``c > 0``; the sectional curvature is ``-c``.
-        learnable: whether ``c`` is learned. It is stored as ``log_c``, a parameter without dimensions, in float32 (in
-            float64 if that is torch's default) also after the model is cast to half precision. Give it its own
-            learning rate and no weight decay (:func:`hypvision.optim.param_groups` does).
+        learnable: whether ``c`` is learned. It is stored as ``log_c``, a parameter without
+            dimensions, in float32 (in float64 if that is torch's default) also after the model is
+            cast to half precision. Give it its own learning rate and no weight decay
+            (:func:`hypvision.optim.param_groups` does).
         bounds: ``c`` stays between these multiples of its initial value.
-        check: check that arguments lie on the manifold; for debugging, it synchronises with the device.
+        check: check that arguments lie on the manifold; for debugging, it synchronises with the
+            device.
 
     Raises:
         ValueError: ``c`` is not positive, or the bounds do not enclose 1.
@@ -108,8 +121,8 @@ class Manifold(nn.Module):
 
     # coordinates of a point minus dimensions of the space
     extra = 0
-    # Methods of every manifold of this package, declared without a body: another manifold may lack some, and optimisers
-    # test which it has.
+    # Methods of every manifold of this package, declared without a body: another manifold may lack
+    # some, and optimisers test which it has.
     dist: Callable[..., Tensor]
     dist0: Callable[..., Tensor]
     cdist: Callable[[Tensor, Tensor], Tensor]
@@ -144,19 +157,28 @@ class Manifold(nn.Module):
     wrapped_normal: Callable[..., Tensor]
     wrapped_normal_log_prob: Callable[[Tensor, Tensor, Tensor | float], Tensor]
     origin: Callable[..., Tensor]
-    # whether a module has registered the manifold, so that its state dict contains a learned curvature
+    # whether a module has registered the manifold, so that its state dict contains a learned
+    # curvature
     registered = False
     log_c: CurvatureParameter
 
     def __init__(
-        self, c: float = 1.0, learnable: bool = False, bounds: tuple[float, float] = (0.1, 10.0), check: bool = False
+        self,
+        c: float = 1.0,
+        learnable: bool = False,
+        bounds: tuple[float, float] = (0.1, 10.0),
+        check: bool = False,
     ):
         super().__init__()
         c = float(c)
         if not (c > 0 and math.isfinite(c)):
-            raise ValueError(f"The curvature c must be positive (the sectional curvature is -c), got {c}.")
+            raise ValueError(
+                f"The curvature c must be positive (the sectional curvature is -c), got {c}."
+            )
         if not 0 < bounds[0] <= 1 <= bounds[1]:
-            raise ValueError(f"bounds must enclose 1, as multiples of the initial curvature, got {bounds}.")
+            raise ValueError(
+                f"bounds must enclose 1, as multiples of the initial curvature, got {bounds}."
+            )
         self.check = check
         self.learnable = learnable
         self.initial_c = c
@@ -168,7 +190,8 @@ class Manifold(nn.Module):
 
     @property
     def c(self) -> Curvature:
-        """The curvature: a number if it is fixed, else a tensor without dimensions that carries a gradient."""
+        """The curvature: a number if it is fixed, else a tensor without dimensions that carries a
+        gradient."""
         if not self.learnable:
             return self.initial_c
         low, high = self.log_bounds
@@ -181,7 +204,8 @@ class Manifold(nn.Module):
 
     @torch.no_grad()
     def clamp_(self) -> None:
-        """Clamp a learned curvature to its bounds; the optimisers of :mod:`hypvision.optim` do this after each step."""
+        """Clamp a learned curvature to its bounds; the optimisers of :mod:`hypvision.optim` do this
+        after each step."""
         if self.learnable:
             self.log_c.clamp_(*self.log_bounds)
 
@@ -203,16 +227,21 @@ class Manifold(nn.Module):
         log_c = self.log_c.detach()
         rounding = 1e-2
         low, high = self.log_bounds
-        if type(log_c) is Tensor and not log_c.is_meta and not low - rounding <= float(log_c) <= high + rounding:
+        if (
+            type(log_c) is Tensor
+            and not log_c.is_meta
+            and not low - rounding <= float(log_c) <= high + rounding
+        ):
             warnings.warn(
-                f"The curvature {log_c.exp().item():.4g} of these weights is out of the bounds of this {self}: until a "
-                f"training brings it back, {self._value():.4g} counts. Make the manifold, or its model, with the "
-                "curvature and bounds of the training.",
+                f"The curvature {log_c.exp().item():.4g} of these weights is out of the bounds of "
+                f"this {self}: until a training brings it back, {self._value():.4g} counts. Make "
+                "the manifold, or its model, with the curvature and bounds of the training.",
                 stacklevel=2,
             )
 
     def _restore(self, log_c: Tensor) -> None:
-        """Restore the parameter if PyTorch has replaced its class or rounded it to half precision."""
+        """Restore the parameter if PyTorch has replaced its class or rounded it to half
+        precision."""
         if type(self.log_c) is nn.Parameter:
             self.log_c.__class__ = CurvatureParameter
             self.log_c.log_bounds = self.log_bounds
@@ -234,12 +263,14 @@ class Manifold(nn.Module):
         return self.expmap(x, u)
 
     def retr_transp(self, x: Tensor, u: Tensor, *vectors: Tensor) -> tuple[Tensor, ...]:
-        """The point that :meth:`retr` reaches, and tangent ``vectors`` at ``x`` transported to it."""
+        """The point that :meth:`retr` reaches, and tangent ``vectors`` at ``x`` transported to
+        it."""
         y = self.retr(x, u)
         return (y, *(self.transp(x, y, v) for v in vectors))
 
     def expmap_transp(self, x: Tensor, u: Tensor, *vectors: Tensor) -> tuple[Tensor, ...]:
-        """The point that the exponential map reaches, and tangent ``vectors`` at ``x`` transported to it."""
+        """The point that the exponential map reaches, and tangent ``vectors`` at ``x`` transported
+        to it."""
         y = self.expmap(x, u)
         return (y, *(self.transp(x, y, v) for v in vectors))
 
@@ -272,14 +303,15 @@ class Common(GeooptNames, Manifold):
     """
 
     def _check(self, **points: object) -> None:
-        """With ``check=True``: raise an error for points that are not on the manifold. Arguments that are not tensors
-        are left to the functions, which raise a TypeError."""
+        """With ``check=True``: raise an error for points that are not on the manifold. Arguments
+        that are not tensors are left to the functions, which raise a TypeError."""
         for name, value in points.items() if self.check else ():
             if isinstance(value, Tensor) and value.is_floating_point():
                 self.check_point(value, name)
 
     def _check_arguments(self, arguments: dict[str, Any]) -> None:
-        """With ``check=True``: the points, weights and standard deviations among the arguments of a method."""
+        """With ``check=True``: the points, weights and standard deviations among the arguments of a
+        method."""
         if self.check:
             self._check(**{point: arguments.get(point) for point in ("x", "y", "mean")})
             check_numbers(arguments.get("weights"), arguments.get("std"))
@@ -336,8 +368,11 @@ class Common(GeooptNames, Manifold):
         """Riemannian gradient from the Euclidean gradient ``v`` at ``x``."""
         return self._call("egrad2rgrad", x=x, v=v)
 
-    def inner(self, x: Tensor, u: Tensor, v: Tensor | None = None, *, keepdim: bool = False) -> Tensor:
-        """Inner product ``(...)`` of tangent vectors at ``x``, of ``u`` with itself if ``v`` is None."""
+    def inner(
+        self, x: Tensor, u: Tensor, v: Tensor | None = None, *, keepdim: bool = False
+    ) -> Tensor:
+        """Inner product ``(...)`` of tangent vectors at ``x``, of ``u`` with itself if ``v`` is
+        None."""
         return kept(self._call("inner", x=x, u=u, v=u if v is None else v), keepdim)
 
     def norm(self, x: Tensor, u: Tensor, *, keepdim: bool = False) -> Tensor:
@@ -373,11 +408,13 @@ class Common(GeooptNames, Manifold):
     mobius_scalar_mul = scalar_mul
 
     def geodesic(self, t: float | Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The point at the fraction ``t`` of the way from ``x`` to ``y``; ``t`` a number or ``(..., 1)``."""
+        """The point at the fraction ``t`` of the way from ``x`` to ``y``; ``t`` a number or
+        ``(..., 1)``."""
         return self._call("geodesic", t=t, x=x, y=y)
 
     def geodesic_unit(self, t: float | Tensor, x: Tensor, u: Tensor) -> Tensor:
-        """The point at the distance ``t`` from ``x`` in the direction of ``u``; ``t`` a number or ``(..., 1)``."""
+        """The point at the distance ``t`` from ``x`` in the direction of ``u``; ``t`` a number or
+        ``(..., 1)``."""
         return self._call("geodesic_unit", t=t, x=x, u=u)
 
     def centroid(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -391,7 +428,8 @@ class Common(GeooptNames, Manifold):
         return self._call("frechet_mean", x=x, weights=weights, steps=steps)
 
     def weighted_centroids(self, weights: Tensor, x: Tensor) -> Tensor:
-        """Centroids ``(..., M, d)`` of ``x`` ``(..., N, d)`` by one matrix product; ``weights`` ``(..., M, N)``."""
+        """Centroids ``(..., M, d)`` of ``x`` ``(..., N, d)`` by one matrix product; ``weights``
+        ``(..., M, N)``."""
         return self._call("weighted_centroids", weights=weights, x=x)
 
     def rescale(self, x: Tensor, limit: float | Tensor | None = None, slope: float = 2.0) -> Tensor:
@@ -399,9 +437,14 @@ class Common(GeooptNames, Manifold):
         return self._call("rescale", x=x, limit=limit, slope=slope)
 
     def wrapped_normal(
-        self, mean: Tensor, std: Tensor | float, size: tuple[int, ...] = (), generator: torch.Generator | None = None
+        self,
+        mean: Tensor,
+        std: Tensor | float,
+        size: tuple[int, ...] = (),
+        generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Samples ``(*size, ..., d)`` of the wrapped normal distribution; ``std`` a number or ``(..., n)``."""
+        """Samples ``(*size, ..., d)`` of the wrapped normal distribution; ``std`` a number or
+        ``(..., n)``."""
         return self._call("wrapped_normal", mean=mean, std=std, size=size, generator=generator)
 
     def wrapped_normal_log_prob(self, x: Tensor, mean: Tensor, std: Tensor | float) -> Tensor:
@@ -410,7 +453,8 @@ class Common(GeooptNames, Manifold):
 
 
 class Hyperbolic(Common):
-    """A model of hyperbolic space: its methods are the functions of one module without their curvature.
+    """A model of hyperbolic space: its methods are the functions of one module without their
+    curvature.
 
     A method's arguments and its details are those of the function of its name.
     """
@@ -431,7 +475,8 @@ class Hyperbolic(Common):
     mobius_matvec = matvec
 
     def rotate(self, x: Tensor, matrix: Tensor) -> Tensor:
-        """Points whose coordinates are multiplied by ``matrix`` ``(m, n)``, an isometry if that is a rotation."""
+        """Points whose coordinates are multiplied by ``matrix`` ``(m, n)``, an isometry if that is
+        a rotation."""
         return self._call("rotate", x=x, matrix=matrix)
 
     def busemann(self, x: Tensor, p: Tensor) -> Tensor:
@@ -439,7 +484,8 @@ class Hyperbolic(Common):
         return self._call("busemann", x=x, p=p)
 
     def horosphere_dist(self, x: Tensor, p: Tensor, tau: float | Tensor) -> Tensor:
-        """Distance ``(...)`` from the horosphere around ``p`` on which :meth:`busemann` is ``tau``."""
+        """Distance ``(...)`` from the horosphere around ``p`` on which :meth:`busemann` is
+        ``tau``."""
         return self._call("horosphere_dist", x=x, p=p, tau=tau)
 
     def half_aperture(self, x: Tensor, min_radius: float = 0.1) -> Tensor:
@@ -447,12 +493,17 @@ class Hyperbolic(Common):
         return self._call("half_aperture", x=x, min_radius=min_radius)
 
     def exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:
-        """Angle ``(...)`` at ``x`` between the ray from the origin and the geodesic to ``y``, in radians."""
+        """Angle ``(...)`` at ``x`` between the ray from the origin and the geodesic to ``y``, in
+        radians."""
         return self._call("exterior_angle", x=x, y=y)
 
-    def entailment_loss(self, x: Tensor, y: Tensor, min_radius: float = 0.1, aperture_scale: float = 1.0) -> Tensor:
+    def entailment_loss(
+        self, x: Tensor, y: Tensor, min_radius: float = 0.1, aperture_scale: float = 1.0
+    ) -> Tensor:
         """``max(0, exterior angle - aperture_scale * half-aperture)``, ``(...)``."""
-        return self._call("entailment_loss", x=x, y=y, min_radius=min_radius, aperture_scale=aperture_scale)
+        return self._call(
+            "entailment_loss", x=x, y=y, min_radius=min_radius, aperture_scale=aperture_scale
+        )
 
     def max_distance(self, largest: float = 2000.0) -> Curvature:
         """Default limit of :meth:`rescale` in float32."""
@@ -462,15 +513,19 @@ class Hyperbolic(Common):
 def _chosen(c: float | None, by_k: float | None) -> float:
     """The curvature ``c``, or that of geoopt's ``k``; 1 by default."""
     if c is not None and by_k is not None:
-        raise ValueError(f"c and k were both given, c={c} and a k that means c={by_k}: give one of the two.")
+        raise ValueError(
+            f"c and k were both given, c={c} and a k that means c={by_k}: give one of the two."
+        )
     return by_k if by_k is not None else 1.0 if c is None else c
 
 
 class Lorentz(Hyperbolic):
-    """The hyperboloid with points ``(..., n + 1)``, time first; tangent vectors at the origin are ``(..., n)``.
+    """The hyperboloid with points ``(..., n + 1)``, time first; tangent vectors at the origin are
+    ``(..., n)``.
 
-    The methods are the functions of :mod:`hypvision.geometry.lorentz` without their curvature. For the arguments see
-    :class:`Manifold`; ``c`` is 1 by default, and ``k``, instead of ``c``, is geoopt's: ``1 / c``.
+    The methods are the functions of :mod:`hypvision.geometry.lorentz` without their curvature. For
+    the arguments see :class:`Manifold`; ``c`` is 1 by default, and ``k``, instead of ``c``, is
+    geoopt's: ``1 / c``.
     """
 
     name = "Lorentz"
@@ -487,12 +542,15 @@ class Lorentz(Hyperbolic):
         k: float | None = None,
     ):
         if k is not None and not k > 0:
-            raise ValueError(f"k, the square of the hyperboloid's radius, must be positive, got {k}.")
+            raise ValueError(
+                f"k, the square of the hyperboloid's radius, must be positive, got {k}."
+            )
         super().__init__(_chosen(c, None if k is None else 1 / k), learnable, bounds, check)
 
     @property
     def k(self) -> Curvature:
-        """The number ``1 / c``, the squared radius of the hyperboloid, which geoopt calls its curvature."""
+        """The number ``1 / c``, the squared radius of the hyperboloid, which geoopt calls its
+        curvature."""
         return 1 / self.c
 
     def projx(self, x: Tensor) -> Tensor:
@@ -517,11 +575,13 @@ class Lorentz(Hyperbolic):
         return lorentz.split(x, sizes, self.c)
 
     def dist2plane(self, x: Tensor, z: Tensor, a: Tensor | float, signed: bool = True) -> Tensor:
-        """Distance ``(...)`` from the hyperplane at the offset ``a`` along its normal ``z`` ``(..., n)``."""
+        """Distance ``(...)`` from the hyperplane at the offset ``a`` along its normal ``z``
+        ``(..., n)``."""
         return self._call("dist2plane", x=x, z=z, a=a, signed=signed)
 
     def hyperplane_logits(self, x: Tensor, z: Tensor, a: Tensor) -> Tensor:
-        """Signed distances ``(..., K)`` from hyperplanes times the lengths of their normals ``z`` ``(K, n)``."""
+        """Signed distances ``(..., K)`` from hyperplanes times the lengths of their normals ``z``
+        ``(K, n)``."""
         return self._call("hyperplane_logits", x=x, z=z, a=a)
 
     def to_poincare(self, x: Tensor) -> Tensor:
@@ -553,9 +613,13 @@ class Lorentz(Hyperbolic):
         return lorentz.scale_curvature(x, self.c, c_new)
 
     def origin(
-        self, *size: int, dtype: torch.dtype | None = None, device: torch.device | str | int | None = None
+        self,
+        *size: int,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | int | None = None,
     ) -> Tensor:
-        """The origin ``(..., n + 1)``; ``size``, such as ``(n,)`` or ``(8, n)``, ends in the dimension of the space."""
+        """The origin ``(..., n + 1)``; ``size``, such as ``(n,)`` or ``(8, n)``, ends in the
+        dimension of the space."""
         return lorentz.from_space(torch.zeros(size, dtype=dtype, device=device), self.c)
 
     def check_point(self, x: Tensor, name: str = "x", tolerance: float | None = None) -> None:
@@ -565,23 +629,25 @@ class Lorentz(Hyperbolic):
         error = ((widen(x[..., :1]) - time) / time).abs().max().item() if x.numel() else 0.0
         if not error <= tolerance:
             raise ValueError(
-                f"{name} is not on the hyperboloid of curvature c = {self._value():g}: its time coordinate (the first) "
-                f"differs by {error:.1e} from what its space part requires. Points come from expmap0, from_space or "
-                "projx."
+                f"{name} is not on the hyperboloid of curvature c = {self._value():g}: its time "
+                f"coordinate (the first) differs by {error:.1e} from what its space part requires. "
+                "Points come from expmap0, from_space or projx."
             )
 
 
 class PoincareBall(Hyperbolic):
     """The Poincare ball with points ``(..., n)``; ``c`` is 1 by default.
 
-    The methods are the functions of :mod:`hypvision.geometry.poincare` without their curvature; results of maps into
-    the ball are projected.
+    The methods are the functions of :mod:`hypvision.geometry.poincare` without their curvature;
+    results of maps into the ball are projected.
 
     Args:
-        eps: distance that points keep from the boundary, as a fraction of the radius: 1e-5 in float32 and 1e-10 in
-            float64 if None, a largest radius of 12.2 and 23.7; geoopt's is 4e-3 (6.2) in float32.
+        eps: distance that points keep from the boundary, as a fraction of the radius: 1e-5 in
+            float32 and 1e-10 in float64 if None, a largest radius of 12.2 and 23.7; geoopt's is
+            4e-3 (6.2) in float32.
         exact: whether :meth:`retr` is the exponential map instead of ``project(x + u)``.
-        k: the sectional curvature ``-c``, as geoopt's stereographic model takes it, instead of ``c``.
+        k: the sectional curvature ``-c``, as geoopt's stereographic model takes it, instead of
+            ``c``.
 
     For the other arguments see :class:`Manifold`.
     """
@@ -614,8 +680,8 @@ class PoincareBall(Hyperbolic):
     ):
         if k is not None and not k < 0:
             raise ValueError(
-                f"k, the sectional curvature of the ball, must be negative, got {k}: positive ones are spheres, "
-                "which do not exist here."
+                f"k, the sectional curvature of the ball, must be negative, got {k}: positive ones "
+                "are spheres, which do not exist here."
             )
         super().__init__(_chosen(c, None if k is None else -k), learnable, bounds, check)
         if eps is not None and not 0 < eps < 1:
@@ -678,12 +744,14 @@ class PoincareBall(Hyperbolic):
         return self._call("dist2plane", x=x, p=p, a=a, signed=signed)
 
     def ganea_logits(self, x: Tensor, p: Tensor, a: Tensor) -> Tensor:
-        """Logits ``(..., K)`` of hyperplanes through the points ``p`` with the normals ``a``, both ``(K, n)``."""
+        """Logits ``(..., K)`` of hyperplanes through the points ``p`` with the normals ``a``, both
+        ``(K, n)``."""
         self._check(p=p)
         return self._call("ganea_logits", x=x, p=p, a=a)
 
     def hyperplane_logits(self, x: Tensor, v: Tensor, r: Tensor, g: Tensor | None = None) -> Tensor:
-        """Logits ``(..., K)`` of HNN++: normals ``v`` ``(K, n)``, offsets ``r`` and factors ``g`` ``(K,)``."""
+        """Logits ``(..., K)`` of HNN++: normals ``v`` ``(K, n)``, offsets ``r`` and factors ``g``
+        ``(K,)``."""
         return self._call("hyperplane_logits", x=x, v=v, r=r, g=g)
 
     def beta_concat(self, points: list[Tensor]) -> Tensor:
@@ -713,17 +781,22 @@ class PoincareBall(Hyperbolic):
         return self.projx(maps.klein_to_poincare(x, self.c))
 
     def change_curvature(self, x: Tensor, c_new: Curvature) -> Tensor:
-        """Points of curvature ``c_new`` with the same tangent vector at the origin, projected there."""
+        """Points of curvature ``c_new`` with the same tangent vector at the origin, projected
+        there."""
         self._check(x=x)
         return poincare.project(poincare.change_curvature(x, self.c, c_new), c_new, self.eps)
 
     def scale_curvature(self, x: Tensor, c_new: Curvature) -> Tensor:
-        """Points of curvature ``c_new`` whose distances are ``sqrt(c / c_new)`` times as large, projected there."""
+        """Points of curvature ``c_new`` whose distances are ``sqrt(c / c_new)`` times as large,
+        projected there."""
         self._check(x=x)
         return poincare.project(poincare.scale_curvature(x, self.c, c_new), c_new, self.eps)
 
     def origin(
-        self, *size: int, dtype: torch.dtype | None = None, device: torch.device | str | int | None = None
+        self,
+        *size: int,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | int | None = None,
     ) -> Tensor:
         """The origin, of the shape ``size``, which ends in the dimension of the space."""
         return torch.zeros(size, dtype=dtype, device=device)
@@ -732,6 +805,6 @@ class PoincareBall(Hyperbolic):
         radius = (widen(x).norm(dim=-1) * self._value() ** 0.5).max().item() if x.numel() else 0.0
         if not radius < 1 + (tolerance or 0.0):
             raise ValueError(
-                f"{name} is not in the ball of curvature c = {self._value():g}: sqrt(c) |{name}| is {radius:.6g}, "
-                "and must be below 1. Points come from expmap0 or projx."
+                f"{name} is not in the ball of curvature c = {self._value():g}: sqrt(c) |{name}| "
+                f"is {radius:.6g}, and must be below 1. Points come from expmap0 or projx."
             )

@@ -1,6 +1,7 @@
 """Isometries between the Lorentz model, the Poincare ball and the Klein ball.
 
-Points ``(..., n + 1)`` on the hyperboloid, ``(..., n)`` in the balls of radius ``1 / sqrt(c)``; the curvature last.
+Points ``(..., n + 1)`` on the hyperboloid, ``(..., n)`` in the balls of radius ``1 / sqrt(c)``; the
+curvature last.
 """
 
 from __future__ import annotations

@@ -28,10 +28,11 @@ def exact(device: torch.device) -> AbstractContextManager[object]:
 
 
 class Function(torch.autograd.Function):
-    """A function that is differentiated by hand: its backward runs without autocast, wherever it is called.
+    """A function that is differentiated by hand: its backward runs without autocast, wherever it is
+    called.
 
-    PyTorch runs a backward under the autocast setting at the call of ``backward()``, not under that of the forward:
-    products would meet operands of another dtype than they were written for.
+    PyTorch runs a backward under the autocast setting at the call of ``backward()``, not under that
+    of the forward: products would meet operands of another dtype than they were written for.
     """
 
     if TYPE_CHECKING:  # PyTorch's version has no type annotations
@@ -59,24 +60,33 @@ def without_autocast(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def plain(x: Tensor) -> bool:
-    """Whether to compute in plain operations: for compilers, for ``torch.func`` transforms, without data."""
+    """Whether to compute in plain operations: for compilers, for ``torch.func`` transforms, without
+    data."""
     return torch.compiler.is_compiling() or x.is_meta or torch._C._are_functorch_transforms_active()
 
 
 @functools.cache
 def uses_triton(device: torch.device) -> bool:
-    """Whether Triton kernels compute on a device: a GPU of at least the Volta generation, where Triton imports.
+    """Whether Triton kernels compute on a device: a GPU of at least the Volta generation, where
+    Triton imports.
 
     The environment variable ``HYPVISION_TRITON=0`` turns them off.
     """
-    if device.type != "cuda" or not torch.cuda.is_available() or os.environ.get("HYPVISION_TRITON") == "0":
+    if (
+        device.type != "cuda"
+        or not torch.cuda.is_available()
+        or os.environ.get("HYPVISION_TRITON") == "0"
+    ):
         return False
     return find_spec("triton") is not None and torch.cuda.get_device_capability(device) >= (7, 0)
 
 
 def needs_grad(*arguments: object) -> bool:
-    """Whether gradients will be needed: without them a hand-written backward only costs the overhead of a call."""
-    return torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in arguments)
+    """Whether gradients will be needed: without them a hand-written backward only costs the
+    overhead of a call."""
+    return torch.is_grad_enabled() and any(
+        isinstance(a, Tensor) and a.requires_grad for a in arguments
+    )
 
 
 def backward_of(
@@ -84,18 +94,24 @@ def backward_of(
 ) -> list[Tensor | None]:
     """Gradients of ``function(*inputs)`` that can be differentiated again.
 
-    A hand-written backward calls this function if it must itself be differentiable (``create_graph=True``). The second
-    derivatives are then those of the plain operations, and an ordinary backward has no extra cost.
+    A hand-written backward calls this function if it must itself be differentiable
+    (``create_graph=True``). The second derivatives are then those of the plain operations, and an
+    ordinary backward has no extra cost.
     """
     with torch.enable_grad(), exact(grad.device):
-        # Views, because one input may be computed from another, whose gradient would then be counted twice.
+        # Views, because one input may be computed from another, whose gradient would then be
+        # counted twice.
         inputs = [x.view_as(x) if isinstance(x, Tensor) else x for x in inputs]
         wanted = [x for x, need in zip(inputs, needed) if need and isinstance(x, Tensor)]
-        found = iter(torch.autograd.grad(function(*inputs), wanted, grad, create_graph=True, allow_unused=True))
+        found = iter(
+            torch.autograd.grad(
+                function(*inputs), wanted, grad, create_graph=True, allow_unused=True
+            )
+        )
     return [next(found) if need else None for need in needed]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Between float32 and float64
 
 
@@ -108,7 +124,9 @@ class _Convert(Function):
     """Another dtype; values and gradients beyond the limits, if there are any, are cut."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, dtype: torch.dtype, most: float | None, steepest: float | None) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, dtype: torch.dtype, most: float | None, steepest: float | None
+    ) -> Tensor:
         ctx.dtype = x.dtype
         ctx.steepest = steepest
         return _cut(x, most).to(dtype)
@@ -119,12 +137,15 @@ class _Convert(Function):
 
 
 class _ConvertForward(Function):
-    """The same with what ``torch.func`` asks for, which compilers do not take; a context of its own is slow."""
+    """The same with what ``torch.func`` asks for, which compilers do not take; a context of its own
+    is slow."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, dtype: torch.dtype, most: float | None, steepest: float | None) -> Tensor:
+    def forward(
+        x: Tensor, dtype: torch.dtype, most: float | None, steepest: float | None
+    ) -> Tensor:
         return _cut(x, most).to(dtype)
 
     @staticmethod
@@ -142,7 +163,8 @@ class _ConvertForward(Function):
 
 
 def _cut(x: Tensor, most: float | None) -> Tensor:
-    """Finite numbers beyond ``most`` become it, infinite ones not a number: 0 times them is added."""
+    """Finite numbers beyond ``most`` become it, infinite ones not a number: 0 times them is
+    added."""
     return x if most is None else torch.add(x.clamp(-most, most), x, alpha=0)
 
 
@@ -168,7 +190,8 @@ def widen(x: float | Tensor, steepest: float | None = None) -> float | Tensor:
 
     Args:
         x: a number, or a tensor.
-        steepest: largest gradient that ``x`` gets if it is not float64; by default what its dtype holds.
+        steepest: largest gradient that ``x`` gets if it is not float64; by default what its dtype
+            holds.
     """
     if not isinstance(x, Tensor):
         return x
@@ -186,12 +209,14 @@ def narrow(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def bounded(x: Tensor, dtype: torch.dtype) -> Tensor:
     """``x`` in a dtype, for products: numbers beyond 1e18 are cut, but for float64."""
-    if x.dtype == dtype:  # a Function that changes no dtype loses its gradient in PyTorch's compiler
+    if (
+        x.dtype == dtype
+    ):  # a Function that changes no dtype loses its gradient in PyTorch's compiler
         return x if dtype == torch.float64 else _cut(x, 1e18)
     return _convert(x, dtype, 1e18, None)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Sums over the last dimension
 
 
@@ -211,12 +236,13 @@ def length(x: Tensor) -> Tensor:
     return out
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Functions of numbers
 
 
 def tiny(x: Tensor) -> float:
-    """A divisor in place of 0. Its square is a float64 number, and no length of float32 vectors is less than that."""
+    """A divisor in place of 0. Its square is a float64 number, and no length of float32 vectors is
+    less than that."""
     return 1e-150 if x.dtype == torch.float64 else max(1e-18, torch.finfo(x.dtype).tiny)
 
 
@@ -235,27 +261,32 @@ def square_root(c: float | Tensor) -> float | Tensor:
 
 
 def safe_sqrt(x: Tensor) -> Tensor:
-    """``sqrt(max(x, 0))`` whose gradient is 0, not infinite, where ``x <= 0``. Shape ``(...)`` to ``(...)``."""
+    """``sqrt(max(x, 0))`` whose gradient is 0, not infinite, where ``x <= 0``. Shape ``(...)`` to
+    ``(...)``."""
     none = x <= 0  # not x > 0, so that NaN stays NaN
     return torch.sqrt(x.masked_fill(none, 1.0)).masked_fill(none, 0.0)
 
 
 def distance_from_square(q: Tensor) -> Tensor:
-    r"""``2 asinh(sqrt(max(q, 0)) / 2)``: the unit-curvature distance of points whose squared chord is ``q``.
+    r"""``2 asinh(sqrt(max(q, 0)) / 2)``: the unit-curvature distance of points whose squared chord
+    is ``q``.
 
-    The squared chord of points of the hyperboloid is :math:`\langle x - y, x - y\rangle_L`; for points of the ball take
-    :math:`4|x - y|^2 / ((1 - |x|^2)(1 - |y|^2))`. Where ``q <= 0`` the gradient is 0.
+    The squared chord of points of the hyperboloid is :math:`\langle x - y, x - y\rangle_L`; for
+    points of the ball take :math:`4|x - y|^2 / ((1 - |x|^2)(1 - |y|^2))`. Where ``q <= 0`` the
+    gradient is 0.
     """
     return 2 * torch.asinh(safe_sqrt(q) / 2)
 
 
 def arcosh1p(h: Tensor) -> Tensor:
-    """``arcosh(1 + max(h, 0))``, as exact for small ``h`` as for large; where ``h <= 0`` the gradient is 0."""
+    """``arcosh(1 + max(h, 0))``, as exact for small ``h`` as for large; where ``h <= 0`` the
+    gradient is 0."""
     return 2 * torch.asinh(safe_sqrt(h / 2))
 
 
 def sinhc(z: Tensor) -> Tensor:
-    """``sinh(z) / z``, with its limit 1 (and gradient 0) at 0. Overflows with sinh, at ``|z|`` about 89 in float32."""
+    """``sinh(z) / z``, with its limit 1 (and gradient 0) at 0. Overflows with sinh, at ``|z|``
+    about 89 in float32."""
     return sinhc_sqrt(z * z)
 
 
@@ -283,9 +314,11 @@ def tanhc_sqrt(q: Tensor) -> Tensor:
 
 
 def squash_factor(square: Tensor, limit: float | Tensor, slope: float) -> Tensor:
-    """``D tanh(atanh(0.99) r / (s D)) / r`` of squared radii ``r^2``, with ``D = limit`` and ``s = slope``.
+    """``D tanh(atanh(0.99) r / (s D)) / r`` of squared radii ``r^2``, with ``D = limit`` and
+    ``s = slope``.
 
-    The factor of maximum-distance rescaling (Bdeir et al., NeurIPS 2025); ``limit`` is a number or a tensor.
+    The factor of maximum-distance rescaling (Bdeir et al., NeurIPS 2025); ``limit`` is a number or
+    a tensor.
     """
     start = math.atanh(0.99) / slope
     return start * tanhc_sqrt(square * (start / limit) ** 2)
@@ -298,17 +331,22 @@ def log_sinhc_sqrt(q: Tensor) -> Tensor:
     large = root + torch.log1p(-torch.exp(-2 * root)) - torch.log(2 * root)
     close = torch.where(small, q, torch.zeros_like(q))
     tail = 1 + close / 72 * (1 + close / 110 * (1 + close / 156 * (1 + close / 210)))
-    return torch.where(small, torch.log1p(close / 6 * (1 + close / 20 * (1 + close / 42 * tail))), large)
+    return torch.where(
+        small, torch.log1p(close / 6 * (1 + close / 20 * (1 + close / 42 * tail))), large
+    )
 
 
 def log_beta(n: int) -> float:
-    """``log B(n / 2, 1 / 2)``, by which the radii of joined points of the ball are weighed (HNN++)."""
+    """``log B(n / 2, 1 / 2)``, by which the radii of joined points of the ball are weighed
+    (HNN++)."""
     return math.lgamma(n / 2) + math.lgamma(0.5) - math.lgamma((n + 1) / 2)
 
 
 def clip_norm(x: Tensor, radius: float = 1.0) -> Tensor:
-    """Scale vectors ``(..., d)`` longer than ``radius`` back onto the sphere of that radius; others pass unchanged.
+    """Scale vectors ``(..., d)`` longer than ``radius`` back onto the sphere of that radius; others
+    pass unchanged.
 
-    Feature clipping (Guo et al., "Clipped Hyperbolic Classifiers Are Super-Hyperbolic Classifiers", CVPR 2022).
+    Feature clipping (Guo et al., "Clipped Hyperbolic Classifiers Are Super-Hyperbolic Classifiers",
+    CVPR 2022).
     """
     return x * (radius / length(x).clamp_min(radius))

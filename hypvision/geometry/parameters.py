@@ -21,19 +21,21 @@ from .product import Product
 
 
 class ManifoldParameter(nn.Parameter):
-    """A parameter whose last dimension holds points of a manifold, for the optimisers of :mod:`hypvision.optim`.
+    """A parameter whose last dimension holds points of a manifold, for the optimisers of
+    :mod:`hypvision.optim`.
 
-    It computes like any tensor. The manifold travels with copies and pickles, and stays when a module is cast, moved or
-    loaded; state dicts hold plain tensors. Wrappers that replace parameters by their own (FSDP) lose the class: a layer
-    that names its manifold parameters in ``manifold_parameters`` is found nevertheless, by
-    :func:`named_manifold_parameters`.
+    It computes like any tensor. The manifold travels with copies and pickles, and stays when a
+    module is cast, moved or loaded; state dicts hold plain tensors. Wrappers that replace
+    parameters by their own (FSDP) lose the class: a layer that names its manifold parameters in
+    ``manifold_parameters`` is found nevertheless, by :func:`named_manifold_parameters`.
 
-    Optimisers of other packages step through flat space, and points leave the manifold. The first step of one that has
-    been given points warns of it. The points are not projected back: a projected step would be another method than the
-    one that was chosen, with steps of the wrong length, and the Riemannian optimisers have the same interface.
+    Optimisers of other packages step through flat space, and points leave the manifold. The first
+    step of one that has been given points warns of it. The points are not projected back: a
+    projected step would be another method than the one that was chosen, with steps of the wrong
+    length, and the Riemannian optimisers have the same interface.
 
-    A learned curvature is a parameter of the manifold, which is a module: assign the manifold to a module of the model,
-    too. Else ``state_dict()`` would lose the curvature, and raises.
+    A learned curvature is a parameter of the manifold, which is a module: assign the manifold to a
+    module of the model, too. Else ``state_dict()`` would lose the curvature, and raises.
 
     Args:
         data: points ``(..., d)``; ``manifold.projx`` moves others onto the manifold.
@@ -42,26 +44,35 @@ class ManifoldParameter(nn.Parameter):
 
     Raises:
         TypeError: ``manifold`` is not a manifold, or ``data`` is not a floating point tensor.
-        ValueError: ``data`` does not end in the coordinates of a point; or, with ``check=True`` of the manifold, is not
-            on it.
+        ValueError: ``data`` does not end in the coordinates of a point; or, with ``check=True`` of
+            the manifold, is not on it.
     """
 
     manifold: Manifold
 
-    def __new__(cls, data: Tensor, manifold: Manifold, requires_grad: bool = True) -> ManifoldParameter:
+    def __new__(
+        cls, data: Tensor, manifold: Manifold, requires_grad: bool = True
+    ) -> ManifoldParameter:
         if not isinstance(manifold, Manifold):
             raise TypeError(
-                "manifold must be a manifold object of hypvision.geometry such as Lorentz(1.0), got "
-                f"{whose(manifold)}. For parameters that are not points take torch.nn.Parameter, for points on "
-                "geoopt's manifolds geoopt.ManifoldParameter: the optimisers take them, too."
+                "manifold must be a manifold object of hypvision.geometry such as Lorentz(1.0), "
+                f"got {whose(manifold)}. For parameters that are not points take "
+                "torch.nn.Parameter, for points on geoopt's manifolds geoopt.ManifoldParameter: "
+                "the optimisers take them, too."
             )
         if not isinstance(data, Tensor) or not data.is_floating_point():
             found = data.dtype if isinstance(data, Tensor) else type(data).__name__
             raise TypeError(f"data must be a tensor of floating point numbers, got {found}.")
         least = sum(manifold.sizes) if isinstance(manifold, Product) else 1 + manifold.extra
-        if data.dim() == 0 or data.shape[-1] < least or isinstance(manifold, Product) and data.shape[-1] != least:
+        if (
+            data.dim() == 0
+            or data.shape[-1] < least
+            or isinstance(manifold, Product)
+            and data.shape[-1] != least
+        ):
             raise ValueError(
-                f"data must end in the {'' if isinstance(manifold, Product) else 'at least '}{least} coordinates of a "
+                "data must end in the "
+                f"{'' if isinstance(manifold, Product) else 'at least '}{least} coordinates of a "
                 f"point of {manifold}, got the shape {tuple(data.shape)}."
             )
         if manifold.check and not data.is_meta:
@@ -87,14 +98,16 @@ class ManifoldParameter(nn.Parameter):
 
 
 def _rebuild(data: Tensor, manifold: Manifold, requires_grad: bool = True) -> ManifoldParameter:
-    """A parameter of points that need no check: of a copy, or of weights, which are loaded before their curvature."""
+    """A parameter of points that need no check: of a copy, or of weights, which are loaded before
+    their curvature."""
     _watch()
     out: ManifoldParameter = torch.Tensor._make_subclass(ManifoldParameter, data, requires_grad)
     out.manifold = manifold
     return out
 
 
-# PyTorch calls these hooks for every module, so they are registered with the first manifold parameter.
+# PyTorch calls these hooks for every module, so they are registered with the first manifold
+# parameter.
 
 
 @functools.cache
@@ -104,10 +117,12 @@ def _watch() -> None:
 
 
 def _registered(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
-    """Called when a module registers a parameter: installs the hooks that keep its points when the module is cast or
-    loaded, and that save its learned curvature."""
+    """Called when a module registers a parameter: installs the hooks that keep its points when the
+    module is cast or loaded, and that save its learned curvature."""
     hooks = module._load_state_dict_pre_hooks.values()
-    if isinstance(parameter, ManifoldParameter) and not any(getattr(hook, "hook", None) is _loading for hook in hooks):
+    if isinstance(parameter, ManifoldParameter) and not any(
+        getattr(hook, "hook", None) is _loading for hook in hooks
+    ):
         # PyTorch has no hook for _apply; this wrapper has a weak reference to its module
         module._apply = _WrappedHook(_applied, module)  # type: ignore[method-assign]
         module.register_load_state_dict_pre_hook(_loading)
@@ -115,8 +130,13 @@ def _registered(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
 
 
 def _applied(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
-    """A module is cast or moved, for which PyTorch may replace parameters by plain ones: mark these anew."""
-    points = {name: p.manifold for name, p in module._parameters.items() if isinstance(p, ManifoldParameter)}
+    """A module is cast or moved, for which PyTorch may replace parameters by plain ones: mark these
+    anew."""
+    points = {
+        name: p.manifold
+        for name, p in module._parameters.items()
+        if isinstance(p, ManifoldParameter)
+    }
     type(module)._apply(module, fn, recurse)
     for name, manifold in points.items():
         parameter = module._parameters[name]
@@ -126,24 +146,39 @@ def _applied(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = 
 
 
 def _loading(
-    module: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any], *rest: object
+    module: nn.Module,
+    state_dict: dict[str, Any],
+    prefix: str,
+    metadata: dict[str, Any],
+    *rest: object,
 ) -> None:
-    """``load_state_dict(assign=True)`` puts new parameters in the place of a module's: make them of the old class."""
+    """``load_state_dict(assign=True)`` puts new parameters in the place of a module's: make them of
+    the old class."""
     if metadata.get("assign_to_params_buffers"):
         for name, parameter in module._parameters.items():
             value: Any = state_dict.get(prefix + name)
             is_tensor = type(value) in (Tensor, nn.Parameter)
             # PyTorch raises an error for another shape
-            if isinstance(parameter, ManifoldParameter) and is_tensor and value.shape == parameter.shape:
+            if (
+                isinstance(parameter, ManifoldParameter)
+                and is_tensor
+                and value.shape == parameter.shape
+            ):
                 state_dict[prefix + name] = _rebuild(value.detach(), parameter.manifold)
 
 
-def _saved(module: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any]) -> None:
-    """Raise an error if ``state_dict()`` would lose a learned curvature because only a parameter refers to its
-    manifold."""
+def _saved(
+    module: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any]
+) -> None:
+    """Raise an error if ``state_dict()`` would lose a learned curvature because only a parameter
+    refers to its manifold."""
     for name, parameter in module._parameters.items():
         manifold = parameter.manifold if isinstance(parameter, ManifoldParameter) else None
-        if manifold is not None and not manifold.registered and any(c.requires_grad for c in manifold.parameters()):
+        if (
+            manifold is not None
+            and not manifold.registered
+            and any(c.requires_grad for c in manifold.parameters())
+        ):
             raise RuntimeError(loose(prefix + name, manifold))
 
 
@@ -154,9 +189,10 @@ def _described(manifold: Manifold) -> str:
 def loose(name: str, manifold: Manifold) -> str:
     """The error message for a manifold that only the parameter of this name refers to."""
     return (
-        f"The points '{name}' lie on {_described(manifold)}, whose curvature is learned, but no module of the model "
-        "holds the manifold, so that the curvature is missing among the model's parameters and in its state dict. "
-        "Assign the manifold to the module of the points: self.manifold = manifold."
+        f"The points '{name}' lie on {_described(manifold)}, whose curvature is learned, but no "
+        "module of the model holds the manifold, so that the curvature is missing among the "
+        "model's parameters and in its state dict. Assign the manifold to the module of the "
+        "points: self.manifold = manifold."
     )
 
 
@@ -176,15 +212,20 @@ def _stepping(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any
         names = group.get("param_names") or itertools.repeat("one")
         for name, parameter in zip(names, group["params"]):
             manifold = getattr(parameter, "manifold", None)
-            if parameter.requires_grad and isinstance(manifold, Manifold) and not isinstance(manifold, Euclidean):
+            if (
+                parameter.requires_grad
+                and isinstance(manifold, Manifold)
+                and not isinstance(manifold, Euclidean)
+            ):
                 found.append(f"{name} of shape {tuple(parameter.shape)} on {_described(manifold)}")
     if found:
         more = f" and {len(found) - 5} more" if len(found) > 5 else ""
         warnings.warn(
-            f"{whose(optimizer)} steps through flat space, so that these parameters leave their manifolds: "
-            f"{', '.join(found[:5])}{more}. Take RiemannianAdamW, RiemannianAdam or RiemannianSGD of hypvision.optim, "
-            "which are AdamW, Adam and SGD for all other parameters (timm's factory and configs know their names); or "
-            "bring the points back after every step: parameter.data = manifold.projx(parameter.data).",
+            f"{whose(optimizer)} steps through flat space, so that these parameters leave their "
+            f"manifolds: {', '.join(found[:5])}{more}. Take RiemannianAdamW, RiemannianAdam or "
+            "RiemannianSGD of hypvision.optim, which are AdamW, Adam and SGD for all other "
+            "parameters (timm's factory and configs know their names); or bring the points back "
+            "after every step: parameter.data = manifold.projx(parameter.data).",
             stacklevel=4,
         )
 
@@ -199,8 +240,8 @@ def mark(parameter: nn.Parameter, manifold: Manifold) -> None:
 def named_manifold_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, Manifold]]:
     """Name, parameter and manifold of every parameter that holds points, each once.
 
-    A parameter holds points if it is a :class:`ManifoldParameter`, or if its layer lists it in ``manifold_parameters``
-    and has a ``manifold``.
+    A parameter holds points if it is a :class:`ManifoldParameter`, or if its layer lists it in
+    ``manifold_parameters`` and has a ``manifold``.
     """
     seen = set()
     for prefix, module in model.named_modules():

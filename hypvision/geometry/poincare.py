@@ -1,15 +1,17 @@
 r"""The Poincare ball, as functions of tensors.
 
-With curvature ``c > 0`` (sectional curvature ``-c``) the points are the vectors with ``c |x|^2 < 1`` and the metric is
-:math:`\lambda_x^2 |dx|^2` with :math:`\lambda_x = 2 / X`, :math:`X = 1 - c|x|^2`. A tangent vector at the origin is
-half as long in coordinates as the distance it leads to: ``expmap0(u)`` lies at the distance ``2 |u|``.
+With curvature ``c > 0`` (sectional curvature ``-c``) the points are the vectors with
+``c |x|^2 < 1`` and the metric is :math:`\lambda_x^2 |dx|^2` with :math:`\lambda_x = 2 / X`,
+:math:`X = 1 - c|x|^2`. A tangent vector at the origin is half as long in coordinates as the
+distance it leads to: ``expmap0(u)`` lies at the distance ``2 |u|``.
 
-Every function takes tensors ``(..., n)`` and the curvature last: a float, or a tensor that broadcasts with
-``(..., 1)``. float32 points are computed in float64, as ``X`` needs it (``docs/numerics.md``). Points outside count as
-points at the largest radius that the dtype holds, ``sqrt(c) * r = 16.6`` in float32; :func:`project` stays off the
-boundary.
+Every function takes tensors ``(..., n)`` and the curvature last: a float, or a tensor that
+broadcasts with ``(..., 1)``. float32 points are computed in float64, as ``X`` needs it
+(``docs/numerics.md``). Points outside count as points at the largest radius that the dtype holds,
+``sqrt(c) * r = 16.6`` in float32; :func:`project` stays off the boundary.
 
-Sources: Ganea et al. "Hyperbolic Neural Networks" (NeurIPS 2018); Ungar (2008); Shimizu et al. "HNN++" (ICLR 2021).
+Sources: Ganea et al. "Hyperbolic Neural Networks" (NeurIPS 2018); Ungar (2008); Shimizu et al.
+"HNN++" (ICLR 2021).
 """
 
 from __future__ import annotations
@@ -25,7 +27,18 @@ from . import lorentz
 from ._typing import Curvature
 from .border import STEEPEST, check_factor, one_each, positive, same_list, stable
 from .lorentz.distances import from_products, of_both
-from .numerics import asinhc_sqrt, bounded, dot, length, log_beta, narrow, square_norm, square_root, tiny, widen
+from .numerics import (
+    asinhc_sqrt,
+    bounded,
+    dot,
+    length,
+    log_beta,
+    narrow,
+    square_norm,
+    square_root,
+    tiny,
+    widen,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,7 +49,8 @@ _CAP = 40.0
 
 
 def _inside(x: Tensor, c: Curvature, dtype: torch.dtype) -> Tensor:
-    """Points brought inside, to the largest radius that ``dtype`` holds; a constant of differentiation."""
+    """Points brought inside, to the largest radius that ``dtype`` holds; a constant of
+    differentiation."""
     with torch.no_grad():
         factor = (_BOUNDARY[dtype] / c**0.5 / length(x)).clamp_max(1.0)
     return x * factor
@@ -45,8 +59,11 @@ def _inside(x: Tensor, c: Curvature, dtype: torch.dtype) -> Tensor:
 def _ball(
     *points: str, inside: tuple[str, ...] | None = None, **options: Any
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """:func:`stable`, with the points named in ``inside`` (those in ``points`` by default) brought inside."""
-    return stable(*points, brought=dict.fromkeys(points if inside is None else inside, _inside), **options)
+    """:func:`stable`, with the points named in ``inside`` (those in ``points`` by default) brought
+    inside."""
+    return stable(
+        *points, brought=dict.fromkeys(points if inside is None else inside, _inside), **options
+    )
 
 
 def _gap(x: Tensor, c: Curvature) -> Tensor:
@@ -57,7 +74,8 @@ def _gap(x: Tensor, c: Curvature) -> Tensor:
 def project(x: Tensor, c: Curvature, eps: float | None = None) -> Tensor:
     """Points with ``sqrt(c) |x|`` cut at ``1 - eps``.
 
-    The default is 1e-5 in float32 (a radius of 12.2) and 1e-10 in float64 (23.7); geoopt's is 4e-3 in float32 (6.2).
+    The default is 1e-5 in float32 (a radius of 12.2) and 1e-10 in float64 (23.7); geoopt's is 4e-3
+    in float32 (6.2).
 
     Raises:
         ValueError: ``eps`` is not at least 0 and below 1.
@@ -79,8 +97,8 @@ def _project(x: Tensor, c: Curvature, eps: float) -> Tensor:
 def _check_eps(function: str, eps: float) -> None:
     if not 0 <= eps < 1:
         raise ValueError(
-            f"{function}: eps, the distance from the boundary as a share of the radius, must be at least 0 and below "
-            f"1, got {eps}."
+            f"{function}: eps, the distance from the boundary as a share of the radius, must be at "
+            f"least 0 and below 1, got {eps}."
         )
 
 
@@ -92,7 +110,8 @@ def conformal_factor(x: Tensor, c: Curvature) -> Tensor:
 
 @stable("u", rows=True, small=True)
 def expmap0(u: Tensor, c: Curvature, eps: float = 0.0) -> Tensor:
-    r"""Exponential map at the origin, :math:`\tanh(\sqrt c |u|)\, u / (\sqrt c |u|)`; identity gradient at 0.
+    r"""Exponential map at the origin, :math:`\tanh(\sqrt c |u|)\, u / (\sqrt c |u|)`; identity
+    gradient at 0.
 
     With ``eps`` the point is also projected, ``sqrt(c) |x| <= 1 - eps``.
 
@@ -116,7 +135,8 @@ def logmap0(x: Tensor, c: Curvature) -> Tensor:
 
 @_ball("x", "u", inside=("x",), rows=True, small=True)
 def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
-    r"""Exponential map, :math:`x \oplus \tanh(\sqrt c |u| / X)\, u / (\sqrt c |u|)`, all ``(..., n)``."""
+    r"""Exponential map, :math:`x \oplus \tanh(\sqrt c |u| / X)\, u / (\sqrt c |u|)`, all
+    ``(..., n)``."""
     gap = _gap(x, c)
     size = (length(u) * square_root(c)).clamp_min(tiny(u))
     z = (size / gap).clamp_max(_CAP)
@@ -135,7 +155,8 @@ def _add(x: Tensor, y: Tensor, x_gap: Tensor, y_gap: Tensor, c: Curvature) -> Te
 
 @_ball("x", "y", rows=True)
 def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    r"""Logarithm: the tangent vector ``(..., n)`` at ``x`` whose geodesic reaches ``y`` after unit time.
+    r"""Logarithm: the tangent vector ``(..., n)`` at ``x`` whose geodesic reaches ``y`` after unit
+    time.
 
     .. math:: \frac{A}{\sqrt{X Y + c|\Delta|^2}} \frac{X}{\sqrt c |\Delta|} (X \Delta - c|\Delta|^2 x),\quad
               \Delta = y - x
@@ -150,13 +171,14 @@ def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     return factor * (gap * delta - square * x)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Distances
 
 
 @_ball("x", "y", rows=True, small=True)
 def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    r"""Geodesic distance ``(...)``, :math:`\frac{2}{\sqrt c}\mathrm{asinh}(\sqrt c|x - y| / \sqrt{XY})`.
+    r"""Geodesic distance ``(...)``,
+    :math:`\frac{2}{\sqrt c}\mathrm{asinh}(\sqrt c|x - y| / \sqrt{XY})`.
 
     The gradient is 0 where the points coincide.
     """
@@ -185,19 +207,23 @@ def dist0(x: Tensor, c: Curvature) -> Tensor:
 def cdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     """Pairwise geodesic distances by one matrix product.
 
-    Nothing of shape ``(N, M, n)`` is built. For the error see :func:`hypvision.geometry.lorentz.cdist`.
+    Nothing of shape ``(N, M, n)`` is built. For the error see
+    :func:`hypvision.geometry.lorentz.cdist`.
 
     Args:
         x: points ``(..., N, n)``.
         y: points ``(..., M, n)``; leading dimensions broadcast.
-        c: curvature, ``c > 0``; a tensor must broadcast with ``(..., N, 1)``, ``(..., M, 1)`` and ``(..., N, M)``.
+        c: curvature, ``c > 0``; a tensor must broadcast with ``(..., N, 1)``, ``(..., M, 1)`` and
+            ``(..., N, M)``.
 
     Returns:
         Distances ``(..., N, M)``; 0 with gradient 0 on the diagonal of ``cdist(x, x)``.
     """
     root = square_root(widen(c, STEEPEST))
     # |x - y|^2 / (X Y), the fourth part of the squared chord
-    (left, left_square, left_weight), (right, right_square, right_weight) = of_both(_weighted, x, y, root)
+    (left, left_square, left_weight), (right, right_square, right_weight) = of_both(
+        _weighted, x, y, root
+    )
     rows = torch.cat([-2 * left, left_square, left_weight], -1)
     columns = torch.cat([right, right_weight, right_square], -1)
     return from_products(rows, columns, y is x, torch.promote_types(x.dtype, y.dtype), 2 / root)
@@ -212,7 +238,7 @@ def _weighted(x: Tensor, root: Curvature) -> tuple[Tensor, Tensor, Tensor]:
     return left, left_square, weight
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Tangent vectors
 
 
@@ -236,14 +262,18 @@ def norm(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
 
 @_ball("x", "y", "v", inside=("x", "y"), rows=True)
 def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
-    r"""Parallel transport of ``v`` from ``x`` to ``y``: :math:`\mathrm{gyr}[y, -x] v\; \lambda_x / \lambda_y`."""
+    r"""Parallel transport of ``v`` from ``x`` to ``y``:
+    :math:`\mathrm{gyr}[y, -x] v\; \lambda_x / \lambda_y`."""
     x_gap = _gap(x, c)
     y_gap = _gap(y, c)
     return _gyrate(v, y - x, x, x_gap, y_gap, c) * (y_gap / x_gap)
 
 
-def _gyrate(v: Tensor, delta: Tensor, x: Tensor, x_gap: Tensor, y_gap: Tensor, c: Curvature) -> Tensor:
-    r""":math:`\mathrm{gyr}[y, -x] v` from ``delta``, which is ``y - x``: accurate where that is small.
+def _gyrate(
+    v: Tensor, delta: Tensor, x: Tensor, x_gap: Tensor, y_gap: Tensor, c: Curvature
+) -> Tensor:
+    r""":math:`\mathrm{gyr}[y, -x] v` from ``delta``, which is ``y - x``: accurate where that is
+    small.
 
     .. math:: v + 2c \frac{(X\, \Delta \cdot v - c|\Delta|^2\, x \cdot v)\, x - ((Y + c|\Delta|^2)\, x \cdot v + c|x|^2
               \Delta \cdot v)\, \Delta}{X Y + c|\Delta|^2}
@@ -269,7 +299,7 @@ def transp0back(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     return v / _gap(x, c)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Gyrovector operations
 
 
@@ -287,14 +317,16 @@ def mobius_sub(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
 @_ball("x")
 def mobius_scalar_mul(r: float | Tensor, x: Tensor, c: Curvature) -> Tensor:
-    r"""Points on the same rays at ``r`` times the radius, :math:`r \otimes x`; ``r`` a number or ``(..., 1)``."""
+    r"""Points on the same rays at ``r`` times the radius, :math:`r \otimes x`; ``r`` a number or
+    ``(..., 1)``."""
     check_factor(r, "mobius_scalar_mul: r")
     return expmap0(r * logmap0(x, c), c)
 
 
 @_ball("x", fits=("matrix",), wide=False)
 def rotate(x: Tensor, matrix: Tensor, c: Curvature) -> Tensor:
-    """Points ``R x`` ``(..., m)``, for ``R`` ``(m, n)`` with orthonormal columns: distances stay as they are."""
+    """Points ``R x`` ``(..., m)``, for ``R`` ``(m, n)`` with orthonormal columns: distances stay as
+    they are."""
     return torch.matmul(x, matrix.transpose(-1, -2))
 
 
@@ -306,20 +338,23 @@ def mobius_matvec(matrix: Tensor, x: Tensor, c: Curvature) -> Tensor:
 
 @_ball("u", "v", "w", inside=("u", "v"), rows=True)
 def gyration(u: Tensor, v: Tensor, w: Tensor, c: Curvature) -> Tensor:
-    r""":math:`\mathrm{gyr}[u, v] w = -(u \oplus v) \oplus (u \oplus (v \oplus w))`, a rotation of ``w``."""
+    r""":math:`\mathrm{gyr}[u, v] w = -(u \oplus v) \oplus (u \oplus (v \oplus w))`, a rotation of
+    ``w``."""
     return _gyrate(w, u + v, -v, _gap(v, c), _gap(u, c), c)
 
 
 @_ball("x", "y")
 def geodesic(t: float | Tensor, x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    """The point at the fraction ``t`` (a number, or ``(..., 1)``) of the way from ``x`` to ``y``."""
+    """The point at the fraction ``t`` (a number, or ``(..., 1)``) of the way from ``x`` to
+    ``y``."""
     check_factor(t, "geodesic: t")
     return expmap(x, t * logmap(x, y, c), c)
 
 
 @_ball("x", "u", inside=("x",))
 def geodesic_unit(t: float | Tensor, x: Tensor, u: Tensor, c: Curvature) -> Tensor:
-    """The point at distance ``t`` (a number, or ``(..., 1)``) from ``x`` in the direction of ``u``."""
+    """The point at distance ``t`` (a number, or ``(..., 1)``) from ``x`` in the direction of
+    ``u``."""
     check_factor(t, "geodesic_unit: t")
     size = norm(x, u, c).unsqueeze(-1)
     none = size == 0
@@ -336,13 +371,14 @@ def _retr(x: Tensor, u: Tensor, c: Curvature, eps: float) -> Tensor:
     return _project(x + u, c, eps)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Through the Lorentz model
 
 
 @_ball("x", rows=True)
 def to_lorentz(x: Tensor, c: Curvature) -> Tensor:
-    r"""The point ``(..., n + 1)`` of the hyperboloid: ``s = 2 x / X``, ``t = (2 - X) / (sqrt(c) X)``."""
+    r"""The point ``(..., n + 1)`` of the hyperboloid: ``s = 2 x / X``,
+    ``t = (2 - X) / (sqrt(c) X)``."""
     gap = _gap(x, c)
     return torch.cat([(2 - gap) / (square_root(c) * gap), x * (2 / gap)], -1)
 
@@ -356,7 +392,8 @@ def from_lorentz(x: Tensor, c: Curvature) -> Tensor:
 
 @_ball("x", sets=("x",))
 def midpoint(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Tensor:
-    """Weighted Moebius gyromidpoint ``(..., n)`` of ``x`` ``(..., N, n)``: the Lorentz centroid of the points.
+    """Weighted Moebius gyromidpoint ``(..., n)`` of ``x`` ``(..., N, n)``: the Lorentz centroid of
+    the points.
 
     Args as for :func:`hypvision.geometry.lorentz.centroid`.
     """
@@ -375,7 +412,9 @@ def weighted_centroids(weights: Tensor, x: Tensor, c: Curvature) -> Tensor:
 
 
 @_ball("x", sets=("x",))
-def frechet_mean(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0, steps: int = 30) -> Tensor:
+def frechet_mean(
+    x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0, steps: int = 30
+) -> Tensor:
     """Weighted Frechet mean ``(..., n)`` of ``x`` ``(..., N, n)``.
 
     Args as for :func:`hypvision.geometry.lorentz.frechet_mean`.
@@ -384,7 +423,8 @@ def frechet_mean(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0, s
 
 
 def half_aperture(x: Tensor, c: Curvature, min_radius: float = 0.1) -> Tensor:
-    r"""Half-aperture ``(...)`` of the entailment cone at ``x``, :math:`\arcsin(K X / (\sqrt c |x|))`, in radians.
+    r"""Half-aperture ``(...)`` of the entailment cone at ``x``,
+    :math:`\arcsin(K X / (\sqrt c |x|))`, in radians.
 
     ``min_radius`` is ``K``, not negative (Ganea et al., ICML 2018).
     """
@@ -393,7 +433,8 @@ def half_aperture(x: Tensor, c: Curvature, min_radius: float = 0.1) -> Tensor:
 
 @_ball("x", "y", rows=True, small=True)
 def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    """Angle ``(...)`` at ``x`` between the ray from the origin and the geodesic to ``y``, in radians.
+    """Angle ``(...)`` at ``x`` between the ray from the origin and the geodesic to ``y``, in
+    radians.
 
     0 where ``y`` lies behind ``x`` on its ray, and where the points coincide.
     """
@@ -409,8 +450,11 @@ def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     return torch.atan2(side, radial.masked_fill(same, 1.0)).squeeze(-1)
 
 
-def entailment_loss(x: Tensor, y: Tensor, c: Curvature, min_radius: float = 0.1, aperture_scale: float = 1.0) -> Tensor:
-    """``max(0, exterior angle - aperture_scale * half-aperture)`` ``(...)``: 0 where ``x`` entails ``y``."""
+def entailment_loss(
+    x: Tensor, y: Tensor, c: Curvature, min_radius: float = 0.1, aperture_scale: float = 1.0
+) -> Tensor:
+    """``max(0, exterior angle - aperture_scale * half-aperture)`` ``(...)``: 0 where ``x`` entails
+    ``y``."""
     return torch.relu(exterior_angle(x, y, c) - aperture_scale * half_aperture(x, c, min_radius))
 
 
@@ -431,12 +475,15 @@ def wrapped_normal(
 
 @stable("x", "mean")
 def wrapped_normal_log_prob(x: Tensor, mean: Tensor, std: Tensor | float, c: Curvature) -> Tensor:
-    """Log density ``(...)`` at ``x`` of :func:`wrapped_normal`, with respect to the Riemannian volume."""
+    """Log density ``(...)`` at ``x`` of :func:`wrapped_normal`, with respect to the Riemannian
+    volume."""
     return lorentz.wrapped_normal_log_prob(to_lorentz(x, c), to_lorentz(mean, c), std, c)
 
 
 @stable("x")
-def rescale(x: Tensor, c: Curvature, limit: float | Tensor | None = None, slope: float = 2.0) -> Tensor:
+def rescale(
+    x: Tensor, c: Curvature, limit: float | Tensor | None = None, slope: float = 2.0
+) -> Tensor:
     """Maximum-distance rescaling of the radii; see :func:`hypvision.geometry.lorentz.rescale`."""
     limit = lorentz.max_distance(c) if limit is None else limit
     positive("rescale", "limit", limit)
@@ -444,13 +491,14 @@ def rescale(x: Tensor, c: Curvature, limit: float | Tensor | None = None, slope:
     return expmap0(lorentz.rescale_tangent(2 * logmap0(x, c), limit, slope) / 2, c)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Hyperplanes and horospheres
 
 
 @_ball("x", "p", "a", inside=("x", "p"), rows=True, small=True)
 def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = True) -> Tensor:
-    r"""Distance ``(...)`` of ``x`` from the hyperplane through ``p`` with the normal ``a``, all ``(..., n)``.
+    r"""Distance ``(...)`` of ``x`` from the hyperplane through ``p`` with the normal ``a``, all
+    ``(..., n)``.
 
     .. math:: \tfrac{1}{\sqrt c}\,\mathrm{asinh}\frac{2 \sqrt c\, (P\, \Delta \cdot \hat a - c|\Delta|^2\, p \cdot \hat
               a)}{X P}, \quad \Delta = x - p
@@ -468,7 +516,8 @@ def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = Tru
 
 @stable("x", fits=("p", "a"), wide=False)
 def ganea_logits(x: Tensor, p: Tensor, a: Tensor, c: Curvature) -> Tensor:
-    r"""Logits :math:`\lambda_p |a|\, d(x, H_{p,a})` of multinomial logistic regression (Ganea et al., eq. 25).
+    r"""Logits :math:`\lambda_p |a|\, d(x, H_{p,a})` of multinomial logistic regression (Ganea et
+    al., eq. 25).
 
     Args:
         x: points ``(..., n)``.
@@ -477,14 +526,16 @@ def ganea_logits(x: Tensor, p: Tensor, a: Tensor, c: Curvature) -> Tensor:
         c: curvature, a float or a tensor without dimensions.
 
     Returns:
-        Logits ``(..., K)``, by one matrix product: a hyperplane of the ball is one of the hyperboloid.
+        Logits ``(..., K)``, by one matrix product: a hyperplane of the ball is one of the
+        hyperboloid.
 
     Raises:
         ValueError: ``p`` and ``a`` are not matrices of the same shape.
     """
     if p.dim() != 2 or p.shape != a.shape:
         raise ValueError(
-            f"ganea_logits: p and a must be matrices (K, n) of one shape, got {tuple(p.shape)} and {tuple(a.shape)}."
+            f"ganea_logits: p and a must be matrices (K, n) of one shape, got {tuple(p.shape)} and "
+            f"{tuple(a.shape)}."
         )
     c = widen(c, STEEPEST)
     dtype = x.dtype
@@ -502,7 +553,9 @@ def ganea_logits(x: Tensor, p: Tensor, a: Tensor, c: Curvature) -> Tensor:
 
 
 @stable("x", fits=("v",), wide=False)
-def hyperplane_logits(x: Tensor, v: Tensor, r: Tensor, c: Curvature, g: Tensor | None = None) -> Tensor:
+def hyperplane_logits(
+    x: Tensor, v: Tensor, r: Tensor, c: Curvature, g: Tensor | None = None
+) -> Tensor:
     r"""Unidirectional logits of HNN++ (Shimizu et al., ICLR 2021, eq. 6).
 
     .. math:: \tfrac{2 g}{\sqrt c}\,\mathrm{asinh}\left(\lambda_x\langle \sqrt c x, \hat v\rangle\cosh(2\sqrt c r) -
@@ -519,10 +572,13 @@ def hyperplane_logits(x: Tensor, v: Tensor, r: Tensor, c: Curvature, g: Tensor |
         Logits ``(..., K)``, by one matrix product.
 
     Raises:
-        ValueError: ``v`` is not a matrix, or ``r`` or ``g`` does not have one number for each of its rows.
+        ValueError: ``v`` is not a matrix, or ``r`` or ``g`` does not have one number for each of
+            its rows.
     """
     if v.dim() != 2:
-        raise ValueError(f"hyperplane_logits: v must be a matrix (K, n), got the shape {tuple(v.shape)}.")
+        raise ValueError(
+            f"hyperplane_logits: v must be a matrix (K, n), got the shape {tuple(v.shape)}."
+        )
     one_each("hyperplane_logits", "r", r, v.shape[0], "hyperplanes")
     if g is not None:
         one_each("hyperplane_logits", "g", g, v.shape[0], "hyperplanes")
@@ -530,7 +586,9 @@ def hyperplane_logits(x: Tensor, v: Tensor, r: Tensor, c: Curvature, g: Tensor |
     size = length(v)
     factor = 2 * (size.squeeze(-1) if g is None else widen(g))
     normals = narrow(v / size.clamp_min(tiny(v)), x.dtype)
-    return lorentz.hyperplane_logits(to_lorentz(x, c), normals, 2 * widen(r), c) * bounded(factor, x.dtype)
+    return lorentz.hyperplane_logits(to_lorentz(x, c), normals, 2 * widen(r), c) * bounded(
+        factor, x.dtype
+    )
 
 
 @stable("x", "p")
@@ -543,16 +601,18 @@ def busemann(x: Tensor, p: Tensor, c: Curvature) -> Tensor:
 
 
 def horosphere_dist(x: Tensor, p: Tensor, tau: float | Tensor, c: Curvature) -> Tensor:
-    """Distance ``(...)`` of ``x`` from the horosphere around ``p``: the points whose :func:`busemann` is ``tau``."""
+    """Distance ``(...)`` of ``x`` from the horosphere around ``p``: the points whose
+    :func:`busemann` is ``tau``."""
     return (busemann(x, p, c) - tau).abs()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Curvatures, concatenation
 
 
 def change_curvature(x: Tensor, c_old: Curvature, c_new: Curvature) -> Tensor:
-    r"""Points of curvature ``c_new`` with the same tangent vector at the origin, :math:`\exp_0^{c'}(\log_0^{c} x)`."""
+    r"""Points of curvature ``c_new`` with the same tangent vector at the origin,
+    :math:`\exp_0^{c'}(\log_0^{c} x)`."""
     return expmap0(logmap0(x, c_old), c_new)
 
 
@@ -563,7 +623,8 @@ def scale_curvature(x: Tensor, c_old: Curvature, c_new: Curvature) -> Tensor:
 
 
 def beta_concat(points: list[Tensor], c: Curvature) -> Tensor:
-    """Beta-concatenation ``(..., sum n_i)`` of HNN++: keeps the expected radius of random points."""
+    """Beta-concatenation ``(..., sum n_i)`` of HNN++: keeps the expected radius of random
+    points."""
     same_list("beta_concat", points)
     n = sum(x.shape[-1] for x in points)
     parts = [logmap0(x, c) * math.exp(log_beta(n) - log_beta(x.shape[-1])) for x in points]

@@ -15,11 +15,12 @@ from .numerics import safe_sqrt
 
 
 class Product(Common):
-    """The product of manifolds: points are the factors' points side by side, ``(..., sum of their coordinates)``.
+    """The product of manifolds: points are the factors' points side by side,
+    ``(..., sum of their coordinates)``.
 
     Args:
-        factors: pairs of a manifold and the dimension ``n_i`` of the space (a Lorentz factor takes ``n_i + 1``
-            coordinates).
+        factors: pairs of a manifold and the dimension ``n_i`` of the space (a Lorentz factor takes
+            ``n_i + 1`` coordinates).
 
     Raises:
         TypeError: an argument is not a pair of a manifold and a dimension.
@@ -34,8 +35,14 @@ class Product(Common):
         if not factors:
             raise ValueError("Product needs at least one pair of a manifold and its dimension.")
         for pair in factors:
-            if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and isinstance(pair[0], Manifold)):
-                found = whose(pair[0]) if isinstance(pair, (tuple, list)) and len(pair) == 2 else repr(pair)
+            if not (
+                isinstance(pair, (tuple, list)) and len(pair) == 2 and isinstance(pair[0], Manifold)
+            ):
+                found = (
+                    whose(pair[0])
+                    if isinstance(pair, (tuple, list)) and len(pair) == 2
+                    else repr(pair)
+                )
                 raise TypeError(
                     "Product takes pairs of a manifold and its dimension, such as "
                     f"(hypvision.geometry.Lorentz(1.0), 3), got {found}."
@@ -61,11 +68,14 @@ class Product(Common):
     def split(self, x: Tensor) -> tuple[Tensor, ...]:
         """The factors' coordinates."""
         if x.shape[-1] != sum(self.sizes):
-            raise ValueError(f"Points of this product have {sum(self.sizes)} coordinates, got {x.shape[-1]}.")
+            raise ValueError(
+                f"Points of this product have {sum(self.sizes)} coordinates, got {x.shape[-1]}."
+            )
         return torch.split(x, self.sizes, -1)
 
     def _each(self, name: str, **arguments: Any) -> list[Tensor]:
-        """The results of every factor's method for its parts of the points, vectors and standard deviations."""
+        """The results of every factor's method for its parts of the points, vectors and standard
+        deviations."""
         self._check_arguments(arguments)
         parts = [dict(arguments) for _ in self.dims]
         for argument, value in arguments.items():
@@ -94,7 +104,10 @@ class Product(Common):
 
     def _tangent0(self, u: Tensor) -> tuple[Tensor, ...]:
         if u.shape[-1] != sum(self.dims):
-            raise ValueError(f"Tangent vectors at the origin have {sum(self.dims)} coordinates, got {u.shape[-1]}.")
+            raise ValueError(
+                f"Tangent vectors at the origin have {sum(self.dims)} coordinates, got "
+                f"{u.shape[-1]}."
+            )
         return torch.split(u, self.dims, -1)
 
     def _stds(self, std: Tensor | float) -> Sequence[Tensor | float]:
@@ -115,7 +128,9 @@ class Product(Common):
         """Pairwise distances ``(..., N, M)``."""
         return self._length("cdist", x=x, y=y)
 
-    def inner(self, x: Tensor, u: Tensor, v: Tensor | None = None, *, keepdim: bool = False) -> Tensor:
+    def inner(
+        self, x: Tensor, u: Tensor, v: Tensor | None = None, *, keepdim: bool = False
+    ) -> Tensor:
         """Inner product ``(...)``: the sum of the factors'."""
         return kept(self._total("inner", x=x, u=u, v=u if v is None else v), keepdim)
 
@@ -136,7 +151,8 @@ class Product(Common):
         return self._call("retr", x=x, u=u)
 
     def from_tangent0(self, u: Tensor) -> Tensor:
-        """Points whose factors lie at the distances ``|u_i|`` from the origin; ``u`` ``(..., sum of dims)``."""
+        """Points whose factors lie at the distances ``|u_i|`` from the origin; ``u``
+        ``(..., sum of dims)``."""
         return self._call("from_tangent0", u=u)
 
     def to_tangent0(self, x: Tensor) -> Tensor:
@@ -154,13 +170,22 @@ class Product(Common):
         return self._total("wrapped_normal_log_prob", x=x, mean=mean, std=std)
 
     def origin(
-        self, *size: int, dtype: torch.dtype | None = None, device: torch.device | str | int | None = None
+        self,
+        *size: int,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | int | None = None,
     ) -> Tensor:
-        """The origin, of the shape ``size``, which ends in the dimension of the space; without, the one point."""
+        """The origin, of the shape ``size``, which ends in the dimension of the space; without, the
+        one point."""
         if size and size[-1] != sum(self.dims):
-            raise ValueError(f"This product has the dimension {sum(self.dims)}, got a size that ends in {size[-1]}.")
+            raise ValueError(
+                f"This product has the dimension {sum(self.dims)}, got a size that ends in "
+                f"{size[-1]}."
+            )
         parts = zip(self.manifolds, self.dims)
-        return torch.cat([m.origin(*size[:-1], n, dtype=dtype, device=device) for m, n in parts], -1)
+        return torch.cat(
+            [m.origin(*size[:-1], n, dtype=dtype, device=device) for m, n in parts], -1
+        )
 
     def check_point(self, x: Tensor, name: str = "x", tolerance: float | None = None) -> None:
         for manifold, part in zip(self.manifolds, self.split(x)):

@@ -1,7 +1,8 @@
 """Functions of rows, block by block: their temporaries stay in the cache.
 
-On a CPU the system provides new memory page by page, and a formula on whole tensors spends most of its time on that. On
-other devices, and for compilers, which fuse the temporaries away, there is one block.
+On a CPU the system provides new memory page by page, and a formula on whole tensors spends most of
+its time on that. On other devices, and for compilers, which fuse the temporaries away, there is one
+block.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from torch import Tensor
 
 from .numerics import Function, backward_of, needs_grad
 
-# In coordinates. For twice as many, malloc returns the float64 temporaries (2 MiB each) to the system at every call.
+# In coordinates. For twice as many, malloc returns the float64 temporaries (2 MiB each) to the
+# system at every call.
 BLOCK = 2**17
 
 
@@ -24,7 +26,9 @@ def blocks(rows: int, columns: int, device: torch.device, size: int = BLOCK) -> 
     return [slice(i, i + step) for i in range(0, rows, step)] if rows > step else [slice(None)]
 
 
-def in_blocks(function: Callable[..., Tensor], rows: dict[str, Tensor], shared: dict[str, Any]) -> Tensor:
+def in_blocks(
+    function: Callable[..., Tensor], rows: dict[str, Tensor], shared: dict[str, Any]
+) -> Tensor:
     """``function(**rows, **shared)``, block by block where that is faster.
 
     The backward recomputes each block, so that only the arguments are stored.
@@ -32,13 +36,16 @@ def in_blocks(function: Callable[..., Tensor], rows: dict[str, Tensor], shared: 
     Args:
         function: of tensors ``(..., k)``, whose result has a row, or a number, for each of theirs.
         rows: these tensors by name.
-        shared: further arguments by name, the same for all rows; one with dimensions, such as a curvature for each row,
-            forbids blocks.
+        shared: further arguments by name, the same for all rows; one with dimensions, such as a
+            curvature for each row, forbids blocks.
     """
     if not _worth_it(list(rows.values()), list(shared.values())):
         return function(**rows, **shared)
     numbers = {name: value for name, value in shared.items() if not isinstance(value, Tensor)}
-    tensors = {**rows, **{name: value for name, value in shared.items() if isinstance(value, Tensor)}}
+    tensors = {
+        **rows,
+        **{name: value for name, value in shared.items() if isinstance(value, Tensor)},
+    }
 
     def call(*values: Tensor) -> Tensor:
         return function(**dict(zip(tensors, values)), **numbers)
@@ -80,13 +87,21 @@ def _each_block(
     for part in blocks(len(flat[0]), flat[0].shape[1], flat[0].device):
         results = function(*(rows[part] for rows in flat), *tensors[count:])
         if not found:
-            found = [r if r is None or not r.dim() else r.new_empty(len(flat[0]), *r.shape[1:]) for r in results]
+            found = [
+                r if r is None or not r.dim() else r.new_empty(len(flat[0]), *r.shape[1:])
+                for r in results
+            ]
         else:
-            found = [f if f is None or r is None or r.dim() else f + r for f, r in zip(found, results)]
+            found = [
+                f if f is None or r is None or r.dim() else f + r for f, r in zip(found, results)
+            ]
         for whole, result in zip(found, results):
             if whole is not None and result is not None and result.dim():
                 whole[part] = result
-    return [whole if whole is None or not whole.dim() else whole.reshape(*lead, *whole.shape[1:]) for whole in found]
+    return [
+        whole if whole is None or not whole.dim() else whole.reshape(*lead, *whole.shape[1:])
+        for whole in found
+    ]
 
 
 class _InBlocks(Function):

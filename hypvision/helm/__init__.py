@@ -1,7 +1,8 @@
-"""HELM: hyperbolic decoder language models (He et al., NeurIPS 2025), and their Euclidean counterparts.
+"""HELM: hyperbolic decoder language models (He et al., NeurIPS 2025), and their Euclidean
+counterparts.
 
-No vision model needs this package. :class:`Helm` is plain PyTorch; :mod:`hypvision.helm.huggingface` makes it a model
-of the transformers library.
+No vision model needs this package. :class:`Helm` is plain PyTorch;
+:mod:`hypvision.helm.huggingface` makes it a model of the transformers library.
 """
 
 from .cache import LatentCache

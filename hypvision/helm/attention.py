@@ -1,9 +1,10 @@
 r"""Attention by squared Lorentz distances: full (HELM-D) and latent (HELM-MiCE's HMLA).
 
-The logits are :math:`(2 + 2\langle q, k\rangle_L)/f` with a learned ``f``, the results centroids. The softmax ignores
-constants, so :math:`Q = [q_s, -q_t], K = [k_s, k_t], V = [v_s, v_t]` go through ``scaled_dot_product_attention`` with
-the scale ``2/f``. The cache holds space parts; of latent attention the latent vector, the rotated key and two times a
-head, from which keys and values are never built again.
+The logits are :math:`(2 + 2\langle q, k\rangle_L)/f` with a learned ``f``, the results centroids.
+The softmax ignores constants, so :math:`Q = [q_s, -q_t], K = [k_s, k_t], V = [v_s, v_t]` go through
+``scaled_dot_product_attention`` with the scale ``2/f``. The cache holds space parts; of latent
+attention the latent vector, the rotated key and two times a head, from which keys and values are
+never built again.
 """
 
 from __future__ import annotations
@@ -33,10 +34,12 @@ class Context(NamedTuple):
         mask: ``(B, 1, L, start + L)``, True where a token attends; None for a causal mask.
         lengths: of the documents, over all rows; None for one document per row.
         cache: of earlier tokens, or None.
-        documents: numbers ``(B, L)`` of the documents that ``lengths`` are of, -1 for padding; or None.
-        broken: ``(B, L)``, True for tokens whose embeddings are not finite and were replaced; None if there are none.
-        places: ``(B, L)`` or ``(1, L)``, the places of the tokens in their documents; None with the rotary code, to
-            which only differences of columns matter.
+        documents: numbers ``(B, L)`` of the documents that ``lengths`` are of, -1 for padding; or
+            None.
+        broken: ``(B, L)``, True for tokens whose embeddings are not finite and were replaced; None
+            if there are none.
+        places: ``(B, L)`` or ``(1, L)``, the places of the tokens in their documents; None with the
+            rotary code, to which only differences of columns matter.
     """
 
     start: int = 0
@@ -52,7 +55,8 @@ class Context(NamedTuple):
         return (keys, values) if self.cache is None else self.cache.update(keys, values, layer)
 
     def seeing(self, broken: Tensor) -> Tensor:
-        """Which tokens ``(B, L)`` attend to one of the given ones ``(B, L)``, themselves included."""
+        """Which tokens ``(B, L)`` attend to one of the given ones ``(B, L)``, themselves
+        included."""
         if self.mask is not None:
             return (self.mask[:, 0, :, self.start :] & broken[:, None]).any(-1)
         count = broken.long().cumsum(1)
@@ -61,18 +65,23 @@ class Context(NamedTuple):
         return count > 0
 
     def marked(self, keys: Tensor) -> Tensor:
-        """Keys ``(B, ..., L, d)`` for a cache, NaN for broken tokens: every token that attends to one becomes NaN."""
+        """Keys ``(B, ..., L, d)`` for a cache, NaN for broken tokens: every token that attends to
+        one becomes NaN."""
         if self.broken is None:
             return keys
-        return keys.masked_fill(self.broken.view(len(keys), *[1] * (keys.dim() - 3), keys.shape[-2], 1), float("nan"))
+        return keys.masked_fill(
+            self.broken.view(len(keys), *[1] * (keys.dim() - 3), keys.shape[-2], 1), float("nan")
+        )
 
     def weighed(self, values: Tensor) -> Tensor:
-        """Values from a cache, with NaN removed if there is a mask, because a weight of 0 times NaN is NaN."""
+        """Values from a cache, with NaN removed if there is a mask, because a weight of 0 times NaN
+        is NaN."""
         return values if self.mask is None else values.masked_fill(values.isnan(), 0.0)
 
 
 def first_columns(documents: Tensor) -> Tensor:
-    """The column ``(B, L)`` where the document of each token begins, by the numbers ``(B, L)`` of the documents."""
+    """The column ``(B, L)`` where the document of each token begins, by the numbers ``(B, L)`` of
+    the documents."""
     length = documents.shape[1]
     begins = F.pad(documents[:, 1:] != documents[:, :-1], (min(1, length), 0))
     column = torch.arange(length, device=documents.device)
@@ -80,7 +89,8 @@ def first_columns(documents: Tensor) -> Tensor:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, context: Context) -> Tensor:
-    """``scaled_dot_product_attention`` of ``(B, H, L, d)`` within documents; no (L, L) mask for them.
+    """``scaled_dot_product_attention`` of ``(B, H, L, d)`` within documents; no (L, L) mask for
+    them.
 
     One call per document is less work than one masked call.
     """
@@ -92,7 +102,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, context: Context) -> T
         found = []
         for part in parts:
             one_q, one_k, one_v = (x.transpose(0, 1)[None] for x in part)
-            found.append(F.scaled_dot_product_attention(one_q, one_k, one_v, is_causal=True, scale=scale))
+            found.append(
+                F.scaled_dot_product_attention(one_q, one_k, one_v, is_causal=True, scale=scale)
+            )
         joined = torch.cat([x[0].transpose(0, 1) for x in found])
         return joined.view(whole[0], whole[2], whole[1], v.shape[-1]).transpose(1, 2)
     if context.mask is not None:
@@ -100,14 +112,19 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, context: Context) -> T
     return F.scaled_dot_product_attention(q, k, v, is_causal=bool(q.shape[2] > 1), scale=scale)
 
 
-def _attend_half(q: Tensor, k: Tensor, v: Tensor, n: int, m: int, scale: float, context: Context, dtype) -> Tensor:
-    """:func:`attend` in half precision, of points whose times, in slots ``n`` and ``m``, are far above 1.
+def _attend_half(
+    q: Tensor, k: Tensor, v: Tensor, n: int, m: int, scale: float, context: Context, dtype
+) -> Tensor:
+    """:func:`attend` in half precision, of points whose times, in slots ``n`` and ``m``, are far
+    above 1.
 
-    The softmax ignores a shift of all key times, and a mean shifts with all value times; subtracting the shifts saves
-    digits for the differences.
+    The softmax ignores a shift of all key times, and a mean shifts with all value times;
+    subtracting the shifts saves digits for the differences.
     """
     place = torch.arange(k.shape[-1], device=k.device)
-    shift_k, shift_v = (x[..., slot].mean(-1)[..., None, None].detach() for x, slot in ((k, n), (v, m)))
+    shift_k, shift_v = (
+        x[..., slot].mean(-1)[..., None, None].detach() for x, slot in ((k, n), (v, m))
+    )
     k = torch.where(place == n, k - shift_k, k)
     v = torch.where(place == m, v - shift_v, v)
     with exact(q.device):
@@ -169,7 +186,15 @@ class _Attention(nn.Module):
 
     bias: Tensor
 
-    def __init__(self, config: Architecture, layer: int, head: int, value: int, temperature: float, turned: int):
+    def __init__(
+        self,
+        config: Architecture,
+        layer: int,
+        head: int,
+        value: int,
+        temperature: float,
+        turned: int,
+    ):
         super().__init__()
         self.config = config
         self.layer = layer
@@ -199,8 +224,8 @@ class _Attention(nn.Module):
     def scales(self, q: Tensor) -> tuple[float, Tensor | None]:
         """The factor of the logits, and a factor of Q or None.
 
-        The temperature is in the second if reading its value would wait for a GPU or break a compiled graph, or if
-        plain operations differentiate the logits.
+        The temperature is in the second if reading its value would wait for a GPU or break a
+        compiled graph, or if plain operations differentiate the logits.
         """
         factor = self.rotary.attention_factor
         if not self.lorentz:
@@ -256,7 +281,9 @@ class FullAttention(_Attention):
         super().__init__(config, layer, size, size, config.dim**0.5, self.d)
         outer = Layout(config.dim, config)
         space = size - 1 if self.lorentz else size
-        turned = [i // 2 + i % 2 * (self.d // 2) for i in range(self.d)] + list(range(self.d, space))
+        turned = [i // 2 + i % 2 * (self.d // 2) for i in range(self.d)] + list(
+            range(self.d, space)
+        )
         live = [
             (part * h + head) * size + i
             for part in range(3)
@@ -267,7 +294,8 @@ class FullAttention(_Attention):
         self.qkv = RowLinear(outer.width, width, outer.ambient, live, self.lorentz, "torch")
 
     def project(self, x: Tensor, start: int) -> tuple[Tensor, Tensor, Tensor, float]:
-        """Queries, keys and values ``(B, L, H, d)``, rotated and with times, and the factor of the logits."""
+        """Queries, keys and values ``(B, L, H, d)``, rotated and with times, and the factor of the
+        logits."""
         product = rows.upcast(apply_linear(self.qkv, x))
         cos, sin = (t[:, None, None] for t in self.rotary(start, x.shape[1], x.device))
         scale, factor = self.scales(product)
@@ -276,9 +304,13 @@ class FullAttention(_Attention):
             f = self.scale if self.lorentz and factor is None else None
             q, k, v = _Heads.apply(product, f, cos, sin, self.heads, self.head, n)
         else:
-            packed = product[..., : 3 * self.heads * self.head].unflatten(-1, (3, self.heads, self.head))
+            packed = product[..., : 3 * self.heads * self.head].unflatten(
+                -1, (3, self.heads, self.head)
+            )
             turned = rows.turn(packed[:, :, :2, :, : self.d], cos, sin).to(packed.dtype)
-            packed = torch.cat([torch.cat([turned, packed[:, :, :2, :, self.d :]], -1), packed[:, :, 2:]], 2)
+            packed = torch.cat(
+                [torch.cat([turned, packed[:, :, :2, :, self.d :]], -1), packed[:, :, 2:]], 2
+            )
             q, k, v = (rows.lift(part, n) for part in packed.unbind(2))
             if n is not None:
                 q = torch.cat([q[..., :n], -q[..., n:]], -1)
@@ -290,15 +322,22 @@ class FullAttention(_Attention):
         if context.cache is not None:
             space = self.head - 1 if self.lorentz else self.head
             keys, values = (part[..., :space].transpose(1, 2) for part in (k, v))
-            keys, values = context.remember(context.marked(keys).contiguous(), values.contiguous(), self.layer)
+            keys, values = context.remember(
+                context.marked(keys).contiguous(), values.contiguous(), self.layer
+            )
             if context.start:
                 with exact(q.device):  # autocast would sum in half precision
-                    heads = self._decode(q.transpose(1, 2), rows.upcast(keys), rows.upcast(values), context, scale)
+                    heads = self._decode(
+                        q.transpose(1, 2), rows.upcast(keys), rows.upcast(values), context, scale
+                    )
                 return self.finish(heads)
         return self.core(q, k, v, context, scale)
 
-    def _decode(self, q: Tensor, keys: Tensor, values: Tensor, context: Context, scale: float) -> Tensor:
-        """New queries ``(B, H, L, d)`` and all space parts ``(B, H, all, d - 1)`` to means ``(B, L, H, d)``."""
+    def _decode(
+        self, q: Tensor, keys: Tensor, values: Tensor, context: Context, scale: float
+    ) -> Tensor:
+        """New queries ``(B, H, L, d)`` and all space parts ``(B, H, all, d - 1)`` to means
+        ``(B, L, H, d)``."""
         space = keys.shape[-1]
         values = context.weighed(values)
         logits = q[..., :space] @ keys.mT
@@ -309,7 +348,8 @@ class FullAttention(_Attention):
 
 
 class _LatentHeads(Function):
-    """The heads of latent attention: writes the rotated key and the times into free slots of the product."""
+    """The heads of latent attention: writes the rotated key and the times into free slots of the
+    product."""
 
     @staticmethod
     def forward(ctx, query, pair, k_pe, f, cos, sin, heads, nope, value, timed):
@@ -342,7 +382,11 @@ class _LatentHeads(Function):
         by_pair[..., 2 * heads * size :] = 0
         to_q = by_query[..., : heads * size].view(q.shape)
         to_k, to_v = by_pair[..., : 2 * heads * size].view(b, length, 2, heads, size).unbind(2)
-        for grad, x, slot, out in ((by_q, q, n, to_q), (by_k, k, n, to_k), (by_v, v, value - 1, to_v)):
+        for grad, x, slot, out in (
+            (by_q, q, n, to_q),
+            (by_k, k, n, to_k),
+            (by_v, v, value - 1, to_v),
+        ):
             _through_time(grad, x, slot if timed else None, out)
         to_v[..., value - timed :] = 0
         rows.turn_(to_q[..., nope:n], cos, -sin)
@@ -354,7 +398,8 @@ class _LatentHeads(Function):
 
 
 class LatentAttention(_Attention):
-    """HMLA: keys and values of all heads are maps of one latent point, and one rotated key serves them all."""
+    """HMLA: keys and values of all heads are maps of one latent point, and one rotated key serves
+    them all."""
 
     def __init__(self, config: Architecture, layer: int):
         h = config.n_heads
@@ -369,19 +414,31 @@ class LatentAttention(_Attention):
         rank = config.kv_lora_rank
         pad = config.pad
         self.latent = Layout(rank + self.timed, config)
-        self.q_latent = Layout(config.q_lora_rank + self.timed, config) if config.q_lora_rank else None
+        self.q_latent = (
+            Layout(config.q_lora_rank + self.timed, config) if config.q_lora_rank else None
+        )
         turned = [i // 2 + i % 2 * (d // 2) for i in range(d)]
-        queries = [i * self.head + j for i in range(h) for j in (*range(nope), *(nope + place for place in turned))]
+        queries = [
+            i * self.head + j
+            for i in range(h)
+            for j in (*range(nope), *(nope + place for place in turned))
+        ]
         self.query_width = rounded_up(h * self.head, pad)
         # wq (or its first half) and wkv_a as one matrix: queries, latent row, rotated key
         asked = queries if self.q_latent is None else self.q_latent.space
         first = self.query_width if self.q_latent is None else self.q_latent.width
         begin = first + self.latent.width
-        down = [*asked, *(first + i for i in self.latent.space), *(begin + place for place in turned)]
+        down = [
+            *asked,
+            *(first + i for i in self.latent.space),
+            *(begin + place for place in turned),
+        ]
         width = rounded_up(begin + d, pad)
         self.splits = (first, self.latent.width, d, width - begin - d)
         joined = [len(asked), len(down) - len(asked)]
-        self.down = RowLinear(outer.width, width, outer.ambient, down, config.lorentz, joined=joined)
+        self.down = RowLinear(
+            outer.width, width, outer.ambient, down, config.lorentz, joined=joined
+        )
         self.kv_norm = RowNorm(self.latent, config.rms_eps)
         # published order: keys and values of one head, then those of the next
         pairs = [
@@ -391,14 +448,25 @@ class LatentAttention(_Attention):
             for j in range(count)
         ]
         self.up = RowLinear(
-            self.latent.width, rounded_up(2 * h * self.head, pad), self.latent.ambient, pairs, config.lorentz
+            self.latent.width,
+            rounded_up(2 * h * self.head, pad),
+            self.latent.ambient,
+            pairs,
+            config.lorentz,
         )
         if self.q_latent is not None:
             self.q_norm = RowNorm(self.q_latent, config.rms_eps)
-            self.q_up = RowLinear(self.q_latent.width, self.query_width, self.q_latent.ambient, queries, config.lorentz)
+            self.q_up = RowLinear(
+                self.q_latent.width,
+                self.query_width,
+                self.q_latent.ambient,
+                queries,
+                config.lorentz,
+            )
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries ``(B, L, query_width)``, latent points, and rotary keys ``(B, L, d)``, none of them rotated."""
+        """Queries ``(B, L, query_width)``, latent points, and rotary keys ``(B, L, d)``, none of
+        them rotated."""
         query, latent, k_pe, _ = rows.upcast(apply_linear(self.down, x)).split(self.splits, -1)
         if self.q_latent is not None:
             query = rows.upcast(apply_linear(self.q_up, self.q_norm(query)))
@@ -423,21 +491,36 @@ class LatentAttention(_Attention):
         return self.core(q, k, v, context, scale)
 
     def _parted(self, pair: Tensor) -> Tensor:
-        """The output of :attr:`up`, as keys without their rotated part, and values: ``(B, L, 2, H, head)``."""
+        """The output of :attr:`up`, as keys without their rotated part, and values:
+        ``(B, L, 2, H, head)``."""
         return pair[..., : 2 * self.heads * self.head].unflatten(-1, (2, self.heads, self.head))
 
     def expand(
-        self, query: Tensor, latent: Tensor, k_pe: Tensor, cos: Tensor, sin: Tensor, f: Tensor | None
+        self,
+        query: Tensor,
+        latent: Tensor,
+        k_pe: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        f: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values ``(B, L, H, head)``, rotated and with times."""
         pair = rows.upcast(apply_linear(self.up, latent))
         if self._by_hand(pair):
-            query = query.clone(memory_format=torch.contiguous_format)  # a copy, because each head overwrites its part
-            return _LatentHeads.apply(query, pair, k_pe, f, cos, sin, self.heads, self.nope, self.value, self.timed)
+            query = query.clone(
+                memory_format=torch.contiguous_format
+            )  # a copy, because each head overwrites its part
+            return _LatentHeads.apply(
+                query, pair, k_pe, f, cos, sin, self.heads, self.nope, self.value, self.timed
+            )
         n = self.nope + self.d
         q = self._rotated(query, cos, sin)
         k, v = self._parted(pair).unbind(2)
-        rotated = rows.turn(k_pe, cos[:, 0], sin[:, 0])[:, :, None].expand(-1, -1, self.heads, -1).to(k.dtype)
+        rotated = (
+            rows.turn(k_pe, cos[:, 0], sin[:, 0])[:, :, None]
+            .expand(-1, -1, self.heads, -1)
+            .to(k.dtype)
+        )
         k = torch.cat([k[..., : self.nope], rotated, k[..., n:]], -1)
         if self.timed:
             q = rows.lift(q, n)
@@ -455,17 +538,27 @@ class LatentAttention(_Attention):
 
     # With a cache
 
-    def _remember(self, latent: Tensor, k_pe: Tensor, times: list[Tensor], context: Context) -> tuple[Tensor, Tensor]:
-        """Latent space parts ``(B, 1, all, rank)``; rotated keys with the heads' times ``(B, 1, all, d + 2 H)``."""
+    def _remember(
+        self, latent: Tensor, k_pe: Tensor, times: list[Tensor], context: Context
+    ) -> tuple[Tensor, Tensor]:
+        """Latent space parts ``(B, 1, all, rank)``; rotated keys with the heads' times
+        ``(B, 1, all, d + 2 H)``."""
         second = torch.cat([context.marked(k_pe), *times], -1)[:, None]
-        return context.remember(latent[:, None, :, : self.latent.size].contiguous(), second, self.layer)
+        return context.remember(
+            latent[:, None, :, : self.latent.size].contiguous(), second, self.layer
+        )
 
     def _up_map(self, latent: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Weight and bias of :attr:`up`; those of an adapter in its place are read off its outputs."""
+        """Weight and bias of :attr:`up`; those of an adapter in its place are read off its
+        outputs."""
         if isinstance(self.up, RowLinear):
-            return rows.upcast(self.up.weight), None if self.up.bias is None else rows.upcast(self.up.bias)
+            return rows.upcast(self.up.weight), None if self.up.bias is None else rows.upcast(
+                self.up.bias
+            )
         eye = torch.eye(latent.shape[-1], device=latent.device, dtype=latent.dtype)
-        bias, found = (rows.upcast(apply_linear(self.up, x)) for x in (torch.zeros_like(eye[:1]), eye))
+        bias, found = (
+            rows.upcast(apply_linear(self.up, x)) for x in (torch.zeros_like(eye[:1]), eye)
+        )
         return (found - bias).mT, bias[0]
 
     def _absorbed(
@@ -479,8 +572,8 @@ class LatentAttention(_Attention):
         factor: Tensor | None,
         context: Context,
     ) -> Tensor:
-        """Means ``(B, L, H, value)`` without building keys and values: their maps are applied to the query and to the
-        mean.
+        """Means ``(B, L, H, value)`` without building keys and values: their maps are applied to
+        the query and to the mean.
 
         The times are not linear in the latent point, so the cache stores them.
         """
@@ -494,9 +587,13 @@ class LatentAttention(_Attention):
         times = []
         if self.timed:  # times of the new keys and values
             k, v = self._parted(F.linear(latent, weight, bias)).unbind(2)
-            key_space = torch.cat([k[..., :nope], rotated[:, :, None].expand(-1, -1, self.heads, -1)], -1)
+            key_space = torch.cat(
+                [k[..., :nope], rotated[:, :, None].expand(-1, -1, self.heads, -1)], -1
+            )
             times = [_time(key_space), _time(v[..., :size])]
-        keys, values = (rows.upcast(x[:, 0]) for x in self._remember(latent, rotated, times, context))
+        keys, values = (
+            rows.upcast(x[:, 0]) for x in self._remember(latent, rotated, times, context)
+        )
         keys = context.weighed(keys)
         all_times = context.weighed(values[..., self.d :])
         q = q.transpose(1, 2)
@@ -506,7 +603,9 @@ class LatentAttention(_Attention):
             q_time = q_time * factor
         key_map, value_map = weight[: 2 * self.heads * self.head].view(2, self.heads, self.head, -1)
         to_latent = torch.einsum("bhln,hnr->bhlr", q[..., :nope], key_map[:, :nope])
-        logits = _shared(to_latent[..., :rank], keys) + _shared(q[..., nope:n], values[..., : self.d])
+        logits = _shared(to_latent[..., :rank], keys) + _shared(
+            q[..., nope:n], values[..., : self.d]
+        )
         latent_time = _time(keys)
         if self.timed:
             logits = logits + to_latent[..., rank : rank + 1] * latent_time[:, None, None]
@@ -515,7 +614,12 @@ class LatentAttention(_Attention):
         value_map = value_map[:, :size]
         out = torch.einsum("bhlr,hnr->bhln", _shared(p, keys.mT), value_map[..., :rank])
         if bias is not None:
-            out = out + bias[self.heads * self.head :][: self.heads * self.head].view(self.heads, 1, -1)[..., :size]
+            out = (
+                out
+                + bias[self.heads * self.head :][: self.heads * self.head].view(self.heads, 1, -1)[
+                    ..., :size
+                ]
+            )
         if self.timed:
             out = out + (p @ latent_time[:, None, :, None]) * value_map[..., rank][:, None]
             out = torch.cat([out, p @ all_times[..., self.heads :].mT[..., None]], -1)

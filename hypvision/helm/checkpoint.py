@@ -1,7 +1,8 @@
 """Convert official HELM checkpoints to :class:`hypvision.helm.Helm`'s names, and back.
 
-The published state dict repeats the number of every manifold under each layer that uses it, and holds an (L, L) mask;
-ours has one entry per tensor, joins matrices with the same input, and pads rows with zeros.
+The published state dict repeats the number of every manifold under each layer that uses it, and
+holds an (L, L) mask; ours has one entry per tensor, joins matrices with the same input, and pads
+rows with zeros.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from .model import Helm
 from .rotary import angles
 
 _ALIAS = re.compile(r"(?:^|\.)(?:c|k)$")
-_EXPERT = re.compile(r"(layers\.\d+\.ffn\.(?:shared_)?experts\.\d+)\.(expert_manifold\.|w\d\.(?:manifold\.)?[ck]$)?")
+_EXPERT = re.compile(
+    r"(layers\.\d+\.ffn\.(?:shared_)?experts\.\d+)\.(expert_manifold\.|w\d\.(?:manifold\.)?[ck]$)?"
+)
 _BUFFERS = ("attn_mask", "freqs_complex", "freqs_cis")
 _POSITIONS = "positions.weight"
 # prefix of the decoder in a training's checkpoint and in one of save_pretrained()
@@ -31,12 +34,15 @@ _DECODER = re.compile(r"(?:decoder|model)\.(.+)")
 
 def decoder_weights(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights of :class:`Helm` from a training's or transformers' state dict."""
-    inside = {match[1]: value for name, value in state_dict.items() if (match := _DECODER.fullmatch(name))}
+    inside = {
+        match[1]: value for name, value in state_dict.items() if (match := _DECODER.fullmatch(name))
+    }
     return inside or dict(state_dict)
 
 
 def untold(config: Architecture) -> dict[str, Any]:
-    """The options that change a model's outputs but cannot be inferred from its weights, with their values.
+    """The options that change a model's outputs but cannot be inferred from its weights, with their
+    values.
 
     Options for training or storage are not included.
     """
@@ -46,7 +52,14 @@ def untold(config: Architecture) -> dict[str, Any]:
         if config.mixed:
             names += ["original_seq_len", "rope_factor", "beta_fast", "beta_slow", "mscale"]
     if config.mixed:
-        names += ["n_activated_experts", "score_func", "route_scale", "router", "renorm_topk", "n_expert_groups"]
+        names += [
+            "n_activated_experts",
+            "score_func",
+            "route_scale",
+            "router",
+            "renorm_topk",
+            "n_expert_groups",
+        ]
         names.append("n_limited_groups")
         if not config.n_shared_experts:
             names.append("moe_combine")
@@ -67,7 +80,8 @@ class _Entry(NamedTuple):
 
 
 def _tensors(config: Architecture) -> Iterator[tuple[_Entry, nn.Module | None]]:
-    """The tensors of a model, and the module that each is the weight or bias of, if :func:`_entries` names one."""
+    """The tensors of a model, and the module that each is the weight or bias of, if
+    :func:`_entries` names one."""
     with torch.device("meta"):
         modules = dict(Helm(config).named_modules())
     for entry in _entries(config):
@@ -77,14 +91,23 @@ def _tensors(config: Architecture) -> Iterator[tuple[_Entry, nn.Module | None]]:
             continue
         for part in ("weight", "bias"):
             if getattr(module, part, None) is not None:
-                yield _Entry(f"{entry.ours}.{part}", tuple(f"{name}.{part}" for name in entry.official)), module
+                yield (
+                    _Entry(
+                        f"{entry.ours}.{part}", tuple(f"{name}.{part}" for name in entry.official)
+                    ),
+                    module,
+                )
 
 
 def _entries(config: Architecture) -> Iterator[_Entry]:
     """The parts of a model of these sizes."""
     if config.mixed or config.attention == "latent":
         yield _Entry("embed.weight", ("embed.weight" if config.project_emb else "embed.embedding",))
-        yield from (_Entry("norm", ("norm",)), _Entry("head", ("head",)), _Entry("final_proj", ("final_proj.linear",)))
+        yield from (
+            _Entry("norm", ("norm",)),
+            _Entry("head", ("head",)),
+            _Entry("final_proj", ("final_proj.linear",)),
+        )
         layer = "layers"
         names = ("attn_norm", "ffn_norm", "attn_res", "ffn_res", "ffn")
     else:
@@ -96,7 +119,9 @@ def _entries(config: Architecture) -> Iterator[_Entry]:
     for i in range(config.n_layers):
         theirs = f"{layer}.{i}."
         ours = f"layers.{i}."
-        yield _Entry("first_norm" if i == 0 else f"layers.{i - 1}.next_norm", (f"{theirs}{names[0]}",))
+        yield _Entry(
+            "first_norm" if i == 0 else f"layers.{i - 1}.next_norm", (f"{theirs}{names[0]}",)
+        )
         yield _Entry(f"{ours}ffn_norm", (f"{theirs}{names[1]}",))
         yield _Entry(f"{ours}attn_w_y", (f"{theirs}{names[2]}.w_y",))
         yield _Entry(f"{ours}ffn_w_y", (f"{theirs}{names[3]}.w_y",))
@@ -131,11 +156,15 @@ def _feed_forward(ours: str, theirs: str) -> Iterator[_Entry]:
 
 
 def _experts(config: Architecture, ours: str, theirs: str) -> Iterator[_Entry]:
-    yield from (_Entry(f"{ours}gate.{name}", (f"{theirs}gate.{name}",)) for name in ("weight", "bias"))
+    yield from (
+        _Entry(f"{ours}gate.{name}", (f"{theirs}gate.{name}",)) for name in ("weight", "bias")
+    )
     for i in range(config.n_routed_experts):
         yield from _feed_forward(f"{ours}experts.{i}.", f"{theirs}experts.{i}.")
         yield _Entry(f"{ours}experts.{i}.c", (f"{theirs}experts.{i}.expert_manifold.k",))
-    if config.moe_combine == "centroid":  # the published code lacks these; the names follow those of its other experts
+    if (
+        config.moe_combine == "centroid"
+    ):  # the published code lacks these; the names follow those of its other experts
         for i in range(config.n_shared_experts):
             yield from _feed_forward(f"{ours}shared.{i}.", f"{theirs}shared_experts.{i}.")
             yield _Entry(f"{ours}shared.{i}.c", (f"{theirs}shared_experts.{i}.expert_manifold.k",))
@@ -148,7 +177,8 @@ def _experts(config: Architecture, ours: str, theirs: str) -> Iterator[_Entry]:
 def _find(weights: Mapping[str, Tensor], name: str) -> Tensor:
     if name not in weights:
         raise HypvisionError(
-            f"The checkpoint has no entry '{name}', which a HELM model of its sizes has. Take a complete file."
+            f"The checkpoint has no entry '{name}', which a HELM model of its sizes has. Take a "
+            "complete file."
         )
     return weights[name]
 
@@ -175,14 +205,20 @@ def _clean(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         expected = [torch.ones(())]
         expert = _EXPERT.match(name)
         own = manifolds.get(f"{expert[1]}.expert_manifold.k") if expert else None
-        if expert and own is not None:  # projections into and out of an expert may use the model's manifold
+        if (
+            expert and own is not None
+        ):  # projections into and out of an expert may use the model's manifold
             expected = [own] if expert[2] else [own, *expected]
         # the same curvature is stored under the names c and k
         alias = manifolds.get(f"{name[:-1]}{'ck'[name[-1] == 'c']}", value)
-        if not (any(bool((value == number).all()) for number in expected) and bool((value == alias).all())):
+        if not (
+            any(bool((value == number).all()) for number in expected)
+            and bool((value == alias).all())
+        ):
             raise HypvisionError(
-                f"The manifold '{name}' of the checkpoint has c = {value.flatten()[0].item():g}, but the manifolds "
-                "of an expert must share one number, and all others have 1, as in each published model. Check the file."
+                f"The manifold '{name}' of the checkpoint has c = {value.flatten()[0].item():g}, "
+                "but the manifolds of an expert must share one number, and all others have 1, as "
+                "in each published model. Check the file."
             )
         if name.endswith(".expert_manifold.k"):
             weights[name] = value
@@ -192,8 +228,8 @@ def _clean(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def official_architecture(state_dict: Mapping[str, Tensor], **changes: Any) -> Architecture:
     """The sizes of an official checkpoint.
 
-    Options that cannot be inferred from the weights are as published (two active experts, a softmax, no groups) unless
-    in ``changes``.
+    Options that cannot be inferred from the weights are as published (two active experts, a
+    softmax, no groups) unless in ``changes``.
     """
     context = helm_arguments(state_dict)
     weights = _clean(state_dict)
@@ -202,13 +238,16 @@ def official_architecture(state_dict: Mapping[str, Tensor], **changes: Any) -> A
         return _find(weights, name).shape[0]
 
     def count(pattern: str) -> int:
-        return 1 + max((int(m[1]) for m in (re.match(pattern, name) for name in weights) if m), default=-1)
+        return 1 + max(
+            (int(m[1]) for m in (re.match(pattern, name) for name in weights) if m), default=-1
+        )
 
     found: dict[str, Any]
     if "resblocks.0.attn.Wq.weight" in weights:
         dim = weights["token_embed.embedding"].shape[1]
         found = dict(
-            dim=dim, vocab_size=rows_of("token_embed.embedding"), n_layers=count(r"resblocks\.(\d+)\."),
+            dim=dim, vocab_size=rows_of("token_embed.embedding"),
+            n_layers=count(r"resblocks\.(\d+)\."),
             n_heads=dim - rows_of("resblocks.0.attn.Wq.weight"),
             inter_dim=rows_of("resblocks.0.mlp.w1.linear.bias") + 1,
         )  # fmt: skip
@@ -218,15 +257,18 @@ def official_architecture(state_dict: Mapping[str, Tensor], **changes: Any) -> A
     rank = rows_of(f"{attn}kv_norm.weight")
     dim = rows_of("norm.weight") + 1
     r = rows_of(f"{attn}wkv_a.linear.bias") - rank
-    latent = weights[f"{attn}wq_a.linear.bias"].shape[0] if f"{attn}wq_a.linear.bias" in weights else 0
+    latent = (
+        weights[f"{attn}wq_a.linear.bias"].shape[0] if f"{attn}wq_a.linear.bias" in weights else 0
+    )
     queries = rows_of(f"{attn}wq_b.linear.bias" if latent else f"{attn}wq.linear.bias")
     pairs = rows_of(f"{attn}wkv_b.linear.bias")
     values = weights[f"{attn}wo.linear.weight"].shape[1]
     heads = (values - pairs + queries) // (1 + r)
     found = dict(
-        attention="latent", dim=dim, vocab_size=rows_of("head.weight"), n_layers=count(r"layers\.(\d+)\."),
-        n_heads=heads, kv_lora_rank=rank, q_lora_rank=latent, qk_rope_head_dim=r + 1,
-        qk_nope_head_dim=queries // heads - r, v_head_dim=values // heads, project_emb=space,
+        attention="latent", dim=dim, vocab_size=rows_of("head.weight"),
+        n_layers=count(r"layers\.(\d+)\."), n_heads=heads, kv_lora_rank=rank, q_lora_rank=latent,
+        qk_rope_head_dim=r + 1, qk_nope_head_dim=queries // heads - r, v_head_dim=values // heads,
+        project_emb=space,
     )  # fmt: skip
 
     def inner(name: str) -> int:
@@ -234,11 +276,16 @@ def official_architecture(state_dict: Mapping[str, Tensor], **changes: Any) -> A
         bias = weights.get(f"{name}w1.linear.bias")
         return 0 if bias is None else len(bias) + 1
 
-    return Architecture(**{**found, **_feed_forward_sizes(weights, inner, "shared_experts."), **context, **changes})
+    return Architecture(
+        **{**found, **_feed_forward_sizes(weights, inner, "shared_experts."), **context, **changes}
+    )
 
 
-def _feed_forward_sizes(weights: Mapping[str, Tensor], inner: Callable[[str], int], shared: str) -> dict[str, Any]:
-    """The sizes of dense layers and of experts, by the width of each feed-forward layer and the name of shared ones."""
+def _feed_forward_sizes(
+    weights: Mapping[str, Tensor], inner: Callable[[str], int], shared: str
+) -> dict[str, Any]:
+    """The sizes of dense layers and of experts, by the width of each feed-forward layer and the
+    name of shared ones."""
     found: dict[str, Any] = {"inter_dim": inner("layers.0.ffn.")} if inner("layers.0.ffn.") else {}
     for i in range(len(weights)):
         gate = weights.get(f"layers.{i}.ffn.gate.weight")
@@ -256,12 +303,15 @@ def _feed_forward_sizes(weights: Mapping[str, Tensor], inner: Callable[[str], in
     return found
 
 
-def helm_from_official(state_dict: Mapping[str, Tensor], config: Architecture | None = None) -> dict[str, Tensor]:
-    """An official state dict as ours; a wrapper's ``module.`` and repeated manifolds do not matter. The sizes are by
-    default inferred from the shapes of the weights.
+def helm_from_official(
+    state_dict: Mapping[str, Tensor], config: Architecture | None = None
+) -> dict[str, Tensor]:
+    """An official state dict as ours; a wrapper's ``module.`` and repeated manifolds do not matter.
+    The sizes are by default inferred from the shapes of the weights.
 
     Raises:
-        HypvisionError: an entry is missing, unknown, or a constant of another value than the model's.
+        HypvisionError: an entry is missing, unknown, or a constant of another value than the
+            model's.
     """
     config = official_architecture(state_dict) if config is None else config
     for name, value in state_dict.items():
@@ -273,24 +323,34 @@ def helm_from_official(state_dict: Mapping[str, Tensor], config: Architecture | 
         for name in entry.official:
             _find(weights, name)
         parts = [weights.pop(name) for name in entry.official]
-        ours[entry.ours] = _packed(entry.ours, module, torch.cat(parts) if len(parts) > 1 else parts[0])
+        ours[entry.ours] = _packed(
+            entry.ours, module, torch.cat(parts) if len(parts) > 1 else parts[0]
+        )
     for name in weights:
         raise HypvisionError(unknown_name(name, "HELM"))
     return ours
 
 
 def _check_buffer(name: str, value: Tensor, config: Architecture) -> None:
-    """Raise an error for a causal mask (L, L) or rotary code (L, d/2) that is not what our model computes."""
+    """Raise an error for a causal mask (L, L) or rotary code (L, d/2) that is not what our model
+    computes."""
     if name.endswith("attn_mask"):
         if torch.equal(value.bool(), torch.ones_like(value, dtype=torch.bool).triu(1)):
             return
-        raise HypvisionError(f"The checkpoint's '{name}' is not the causal mask of a HELM model. Take an intact copy.")
+        raise HypvisionError(
+            f"The checkpoint's '{name}' is not the causal mask of a HELM model. Take an intact "
+            "copy."
+        )
     places = torch.arange(len(value), device=value.device, dtype=torch.float32)
     angle = torch.outer(places, angles(config, 2 * value.shape[-1], value.device))
-    if not value.is_complex() or not torch.allclose(value, torch.polar(torch.ones_like(angle), angle), atol=1e-3):
+    if not value.is_complex() or not torch.allclose(
+        value, torch.polar(torch.ones_like(angle), angle), atol=1e-3
+    ):
         raise HypvisionError(
-            f"The checkpoint's '{name}' is another rotary code than that of rope_theta={config.rope_theta:g}. Load the "
-            "file by HelmForCausalLM.from_official(FILE, rope_theta=...), with the base that it was trained with."
+            f"The checkpoint's '{name}' is another rotary code than that of "
+            f"rope_theta={config.rope_theta:g}. Load the file by "
+            "HelmForCausalLM.from_official(FILE, rope_theta=...), with the base that it was "
+            "trained with."
         )
 
 
@@ -304,9 +364,11 @@ def _packed(name: str, module: nn.Module | None, value: Tensor) -> Tensor:
     return value.reshape(1) if scalar else value.clone()
 
 
-def helm_to_official(state_dict: Mapping[str, Tensor], config: Architecture | None = None) -> dict[str, Tensor]:
-    """The inverse of :func:`helm_from_official`, of a training's weights and of transformers' too; the published code
-    loads it with ``strict=False``.
+def helm_to_official(
+    state_dict: Mapping[str, Tensor], config: Architecture | None = None
+) -> dict[str, Tensor]:
+    """The inverse of :func:`helm_from_official`, of a training's weights and of transformers' too;
+    the published code loads it with ``strict=False``.
 
     Raises:
         HypvisionError: an entry is missing or has no published form, as learned positions.
@@ -314,8 +376,9 @@ def helm_to_official(state_dict: Mapping[str, Tensor], config: Architecture | No
     state_dict = decoder_weights(state_dict)
     if _POSITIONS in state_dict:
         raise HypvisionError(
-            f"The model has learned positions ('{_POSITIONS}'), but published HELM models have the rotary code and no "
-            "place for them. Convert a model with positions='rotary', or keep this one in its own form."
+            f"The model has learned positions ('{_POSITIONS}'), but published HELM models have the "
+            "rotary code and no place for them. Convert a model with positions='rotary', or keep "
+            "this one in its own form."
         )
     config = helm_architecture(state_dict) if config is None else config
     official: dict[str, Tensor] = {}
@@ -323,14 +386,19 @@ def helm_to_official(state_dict: Mapping[str, Tensor], config: Architecture | No
     for entry, module in _tensors(config):
         rest.discard(entry.ours)
         value = _unpacked(entry.ours, module, _find(state_dict, entry.ours))
-        pieces = value.split(_parts(config, entry, len(value))) if len(entry.official) > 1 else [value]
+        pieces = (
+            value.split(_parts(config, entry, len(value))) if len(entry.official) > 1 else [value]
+        )
         official |= {name: piece.clone() for name, piece in zip(entry.official, pieces)}
     for name in sorted(rest):
         raise HypvisionError(unknown_name(name, "HELM"))
     embedding = next((name for name in official if name.endswith(".embedding")), None)
     if embedding is not None:  # the official model requires this weight but does not use it
         prefix = embedding.removesuffix("embedding")
-        official |= {f"{prefix}add_pos.w_y": torch.ones(()), f"{prefix}add_pos.scale": torch.zeros(())}
+        official |= {
+            f"{prefix}add_pos.w_y": torch.ones(()),
+            f"{prefix}add_pos.scale": torch.zeros(()),
+        }
     return official
 
 
@@ -353,7 +421,9 @@ def _parts(config: Architecture, entry: _Entry, rows: int) -> list[int]:
 
 def _live(weight: Tensor) -> int:
     """Rows that are not zero. Columns are ignored, because LoRA fills those without input."""
-    return int((weight != 0).flatten(1).any(1).sum()) if weight.dim() > 1 else int((weight != 0).sum())
+    return (
+        int((weight != 0).flatten(1).any(1).sum()) if weight.dim() > 1 else int((weight != 0).sum())
+    )
 
 
 def helm_architecture(state_dict: Mapping[str, Tensor]) -> Architecture:
@@ -361,7 +431,9 @@ def helm_architecture(state_dict: Mapping[str, Tensor]) -> Architecture:
     try:
         weights = dict(state_dict)
         dim = _live(weights["final_proj.weight"]) + 1
-        layers = 1 + max(int(m[1]) for m in (re.match(r"layers\.(\d+)\.", name) for name in weights) if m)
+        layers = 1 + max(
+            int(m[1]) for m in (re.match(r"layers\.(\d+)\.", name) for name in weights) if m
+        )
         found: dict[str, Any] = dict(
             dim=dim, n_layers=layers, vocab_size=weights["head.weight"].shape[0],
             project_emb=weights["embed.weight"].shape[1] == dim - 1,
@@ -380,8 +452,8 @@ def helm_architecture(state_dict: Mapping[str, Tensor]) -> Architecture:
             queries = _live(weights[f"{attn}q_up.weight" if latent else f"{attn}down.weight"])
             heads = (queries if latent else queries - rank - r) // (nope + r)
             found |= dict(
-                attention="latent", kv_lora_rank=rank, qk_nope_head_dim=nope, qk_rope_head_dim=r + 1, n_heads=heads,
-                v_head_dim=sum(up) // heads - nope + 1,
+                attention="latent", kv_lora_rank=rank, qk_nope_head_dim=nope,
+                qk_rope_head_dim=r + 1, n_heads=heads, v_head_dim=sum(up) // heads - nope + 1,
                 q_lora_rank=_live(weights[f"{attn}q_norm.weight"]) if latent else 0,
             )  # fmt: skip
 
@@ -394,8 +466,8 @@ def helm_architecture(state_dict: Mapping[str, Tensor]) -> Architecture:
         return Architecture(**found)
     except (KeyError, ValueError) as error:
         raise HypvisionError(
-            f"These are not the weights of a HELM model ({error}). Expected: weights of hypvision.helm.Helm with "
-            "geometry='lorentz'."
+            f"These are not the weights of a HELM model ({error}). Expected: weights of "
+            "hypvision.helm.Helm with geometry='lorentz'."
         ) from error
 
 
@@ -405,7 +477,13 @@ def helm_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]
     # the weights do not determine this field
     ignored = {"max_seq_len"} if found["positions"] == "rotary" else set()
     if not found["n_routed_experts"]:
-        ignored |= {"mice_inter_dim", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"}
+        ignored |= {
+            "mice_inter_dim",
+            "kv_lora_rank",
+            "qk_nope_head_dim",
+            "qk_rope_head_dim",
+            "v_head_dim",
+        }
     differences = {
         name: {k: v for k, v in found.items() if k not in ignored and v != options[k]}
         for name, options in ((name, preset(name).to_dict()) for name in PRESETS)

@@ -1,8 +1,10 @@
 """The sizes and options of HELM's language models, and the published ones.
 
-*HELM: Hyperbolic Large Language Models via Mixture-of-Curvature Experts* (He et al., NeurIPS 2025). Sizes have the
-names and meanings of the official configs: ``dim``, ``inter_dim``, ``v_head_dim``, ``qk_rope_head_dim``
-and the size of a head of HELM-D count the time coordinate; ``kv_lora_rank`` and ``qk_nope_head_dim`` do not.
+*HELM: Hyperbolic Large Language Models via Mixture-of-Curvature Experts* (He et al., NeurIPS 2025).
+Sizes have the
+names and meanings of the official configs: ``dim``, ``inter_dim``, ``v_head_dim``,
+``qk_rope_head_dim`` and the size of a head of HELM-D count the time coordinate; ``kv_lora_rank``
+and ``qk_nope_head_dim`` do not.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ _MOST = 1000  # largest number of layers and of experts per layer: building more
 class Architecture:
     """A decoder of the HELM family, or its Euclidean counterpart.
 
-    With ``n_routed_experts=0`` every layer is dense (HELM-D), else those after the first ``n_dense_layers`` have
-    experts (HELM-MiCE).
+    With ``n_routed_experts=0`` every layer is dense (HELM-D), else those after the first
+    ``n_dense_layers`` have experts (HELM-MiCE).
 
     Attributes:
         vocab_size: tokens.
@@ -31,35 +33,43 @@ class Architecture:
         n_layers, n_heads: their numbers.
         inter_dim: width of the dense feed-forward layers.
         max_seq_len: tokens of context.
-        geometry: ``"lorentz"``, or ``"euclidean"`` for the LLaMA-like or DeepSeek-like network of the same sizes.
+        geometry: ``"lorentz"``, or ``"euclidean"`` for the LLaMA-like or DeepSeek-like network of
+            the same sizes.
         attention: ``"full"`` (HELM-D) or ``"latent"`` (HELM-MiCE's HMLA).
         project_emb: the embedding is a Euclidean table that is lifted, instead of points.
-        residual_scale: factor of the space part after each residual connection; 4 sqrt(dim) in HELM-D and sqrt(dim)
-            in HELM-MiCE, taken for dense and for mixed models if None.
+        residual_scale: factor of the space part after each residual connection; 4 sqrt(dim) in
+            HELM-D and sqrt(dim) in HELM-MiCE, taken for dense and for mixed models if None.
         rms_eps: below the root of RMSNorm; HELM's 1e-8, later code has 1e-4.
-        safe_clamp: clamp Minkowski norms at the smallest value that means of points can have, which affects only
-            round-off; False for the published floors (1e-4, 1e-6).
-        positions: ``"rotary"``, or ``"learned"``: a vector for each place in a document, added to the space part of its
-            token. The paper compares with learned relative positions, which it does not describe.
+        safe_clamp: clamp Minkowski norms at the smallest value that means of points can have, which
+            affects only round-off; False for the published floors (1e-4, 1e-6).
+        positions: ``"rotary"``, or ``"learned"``: a vector for each place in a document, added to
+            the space part of its token. The paper compares with learned relative positions, which
+            it does not describe.
         rope_theta: base of the rotary code.
-        original_seq_len, rope_factor, beta_fast, beta_slow, mscale: YaRN, used where max_seq_len > original_seq_len.
-        kv_lora_rank, q_lora_rank: sizes of the latent keys with values, and of latent queries (0: none).
+        original_seq_len, rope_factor, beta_fast, beta_slow, mscale: YaRN, used where max_seq_len >
+            original_seq_len.
+        kv_lora_rank, q_lora_rank: sizes of the latent keys with values, and of latent queries (0:
+            none).
         qk_nope_head_dim, qk_rope_head_dim, v_head_dim: sizes of a head of latent attention.
-        n_dense_layers: dense layers at the beginning of a mixed model.
-        n_routed_experts, n_shared_experts, n_activated_experts, mice_inter_dim: the experts.
-        n_expert_groups, n_limited_groups: groups of experts, and how many of them a token may use.
-        score_func: ``"softmax"`` or ``"sigmoid"``.
-        route_scale: factor of the weights of the experts.
-        router: ``"linear"`` in the space part, or ``"lorentz"``, minus the squared distance from a learned point.
-        renorm_topk: whether the weights of the selected experts are made to sum to 1; None: for the sigmoid alone.
-        moe_combine: ``"released"``, one residual connection after the other, shared experts joined in one of the
-            model's curvature; or ``"centroid"``, the paper's, with shared experts that have curvatures of their own.
+        n_dense_layers: dense layers at the beginning of a mixed model. n_routed_experts,
+        n_shared_experts, n_activated_experts, mice_inter_dim: the experts. n_expert_groups,
+        n_limited_groups: groups of experts, and how many of them a token may use. score_func:
+        ``"softmax"`` or ``"sigmoid"``. route_scale: factor of the weights of the experts. router:
+        ``"linear"`` in the space part, or ``"lorentz"``, minus the squared distance from a learned
+        point. renorm_topk: whether the weights of the selected experts are made to sum to 1; None:
+        for the sigmoid alone. moe_combine: ``"released"``, one residual connection after the other,
+        shared experts joined in one of the
+            model's curvature; or ``"centroid"``, the paper's, with shared experts that have
+            curvatures of their own.
         train_curv: learn the curvatures of the experts.
-        expert_c_init: initial ``c = -1/K`` of the experts, one for all or a list; ``"ones"`` is 1, as released.
-        bias_rule: how the load bias of the router follows the loads: ``"proportional"`` or DeepSeek's ``"sign"``.
+        expert_c_init: initial ``c = -1/K`` of the experts, one for all or a list; ``"ones"`` is 1,
+            as released.
+        bias_rule: how the load bias of the router follows the loads: ``"proportional"`` or
+            DeepSeek's ``"sign"``.
         bias_rate: its step.
         aux_alpha: weight of the loss on uneven loads.
-        pad: rows are stored in multiples of this many numbers, which matrix products are faster with. 1 for none.
+        pad: rows are stored in multiples of this many numbers, which matrix products are faster
+            with. 1 for none.
         fused: whether row operations use a backward written by hand.
     """
 
@@ -119,13 +129,16 @@ class Architecture:
         one_of(("released", "centroid"), moe_combine=self.moe_combine)
         one_of(("proportional", "sign"), bias_rule=self.bias_rule)
         least = dict(
-            vocab_size=1, dim=3, n_layers=1, n_heads=1, inter_dim=2, max_seq_len=1, pad=1, n_routed_experts=0,
-            n_shared_experts=0, n_dense_layers=0, q_lora_rank=0, kv_lora_rank=1, mice_inter_dim=2,
+            vocab_size=1, dim=3, n_layers=1, n_heads=1, inter_dim=2, max_seq_len=1, pad=1,
+            n_routed_experts=0, n_shared_experts=0, n_dense_layers=0, q_lora_rank=0, kv_lora_rank=1,
+            mice_inter_dim=2,
         )  # fmt: skip
         for name, value in least.items():
             at_least(value, integer=True, **{name: getattr(self, name)})
         between(1, _MOST, n_layers=self.n_layers)
-        between(0, _MOST, n_routed_experts=self.n_routed_experts, n_shared_experts=self.n_shared_experts)
+        between(
+            0, _MOST, n_routed_experts=self.n_routed_experts, n_shared_experts=self.n_shared_experts
+        )
         self._check_heads()
         if self.mixed:
             self._check_experts()
@@ -133,7 +146,9 @@ class Architecture:
     def _check_heads(self) -> None:
         if self.attention == "full":
             if self.dim % self.n_heads:
-                raise HypvisionError(f"n_heads must divide dim, got {self.n_heads} heads for {self.dim} coordinates.")
+                raise HypvisionError(
+                    f"n_heads must divide dim, got {self.n_heads} heads for {self.dim} coordinates."
+                )
             name = "dim / n_heads"
             size = self.dim // self.n_heads
         else:
@@ -143,13 +158,14 @@ class Architecture:
             at_least(1, integer=True, qk_nope_head_dim=self.qk_nope_head_dim)
             if self.v_head_dim > self.qk_nope_head_dim + self.qk_rope_head_dim - 1:
                 raise HypvisionError(
-                    "Values and keys share rows, so v_head_dim must be at most qk_nope_head_dim + qk_rope_head_dim - "
-                    f"1 = {self.qk_nope_head_dim + self.qk_rope_head_dim - 1}, got {self.v_head_dim}."
+                    "Values and keys share rows, so v_head_dim must be at most qk_nope_head_dim + "
+                    f"qk_rope_head_dim - 1 = {self.qk_nope_head_dim + self.qk_rope_head_dim - 1}, "
+                    f"got {self.v_head_dim}."
                 )
         if size < 3 or size % 2 == 0:
             raise HypvisionError(
-                f"The rotary code turns pairs of space coordinates, so {name} - 1 must be even and positive, got "
-                f"{name} = {size}. Take an odd one, such as {max(3, size + 1)}."
+                f"The rotary code turns pairs of space coordinates, so {name} - 1 must be even and "
+                f"positive, got {name} = {size}. Take an odd one, such as {max(3, size + 1)}."
             )
 
     def _check_experts(self) -> None:
@@ -157,20 +173,26 @@ class Architecture:
         k = self.n_activated_experts
         groups = self.n_expert_groups
         if not 1 <= k <= e:
-            raise HypvisionError(f"n_activated_experts must be from 1 to n_routed_experts = {e}, got {k}.")
+            raise HypvisionError(
+                f"n_activated_experts must be from 1 to n_routed_experts = {e}, got {k}."
+            )
         if groups < 1 or e % groups or not 1 <= self.n_limited_groups <= groups:
             raise HypvisionError(
-                f"n_expert_groups must divide n_routed_experts = {e} and n_limited_groups lie within it, got {groups} "
-                f"and {self.n_limited_groups}."
+                f"n_expert_groups must divide n_routed_experts = {e} and n_limited_groups lie "
+                f"within it, got {groups} and {self.n_limited_groups}."
             )
         if self.n_limited_groups * (e // groups) < k:
             raise HypvisionError(
-                f"{self.n_limited_groups} groups of {e // groups} experts are fewer than the {k} that a token uses."
+                f"{self.n_limited_groups} groups of {e // groups} experts are fewer than the {k} "
+                "that a token uses."
             )
         more_than(0, route_scale=self.route_scale)
-        if len(self.curvatures) != e or not all(isinstance(c, (int, float)) and c > 0 for c in self.curvatures):
+        if len(self.curvatures) != e or not all(
+            isinstance(c, (int, float)) and c > 0 for c in self.curvatures
+        ):
             raise HypvisionError(
-                f"expert_c_init must be 'ones', a positive number or {e} of them, got {self.expert_c_init!r}."
+                f"expert_c_init must be 'ones', a positive number or {e} of them, got "
+                f"{self.expert_c_init!r}."
             )
 
     @property
@@ -206,7 +228,9 @@ class Architecture:
 
 
 _MICE = dict(attention="latent", n_routed_experts=4)
-_BIG = dict(n_heads=14, n_routed_experts=8, attention="latent", kv_lora_rank=257, qk_rope_head_dim=65)
+_BIG = dict(
+    n_heads=14, n_routed_experts=8, attention="latent", kv_lora_rank=257, qk_rope_head_dim=65
+)
 _TINY = dict(vocab_size=259, dim=66, n_layers=2, n_heads=2, inter_dim=264, max_seq_len=256)
 
 # The published sizes. For the two of 1B the official training script and evaluation disagree.
@@ -214,17 +238,17 @@ PRESETS: dict[str, dict[str, Any]] = {
     "helm_d_115m": dict(),
     "helm_mice_120m": dict(_MICE),
     "helm_mice_1b": dict(
-        _BIG, n_layers=16, dim=910, inter_dim=3640, mice_inter_dim=1820, qk_nope_head_dim=65, v_head_dim=65,
-        project_emb=True,
+        _BIG, n_layers=16, dim=910, inter_dim=3640, mice_inter_dim=1820, qk_nope_head_dim=65,
+        v_head_dim=65, project_emb=True,
     ),
     "helm_mice_1b_eval": dict(
-        _BIG, n_layers=15, dim=896, inter_dim=3072, mice_inter_dim=1792, qk_nope_head_dim=129, v_head_dim=129,
-        project_emb=True,
+        _BIG, n_layers=15, dim=896, inter_dim=3072, mice_inter_dim=1792, qk_nope_head_dim=129,
+        v_head_dim=129, project_emb=True,
     ),
     "helm_d_tiny": dict(_TINY),
     "helm_mice_tiny": {
-        **_TINY, **_MICE, "n_layers": 3, "mice_inter_dim": 132, "kv_lora_rank": 21, "qk_nope_head_dim": 16,
-        "qk_rope_head_dim": 9, "v_head_dim": 17,
+        **_TINY, **_MICE, "n_layers": 3, "mice_inter_dim": 132, "kv_lora_rank": 21,
+        "qk_nope_head_dim": 16, "qk_rope_head_dim": 9, "v_head_dim": 17,
     },
 }  # fmt: skip
 
@@ -233,7 +257,9 @@ def preset(name: str, **changes: Any) -> Architecture:
     """A published or tiny architecture, with changes."""
     if name not in PRESETS:
         known = ", ".join(PRESETS)
-        raise HypvisionError(f"There is no preset '{name}'.{did_you_mean(name, PRESETS, 1)} There are: {known}.")
+        raise HypvisionError(
+            f"There is no preset '{name}'.{did_you_mean(name, PRESETS, 1)} There are: {known}."
+        )
     return architecture(PRESETS[name] | _own_names(changes))
 
 
@@ -244,7 +270,8 @@ def _own_names(options: dict[str, Any]) -> dict[str, Any]:
     for alias, name in ALIASES.items():
         if alias in options and options.get(name, options[alias]) != options[alias]:
             raise HypvisionError(
-                f"{alias} is another name of {name}, but they are {options[alias]} and {options[name]}. Give one."
+                f"{alias} is another name of {name}, but they are {options[alias]} and "
+                f"{options[name]}. Give one."
             )
     return {ALIASES.get(name, name): value for name, value in options.items()}
 
@@ -255,5 +282,7 @@ def architecture(options: dict[str, Any]) -> Architecture:
     fields = {field.name for field in dataclasses.fields(Architecture)}
     for name in options:
         if name not in fields:
-            raise HypvisionError(f"A HELM model has no option '{name}'.{did_you_mean(name, fields)}")
+            raise HypvisionError(
+                f"A HELM model has no option '{name}'.{did_you_mean(name, fields)}"
+            )
     return Architecture(**options)

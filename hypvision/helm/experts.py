@@ -19,8 +19,8 @@ from .layers import FeedForward, Layout, RowLinear, compute_dtype
 
 
 class Routing(NamedTuple):
-    """The routing of a layer's tokens to experts: tokens of each expert ``(E,)``, and the loss on uneven loads,
-    :math:`\\sum_e f_e P_e`."""
+    """The routing of a layer's tokens to experts: tokens of each expert ``(E,)``, and the loss on
+    uneven loads, :math:`\\sum_e f_e P_e`."""
 
     counts: Tensor
     balance: Tensor
@@ -47,7 +47,8 @@ class Gate(nn.Module):
         self.bias.zero_()
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Points ``(N, width)`` to weights ``(N, k)`` and experts ``(N, k)``, ascending, and all scores ``(N, E)``."""
+        """Points ``(N, width)`` to weights ``(N, k)`` and experts ``(N, k)``, ascending, and all
+        scores ``(N, E)``."""
         config = self.config
         x = rows.upcast(x)
         with exact(x.device):
@@ -68,17 +69,27 @@ class Gate(nn.Module):
         config = self.config
         if config.n_expert_groups > 1:
             grouped = scores.unflatten(-1, (config.n_expert_groups, -1))
-            best = grouped.topk(min(2, grouped.shape[-1]), -1).values.sum(-1).topk(config.n_limited_groups, -1).indices
-            allowed = torch.zeros(grouped.shape[:2], dtype=torch.bool, device=scores.device).scatter(1, best, True)
+            best = (
+                grouped.topk(min(2, grouped.shape[-1]), -1)
+                .values.sum(-1)
+                .topk(config.n_limited_groups, -1)
+                .indices
+            )
+            allowed = torch.zeros(
+                grouped.shape[:2], dtype=torch.bool, device=scores.device
+            ).scatter(1, best, True)
             scores = grouped.masked_fill(~allowed[..., None], float("-inf")).flatten(1)
         return scores.topk(config.n_activated_experts, -1).indices.sort(-1).values
 
     @torch.no_grad()
     def follow(self, counts: Tensor) -> None:
-        """Shift the bias towards even loads; ``counts`` ``(E,)`` of all tokens of an optimiser step."""
+        """Shift the bias towards even loads; ``counts`` ``(E,)`` of all tokens of an optimiser
+        step."""
         share = counts / counts.sum().clamp(min=1)
         gap = share.mean() - share
-        self.bias += self.config.bias_rate * (gap.sign() if self.config.bias_rule == "sign" else gap)
+        self.bias += self.config.bias_rate * (
+            gap.sign() if self.config.bias_rule == "sign" else gap
+        )
 
 
 class MixtureOfCurvatures(nn.Module):
@@ -91,14 +102,19 @@ class MixtureOfCurvatures(nn.Module):
         self.config = config
         self.gate = Gate(config)
         self.experts = nn.ModuleList(
-            FeedForward(config, config.mice_inter_dim, c if config.lorentz else None, config.train_curv)
+            FeedForward(
+                config, config.mice_inter_dim, c if config.lorentz else None, config.train_curv
+            )
             for c in config.curvatures
         )
         count = config.n_shared_experts
         connected = False
-        if config.lorentz and config.moe_combine == "centroid":  # experts in the paper have their own curvatures
+        if (
+            config.lorentz and config.moe_combine == "centroid"
+        ):  # experts in the paper have their own curvatures
             self.shared = nn.ModuleList(
-                FeedForward(config, config.mice_inter_dim, 1.0, config.train_curv) for _ in range(count)
+                FeedForward(config, config.mice_inter_dim, 1.0, config.train_curv)
+                for _ in range(count)
             )
         else:
             self.shared = FeedForward(config, count * config.mice_inter_dim) if count else None
@@ -122,20 +138,35 @@ class MixtureOfCurvatures(nn.Module):
         every = chosen.flatten()
         order = every.argsort(stable=True)
         # not bincount, because its output size makes the CPU wait for a GPU
-        counts = every.new_zeros(config.n_routed_experts).scatter_add_(0, every, torch.ones_like(every))
+        counts = every.new_zeros(config.n_routed_experts).scatter_add_(
+            0, every, torch.ones_like(every)
+        )
         gathered = flat.index_select(0, order // k)
         own = [e for e in self.experts if isinstance(e, FeedForward) and e.is_plain]
         if torch.compiler.is_compiling() and len(own) == len(self.experts):
             done = _in_one_graph(own, gathered, counts, every[order])
         else:
             parts = zip(self.experts, gathered.split(_sizes(counts, len(gathered))))
-            # An expert without tokens gets no gradient, because an optimiser would still move it with a zero gradient.
-            # Distributed training needs a gradient from every process, so there the expert gets zeros.
-            everyone = not count or (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
+            # An expert without tokens gets no gradient, because an optimiser would still move it
+            # with a zero gradient. Distributed training needs a gradient from every process, so
+            # there the expert gets zeros.
+            everyone = not count or (
+                dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+            )
             done = torch.cat([expert(part) for expert, part in parts if everyone or len(part)])
-        back = torch.empty_like(order).scatter_(0, order, torch.arange(count * k, device=order.device)).view(count, k)
+        back = (
+            torch.empty_like(order)
+            .scatter_(0, order, torch.arange(count * k, device=order.device))
+            .view(count, k)
+        )
         routed = [rows.upcast(done).index_select(0, back[:, i]) for i in range(k)]
-        experts = self.shared if isinstance(self.shared, nn.ModuleList) else [self.shared] if self.shared else []
+        experts = (
+            self.shared
+            if isinstance(self.shared, nn.ModuleList)
+            else [self.shared]
+            if self.shared
+            else []
+        )
         shared = [rows.upcast(expert(flat)) for expert in experts]
         out = self._combine(shared, routed, weights).view_as(x)
         share = scores / scores.sum(-1, keepdim=True)
@@ -145,13 +176,18 @@ class MixtureOfCurvatures(nn.Module):
     def _combine(self, shared: list[Tensor], routed: list[Tensor], weights: Tensor) -> Tensor:
         config = self.config
         if not config.lorentz:
-            return functools.reduce(torch.add, [*shared, *(y * w for y, w in zip(routed, weights.split(1, -1)))])
+            return functools.reduce(
+                torch.add, [*shared, *(y * w for y, w in zip(routed, weights.split(1, -1)))]
+            )
         w_y, scale = (None if x is None else rows.upcast(x) for x in (self.w_y, self.scale))
-        return rows.combine(shared, routed, weights, w_y, scale, config.moe_combine == "released", config.safe_clamp)
+        return rows.combine(
+            shared, routed, weights, w_y, scale, config.moe_combine == "released", config.safe_clamp
+        )
 
 
 def _sizes(counts: Tensor, total: int) -> list[int]:
-    """The counts ``(E,)`` of ``total`` rows as numbers, for which the host waits; without data all are alike."""
+    """The counts ``(E,)`` of ``total`` rows as numbers, for which the host waits; without data all
+    are alike."""
     if not counts.is_meta:
         return counts.tolist()
     first = total // len(counts)
@@ -159,13 +195,16 @@ def _sizes(counts: Tensor, total: int) -> list[int]:
 
 
 def _in_one_graph(experts: list[FeedForward], x: Tensor, counts: Tensor, own: Tensor) -> Tensor:
-    """Output rows ``(N, width)`` of the experts ``own`` for gathered points, without reading row counts."""
+    """Output rows ``(N, width)`` of the experts ``own`` for gathered points, without reading row
+    counts."""
     first = experts[0]
     c: float | Tensor = 1.0
     if first.initial_c is not None:
         c = torch.cat([expert.curvature() for expert in experts])[own, None]
         x = x * torch.sqrt(c)
-    h = rows.swiglu(_grouped(x, counts, [e.gate_up for e in experts]), first.inner.n, c, first.fused)
+    h = rows.swiglu(
+        _grouped(x, counts, [e.gate_up for e in experts]), first.inner.n, c, first.fused
+    )
     out = rows.upcast(_grouped(h, counts, [e.down for e in experts]))
     return out / torch.sqrt(c) if isinstance(c, Tensor) else out
 
@@ -178,8 +217,8 @@ def _grouped(x: Tensor, counts: Tensor, layers: list[RowLinear]) -> Tensor:
     return grouped_linear(x.to(dtype), counts, weights, biases)
 
 
-# The gate decides at run time how many rows a group has. Compilers break their graphs there, unless a single operation
-# with a known output size uses the counts.
+# The gate decides at run time how many rows a group has. Compilers break their graphs there, unless
+# a single operation with a known output size uses the counts.
 
 
 @torch.library.custom_op(
@@ -187,11 +226,16 @@ def _grouped(x: Tensor, counts: Tensor, layers: list[RowLinear]) -> Tensor:
     mutates_args=(),
     schema="(Tensor x, Tensor counts, Tensor[] weights, Tensor[] biases) -> Tensor",
 )
-def grouped_linear(x: Tensor, counts: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
-    """Rows ``(N, out)`` of rows ``(N, in)``, group after group, each through the map of its group: E weights ``(out,
-    in)`` and as many biases ``(out,)``, or none. The counts ``(E,)`` of the groups are whole numbers with the sum N."""
+def grouped_linear(
+    x: Tensor, counts: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]
+) -> Tensor:
+    """Rows ``(N, out)`` of rows ``(N, in)``, group after group, each through the map of its group:
+    E weights ``(out, in)`` and as many biases ``(out,)``, or none. The counts ``(E,)`` of the
+    groups are whole numbers with the sum N."""
     parts = x.split(counts.tolist())
-    return torch.cat([F.linear(*mapped) for mapped in zip(parts, weights, *([biases] if biases else []))])
+    return torch.cat(
+        [F.linear(*mapped) for mapped in zip(parts, weights, *([biases] if biases else []))]
+    )
 
 
 @grouped_linear.register_fake
@@ -209,7 +253,11 @@ def _backward(grad: Tensor, x: Tensor, counts: Tensor, weights: Sequence[Tensor]
     sizes = counts.tolist()
     grads = grad.split(sizes)
     by_x = torch.cat([g @ w for g, w in zip(grads, weights)])
-    return [by_x, *(g.T @ part for g, part in zip(grads, x.split(sizes))), *(g.sum(0) for g in grads)]
+    return [
+        by_x,
+        *(g.T @ part for g, part in zip(grads, x.split(sizes))),
+        *(g.sum(0) for g in grads),
+    ]
 
 
 @_backward.register_fake

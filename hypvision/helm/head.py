@@ -1,7 +1,7 @@
 """The cross entropy of a large vocabulary, without a tensor of all logits.
 
-Rows with a label are taken in blocks; the gradient is made in the forward, from the same logits in place, so that the
-largest matrix product is computed three times per step instead of four.
+Rows with a label are taken in blocks; the gradient is made in the forward, from the same logits in
+place, so that the largest matrix product is computed three times per step instead of four.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class _CrossEntropy(Function):
         by_hidden = torch.empty_like(hidden) if to_hidden else None
         by_weight = None
         if to_weight:
-            by_weight = torch.zeros_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32))
+            by_weight = torch.zeros_like(
+                weight, dtype=torch.promote_types(weight.dtype, torch.float32)
+            )
         for begin in range(0, hidden.shape[0], block):
             part = hidden[begin : begin + block].to(dtype)
             label = target[begin : begin + block, None]
@@ -41,7 +43,8 @@ class _CrossEntropy(Function):
             total += (mass.log() - chosen).sum()
             if by_hidden is None and by_weight is None:
                 continue
-            # Do not divide by the count here: gradients of tokens that do not occur would underflow in float16.
+            # Do not divide by the count here: gradients of tokens that do not occur would underflow
+            # in float16.
             p.div_(mass)
             p.scatter_add_(1, label, p.new_full(label.shape, -1.0))
             p = p.to(dtype)
@@ -72,8 +75,9 @@ class _CrossEntropy(Function):
 
 
 def token_losses(head: nn.Module, hidden: Tensor, target: Tensor, block: int = BLOCK) -> Tensor:
-    """Mean cross entropy of the labelled positions of ``hidden`` ``(B, L, width)``, ``block`` rows at a time, through a
-    head, the linear map to the vocabulary or an adapter in its place; ``target`` ``(B, L)`` is -100 for none."""
+    """Mean cross entropy of the labelled positions of ``hidden`` ``(B, L, width)``, ``block`` rows
+    at a time, through a head, the linear map to the vocabulary or an adapter in its place;
+    ``target`` ``(B, L)`` is -100 for none."""
     flat = hidden.flatten(0, -2)
     target = target.flatten()
     if plain(hidden) or not isinstance(head, RowLinear):

@@ -6,8 +6,8 @@ Importing this module registers ``HelmConfig`` and ``HelmForCausalLM`` with the 
     >>> model = AutoModelForCausalLM.from_pretrained("folder")
     >>> model.generate(**tokenizer("The sea", return_tensors="pt"), max_new_tokens=40)
 
-The cache is the stock one. It holds space parts of keys and values, or for latent attention the latent vectors, the
-rotated keys and two times a head.
+The cache is the stock one. It holds space parts of keys and values, or for latent attention the
+latent vectors, the rotated keys and two times a head.
 """
 
 from __future__ import annotations
@@ -30,7 +30,13 @@ from hypvision.geometry.parameters import mark
 from hypvision.records import ShardTable, read_record
 
 from .cache import Cache
-from .checkpoint import decoder_weights, helm_architecture, helm_from_official, is_official_helm, official_architecture
+from .checkpoint import (
+    decoder_weights,
+    helm_architecture,
+    helm_from_official,
+    is_official_helm,
+    official_architecture,
+)
 from .config import ALIASES, Architecture, architecture, preset
 from .model import Helm
 
@@ -52,7 +58,8 @@ _FIELDS = {field.name: field.default for field in dataclasses.fields(Architectur
 
 
 class HelmConfig(PretrainedConfig):
-    """The options of :class:`hypvision.helm.Architecture`, and those of every configuration of transformers."""
+    """The options of :class:`hypvision.helm.Architecture`, and those of every configuration of
+    transformers."""
 
     model_type = "helm"
     keys_to_ignore_at_inference = ["cache", "past_key_values"]
@@ -70,7 +77,9 @@ class HelmConfig(PretrainedConfig):
         for name, default in _FIELDS.items():
             setattr(self, name, options.pop(name, default))
         self.use_cache = options.pop("use_cache", True)
-        unset = dict(tie_word_embeddings=False, bos_token_id=None, eos_token_id=None, pad_token_id=None)
+        unset = dict(
+            tie_word_embeddings=False, bos_token_id=None, eos_token_id=None, pad_token_id=None
+        )
         self.architecture()
         super().__init__(**unset | options)
 
@@ -88,7 +97,8 @@ class HelmConfig(PretrainedConfig):
 class HelmForCausalLM(PreTrainedModel, GenerationMixin):
     """A HELM language model, or its Euclidean counterpart.
 
-    With labels the loss is computed without a tensor of all logits; evaluation mode returns them too.
+    With labels the loss is computed without a tensor of all logits; evaluation mode returns them
+    too.
     """
 
     config_class = HelmConfig
@@ -118,9 +128,11 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         return self.model.head
 
     def resize_token_embeddings(self, *args: Any, **options: Any) -> NoReturn:
-        """Not supported: new rows would have to be points, but transformers draws them from a normal distribution."""
+        """Not supported: new rows would have to be points, but transformers draws them from a
+        normal distribution."""
         raise HypvisionError(
-            "The vocabulary of a HELM model is fixed when it is built. Build one with the vocab_size of the tokenizer."
+            "The vocabulary of a HELM model is fixed when it is built. Build one with the "
+            "vocab_size of the tokenizer."
         )
 
     def generate(self, inputs: Tensor | None = None, *args: Any, **options: Any) -> Any:
@@ -128,8 +140,9 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         prompts = options.get("input_ids", inputs)
         if prompts is not None and not prompts.numel():
             raise HypvisionError(
-                f"generate() needs at least one prompt of at least one token, got {tuple(prompts.shape)}. Let prompts "
-                "begin with a token of your own (such as the end of a text), and leave out empty batches."
+                "generate() needs at least one prompt of at least one token, got "
+                f"{tuple(prompts.shape)}. Let prompts begin with a token of your own (such as the "
+                "end of a text), and leave out empty batches."
             )
         # transformers types self with a protocol that its own models do not satisfy
         return super().generate(inputs, *args, **options)  # type: ignore[misc]
@@ -157,23 +170,31 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
 
         Args:
             input_ids, attention_mask, position_ids, sequence_id, labels, logits_to_keep: as there.
-            num_items_in_batch: labels of all the batches that one step of an optimiser sums the gradients of, as the
-                Trainer counts them: the loss is a sum divided by it, rather than the mean of this batch.
+            num_items_in_batch: labels of all the batches that one step of an optimiser sums the
+            gradients of, as the
+                Trainer counts them: the loss is a sum divided by it, rather than the mean of this
+                    batch.
             cache, past_key_values: of earlier tokens; transformers calls it ``cache`` since 5.24.
             cache_position: columns of the tokens, which must follow on those in the cache.
-            use_cache: give a cache back; by default in evaluation without labels, if the configuration says so.
+            use_cache: give a cache back; by default in evaluation without labels, if the
+                configuration says so.
             inputs_embeds, output_attentions: refused.
             output_hidden_states: give the points that the head reads.
             return_dict: False for a tuple.
         """
         if input_ids is None or inputs_embeds is not None:
             raise HypvisionError(
-                "HELM models take input_ids; inputs_embeds would have to be points of the hyperboloid."
+                "HELM models take input_ids; inputs_embeds would have to be points of the "
+                "hyperboloid."
             )
         if self.config.output_attentions if output_attentions is None else output_attentions:
-            raise HypvisionError("HELM's attention keeps no weights: output_attentions must be False.")
+            raise HypvisionError(
+                "HELM's attention keeps no weights: output_attentions must be False."
+            )
         if cache is not None and past_key_values is not None and cache is not past_key_values:
-            raise HypvisionError("cache and past_key_values are two names of one argument. Give one.")
+            raise HypvisionError(
+                "cache and past_key_values are two names of one argument. Give one."
+            )
         cache = past_key_values if cache is None else cache
         if use_cache is None:
             use_cache = self.config.use_cache and labels is None and not self.training
@@ -183,9 +204,12 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
             start = 0 if cache is None else int(cache.get_seq_length())
             if cache_position.tolist() != list(range(start, start + input_ids.shape[1])):
                 raise HypvisionError(
-                    f"cache_position must number the tokens one by one from {start}, got {cache_position.tolist()}."
+                    f"cache_position must number the tokens one by one from {start}, got "
+                    f"{cache_position.tolist()}."
                 )
-        found = self.model(input_ids, labels, attention_mask, sequence_id, cache, logits_to_keep, position_ids)
+        found = self.model(
+            input_ids, labels, attention_mask, sequence_id, cache, logits_to_keep, position_ids
+        )
         logits = found.logits
         loss = found.loss
         if loss is not None and num_items_in_batch is not None:
@@ -193,17 +217,29 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         if logits is None and not self.training:
             with torch.no_grad():
                 logits = self.model.logits(found.hidden, logits_to_keep).float()
-        hidden = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        hidden = (
+            self.config.output_hidden_states
+            if output_hidden_states is None
+            else output_hidden_states
+        )
         remembered: dict[str, Any] = {_CACHE: cache}
         output = CausalLMOutputWithPast(
-            loss=loss, logits=logits, hidden_states=(found.hidden,) if hidden else None, **remembered
+            loss=loss,
+            logits=logits,
+            hidden_states=(found.hidden,) if hidden else None,
+            **remembered,
         )
-        return output if (self.config.return_dict if return_dict is None else return_dict) else output.to_tuple()
+        return (
+            output
+            if (self.config.return_dict if return_dict is None else return_dict)
+            else output.to_tuple()
+        )
 
     @classmethod
     def from_pretrained(cls, *args: Any, **options: Any) -> Any:
-        """As every model of transformers, but every weight must be there and finite. transformers replaces parameters
-        by its own; points are marked as such again, which the optimisers of :mod:`hypvision.optim` go by."""
+        """As every model of transformers, but every weight must be there and finite. transformers
+        replaces parameters by its own; points are marked as such again, which the optimisers of
+        :mod:`hypvision.optim` go by."""
         source = options.get("pretrained_model_name_or_path", args[0] if args else None)
         for table in Path(str(source)).glob("*.index.json"):
             read_record(ShardTable, table, "Copy it again.", extra=True)
@@ -218,24 +254,35 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         lost = sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]]))
         if lost:
             raise HypvisionError(
-                f"The weights in '{source}' do not fit the model of its config.json: {len(lost)} of "
-                f"{len(model.state_dict())} are missing or of another shape ({', '.join(lost[:5])}"
-                f"{', ...' if len(lost) > 5 else ''}). Copy the whole folder again."
+                f"The weights in '{source}' do not fit the model of its config.json: {len(lost)} "
+                f"of {len(model.state_dict())} are missing or of another shape "
+                f"({', '.join(lost[:5])}{', ...' if len(lost) > 5 else ''}). Copy the whole folder "
+                "again."
             )
-        for path in Path(str(source)).glob("*.safetensors"):  # transformers makes real numbers of any others
+        for path in Path(str(source)).glob(
+            "*.safetensors"
+        ):  # transformers makes real numbers of any others
             with safe_open(path, "pt") as file:
-                wrong = [name for name in tuple(file.keys()) if file.get_slice(name).get_dtype() not in _REAL]
+                wrong = [
+                    name
+                    for name in tuple(file.keys())
+                    if file.get_slice(name).get_dtype() not in _REAL
+                ]
                 if wrong:
                     raise HypvisionError(
-                        f"The weights in '{path}' are not real numbers ({file.get_slice(wrong[0]).get_dtype()}: "
-                        f"{', '.join(wrong[:5])}{', ...' if len(wrong) > 5 else ''}). Copy the whole folder again."
+                        f"The weights in '{path}' are not real numbers "
+                        f"({file.get_slice(wrong[0]).get_dtype()}: "
+                        f"{', '.join(wrong[:5])}{', ...' if len(wrong) > 5 else ''}). Copy the "
+                        "whole folder again."
                     )
-        wrong = nonfinite_names({name: value for name, value in model.state_dict().items() if not value.is_meta})
+        wrong = nonfinite_names(
+            {name: value for name, value in model.state_dict().items() if not value.is_meta}
+        )
         if wrong:
             raise HypvisionError(
                 f"The weights in '{source}' have NaN or infinite values in {len(wrong)} tensors "
-                f"({', '.join(wrong[:5])}{', ...' if len(wrong) > 5 else ''}): the files are damaged, or the training "
-                "that gave them has diverged. Take other weights."
+                f"({', '.join(wrong[:5])}{', ...' if len(wrong) > 5 else ''}): the files are "
+                "damaged, or the training that gave them has diverged. Take other weights."
             )
         for _, parameter, manifold in named_manifold_parameters(model):
             # skip sharded parameters and those offloaded to disk
@@ -244,12 +291,16 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
         return loaded if reported else model
 
     @classmethod
-    def from_official(cls, source: str | Path | Mapping[str, Tensor], **options: Any) -> HelmForCausalLM:
-        """A model with the weights of an official checkpoint, of one that ``hypvision zoo convert`` wrote, or of a
-        training: a file, another name of a checkpoint (:func:`hypvision.checkpoints.sources.fetch`), or a state
-        dict. ``options`` are settings that the weights do not tell, such as ``max_seq_len`` or
-        ``n_activated_experts``."""
-        weights = decoder_weights(source if isinstance(source, Mapping) else network_weights(read(source), None))
+    def from_official(
+        cls, source: str | Path | Mapping[str, Tensor], **options: Any
+    ) -> HelmForCausalLM:
+        """A model with the weights of an official checkpoint, of one that ``hypvision zoo convert``
+        wrote, or of a training: a file, another name of a checkpoint
+        (:func:`hypvision.checkpoints.sources.fetch`), or a state dict. ``options`` are settings
+        that the weights do not tell, such as ``max_seq_len`` or ``n_activated_experts``."""
+        weights = decoder_weights(
+            source if isinstance(source, Mapping) else network_weights(read(source), None)
+        )
         if is_official_helm(weights):
             config = official_architecture(weights, **options)
             weights = helm_from_official(weights, config)

@@ -1,4 +1,5 @@
-"""Linear maps, norms, tables and feed-forward layers over the rows of :mod:`hypvision.helm.rows`."""
+"""Linear maps, norms, tables and feed-forward layers over the rows of
+:mod:`hypvision.helm.rows`."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ def rounded_up(count: int, multiple: int) -> int:
 
 
 class Layout:
-    """The positions of coordinates in a row of a point with ``ambient`` coordinates, its time included; all of them are
-    space if the geometry is Euclidean.
+    """The positions of coordinates in a row of a point with ``ambient`` coordinates, its time
+    included; all of them are space if the geometry is Euclidean.
 
     Attributes:
         n: slot of the time, or None.
@@ -40,12 +41,15 @@ class Layout:
 
 
 class RowLinear(nn.Linear):
-    """A linear map between rows, with zeros where a row has no coordinates: ``live_in`` and ``live_out`` are the places
-    of the coordinates, in the published order. Zero rows and columns of the weight get zero gradients, and so stay.
+    """A linear map between rows, with zeros where a row has no coordinates: ``live_in`` and
+    ``live_out`` are the places of the coordinates, in the published order. Zero rows and columns of
+    the weight get zero gradients, and so stay.
 
     Args:
-        init: ``"xavier"``, uniform with gain sqrt(2) and zero bias, or ``"torch"``, that of ``nn.Linear``.
-        joined: numbers of outputs of the published matrices that this one joins; each is initialised by its own shape.
+        init: ``"xavier"``, uniform with gain sqrt(2) and zero bias, or ``"torch"``, that of
+            ``nn.Linear``.
+        joined: numbers of outputs of the published matrices that this one joins; each is
+            initialised by its own shape.
     """
 
     def __init__(
@@ -89,7 +93,9 @@ class RowLinear(nn.Linear):
             self.bias.copy_(pack(bias, self.live_out, None, self.bias.shape))
 
 
-def pack(value: Tensor, live_out: Sequence[int], live_in: Sequence[int] | None, shape: Sequence[int]) -> Tensor:
+def pack(
+    value: Tensor, live_out: Sequence[int], live_in: Sequence[int] | None, shape: Sequence[int]
+) -> Tensor:
     """A tensor of zeros with ``value`` in the given rows, and columns if there are."""
     packed = value.new_zeros(*shape)
     place = torch.as_tensor(live_out, device=value.device)
@@ -107,7 +113,8 @@ def unpack(packed: Tensor, live_out: Sequence[int], live_in: Sequence[int] | Non
 
 
 def compute_dtype(x: Tensor, weight: Tensor) -> torch.dtype:
-    """The type in which products of ``x`` with a weight are computed: autocast's, else the weight's."""
+    """The type in which products of ``x`` with a weight are computed: autocast's, else the
+    weight's."""
     return torch.get_autocast_dtype(x.device.type) if is_autocast(x.device) else weight.dtype
 
 
@@ -120,7 +127,8 @@ def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 class RowNorm(nn.Module):
-    """The gain of an RMSNorm over space parts, applied by functions of :mod:`hypvision.helm.rows`."""
+    """The gain of an RMSNorm over space parts, applied by functions of
+    :mod:`hypvision.helm.rows`."""
 
     def __init__(self, layout: Layout, eps: float):
         super().__init__()
@@ -140,9 +148,11 @@ class RowNorm(nn.Module):
 
 
 class PointEmbedding(nn.Embedding):
-    """A table of points of the unit hyperboloid, time first, as the optimisers of :mod:`hypvision.optim` expect them.
+    """A table of points of the unit hyperboloid, time first, as the optimisers of
+    :mod:`hypvision.optim` expect them.
 
-    They start as published: directions evenly spread, the Euclidean length of a tangent vector at the origin 1.
+    They start as published: directions evenly spread, the Euclidean length of a tangent vector at
+    the origin 1.
     """
 
     manifold_parameters = ("weight",)
@@ -154,24 +164,29 @@ class PointEmbedding(nn.Embedding):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Gaussian vectors of length 1 in all coordinates through the exponential map at the origin."""
+        """Gaussian vectors of length 1 in all coordinates through the exponential map at the
+        origin."""
         if self.weight.is_meta:
             return
         u = F.normalize(torch.randn_like(self.weight), dim=-1)
         # the published map takes the Minkowski norm as length; the time coordinate makes it smaller
-        length = torch.sqrt((u[:, 1:].square().sum(-1, keepdim=True) - u[:, :1].square()).clamp(min=1e-8))
+        length = torch.sqrt(
+            (u[:, 1:].square().sum(-1, keepdim=True) - u[:, :1].square()).clamp(min=1e-8)
+        )
         space = u[:, 1:] * (torch.sinh(length) / length)
         self.weight[:, 1:] = space
         self.weight[:, :1] = torch.sqrt(space.square().sum(-1, keepdim=True) + 1)
 
 
 class FeedForward(nn.Module):
-    """SwiGLU: ``down(silu(gate(x)) * up(x))``, of an expert on a hyperboloid of its own with ``c`` = ``-1/K``, which
-    may be learned; None: on the model's, 1. ``ambient`` is the inner width."""
+    """SwiGLU: ``down(silu(gate(x)) * up(x))``, of an expert on a hyperboloid of its own with ``c``
+    = ``-1/K``, which may be learned; None: on the model's, 1. ``ambient`` is the inner width."""
 
     c: nn.Parameter
 
-    def __init__(self, config: Architecture, ambient: int, c: float | None = None, learned: bool = False):
+    def __init__(
+        self, config: Architecture, ambient: int, c: float | None = None, learned: bool = False
+    ):
         super().__init__()
         outer = Layout(config.dim, config)
         inner = Layout(ambient, config)
@@ -180,7 +195,9 @@ class FeedForward(nn.Module):
         bias = config.lorentz
         live = [*inner.space, *(inner.width + i for i in inner.space)]
         joined = [len(inner.space)] * 2
-        self.gate_up = RowLinear(outer.width, 2 * inner.width, outer.ambient, live, bias, joined=joined)
+        self.gate_up = RowLinear(
+            outer.width, 2 * inner.width, outer.ambient, live, bias, joined=joined
+        )
         self.down = RowLinear(inner.width, outer.width, inner.ambient, outer.space, bias)
         self.initial_c = c
         if c is not None:
@@ -197,8 +214,8 @@ class FeedForward(nn.Module):
         return isinstance(self.gate_up, RowLinear) and isinstance(self.down, RowLinear)
 
     def curvature(self) -> Tensor:
-        """``c`` of an expert, ``(1,)``; weight decay may make the number itself, which published code stores,
-        negative."""
+        """``c`` of an expert, ``(1,)``; weight decay may make the number itself, which published
+        code stores, negative."""
         return rows.upcast(self.c).clamp(min=1e-3)
 
     def forward(self, x: Tensor) -> Tensor:

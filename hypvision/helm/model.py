@@ -42,20 +42,26 @@ class Output(NamedTuple):
 
 
 class Block(nn.Module):
-    """Attention and feed-forward layer, each with its residual connection and the norm that follows it.
+    """Attention and feed-forward layer, each with its residual connection and the norm that follows
+    it.
 
-    The norm before the attention is computed in the previous block, though published names assign it to this one.
+    The norm before the attention is computed in the previous block, though published names assign
+    it to this one.
     """
 
     def __init__(self, config: Architecture, layer: int):
         super().__init__()
         self.config = config
         self.layout = Layout(config.dim, config)
-        self.attn = (FullAttention if config.attention == "full" else LatentAttention)(config, layer)
+        self.attn = (FullAttention if config.attention == "full" else LatentAttention)(
+            config, layer
+        )
         dense = not config.mixed or layer < config.n_dense_layers
         self.ffn = FeedForward(config, config.inter_dim) if dense else MixtureOfCurvatures(config)
         self.ffn_norm = RowNorm(self.layout, config.rms_eps)
-        self.next_norm = RowNorm(self.layout, config.rms_eps) if layer + 1 < config.n_layers else None
+        self.next_norm = (
+            RowNorm(self.layout, config.rms_eps) if layer + 1 < config.n_layers else None
+        )
         if config.lorentz:
             self.attn_w_y = nn.Parameter(torch.empty(1))
             self.ffn_w_y = nn.Parameter(torch.empty(1))
@@ -67,8 +73,11 @@ class Block(nn.Module):
             nn.init.ones_(self.attn_w_y)
             nn.init.ones_(self.ffn_w_y)
 
-    def forward(self, x: Tensor, h: Tensor, context: Context) -> tuple[Tensor, Tensor | None, Routing | None]:
-        """Points and normalised points ``(B, L, width)`` to those of the next block, and where tokens went."""
+    def forward(
+        self, x: Tensor, h: Tensor, context: Context
+    ) -> tuple[Tensor, Tensor | None, Routing | None]:
+        """Points and normalised points ``(B, L, width)`` to those of the next block, and where
+        tokens went."""
         w_attn, w_ffn = (self.attn_w_y, self.ffn_w_y) if self.config.lorentz else (None, None)
         x, normed = self._residual(x, self.attn(h, context), w_attn, self.ffn_norm)
         u = self.ffn(normed)
@@ -77,12 +86,23 @@ class Block(nn.Module):
             u, routing = u
         return *self._residual(x, u, w_ffn, self.next_norm), routing
 
-    def _residual(self, x: Tensor, u: Tensor, w: Tensor | None, norm: RowNorm | None) -> tuple[Tensor, Tensor | None]:
+    def _residual(
+        self, x: Tensor, u: Tensor, w: Tensor | None, norm: RowNorm | None
+    ) -> tuple[Tensor, Tensor | None]:
         config = self.config
         layout = self.layout
         gain = None if norm is None else norm.weight
         return rows.residual_norm(
-            x, u, w, gain, layout.n, layout.size, config.scale, config.rms_eps, config.safe_clamp, config.fused
+            x,
+            u,
+            w,
+            gain,
+            layout.n,
+            layout.size,
+            config.scale,
+            config.rms_eps,
+            config.safe_clamp,
+            config.fused,
         )
 
 
@@ -114,7 +134,12 @@ class Helm(nn.Module):
             self.final_proj = RowLinear(layout.width, layout.width, layout.ambient, layout.space)
         self.norm = RowNorm(layout, config.rms_eps)
         self.head = RowLinear(
-            layout.width, config.vocab_size, layout.ambient, range(config.vocab_size), bias=False, init="torch"
+            layout.width,
+            config.vocab_size,
+            layout.ambient,
+            range(config.vocab_size),
+            bias=False,
+            init="torch",
         )
         self.gradient_checkpointing = False
         self._gradient_checkpointing_func: Callable[..., Any] | None = None
@@ -143,9 +168,13 @@ class Helm(nn.Module):
         e = rows.upcast(self.embed(input_ids))
         layout = self.layout
         if isinstance(self.embed, PointEmbedding):
-            half = self.embed.weight.dtype in rows.HALF  # a cast to half precision has lost the time coordinate
+            half = (
+                self.embed.weight.dtype in rows.HALF
+            )  # a cast to half precision has lost the time coordinate
             if not half and self.positions is None:
-                return F.pad(torch.cat([e[..., 1:], e[..., :1]], -1), (0, layout.width - layout.size - 1))
+                return F.pad(
+                    torch.cat([e[..., 1:], e[..., :1]], -1), (0, layout.width - layout.size - 1)
+                )
             e = e[..., 1:]
         if self.positions is not None:
             if places is None:
@@ -156,8 +185,9 @@ class Helm(nn.Module):
     def hidden(self, input_ids: Tensor, context: Context) -> tuple[Tensor, tuple[Routing, ...]]:
         """The points that the head reads, ``(B, L, width)``, and where tokens went.
 
-        An embedding that is not finite would reach all tokens through attention, whose weight of 0 times NaN is NaN. It
-        is replaced by zeros, and tokens that attend to it become NaN at the end.
+        An embedding that is not finite would reach all tokens through attention, whose weight of 0
+        times NaN is NaN. It is replaced by zeros, and tokens that attend to it become NaN at the
+        end.
         """
         x = self.points(input_ids, context.places)
         broken = ~x.detach().sum(-1).isfinite()
@@ -200,25 +230,28 @@ class Helm(nn.Module):
         if cache is not None:
             _check_cache(cache, b)
         start = 0 if cache is None else int(cache.get_seq_length())
-        # On a GPU check only prompts, because the CPU waits for the result; while compiling there are no values to
-        # check.
+        # On a GPU check only prompts, because the CPU waits for the result; while compiling there
+        # are no values to check.
         prompt = cache is not None and not start
         if (prompt or input_ids.device.type == "cpu") and not torch.compiler.is_compiling():
             check_tokens(input_ids, self.config.vocab_size)
         if start + length > self.config.max_seq_len:
             raise HypvisionError(
-                f"{start + length} tokens are more than the context of {self.config.max_seq_len} that this model has. "
-                "Shorten the prompt, ask for fewer new tokens, or build the model with a longer max_seq_len."
+                f"{start + length} tokens are more than the context of {self.config.max_seq_len} "
+                "that this model has. Shorten the prompt, ask for fewer new tokens, or build the "
+                "model with a longer max_seq_len."
             )
         if attention_mask is not None and attention_mask.shape != (b, start + length):
             raise HypvisionError(
-                f"attention_mask must be (batch, tokens) = ({b}, {start + length}), with the tokens in the cache, "
-                f"got {tuple(attention_mask.shape)}. Packed documents are told apart by sequence_id."
+                f"attention_mask must be (batch, tokens) = ({b}, {start + length}), with the "
+                f"tokens in the cache, got {tuple(attention_mask.shape)}. Packed documents are "
+                "told apart by sequence_id."
             )
         if sequence_id is not None and (start or sequence_id.shape != input_ids.shape):
             raise HypvisionError(
-                "sequence_id must have the shape of the tokens, and cannot be combined with tokens in the cache; got "
-                f"{tuple(sequence_id.shape)} for {tuple(input_ids.shape)} and {start} tokens in the cache."
+                "sequence_id must have the shape of the tokens, and cannot be combined with tokens "
+                f"in the cache; got {tuple(sequence_id.shape)} for {tuple(input_ids.shape)} and "
+                f"{start} tokens in the cache."
             )
         if position_ids is not None:
             sequence_id = _documents(position_ids, attention_mask, sequence_id, start, input_ids)
@@ -228,12 +261,16 @@ class Helm(nn.Module):
         if self.positions is not None:
             places = self._places(input_ids, start, attention_mask, sequence_id, position_ids)
         if sequence_id is not None:
-            return Context(0, None, document_lengths(sequence_id), cache, sequence_id, places=places)
+            return Context(
+                0, None, document_lengths(sequence_id), cache, sequence_id, places=places
+            )
         mask = None
         if attention_mask is not None and not bool(attention_mask.all()):
             mask = _padding_mask(attention_mask.bool(), start)
         if mask is None and start and length > 1:
-            mask = _padding_mask(torch.ones(b, start + length, dtype=torch.bool, device=input_ids.device), start)
+            mask = _padding_mask(
+                torch.ones(b, start + length, dtype=torch.bool, device=input_ids.device), start
+            )
         return Context(start, mask, None, cache, places=places)
 
     def _places(
@@ -244,7 +281,8 @@ class Helm(nn.Module):
         sequence_id: Tensor | None,
         position_ids: Tensor | None,
     ) -> Tensor:
-        """Places ``(B, L)`` or ``(1, L)`` of tokens in their documents; those of padding are of no consequence."""
+        """Places ``(B, L)`` or ``(1, L)`` of tokens in their documents; those of padding are of no
+        consequence."""
         length = input_ids.shape[1]
         limit = self.config.max_seq_len
         column = torch.arange(start, start + length, device=input_ids.device)
@@ -262,8 +300,9 @@ class Helm(nn.Module):
             outside = outside & attention_mask[:, start:].bool()
         if bool(outside.any()):
             raise HypvisionError(
-                f"position_ids must be from 0 to {limit - 1}, the learned positions that this model has, got "
-                f"{int(position_ids.min())} to {int(position_ids.max())}. Begin each document at 0."
+                f"position_ids must be from 0 to {limit - 1}, the learned positions that this "
+                f"model has, got {int(position_ids.min())} to {int(position_ids.max())}. Begin "
+                "each document at 0."
             )
         return position_ids.clamp(0, limit - 1)
 
@@ -281,16 +320,21 @@ class Helm(nn.Module):
 
         Args:
             input_ids: tokens ``(B, L)``.
-            labels: ``(B, L)``, the tokens themselves: each is compared with the prediction at the position before it;
-                -100 for no label. With packed documents the first token of each is left out.
+            labels: ``(B, L)``, the tokens themselves: each is compared with the prediction at the
+                position before it; -100 for no label. With packed documents the first token of each
+                is left out.
             attention_mask: ``(B, L)``, or with a cache ``(B, all)``: 0 for padding.
-            sequence_id: ``(B, L)``, numbers of the documents in a row, -1 for padding: none sees another.
-            cache: stores keys and values for later tokens; needs the methods ``update`` and ``get_seq_length``.
-            logits_to_keep: how many of the last positions to compute logits of; 0: all; or which, ``(count,)``.
-            position_ids: ``(B, L)`` or ``(1, L)``. They must go up by one within a document; without a mask, numbers or
-                a filled cache each jump begins another document, as transformers has it. To the rotary code only
-                differences matter. Learned positions are read at these places, by default counted from the first
-                token of each document, behind the padding.
+            sequence_id: ``(B, L)``, numbers of the documents in a row, -1 for padding: none sees
+                another.
+            cache: stores keys and values for later tokens; needs the methods ``update`` and
+                ``get_seq_length``.
+            logits_to_keep: how many of the last positions to compute logits of; 0: all; or which,
+                ``(count,)``.
+            position_ids: ``(B, L)`` or ``(1, L)``. They must go up by one within a document;
+                without a mask, numbers or a filled cache each jump begins another document, as
+                transformers has it. To the rotary code only differences matter. Learned positions
+                are read at these places, by default counted from the first token of each document,
+                behind the padding.
         """
         context = self.context(input_ids, attention_mask, sequence_id, cache, position_ids)
         if labels is not None:
@@ -308,8 +352,9 @@ class Helm(nn.Module):
     def _check_labels(self, labels: Tensor, input_ids: Tensor, context: Context) -> None:
         if labels.shape != input_ids.shape or context.start:
             raise HypvisionError(
-                "labels must have the shape of the tokens (the model shifts them by one), and no tokens may be in a "
-                f"cache; got {tuple(labels.shape)} for {tuple(input_ids.shape)}, with {context.start} in the cache."
+                "labels must have the shape of the tokens (the model shifts them by one), and no "
+                f"tokens may be in a cache; got {tuple(labels.shape)} for "
+                f"{tuple(input_ids.shape)}, with {context.start} in the cache."
             )
         if labels.device.type == "cpu" and not torch.compiler.is_compiling():
             check_tokens(labels[labels != -100], self.config.vocab_size)
@@ -325,8 +370,9 @@ def check_tokens(ids: Tensor, vocab_size: int) -> None:
     lowest, highest = (int(bound) for bound in ids.aminmax()) if ids.numel() else (0, 0)
     if lowest < 0 or highest >= vocab_size:
         raise HypvisionError(
-            f"The tokens go from {lowest} to {highest}, but the model knows {vocab_size}, from 0. Take the tokenizer "
-            "that the model was trained with, or build the model with its vocab_size."
+            f"The tokens go from {lowest} to {highest}, but the model knows {vocab_size}, from 0. "
+            "Take the tokenizer that the model was trained with, or build the model with its "
+            "vocab_size."
         )
 
 
@@ -338,7 +384,9 @@ def shifted(labels: Tensor, attention_mask: Tensor | None, sequence_id: Tensor |
         target = target.masked_fill((sequence_id != following) | (sequence_id < 0), -100)
     if attention_mask is not None:
         there = attention_mask.bool()
-        target = target.masked_fill(~(there & F.pad(there[:, 1:], (0, 1))), -100)  # labels exclude padding
+        target = target.masked_fill(
+            ~(there & F.pad(there[:, 1:], (0, 1))), -100
+        )  # labels exclude padding
     return target
 
 
@@ -352,23 +400,32 @@ def document_lengths(sequence_id: Tensor) -> list[int]:
 
 
 def _documents(
-    position_ids: Tensor, attention_mask: Tensor | None, sequence_id: Tensor | None, start: int, input_ids: Tensor
+    position_ids: Tensor,
+    attention_mask: Tensor | None,
+    sequence_id: Tensor | None,
+    start: int,
+    input_ids: Tensor,
 ) -> Tensor | None:
     """The numbers of documents that positions tell."""
     b, length = input_ids.shape
     if position_ids.shape not in ((b, length), (1, length)):
         raise HypvisionError(
-            f"position_ids must be (batch, tokens) = ({b}, {length}) or (1, {length}), got {tuple(position_ids.shape)}."
+            f"position_ids must be (batch, tokens) = ({b}, {length}) or (1, {length}), got "
+            f"{tuple(position_ids.shape)}."
         )
     if not input_ids.numel():
         return sequence_id
-    offset = (position_ids - torch.arange(start, start + length, device=position_ids.device)).expand(b, -1)
+    offset = (
+        position_ids - torch.arange(start, start + length, device=position_ids.device)
+    ).expand(b, -1)
     there = None if attention_mask is None else attention_mask.bool()
     if sequence_id is not None:
         inside = (sequence_id[:, 1:] == sequence_id[:, :-1]) & (sequence_id[:, 1:] >= 0)
         inside = inside if there is None else inside & there[:, 1:] & there[:, :-1]
         wrong = (offset[:, 1:] != offset[:, :-1]) & inside
-    elif there is not None:  # as in transformers, positions start at the first token after the padding
+    elif (
+        there is not None
+    ):  # as in transformers, positions start at the first token after the padding
         first = there.int().argmax(1, keepdim=True)
         wrong = (offset != (-first if start else offset.gather(1, first))) & there[:, start:]
     elif start:
@@ -378,15 +435,17 @@ def _documents(
         return jump.cumsum(1) if bool(jump.any()) else None
     if bool(wrong.any()):
         raise HypvisionError(
-            "position_ids must rise by one from each token of a document to the next (padding does not count), and "
-            "continue those of the cached tokens. For packed documents, let position_ids begin anew at each document "
-            "and give no attention_mask, or give sequence_id."
+            "position_ids must rise by one from each token of a document to the next (padding does "
+            "not count), and continue those of the cached tokens. For packed documents, let "
+            "position_ids begin anew at each document and give no attention_mask, or give "
+            "sequence_id."
         )
     return sequence_id
 
 
 def _padding_mask(there: Tensor, start: int) -> Tensor:
-    """Causal mask ``(B, 1, L, all)`` of ``(B, all)`` without padding, which sees itself so that no row is empty."""
+    """Causal mask ``(B, 1, L, all)`` of ``(B, all)`` without padding, which sees itself so that no
+    row is empty."""
     total = there.shape[1]
     place = torch.arange(total, device=there.device)
     query = place[start:, None]
@@ -397,13 +456,14 @@ def _check_cache(cache: Cache, batch: int) -> None:
     # such a cache is allocated in advance, filled with zeros, which attention cannot tell from points
     if getattr(cache, "is_compileable", False):
         raise HypvisionError(
-            f"A {type(cache).__name__} has empty places for future tokens, and HELM's attention would treat them as "
-            "tokens. Give a DynamicCache (in generate(): leave cache_implementation out) or a "
-            "hypvision.helm.LatentCache."
+            f"A {type(cache).__name__} has empty places for future tokens, and HELM's attention "
+            "would treat them as tokens. Give a DynamicCache (in generate(): leave "
+            "cache_implementation out) or a hypvision.helm.LatentCache."
         )
     layers = getattr(cache, "layers", None)
     keys = getattr(layers[0], "keys", None) if layers else None
     if keys is not None and keys.shape[0] != batch:
         raise HypvisionError(
-            f"The cache holds {keys.shape[0]} sequences, but {batch} are given. Give the cache of these prompts."
+            f"The cache holds {keys.shape[0]} sequences, but {batch} are given. Give the cache of "
+            "these prompts."
         )

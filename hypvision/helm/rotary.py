@@ -1,7 +1,7 @@
 """The rotary code, with YaRN for contexts longer than those of the training.
 
-The paper calls it HoPE: ordinary rotary code on the space part of a point, whose time it leaves as it is. (It is not
-the code of that name that boosts.)
+The paper calls it HoPE: ordinary rotary code on the space part of a point, whose time it leaves as
+it is. (It is not the code of that name that boosts.)
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from torch import Tensor
 from .config import Architecture
 
 
-def yarn(theta: Tensor, base: float, original: int, factor: float, beta_fast: float, beta_slow: float) -> Tensor:
-    """Frequencies ``(d/2,)`` for longer contexts (Peng et al., ICLR 2024): slow ones are divided by ``factor``."""
+def yarn(
+    theta: Tensor, base: float, original: int, factor: float, beta_fast: float, beta_slow: float
+) -> Tensor:
+    """Frequencies ``(d/2,)`` for longer contexts (Peng et al., ICLR 2024): slow ones are divided by
+    ``factor``."""
     d = 2 * theta.shape[0]
 
     def dimension(turns: float) -> float:
@@ -30,7 +33,8 @@ def yarn(theta: Tensor, base: float, original: int, factor: float, beta_fast: fl
 
 
 def extended(config: Architecture) -> bool:
-    """Whether YaRN stretches the code: that of HELM-MiCE beyond its original context. HELM-D's never is."""
+    """Whether YaRN stretches the code: that of HELM-MiCE beyond its original context. HELM-D's
+    never is."""
     rotary = config.positions == "rotary"
     return rotary and config.mixed and config.max_seq_len > config.original_seq_len
 
@@ -42,7 +46,12 @@ def angles(config: Architecture, d: int, device: torch.device | None = None) -> 
     theta = config.rope_theta ** (-torch.arange(0, d, 2, device=device, dtype=torch.float32) / d)
     if extended(config):
         theta = yarn(
-            theta, config.rope_theta, config.original_seq_len, config.rope_factor, config.beta_fast, config.beta_slow
+            theta,
+            config.rope_theta,
+            config.original_seq_len,
+            config.rope_factor,
+            config.beta_fast,
+            config.beta_slow,
         )
     return theta
 
@@ -66,7 +75,9 @@ class Rotary:
     def __call__(self, start: int, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Cosines and sines ``(length, d/2)`` of the positions from ``start``."""
         if torch.compiler.is_compiling():  # the graph owns its tensors, so they must not be cached
-            return self._table(torch.arange(start, start + length, device=device, dtype=torch.float32))
+            return self._table(
+                torch.arange(start, start + length, device=device, dtype=torch.float32)
+            )
         table = self._tables.get(device)
         if table is None or table[0].shape[0] < start + length:
             # a power of two, so that token-by-token generation rarely computes a new table

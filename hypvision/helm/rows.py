@@ -1,14 +1,16 @@
 """Points of the unit hyperboloid as rows of a matrix, and the row operations of a decoder.
 
-A row is ``[space | time | zeros]``: ``n`` space coordinates, the time in slot ``n``, zeros up to a width that suits
-matrix products. Weights have a zero row where the time goes, so a product leaves that slot free, and the time is
-written into it without a concatenation. A row *without time* has a zero there. With ``n`` None rows are Euclidean: all
-space, no time.
+A row is ``[space | time | zeros]``: ``n`` space coordinates, the time in slot ``n``, zeros up to a
+width that suits matrix products. Weights have a zero row where the time goes, so a product leaves
+that slot free, and the time is written into it without a concatenation. A row *without time* has a
+zero there. With ``n`` None rows are Euclidean: all space, no time.
 
-The curvature is -1 everywhere but in an expert, whose points satisfy ``<x, x> = -c`` with HELM's ``c``.
+The curvature is -1 everywhere but in an expert, whose points satisfy ``<x, x> = -c`` with HELM's
+``c``.
 
-:func:`residual_norm` and :func:`swiglu` have two forms: plain operations (``fused=False``; compilers, which fuse by
-themselves, always take these), and a backward written by hand, which reads and writes each row as seldom as it can.
+:func:`residual_norm` and :func:`swiglu` have two forms: plain operations (``fused=False``;
+compilers, which fuse by themselves, always take these), and a backward written by hand, which reads
+and writes each row as seldom as it can.
 """
 
 from __future__ import annotations
@@ -62,19 +64,23 @@ def _product(x: Tensor, y: Tensor, n: int) -> Tensor:
 
 
 def _floor(weight: Tensor, safe: bool) -> Tensor | float:
-    r"""Least value of :math:`-\langle x + w y, x + w y\rangle`: 1 for points and ``w >= 0``, else as published."""
+    r"""Least value of :math:`-\langle x + w y, x + w y\rangle`: 1 for points and ``w >= 0``, else
+    as published."""
     return torch.where(weight >= 0, 1.0, 1e-4) if safe else 1e-4
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Norm and residual
 
 
 def norm(rows: Tensor, gain: Tensor, n: int | None, size: int, eps: float) -> Tensor:
-    """RMSNorm of the space parts, and their time; ``size`` coordinates, ``gain`` with zeros where there are none."""
+    """RMSNorm of the space parts, and their time; ``size`` coordinates, ``gain`` with zeros where
+    there are none."""
     rows = upcast(rows)
     rows = rows if n is None else _timeless(rows, n)
-    rows = rows * torch.rsqrt(rows.square().sum(-1, keepdim=True) / size + eps) * gain.to(rows.dtype)
+    rows = (
+        rows * torch.rsqrt(rows.square().sum(-1, keepdim=True) / size + eps) * gain.to(rows.dtype)
+    )
     return lift(rows, n)
 
 
@@ -83,8 +89,9 @@ class _Residual(Function):
 
     With :math:`a = x + w y, q = |a_s|^2, m = a_t^2 - q, \alpha = S / \sqrt m` and
     :math:`\rho = \alpha / \sqrt{\alpha^2 q / n + \epsilon}` the results are
-    :math:`x' = [\alpha a_s, \sqrt{\alpha^2 q + 1}]` and :math:`h = [\rho g a_s, \cdot]`. Where ``x`` is far from the
-    origin, :math:`a_t^2 - q` has no correct digit; :math:`m = 1 + w^2 - 2 w \langle x, y\rangle` has.
+    :math:`x' = [\alpha a_s, \sqrt{\alpha^2 q + 1}]` and :math:`h = [\rho g a_s, \cdot]`. Where
+    ``x`` is far from the origin, :math:`a_t^2 - q` has no correct digit;
+    :math:`m = 1 + w^2 - 2 w \langle x, y\rangle` has.
     """
 
     @staticmethod
@@ -95,7 +102,9 @@ class _Residual(Function):
         a_time = torch.addcmul(x[..., slot], y_time, w)
         a[..., n] = 0
         length = _length(a)
-        inner = (x[..., slot] * y_time).sub_(torch.linalg.vecdot(x, u)[..., None])  # u has 0 at the slot of the time
+        inner = (x[..., slot] * y_time).sub_(
+            torch.linalg.vecdot(x, u)[..., None]
+        )  # u has 0 at the slot of the time
         if safe:  # it is at least 1, and so is m where w >= 0
             inner.clamp_(min=1.0)
         signed = torch.addcmul(1 + w * w, w, inner, value=2)
@@ -142,7 +151,9 @@ class _Residual(Function):
         by_a.addcmul_(a, torch.addcmul(total, e, alpha * alpha))
         by_time = (total * a_time).neg_()
         by_a[..., n] = 0
-        by_w = torch.dot(by_a.flatten(), u.flatten()) + torch.dot(by_time.flatten(), y_time.flatten())
+        by_w = torch.dot(by_a.flatten(), u.flatten()) + torch.dot(
+            by_time.flatten(), y_time.flatten()
+        )
         by_u = torch.addcmul(by_a, u, by_time / y_time).mul_(w)
         by_a[..., slot] = by_time
         return by_a, by_u, by_w.view_as(w), by_gain, None, None, None, None
@@ -160,10 +171,10 @@ def residual_norm(
     safe: bool = True,
     fused: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
-    r"""HELM's residual connection, the normalised sum :math:`x + w y` of points ``x`` and the branch ``u``, rows
-    without time ``(..., width)``, with its space part times ``scale``; and, if there is a ``gain`` ``(width,)`` with
-    zeros where there is no space, the RMSNorm behind it over ``size`` coordinates. For Euclidean rows ``weight`` and
-    ``n`` are None."""
+    r"""HELM's residual connection, the normalised sum :math:`x + w y` of points ``x`` and the
+    branch ``u``, rows without time ``(..., width)``, with its space part times ``scale``; and, if
+    there is a ``gain`` ``(width,)`` with zeros where there is no space, the RMSNorm behind it over
+    ``size`` coordinates. For Euclidean rows ``weight`` and ``n`` are None."""
     u = upcast(u)
     x = x.to(u.dtype)
     gain = None if gain is None else gain.to(u.dtype)
@@ -174,7 +185,8 @@ def residual_norm(
         if by_hand(fused, x):
             return _Residual.apply(x, u, weight, gain, n, scale, eps, safe)
         y = lift(u, n)
-        # <x, x> + 1 is 0, but its gradient is that of the difference of squares of all coordinates including the time
+        # <x, x> + 1 is 0, but its gradient is that of the difference of squares of all coordinates
+        # including the time
         off = -_product(x, x, n)
         m = 1 + off - off.detach() + weight * weight - 2 * weight * _product(x, y, n)
         m = torch.where(weight >= 0, m, m.abs()).clamp(min=_floor(weight, safe))
@@ -182,7 +194,7 @@ def residual_norm(
     return out, None if gain is None else norm(out, gain, n, size, eps)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # SwiGLU
 
 
@@ -206,7 +218,9 @@ class _SwiGLU(Function):
         if lifted:
             (h,) = lifted
             ratio = grad[..., ctx.n : ctx.n + 1] / h[..., ctx.n : ctx.n + 1]
-            grad = torch.addcmul(grad, h, ratio)  # the gradient of the time slot is 0, as both factors are 0 there
+            grad = torch.addcmul(
+                grad, h, ratio
+            )  # the gradient of the time slot is 0, as both factors are 0 there
             by_c = None if ctx.shape is None else (ratio.sum() / 2).view(ctx.shape)
         gate, up = z.chunk(2, -1)
         found = torch.empty_like(z)
@@ -217,7 +231,8 @@ class _SwiGLU(Function):
 
 
 def swiglu(z: Tensor, n: int | None, c: float | Tensor = 1.0, fused: bool = True) -> Tensor:
-    """``silu(gate) * up`` of rows ``[gate | up]`` without time, lifted: ``(..., 2 width)`` to ``(..., width)``."""
+    """``silu(gate) * up`` of rows ``[gate | up]`` without time, lifted: ``(..., 2 width)`` to
+    ``(..., width)``."""
     z = upcast(z)
     if by_hand(fused, z):
         return _SwiGLU.apply(z, n, c)
@@ -225,12 +240,13 @@ def swiglu(z: Tensor, n: int | None, c: float | Tensor = 1.0, fused: bool = True
     return lift(F.silu(gate) * up, n, c)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Rotary code, and the means of attention
 
 
 def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate pairs ``(j, j + d/2)`` of the last dimension; the angles broadcast. The inverse has ``-sin``.
+    """Rotate pairs ``(j, j + d/2)`` of the last dimension; the angles broadcast. The inverse has
+    ``-sin``.
 
     Official weights have the pairs side by side; the converter permutes their rows once.
     """
@@ -247,9 +263,10 @@ def turn_(x: Tensor, cos: Tensor, sin: Tensor) -> None:
 
 
 def centroid(heads: Tensor, size: int, width: int, safe: bool = True) -> Tensor:
-    """Sums of weighted points, one a head, to their centroids side by side: rows ``(B, L, width)``, filled with zeros,
-    of heads ``(B, L, H, size or more)``, space first and time in ``size - 1``; coordinates after that are dropped.
-    ``safe``: see :class:`hypvision.helm.config.Architecture`."""
+    """Sums of weighted points, one a head, to their centroids side by side: rows ``(B, L, width)``,
+    filled with zeros, of heads ``(B, L, H, size or more)``, space first and time in ``size - 1``;
+    coordinates after that are dropped. ``safe``: see
+    :class:`hypvision.helm.config.Architecture`."""
     points = upcast(heads)[..., :size]
     time = points[..., -1:]
     space = _length(points[..., :-1])
@@ -263,7 +280,7 @@ def join(heads: Tensor, width: int) -> Tensor:
     return F.pad(flat, (0, width - flat.shape[-1])) if width > flat.shape[-1] else flat
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Experts
 
 
@@ -278,24 +295,32 @@ def combine(
 ) -> Tensor:
     r"""The points of the experts of a token, and of the shared one, to one.
 
-    The result lies in the span of the given rows ``(N, width)`` without time: one linear combination, whose factors
-    follow from inner products.
+    The result lies in the span of the given rows ``(N, width)`` without time: one linear
+    combination, whose factors follow from inner products.
 
     Args:
         shared: of the shared experts; one at most if released.
         experts: of each of the k experts of a token, in ascending order of the expert.
         weights: ``(N, k)``, of the experts, none below 0.
-        w_y, scale: of the released connection with the shared one, scalars; None where there is none.
-        released: the connections one after the other, each scaled by 2, and the shared one by ``exp(scale)``; or the
-            paper's centroid of all, in which shared ones weigh 1.
+        w_y, scale: of the released connection with the shared one, scalars; None where there is
+            none.
+        released: the connections one after the other, each scaled by 2, and the shared one by
+            ``exp(scale)``; or the paper's centroid of all, in which shared ones weigh 1.
         safe: see :class:`hypvision.helm.config.Architecture`.
     """
     rows = [*experts, *shared]
     k = len(experts)
     r = range(len(rows))
     # square() has a cheaper backward than the product of a row with itself
-    dots = {(i, j): (rows[i].square() if i == j else rows[i] * rows[j]).sum(-1) for i in r for j in r if i <= j}
-    gram = torch.stack([dots[min(i, j), max(i, j)] for i in r for j in r]).unflatten(0, (len(rows), -1))
+    dots = {
+        (i, j): (rows[i].square() if i == j else rows[i] * rows[j]).sum(-1)
+        for i in r
+        for j in r
+        if i <= j
+    }
+    gram = torch.stack([dots[min(i, j), max(i, j)] for i in r for j in r]).unflatten(
+        0, (len(rows), -1)
+    )
     times = torch.sqrt(torch.diagonal(gram).T + 1)
     weights = weights.T
     if released:
@@ -315,7 +340,9 @@ def combine(
         if w_y is not None and scale is not None:
             inner = times[k] * time - (factors * gram[k, :k]).sum(0)
             m = 1 + w_y * w_y + 2 * w_y * inner
-            step = torch.exp(scale) * torch.rsqrt(torch.where(w_y >= 0, m, m.abs()).clamp(min=_floor(w_y, safe)))
+            step = torch.exp(scale) * torch.rsqrt(
+                torch.where(w_y >= 0, m, m.abs()).clamp(min=_floor(w_y, safe))
+            )
             factors = torch.cat([factors * (w_y * step), step[None]])
     else:
         factors = torch.cat([weights, torch.ones_like(times[k:])])
@@ -323,7 +350,9 @@ def combine(
         own = torch.eye(len(rows), dtype=torch.bool, device=gram.device)[..., None]
         inner = torch.where(own, 1.0, times[:, None] * times - gram)
         m = (factors * (factors * inner).sum(1)).sum(0)
-        factors = factors * torch.rsqrt(m.clamp(min=factors.sum(0).square() if safe else torch.full_like(m, 1e-6)))
+        factors = factors * torch.rsqrt(
+            m.clamp(min=factors.sum(0).square() if safe else torch.full_like(m, 1e-6))
+        )
     out = rows[0] * factors[0, :, None]
     for row, factor in zip(rows[1:], factors[1:, :, None]):
         out = torch.addcmul(out, row, factor)

@@ -1,8 +1,9 @@
-"""Any model on any images: the parts of :func:`hypvision.predict` and of the commands that look at images.
+"""Any model on any images: the parts of :func:`hypvision.predict` and of the commands that look at
+images.
 
-:mod:`~hypvision.inference.sources` reads images, folders, lists and videos; :mod:`~hypvision.inference.predictors`
-loads models for them; :mod:`~hypvision.inference.results` holds what they find, and
-:mod:`~hypvision.inference.writers` writes it to disk.
+:mod:`~hypvision.inference.sources` reads images, folders, lists and videos;
+:mod:`~hypvision.inference.predictors` loads models for them; :mod:`~hypvision.inference.results`
+holds what they find, and :mod:`~hypvision.inference.writers` writes it to disk.
 """
 
 from hypvision.inference.knowledge import Known
@@ -12,6 +13,6 @@ from hypvision.inference.running import predict
 from hypvision.inference.writers import Prediction, Writer
 
 __all__ = [
-    "Boxes", "Classes", "Embedding", "Known", "Labels", "Prediction", "Segments", "Tags", "Writer", "load_predictor",
-    "predict",
+    "Boxes", "Classes", "Embedding", "Known", "Labels", "Prediction", "Segments", "Tags", "Writer",
+    "load_predictor", "predict",
 ]  # fmt: skip

@@ -1,8 +1,10 @@
-"""The classes and image size that a model was trained on, and rules for when its answer for a picture is doubtful.
+"""The classes and image size that a model was trained on, and rules for when its answer for a
+picture is doubtful.
 
-A network always answers: a detector of drawn shapes gives a photo of a milk carton a score of 0.83. No rule finds all
-such answers; the rules here find many and are rarely wrong. They were measured with weights that ship, on 100 photos of
-groceries (``tools/demo_data``), 64 emoji, drawn shapes, and 50 pictures each of noise and of one flat colour.
+A network always answers: a detector of drawn shapes gives a photo of a milk carton a score of 0.83.
+No rule finds all such answers; the rules here find many and are rarely wrong. They were measured
+with weights that ship, on 100 photos of groceries (``tools/demo_data``), 64 emoji, drawn shapes,
+and 50 pictures each of noise and of one flat colour.
 """
 
 from __future__ import annotations
@@ -19,25 +21,28 @@ from hypvision.inference.results import Boxes, Classes, PlacedClasses, Result, T
 from hypvision.inference.sources import IN_MEMORY
 from hypvision.zoo.familiar import Familiar
 
-# No class stands out if entropy / log(number of classes) is above this. Share of images above it: grocery classifier:
-# 15 % of its own photos (13 % of all 160; it is right for 14 % of these and for 81 % of the others), 52 % of emoji, 96
-# % of noise, 78 % of flat colours; tf_efficientnet_lite0.imagenet: 8 % of these photos, 82 % of noise, 100 % of flat
-# colours. At 0.7: 20 % and 14 % of the photos. hcformer_nano.cifar10 is confident about noise (2 % above): no score
+# No class stands out if entropy / log(number of classes) is above this. Share of images above it:
+# grocery classifier: 15 % of its own photos (13 % of all 160; it is right for 14 % of these and for
+# 81 % of the others), 52 % of emoji, 96 % of noise, 78 % of flat colours;
+# tf_efficientnet_lite0.imagenet: 8 % of these photos, 82 % of noise, 100 % of flat colours. At 0.7:
+# 20 % and 14 % of the photos. hcformer_nano.cifar10 is confident about noise (2 % above): no score
 # detects this.
 UNSURE = 0.75
-# No object is found with confidence if the best box score of an image is below this. mask-rcnn_hcformer_nano.shapes
-# scores over 0.66 in 95 % of its scenes; the median is 0.45 on photos, 0.48 on emoji, 0.27 on noise, 0.14 on flat
-# colours.
+# No object is found with confidence if the best box score of an image is below this.
+# mask-rcnn_hcformer_nano.shapes scores over 0.66 in 95 % of its scenes; the median is 0.45 on
+# photos, 0.48 on emoji, 0.27 on noise, 0.14 on flat colours.
 WEAK = 0.5
-# Warn if an image is enlarged more than this to the training size. Accuracy of the grocery classifier (trained at 160
-# pixels): 72 % for photos of 96 pixels (enlarged 1.7 times), 55 % for 48 (3.3), 24 % for 32 (5), 5 % for 16 (10); 95 %
-# for 640. Answers of tf_efficientnet_lite0.imagenet (224) that equal those at 128 pixels: 75 % at 96 pixels (2.3), 39 %
-# at 48 (4.7), 20 % at 32 (7). Of a classifier of drawn shapes (64): 96 %, at 16 pixels (4) 92 %, at 8 (8) 64 %.
+# Warn if an image is enlarged more than this to the training size. Accuracy of the grocery
+# classifier (trained at 160 pixels): 72 % for photos of 96 pixels (enlarged 1.7 times), 55 % for 48
+# (3.3), 24 % for 32 (5), 5 % for 16 (10); 95 % for 640. Answers of tf_efficientnet_lite0.imagenet
+# (224) that equal those at 128 pixels: 75 % at 96 pixels (2.3), 39 % at 48 (4.7), 20 % at 32 (7).
+# Of a classifier of drawn shapes (64): 96 %, at 16 pixels (4) 92 %, at 8 (8) 64 %.
 ENLARGED = 4.0
-# Without resizing, warn if image size / training size is outside of this range. A segmenter of drawn shapes (96
-# pixels) has an mIoU of 71 %, at half the size 37 %, at twice 39 %, at three times 31 %; mask-rcnn_hcformer_nano.shapes
-# finds 96 % of the objects, at half 25 %, at twice 61 %, at four times 2 %. Segmenters are trained on crops, so images
-# of twice their size are usual (CamVid: crops of 192 from 480 x 360 pixels).
+# Without resizing, warn if image size / training size is outside of this range. A segmenter of
+# drawn shapes (96 pixels) has an mIoU of 71 %, at half the size 37 %, at twice 39 %, at three times
+# 31 %; mask-rcnn_hcformer_nano.shapes finds 96 % of the objects, at half 25 %, at twice 61 %, at
+# four times 2 %. Segmenters are trained on crops, so images of twice their size are usual (CamVid:
+# crops of 192 from 480 x 360 pixels).
 SMALLEST = 0.5
 LARGEST = 3.0
 
@@ -51,7 +56,8 @@ class Known:
     Attributes:
         names: of its classes; () of a model that gives embeddings.
         source: where they and the weights come from, in words.
-        size: height and width of the pictures that it was trained on, in pixels; None if nothing says so.
+        size: height and width of the pictures that it was trained on, in pixels; None if nothing
+            says so.
         resized: whether pictures are brought to that size.
         familiar: where the features of its classes lie; None if nothing says so.
     """
@@ -63,17 +69,23 @@ class Known:
     familiar: Familiar | None = None
 
     def __str__(self) -> str:
-        names = [name.partition(",")[0] for name in self.names[:5]]  # ImageNet's names have synonyms after commas
+        names = [
+            name.partition(",")[0] for name in self.names[:5]
+        ]  # ImageNet's names have synonyms after commas
         listed = ", ".join(names) + (", ..." if len(self.names) > 5 else "")
-        count = f"{len(self.names)} class{'es' * (len(self.names) != 1)}: {listed}" if self.names else "no classes"
+        count = (
+            f"{len(self.names)} class{'es' * (len(self.names) != 1)}: {listed}"
+            if self.names
+            else "no classes"
+        )
         size = "" if self.size is None else f"pictures of {self.size[0]} x {self.size[1]} pixels"
         about = "; ".join(filter(None, (self.source, size)))
         return f"knows {count}{f' ({about})' if about else ''}"
 
 
 def doubts(result: Result, size: tuple[int, int], known: Known) -> tuple[str, ...]:
-    """Why the answer for a picture of this width and height is in doubt, as :func:`warnings_of` puts it into words,
-    with a number after a space; () where it is not."""
+    """Why the answer for a picture of this width and height is in doubt, as :func:`warnings_of`
+    puts it into words, with a number after a space; () where it is not."""
     found = []
     if isinstance(result, Tags):
         if not (result.scores >= result.threshold).any():
@@ -94,7 +106,8 @@ def doubts(result: Result, size: tuple[int, int], known: Known) -> tuple[str, ..
 
 
 def entropy(scores: NDArray[Any]) -> float:
-    """Entropy of probabilities (C,) as a share of that of a uniform guess, from 0 to 1; 0 for a single class."""
+    """Entropy of probabilities (C,) as a share of that of a uniform guess, from 0 to 1; 0 for a
+    single class."""
     if len(scores) < 2:
         return 0.0
     positive = scores[scores > 0].astype(float)
@@ -108,14 +121,16 @@ def warnings_of(doubted: Iterable[tuple[str, Sequence[str]]], known: Known) -> l
     foreign = "perhaps the model knows nothing like it"
     limit = "" if known.familiar is None else f"{known.familiar.limit:.2f}"
     texts = dict(
-        foreign="unlike anything the model was trained on: features farther from every class than the "
-        f"{limit} within which 95 % of its own pictures are",
-        unsure=f"no class stands out, the scores are near those of a guess among {len(known.names)}: {foreign}",
+        foreign="unlike anything the model was trained on: features farther from every class than "
+        f"the {limit} within which 95 % of its own pictures are",
+        unsure="no class stands out, the scores are near those of a guess among "
+        f"{len(known.names)}: {foreign}",
         unlabelled=f"no label has a score that counts: {foreign}",
         weak=f"no box has a score of {WEAK:g} or more: {foreign}",
-        small=f"enlarged more than {ENLARGED:g} times, to the {size} of the training: details are lacking",
-        scale=f"far from the {size} of the training (below half or above three times their size), so that objects have "
-        "another size than the model knows: resize first",
+        small=f"enlarged more than {ENLARGED:g} times, to the {size} of the training: details are "
+        "lacking",
+        scale=f"far from the {size} of the training (below half or above three times their size), "
+        "so that objects have another size than the model knows: resize first",
     )
     pictures: dict[str, list[tuple[str, str]]] = {}
     everything = list(doubted)
@@ -131,6 +146,8 @@ def warnings_of(doubted: Iterable[tuple[str, Sequence[str]]], known: Known) -> l
         if len(everything) == 1:
             which = listed or "this picture"
         else:
-            which = f"{len(names)} of {len(everything)} pictures" + (f" ({listed})" if listed else "")
+            which = f"{len(names)} of {len(everything)} pictures" + (
+                f" ({listed})" if listed else ""
+            )
         found.append(f"{which}: {texts[kind]}.")
     return found

@@ -1,4 +1,5 @@
-"""Images and boxes of images, which a walk may pass and whose distances from the root are measured."""
+"""Images and boxes of images, which a walk may pass and whose distances from the root are
+measured."""
 
 from __future__ import annotations
 
@@ -46,34 +47,50 @@ def pictures_of(folder: str | Path, rows: Iterable[Captioned]) -> list[Picture]:
 
 
 def find_pictures(names: Iterable[str | Path]) -> list[Picture]:
-    """The images of paths, folders and patterns (:func:`~hypvision.images.find_images`), and of a folder with captions
-    (:mod:`hypvision.data.caption_folder`) its images and boxes.
+    """The images of paths, folders and patterns (:func:`~hypvision.images.find_images`), and of a
+    folder with captions (:mod:`hypvision.data.caption_folder`) its images and boxes.
     """
     found: list[Picture] = []
     for name in names:
         captioned = find_captions(Path(name).expanduser()) is not None
-        found += pictures_of(name, read_captions(name)) if captioned else map(Picture, find_files([name]))
+        found += (
+            pictures_of(name, read_captions(name))
+            if captioned
+            else map(Picture, find_files([name]))
+        )
     return found
 
 
 def embed_pictures(
     clip: CLIPBundle, pictures: Sequence[Picture], batch: int = 64, failed: list[str] | None = None
 ) -> tuple[list[Picture], Tensor]:
-    """The pictures that can be read, and their points ``(m, d)`` in the model's space; the messages of the others go
-    into ``failed``. None: one raises, as all of them do."""
-    read = lru_cache(maxsize=1)(open_image)  # the boxes of an image follow it in the list, so keep the last image open
+    """The pictures that can be read, and their points ``(m, d)`` in the model's space; the messages
+    of the others go into ``failed``. None: one raises, as all of them do."""
+    read = lru_cache(maxsize=1)(
+        open_image
+    )  # the boxes of an image follow it in the list, so keep the last image open
     return embed_readable(clip, pictures, failed, batch, lambda picture: picture.open(read))
 
 
 @torch.no_grad()
-def caption_radii(clip: CLIPBundle, folder: str | Path, space: Space, batch: int = 64) -> dict[str, Tensor]:
-    """Distances from the root of the images and captions of a folder (:mod:`hypvision.data.caption_folder`), and of its
-    boxes and their words, if it has any: the histogram of MERU and HyCoCLIP."""
+def caption_radii(
+    clip: CLIPBundle, folder: str | Path, space: Space, batch: int = 64
+) -> dict[str, Tensor]:
+    """Distances from the root of the images and captions of a folder
+    (:mod:`hypvision.data.caption_folder`), and of its boxes and their words, if it has any: the
+    histogram of MERU and HyCoCLIP."""
     rows = read_captions(folder)
     pictures = pictures_of(folder, rows)
     points = embed_pictures(clip, pictures, batch)[1]
     cut = torch.tensor([x.box is not None for x in pictures])
-    texts = {"texts": [row.caption for row in rows], "box texts": [box.words for row in rows for box in row.boxes]}
+    texts = {
+        "texts": [row.caption for row in rows],
+        "box texts": [box.words for row in rows for box in row.boxes],
+    }
     found = {"images": points[~cut]} | ({"box images": points[cut]} if cut.any() else {})
-    found |= {name: embed_texts(clip.model, clip.tokenizer, given) for name, given in texts.items() if given}
+    found |= {
+        name: embed_texts(clip.model, clip.tokenizer, given)
+        for name, given in texts.items()
+        if given
+    }
     return {name: space.radius(value) for name, value in found.items()}

@@ -1,8 +1,8 @@
-"""Predictors, which :func:`hypvision.predict` makes from models: a function that prepares an image, and one that
-processes a batch.
+"""Predictors, which :func:`hypvision.predict` makes from models: a function that prepares an image,
+and one that processes a batch.
 
-This module does so for timm's models, CLIP and the zoo. Models that are built from configs of mmengine come from
-:mod:`hypvision.engine.predicting` and from the tasks.
+This module does so for timm's models, CLIP and the zoo. Models that are built from configs of
+mmengine come from :mod:`hypvision.engine.predicting` and from the tasks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Any, cast
 import timm
 import torch
 from PIL import Image
-from timm.data import ImageNetInfo, create_transform, infer_imagenet_subset, resolve_model_data_config
+from timm.data import (
+    ImageNetInfo,
+    create_transform,
+    infer_imagenet_subset,
+    resolve_model_data_config,
+)
 from torch import Tensor, nn
 
 from hypvision.checkpoints.index import builtin_index
@@ -40,10 +45,11 @@ class Predictor:
     """A model ready for images.
 
     Attributes:
-        prepare: turns an image, RGB or of other channels, into what the model takes; runs in threads.
+        prepare: turns an image, RGB or of other channels, into what the model takes; runs in
+            threads.
         find: gives a result for each of a list of these.
-        batch: whether the model looks at several images at a time; detectors and segmenters, whose images differ in
-            size, do not.
+        batch: whether the model looks at several images at a time; detectors and segmenters, whose
+            images differ in size, do not.
         channels: of the images that ``prepare`` takes.
         known: what the model knows.
     """
@@ -60,7 +66,8 @@ class Request:
     """Which model, and what to look for.
 
     Attributes:
-        model: see :func:`hypvision.predict`; a CLIP by the arguments of :func:`hypvision.clip.create_clip`.
+        model: see :func:`hypvision.predict`; a CLIP by the arguments of
+            :func:`hypvision.clip.create_clip`.
         weights: checkpoint file, or an address.
         arguments: of a timm model.
         classes: what an open-vocabulary model looks for.
@@ -87,7 +94,8 @@ class Request:
     def __post_init__(self) -> None:
         if self.things is not None and self.classes is None:
             raise HypvisionError(
-                "--things are those of --classes that a panoptic model counts: give both, or leave out --things."
+                "--things are those of --classes that a panoptic model counts: give both, or leave "
+                "out --things."
             )
 
 
@@ -96,12 +104,14 @@ def load_predictor(request: Request) -> Predictor:
     if isinstance(request.model, Mapping):
         return _clip(request, request.model)
     name = str(request.model)
-    if name.endswith((".py", ".json")) or (not timm.is_model(name) and find_config(name) is not None):
+    if name.endswith((".py", ".json")) or (
+        not timm.is_model(name) and find_config(name) is not None
+    ):
         return _plugin("a config")(request)
     if request.options:
         raise HypvisionError(
-            f"--cfg-options change a config, but '{name}' is the name of a model. Give --model CONFIG --weights "
-            f"{name}, or arguments of the network with --model-args."
+            f"--cfg-options change a config, but '{name}' is the name of a model. Give --model "
+            f"CONFIG --weights {name}, or arguments of the network with --model-args."
         )
     local = name.startswith("local-dir:")
     if not local and (is_address(name) or "/" in name or name in builtin_index().records):
@@ -111,8 +121,8 @@ def load_predictor(request: Request) -> Predictor:
     if not local and not timm.is_model(name):
         known = [*timm.list_models(), *builtin_index().records, *shipped_configs()]
         raise HypvisionError(
-            f"There is no model '{name}'.{did_you_mean(name, known)} Give a name of timm, of `hypvision zoo list`, or "
-            "a config, by its file or name."
+            f"There is no model '{name}'.{did_you_mean(name, known)} Give a name of timm, of "
+            "`hypvision zoo list`, or a config, by its file or name."
         )
     _refuse_classes(request)
     if request.weights is not None and not is_address(request.weights):
@@ -132,8 +142,9 @@ def _plugin(role: str) -> Callable[..., Predictor]:
 def _refuse_new_head(network: TimmModel, request: Request, known: int | None) -> None:
     if known and network.num_classes != known:
         raise HypvisionError(
-            f"With num_classes={network.num_classes} '{request.model}' gets a new head, which has learned nothing; its "
-            f"weights know {known} classes. Leave num_classes out, or give the checkpoint of a training as weights."
+            f"With num_classes={network.num_classes} '{request.model}' gets a new head, which has "
+            f"learned nothing; its weights know {known} classes. Leave num_classes out, or give "
+            "the checkpoint of a training as weights."
         )
 
 
@@ -141,7 +152,10 @@ def _overlay(request: Request) -> dict[str, Any]:
     """The change to timm's config that makes it load the zoo's weights."""
     index, record = find(str(request.weights))
     if record.task != "classification" or record.model != str(request.model).partition(".")[0]:
-        raise HypvisionError(f"'{request.weights}' are weights of {record.model}: use --model {request.weights} alone.")
+        raise HypvisionError(
+            f"'{request.weights}' are weights of {record.model}: use --model {request.weights} "
+            "alone."
+        )
     return record_overlay(record, resolve(record, index))
 
 
@@ -152,16 +166,17 @@ def _published(name: str, arguments: Mapping[str, Any]) -> TimmModel:
         raise
     except Exception as error:  # download clients and wrong arguments raise errors of any type
         raise HypvisionError(
-            f"No weights of the model '{name}' can be loaded ({one_line(error).rstrip('.')}). Give a checkpoint with "
-            "--weights FILE, or a name of `hypvision zoo list`."
+            f"No weights of the model '{name}' can be loaded ({one_line(error).rstrip('.')}). Give "
+            "a checkpoint with --weights FILE, or a name of `hypvision zoo list`."
         ) from error
 
 
 def _refuse_classes(request: Request) -> None:
     if request.classes is not None:
         raise HypvisionError(
-            f"The classes of '{request.model}' are fixed: leave out --classes. Open-vocabulary models take them: "
-            "hypvision zoo list --task zero-shot, or a config of configs/hyperclip."
+            f"The classes of '{request.model}' are fixed: leave out --classes. Open-vocabulary "
+            "models take them: hypvision zoo list --task zero-shot, or a config of "
+            "configs/hyperclip."
         )
 
 
@@ -173,11 +188,13 @@ def _of_the_zoo(request: Request) -> Predictor:
         if not name.startswith("hf-hub:"):
             raise
         raise HypvisionError(
-            f"{error} If it is a repository of timm, download it (hf download USER/REPO --local-dir DIR) and give "
-            "local-dir:DIR."
+            f"{error} If it is a repository of timm, download it (hf download USER/REPO "
+            "--local-dir DIR) and give local-dir:DIR."
         ) from error
     if record.task == "zero-shot":
-        return _clip(request, dict(name=record.model, pretrained=name if is_address(name) else f"zoo:{name}"))
+        return _clip(
+            request, dict(name=record.model, pretrained=name if is_address(name) else f"zoo:{name}")
+        )
     if record.task in ("classification", "retrieval"):  # segmenters and detectors may take words
         _refuse_classes(request)
     if record.task == "classification":
@@ -185,7 +202,9 @@ def _of_the_zoo(request: Request) -> Predictor:
         _refuse_new_head(network, request, len(record.classes))
         predictor = _timm_predictor(network, request, record.classes)
     else:
-        predictor = _plugin(record.task)(load(name, device=request.device, **request.arguments), request)
+        predictor = _plugin(record.task)(
+            load(name, device=request.device, **request.arguments), request
+        )
     known = replace(predictor.known, size=record.input.size[1:])
     if request.classes is None:
         data = re.split(r"[(:;.]|,(?!\d)", record.data)[0].strip()
@@ -197,9 +216,13 @@ def _clip(request: Request, options: Mapping[str, Any]) -> Predictor:
     """Of a CLIP by the arguments of :func:`hypvision.clip.create_clip`."""
     from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
 
-    unused = [name for name in ("weights", "arguments", "options", "things") if getattr(request, name)]
+    unused = [
+        name for name in ("weights", "arguments", "options", "things") if getattr(request, name)
+    ]
     if unused:
-        raise HypvisionError(f"The name of a CLIP determines its weights and settings: leave out the {unused[0]}.")
+        raise HypvisionError(
+            f"The name of a CLIP determines its weights and settings: leave out the {unused[0]}."
+        )
     model = OpenVocabularyCLIP()
     model.build_clip(dict(options), tune="frozen", classes=request.classes, dense=False)
     return zero_shot(model.to(request.device).eval(), request)
@@ -217,14 +240,19 @@ def _timm_predictor(network: TimmModel, request: Request, names: Sequence[str] =
     device = request.device
     given = network.pretrained_cfg
     size = data["input_size"]
-    source = f"the weights {given.get('architecture', request.model)}.{given.get('tag') or 'none'}, of timm"
+    source = (
+        f"the weights {given.get('architecture', request.model)}.{given.get('tag') or 'none'}, of "
+        "timm"
+    )
     if request.weights is not None:
         source = f"the weights {request.weights}"
     trained: Any = network
     familiar = getattr(trained, "familiar", None)
     head = None if familiar is None else trained.get_classifier()
     known = Known(tuple(names), source, (size[-2], size[-1]), familiar=familiar)
-    return classifier(network.to(device).eval(), create_transform(**data), known, device, shown, channels, head)
+    return classifier(
+        network.to(device).eval(), create_transform(**data), known, device, shown, channels, head
+    )
 
 
 def label_score(request: Request) -> float:
@@ -250,9 +278,10 @@ def classifier(
     channels: int = 3,
     head: nn.Module | None = None,
 ) -> Predictor:
-    """A predictor of classes, from a function of images ``(B, C, H, W)`` to logits and one from an image to
-    ``(C, H, W)``; with ``score`` an image has any number of labels, those of at least this score. Where it is known
-    how far familiar images lie from the classes, ``head`` is the layer that gets the features."""
+    """A predictor of classes, from a function of images ``(B, C, H, W)`` to logits and one from an
+    image to ``(C, H, W)``; with ``score`` an image has any number of labels, those of at least this
+    score. Where it is known how far familiar images lie from the classes, ``head`` is the layer
+    that gets the features."""
 
     def find(images: list[Tensor]) -> list[Classes]:
         kept: list[Tensor] = []
@@ -264,12 +293,19 @@ def classifier(
             handle.remove()
         scores = (found.softmax(-1) if score is None else found.sigmoid()).cpu().numpy()
         if scores.shape[-1] != len(known.names):
-            raise HypvisionError(f"The model has {scores.shape[-1]} outputs, but {len(known.names)} class names.")
+            raise HypvisionError(
+                f"The model has {scores.shape[-1]} outputs, but {len(known.names)} class names."
+            )
         if known.familiar is not None and kept and score is None:
             distances = known.familiar.distances(kept[0].float().cpu()).tolist()
             limit = known.familiar.limit
-            return [PlacedClasses(row, known.names, far, limit) for row, far in zip(scores, distances)]
-        return [Classes(row, known.names) if score is None else Tags(row, known.names, score) for row in scores]
+            return [
+                PlacedClasses(row, known.names, far, limit) for row, far in zip(scores, distances)
+            ]
+        return [
+            Classes(row, known.names) if score is None else Tags(row, known.names, score)
+            for row in scores
+        ]
 
     return Predictor(transform, find, channels=channels, known=known)
 

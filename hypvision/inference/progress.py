@@ -16,10 +16,12 @@ _SECONDS = 30.0  # between two lines where there is no terminal
 
 
 class Progress:
-    """A bar on a terminal: how much is done, how fast, and how long it still takes; elsewhere a line every half
-    minute, and with ``closing`` one at the end."""
+    """A bar on a terminal: how much is done, how fast, and how long it still takes; elsewhere a
+    line every half minute, and with ``closing`` one at the end."""
 
-    def __init__(self, what: str, total: int, done: int = 0, unit: str = "it", closing: bool = True):
+    def __init__(
+        self, what: str, total: int, done: int = 0, unit: str = "it", closing: bool = True
+    ):
         self.what = what
         self.total = total
         self.first = done
@@ -29,7 +31,9 @@ class Progress:
         self.begin = self.last = time.monotonic()
         self.bar = None
         if sys.stderr.isatty():
-            self.bar = tqdm(total=total or None, initial=done, desc=what, unit=unit, dynamic_ncols=True)
+            self.bar = tqdm(
+                total=total or None, initial=done, desc=what, unit=unit, dynamic_ncols=True
+            )
 
     def update(self, done: int, facts: str = "") -> None:
         """Show ``done`` of the total, followed by ``facts``."""
@@ -38,12 +42,21 @@ class Progress:
             self.bar.update(done - self.done)
         self.done = done
         now = time.monotonic()
-        if self.bar is None and (self.closing if done == self.total else now - self.last >= _SECONDS):
+        if self.bar is None and (
+            self.closing if done == self.total else now - self.last >= _SECONDS
+        ):
             self.last = now
             rate = (done - self.first) / max(now - self.begin, 1e-9)
-            left = f"{duration((self.total - done) / rate)} left" if rate and done < self.total else ""
+            left = (
+                f"{duration((self.total - done) / rate)} left" if rate and done < self.total else ""
+            )
             reached = f"{self.what} {done}/{self.total}" if self.total else f"{self.what} {done}"
-            parts = (reached, facts, f"{rate:.3g} {self.unit}/s", "done" if done == self.total else left)
+            parts = (
+                reached,
+                facts,
+                f"{rate:.3g} {self.unit}/s",
+                "done" if done == self.total else left,
+            )
             say(", ".join(filter(None, parts)))
 
     def close(self) -> None:
@@ -62,7 +75,13 @@ def duration(seconds: float) -> str:
     """A time in words."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds:02d} s" if minutes else f"{seconds} s"
+    return (
+        f"{hours} h {minutes:02d} min"
+        if hours
+        else f"{minutes} min {seconds:02d} s"
+        if minutes
+        else f"{seconds} s"
+    )
 
 
 def progress(items: Iterable[_Item], total: int, unit: str) -> Iterator[_Item]:
@@ -83,7 +102,8 @@ def progress(items: Iterable[_Item], total: int, unit: str) -> Iterator[_Item]:
 def stages() -> Iterator[Callable[[str], None]]:
     """A function to call with the name of each step of a long work.
 
-    A terminal shows the present step and the time since the beginning in one line; elsewhere each step gets a line.
+    A terminal shows the present step and the time since the beginning in one line; elsewhere each
+    step gets a line.
     """
     if not sys.stderr.isatty():
         yield lambda text: print(f"{text} ...", file=sys.stderr, flush=True)

@@ -1,7 +1,9 @@
-"""Results of models: a class for each task, with methods for its drawing, its COCO annotations and its rows of a table.
+"""Results of models: a class for each task, with methods for its drawing, its COCO annotations and
+its rows of a table.
 
-Boxes are ``(x1, y1, x2, y2)`` in pixels of the image as it is shown; annotations have COCO's ``[x, y, width, height]``
-and run-length masks. Classes are numbered from 0 in the order of their names.
+Boxes are ``(x1, y1, x2, y2)`` in pixels of the image as it is shown; annotations have COCO's
+``[x, y, width, height]`` and run-length masks. Classes are numbered from 0 in the order of their
+names.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ _OPACITY = 0.5
 
 
 class Result(ABC):
-    """The result of a model for one image: what the model does, in a word, and the names of its classes."""
+    """The result of a model for one image: what the model does, in a word, and the names of its
+    classes."""
 
     task: ClassVar[str]
     names: tuple[str, ...]
@@ -34,10 +37,13 @@ class Result(ABC):
         """Each thing found as a dict that JSON can write; the file adds ``id`` and ``image_id``."""
 
     def rows(self) -> list[dict[str, Any]]:
-        """The annotations for a table: without masks, a box as ``x``, ``y``, ``width`` and ``height``."""
+        """The annotations for a table: without masks, a box as ``x``, ``y``, ``width`` and
+        ``height``."""
         found = []
         for item in self.annotations():
-            row = {key: item[key] for key in item if key in ("category_id", "name", "score", "area")}
+            row = {
+                key: item[key] for key in item if key in ("category_id", "name", "score", "area")
+            }
             found.append(row | dict(zip(("x", "y", "width", "height"), item.get("bbox", ()))))
         return found
 
@@ -45,8 +51,8 @@ class Result(ABC):
     def draw(self, image: Image.Image, legend: bool = True) -> Image.Image | None:
         """The image, RGB, with what was found painted in; None where there is nothing to paint.
 
-        With ``legend`` names may stand outside of the image, and the size of the drawing depends on how much was found;
-        frames of a video need one size.
+        With ``legend`` names may stand outside of the image, and the size of the drawing depends on
+        how much was found; frames of a video need one size.
         """
 
     def label_image(self) -> Image.Image | None:
@@ -70,7 +76,10 @@ class Classes(Result):
     def annotations(self) -> list[dict[str, Any]]:
         """The five most probable classes, the best first."""
         order = np.argsort(-self.scores, kind="stable")[: self._shown()]
-        return [dict(category_id=int(i), name=self.names[i], score=_rounded(self.scores[i])) for i in order]
+        return [
+            dict(category_id=int(i), name=self.names[i], score=_rounded(self.scores[i]))
+            for i in order
+        ]
 
     def _shown(self) -> int:
         return _TOP
@@ -79,16 +88,21 @@ class Classes(Result):
         """The image above a line for each of the best classes."""
         lines = [f"{100 * item['score']:5.1f} %  {item['name']}" for item in self.annotations()]
         return add_legend(
-            to_rgb(image), [(line, None) for line in lines], 1, width=None if legend else max(image.width, 160)
+            to_rgb(image),
+            [(line, None) for line in lines],
+            1,
+            width=None if legend else max(image.width, 160),
         )
 
 
 @dataclass(frozen=True)
 class PlacedClasses(Classes):
-    """A classification by a model that knows how far its own images lie from its classes, in the space of features.
+    """A classification by a model that knows how far its own images lie from its classes, in the
+    space of features.
 
     Attributes:
-        distance: of the image from the nearest class, see :class:`~hypvision.zoo.familiar.Familiar`.
+        distance: of the image from the nearest class, see
+            :class:`~hypvision.zoo.familiar.Familiar`.
         limit: 95 % of images like those of the training are nearer.
     """
 
@@ -113,8 +127,8 @@ class PlacedClasses(Classes):
 
 @dataclass(frozen=True)
 class Tags(Classes):
-    """The labels of an image that has any number of them: those whose score, a probability by itself, is at least
-    ``threshold``."""
+    """The labels of an image that has any number of them: those whose score, a probability by
+    itself, is at least ``threshold``."""
 
     task = "multi-label classification"
     threshold: float
@@ -123,8 +137,11 @@ class Tags(Classes):
         return int((self.scores >= self.threshold).sum())
 
     def draw(self, image: Image.Image, legend: bool = True) -> Image.Image:
-        """The image above a line for each label; of a video, whose frames are of one size, for the best classes."""
-        return super().draw(image) if legend else Classes(self.scores, self.names).draw(image, legend)
+        """The image above a line for each label; of a video, whose frames are of one size, for the
+        best classes."""
+        return (
+            super().draw(image) if legend else Classes(self.scores, self.names).draw(image, legend)
+        )
 
 
 @dataclass(frozen=True)
@@ -158,13 +175,16 @@ class Boxes(Result):
         return found
 
     def draw(self, image: Image.Image, legend: bool = True) -> Image.Image:
-        """Boxes with names and scores, above their masks; where masks overlap, the better one is seen."""
+        """Boxes with names and scores, above their masks; where masks overlap, the better one is
+        seen."""
         colours = label_colours(len(self.names))[self.labels]
         image = to_rgb(image)
         if self.masks is not None and len(self.masks):
             owner = np.where(self.masks.any(0), self.masks.argmax(0), -1)
             image = paint(image, owner, colours, _OPACITY)
-        texts = [f"{self.names[label]} {score:.2f}" for label, score in zip(self.labels, self.scores)]
+        texts = [
+            f"{self.names[label]} {score:.2f}" for label, score in zip(self.labels, self.scores)
+        ]
         return draw_boxes(image, self.boxes, texts, colours, strips=legend)
 
 
@@ -187,13 +207,15 @@ class Labels(Result):
 
     def label_image(self) -> Image.Image:
         """The class numbers as an image of 8 bits, or 16 with more than 255 classes."""
-        return Image.fromarray(self.labels.astype(np.uint8 if len(self.names) <= 255 else np.uint16))
+        return Image.fromarray(
+            self.labels.astype(np.uint8 if len(self.names) <= 255 else np.uint16)
+        )
 
 
 @dataclass(frozen=True)
 class Segments(Result):
-    """A panoptic segmentation; ``segments`` is int (H, W), the number of the segment of each pixel, from 1, or 0 for
-    none, and ``labels`` is int (S,), the class of each segment."""
+    """A panoptic segmentation; ``segments`` is int (H, W), the number of the segment of each pixel,
+    from 1, or 0 for none, and ``labels`` is int (S,), the class of each segment."""
 
     task = "panoptic"
     segments: NDArray[Any]
@@ -208,7 +230,8 @@ class Segments(Result):
         ]
 
     def draw(self, image: Image.Image, legend: bool = True) -> Image.Image:
-        """Each segment in a colour of its own, with its name: in the legend, or else on the segment."""
+        """Each segment in a colour of its own, with its name: in the legend, or else on the
+        segment."""
         colours = label_colours(len(self.labels))
         painted = paint(image, self.segments - 1, colours, _OPACITY)
         names = [self.names[label] for label in self.labels]
@@ -223,7 +246,9 @@ class Segments(Result):
     def label_image(self) -> Image.Image:
         """COCO's panoptic PNG: the number of a segment is ``R + 256 G + 256^2 B``."""
         numbers = self.segments.astype(np.uint32)
-        return Image.fromarray(np.stack([numbers >> shift & 255 for shift in (0, 8, 16)], -1).astype(np.uint8))
+        return Image.fromarray(
+            np.stack([numbers >> shift & 255 for shift in (0, 8, 16)], -1).astype(np.uint8)
+        )
 
 
 @dataclass(frozen=True)
@@ -259,5 +284,6 @@ def _coded(mask: NDArray[Any]) -> dict[str, Any]:
     code = coco.encode(np.asfortranarray(mask, dtype=np.uint8))
     return dict(
         area=int(coco.area(code)), bbox=[int(value) for value in coco.toBbox(code)],
-        segmentation=dict(size=[int(side) for side in code["size"]], counts=code["counts"].decode("ascii")),
+        segmentation=dict(size=[int(side) for side in code["size"]],
+        counts=code["counts"].decode("ascii")),
     )  # fmt: skip

@@ -1,4 +1,5 @@
-"""A predictor over all images of the sources, read and prepared by threads while the model computes."""
+"""A predictor over all images of the sources, read and prepared by threads while the model
+computes."""
 
 from __future__ import annotations
 
@@ -16,7 +17,14 @@ from hypvision.images import leaving_out
 from hypvision.inference.knowledge import doubts, warnings_of
 from hypvision.inference.predictors import Predictor, Request, load_predictor
 from hypvision.inference.results import Result
-from hypvision.inference.sources import Frame, Source, Sources, check_every, find_sources, in_advance
+from hypvision.inference.sources import (
+    Frame,
+    Source,
+    Sources,
+    check_every,
+    find_sources,
+    in_advance,
+)
 from hypvision.inference.writers import Prediction
 
 _R = TypeVar("_R", bound=Result, default=Result)
@@ -25,10 +33,11 @@ _R = TypeVar("_R", bound=Result, default=Result)
 def results(
     predictor: Predictor, sources: Sources, batch: int = 8, failed: list[str] | None = None
 ) -> Iterator[tuple[Frame, Image.Image, Result]]:
-    """Each frame of the sources with its image, RGB, and what is found in it, ``batch`` images at a time.
+    """Each frame of the sources with its image, RGB, and what is found in it, ``batch`` images at a
+    time.
 
-    Images and videos that cannot be read or that the model rejects are skipped, with a message in ``failed``; None: an
-    error.
+    Images and videos that cannot be read or that the model rejects are skipped, with a message in
+    ``failed``; None: an error.
     """
     count = batch if predictor.batch else 1
 
@@ -39,7 +48,9 @@ def results(
             return image, predictor.prepare(seen)
         return None
 
-    def find(waiting: list[tuple[Frame, Image.Image, Any]]) -> Iterator[tuple[Frame, Image.Image, Result]]:
+    def find(
+        waiting: list[tuple[Frame, Image.Image, Any]],
+    ) -> Iterator[tuple[Frame, Image.Image, Result]]:
         found: Sequence[Result] = ()
         alone = failed if len(waiting) == 1 else None
         try:
@@ -80,14 +91,15 @@ def predict(
     cfg_options: Mapping[str, Any] | None = None,
     **arguments: Any,
 ) -> list[Prediction[_R]]:
-    """Predict with any model on any images: classes, boxes, masks, label maps, segments or embeddings.
+    """Predict with any model on any images: classes, boxes, masks, label maps, segments or
+    embeddings.
 
     Args:
-        source: a path of an image, a folder, a pattern, a list of paths (``.txt``), a video; an image itself (PIL, or
-            RGB uint8 (H, W, 3)); or several of these.
-        model: a timm model, a record of the zoo (``"zoo:NAME"``, or its name), a release (``"hf-hub:USER/REPO"``), the
-            config of a training, by its path; or what :func:`~hypvision.inference.load_predictor` gives, to use it
-            again.
+        source: a path of an image, a folder, a pattern, a list of paths (``.txt``), a video; an
+            image itself (PIL, or RGB uint8 (H, W, 3)); or several of these.
+        model: a timm model, a record of the zoo (``"zoo:NAME"``, or its name), a release
+            (``"hf-hub:USER/REPO"``), the config of a training, by its path; or what
+            :func:`~hypvision.inference.load_predictor` gives, to use it again.
         weights: the checkpoint of the training; without, a timm model has its published weights.
         classes: what an open-vocabulary model looks for: names, or anything that
             :func:`hypvision.clip.classes.load_classes` takes.
@@ -97,15 +109,16 @@ def predict(
         every: take every so-many-th frame of a video.
         batch: images at a time, of a classifier.
         device: where to compute.
-        expect: the kind of result that the model must give, e.g. :class:`~hypvision.inference.Boxes`; a type checker
-            then knows what ``result`` has. None: any kind.
+        expect: the kind of result that the model must give, e.g.
+            :class:`~hypvision.inference.Boxes`; a type checker then knows what ``result`` has.
+            None: any kind.
         cfg_options: changes of the config, with dotted keys.
         **arguments: of the timm model, as ``model.backbone`` of a config has them.
 
     Returns:
-        One :class:`~hypvision.inference.Prediction` an image, in their order, frames of videos last; a file that is
-        named twice has one. Each result also has the classes of the
-        model and the reasons why it is doubtful; a warning gives them in a sentence
+        One :class:`~hypvision.inference.Prediction` an image, in their order, frames of videos
+        last; a file that is named twice has one. Each result also has the classes of the model and
+        the reasons why it is doubtful; a warning gives them in a sentence
         (:mod:`hypvision.inference.knowledge`).
 
     >>> [found] = hypvision.predict("shapes.jpg", "mask-rcnn_hcformer_nano.shapes", expect=Boxes)
@@ -116,16 +129,20 @@ def predict(
     kind = cast(type[_R], expect or Result)
     if not isinstance(model, Predictor):
         options = cfg_options or {}
-        model = load_predictor(Request(model, weights, arguments, classes, things, score, device, max_boxes, options))
+        model = load_predictor(
+            Request(model, weights, arguments, classes, things, score, device, max_boxes, options)
+        )
     found = []
     for frame, image, result in results(model, sources, batch):
         if not isinstance(result, kind):
             raise HypvisionError(
-                f"The model gives {type(result).__name__} ({result.task}), not {kind.__name__}. Give another model, or "
-                f"expect={type(result).__name__}."
+                f"The model gives {type(result).__name__} ({result.task}), not {kind.__name__}. "
+                f"Give another model, or expect={type(result).__name__}."
             )
         doubtful = doubts(result, image.size, model.known)
-        found.append(Prediction(frame.file, frame.number, image.size, result, model.known, doubtful))
+        found.append(
+            Prediction(frame.file, frame.number, image.size, result, model.known, doubtful)
+        )
     for sentence in warnings_of(((one.file, one.doubts) for one in found), model.known):
         warnings.warn(sentence, stacklevel=2)
     return found

@@ -18,7 +18,14 @@ from PIL import Image
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError
 from hypvision.files import read_lines
-from hypvision.images import find_images, leaving_out, not_taken, open_channels, output_names, require_all
+from hypvision.images import (
+    find_images,
+    leaving_out,
+    not_taken,
+    open_channels,
+    output_names,
+    require_all,
+)
 from hypvision.viz.video import VIDEO_SUFFIXES, frame_count, read_frames
 
 Source: TypeAlias = str | Path | Image.Image | NDArray[Any]
@@ -82,8 +89,8 @@ class Sources:
         return self.frames()
 
     def frames(self, failed: list[str] | None = None) -> Iterator[Frame]:
-        """The images, then the frames of the videos; the messages of unreadable ones go into ``failed``. None:
-        they raise."""
+        """The images, then the frames of the videos; the messages of unreadable ones go into
+        ``failed``. None: they raise."""
         paths = [source if isinstance(source, Path) else Path(IN_MEMORY) for source in self.images]
         for image, path, name in zip(self.images, paths, output_names(paths)):
             yield Frame(str(path), name, None, image)
@@ -94,7 +101,8 @@ class Sources:
 
 
 def find_files(names: Sequence[str | Path], videos: Collection[str] = ()) -> list[Path]:
-    """What :func:`~hypvision.images.find_images` finds; a warning says what each folder has that is left out."""
+    """What :func:`~hypvision.images.find_images` finds; a warning says what each folder has that is
+    left out."""
     found = find_images(names, videos)
     for folder in (Path(name).expanduser() for name in names):
         if folder.is_dir():
@@ -102,8 +110,11 @@ def find_files(names: Sequence[str | Path], videos: Collection[str] = ()) -> lis
     return found
 
 
-def tell_left_out(folder: Path, used: int, videos: Collection[str] = (), below: bool = False) -> None:
-    """Warn of what a folder has that is left out (:func:`~hypvision.images.not_taken`); ``used`` files are not."""
+def tell_left_out(
+    folder: Path, used: int, videos: Collection[str] = (), below: bool = False
+) -> None:
+    """Warn of what a folder has that is left out (:func:`~hypvision.images.not_taken`); ``used``
+    files are not."""
     usage = Usage(folder)
     usage.use("files", used)
     for reason, name in not_taken(folder, videos, below):
@@ -116,10 +127,10 @@ def find_sources(given: Source | Sequence[Source], every: int = 1) -> Sources:
     """The images and videos that names mean, each file once and in their order.
 
     Args:
-        given: the path of an image, folder, video or list, or a glob pattern; an image itself (PIL, or RGB uint8
-            (H, W, 3)); or several of these. A list is a ``.txt`` file with a path a line, relative to the list; lines
-            that begin with ``#`` do not count. A path in the list without a file counts as an image that cannot be
-            opened.
+        given: the path of an image, folder, video or list, or a glob pattern; an image itself (PIL,
+            or RGB uint8 (H, W, 3)); or several of these. A list is a ``.txt`` file with a path a
+            line, relative to the list; lines that begin with ``#`` do not count. A path in the list
+            without a file counts as an image that cannot be opened.
         every: take every so-many-th frame of a video.
     """
     if isinstance(given, (str, Path, Image.Image, np.ndarray)):
@@ -137,7 +148,9 @@ def find_sources(given: Source | Sequence[Source], every: int = 1) -> Sources:
                 (videos if file.suffix.lower() in VIDEO_SUFFIXES else images).append(file)
                 seen.add(file)
     if not (images or videos):
-        raise HypvisionError("No image is given. Give a path of an image, folder, list or video, or a pattern.")
+        raise HypvisionError(
+            "No image is given. Give a path of an image, folder, list or video, or a pattern."
+        )
     return Sources(tuple(images), tuple(videos), every)
 
 
@@ -146,14 +159,19 @@ def check_every(every: int, *found: Sources) -> None:
     if not isinstance(every, int) or every < 1:
         raise HypvisionError(f"every must be a whole number, at least 1, got {every!r}.")
     if every > 1 and not any(sources.videos for sources in found):
-        raise HypvisionError("every (--every) is for the frames of videos, and no video is given. Leave it out.")
+        raise HypvisionError(
+            "every (--every) is for the frames of videos, and no video is given. Leave it out."
+        )
 
 
 def _listed(name: str | Path) -> list[Path]:
-    """The files of the paths in a list. Paths without a file stay in the result, unless no path has one."""
+    """The files of the paths in a list. Paths without a file stay in the result, unless no path has
+    one."""
     lines = [line for line in read_lines(name, "the list of images") if not line.startswith("#")]
     if not lines:
-        raise HypvisionError(f"The list '{name}' names no images. Write the path of an image in each line.")
+        raise HypvisionError(
+            f"The list '{name}' names no images. Write the path of an image in each line."
+        )
     found: list[Path] = []
     failed: list[str] = []
     for path in (Path(name).expanduser().parent / line for line in lines):
@@ -170,7 +188,8 @@ def _listed(name: str | Path) -> list[Path]:
 def in_advance(
     function: Callable[[_Item], _Result], items: Iterable[_Item], ahead: int = 16
 ) -> Iterator[tuple[_Item, _Result]]:
-    """Each item with what a function makes of it; two threads compute up to ``ahead`` results in advance."""
+    """Each item with what a function makes of it; two threads compute up to ``ahead`` results in
+    advance."""
     waiting: deque[tuple[_Item, Future[_Result]]] = deque()
     pool = ThreadPoolExecutor(2)
     try:

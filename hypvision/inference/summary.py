@@ -1,8 +1,9 @@
-"""How large a network is, and how fast: parameters, multiply-adds, activations and images a second, by module.
+"""How large a network is, and how fast: parameters, multiply-adds, activations and images a second,
+by module.
 
-Counted are the operations that dominate networks, as published tables do: convolutions, linear and recurrent layers,
-other products of matrices, and attention. A multiply-add is two floating-point operations. Sums, activation functions,
-normalisations and interpolation are left out.
+Counted are the operations that dominate networks, as published tables do: convolutions, linear and
+recurrent layers, other products of matrices, and attention. A multiply-add is two floating-point
+operations. Sums, activation functions, normalisations and interpolation are left out.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ class Row(NamedTuple):
         kind: its class.
         parameters: each counted once, also where it is used twice.
         multiply_adds: of one image.
-        activations: numbers that its convolutions and products of matrices give, of one image; fused attention keeps
-            no such product.
+        activations: numbers that its convolutions and products of matrices give, of one image;
+            fused attention keeps no such product.
     """
 
     module: str
@@ -95,22 +96,30 @@ def subject_of(name: str, arguments: Mapping[str, Any], size: int | None = None)
     """A network by its name.
 
     Args:
-        name: of a timm model or of a config, whose weights are random then; or of trained weights: a record of the
-            zoo, or a release.
+        name: of a timm model or of a config, whose weights are random then; or of trained weights:
+            a record of the zoo, or a release.
         arguments: of the constructor of a timm model.
-        size: side of the images; default: that of the test data or of the weights, or the model's own.
+        size: side of the images; default: that of the test data or of the weights, or the model's
+            own.
     """
     if not timm.is_model(name) and is_config(name):
         if arguments:
-            raise HypvisionError("A config contains the arguments of its model: leave out --model-args.")
+            raise HypvisionError(
+                "A config contains the arguments of its model: leave out --model-args."
+            )
         return _plugin("a config")(name, size)
     if is_address(name) or name in builtin_index().records:
         record = find(name)[1]
         if arguments and record.task != "classification":
-            raise HypvisionError(f"'{name}' is a {record.task} model: leave out --model-args, which classifiers take.")
+            raise HypvisionError(
+                f"'{name}' is a {record.task} model: leave out --model-args, which classifiers "
+                "take."
+            )
         if record.task == "zero-shot":
             if size:
-                raise HypvisionError(f"The CLIP '{name}' takes images of one size: leave out --size.")
+                raise HypvisionError(
+                    f"The CLIP '{name}' takes images of one size: leave out --size."
+                )
             from hypvision.clip.models import create_clip
             from hypvision.clip.names import clip_options
 
@@ -150,14 +159,18 @@ def subject_of_clip(clip: CLIPBundle, part: str) -> Subject:
 
 
 def summarise(
-    subject: Subject, depth: int = 1, batch: int = 1, repeats: int = 5, tell: Callable[[str], None] = lambda _: None
+    subject: Subject,
+    depth: int = 1,
+    batch: int = 1,
+    repeats: int = 5,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Summary:
     """Count what a network has and does, and measure how fast it is where it lies.
 
     Args:
         subject: the network and its input; they are on one device.
-        depth: of the modules, by the dots in their names: 1 for the parts of the network (of its only part, where it
-            has one), 0 for the whole alone.
+        depth: of the modules, by the dots in their names: 1 for the parts of the network (of its
+            only part, where it has one), 0 for the whole alone.
         batch: inputs of a measured call.
         repeats: measured calls, after one that is not; 0: none.
         tell: is given the name of each step.
@@ -168,15 +181,18 @@ def summarise(
     with torch.no_grad():
         tell("Counting")
         try:
-            run(inputs)  # first fill caches such as embeddings of class names, whose cost counts once
+            run(
+                inputs
+            )  # first fill caches such as embeddings of class names, whose cost counts once
             products = _counted(network, run, inputs, _LACKING)
         except torch.OutOfMemoryError:
             raise  # the command line explains this error
         except (RuntimeError, AssertionError, ValueError) as error:
             size = " x ".join(map(str, inputs.shape[1:]))
             raise HypvisionError(
-                f"{type(network).__name__} takes no {subject.unit} of {size} ({one_line(error)}). Give another --size, "
-                "or build the network for this one: timm's models often by --model-args img_size=N."
+                f"{type(network).__name__} takes no {subject.unit} of {size} ({one_line(error)}). "
+                "Give another --size, or build the network for this one: timm's models often by "
+                "--model-args img_size=N."
             ) from error
         elements = _counted(network, run, inputs, dict.fromkeys(_PRODUCTS, _elements))
         seconds = _seconds(run, inputs.expand(batch, *inputs.shape[1:]).contiguous(), repeats, tell)
@@ -200,7 +216,9 @@ def summarise(
     while depth > 0 and sum(part.module.count(".") < depth for part in parts) < min(2, len(parts)):
         depth += 1
     rows = [whole, *(part for part in parts if part.module.count(".") < depth)]
-    trained = sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
+    trained = sum(
+        parameter.numel() for parameter in network.parameters() if parameter.requires_grad
+    )
     return Summary(rows, trained, seconds, batch)
 
 
@@ -226,13 +244,17 @@ def _counted(
     return counter.get_flop_counts()
 
 
-def _attention(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any) -> int:
-    """Floating-point operations of attention from shapes (B, heads, L, E), (B, heads, S, E), (B, heads, S, F)."""
+def _attention(
+    query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any
+) -> int:
+    """Floating-point operations of attention from shapes (B, heads, L, E), (B, heads, S, E), (B,
+    heads, S, F)."""
     return 2 * math.prod(query[:-1]) * value[-2] * (query[-1] + value[-1])
 
 
 def _recurrent(inputs: Sequence[int], *weights: Any, **_: Any) -> int:
-    """Floating-point operations of a recurrent layer from the shapes of a sequence (L, B, C) and of its weights."""
+    """Floating-point operations of a recurrent layer from the shapes of a sequence (L, B, C) and of
+    its weights."""
     given = weights[0] if isinstance(weights[0], list) else weights[:2]
     return 2 * math.prod(inputs[:2]) * sum(math.prod(shape) for shape in given if len(shape) == 2)
 
@@ -250,13 +272,16 @@ def _elements(*_: Any, out_shape: Sequence[int], **__: Any) -> int:
 
 
 def _within(module: nn.Module, place: str, counts: Mapping[str, int]) -> int:
-    """The count of a module; of one that is never called itself, such as a list, that of its children."""
+    """The count of a module; of one that is never called itself, such as a list, that of its
+    children."""
     if place in counts:
         return counts[place]
     return sum(_within(child, f"{place}.{name}", counts) for name, child in module.named_children())
 
 
-def _seconds(run: Callable[[Tensor], Any], inputs: Tensor, repeats: int, tell: Callable[[str], None]) -> list[float]:
+def _seconds(
+    run: Callable[[Tensor], Any], inputs: Tensor, repeats: int, tell: Callable[[str], None]
+) -> list[float]:
     if repeats:
         tell("Measuring")
     found = []

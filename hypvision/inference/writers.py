@@ -33,8 +33,10 @@ class Prediction(NamedTuple, Generic[_R]):
         file: where the image is from.
         frame: its number in a video; None of an image.
         size: width and height.
-        result: :class:`~hypvision.inference.results.Classes`, :class:`~hypvision.inference.results.Boxes`, ...
-        known: what the model knows: its classes, where they come from, the size of the pictures that it learned from.
+        result: :class:`~hypvision.inference.results.Classes`,
+            :class:`~hypvision.inference.results.Boxes`, ...
+        known: what the model knows: its classes, where they come from, the size of the pictures
+            that it learned from.
         doubts: why the result is in doubt, see :func:`hypvision.inference.knowledge.doubts`.
     """
 
@@ -47,30 +49,40 @@ class Prediction(NamedTuple, Generic[_R]):
 
 
 class Writer:
-    """Writes results into a folder. The files about all images (JSON, CSV) are written at the end; after an error they
-    contain the images that were finished.
+    """Writes results into a folder. The files about all images (JSON, CSV) are written at the end;
+    after an error they contain the images that were finished.
 
     Args:
         folder: where; made if missing.
-        kinds: some of :data:`KINDS`. ``json``: ``predictions.json`` with ``images``, ``categories`` and
-            ``annotations`` as COCO has them. ``csv``: ``predictions.csv``, a row for each thing found. ``overlay``:
-            ``NAME_overlay.png``, or ``.mp4`` of a video. ``labels``: ``NAME_labels.png`` of segmented images:
-            class numbers, or COCO's panoptic segment numbers; of frames of videos the JSON file alone has them.
+        kinds: some of :data:`KINDS`. ``json``: ``predictions.json`` with ``images``, ``categories``
+            and ``annotations`` as COCO has them. ``csv``: ``predictions.csv``, a row for each thing
+            found. ``overlay``: ``NAME_overlay.png``, or ``.mp4`` of a video. ``labels``:
+            ``NAME_labels.png`` of segmented images: class numbers, or COCO's panoptic segment
+            numbers; of frames of videos the JSON file alone has them.
         info: goes into the JSON file.
-        every: the frames are every so-many-th of their video, which is then written with fewer frames a second.
+        every: the frames are every so-many-th of their video, which is then written with fewer
+            frames a second.
     """
 
     def __init__(
-        self, folder: str | Path, kinds: Sequence[str] = KINDS, info: Mapping[str, Any] | None = None, every: int = 1
+        self,
+        folder: str | Path,
+        kinds: Sequence[str] = KINDS,
+        info: Mapping[str, Any] | None = None,
+        every: int = 1,
     ):
         unknown = set(kinds) - set(KINDS)
         if unknown:
-            raise HypvisionError(f"There is no kind of results '{min(unknown)}'. Known: {', '.join(KINDS)}.")
+            raise HypvisionError(
+                f"There is no kind of results '{min(unknown)}'. Known: {', '.join(KINDS)}."
+            )
         self.folder = Path(folder)
         self.kinds = frozenset(kinds)
         self.every = every
         self.written: dict[Path, None] = {}
-        self._file: dict[str, Any] = dict(info=dict(info or {}), images=[], categories=[], annotations=[])
+        self._file: dict[str, Any] = dict(
+            info=dict(info or {}), images=[], categories=[], annotations=[]
+        )
         self._rows: list[dict[str, Any]] = []
         self._video = ExitStack()  # closing it finishes the video that is being written
         self._append: Callable[[Image.Image], None] | None = None
@@ -83,12 +95,18 @@ class Writer:
         """Write the files of one image, and note what was found for the files of all images."""
         number = len(self._file["images"])
         about = dict(id=number, file_name=frame.file, width=image.width, height=image.height)
-        self._file["images"].append(about if frame.number is None else about | dict(frame=frame.number))
+        self._file["images"].append(
+            about if frame.number is None else about | dict(frame=frame.number)
+        )
         if not self._file["categories"]:
-            self._file["categories"] = [dict(id=i, name=name) for i, name in enumerate(result.names)]
+            self._file["categories"] = [
+                dict(id=i, name=name) for i, name in enumerate(result.names)
+            ]
         if "json" in self.kinds:
             for item in result.annotations():
-                self._file["annotations"].append(dict(id=len(self._file["annotations"]), image_id=number, **item))
+                self._file["annotations"].append(
+                    dict(id=len(self._file["annotations"]), image_id=number, **item)
+                )
         if "csv" in self.kinds:
             source = dict(file=frame.file, frame="" if frame.number is None else frame.number)
             self._rows += [source | row for row in result.rows()]
@@ -110,12 +128,18 @@ class Writer:
             self._video.close()
             target = below(self.folder, f"{frame.name}_overlay.mp4")
             rate = frame_rate(Path(frame.file)) / self.every
-            self._name, self._append = frame.name, self._video.enter_context(writing_video(target, rate))
+            self._name, self._append = (
+                frame.name,
+                self._video.enter_context(writing_video(target, rate)),
+            )
             self.written[target] = None
         self._append(drawing)
 
     def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._video.__exit__(error_type, error, trace)
         if error_type is not None and not self._file["images"]:

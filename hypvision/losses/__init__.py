@@ -1,16 +1,31 @@
 """Losses of hyperbolic learning."""
 
 from .contrastive import compositional_entailment, contrastive_loss
-from .hier import HIERLoss, clip_to_ball, lca_triplet_loss, mutual_neighbours, rescale_radii, sample_triplets
+from .hier import (
+    HIERLoss,
+    clip_to_ball,
+    lca_triplet_loss,
+    mutual_neighbours,
+    rescale_radii,
+    sample_triplets,
+)
 from .himapper import gaussian_prior_kl, tree_contrastive_loss
 from .metric_learning import MetricLoss, hyperbolic_distance
 from .proxy_anchor import ProxyAnchorLoss, ProxyNCALoss
-from .radial import EntailmentConeLoss, MERUEntailmentLoss, RadialLoss, chain_triples, cone_half_aperture, radial_angle
+from .radial import (
+    EntailmentConeLoss,
+    MERUEntailmentLoss,
+    RadialLoss,
+    chain_triples,
+    cone_half_aperture,
+    radial_angle,
+)
 from .supcon import SupConLoss
 
 __all__ = [
-    "EntailmentConeLoss", "HIERLoss", "MERUEntailmentLoss", "MetricLoss", "ProxyAnchorLoss", "ProxyNCALoss",
-    "RadialLoss", "SupConLoss", "chain_triples", "clip_to_ball", "compositional_entailment", "cone_half_aperture",
-    "contrastive_loss", "gaussian_prior_kl", "hyperbolic_distance", "lca_triplet_loss", "mutual_neighbours",
-    "radial_angle", "rescale_radii", "sample_triplets", "tree_contrastive_loss",
+    "EntailmentConeLoss", "HIERLoss", "MERUEntailmentLoss", "MetricLoss", "ProxyAnchorLoss",
+    "ProxyNCALoss", "RadialLoss", "SupConLoss", "chain_triples", "clip_to_ball",
+    "compositional_entailment", "cone_half_aperture", "contrastive_loss", "gaussian_prior_kl",
+    "hyperbolic_distance", "lca_triplet_loss", "mutual_neighbours", "radial_angle", "rescale_radii",
+    "sample_triplets", "tree_contrastive_loss",
 ]  # fmt: skip

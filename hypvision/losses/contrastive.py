@@ -1,10 +1,11 @@
 """The losses of CLIP, MERU and HyCoCLIP on pairs of images and texts.
 
-Papers: "Hyperbolic Image-Text Representations", Desai et al. (ICML 2023); "Compositional Entailment Learning for
-Hyperbolic Vision-Language Models", Pal et al. (ICLR 2025).
+Papers: "Hyperbolic Image-Text Representations", Desai et al. (ICML 2023); "Compositional Entailment
+Learning for Hyperbolic Vision-Language Models", Pal et al. (ICLR 2025).
 
-Logits are a scale times the cosine on CLIP's sphere, and minus a scale times the distance on the hyperboloid
-(:mod:`hypvision.clip.spaces`). For a batch that is spread over processes gather the points first: :func:`gathered`.
+Logits are a scale times the cosine on CLIP's sphere, and minus a scale times the distance on the
+hyperboloid (:mod:`hypvision.clip.spaces`). For a batch that is spread over processes gather the
+points first: :func:`gathered`.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from hypvision.geometry import lorentz
 
 
 def gathered(x: Tensor) -> Tensor:
-    """``x`` (B, ...) of all processes (P * B, ...), in the order of their ranks, with gradients to each; ``x`` itself
-    without processes."""
-    if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1:
+    """``x`` (B, ...) of all processes (P * B, ...), in the order of their ranks, with gradients to
+    each; ``x`` itself without processes."""
+    if (
+        not (distributed.is_available() and distributed.is_initialized())
+        or distributed.get_world_size() == 1
+    ):
         return x
     from torch.distributed.nn.functional import all_gather
 
@@ -47,8 +51,8 @@ def contrastive_loss(logits: Tensor, true: Tensor | None = None) -> tuple[Tensor
     """
     if true is None and logits.shape[0] != logits.shape[1]:
         raise ArgumentError(
-            f"contrastive_loss: {logits.shape[0]} images and {logits.shape[1]} texts are not pairs. Give as many of "
-            "both, or say with true which belong together."
+            f"contrastive_loss: {logits.shape[0]} images and {logits.shape[1]} texts are not "
+            "pairs. Give as many of both, or say with true which belong together."
         )
     true = torch.eye(len(logits), device=logits.device) if true is None else true
     # columns as they lie in memory: a transposed table of 2,048 columns takes twice as long
@@ -65,10 +69,12 @@ def compositional_entailment(
     within: float = 1.2,
     min_radius: float = 0.1,
 ) -> dict[str, Tensor]:
-    """HyCoCLIP's four entailments of points (B, d + 1): a text entails its image, and a box what it was cut from.
+    """HyCoCLIP's four entailments of points (B, d + 1): a text entails its image, and a box what it
+    was cut from.
 
-    Where a box has the words of the whole image, the points of the two texts coincide: here their angle is 0 and costs
-    nothing, in the official code it is pi/2 and costs pi/2 less the aperture, which draws the text towards the root.
+    Where a box has the words of the whole image, the points of the two texts coincide: here their
+    angle is 0 and costs nothing, in the official code it is pi/2 and costs pi/2 less the aperture,
+    which draws the text towards the root.
 
     Args:
         image, text: of whole images and their captions.

@@ -6,8 +6,8 @@
     >>> mean_rank(space.cdist(points, points), hops == 1)                   # as well
     >>> average_distortion(space.cdist(points, points), hops)               # 0 if all distances fit
 
-Sources: Nickel and Kiela, "Poincare Embeddings for Learning Hierarchical Representations" (NeurIPS 2017); Sala, De Sa,
-Gu and Re, "Representation Tradeoffs for Hyperbolic Embeddings" (ICML 2018).
+Sources: Nickel and Kiela, "Poincare Embeddings for Learning Hierarchical Representations" (NeurIPS
+2017); Sala, De Sa, Gu and Re, "Representation Tradeoffs for Hyperbolic Embeddings" (ICML 2018).
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from hypvision.errors import ArgumentError, require_finite
 
 
 def complete_tree(branching: int, depth: int) -> list[int]:
-    """The parent of every node of the tree in which all nodes above ``depth`` have ``branching`` children.
+    """The parent of every node of the tree in which all nodes above ``depth`` have ``branching``
+    children.
 
     The root comes first with the parent -1, then level by level.
     """
@@ -41,11 +42,17 @@ def tree_distances(parents: Sequence[int]) -> Tensor:
     """Number of edges between all pairs of nodes, ``(N, N)`` integers.
 
     Args:
-        parents: the parent of every node; parents come before their children, the root first with -1.
+        parents: the parent of every node; parents come before their children, the root first with
+            -1.
     """
-    if not len(parents) or parents[0] != -1 or any(not 0 <= p < i for i, p in enumerate(parents) if i):
+    if (
+        not len(parents)
+        or parents[0] != -1
+        or any(not 0 <= p < i for i, p in enumerate(parents) if i)
+    ):
         raise ArgumentError(
-            "parents must begin with -1, for the root, and give for every other node the index of an earlier one."
+            "parents must begin with -1, for the root, and give for every other node the index of "
+            "an earlier one."
         )
     hops = torch.zeros(len(parents), len(parents), dtype=torch.long)
     for node, parent in enumerate(parents):  # for the root, both slices are empty
@@ -54,12 +61,13 @@ def tree_distances(parents: Sequence[int]) -> Tensor:
 
 
 def neighbour_loss(distances: Tensor, hops: Tensor) -> Tensor:
-    r"""Cross-entropy of picking a neighbour among all nodes that are not neighbours (Nickel and Kiela, NeurIPS 2017,
-    eq. 6).
+    r"""Cross-entropy of picking a neighbour among all nodes that are not neighbours (Nickel and
+    Kiela, NeurIPS 2017, eq. 6).
 
     .. math:: -\log \frac{e^{-d(u, v)}}{e^{-d(u, v)} + \sum_{v' \not\sim u} e^{-d(u, v')}}
 
-    averaged over the edges ``u, v`` of the rows. All other nodes are negatives, not a sample of them.
+    averaged over the edges ``u, v`` of the rows. All other nodes are negatives, not a sample of
+    them.
 
     Args:
         distances: from some nodes to all, ``(B, N)``.
@@ -67,7 +75,8 @@ def neighbour_loss(distances: Tensor, hops: Tensor) -> Tensor:
     """
     if distances.shape != hops.shape:
         raise ArgumentError(
-            f"distances and hops must have the same shape, got {tuple(distances.shape)} and {tuple(hops.shape)}."
+            f"distances and hops must have the same shape, got {tuple(distances.shape)} and "
+            f"{tuple(hops.shape)}."
         )
     edges = hops == 1
     if not edges.any():
@@ -78,17 +87,20 @@ def neighbour_loss(distances: Tensor, hops: Tensor) -> Tensor:
 
 
 def graph_map(distances: Tensor, edges: Tensor, rows: Tensor | None = None) -> float:
-    r"""Mean average precision of the neighbours of every node, ranked by distance (Nickel and Kiela, NeurIPS 2017).
+    r"""Mean average precision of the neighbours of every node, ranked by distance (Nickel and
+    Kiela, NeurIPS 2017).
 
     .. math:: \frac{1}{|V|} \sum_u \frac{1}{|N(u)|} \sum_{v \in N(u)} \frac{|N(u) \cap R(u, v)|}{|R(u, v)|}
 
-    with :math:`R(u, v)` the nodes other than ``u`` that are at most as far from ``u`` as ``v`` is. It is 1 if every
-    node is closer to its neighbours than to any other node, whatever the distances.
+    with :math:`R(u, v)` the nodes other than ``u`` that are at most as far from ``u`` as ``v`` is.
+    It is 1 if every node is closer to its neighbours than to any other node, whatever the
+    distances.
 
     Args:
         distances: ``(N, N)``; ties count against the ranking.
         edges: ``(N, N)``, true for neighbours. Nodes without are left out.
-        rows: nodes of the rows, where ``distances`` and ``edges`` are ``(B, N)``, for a part of the nodes.
+        rows: nodes of the rows, where ``distances`` and ``edges`` are ``(B, N)``, for a part of the
+            nodes.
     """
     reach, hits, edges = _ranking(distances, edges, rows)
     precision = (hits.double() / reach).masked_fill(~edges, 0)
@@ -97,25 +109,30 @@ def graph_map(distances: Tensor, edges: Tensor, rows: Tensor | None = None) -> f
 
 
 def mean_rank(distances: Tensor, edges: Tensor, rows: Tensor | None = None) -> float:
-    """Mean over all edges ``u, v`` of the rank of ``v``, from 1, by the distance from ``u`` among the nodes that are
-    not neighbours of ``u`` (Nickel and Kiela, NeurIPS 2017).
+    """Mean over all edges ``u, v`` of the rank of ``v``, from 1, by the distance from ``u`` among
+    the nodes that are not neighbours of ``u`` (Nickel and Kiela, NeurIPS 2017).
 
     Args:
         distances: ``(N, N)``; ties count against the ranking.
         edges: ``(N, N)``, true for neighbours; ``u`` is the row.
-        rows: nodes of the rows, where ``distances`` and ``edges`` are ``(B, N)``, for a part of the nodes.
+        rows: nodes of the rows, where ``distances`` and ``edges`` are ``(B, N)``, for a part of the
+            nodes.
     """
     reach, hits, edges = _ranking(distances, edges, rows)
     return (reach - hits + 1)[edges].double().mean().item()
 
 
-def _ranking(distances: Tensor, edges: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """For all ``u, v`` how many other nodes, and how many neighbours of ``u``, are at most as far from ``u`` as ``v``;
-    and the edges of other nodes."""
+def _ranking(
+    distances: Tensor, edges: Tensor, rows: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """For all ``u, v`` how many other nodes, and how many neighbours of ``u``, are at most as far
+    from ``u`` as ``v``; and the edges of other nodes."""
     if rows is None:
         _square(distances, edges, "edges")
         rows = torch.arange(len(distances), device=distances.device)
-    elif distances.dim() != 2 or distances.shape != edges.shape or rows.shape != distances.shape[:1]:
+    elif (
+        distances.dim() != 2 or distances.shape != edges.shape or rows.shape != distances.shape[:1]
+    ):
         shapes = ", ".join(str(tuple(x.shape)) for x in (distances, edges, rows))
         raise ArgumentError(f"distances and edges must be (B, N) and rows (B,), got {shapes}.")
     require_finite(distances, lambda row: f"A distance of node {rows[row]}")
@@ -133,10 +150,11 @@ def _within(values: Tensor, bounds: Tensor) -> Tensor:
 
 
 def average_distortion(distances: Tensor, hops: Tensor, scale: float | None = None) -> float:
-    r"""Mean of :math:`|d(u, v) / (s\, g(u, v)) - 1|` over all pairs of nodes (Sala et al., ICML 2018, with a scale).
+    r"""Mean of :math:`|d(u, v) / (s\, g(u, v)) - 1|` over all pairs of nodes (Sala et al., ICML
+    2018, with a scale).
 
-    Without a scale ``s`` the best one is used, so that only proportions count: the mean is a piecewise linear function
-    of ``1 / s``, smallest at a weighted median.
+    Without a scale ``s`` the best one is used, so that only proportions count: the mean is a
+    piecewise linear function of ``1 / s``, smallest at a weighted median.
 
     Args:
         distances: between the points, ``(N, N)``, symmetric.
@@ -162,7 +180,12 @@ def average_distortion(distances: Tensor, hops: Tensor, scale: float | None = No
 
 
 def _square(distances: Tensor, graph: Tensor, name: str) -> None:
-    if distances.dim() != 2 or distances.shape[0] != distances.shape[1] or distances.shape != graph.shape:
+    if (
+        distances.dim() != 2
+        or distances.shape[0] != distances.shape[1]
+        or distances.shape != graph.shape
+    ):
         raise ArgumentError(
-            f"distances and {name} must both be (N, N), got {tuple(distances.shape)} and {tuple(graph.shape)}."
+            f"distances and {name} must both be (N, N), got {tuple(distances.shape)} and "
+            f"{tuple(graph.shape)}."
         )

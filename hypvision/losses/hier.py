@@ -1,16 +1,17 @@
 r"""HIER and LHIER: metric learning with proxies that become the inner nodes of a hierarchy.
 
-Kim, Jeong and Kwak, "HIER: Metric Learning Beyond Class Labels via Hierarchical Regularization" (CVPR 2023), in the
-Poincare ball; Bdeir et al., "Robust Hyperbolic Learning with Curvature-Aware Optimization" (NeurIPS 2025), which moves
-it to the hyperboloid with a learned curvature.
+Kim, Jeong and Kwak, "HIER: Metric Learning Beyond Class Labels via Hierarchical Regularization"
+(CVPR 2023), in the Poincare ball; Bdeir et al., "Robust Hyperbolic Learning with Curvature-Aware
+Optimization" (NeurIPS 2025), which moves it to the hyperboloid with a learned curvature.
 
-Triplets ``(i, j, k)`` of nodes are drawn so that ``i`` and ``j`` are related and ``k`` is not. For each, one proxy is
-drawn as the lowest common ancestor (LCA) of ``i`` and ``j`` and one as that of all three; the loss pulls ``i`` and
-``j`` to the first and ``k`` to the second.
+Triplets ``(i, j, k)`` of nodes are drawn so that ``i`` and ``j`` are related and ``k`` is not. For
+each, one proxy is drawn as the lowest common ancestor (LCA) of ``i`` and ``j`` and one as that of
+all three; the loss pulls ``i`` and ``j`` to the first and ``k`` to the second.
 
-The published code holds the distances of all pairs as a sum over ``(N, P, dim)`` and a dozen tensors ``(triplets, P)``.
-Here distances are one matrix product, and :func:`lca_triplet_loss` goes through the triplets in blocks and adds up the
-gradient of the distance matrix: apart from this matrix, the memory does not depend on the number of triplets.
+The published code holds the distances of all pairs as a sum over ``(N, P, dim)`` and a dozen
+tensors ``(triplets, P)``. Here distances are one matrix product, and :func:`lca_triplet_loss` goes
+through the triplets in blocks and adds up the gradient of the distance matrix: apart from this
+matrix, the memory does not depend on the number of triplets.
 """
 
 from __future__ import annotations
@@ -29,23 +30,30 @@ from hypvision.geometry import Lorentz, Manifold, ManifoldParameter, PoincareBal
 from hypvision.geometry.manifolds import whose
 from hypvision.geometry.numerics import Function, clip_norm, exact
 
-# Rows per block: on a CPU its tensors fit into the cache of a core; a GPU is faster with fewer, larger calls.
+# Rows per block: on a CPU its tensors fit into the cache of a core; a GPU is faster with fewer,
+# larger calls.
 _ROWS = {"cpu": 256}
 _ROWS_ELSEWHERE = 16384
-# Size of the noise pool on a CPU, where drawing fresh noise for every entry would cost more than the rest of the loss.
+# Size of the noise pool on a CPU, where drawing fresh noise for every entry would cost more than
+# the rest of the loss.
 _POOL = 2**20
-# Range, as a natural logarithm, of a float32 table of exp(-distance / temperature), with a margin for the noise.
+# Range, as a natural logarithm, of a float32 table of exp(-distance / temperature), with a margin
+# for the noise.
 _NATS = 130.0
 # HIER's least distance of a point from the boundary of the ball, as a share of its radius.
 _HIER_EPS = 1e-3
 
 
-def clip_to_ball(x: Tensor, manifold: PoincareBall, radius: float | None = 2.3, riemannian: bool = True) -> Tensor:
-    r"""Feature vectors as points of the ball: clipped, through the exponential map at the origin, then projected.
+def clip_to_ball(
+    x: Tensor, manifold: PoincareBall, radius: float | None = 2.3, riemannian: bool = True
+) -> Tensor:
+    r"""Feature vectors as points of the ball: clipped, through the exponential map at the origin,
+    then projected.
 
-    The projection is HIER's: :math:`\sqrt c\,|y|` is cut at ``1 - 1e-3``, a distance of ``7.6 / sqrt(c)`` from the
-    origin, or at the ``1 - eps`` of a manifold that was given its own. A vector reaches it at the length
-    ``3.8 / sqrt(c)``, so with the default ``radius`` none does below ``c = 2.7``.
+    The projection is HIER's: :math:`\sqrt c\,|y|` is cut at ``1 - 1e-3``, a distance of
+    ``7.6 / sqrt(c)`` from the origin, or at the ``1 - eps`` of a manifold that was given its own. A
+    vector reaches it at the length ``3.8 / sqrt(c)``, so with the default ``radius`` none does
+    below ``c = 2.7``.
 
     Args:
         x: ``(..., n)``.
@@ -62,11 +70,16 @@ def clip_to_ball(x: Tensor, manifold: PoincareBall, radius: float | None = 2.3, 
     if not riemannian:
         return y
     fixed = y.detach()
-    return fixed + poincare.egrad2rgrad(fixed, y - fixed, manifold._value())  # equals y; only the gradient is scaled
+    return fixed + poincare.egrad2rgrad(
+        fixed, y - fixed, manifold._value()
+    )  # equals y; only the gradient is scaled
 
 
-def rescale_radii(x: Tensor, manifold: Lorentz, slope: float = 2.0, limit: float | Tensor | None = None) -> Tensor:
-    """Maximum-distance rescaling of points of a hyperboloid (:func:`hypvision.geometry.lorentz.rescale`).
+def rescale_radii(
+    x: Tensor, manifold: Lorentz, slope: float = 2.0, limit: float | Tensor | None = None
+) -> Tensor:
+    """Maximum-distance rescaling of points of a hyperboloid
+    (:func:`hypvision.geometry.lorentz.rescale`).
 
     The default limit follows the curvature but gives it no gradient (Bdeir et al.).
     """
@@ -80,7 +93,8 @@ def rescale_radii(x: Tensor, manifold: Lorentz, slope: float = 2.0, limit: float
 
 
 def mutual_neighbours(similarity: Tensor, k: int) -> Tensor:
-    """Which pairs are among the ``k`` most similar of each other: bool ``(N, N)``; never a node and itself.
+    """Which pairs are among the ``k`` most similar of each other: bool ``(N, N)``; never a node and
+    itself.
 
     The node itself takes part in the ranking, so it uses up one of the ``k``.
     """
@@ -106,7 +120,8 @@ def sample_triplets(
         draws: triplets of each ``i``, drawn with replacement.
         exclude_anchor: never draw ``i`` itself as ``k``, which the published code does.
         generator: of the random numbers.
-        least: an ``i`` with fewer mutual neighbours has no triplets; the published code asks for two.
+        least: an ``i`` with fewer mutual neighbours has no triplets; the published code asks for
+            two.
 
     Returns:
         ``(T, 3)`` numbers of nodes, sorted by ``i``.
@@ -124,15 +139,17 @@ def draw_triplets(
     generator: torch.Generator | None = None,
     least: int = 2,
 ) -> tuple[Tensor, Tensor]:
-    """Triplets ``(N draws, 3)`` of all nodes as :func:`sample_triplets` draws them, and which of them count, ``(N
-    draws,)``: the number of those would make the host wait."""
+    """Triplets ``(N draws, 3)`` of all nodes as :func:`sample_triplets` draws them, and which of
+    them count, ``(N draws,)``: the number of those would make the host wait."""
     mutual = mutual_neighbours(similarity, k)
     others = ~mutual
     if exclude_anchor:
         others.fill_diagonal_(False)
     valid = (mutual.sum(1, keepdim=True) >= least) & others.any(1, keepdim=True)
     tables = torch.cat([mutual | ~valid, others | ~valid]).float()
-    related, unrelated = torch.multinomial(tables, draws, replacement=True, generator=generator).chunk(2)
+    related, unrelated = torch.multinomial(
+        tables, draws, replacement=True, generator=generator
+    ).chunk(2)
     anchors = torch.arange(len(similarity), device=similarity.device)[:, None]
     triplets = torch.stack([anchors.expand_as(related), related, unrelated], -1)
     return triplets.view(-1, 3), valid.expand_as(related).flatten()
@@ -144,12 +161,18 @@ def draw_triplets(
 class _Noise:
     """Samples of ``exp(Gumbel)``, that is ``1 / Exponential(1)``, in blocks.
 
-    On a CPU the blocks of many triplets are windows at random places of two pools, one for each of the LCAs of a
-    triplet. The numbers of a block are independent; blocks share numbers, which leaves every expectation as it is.
+    On a CPU the blocks of many triplets are windows at random places of two pools, one for each of
+    the LCAs of a triplet. The numbers of a block are independent; blocks share numbers, which
+    leaves every expectation as it is.
     """
 
     def __init__(
-        self, like: Tensor, gumbel: Tensor | None, rows: int, triplets: int, generator: torch.Generator | None
+        self,
+        like: Tensor,
+        gumbel: Tensor | None,
+        rows: int,
+        triplets: int,
+        generator: torch.Generator | None,
     ):
         self.like = like
         self.width = like.shape[1]
@@ -160,7 +183,9 @@ class _Noise:
         self.pools = self._draw(2, size) if pooled else None
 
     def _draw(self, *shape: int) -> Tensor:
-        u = torch.rand(shape, generator=self.generator, dtype=self.like.dtype, device=self.like.device)
+        u = torch.rand(
+            shape, generator=self.generator, dtype=self.like.dtype, device=self.like.device
+        )
         return u.log_().reciprocal_().neg_()  # u is below 1, so that no weight is infinite
 
     def __call__(self, start: int, rows: int) -> Iterable[Tensor]:
@@ -192,8 +217,8 @@ class _TripletLoss(Function):
         rows = _ROWS.get(dist.device.type, _ROWS_ELSEWHERE)
         noise = _Noise(dist, gumbel, rows, len(triplets), generator)
         low, high = dist.aminmax()
-        # exp(-max(d_i, d_j) / tau) is the smaller of two table entries. The table is not used if its entries would
-        # underflow.
+        # exp(-max(d_i, d_j) / tau) is the smaller of two table entries. The table is not used if
+        # its entries would underflow.
         narrow = dist.device.type == "cpu"
         if score == "exp":  # log-weights exp(-d) between 0 and 1, with the derivative -exp(-d)
             table = torch.exp(-dist)
@@ -216,7 +241,9 @@ class _TripletLoss(Function):
             block = triplets[start : start + rows]
             counted = None if valid is None else valid[start : start + rows]
             factors = noise(start, len(block))
-            total += _block(dist, table, narrow, block, counted, factors, margin, temperature, grads, buffers)
+            total += _block(
+                dist, table, narrow, block, counted, factors, margin, temperature, grads, buffers
+            )
         if grads is not None and slope is not None:
             grads[0].addcmul_(grads[1], slope)
         ctx.save_for_backward(None if grads is None else grads[0])
@@ -241,7 +268,8 @@ def _block(
     grads: tuple[Tensor, Tensor] | None,
     buffers: Tensor,
 ) -> Tensor:
-    """Loss of a block of triplets; adds up the gradients of the drawn distances and through the softmax."""
+    """Loss of a block of triplets; adds up the gradients of the drawn distances and through the
+    softmax."""
     # (3, T)
     nodes = triplets.T.contiguous()
     width = dist.shape[1]
@@ -249,8 +277,8 @@ def _block(
     near, weights, spare = work.split([3, 2, 2])
     torch.index_select(table, 0, nodes.flatten(), out=near.view(-1, width))
     a, b, c = near
-    # Weights of each proxy as lowest common ancestor (LCA) of the pair and of the triple; masks of the largest
-    # distance.
+    # Weights of each proxy as lowest common ancestor (LCA) of the pair and of the triple; masks of
+    # the largest distance.
     pair, triple = weights
     torch.minimum(a, b, out=pair)
     torch.minimum(pair, c, out=triple)
@@ -278,8 +306,8 @@ def _block(
     # Gradient of the chosen distances.
     drawn.view(-1).index_add_(0, at_pair.view(-1), sign.view(-1))
     drawn.view(-1).index_add_(0, at_triple.view(-1), sign.view(-1), alpha=-1)
-    # Gradient of the softmax: with v = dL/d(choice for the pair) = -dL/d(choice for the triple), dL/d(logits) = y (v -
-    # <y, v>), which goes to the node at the largest distance.
+    # Gradient of the softmax: with v = dL/d(choice for the pair) = -dL/d(choice for the triple),
+    # dL/d(logits) = y (v - <y, v>), which goes to the node at the largest distance.
     v = F.embedding_bag(triplets, dist, per_sample_weights=sign.T.contiguous(), mode="sum")
     scale = weights.sum(-1, keepdim=True)
     mean = torch.mul(weights, v, out=spare).sum(-1, keepdim=True).div_(scale)
@@ -314,13 +342,13 @@ def lca_triplet_loss(
 ) -> Tensor:
     r"""Mean hierarchical loss of triplets of nodes (HIER, eq. 6-8).
 
-    With :math:`q_{ij}` drawn from :math:`\mathrm{softmax}_p(-\max(d_{ip}, d_{jp})/\tau)` and :math:`q` likewise from
-    the largest of three,
+    With :math:`q_{ij}` drawn from :math:`\mathrm{softmax}_p(-\max(d_{ip}, d_{jp})/\tau)` and
+    :math:`q` likewise from the largest of three,
 
     .. math:: [d_{iq_{ij}} - d_{iq} + m]_+ + [d_{jq_{ij}} - d_{jq} + m]_+ + [d_{kq} - d_{kq_{ij}} + m]_+,
 
-    0 if :math:`q_{ij} = q`. Draws are Gumbel maxima; the gradient passes them straight through to the softmax with the
-    same noise.
+    0 if :math:`q_{ij} = q`. Draws are Gumbel maxima; the gradient passes them straight through to
+    the softmax with the same noise.
 
     Args:
         dist: distances ``(N, P)`` of nodes from proxies.
@@ -329,10 +357,11 @@ def lca_triplet_loss(
         margin: :math:`m`.
         gumbel: noise ``(2, T, P)``, for the pair and for the triple; drawn if None.
         generator: of the drawn noise.
-        score: what the softmax is of: ``"distance"``, as above and as HIER's code has it, or ``"exp"``, as the papers
-            write it: :math:`\exp(-\max(d_{ip}, d_{jp}))` without a temperature.
-        hard: one ancestor is drawn, as in HIER; False: the distance to it is a mean over all, with the weights of the
-            Gumbel softmax, which needs a few tensors ``(3, T, P)``.
+        score: what the softmax is of: ``"distance"``, as above and as HIER's code has it, or
+            ``"exp"``, as the papers write it: :math:`\exp(-\max(d_{ip}, d_{jp}))` without a
+            temperature.
+        hard: one ancestor is drawn, as in HIER; False: the distance to it is a mean over all, with
+            the weights of the Gumbel softmax, which needs a few tensors ``(3, T, P)``.
         valid: which triplets count, ``(T,)``; None: all.
 
     Returns:
@@ -340,15 +369,19 @@ def lca_triplet_loss(
     """
     if dist.dim() != 2 or triplets.dim() != 2 or triplets.shape[1] != 3:
         raise ArgumentError(
-            f"dist must be (N, P) and triplets (T, 3), got {tuple(dist.shape)} and {tuple(triplets.shape)}."
+            f"dist must be (N, P) and triplets (T, 3), got {tuple(dist.shape)} and "
+            f"{tuple(triplets.shape)}."
         )
     more_than(0, temperature=temperature)
     one_of(("distance", "exp"), score=score)
     if gumbel is not None and gumbel.shape != (2, len(triplets), dist.shape[1]):
         raise ArgumentError(
-            f"gumbel must be (2, T, P) = (2, {len(triplets)}, {dist.shape[1]}), got {tuple(gumbel.shape)}."
+            f"gumbel must be (2, T, P) = (2, {len(triplets)}, {dist.shape[1]}), got "
+            f"{tuple(gumbel.shape)}."
         )
-    if valid is not None and dist.device.type == "cpu":  # a GPU would make the host wait for the number of these
+    if (
+        valid is not None and dist.device.type == "cpu"
+    ):  # a GPU would make the host wait for the number of these
         triplets = triplets[valid]
         gumbel = None if gumbel is None else gumbel[:, valid]
         valid = None
@@ -356,7 +389,9 @@ def lca_triplet_loss(
         return dist.sum() * 0
     dist = dist.float() if dist.dtype in (torch.float16, torch.bfloat16) else dist
     if hard:
-        total: Tensor = _TripletLoss.apply(dist, triplets, valid, temperature, margin, gumbel, generator, score)
+        total: Tensor = _TripletLoss.apply(
+            dist, triplets, valid, temperature, margin, gumbel, generator, score
+        )
         return total / (len(triplets) if valid is None else valid.sum().clamp(min=1))
     nodes = dist[triplets.T]  # (3, T, P)
     farthest = torch.stack([nodes[:2].amax(0), nodes.amax(0)])
@@ -378,8 +413,8 @@ class HIERLoss(nn.Module):
     """Hierarchical regularisation of embeddings (HIER in the ball, LHIER on the hyperboloid).
 
     In the ball the proxies are Euclidean vectors, mapped into it in each step like the embeddings
-    (:func:`clip_to_ball`). On the hyperboloid they are manifold parameters, for a Riemannian optimiser, brought below
-    the largest radius by :func:`hypvision.geometry.lorentz.rescale`.
+    (:func:`clip_to_ball`). On the hyperboloid they are manifold parameters, for a Riemannian
+    optimiser, brought below the largest radius by :func:`hypvision.geometry.lorentz.rescale`.
 
     Args:
         manifold: :class:`~hypvision.geometry.PoincareBall` (HIER, published with ``c = 0.1``) or
@@ -388,12 +423,14 @@ class HIERLoss(nn.Module):
         num_proxies: proxies.
         temperature, margin, score: see :func:`lca_triplet_loss`.
         neighbours, draws, exclude_anchor: see :func:`sample_triplets`.
-        clip_radius: longest proxy vector in the ball; on the hyperboloid it sets the initial radii alone.
+        clip_radius: longest proxy vector in the ball; on the hyperboloid it sets the initial radii
+            alone.
         slope: ``s`` of the rescaling on the hyperboloid.
         limit: largest radius after it; None for :func:`hypvision.geometry.lorentz.max_distance`.
 
     Shapes:
-        points ``(B, dim)`` of the ball or ``(B, dim + 1)`` of the hyperboloid, labels ``(B,)``, to a scalar.
+        points ``(B, dim)`` of the ball or ``(B, dim + 1)`` of the hyperboloid, labels ``(B,)``, to
+        a scalar.
     """
 
     def __init__(
@@ -413,7 +450,9 @@ class HIERLoss(nn.Module):
     ):
         super().__init__()
         if not isinstance(manifold, (PoincareBall, Lorentz)):
-            raise ArgumentError(f"HIERLoss needs a PoincareBall or a Lorentz manifold, got {whose(manifold)}.")
+            raise ArgumentError(
+                f"HIERLoss needs a PoincareBall or a Lorentz manifold, got {whose(manifold)}."
+            )
         at_least(2, integer=True, num_proxies=num_proxies, neighbours=neighbours)
         at_least(1, integer=True, draws=draws)
         self.manifold = manifold
@@ -474,8 +513,19 @@ class HIERLoss(nn.Module):
             else:
                 drawn = [(rows, None) for rows in triplets]
             first, second = (
-                lca_triplet_loss(part, rows, self.temperature, self.margin, noise, generator, self.score, valid=valid)
-                for part, (rows, valid), noise in zip((to_samples, to_proxies), drawn, gumbel or (None, None))
+                lca_triplet_loss(
+                    part,
+                    rows,
+                    self.temperature,
+                    self.margin,
+                    noise,
+                    generator,
+                    self.score,
+                    valid=valid,
+                )
+                for part, (rows, valid), noise in zip(
+                    (to_samples, to_proxies), drawn, gumbel or (None, None)
+                )
             )
             return first + second
 
@@ -485,9 +535,15 @@ class HIERLoss(nn.Module):
     ) -> list[tuple[Tensor, Tensor | None]]:
         similarity = torch.exp(-self.manifold.cdist(x, x))
         similarity.fill_diagonal_(1.0)
-        similarity += labels.unsqueeze(0) == labels.unsqueeze(1)  # ranks samples of the same class first
+        similarity += labels.unsqueeze(0) == labels.unsqueeze(
+            1
+        )  # ranks samples of the same class first
         options = (self.neighbours, self.draws, self.exclude_anchor, generator)
-        return [draw_triplets(table, *options) for table in (similarity, torch.exp(-between_proxies))]
+        return [
+            draw_triplets(table, *options) for table in (similarity, torch.exp(-between_proxies))
+        ]
 
     def extra_repr(self) -> str:
-        return f"num_proxies={len(self.proxies)}, temperature={self.temperature}, margin={self.margin}"
+        return (
+            f"num_proxies={len(self.proxies)}, temperature={self.temperature}, margin={self.margin}"
+        )

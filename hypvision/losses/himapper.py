@@ -1,8 +1,10 @@
-"""Losses of a tree of visual parts: contrast between parents and children, and a prior for its Gaussians.
+"""Losses of a tree of visual parts: contrast between parents and children, and a prior for its
+Gaussians.
 
-Paper: "Improving Visual Recognition with Hyperbolical Visual Hierarchy Mapping", Kwon et al. (CVPR 2024). The paper and
-the released code use the distance itself as the logit, which drives children away from their parents; ``logit`` chooses
-between that and its negative, which does what the paper describes.
+Paper: "Improving Visual Recognition with Hyperbolical Visual Hierarchy Mapping", Kwon et al. (CVPR
+2024). The paper and the released code use the distance itself as the logit, which drives children
+away from their parents; ``logit`` chooses between that and its negative, which does what the paper
+describes.
 """
 
 from __future__ import annotations
@@ -22,23 +24,28 @@ LOGITS = ("neg_distance", "distance", "inner")
 
 
 def tree_contrastive_loss(
-    points: Sequence[Tensor], manifold: Lorentz | Euclidean, logit: str = "neg_distance", temperature: float = 1.0
+    points: Sequence[Tensor],
+    manifold: Lorentz | Euclidean,
+    logit: str = "neg_distance",
+    temperature: float = 1.0,
 ) -> Tensor:
-    r"""Each node against its parent and the other nodes of its level, summed over pairs of neighbouring levels.
+    r"""Each node against its parent and the other nodes of its level, summed over pairs of
+    neighbouring levels.
 
-    With children :math:`h_i`, parents :math:`p_{i // 2}` and the similarity :math:`s`, a pair of levels contributes the
-    mean over the batch and i of
+    With children :math:`h_i`, parents :math:`p_{i // 2}` and the similarity :math:`s`, a pair of
+    levels contributes the mean over the batch and i of
 
     .. math:: -s(h_i, p_{i // 2}) + \log\Big(e^{s(h_i, p_{i // 2})} + \sum_{j \ne i} e^{s(h_i, h_j)}\Big).
 
     It is computed in float32, and finite with finite gradients where points coincide.
 
     Args:
-        points: the levels from the finest to the coarsest, ``(B, n_l, D)`` with ``n_l = 2 n_{l+1}``; points of
-            ``manifold``.
+        points: the levels from the finest to the coarsest, ``(B, n_l, D)`` with
+            ``n_l = 2 n_{l+1}``; points of ``manifold``.
         manifold: where the points lie.
-        logit: the similarity: ``"neg_distance"`` (minus the geodesic distance), ``"distance"`` (plus; the released
-            code) or ``"inner"`` (the inner product, Minkowski's on the hyperboloid).
+        logit: the similarity: ``"neg_distance"`` (minus the geodesic distance), ``"distance"``
+            (plus; the released code) or ``"inner"`` (the inner product, Minkowski's on the
+            hyperboloid).
         temperature: divides the similarity.
 
     Returns:
@@ -49,14 +56,18 @@ def tree_contrastive_loss(
     sizes = [level.shape[-2] for level in points]
     for children, parents in pairwise(sizes):
         if children != 2 * parents:
-            raise ArgumentError(f"A level must have half of the nodes of the finer one, got {children}, {parents}.")
+            raise ArgumentError(
+                f"A level must have half of the nodes of the finer one, got {children}, {parents}."
+            )
     count = sum(sizes[:-1])
     with exact(points[0].device):
         nodes = torch.cat(list(points), -2)
         similar = _similarities(nodes, manifold, logit)[..., :count, :] / temperature
         if not count:
             return similar.sum()
-        level = torch.cat([torch.full((size,), i, device=nodes.device) for i, size in enumerate(sizes)])
+        level = torch.cat(
+            [torch.full((size,), i, device=nodes.device) for i, size in enumerate(sizes)]
+        )
         every = torch.arange(len(level), device=nodes.device)
         child = every[:count, None]
         parent = sizes[0] + child // 2
@@ -73,12 +84,15 @@ def _similarities(nodes: Tensor, manifold: Lorentz | Euclidean, logit: str) -> T
         distances = manifold.cdist(nodes, nodes).to(dtype)
         return distances if logit == "distance" else -distances
     nodes = nodes.to(dtype)
-    mirrored = torch.cat([-nodes[..., :1], nodes[..., 1:]], -1) if isinstance(manifold, Lorentz) else nodes
+    mirrored = (
+        torch.cat([-nodes[..., :1], nodes[..., 1:]], -1) if isinstance(manifold, Lorentz) else nodes
+    )
     return torch.matmul(nodes, mirrored.transpose(-1, -2))
 
 
 def gaussian_prior_kl(mean: Tensor, log_variance: Tensor) -> Tensor:
-    r"""Kullback-Leibler divergence of diagonal Gaussians from the standard normal one, the mean over all entries.
+    r"""Kullback-Leibler divergence of diagonal Gaussians from the standard normal one, the mean
+    over all entries.
 
     .. math:: -\tfrac12\,\mathrm{mean}(1 + s - \mu^2 - e^s)
 
@@ -88,5 +102,7 @@ def gaussian_prior_kl(mean: Tensor, log_variance: Tensor) -> Tensor:
     Returns:
         A scalar >= 0, computed in float32.
     """
-    mean, log_variance = (t.to(torch.promote_types(t.dtype, torch.float32)) for t in (mean, log_variance))
+    mean, log_variance = (
+        t.to(torch.promote_types(t.dtype, torch.float32)) for t in (mean, log_variance)
+    )
     return 0.5 * (torch.expm1(log_variance) - log_variance + mean * mean).mean()

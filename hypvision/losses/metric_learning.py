@@ -1,8 +1,9 @@
 """Losses of metric learning on the directions or the hyperbolic distances of embeddings.
 
-Proxy-Anchor, which the HIER recipes use, Proxy-NCA and SupCon are our own (:mod:`.proxy_anchor`, :mod:`.supcon`), in
-the form of HIER's code, which differs from the literature's. All others come from pytorch-metric-learning (``pip
-install 'hypvision[metric]'``), which is given our distance: MultiSimilarityLoss, SoftTripleLoss, ...
+Proxy-Anchor, which the HIER recipes use, Proxy-NCA and SupCon are our own (:mod:`.proxy_anchor`,
+:mod:`.supcon`), in the form of HIER's code, which differs from the literature's. All others come
+from pytorch-metric-learning (``pip install 'hypvision[metric]'``), which is given our distance:
+MultiSimilarityLoss, SoftTripleLoss, ...
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from hypvision.geometry.numerics import exact
 from .proxy_anchor import ProxyAnchorLoss, ProxyNCALoss
 from .supcon import SupConLoss
 
-# The defaults of pytorch-metric-learning are for cosines from -1 to 1. Hyperbolic distances are several units: with
-# those defaults the repelling terms vanish and all points collapse. Multi-Similarity (s = -d) and SupCon take the
-# defaults of HIER's code for distances. The others take the published defaults for the similarity -d / 10, because
-# HIER's two Multi-Similarity losses differ by this factor (beta 50 for cosines, 5 for distances).
+# The defaults of pytorch-metric-learning are for cosines from -1 to 1. Hyperbolic distances are
+# several units: with those defaults the repelling terms vanish and all points collapse.
+# Multi-Similarity (s = -d) and SupCon take the defaults of HIER's code for distances. The others
+# take the published defaults for the similarity -d / 10, because HIER's two Multi-Similarity losses
+# differ by this factor (beta 50 for cosines, 5 for distances).
 _HYPERBOLIC: dict[str, dict[str, float]] = {
     "MultiSimilarityLoss": dict(alpha=1.0, beta=5.0, base=0.0),
     "ProxyAnchorLoss": dict(alpha=3.2, margin=1.0),
@@ -41,9 +43,13 @@ _WANTS_CENTRE = ("MultiSimilarityLoss", "ProxyAnchorLoss")
 
 # Losses that cannot train labelled embeddings, and why.
 _NO_LOSS = {
-    **dict.fromkeys(("VICRegLoss", "SelfSupervisedLoss"), "compares two views of each image and takes no labels"),
+    **dict.fromkeys(
+        ("VICRegLoss", "SelfSupervisedLoss"), "compares two views of each image and takes no labels"
+    ),
     "ManifoldLoss": "makes its own groups of points and takes no labels",
-    **dict.fromkeys(("BaseLossWrapper", "CrossBatchMemory", "MultipleLosses"), "wraps other losses"),
+    **dict.fromkeys(
+        ("BaseLossWrapper", "CrossBatchMemory", "MultipleLosses"), "wraps other losses"
+    ),
     **dict.fromkeys(("BaseMetricLossFunction", "GenericPairLoss"), "is the base of others"),
     **dict.fromkeys(("EmbeddingRegularizerMixin", "WeightRegularizerMixin"), "is a part of others"),
 }
@@ -60,16 +66,19 @@ def _sizes(num_classes: int | None, dim: int | None) -> dict[str, int | None]:
     return {"num_classes": num_classes, "dim": dim, "embedding_size": dim, "descriptors_dim": dim}
 
 
-def hyperbolic_distance(manifold: Manifold, similarity: bool = False, centred: bool = False) -> nn.Module:
+def hyperbolic_distance(
+    manifold: Manifold, similarity: bool = False, centred: bool = False
+) -> nn.Module:
     """The distance on the hyperboloid as a distance of pytorch-metric-learning.
 
-    It takes the space parts of points ``(N, n)`` and ``(M, n)``, any vectors, so that Euclidean proxies of a loss are
-    points too.
+    It takes the space parts of points ``(N, n)`` and ``(M, n)``, any vectors, so that Euclidean
+    proxies of a loss are points too.
 
     Args:
         manifold: its curvature.
         similarity: return ``-d``, which is larger for more similar points, instead of ``d``.
-        centred: subtract the mean of a matrix of distances, without those of points from themselves, as a constant.
+        centred: subtract the mean of a matrix of distances, without those of points from
+            themselves, as a constant.
     """
     distances = require("pytorch_metric_learning.distances", "metric")
 
@@ -86,14 +95,16 @@ def hyperbolic_distance(manifold: Manifold, similarity: bool = False, centred: b
             y = self._points(ref_emb)
             found = lorentz.cdist(x, y, self.manifold.c)
             if centred:
-                # Within a batch the library passes one tensor twice; its distances have a zero diagonal, which the mean
-                # leaves out.
+                # Within a batch the library passes one tensor twice; its distances have a zero
+                # diagonal, which the mean leaves out.
                 count = found.numel() - (len(x) if query_emb is ref_emb else 0)
                 found = found - found.detach().sum() / max(count, 1)
             return self.sign * found
 
         def pairwise_distance(self, query_emb: Tensor, ref_emb: Tensor) -> Tensor:
-            return self.sign * lorentz.dist(self._points(query_emb), self._points(ref_emb), self.manifold.c)
+            return self.sign * lorentz.dist(
+                self._points(query_emb), self._points(ref_emb), self.manifold.c
+            )
 
         def _points(self, space: Tensor) -> Tensor:
             return lorentz.from_space(space, self.manifold.c)
@@ -110,19 +121,24 @@ class MetricLoss(nn.Module):
         manifold: where the embeddings live.
         num_classes: training classes; for losses with proxies.
         dim: dimension of the space; for losses with proxies.
-        distance: ``"angular"`` (cosines of the directions seen from the origin) or ``"hyperbolic"``.
-        options: further arguments of the loss, e.g. ``alpha``. The defaults for ``"hyperbolic"`` are not the library's:
+        distance: ``"angular"`` (cosines of the directions seen from the origin) or
+            ``"hyperbolic"``.
+        options: further arguments of the loss, e.g. ``alpha``. The defaults for ``"hyperbolic"``
+            are not the library's:
 
-            - MultiSimilarityLoss: ``alpha=1, beta=5``, and for ``base`` the mean of the similarities ``-d`` of each
-              batch, as in the official code of HIER; a given ``base`` is a similarity, too;
-            - ProxyAnchorLoss and ProxyNCALoss: ``alpha=3.2, margin=1`` on similarities ``b - d``, ``b`` the mean
-              distance of the batch from the proxies;
+            - MultiSimilarityLoss: ``alpha=1, beta=5``, and for ``base`` the mean of the
+              similarities ``-d`` of each batch, as in the official code of HIER; a given ``base``
+              is a similarity, too;
+            - ProxyAnchorLoss and ProxyNCALoss: ``alpha=3.2, margin=1`` on similarities ``b - d``,
+              ``b`` the mean distance of the batch from the proxies;
             - SoftTripleLoss: ``la=2, gamma=1, margin=0.1``.
 
-            Other losses keep defaults meant for vectors of length 1: set their margins for distances of some units.
+            Other losses keep defaults meant for vectors of length 1: set their margins for
+                distances of some units.
 
     Shapes:
-        points on ``manifold`` ``(B, ...)`` and labels ``(B,)``, to a scalar. Computed outside autocast.
+        points on ``manifold`` ``(B, ...)`` and labels ``(B,)``, to a scalar. Computed outside
+        autocast.
     """
 
     def __init__(
@@ -137,14 +153,25 @@ class MetricLoss(nn.Module):
         super().__init__()
         one_of(("angular", "hyperbolic"), distance=distance)
         if distance == "hyperbolic" and isinstance(manifold, Euclidean):
-            raise HypvisionError("distance='hyperbolic' needs hyperbolic embeddings: give the neck a curvature.")
+            raise HypvisionError(
+                "distance='hyperbolic' needs hyperbolic embeddings: give the neck a curvature."
+            )
         self.manifold = manifold
         self.angular = distance == "angular"
-        own = {"ProxyAnchorLoss": ProxyAnchorLoss, "ProxyNCALoss": ProxyNCALoss, "SupConLoss": SupConLoss}
+        own = {
+            "ProxyAnchorLoss": ProxyAnchorLoss,
+            "ProxyNCALoss": ProxyNCALoss,
+            "SupConLoss": SupConLoss,
+        }
         ours = name in own and (self.angular or name != "ProxyAnchorLoss")
         kind = own[name] if ours else self._of_library(name)
         # Some losses pass **kwargs to their bases.
-        taken = {key for base in kind.__mro__ if "__init__" in vars(base) for key in inspect.signature(base).parameters}
+        taken = {
+            key
+            for base in kind.__mro__
+            if "__init__" in vars(base)
+            for key in inspect.signature(base).parameters
+        }
         sizes = {key: value for key, value in _sizes(num_classes, dim).items() if key in taken}
         if not self.angular:
             centred = name in _WANTS_CENTRE and "base" not in options
@@ -152,47 +179,64 @@ class MetricLoss(nn.Module):
             if ours:
                 options = {"similarity": self._similarity, **options}
             else:
-                options["distance"] = hyperbolic_distance(manifold, name in _WANTS_SIMILARITY, centred)
+                options["distance"] = hyperbolic_distance(
+                    manifold, name in _WANTS_SIMILARITY, centred
+                )
         try:
             self.loss = kind(**{**sizes, **options})
-        except AssertionError as error:  # some losses assert that they get a distance, others a similarity
+        except (
+            AssertionError
+        ) as error:  # some losses assert that they get a distance, others a similarity
             raise HypvisionError(
-                f"The loss '{name}' has no form for hyperbolic distances ({error}): set distance='angular'."
+                f"The loss '{name}' has no form for hyperbolic distances ({error}): set "
+                "distance='angular'."
             ) from error
         except (TypeError, ValueError, KeyError) as error:
             reason = f"{error} is missing" if isinstance(error, KeyError) else error
-            raise HypvisionError(f"The loss '{name}' does not accept its arguments: {reason}.") from error
+            raise HypvisionError(
+                f"The loss '{name}' does not accept its arguments: {reason}."
+            ) from error
 
     def _of_library(self, name: str) -> type[nn.Module]:
         """The class of a loss of pytorch-metric-learning that can be used here."""
         losses = require("pytorch_metric_learning.losses", "metric")
         kind: type[nn.Module] | None = getattr(losses, name, None)
         if kind is None or not inspect.isclass(kind):
-            names = [n for n, value in vars(losses).items() if inspect.isclass(value) and n.endswith("Loss")]
+            names = [
+                n
+                for n, value in vars(losses).items()
+                if inspect.isclass(value) and n.endswith("Loss")
+            ]
             hint = did_you_mean(name, names) or f" Known: {', '.join(sorted(names))}."
             raise HypvisionError(f"pytorch-metric-learning has no loss '{name}'.{hint}")
         if name in _NO_LOSS:
-            raise HypvisionError(f"'{name}' {_NO_LOSS[name]}, so it cannot train embeddings of labelled images here.")
+            raise HypvisionError(
+                f"'{name}' {_NO_LOSS[name]}, so it cannot train embeddings of labelled images here."
+            )
         if not self.angular and name in _COSINES:
             raise HypvisionError(
-                f"The loss '{name}' has no form for hyperbolic distances ({_COSINES[name]}): set distance='angular'."
+                f"The loss '{name}' has no form for hyperbolic distances ({_COSINES[name]}): set "
+                "distance='angular'."
             )
         return kind
 
     def _similarity(self, x: Tensor, y: Tensor) -> Tensor:
-        """Negative distances of points given by their space parts, from their mean: Proxy-NCA has a fixed margin, and
-        SupCon does not see a constant."""
+        """Negative distances of points given by their space parts, from their mean: Proxy-NCA has a
+        fixed margin, and SupCon does not see a constant."""
         c = self.manifold.c
         found = -lorentz.cdist(lorentz.from_space(x, c), lorentz.from_space(y, c), c)
         return found - found.detach().mean()
 
     def vectors(self, x: Tensor) -> Tensor:
-        """Points as vectors ``(B, dim)``: space parts on the hyperboloid; their direction is that from the origin."""
+        """Points as vectors ``(B, dim)``: space parts on the hyperboloid; their direction is that
+        from the origin."""
         if isinstance(self.manifold, PoincareBall) and not self.angular:
             return poincare.to_lorentz(x, self.manifold.c)[:, 1:]
         return x[:, 1:] if isinstance(self.manifold, Lorentz) else x
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
         with exact(x.device):
-            out: Tensor = self.loss(self.vectors(x.to(torch.promote_types(x.dtype, torch.float32))), labels)
+            out: Tensor = self.loss(
+                self.vectors(x.to(torch.promote_types(x.dtype, torch.float32))), labels
+            )
             return out

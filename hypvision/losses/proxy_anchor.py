@@ -1,4 +1,5 @@
-"""Proxy-Anchor, the metric loss of the HIER recipes, and the Proxy-NCA that their code offers beside it."""
+"""Proxy-Anchor, the metric loss of the HIER recipes, and the Proxy-NCA that their code offers
+beside it."""
 
 from __future__ import annotations
 
@@ -49,11 +50,19 @@ class ProxyAnchorLoss(nn.Module):
         own, attract, repel = self._terms(x, labels, cosines, 0)
         return attract.sum() / own.any(0).sum() + repel.sum() / len(self.proxies)
 
-    def _terms(self, x: Tensor, labels: Tensor, similarity: Similarity, dim: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Mask ``(B, K)`` of each sample's own proxy, and ``log(1 + sum)`` along ``dim`` over own and over other
-        proxies."""
-        if labels.numel() and labels.device.type == "cpu" and int(labels.max()) >= len(self.proxies):
-            raise ArgumentError(f"There are {len(self.proxies)} class proxies, but a label is {int(labels.max())}.")
+    def _terms(
+        self, x: Tensor, labels: Tensor, similarity: Similarity, dim: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Mask ``(B, K)`` of each sample's own proxy, and ``log(1 + sum)`` along ``dim`` over own
+        and over other proxies."""
+        if (
+            labels.numel()
+            and labels.device.type == "cpu"
+            and int(labels.max()) >= len(self.proxies)
+        ):
+            raise ArgumentError(
+                f"There are {len(self.proxies)} class proxies, but a label is {int(labels.max())}."
+            )
         with exact(x.device):
             x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
             found = similarity(x, self.proxies.to(x.dtype))
@@ -62,7 +71,9 @@ class ProxyAnchorLoss(nn.Module):
             positive = (-self.alpha * (found - self.margin)).masked_fill(~own, -torch.inf)
             negative = (self.alpha * (found + self.margin)).masked_fill(own, -torch.inf)
             zero = found.new_zeros(1).expand_as(found.narrow(dim, 0, 1))
-            attract, repel = (torch.logsumexp(torch.cat([zero, z], dim), dim) for z in (positive, negative))
+            attract, repel = (
+                torch.logsumexp(torch.cat([zero, z], dim), dim) for z in (positive, negative)
+            )
             return own, attract, repel
 
     def extra_repr(self) -> str:
@@ -70,18 +81,25 @@ class ProxyAnchorLoss(nn.Module):
 
 
 class ProxyNCALoss(ProxyAnchorLoss):
-    r"""Proxy-NCA as the code of HIER (Kim et al., CVPR 2023) has it: Proxy-Anchor with the sums over the proxies.
+    r"""Proxy-NCA as the code of HIER (Kim et al., CVPR 2023) has it: Proxy-Anchor with the sums
+    over the proxies.
 
     .. math:: \frac{1}{|X|}\sum_{x} \log\Big(1 + e^{-\alpha(s(x,p_x) - \delta)}\Big)
               + \frac{1}{|X|}\sum_{x} \log\Big(1 + \sum_{p \ne p_x} e^{\alpha(s(x,p) + \delta)}\Big)
 
     Args:
         num_classes, dim, margin, alpha: as for :class:`ProxyAnchorLoss`.
-        similarity: function of vectors ``(B, dim)`` and ``(K, dim)`` that gives ``(B, K)``; cosines by default.
+        similarity: function of vectors ``(B, dim)`` and ``(K, dim)`` that gives ``(B, K)``; cosines
+            by default.
     """
 
     def __init__(
-        self, num_classes: int, dim: int, margin: float = 0.1, alpha: float = 32.0, similarity: Similarity = cosines
+        self,
+        num_classes: int,
+        dim: int,
+        margin: float = 0.1,
+        alpha: float = 32.0,
+        similarity: Similarity = cosines,
     ):
         super().__init__(num_classes, dim, margin, alpha)
         self.similarity = similarity

@@ -1,13 +1,16 @@
-r"""Losses that order texts from general to specific: radial embeddings, and entailment cones as alternatives.
+r"""Losses that order texts from general to specific: radial embeddings, and entailment cones as
+alternatives.
 
-Alper and Averbuch-Elor, "Emergent Visual-Semantic Hierarchies in Image-Text Representations" (ECCV 2024). An embedding
-``e`` is more general than ``e'`` if the direction from ``e`` to ``e'`` continues that from the root ``r`` to ``e``: if
-the *exterior angle* :math:`\Xi_r(e, e') = \angle(e - r,\, e' - e)` is small. The alternatives require ``e'`` to lie in
-a cone at ``e``: in flat space (Ganea et al., ICML 2018) or on the hyperboloid (MERU, Desai et al., ICML 2023).
+Alper and Averbuch-Elor, "Emergent Visual-Semantic Hierarchies in Image-Text Representations" (ECCV
+2024). An embedding ``e`` is more general than ``e'`` if the direction from ``e`` to ``e'``
+continues that from the root ``r`` to ``e``: if the *exterior angle*
+:math:`\Xi_r(e, e') = \angle(e - r,\, e' - e)` is small. The alternatives require ``e'`` to lie in a
+cone at ``e``: in flat space (Ganea et al., ICML 2018) or on the hyperboloid (MERU, Desai et al.,
+ICML 2023).
 
-All losses here are modules of one form. Texts are rows of a matrix, each distinct text once, and *triples* of row
-numbers give the supervision: (general, specific, negative). Chains of any length and trees are sets of triples;
-:func:`chain_triples` makes those of chains.
+All losses here are modules of one form. Texts are rows of a matrix, each distinct text once, and
+*triples* of row numbers give the supervision: (general, specific, negative). Chains of any length
+and trees are sets of triples; :func:`chain_triples` makes those of chains.
 """
 
 from __future__ import annotations
@@ -28,12 +31,13 @@ _SHORTEST = {torch.float64: 1e-12, torch.float32: 1e-6}
 
 
 def radial_angle(general: Tensor, specific: Tensor, root: Tensor) -> Tensor:
-    r"""Exterior angle :math:`\Xi_r(e, e')` ``(...)`` at ``e`` between the rays from the root and to ``e'``, in radians.
+    r"""Exterior angle :math:`\Xi_r(e, e')` ``(...)`` at ``e`` between the rays from the root and to
+    ``e'``, in radians.
 
-    Kahan's form :math:`2\,\mathrm{atan2}(|a - g|, |a + g|)` of the angle of two unit vectors: the published
-    ``arccos`` loses half of the digits of small angles, and its gradient is infinite at collinear points. Here value
-    and gradient are finite everywhere. Where ``e = r`` or ``e' = e``, closer than 1e-6 (1e-12 in float64), there is no
-    angle: 0, with gradient 0.
+    Kahan's form :math:`2\,\mathrm{atan2}(|a - g|, |a + g|)` of the angle of two unit vectors: the
+    published ``arccos`` loses half of the digits of small angles, and its gradient is infinite at
+    collinear points. Here value and gradient are finite everywhere. Where ``e = r`` or ``e' = e``,
+    closer than 1e-6 (1e-12 in float64), there is no angle: 0, with gradient 0.
 
     Args:
         general, specific: e, e' ``(..., d)``.
@@ -44,32 +48,39 @@ def radial_angle(general: Tensor, specific: Tensor, root: Tensor) -> Tensor:
     shortest = _SHORTEST[ray.dtype]
     known = (square_norm(ray) >= shortest**2) & (square_norm(way) >= shortest**2)
     a, g = (
-        v / torch.where(known, safe_sqrt(square_norm(v)), torch.ones_like(known, dtype=v.dtype)) for v in (ray, way)
+        v / torch.where(known, safe_sqrt(square_norm(v)), torch.ones_like(known, dtype=v.dtype))
+        for v in (ray, way)
     )
     apart, along = (torch.linalg.vector_norm(v, dim=-1, keepdim=True) for v in (a - g, a + g))
     return torch.where(known, 2 * torch.atan2(apart, along.where(known, 1.0)), 0.0).squeeze(-1)
 
 
 def cone_half_aperture(general: Tensor, root: Tensor, epsilon: float) -> Tensor:
-    r"""Half-aperture :math:`\arcsin(\min(1, \epsilon / |e - r|))` ``(...)`` of the cone at ``e`` in flat space, after
-    Ganea et al.; a half-space, with gradient 0, closer to the root than ``epsilon``."""
+    r"""Half-aperture :math:`\arcsin(\min(1, \epsilon / |e - r|))` ``(...)`` of the cone at ``e`` in
+    flat space, after Ganea et al.; a half-space, with gradient 0, closer to the root than
+    ``epsilon``."""
     square = square_norm(general - root)
-    return torch.atan2(torch.full_like(square, epsilon), safe_sqrt((square - epsilon**2).clamp(min=0))).squeeze(-1)
+    return torch.atan2(
+        torch.full_like(square, epsilon), safe_sqrt((square - epsilon**2).clamp(min=0))
+    ).squeeze(-1)
 
 
-def chain_triples(levels: int, chains: int, pairs: str | Sequence[tuple[int, int]] = "next") -> Tensor:
-    """Triples of a batch of chains with a negative a level: ``(e_i, e_j, n_i)`` for pairs of levels ``i < j``.
+def chain_triples(
+    levels: int, chains: int, pairs: str | Sequence[tuple[int, int]] = "next"
+) -> Tensor:
+    """Triples of a batch of chains with a negative a level: ``(e_i, e_j, n_i)`` for pairs of levels
+    ``i < j``.
 
     Args:
         levels: texts of a chain, from general to specific, at least 2.
         chains: their number b.
-        pairs: ``"next"``: ``j = i + 1``; ``"all"``: a text is more general than all that follow it; or the pairs of
-            levels themselves, from 0.
+        pairs: ``"next"``: ``j = i + 1``; ``"all"``: a text is more general than all that follow it;
+            or the pairs of levels themselves, from 0.
 
     Returns:
-        int64 ``(T, 3)``, row numbers of a matrix in which all first texts of the chains come first, then all second
-        ones, ..., then all first negatives, ... (level-major, ``2 * levels * chains`` rows). The negative of the last
-        level is in none.
+        int64 ``(T, 3)``, row numbers of a matrix in which all first texts of the chains come first,
+        then all second ones, ..., then all first negatives, ... (level-major,
+        ``2 * levels * chains`` rows). The negative of the last level is in none.
     """
     at_least(2, integer=True, levels=levels)
     known = [(i, j) for i in range(levels - 1) for j in range(i + 1, levels)]
@@ -79,17 +90,20 @@ def chain_triples(levels: int, chains: int, pairs: str | Sequence[tuple[int, int
     bad = [pair for pair in pairs if tuple(pair) not in known]
     if bad:
         raise ArgumentError(
-            f"chain_triples: {levels} levels have no pair {tuple(bad[0])}: (i, j), 0 <= i < j < {levels}."
+            f"chain_triples: {levels} levels have no pair {tuple(bad[0])}: (i, j), 0 <= i < j < "
+            f"{levels}."
         )
     rows = torch.tensor([(i, j, levels + i) for i, j in pairs])  # (pairs, 3)
     return (rows[:, None] * chains + torch.arange(chains)[:, None]).flatten(0, 1)
 
 
 class ChainLoss(nn.Module, ABC):
-    """Base of the losses on chains, with a prior that keeps embeddings near those of the original model.
+    """Base of the losses on chains, with a prior that keeps embeddings near those of the original
+    model.
 
     Args:
-        prior: weight of ``(1 - mean(e . e°)) / 2``, where e° is the embedding of the same text by the model as it was.
+        prior: weight of ``(1 - mean(e . e°)) / 2``, where e° is the embedding of the same text by
+            the model as it was.
     """
 
     def __init__(self, prior: float = 10.0):
@@ -97,8 +111,11 @@ class ChainLoss(nn.Module, ABC):
         self.prior = prior
 
     @abstractmethod
-    def order(self, general: Tensor, specific: Tensor, negative: Tensor, root: Tensor) -> dict[str, Tensor]:
-        """The weighted parts of the loss of triples: general, specific and negative embeddings ``(T, d)``."""
+    def order(
+        self, general: Tensor, specific: Tensor, negative: Tensor, root: Tensor
+    ) -> dict[str, Tensor]:
+        """The weighted parts of the loss of triples: general, specific and negative embeddings
+        ``(T, d)``."""
 
     def forward(
         self,
@@ -121,7 +138,9 @@ class ChainLoss(nn.Module, ABC):
             ValueError: there are no triples.
         """
         if not len(triples):
-            raise ArgumentError("A loss on chains needs at least one triple (general, specific, negative).")
+            raise ArgumentError(
+                "A loss on chains needs at least one triple (general, specific, negative)."
+            )
         dtype = torch.promote_types(embeddings.dtype, torch.float32)
         with exact(embeddings.device):
             embeddings = embeddings.to(dtype)
@@ -131,20 +150,27 @@ class ChainLoss(nn.Module, ABC):
             if reference is not None and self.prior:
                 similarity = (embeddings * reference.to(dtype)).sum(-1)
                 weights = torch.ones_like(similarity) if counts is None else counts.to(dtype)
-                parts["loss_prior"] = self.prior * (1 - (similarity * weights).sum() / weights.sum()) / 2
+                parts["loss_prior"] = (
+                    self.prior * (1 - (similarity * weights).sum() / weights.sum()) / 2
+                )
         return parts
 
     def extra_repr(self) -> str:
-        numbers = {name: v for name, v in vars(self).items() if isinstance(v, (int, float)) and name != "training"}
+        numbers = {
+            name: v
+            for name, v in vars(self).items()
+            if isinstance(v, (int, float)) and name != "training"
+        }
         return ", ".join(f"{name}={value}" for name, value in numbers.items())
 
 
 class RadialLoss(ChainLoss):
-    """The contrastive loss of radial embeddings: exterior angles to more specific texts become small, and those to
-    negatives large.
+    """The contrastive loss of radial embeddings: exterior angles to more specific texts become
+    small, and those to negatives large.
 
-    With P and N the exterior angles of a triple's pairs: ``entail`` times mean(P) - mean(N), and ``hard`` times P - N
-    at the largest P and at the smallest N of the batch. Neither term has a margin; both may be negative.
+    With P and N the exterior angles of a triple's pairs: ``entail`` times mean(P) - mean(N), and
+    ``hard`` times P - N at the largest P and at the smallest N of the batch. Neither term has a
+    margin; both may be negative.
 
     Args:
         entail, hard, prior: weights; the official code's are 1, 1 and 10.
@@ -155,17 +181,22 @@ class RadialLoss(ChainLoss):
         self.entail = entail
         self.hard = hard
 
-    def order(self, general: Tensor, specific: Tensor, negative: Tensor, root: Tensor) -> dict[str, Tensor]:
+    def order(
+        self, general: Tensor, specific: Tensor, negative: Tensor, root: Tensor
+    ) -> dict[str, Tensor]:
         p, n = radial_angle(general, torch.stack([specific, negative]), root)
         parts = dict(loss_entail=self.entail * (p.mean() - n.mean()))
         if self.hard:
-            hardest = torch.stack([p.argmax(), n.argmin()])  # one transfer: two would each wait for the GPU
+            hardest = torch.stack(
+                [p.argmax(), n.argmin()]
+            )  # one transfer: two would each wait for the GPU
             parts["loss_hard"] = self.hard * (p - n)[hardest].sum()
         return parts
 
 
 class EntailmentConeLoss(ChainLoss):
-    r"""Entailment cones in flat space: :math:`E(e, e') = \max(0, \Xi_r(e, e') - \theta_r(e))`, 0 inside the cone.
+    r"""Entailment cones in flat space: :math:`E(e, e') = \max(0, \Xi_r(e, e') - \theta_r(e))`, 0
+    inside the cone.
 
     Args:
         epsilon: of :func:`cone_half_aperture`.
@@ -174,13 +205,21 @@ class EntailmentConeLoss(ChainLoss):
         entail, prior: weights.
     """
 
-    def __init__(self, epsilon: float = 0.1, margin: float | None = None, entail: float = 1.0, prior: float = 10.0):
+    def __init__(
+        self,
+        epsilon: float = 0.1,
+        margin: float | None = None,
+        entail: float = 1.0,
+        prior: float = 10.0,
+    ):
         super().__init__(prior)
         self.epsilon = epsilon
         self.margin = margin
         self.entail = entail
 
-    def order(self, general: Tensor, specific: Tensor, negative: Tensor, root: Tensor) -> dict[str, Tensor]:
+    def order(
+        self, general: Tensor, specific: Tensor, negative: Tensor, root: Tensor
+    ) -> dict[str, Tensor]:
         aperture = cone_half_aperture(general, root, self.epsilon)
         angles = radial_angle(general, torch.stack([specific, negative]), root)
         inside, outside = torch.relu(angles - aperture)
@@ -190,8 +229,8 @@ class EntailmentConeLoss(ChainLoss):
 class MERUEntailmentLoss(ChainLoss):
     """MERU's entailment: cones on the hyperboloid, whose origin is put at the root.
 
-    A point is ``expmap0(scale * (e - r))``, so that the distance from the origin orders texts as the distance from the
-    root does.
+    A point is ``expmap0(scale * (e - r))``, so that the distance from the origin orders texts as
+    the distance from the root does.
 
     Args:
         c: curvature.
@@ -218,7 +257,9 @@ class MERUEntailmentLoss(ChainLoss):
         self.margin = margin
         self.entail = entail
 
-    def order(self, general: Tensor, specific: Tensor, negative: Tensor, root: Tensor) -> dict[str, Tensor]:
+    def order(
+        self, general: Tensor, specific: Tensor, negative: Tensor, root: Tensor
+    ) -> dict[str, Tensor]:
         ways = torch.stack([general, specific, negative]) - root
         points = lorentz.expmap0(self.scale * ways, self.c)
         angles = lorentz.exterior_angle(points[:1].expand_as(points[1:]), points[1:], self.c)
@@ -227,7 +268,9 @@ class MERUEntailmentLoss(ChainLoss):
         return _cones(inside, outside, self.entail, self.margin)
 
 
-def _cones(positive: Tensor, negative: Tensor, weight: float, margin: float | None) -> dict[str, Tensor]:
+def _cones(
+    positive: Tensor, negative: Tensor, weight: float, margin: float | None
+) -> dict[str, Tensor]:
     parts = dict(loss_entail=weight * positive.mean())
     if margin is not None:
         parts["loss_negative"] = weight * torch.relu(margin - negative).mean()

@@ -1,8 +1,9 @@
-"""Base classes of the networks: timm's interface for stages, and loading of checkpoints of every origin.
+"""Base classes of the networks: timm's interface for stages, and loading of checkpoints of every
+origin.
 
-timm gives ``create_model(..., checkpoint_path=FILE)`` the names in the file as they are. :class:`AnyCheckpoint` lets
-``load_state_dict`` itself translate them, so that official files, files of trainings and the zoo's small files load
-however a model is created.
+timm gives ``create_model(..., checkpoint_path=FILE)`` the names in the file as they are.
+:class:`AnyCheckpoint` lets ``load_state_dict`` itself translate them, so that official files, files
+of trainings and the zoo's small files load however a model is created.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,15 +27,16 @@ POOLS = ("avg", "max", "avgmax", "fast", "fastavg", "fastmax", "fastavgmax", "")
 
 # Entries of timm's pretrained configs that are the same for all networks of hypvision.
 COMMON_CFG = dict(
-    url="", num_classes=1000, min_input_size=(3, 32, 32), interpolation="bicubic", classifier="head",
-    mean=IMAGENET_DEFAULT_MEAN, std=IMAGENET_DEFAULT_STD,
+    url="", num_classes=1000, min_input_size=(3, 32, 32), interpolation="bicubic",
+    classifier="head", mean=IMAGENET_DEFAULT_MEAN, std=IMAGENET_DEFAULT_STD,
 )  # fmt: skip
 
 allow_training_files()  # timm reads the file of checkpoint_path before any code of a model runs
 
 
 def build_model(cls: type[nn.Module], variant: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    """:func:`timm.models.build_model_with_cfg`, with the file of ``pretrained_cfg_overlay`` read by our reader."""
+    """:func:`timm.models.build_model_with_cfg`, with the file of ``pretrained_cfg_overlay`` read by
+    our reader."""
     if pretrained:
         kwargs["pretrained_cfg_overlay"] = read_overlay(kwargs.get("pretrained_cfg_overlay"))
     return forget_weights(build_model_with_cfg(cls, variant, pretrained, **kwargs))
@@ -43,8 +45,9 @@ def build_model(cls: type[nn.Module], variant: str, pretrained: bool, **kwargs: 
 def with_zoo(
     variant: str, pretrained: bool, tags: Mapping[str, dict[str, Any]], kwargs: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The network's arguments that weights of the zoo need, from ``tags`` by their name ``VARIANT.TAG``, and those of
-    the caller, with the file of the weights in timm's overlay if they are to be loaded."""
+    """The network's arguments that weights of the zoo need, from ``tags`` by their name
+    ``VARIANT.TAG``, and those of the caller, with the file of the weights in timm's overlay if they
+    are to be loaded."""
     tag = kwargs.get("pretrained_cfg")
     if pretrained:
         overlay = pretrained_overlay(variant, tag, kwargs.get("pretrained_cfg_overlay"))
@@ -57,12 +60,14 @@ def check_pool(global_pool: str, num_classes: int, known: Iterable[str] = POOLS)
     one_of(known, global_pool=global_pool)
     if not global_pool and num_classes:
         raise ArgumentError(
-            "global_pool='' leaves maps, which no classifier takes: set num_classes=0 as well, or name a pooling."
+            "global_pool='' leaves maps, which no classifier takes: set num_classes=0 as well, or "
+            "name a pooling."
         )
 
 
 def level_indices(levels: int, indices: int | Sequence[int] | None) -> list[int]:
-    """The levels that timm's ``out_indices`` mean, each once, in the order in which networks return their maps."""
+    """The levels that timm's ``out_indices`` mean, each once, in the order in which networks return
+    their maps."""
     given = indices if indices is None or isinstance(indices, int) else list(indices)
     return sorted(set(feature_take_indices(levels, given)[0]))
 
@@ -77,8 +82,8 @@ def head_names(model: nn.Module) -> set[str]:
 
 
 class AnyCheckpoint(nn.Module):
-    """A network whose ``load_state_dict`` accepts every checkpoint that the ``checkpoint_filter_fn`` of its family
-    accepts.
+    """A network whose ``load_state_dict`` accepts every checkpoint that the
+    ``checkpoint_filter_fn`` of its family accepts.
 
     The class and that function must stand in the same module.
     """
@@ -99,7 +104,9 @@ class FeatureMaps(FeatureGetterNet):
 
     def __init__(self, model: Any, out_indices: int | Sequence[int] = 4, **kwargs: Any):
         whole = frozenset(model.state_dict())
-        super().__init__(model, tuple(level_indices(len(model.feature_info), out_indices)), **kwargs)
+        super().__init__(
+            model, tuple(level_indices(len(model.feature_info), out_indices)), **kwargs
+        )
         self._pruned = whole - model.state_dict().keys()
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
@@ -111,8 +118,8 @@ class FeatureMaps(FeatureGetterNet):
         expected = self.state_dict()
         if not prefix and not state_dict.keys() <= expected.keys():
             weights = filtered(self.model, network_weights(state_dict))
-            # Parts that the network was created without, as a head, are left out as the pruned ones are; other unknown
-            # names stay for PyTorch to report.
+            # Parts that the network was created without, as a head, are left out as the pruned ones
+            # are; other unknown names stay for PyTorch to report.
             parts = {_part(name) for name in self.model.state_dict()}
             kept = {n: v for n, v in weights.items() if n not in self._pruned and _part(n) in parts}
             _replace(state_dict, {f"model.{name}": value for name, value in kept.items()}, expected)
@@ -125,15 +132,19 @@ def _part(name: str) -> str:
     return f"{first}.{rest.partition('.')[0]}" if first == "trunk" else first
 
 
-def _replace(state_dict: dict[str, Any], weights: Mapping[str, Tensor], expected: dict[str, Tensor]) -> None:
-    """Put weights in the place of those in a state dict; numbers of another kind than the model's are an error."""
+def _replace(
+    state_dict: dict[str, Any], weights: Mapping[str, Tensor], expected: dict[str, Tensor]
+) -> None:
+    """Put weights in the place of those in a state dict; numbers of another kind than the model's
+    are an error."""
     check_kinds(expected, weights)
     state_dict.clear()
     state_dict.update(weights)
 
 
 class StagedModel(AnyCheckpoint):
-    """A network of a ``stem``, ``stages``, a final ``norm`` and a ``head``, with timm's methods for them."""
+    """A network of a ``stem``, ``stages``, a final ``norm`` and a ``head``, with timm's methods for
+    them."""
 
     stem: nn.Module
     stages: nn.ModuleList  # each stage has the attribute grad_checkpointing
@@ -160,7 +171,8 @@ class StagedModel(AnyCheckpoint):
         raise NotImplementedError
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Replace the head by a new one for ``num_classes`` (0: none); optionally change the pooling."""
+        """Replace the head by a new one for ``num_classes`` (0: none); optionally change the
+        pooling."""
         raise NotImplementedError
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
@@ -212,7 +224,9 @@ class StagedModel(AnyCheckpoint):
             :meth:`forward_features` returns, or the last map computed.
         """
         if output_fmt != "NCHW":
-            raise ArgumentError(f"output_fmt must be 'NCHW', the only format of these maps, got {output_fmt!r}.")
+            raise ArgumentError(
+                f"output_fmt must be 'NCHW', the only format of these maps, got {output_fmt!r}."
+            )
         taken = level_indices(len(self.stages), indices)
         max_index = taken[-1]
         last = len(self.stages) - 1

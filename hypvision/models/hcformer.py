@@ -1,13 +1,13 @@
 """HCFormer: a backbone whose every token-mixing step is an explicit soft clustering.
 
-Paper: "Hyperbolic Hierarchical Clustering for Visual Representation Learning", Wei, Chen, Weng, Guo, Wang, Wang (ECCV
-2026). Official code: weijianan1/HCFormer; it builds on Context Cluster (Ma et al., ICLR 2023). The converter
-(:mod:`hypvision.models.hcformer_checkpoint`) maps official checkpoints to this implementation and back, and the outputs
-agree to float32 round-off.
+Paper: "Hyperbolic Hierarchical Clustering for Visual Representation Learning", Wei, Chen, Weng,
+Guo, Wang, Wang (ECCV 2026). Official code: weijianan1/HCFormer; it builds on Context Cluster (Ma et
+al., ICLR 2023). The converter (:mod:`hypvision.models.hcformer_checkpoint`) maps official
+checkpoints to this implementation and back, and the outputs agree to float32 round-off.
 
-Maps travel channels-last inside the network (``(B, H, W, C)`` in memory), so that projections and MLPs are plain matrix
-products; every public output is NCHW. Any input of at least 32 x 32 pixels works, rectangular ones too, and the size
-may change from call to call.
+Maps travel channels-last inside the network (``(B, H, W, C)`` in memory), so that projections and
+MLPs are plain matrix products; every public output is NCHW. Any input of at least 32 x 32 pixels
+works, rectangular ones too, and the size may change from call to call.
 """
 
 from collections.abc import Iterable, Iterator
@@ -42,14 +42,17 @@ from hypvision.nn.linear import SharedLinear
 from .base import COMMON_CFG, FeatureMaps, StagedModel, build_model, check_pool, with_zoo
 from .hcformer_checkpoint import checkpoint_filter_fn
 
-# torch.fx cannot trace Python control flow on sizes and the region without autocast: these modules stay one node each.
+# torch.fx cannot trace Python control flow on sizes and the region without autocast: these modules
+# stay one node each.
 register_notrace_module(ClusterMixer)
 
 
 class _GeluLinear(Function):
-    """``linear(gelu(h), weight, bias)`` that stores only ``h`` for the backward and recomputes ``gelu(h)`` there.
+    """``linear(gelu(h), weight, bias)`` that stores only ``h`` for the backward and recomputes
+    ``gelu(h)`` there.
 
-    The hidden maps are the largest tensors of the network; this halves what a training step keeps of them.
+    The hidden maps are the largest tensors of the network; this halves what a training step keeps
+    of them.
     """
 
     generate_vmap_rule = True
@@ -71,11 +74,16 @@ class _GeluLinear(Function):
         rows = grad.flatten(0, -2)
         grad_weight = torch.mm(rows.t(), F.gelu(h).to(dtype).flatten(0, -2)).to(weight.dtype)
         grad_gelu = torch.mm(rows, weight.to(dtype)).to(h.dtype).reshape(h.shape)
-        return torch.ops.aten.gelu_backward(grad_gelu, h), grad_weight, rows.sum(0).to(ctx.bias_dtype)
+        return (
+            torch.ops.aten.gelu_backward(grad_gelu, h),
+            grad_weight,
+            rows.sum(0).to(ctx.bias_dtype),
+        )
 
 
 class StageAssignments(NamedTuple):
-    """The clusters of one block: its place in the network and its :class:`~hypvision.nn.ClusterAssignment`."""
+    """The clusters of one block: its place in the network and its
+    :class:`~hypvision.nn.ClusterAssignment`."""
 
     stage: int
     block: int
@@ -89,17 +97,18 @@ class GroupNorm1(nn.GroupNorm):
         super().__init__(1, dim, device=device, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        # Normalise each image as one contiguous row: the layer-norm kernel is about twice as fast as the group-norm
-        # kernel.
+        # Normalise each image as one contiguous row: the layer-norm kernel is about twice as fast
+        # as the group-norm kernel.
         shape = x.shape[1:]
         return F.layer_norm(x, shape, self.weight.expand(shape), self.bias.expand(shape), self.eps)
 
 
 class MapNorm(GroupNorm1):
-    """GroupNorm with one group on maps ``(B, C, H, W)`` that lie channels-last in memory, as the stages return them.
+    """GroupNorm with one group on maps ``(B, C, H, W)`` that lie channels-last in memory, as the
+    stages return them.
 
-    ``nn.GroupNorm`` itself would do, but PyTorch 2.11 on CPUs crashes in its backward where such an input needs no
-    gradient, as behind frozen stages.
+    ``nn.GroupNorm`` itself would do, but PyTorch 2.11 on CPUs crashes in its backward where such an
+    input needs no gradient, as behind frozen stages.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -107,10 +116,16 @@ class MapNorm(GroupNorm1):
 
 
 class Mlp(nn.Module):
-    """Linear - GELU - Linear on the last dimension; ``scale`` ``(C,)`` multiplies the output channels (layer scale)."""
+    """Linear - GELU - Linear on the last dimension; ``scale`` ``(C,)`` multiplies the output
+    channels (layer scale)."""
 
     def __init__(
-        self, dim: int, hidden: int, drop: float = 0.0, device: Device = None, dtype: torch.dtype | None = None
+        self,
+        dim: int,
+        hidden: int,
+        drop: float = 0.0,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
         self.fc1 = nn.Linear(dim, hidden, device=device, dtype=dtype)
@@ -137,7 +152,8 @@ register_notrace_module(Mlp)
 
 
 class LocalConv(nn.Module):
-    """Depthwise 3x3 convolution added to a map ``(B, H, W, C)``; zeros at the start, as if it were not there."""
+    """Depthwise 3x3 convolution added to a map ``(B, H, W, C)``; zeros at the start, as if it were
+    not there."""
 
     def __init__(self, dim: int, device: Device = None, dtype: torch.dtype | None = None):
         super().__init__()
@@ -197,7 +213,9 @@ class HCFormerStage(nn.Module):
         super().__init__()
         self.grad_checkpointing = False
         self.downsample = (
-            nn.Conv2d(dim_in, dim, 3, stride=2, padding=1, device=device, dtype=dtype) if downsample else nn.Identity()
+            nn.Conv2d(dim_in, dim, 3, stride=2, padding=1, device=device, dtype=dtype)
+            if downsample
+            else nn.Identity()
         )
         self.blocks = nn.Sequential(*blocks)
 
@@ -219,28 +237,36 @@ class HCFormer(StagedModel):
     Args:
         in_chans: input channels.
         num_classes: classes of the linear head; 0 for none.
-        global_pool: pooling before the head, ``"avg"``, ``"max"``, ``"avgmax"``, or ``""`` for none.
-        layers, dims, heads, mlp_ratios: blocks, channels, heads and MLP expansion of the four stages.
+        global_pool: pooling before the head, ``"avg"``, ``"max"``, ``"avgmax"``, or ``""`` for
+            none.
+        layers, dims, heads, mlp_ratios: blocks, channels, heads and MLP expansion of the four
+            stages.
         head_dim: channels of a head of the mixer, the same in every stage.
-        fold, prop, win: windows per side, patch-level centres per side of a window, window-level centres per side of
-            the map, each per stage.
+        fold, prop, win: windows per side, patch-level centres per side of a window, window-level
+            centres per side of the map, each per stage.
         window_level: whether a stage has the Lorentzian window level.
-        img_size: nominal input side; sets the size of the position biases, not the sizes that the model accepts.
-        patch_size: kernel and stride of the stem (4 as published; 2 or 1 for small images such as CIFAR).
-        stem: ``"patch"``, one convolution of kernel ``patch_size`` (as published); ``"conv"``, two or more of kernel
-            3 with GroupNorm and GELU between, whose strides come to ``patch_size`` (a power of two); or ``"residual"``,
-            as many, with BatchNorm, and after each but the first a residual block of two, as in a ResNet. It brings
-            statistics of the batch into a network that has none otherwise: not for batches of one or two images.
-        local_conv: a depthwise 3x3 convolution, added to the map before each block (not in the paper).
-        curvature, pad, lift, mixer_norm, alpha, window_alpha, center, locality: see
+        img_size: nominal input side; sets the size of the position biases, not the sizes that the
+            model accepts.
+        patch_size: kernel and stride of the stem (4 as published; 2 or 1 for small images such as
+            CIFAR).
+        stem: ``"patch"``, one convolution of kernel ``patch_size`` (as published); ``"conv"``, two
+            or more of kernel 3 with GroupNorm and GELU between, whose strides come to
+            ``patch_size`` (a power of two); or ``"residual"``, as many, with BatchNorm, and after
+            each but the first a residual block of two, as in a ResNet. It brings statistics of the
+            batch into a network that has none otherwise: not for batches of one or two images.
+        local_conv: a depthwise 3x3 convolution, added to the map before each block (not in the
+        paper). curvature, pad, lift, mixer_norm, alpha, window_alpha, center, locality: see
             :class:`~hypvision.nn.ClusterMixer`.
         patch_geometry, window_geometry, position_bias: see :class:`~hypvision.nn.ClusterMixer`.
-        shift_windows: every second block of a stage with windows cuts them shifted by half their side; with
-            ``window_level=(False, False, False, False)`` the paper's ablation of its window level.
-        layer_scale: initial value of the per-channel layer scales; of two the first is for mixers, the second for MLPs.
-        drop_rate, proj_drop_rate, drop_path_rate: dropout before the head, in the MLPs, and stochastic depth.
-        feature_norms: one GroupNorm after each stage, applied to the intermediate maps (dense mode of the paper; on by
-            default with ``features_only=True``).
+        shift_windows: every second block of a stage with windows cuts them shifted by half their
+            side; with ``window_level=(False, False, False, False)`` the paper's ablation of its
+            window level.
+        layer_scale: initial value of the per-channel layer scales; of two the first is for mixers,
+            the second for MLPs.
+        drop_rate, proj_drop_rate, drop_path_rate: dropout before the head, in the MLPs, and
+            stochastic depth.
+        feature_norms: one GroupNorm after each stage, applied to the intermediate maps (dense mode
+            of the paper; on by default with ``features_only=True``).
     """
 
     def __init__(
@@ -284,7 +310,14 @@ class HCFormer(StagedModel):
         super().__init__()
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         mixer_arguments = dict(fold=fold, prop=prop, win=win, window_level=window_level)
-        _check_stages(curvature, layers=layers, dims=dims, heads=heads, mlp_ratios=mlp_ratios, **mixer_arguments)
+        _check_stages(
+            curvature,
+            layers=layers,
+            dims=dims,
+            heads=heads,
+            mlp_ratios=mlp_ratios,
+            **mixer_arguments,
+        )
         at_least(1, integer=True, patch_size=patch_size, head_dim=head_dim)
         self.in_chans = in_chans
         self.drop_rate = drop_rate
@@ -296,9 +329,11 @@ class HCFormer(StagedModel):
         nominal = _nominal_side(img_size, patch_size) // patch_size
         for i, depth in enumerate(layers):
             mixer = dict(
-                heads=heads[i], head_dim=head_dim, nominal_size=-(-nominal // 2**i), curvature=curvature, pad=pad,
-                lift=lift, norm=mixer_norm, alpha=alpha, window_alpha=window_alpha, center=center, locality=locality,
-                patch_geometry=patch_geometry, window_geometry=window_geometry, position_bias=position_bias,
+                heads=heads[i], head_dim=head_dim, nominal_size=-(-nominal // 2**i),
+                curvature=curvature, pad=pad, lift=lift, norm=mixer_norm, alpha=alpha,
+                window_alpha=window_alpha, center=center, locality=locality,
+                patch_geometry=patch_geometry, window_geometry=window_geometry,
+                position_bias=position_bias,
                 **{name: values[i] for name, values in mixer_arguments.items()},
             )  # fmt: skip
             options = dict(layer_scale=_pair(layer_scale), local_conv=local_conv, **factory)
@@ -308,20 +343,31 @@ class HCFormer(StagedModel):
                 shift = shift_windows and fold[i] > 1 and j % 2 == 1
                 blocks.append(make(drop_path=rate, mixer=mixer | dict(shift=shift)))
             stages.append(HCFormerStage(dims[max(i - 1, 0)], dims[i], i > 0, blocks, **factory))
-            self.feature_info.append(dict(num_chs=dims[i], reduction=patch_size * 2**i, module=f"stages.{i}"))
+            self.feature_info.append(
+                dict(num_chs=dims[i], reduction=patch_size * 2**i, module=f"stages.{i}")
+            )
         self.stages = nn.ModuleList(stages)
-        self.feature_norms = nn.ModuleList(MapNorm(dim, **factory) if feature_norms else nn.Identity() for dim in dims)
+        self.feature_norms = nn.ModuleList(
+            MapNorm(dim, **factory) if feature_norms else nn.Identity() for dim in dims
+        )
         self.num_features = self.head_hidden_size = dims[-1]
         self.norm = MapNorm(dims[-1], **factory)
         self.reset_classifier(num_classes, global_pool)
         self.init_weights()
 
     def init_weights(self) -> None:
-        """Truncated normal (std 0.02) for linear maps, zeros for their biases; convolutions keep PyTorch's default.
+        """Truncated normal (std 0.02) for linear maps, zeros for their biases; convolutions keep
+        PyTorch's default.
 
-        So do the mixers' projections, which are convolutions of kernel 1 as published. Local convolutions are zero.
+        So do the mixers' projections, which are convolutions of kernel 1 as published. Local
+        convolutions are zero.
         """
-        convolutions = {id(m) for mixer in self.modules() if isinstance(mixer, ClusterMixer) for m in mixer.modules()}
+        convolutions = {
+            id(m)
+            for mixer in self.modules()
+            if isinstance(mixer, ClusterMixer)
+            for m in mixer.modules()
+        }
         for module in self.modules():
             if isinstance(module, nn.Linear) and id(module) not in convolutions:
                 trunc_normal_(module.weight, std=0.02)
@@ -331,8 +377,8 @@ class HCFormer(StagedModel):
                     nn.init.zeros_(parameter)
 
     def no_weight_decay(self) -> set[str]:
-        """Temperatures get no weight decay, because it would pull them to zero. Position biases are decayed, as
-        published."""
+        """Temperatures get no weight decay, because it would pull them to zero. Position biases are
+        decayed, as published."""
         names = ("alpha", "window_alpha", "locality")
         return {
             f"{prefix}.{name}"
@@ -359,9 +405,15 @@ class HCFormer(StagedModel):
         factory = get_device_dtype(self)
         if global_pool is not None:
             check_pool(global_pool, num_classes)
-            self.global_pool = SelectAdaptivePool2d(pool_type=global_pool, flatten=bool(global_pool))
+            self.global_pool = SelectAdaptivePool2d(
+                pool_type=global_pool, flatten=bool(global_pool)
+            )
         self.num_classes = num_classes
-        self.head = nn.Linear(self.num_features, num_classes, **factory) if num_classes > 0 else nn.Identity()
+        self.head = (
+            nn.Linear(self.num_features, num_classes, **factory)
+            if num_classes > 0
+            else nn.Identity()
+        )
         self.global_pool.train(self.training)
         self.head.train(self.training)
 
@@ -373,31 +425,41 @@ class HCFormer(StagedModel):
         if prune_norm:
             self.norm = nn.Identity()
         norms = enumerate(self.feature_norms[: last + 1])
-        self.feature_norms = nn.ModuleList(norm if i in taken else nn.Identity() for i, norm in norms)
+        self.feature_norms = nn.ModuleList(
+            norm if i in taken else nn.Identity() for i, norm in norms
+        )
 
     @torch.no_grad()
     def forward_assignments(self, x: Tensor) -> list[StageAssignments]:
-        """The soft cluster assignments of every block for images ``(B, in_chans, H, W)``, from first to last."""
+        """The soft cluster assignments of every block for images ``(B, in_chans, H, W)``, from
+        first to last."""
         found: list[StageAssignments] = []
         x = self.stem(x)
         stages: Iterable[Any] = self.stages
         for i, stage in enumerate(stages):
             x = stage.channels_last(x)
             for j, block in enumerate(stage.blocks):
-                found.append(StageAssignments(i, j, block.mixer.assignments(block.norm1(block.local(x)))))
+                found.append(
+                    StageAssignments(i, j, block.mixer.assignments(block.norm1(block.local(x))))
+                )
                 x = block(x)
             x = x.permute(0, 3, 1, 2)
         return found
 
 
-def _stem(stem: str, in_chans: int, dim: int, patch_size: int, factory: dict[str, Any]) -> nn.Module:
+def _stem(
+    stem: str, in_chans: int, dim: int, patch_size: int, factory: dict[str, Any]
+) -> nn.Module:
     """From the image ``(B, in_chans, H, W)`` to the first map, smaller by ``patch_size``."""
     if stem == "patch":
         return nn.Conv2d(in_chans, dim, patch_size, stride=patch_size, **factory)
     one_of(("patch", "conv", "residual"), stem=stem)
     halvings = patch_size.bit_length() - 1
     if patch_size != 2**halvings:
-        raise ValueError(f"stem={stem!r} makes maps smaller by a patch_size that is a power of two, got {patch_size}.")
+        raise ValueError(
+            f"stem={stem!r} makes maps smaller by a patch_size that is a power of two, got "
+            f"{patch_size}."
+        )
     layers: list[nn.Module] = []
     for i, stride in enumerate([1] * (2 - halvings) + [2] * halvings):
         channels = dim if i > 0 else in_chans
@@ -413,7 +475,8 @@ def _stem(stem: str, in_chans: int, dim: int, patch_size: int, factory: dict[str
 
 
 def _check_stages(curvature: float, **arguments: Any) -> None:
-    """The arguments that have an entry for each stage must be tuples of one length and of values in range."""
+    """The arguments that have an entry for each stage must be tuples of one length and of values in
+    range."""
     more_than(0, **{"curvature, minus the sectional curvature,": curvature})
     for name, values in arguments.items():
         if not isinstance(values, (tuple, list)) or not values:
@@ -426,7 +489,9 @@ def _check_stages(curvature: float, **arguments: Any) -> None:
     depths(layers=arguments["layers"])
     if len({len(values) for values in arguments.values()}) != 1:
         lengths = ", ".join(f"{name}: {len(values)}" for name, values in arguments.items())
-        raise ArgumentError(f"The per-stage arguments must have one entry per stage, got {lengths}.")
+        raise ArgumentError(
+            f"The per-stage arguments must have one entry per stage, got {lengths}."
+        )
 
 
 def _nominal_side(img_size: int | tuple[int, int], patch_size: int) -> int:
@@ -435,32 +500,52 @@ def _nominal_side(img_size: int | tuple[int, int], patch_size: int) -> int:
     for side in sides:
         at_least(1, integer=True, img_size=side)
     if max(sides) < 8 * patch_size:
-        raise ArgumentError(f"img_size must be at least 8 * patch_size = {8 * patch_size}, got {img_size}.")
+        raise ArgumentError(
+            f"img_size must be at least 8 * patch_size = {8 * patch_size}, got {img_size}."
+        )
     return max(sides)
 
 
 def _pair(layer_scale: float | tuple[float, float]) -> tuple[float, float]:
     """The layer scales of mixers and MLPs."""
-    scales = tuple(layer_scale) if isinstance(layer_scale, (tuple, list)) else (layer_scale, layer_scale)
+    scales = (
+        tuple(layer_scale) if isinstance(layer_scale, (tuple, list)) else (layer_scale, layer_scale)
+    )
     if len(scales) != 2:
-        raise ArgumentError(f"layer_scale must be a number, or two (for mixers and MLPs), got {layer_scale!r}.")
+        raise ArgumentError(
+            f"layer_scale must be a number, or two (for mixers and MLPs), got {layer_scale!r}."
+        )
     for scale in scales:
         at_least(0, layer_scale=scale)
     return scales[0], scales[1]
 
 
 def _cfg(**kwargs: Any) -> dict[str, Any]:
-    own = dict(input_size=(3, 224, 224), pool_size=(7, 7), crop_pct=0.9, first_conv="stem", license="apache-2.0")
+    own = dict(
+        input_size=(3, 224, 224),
+        pool_size=(7, 7),
+        crop_pct=0.9,
+        first_conv="stem",
+        license="apache-2.0",
+    )
     paper = "Hyperbolic Hierarchical Clustering for Visual Representation Learning"
-    return {**COMMON_CFG, **own, "paper_name": paper, "origin_url": "https://github.com/weijianan1/HCFormer", **kwargs}
+    return {
+        **COMMON_CFG,
+        **own,
+        "paper_name": paper,
+        "origin_url": "https://github.com/weijianan1/HCFormer",
+        **kwargs,
+    }
 
 
-# hypvision.zoo finds the weights of a tag by its name. tests/zoo compares these entries with its index.
+# hypvision.zoo finds the weights of a tag by its name. tests/zoo compares these entries with its
+# index.
 default_cfgs = generate_default_cfgs(
     {
         "hcformer_nano.cifar10": _cfg(
-            url="zoo:hcformer_nano.cifar10", num_classes=10, input_size=(3, 32, 32), pool_size=(2, 2), crop_pct=1.0,
-            interpolation="bilinear", mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616),
+            url="zoo:hcformer_nano.cifar10", num_classes=10, input_size=(3, 32, 32),
+            pool_size=(2, 2), crop_pct=1.0, interpolation="bilinear", mean=(0.4914, 0.4822, 0.4465),
+            std=(0.2470, 0.2435, 0.2616),
         ),
         # The star marks the default tag: a name without a tag builds the published network.
         "hcformer_nano.untrained*": _cfg(),
@@ -473,26 +558,39 @@ default_cfgs = generate_default_cfgs(
 # Small images need another network than the published one, which create_model("NAME.TAG") builds.
 _TAG_ARGS: dict[str, dict[str, Any]] = {
     "hcformer_nano.cifar10": dict(
-        stem="conv", center=True, alpha=3.0, window_alpha=4.0, locality=2.0, pad="minimal", img_size=32, patch_size=2,
-        fold=(4, 2, 1, 1), prop=(2, 2, 2, 1), win=(2, 1, 1, 1), mlp_ratios=(4, 4, 4, 4), layer_scale=0.1,
+        stem="conv", center=True, alpha=3.0, window_alpha=4.0, locality=2.0, pad="minimal",
+        img_size=32, patch_size=2, fold=(4, 2, 1, 1), prop=(2, 2, 2, 1), win=(2, 1, 1, 1),
+        mlp_ratios=(4, 4, 4, 4), layer_scale=0.1,
     )
 }  # fmt: skip
 
 
-def _create_hcformer(variant: str, pretrained: bool, args: dict[str, Any], kwargs: dict[str, Any]) -> nn.Module:
-    """``kwargs`` are those of the caller; they override the arguments of the tag and of the variant."""
+def _create_hcformer(
+    variant: str, pretrained: bool, args: dict[str, Any], kwargs: dict[str, Any]
+) -> nn.Module:
+    """``kwargs`` are those of the caller; they override the arguments of the tag and of the
+    variant."""
     own, kwargs = with_zoo(variant, pretrained, _TAG_ARGS, kwargs)
     kwargs = {**args, **own, **kwargs}
     if kwargs.get("features_only"):
         kwargs.setdefault("feature_norms", True)
     first = {"conv": "stem.0", "residual": "stem.0.conv"}.get(kwargs.get("stem", "patch"))
     if first is not None:  # the layer whose weights timm adapts to in_chans
-        kwargs["pretrained_cfg_overlay"] = {"first_conv": first} | (kwargs.get("pretrained_cfg_overlay") or {})
+        kwargs["pretrained_cfg_overlay"] = {"first_conv": first} | (
+            kwargs.get("pretrained_cfg_overlay") or {}
+        )
     stages = kwargs["layers"]
-    levels = len(stages) if isinstance(stages, (tuple, list)) else 4  # the constructor reports other types
+    levels = (
+        len(stages) if isinstance(stages, (tuple, list)) else 4
+    )  # the constructor reports other types
     maps = dict(out_indices=tuple(range(levels)), feature_cls=FeatureMaps)
     model = build_model(
-        HCFormer, variant, pretrained, pretrained_filter_fn=checkpoint_filter_fn, feature_cfg=maps, **kwargs
+        HCFormer,
+        variant,
+        pretrained,
+        pretrained_filter_fn=checkpoint_filter_fn,
+        feature_cfg=maps,
+        **kwargs,
     )
     update_model_args(model, **own)  # save_for_hf writes these next to the arguments of the caller
     return model

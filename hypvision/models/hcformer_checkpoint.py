@@ -1,4 +1,5 @@
-"""Checkpoints of HCFormers: conversion between official names and ours, and the model that a state dict belongs to."""
+"""Checkpoints of HCFormers: conversion between official names and ours, and the model that a state
+dict belongs to."""
 
 from __future__ import annotations
 
@@ -39,16 +40,21 @@ _HCFORMER_BLOCK = {
     "layer_scale_1": ("layer_scale1", False),
     "layer_scale_2": ("layer_scale2", False),
 }
-_HCFORMER_BLOCK_BACK = {ours: (official, conv) for official, (ours, conv) in _HCFORMER_BLOCK.items()}
+_HCFORMER_BLOCK_BACK = {
+    ours: (official, conv) for official, (ours, conv) in _HCFORMER_BLOCK.items()
+}
 
 
 def is_official_hcformer(state_dict: Mapping[str, Tensor]) -> bool:
     """Whether the names are those of the official HCFormer code."""
-    return "patch_embed.proj.weight" in state_dict and any(".token_mixer." in name for name in state_dict)
+    return "patch_embed.proj.weight" in state_dict and any(
+        ".token_mixer." in name for name in state_dict
+    )
 
 
 def hcformer_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """State dict of :class:`hypvision.models.HCFormer` from an official one (classification or dense)."""
+    """State dict of :class:`hypvision.models.HCFormer` from an official one (classification or
+    dense)."""
     out: dict[str, Tensor] = {}
     for name, value in state_dict.items():
         if name.startswith("patch_embed.proj."):
@@ -63,7 +69,9 @@ def hcformer_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor
             ours, conv = _HCFORMER_BLOCK[match[3]]
             if ours in ("mixer.alpha", "mixer.window_alpha"):
                 value = value.reshape(1)
-            out[f"stages.{int(match[1]) // 2}.blocks.{match[2]}.{ours}"] = value.flatten(1) if conv else value
+            out[f"stages.{int(match[1]) // 2}.blocks.{match[2]}.{ours}"] = (
+                value.flatten(1) if conv else value
+            )
         elif match := re.fullmatch(r"norm([0246])\.(weight|bias)", name):
             out[f"feature_norms.{int(match[1]) // 2}.{match[2]}"] = value
         elif re.fullmatch(r"(norm|head)\.(weight|bias)", name):
@@ -74,7 +82,8 @@ def hcformer_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor
 
 
 def hcformer_arguments(state_dict: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The arguments of our model that only the official names tell: ``curvature``, where it is not 1.
+    """The arguments of our model that only the official names tell: ``curvature``, where it is not
+    1.
 
     The official code keeps ``k = 1 / curvature`` in a buffer of each mixer with a window level.
 
@@ -91,8 +100,9 @@ def hcformer_arguments(state_dict: Mapping[str, Tensor]) -> dict[str, Any]:
         return {}
     if len(values) > 1 or not 0 < values[0] < math.inf:
         raise HypvisionError(
-            f"The checkpoint has the values {', '.join(f'{value:g}' for value in values)} of manifold.k. Expected one "
-            "positive value, the same in all mixers: our HCFormer has one curvature, 1 / k."
+            f"The checkpoint has the values {', '.join(f'{value:g}' for value in values)} of "
+            "manifold.k. Expected one positive value, the same in all mixers: our HCFormer has one "
+            "curvature, 1 / k."
         )
     curvature = float(f"{1 / values[0]:.6g}")  # k is float32, so only about 7 digits are right
     return {} if curvature == 1 else {"curvature": curvature}
@@ -108,23 +118,29 @@ _OWN_OPTIONS = {
 }
 
 
-def hcformer_to_official(state_dict: Mapping[str, Tensor], curvature: float = 1.0) -> dict[str, Tensor]:
+def hcformer_to_official(
+    state_dict: Mapping[str, Tensor], curvature: float = 1.0
+) -> dict[str, Tensor]:
     """The inverse of :func:`hcformer_from_official`, as the official code loads it strictly.
 
     Args:
         state_dict: that of :class:`hypvision.models.HCFormer`.
-        curvature: that of the model, which its weights do not contain; official mixers with a window level keep
-            ``k = 1 / curvature``.
+        curvature: that of the model, which its weights do not contain; official mixers with a
+            window level keep ``k = 1 / curvature``.
 
     Raises:
-        HypvisionError: a name is not one of HCFormer's, or is of an option that has no official counterpart; no
-            hyperboloid has the curvature.
+        HypvisionError: a name is not one of HCFormer's, or is of an option that has no official
+            counterpart; no hyperboloid has the curvature.
     """
-    own = [option for part, option in _OWN_OPTIONS.items() if any(re.search(part, name) for name in state_dict)]
+    own = [
+        option
+        for part, option in _OWN_OPTIONS.items()
+        if any(re.search(part, name) for name in state_dict)
+    ]
     if own:
         raise HypvisionError(
-            f"The weights are of an HCFormer with {', '.join(own)}, which the official code does not have: there is no "
-            "official form of them. hypvision loads them as they are."
+            f"The weights are of an HCFormer with {', '.join(own)}, which the official code does "
+            "not have: there is no official form of them. hypvision loads them as they are."
         )
     more_than(0, curvature=curvature)
     out: dict[str, Tensor] = {}
@@ -134,12 +150,16 @@ def hcformer_to_official(state_dict: Mapping[str, Tensor], curvature: float = 1.
             out["patch_embed.proj." + name[5:]] = value
         elif match := re.fullmatch(r"stages\.(\d)\.downsample\.(weight|bias)", name):
             out[f"network.{2 * int(match[1]) - 1}.proj.{match[2]}"] = value
-        elif (match := re.fullmatch(r"stages\.(\d)\.blocks\.(\d+)\.(.+)", name)) and match[3] in _HCFORMER_BLOCK_BACK:
+        elif (match := re.fullmatch(r"stages\.(\d)\.blocks\.(\d+)\.(.+)", name)) and match[
+            3
+        ] in _HCFORMER_BLOCK_BACK:
             official, conv = _HCFORMER_BLOCK_BACK[match[3]]
             block = f"network.{2 * int(match[1])}.{match[2]}"
             out[f"{block}.{official}"] = value[..., None, None] if conv else value
             if match[3] == "mixer.window_alpha":
-                out[f"{block}.token_mixer.manifold.k"] = torch.tensor(1 / curvature, dtype=torch.float32)
+                out[f"{block}.token_mixer.manifold.k"] = torch.tensor(
+                    1 / curvature, dtype=torch.float32
+                )
         elif match := re.fullmatch(r"feature_norms\.(\d)\.(weight|bias)", name):
             out[f"norm{2 * int(match[1])}.{match[2]}"] = value
         elif re.fullmatch(r"(norm|head)\.(weight|bias)", name):
@@ -153,15 +173,16 @@ def hcformer_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, A
     """The timm model that a state dict of :class:`hypvision.models.HCFormer` belongs to.
 
     Returns:
-        Name of the model, and the arguments of ``timm.create_model`` by which it differs from the default:
-        ``num_classes``, ``in_chans``, ``img_size`` and, for weights of the dense mode, ``features_only``.
+        Name of the model, and the arguments of ``timm.create_model`` by which it differs from the
+        default: ``num_classes``, ``in_chans``, ``img_size`` and, for weights of the dense mode,
+        ``features_only``.
     """
     stem = state_dict.get("stem.weight")
     biases = state_dict.get("stages.0.blocks.0.mixer.bias")
     if stem is None or biases is None:
         raise HypvisionError(
-            "The file holds only a part of an HCFormer: the weights of its stem or of its first stage are missing. "
-            "Give a checkpoint of the whole model."
+            "The file holds only a part of an HCFormer: the weights of its stem or of its first "
+            "stage are missing. Give a checkpoint of the whole model."
         )
     arguments: dict[str, Any] = {}
     if stem.shape[1] != 3:
@@ -176,22 +197,28 @@ def hcformer_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, A
     for name in timm.list_models("hcformer_*"):
         own = timm.create_model(name, device="meta", feature_norms=dense, **arguments).state_dict()
         if dense:  # dense models have no classifier
-            own = {key: value for key, value in own.items() if not key.startswith(("norm.", "head."))}
+            own = {
+                key: value for key, value in own.items() if not key.startswith(("norm.", "head."))
+            }
         given = {key: value.shape for key, value in state_dict.items()}
         if given == {key: value.shape for key, value in own.items()}:
             return name, {"features_only": True, **arguments} if dense else arguments
-    blocks = [len({key.split(".")[3] for key in state_dict if key.startswith(f"stages.{i}.blocks.")}) for i in range(4)]
+    blocks = [
+        len({key.split(".")[3] for key in state_dict if key.startswith(f"stages.{i}.blocks.")})
+        for i in range(4)
+    ]
     raise HypvisionError(
-        f"The shapes in the file are those of no known HCFormer: it has {blocks} blocks a stage and {stem.shape[0]} "
-        f"channels in the first. Known are {', '.join(timm.list_models('hcformer_*'))}."
+        f"The shapes in the file are those of no known HCFormer: it has {blocks} blocks a stage "
+        f"and {stem.shape[0]} channels in the first. Known are "
+        f"{', '.join(timm.list_models('hcformer_*'))}."
     )
 
 
 def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:
     """The weights in a checkpoint under the names of an :class:`~hypvision.models.HCFormer`.
 
-    Accepts official checkpoints, those of ``hypvision train`` (where the network is ``backbone``), the zoo's small
-    files, and position biases of another nominal size (resized bilinearly).
+    Accepts official checkpoints, those of ``hypvision train`` (where the network is ``backbone``),
+    the zoo's small files, and position biases of another nominal size (resized bilinearly).
 
     Raises:
         HypvisionError: an official checkpoint has another curvature than the model.
@@ -199,20 +226,28 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
     weights = network_weights(state_dict)
     if is_official_hcformer(weights):
         curvature = hcformer_arguments(weights).get("curvature", 1.0)
-        own_curvature = next((m.curvature for m in model.modules() if isinstance(m, ClusterMixer)), curvature)
+        own_curvature = next(
+            (m.curvature for m in model.modules() if isinstance(m, ClusterMixer)), curvature
+        )
         if own_curvature != curvature:
             raise HypvisionError(
-                f"The official checkpoint was trained with curvature {curvature:g}, but the model has "
-                f"{own_curvature:g}. Create it with curvature={curvature:g}."
+                f"The official checkpoint was trained with curvature {curvature:g}, but the model "
+                f"has {own_curvature:g}. Create it with curvature={curvature:g}."
             )
         weights = hcformer_from_official(weights)
     own = model.state_dict()
     for name, value in weights.items():
         if name.endswith("mixer.bias") and name in own and own[name].shape[-2:] != value.shape[-2:]:
             size = own[name].shape[-2:]
-            weights[name] = F.interpolate(value.float(), size, mode="bilinear", align_corners=True).to(value.dtype)
-    # Dense models have a norm for each stage; that of the last stage corresponds to the norm before the classifier.
-    last = max((name.split(".")[1] for name in weights if re.match(r"feature_norms\.\d\.", name)), default=None)
+            weights[name] = F.interpolate(
+                value.float(), size, mode="bilinear", align_corners=True
+            ).to(value.dtype)
+    # Dense models have a norm for each stage; that of the last stage corresponds to the norm before
+    # the classifier.
+    last = max(
+        (name.split(".")[1] for name in weights if re.match(r"feature_norms\.\d\.", name)),
+        default=None,
+    )
     for entry in ("weight", "bias") if last is not None and "norm.weight" in own else ():
         weights.setdefault(f"norm.{entry}", weights[f"feature_norms.{last}.{entry}"])
     return weights

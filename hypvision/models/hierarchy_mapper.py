@@ -1,19 +1,27 @@
-"""The plug-in of Hi-Mapper: from a feature map to a tree of visual parts, and from the tree to a better image feature.
+"""The plug-in of Hi-Mapper: from a feature map to a tree of visual parts, and from the tree to a
+better image feature.
 
-Paper: "Improving Visual Recognition with Hyperbolical Visual Hierarchy Mapping", Kwon et al. (CVPR 2024). Official
+Paper: "Improving Visual Recognition with Hyperbolical Visual Hierarchy Mapping", Kwon et al. (CVPR
+2024). Official
 code: kwonjunn01/Hi-Mapper.
 
-- :class:`GaussianTree`: N leaves are learned Gaussians, their ancestors are matched moments; samples are the queries.
-- :class:`Decomposer`: one decoder layer, shared by all levels, turns queries and the map into a vector a node.
-- :class:`TreeLift`: maps the vectors to hyperbolic space, where the losses compare them (training only).
-- :class:`TreeEncoder`: the image feature attends to the levels in turn, from the leaves to the coarsest nodes.
+- :class:`GaussianTree`: N leaves are learned Gaussians, their ancestors are matched moments;
+  samples are the queries.
+- :class:`Decomposer`: one decoder layer, shared by all levels, turns queries and the map into a
+  vector a node.
+- :class:`TreeLift`: maps the vectors to hyperbolic space, where the losses compare them (training
+  only).
+- :class:`TreeEncoder`: the image feature attends to the levels in turn, from the leaves to the
+  coarsest nodes.
 - :class:`HierarchyMapper`: all of them.
 
-Levels are counted from 0, the finest. Level l has ``n_l = N / 2^l`` nodes, of which each gives ``m_l = 2^l`` samples,
-so that every level has N queries; node k of level l has the children 2k and 2k + 1 of level l - 1.
+Levels are counted from 0, the finest. Level l has ``n_l = N / 2^l`` nodes, of which each gives
+``m_l = 2^l`` samples, so that every level has N queries; node k of level l has the children 2k and
+2k + 1 of level l - 1.
 
-The queries do not depend on the image: they are projected once, not once an image. All levels run through the shared
-layer together. Without noise the samples of a node are equal, so that one of them is enough.
+The queries do not depend on the image: they are projected once, not once an image. All levels run
+through the shared layer together. Without noise the samples of a node are equal, so that one of
+them is enough.
 """
 
 from collections.abc import Iterable
@@ -38,7 +46,8 @@ from hypvision.nn.linear import SharedLinear
 LOG_VARIANCE = (-13.8, 13.8)
 # scale of the logits in the cross attention of the decomposition
 CROSS_SCALE = 1 / 0.07
-# up to this number of queries per image, attention projects queries into the space of the keys instead of the keys
+# up to this number of queries per image, attention projects queries into the space of the keys
+# instead of the keys
 FEW = 4
 
 
@@ -55,18 +64,20 @@ class Moments(NamedTuple):
 class GaussianTree(nn.Module):
     """A binary tree of diagonal Gaussians; its leaves are learned.
 
-    A parent has the mean and variance of the mixture of its children in equal parts (moment matching):
-    ``mean' = (mean_a + mean_b) / 2``, ``var' = (var_a + var_b) / 2 + (mean_a - mean_b)^2 / 4``. In this form the
-    variance cannot become negative, and it is never below the smaller one of its children. Log-variances are kept
+    A parent has the mean and variance of the mixture of its children in equal parts (moment
+    matching): ``mean' = (mean_a + mean_b) / 2``,
+    ``var' = (var_a + var_b) / 2 + (mean_a - mean_b)^2 / 4``. In this form the variance cannot
+    become negative, and it is never below the smaller one of its children. Log-variances are kept
     within +-13.8.
 
     Args:
         dim: C.
         leaves: N.
         levels: L.
-        distribution: ``"gaussian"``, or ``"deterministic"``: no variance, a node is its mean (ablation).
-        mixture: what upper nodes sample from: ``"moment"``, the Gaussian with the matched moments, or ``"components"``,
-            a leaf below, drawn with equal probability.
+        distribution: ``"gaussian"``, or ``"deterministic"``: no variance, a node is its mean
+            (ablation).
+        mixture: what upper nodes sample from: ``"moment"``, the Gaussian with the matched moments,
+            or ``"components"``, a leaf below, drawn with equal probability.
     """
 
     average: Tensor
@@ -90,8 +101,8 @@ class GaussianTree(nn.Module):
         one_of(("moment", "components"), mixture=mixture)
         if levels < 1 or leaves < 1 or leaves % 2 ** (levels - 1):
             raise HypvisionError(
-                f"A tree of {levels} levels needs a number of leaves that 2^{max(levels - 1, 0)} divides, got "
-                f"{leaves}. Change leaves or levels."
+                f"A tree of {levels} levels needs a number of leaves that 2^{max(levels - 1, 0)} "
+                f"divides, got {leaves}. Change leaves or levels."
             )
         self.leaves = leaves
         self.levels = levels
@@ -122,10 +133,13 @@ class GaussianTree(nn.Module):
                 nn.init.xavier_uniform_(self.log_variance)
 
     def moments(self) -> list[Moments]:
-        """Mean and log-variance of the nodes of each level; the variances of a deterministic tree are those of the
-        mixture of points (on the leaves the smallest allowed)."""
+        """Mean and log-variance of the nodes of each level; the variances of a deterministic tree
+        are those of the mixture of points (on the leaves the smallest allowed)."""
         mean, variance = (found.index_select(0, self.firsts) for found in self._of_queries())
-        return [Moments(*level) for level in zip(mean.split(self.nodes), variance.log().split(self.nodes))]
+        return [
+            Moments(*level)
+            for level in zip(mean.split(self.nodes), variance.log().split(self.nodes))
+        ]
 
     def means(self) -> Tensor:
         """The means ``(sum n_l, C)`` of all nodes, the finest level first, in float32 at least."""
@@ -150,13 +164,15 @@ class GaussianTree(nn.Module):
             variance = self.share.to(mean) @ torch.cat([log_variance.exp(), apart])
             return self.average.to(mean) @ mean, variance
 
-    def draw_noise(self, generator: torch.Generator | None = None, one_by_one: bool = False) -> list[Tensor]:
+    def draw_noise(
+        self, generator: torch.Generator | None = None, one_by_one: bool = False
+    ) -> list[Tensor]:
         """Standard normal noise for one forward pass.
 
         Args:
             generator: on the device of the parameters; None: torch's global one.
-            one_by_one: draw each ``(n_l, C)`` in a call of its own, as the official code does, which with the same seed
-                gives its numbers.
+            one_by_one: draw each ``(n_l, C)`` in a call of its own, as the official code does,
+                which with the same seed gives its numbers.
 
         Returns:
             A tensor ``(m_l, n_l, C)`` a level: draw, node, channel.
@@ -169,18 +185,22 @@ class GaussianTree(nn.Module):
                 for n, m in zip(self.nodes, self.samples)
             ]
         noise = self._randn((self.levels, mean.shape[0], dim), generator)
-        return [noise[level].view(m, n, dim) for level, (n, m) in enumerate(zip(self.nodes, self.samples))]
+        return [
+            noise[level].view(m, n, dim)
+            for level, (n, m) in enumerate(zip(self.nodes, self.samples))
+        ]
 
     def _randn(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
         compute_dtype = torch.promote_types(self.mean.dtype, torch.float32)
         return torch.randn(shape, generator=generator, device=self.mean.device, dtype=compute_dtype)
 
     def sample(self, noise: list[Tensor], generator: torch.Generator | None = None) -> Tensor:
-        """Queries ``(L N, C)``, level after level: query t of a level is the sample ``t mod m_l`` of node ``t // m_l``.
+        """Queries ``(L N, C)``, level after level: query t of a level is the sample ``t mod m_l``
+        of node ``t // m_l``.
 
         Args:
-            noise: a tensor ``(m_l, n_l, C)`` a level, or as many tensors ``(n_l, C)`` as there are draws, the finest
-                level first (the order of the official code).
+            noise: a tensor ``(m_l, n_l, C)`` a level, or as many tensors ``(n_l, C)`` as there are
+                draws, the finest level first (the order of the official code).
             generator: chooses the leaves where ``mixture="components"``.
         """
         drawn = self._joined(noise).index_select(0, self.places)
@@ -210,36 +230,46 @@ class GaussianTree(nn.Module):
         shapes = [tuple(eps.shape) for eps in noise]
         if shapes not in (levels, draws):
             raise ValueError(
-                f"The noise must have the shapes {levels}, or be {sum(self.samples)} tensors (n_l, {dim}), got "
-                f"{shapes}."
+                f"The noise must have the shapes {levels}, or be {sum(self.samples)} tensors (n_l, "
+                f"{dim}), got {shapes}."
             )
         return torch.cat([eps.reshape(-1, dim) for eps in noise])
 
 
-def _tree_matrices(nodes: list[int], samples: list[int]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """What makes the moments of all nodes from those of the leaves, for queries ``(L N,)`` level after level.
+def _tree_matrices(
+    nodes: list[int], samples: list[int]
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """What makes the moments of all nodes from those of the leaves, for queries ``(L N,)`` level
+    after level.
 
     Returns:
         - of the leaves' means the mean of each query's node, ``(L N, N)``;
         - half of the difference of the two children of each inner node, ``(inner nodes, N)``;
-        - of the leaves' variances and the squares of these halves the variance of each query's node;
+        - of the leaves' variances and the squares of these halves the variance of each query's
+          node;
         - the place of each query in noise that lies draw after draw;
         - the first query of each node.
     """
     leaves = nodes[0]
     means = [torch.eye(n).repeat_interleave(m, 1) / m for n, m in zip(nodes, samples)]  # (n_l, N)
-    gaps = torch.cat([(mean[0::2] - mean[1::2]) / 2 for mean in means[:-1]] + [torch.empty(0, leaves)])
+    gaps = torch.cat(
+        [(mean[0::2] - mean[1::2]) / 2 for mean in means[:-1]] + [torch.empty(0, leaves)]
+    )
     shares = []
     for level, (n, m) in enumerate(zip(nodes, samples)):
         # a variance of children counts in a node by the share of its leaves that lie below them
-        below = [torch.eye(n).repeat_interleave(m // k, 1) * (k / m) if k <= m else torch.zeros(n, leaves // k)
+        below = [torch.eye(n).repeat_interleave(m // k, 1) * (k / m) if k <= m else torch.zeros(n,
+        leaves // k)
                  for k in samples[1:]]  # fmt: skip
         shares.append(torch.cat([means[level], *below], 1))
     places = [level * leaves + torch.arange(leaves).view(m, n).T.flatten()
               for level, (n, m) in enumerate(zip(nodes, samples))]  # fmt: skip
-    firsts = [level * leaves + torch.arange(n) * m for level, (n, m) in enumerate(zip(nodes, samples))]
+    firsts = [
+        level * leaves + torch.arange(n) * m for level, (n, m) in enumerate(zip(nodes, samples))
+    ]
     average, share = (
-        torch.cat([part.repeat_interleave(m, 0) for part, m in zip(parts, samples)]) for parts in (means, shares)
+        torch.cat([part.repeat_interleave(m, 0) for part, m in zip(parts, samples)])
+        for parts in (means, shares)
     )
     return average, gaps, share, torch.cat(places), torch.cat(firsts)
 
@@ -248,9 +278,12 @@ def _tree_matrices(nodes: list[int], samples: list[int]) -> tuple[Tensor, Tensor
 
 
 class Attention(nn.Module):
-    """Multi-head attention with queries, keys and values from projections without bias; it holds the weights."""
+    """Multi-head attention with queries, keys and values from projections without bias; it holds
+    the weights."""
 
-    def __init__(self, dim: int, heads: int, device: Device = None, dtype: torch.dtype | None = None):
+    def __init__(
+        self, dim: int, heads: int, device: Device = None, dtype: torch.dtype | None = None
+    ):
         super().__init__()
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.heads = heads
@@ -260,7 +293,8 @@ class Attention(nn.Module):
         self.proj = SharedLinear(dim, dim, **factory)
 
     def split(self, x: Tensor) -> Tensor:
-        """``(..., T, w)`` to ``(..., heads, T, w / heads)``; several side by side have as many heads each."""
+        """``(..., T, w)`` to ``(..., heads, T, w / heads)``; several side by side have as many
+        heads each."""
         parts: Tensor = x.unflatten(-1, (-1, self.proj.in_features // self.heads))
         return parts.transpose(-2, -3)
 
@@ -281,13 +315,15 @@ class Attention(nn.Module):
         return self.join(F.scaled_dot_product_attention(self.split(self.q_proj(x)), keys, values))
 
     def alone(self, x: Tensor) -> Tensor:
-        """Self-attention of tokens ``(..., w)`` that see themselves only: the softmax over one token is 1."""
+        """Self-attention of tokens ``(..., w)`` that see themselves only: the softmax over one
+        token is 1."""
         out: Tensor = self.proj(self.v_proj(x))
         return out
 
 
 class DecoderLayer(nn.Module):
-    """Pre-norm decoder layer, in the order cross attention, self-attention, MLP; it holds the weights.
+    """Pre-norm decoder layer, in the order cross attention, self-attention, MLP; it holds the
+    weights.
 
     ``memnorm`` is in official checkpoints and takes no part in the computation.
     """
@@ -320,7 +356,9 @@ class DecoderLayer(nn.Module):
         return out
 
 
-def _projection(dim_in: int, dim_out: int, factory: dict[str, Any], norm: bool = False) -> nn.Sequential:
+def _projection(
+    dim_in: int, dim_out: int, factory: dict[str, Any], norm: bool = False
+) -> nn.Sequential:
     layers = [nn.LayerNorm(dim_in, **factory), nn.Linear(dim_in, dim_out, **factory)]
     return nn.Sequential(*layers, *([nn.LayerNorm(dim_out, **factory)] if norm else []))
 
@@ -334,7 +372,8 @@ def _init_linear(module: nn.Module) -> None:
 
 
 class Decomposer(nn.Module):
-    """Tree queries attend to the map, then to each other within their level; a vector a node comes out.
+    """Tree queries attend to the map, then to each other within their level; a vector a node comes
+    out.
 
     Args:
         dim: C, of queries, map and nodes.
@@ -362,7 +401,9 @@ class Decomposer(nn.Module):
         self.nodes = nodes
         self.samples = samples
         # of all samples the mean of each node
-        means = torch.block_diag(*(torch.eye(n).repeat_interleave(m, 1) / m for n, m in zip(nodes, samples)))
+        means = torch.block_diag(
+            *(torch.eye(n).repeat_interleave(m, 1) / m for n, m in zip(nodes, samples))
+        )
         self.register_buffer("average", means.to(device), persistent=False)
         self.memory_proj = _projection(dim, width, factory, norm=True)
         self.node_proj = _projection(dim, width, factory)
@@ -370,7 +411,9 @@ class Decomposer(nn.Module):
         self.out_proj = _projection(width, dim, factory)
         _init_linear(self)
 
-    def forward(self, memory: Tensor, queries: Tensor, maps: bool = False) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, memory: Tensor, queries: Tensor, maps: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
         """One vector a node.
 
         Args:
@@ -393,7 +436,9 @@ class Decomposer(nn.Module):
         x = x + layer.mlp(x)
         attention = None
         if maps:
-            weights = torch.softmax(torch.matmul(query, keys.transpose(-1, -2)).float() * CROSS_SCALE, -1)
+            weights = torch.softmax(
+                torch.matmul(query, keys.transpose(-1, -2)).float() * CROSS_SCALE, -1
+            )
             attention = self._average(weights.mean(1))
         return self.out_proj(self._average(x)), attention
 
@@ -412,7 +457,8 @@ class Decomposer(nn.Module):
         return attn.join(torch.cat(found, -2))
 
     def _average(self, x: Tensor) -> Tensor:
-        """Mean over the samples of each node, ``(B, L N, D)`` to ``(B, sum n_l, D)``; means stay."""
+        """Mean over the samples of each node, ``(B, L N, D)`` to ``(B, sum n_l, D)``; means
+        stay."""
         if x.shape[-2] == sum(self.nodes):
             return x
         return torch.matmul(self.average.to(x.dtype), x)
@@ -421,11 +467,14 @@ class Decomposer(nn.Module):
 class _Joined(NamedTuple):
     """Weights of an attention of few queries, of which each head reads the memory as it is.
 
-    ``(W_k^T q) . m = q . (W_k m)``: for few queries the left side is cheaper, as it need not project the memory.
+    ``(W_k^T q) . m = q . (W_k m)``: for few queries the left side is cheaper, as it need not
+    project the memory.
 
     Attributes:
-        to_keys: ``(heads w, w)``, from tokens to the queries of each head in the space of the memory.
-        to_out: ``(heads w, w)``, from the means of the memory that each head sees to the projected output.
+        to_keys: ``(heads w, w)``, from tokens to the queries of each head in the space of the
+            memory.
+        to_out: ``(heads w, w)``, from the means of the memory that each head sees to the projected
+            output.
         bias: ``(w,)``.
         heads: their number.
     """
@@ -479,7 +528,8 @@ class TreeEncoder(nn.Module):
         _init_linear(self)
 
     def forward(self, x: Tensor, nodes: Tensor) -> Tensor:
-        """Features ``(B, T, dim)``, each by itself, and nodes ``(B, sum n_l, C)`` to features ``(B, T, dim)``."""
+        """Features ``(B, T, dim)``, each by itself, and nodes ``(B, sum n_l, C)`` to features
+        ``(B, T, dim)``."""
         memory = self.memory_proj(nodes)
         x = self.node_proj(x)
         layers: Iterable[Any] = self.layers
@@ -498,7 +548,11 @@ class TreeEncoder(nn.Module):
         attentions = [layer.cross_attn for layer in layers]
         count = len(attentions)
         heads = attentions[0].heads
-        weights = [getattr(a, name).weight for name in ("q_proj", "k_proj", "v_proj", "proj") for a in attentions]
+        weights = [
+            getattr(a, name).weight
+            for name in ("q_proj", "k_proj", "v_proj", "proj")
+            for a in attentions
+        ]
         q, k, v, out = torch.stack(weights).unflatten(0, (4, count)).unbind(0)
         q, k, v = (part.unflatten(1, (heads, -1)) for part in (q, k, v))  # (L, heads, d, w)
         out = out.unflatten(2, (heads, -1)).permute(0, 2, 3, 1)  # (L, heads, d, w)
@@ -523,10 +577,11 @@ class TreeEncoder(nn.Module):
 class TreeLift(nn.Module):
     """Nodes to points of a manifold: a linear map to ``dim_out`` numbers, then the lift.
 
-    - ``"exp0"``: the exponential map at the origin of tangent vectors times a learned scale, which begins at
-      ``1 / sqrt(dim_out)`` (the paper's lift, as in MERU);
-    - ``"official"``: that of the released code. Coordinate 0 counts negative in the norm n, which is capped at 1.5;
-      what comes out does not depend on the curvature, and all of it counts as space part.
+    - ``"exp0"``: the exponential map at the origin of tangent vectors times a learned scale, which
+      begins at ``1 / sqrt(dim_out)`` (the paper's lift, as in MERU);
+    - ``"official"``: that of the released code. Coordinate 0 counts negative in the norm n, which
+      is capped at 1.5; what comes out does not depend on the curvature, and all of it counts as
+      space part.
 
     Args:
         dim: C.
@@ -552,7 +607,9 @@ class TreeLift(nn.Module):
         self.lift = lift
         self.weight = nn.Parameter(torch.empty(dim, dim_out, device=device, dtype=dtype))
         flat = geometry == "euclidean"
-        self.manifold: Lorentz | Euclidean = Euclidean() if flat else Lorentz(curvature, learnable=True)
+        self.manifold: Lorentz | Euclidean = (
+            Euclidean() if flat else Lorentz(curvature, learnable=True)
+        )
         if device is not None:
             self.manifold.to(device)
         self.scale: nn.Parameter | None = None
@@ -568,8 +625,8 @@ class TreeLift(nn.Module):
             nn.init.constant_(self.scale, self.weight.shape[1] ** -0.5)
 
     def forward(self, nodes: Tensor) -> Tensor:
-        """Nodes ``(..., C)`` to points ``(..., dim_out + 1)``, time first, or ``(..., dim_out)`` in flat space; in
-        float32 at least."""
+        """Nodes ``(..., C)`` to points ``(..., dim_out + 1)``, time first, or ``(..., dim_out)`` in
+        flat space; in float32 at least."""
         compute_dtype = torch.promote_types(nodes.dtype, torch.float32)
         with exact(nodes.device):
             v = torch.matmul(nodes.to(compute_dtype), self.weight.to(compute_dtype))
@@ -577,7 +634,11 @@ class TreeLift(nn.Module):
             if isinstance(self.manifold, Euclidean):
                 return scaled
             exp0 = self.lift == "exp0"
-            return self.manifold.expmap0(scaled) if exp0 else self.manifold.from_space(_official_lift(v))
+            return (
+                self.manifold.expmap0(scaled)
+                if exp0
+                else self.manifold.from_space(_official_lift(v))
+            )
 
 
 def _official_lift(v: Tensor) -> Tensor:
@@ -601,8 +662,8 @@ class MapLayout(NamedTuple):
         channels_last: maps with four dimensions are ``(B, H, W, C)``, not ``(B, C, H, W)``.
         prefix: class and other tokens at the beginning of a sequence ``(B, prefix + HW, C)``.
         distilled: the second token is a distillation token with a feature and head of its own.
-        kv: ``"patch"`` all but the prefix; ``"official"`` the released code's rule, all but the first if C < 500, else
-            all; ``"all"``. The distillation token never counts.
+        kv: ``"patch"`` all but the prefix; ``"official"`` the released code's rule, all but the
+            first if C < 500, else all; ``"all"``. The distillation token never counts.
     """
 
     channels_last: bool = False
@@ -613,7 +674,11 @@ class MapLayout(NamedTuple):
     def patches(self, features: Tensor) -> Tensor:
         """The tokens ``(B, HW, C)`` that have a place in the image, row after row."""
         if features.ndim == 4:
-            return features.flatten(1, 2) if self.channels_last else features.flatten(2).transpose(1, 2)
+            return (
+                features.flatten(1, 2)
+                if self.channels_last
+                else features.flatten(2).transpose(1, 2)
+            )
         return features[:, self.prefix :]
 
     def memory(self, features: Tensor) -> Tensor:
@@ -624,8 +689,8 @@ class MapLayout(NamedTuple):
         """
         if isinstance(features, (list, tuple)):
             raise HypvisionError(
-                "The backbone gives several maps or sequences in place of one, which Hi-Mapper needs. Take "
-                "another backbone."
+                "The backbone gives several maps or sequences in place of one, which Hi-Mapper "
+                "needs. Take another backbone."
             )
         if self.kv == "patch" or features.ndim == 4 and self.kv == "all":
             return self.patches(features)
@@ -648,7 +713,9 @@ class _Attach(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
         sizes = [shape.numel() for shape in ctx.shapes]
         zeros = [like.new_zeros(sum(sizes)).split(sizes) for like in ctx.like]
-        return grad, *(part.view(shape) for parts in zeros for part, shape in zip(parts, ctx.shapes))
+        return grad, *(
+            part.view(shape) for parts in zeros for part, shape in zip(parts, ctx.shapes)
+        )
 
 
 class HierarchyMapper(nn.Module):
@@ -660,14 +727,14 @@ class HierarchyMapper(nn.Module):
         leaves, levels: N and L of the tree.
         width, heads, mlp_ratio, drop: of the attention layers.
         tree, mixture: see :class:`GaussianTree`.
-        eval_noise: in eval mode: ``"mean"`` no noise, ``"sample"`` noise at every call as in training (the released
-            code), ``"fixed"`` the same noise at every call.
+        eval_noise: in eval mode: ``"mean"`` no noise, ``"sample"`` noise at every call as in
+            training (the released code), ``"fixed"`` the same noise at every call.
         lift, geometry, curvature, points: see :class:`TreeLift`; ``points`` is its ``dim_out``.
         residual: add the encoded feature to the one that came in; else replace it.
         one_by_one: draw the noise in the order of the official code.
         layout: of the maps of the backbone.
-        dense_dim: channels of a map that is to be enriched too, by an encoder whose output begins at 0 (ours, not the
-            paper's); None: no such encoder.
+        dense_dim: channels of a map that is to be enriched too, by an encoder whose output begins
+            at 0 (ours, not the paper's); None: no such encoder.
     """
 
     def __init__(
@@ -713,22 +780,32 @@ class HierarchyMapper(nn.Module):
         if dense_dim is not None:
             self.dense = TreeEncoder(dense_dim, dim, self.tree.nodes, official=False, **layer)
             blocks: Iterable[Any] = self.dense.layers
-            for block in blocks:  # unused if attention reads the tokens themselves; checkpoints lack these weights
+            for block in (
+                blocks
+            ):  # unused if attention reads the tokens themselves; checkpoints lack these weights
                 block.self_attn.q_proj = block.self_attn.k_proj = None
             nn.init.zeros_(self.dense.out_proj.get_parameter("1.weight"))
         if eval_noise == "fixed":
-            noise = torch.randn(levels, leaves, dim, generator=torch.Generator("cpu").manual_seed(0), device="cpu")
+            noise = torch.randn(
+                levels, leaves, dim, generator=torch.Generator("cpu").manual_seed(0), device="cpu"
+            )
             self.register_buffer("noise", noise.to(self.tree.mean.device), persistent=False)
 
-    def queries(self, noise: list[Tensor] | None = None, generator: torch.Generator | None = None) -> Tensor:
-        """Queries, level after level: samples ``(L N, C)`` or, where there is no noise, the means ``(sum n_l, C)``.
+    def queries(
+        self, noise: list[Tensor] | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Queries, level after level: samples ``(L N, C)`` or, where there is no noise, the means
+        ``(sum n_l, C)``.
 
         Args:
-            noise: use this, see :meth:`GaussianTree.sample`; None: as the mode and ``eval_noise`` say.
+            noise: use this, see :meth:`GaussianTree.sample`; None: as the mode and ``eval_noise``
+                say.
             generator: source of the random numbers; None: torch's global one.
         """
         if noise is None:
-            if self.tree.distribution == "deterministic" or not (self.training or self.eval_noise != "mean"):
+            if self.tree.distribution == "deterministic" or not (
+                self.training or self.eval_noise != "mean"
+            ):
                 return self.tree.means()
             if not self.training and self.eval_noise == "fixed":
                 shapes = zip(self.get_buffer("noise"), self.tree.nodes, self.tree.samples)
@@ -746,8 +823,8 @@ class HierarchyMapper(nn.Module):
         generator: torch.Generator | None = None,
         maps: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Nodes ``(B, sum n_l, C)`` of map tokens ``(B, M, C)``, and their attention with ``maps``; see
-        :class:`Decomposer` and :meth:`queries`."""
+        """Nodes ``(B, sum n_l, C)`` of map tokens ``(B, M, C)``, and their attention with ``maps``;
+        see :class:`Decomposer` and :meth:`queries`."""
         queries = self.queries(noise, generator)
         found: tuple[Tensor, Tensor | None]
         if self.grad_checkpointing and torch.is_grad_enabled():
@@ -757,14 +834,16 @@ class HierarchyMapper(nn.Module):
         return found
 
     def encode(self, feature: Tensor, nodes: Tensor) -> Tensor:
-        """Image features ``(B, cls_dim)``, or ``(B, T, cls_dim)`` for several, enriched by the nodes."""
+        """Image features ``(B, cls_dim)``, or ``(B, T, cls_dim)`` for several, enriched by the
+        nodes."""
         x = feature if feature.ndim == 3 else feature.unsqueeze(1)
         assert self.encoder is not None, "prune_intermediate_layers dropped the encoder"
         encoded: Tensor = self.encoder(x, nodes).reshape(feature.shape)
         return feature + encoded if self.residual else encoded
 
     def fuse(self, tokens: Tensor, nodes: Tensor) -> Tensor:
-        """The update of each token of a map by the nodes, ``(B, M, dense_dim)``; needs ``dense_dim``."""
+        """The update of each token of a map by the nodes, ``(B, M, dense_dim)``; needs
+        ``dense_dim``."""
         assert self.dense is not None, "fuse needs dense_dim"
         out: Tensor = self.dense(tokens, nodes)
         return out
@@ -774,16 +853,17 @@ class HierarchyMapper(nn.Module):
 
         Args:
             features: the map, as the backbone gives it.
-            pooled: image features ``(B, cls_dim)`` or, for several, ``(B, T, cls_dim)``. Anything else (a map, if the
-                backbone does not pool) is returned unchanged.
+            pooled: image features ``(B, cls_dim)`` or, for several, ``(B, T, cls_dim)``. Anything
+                else (a map, if the backbone does not pool) is returned unchanged.
         """
         if pooled.ndim != 2 and not (pooled.ndim == 3 and self.layout.distilled):
             return pooled
         return self.attach(self.encode(pooled, self.decompose(self.layout.memory(features))[0]))
 
     def attach(self, x: Tensor) -> Tensor:
-        """In training, gives the parameters that ``x`` does not depend on the gradient 0: data-parallel training waits
-        for a gradient of every parameter, and some serve the losses or official checkpoints alone."""
+        """In training, gives the parameters that ``x`` does not depend on the gradient 0:
+        data-parallel training waits for a gradient of every parameter, and some serve the losses or
+        official checkpoints alone."""
         if self.training and torch.is_grad_enabled():
             unused = [] if self.encoder is None else self.encoder.unused()
             rest = [p for p in (*self.lift.parameters(), *unused) if p.requires_grad]

@@ -1,8 +1,10 @@
-"""Hi-Mapper: a plug-in that gives any timm backbone a tree of visual parts, by which it improves the image feature.
+"""Hi-Mapper: a plug-in that gives any timm backbone a tree of visual parts, by which it improves
+the image feature.
 
-Paper: "Improving Visual Recognition with Hyperbolical Visual Hierarchy Mapping", Kwon, Jang, Kim, Kim, Sohn (CVPR
-2024). Official code: kwonjunn01/Hi-Mapper, which has the tree, the modules and the losses; how they are connected to
-backbones follows the paper. The plug-in itself is in :mod:`hypvision.models.hierarchy_mapper`.
+Paper: "Improving Visual Recognition with Hyperbolical Visual Hierarchy Mapping", Kwon, Jang, Kim,
+Kim, Sohn (CVPR 2024). Official code: kwonjunn01/Hi-Mapper, which has the tree, the modules and the
+losses; how they are connected to backbones follows the paper. The plug-in itself is in
+:mod:`hypvision.models.hierarchy_mapper`.
 
 >>> model = timm.create_model("himapper_deit_tiny_patch16_224", pretrained=True)  # DeiT's weights, a new mapper
 >>> model = timm.create_model("himapper", backbone="convnext_tiny.fb_in1k", pretrained=True, num_classes=10)
@@ -11,8 +13,9 @@ backbones follows the paper. The plug-in itself is in :mod:`hypvision.models.hie
 
 ``X_himapper`` is another name of ``himapper_X``.
 
-Two presets say how: ``"proper"``, the default, and ``"official"``, which repeats the released code (see
-:data:`PRESETS`). Single arguments change single choices. Inputs may have any size that the backbone accepts.
+Two presets say how: ``"proper"``, the default, and ``"official"``, which repeats the released code
+(see :data:`PRESETS`). Single arguments change single choices. Inputs may have any size that the
+backbone accepts.
 """
 
 import re
@@ -34,18 +37,30 @@ from hypvision.errors import ArgumentError, HypvisionError, did_you_mean
 from hypvision.losses.himapper import LOGITS, gaussian_prior_kl, tree_contrastive_loss
 from hypvision.models.timm_models import create_model
 
-from .base import POOLS, AnyCheckpoint, FeatureMaps, build_model, check_pool, head_names, level_indices
+from .base import (
+    POOLS,
+    AnyCheckpoint,
+    FeatureMaps,
+    build_model,
+    check_pool,
+    head_names,
+    level_indices,
+)
 from .hierarchy_mapper import HierarchyMapper, MapLayout, Moments
 from .himapper_checkpoint import BACKBONES, checkpoint_filter_fn
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "proper": dict(eval_noise="mean", kv="patch", lift="exp0", logit="neg_distance", one_by_one=False),
-    "official": dict(eval_noise="sample", kv="official", lift="official", logit="distance", one_by_one=True),
+    "proper": dict(
+        eval_noise="mean", kv="patch", lift="exp0", logit="neg_distance", one_by_one=False
+    ),
+    "official": dict(
+        eval_noise="sample", kv="official", lift="official", logit="distance", one_by_one=True
+    ),
 }
 """The choices in which the released code and the intent of the paper differ."""
 
-# Number of tokens without a place in the image, for networks that do not state it. Of the CoaTs these are the Lite
-# ones; the others give several sequences.
+# Number of tokens without a place in the image, for networks that do not state it. Of the CoaTs
+# these are the Lite ones; the others give several sequences.
 _PREFIX = {"VOLO": 1, "CoaT": 1}
 # Further poolings of some transformers; their constructors report whether they have them.
 _POOLS = (*POOLS, "token", "map", "prr")
@@ -62,28 +77,31 @@ class HiMapper(AnyCheckpoint):
 
     Args:
         backbone: name in :func:`timm.create_model` (a tag chooses its weights), or a network.
-        num_classes: classes of the backbone's head; 0 for none. For a network given as a module None keeps its own.
+        num_classes: classes of the backbone's head; 0 for none. For a network given as a module
+            None keeps its own.
         in_chans: input channels: those of a backbone given as a network, else 3.
-        preset: ``"proper"`` or ``"official"``, see :data:`PRESETS`; ``eval_noise``, ``kv``, ``lift`` and ``logit``
-            change single choices of it.
+        preset: ``"proper"`` or ``"official"``, see :data:`PRESETS`; ``eval_noise``, ``kv``,
+            ``lift`` and ``logit`` change single choices of it.
         leaves, levels: N and L of the tree.
         width, heads, mlp_ratio, mapper_drop: of the mapper's attention layers.
         tree, mixture, eval_noise, lift, geometry, curvature, residual: see
             :class:`~hypvision.models.hierarchy_mapper.HierarchyMapper`.
-        kv: which tokens are keys and values, see :class:`~hypvision.models.hierarchy_mapper.MapLayout`.
+        kv: which tokens are keys and values, see
+            :class:`~hypvision.models.hierarchy_mapper.MapLayout`.
         logit, temperature: see :func:`~hypvision.losses.himapper.tree_contrastive_loss`.
         contrastive_weight, kl_weight: alpha and beta, the weights of the auxiliary losses.
-        dense: what ``forward_intermediates`` does to the last map: None or ``"init"`` nothing (``"init"`` also drops
-            the mapper: a backbone that Hi-Mapper has fine-tuned), ``"aux"`` nothing, but in training the auxiliary
-            losses are computed for :meth:`pop_losses`, ``"fuse"`` the map attends to the tree and is enriched (both
-            ours).
+        dense: what ``forward_intermediates`` does to the last map: None or ``"init"`` nothing
+            (``"init"`` also drops the mapper: a backbone that Hi-Mapper has fine-tuned), ``"aux"``
+            nothing, but in training the auxiliary losses are computed for :meth:`pop_losses`,
+            ``"fuse"`` the map attends to the tree and is enriched (both ours).
         pretrained_backbone: load the backbone's weights through timm.
         device, dtype: where and what the parameters are.
-        **backbone_args: for :func:`timm.create_model` of the backbone: ``drop_path_rate``, ``img_size``, ...
+        **backbone_args: for :func:`timm.create_model` of the backbone: ``drop_path_rate``,
+            ``img_size``, ...
 
     Raises:
-        HypvisionError: an unknown option, N and L that do not fit, a backbone without a map, or weights that cannot be
-            fetched.
+        HypvisionError: an unknown option, N and L that do not fit, a backbone without a map, or
+            weights that cannot be fetched.
         TypeError: an argument that the backbone does not have.
     """
 
@@ -129,7 +147,9 @@ class HiMapper(AnyCheckpoint):
         super().__init__()
         one_of(PRESETS, preset=preset)
         given = dict(eval_noise=eval_noise, kv=kv, lift=lift, logit=logit)
-        chosen = PRESETS[preset] | {name: value for name, value in given.items() if value is not None}
+        chosen = PRESETS[preset] | {
+            name: value for name, value in given.items() if value is not None
+        }
         one_of(("patch", "official", "all"), kv=chosen["kv"])
         one_of(LOGITS, logit=chosen["logit"])
         one_of((None, "init", "aux", "fuse"), dense=dense)
@@ -148,9 +168,9 @@ class HiMapper(AnyCheckpoint):
             self.in_chans: int = getattr(trunk, "in_chans", in_chans or 3)
             self._take_trunk(trunk if dtype is None else trunk.to(dtype))
             self.mapper = HierarchyMapper(
-                self.num_features, self.head_hidden_size, leaves, levels, width, heads, mlp_ratio, mapper_drop, tree,
-                mixture, geometry=geometry, curvature=curvature, residual=residual,
-                layout=self._layout(chosen.pop("kv")),
+                self.num_features, self.head_hidden_size, leaves, levels, width, heads, mlp_ratio,
+                mapper_drop, tree, mixture, geometry=geometry, curvature=curvature,
+                residual=residual, layout=self._layout(chosen.pop("kv")),
                 dense_dim=self.feature_info[-1]["num_chs"] if dense == "fuse" else None,
                 device=device, dtype=dtype, **chosen,
             )  # fmt: skip
@@ -163,7 +183,9 @@ class HiMapper(AnyCheckpoint):
         self.num_features = trunk.num_features
         self.head_hidden_size = getattr(trunk, "head_hidden_size", None) or trunk.num_features
         info = getattr(trunk, "feature_info", [])
-        self.feature_info = [dict(entry, module=f"trunk.{entry['module']}") for entry in getattr(info, "info", info)]
+        self.feature_info = [
+            dict(entry, module=f"trunk.{entry['module']}") for entry in getattr(info, "info", info)
+        ]
         for name in ("output_fmt", "set_input_size"):
             if hasattr(trunk, name):
                 setattr(self, name, getattr(trunk, name))
@@ -172,21 +194,25 @@ class HiMapper(AnyCheckpoint):
     def _layout(self, kv: str) -> MapLayout:
         return MapLayout(
             channels_last=str(getattr(self.trunk, "output_fmt", "NCHW")).endswith("NHWC"),
-            prefix=getattr(self.trunk, "num_prefix_tokens", _PREFIX.get(type(self.trunk).__name__, 0)),
+            prefix=getattr(
+                self.trunk, "num_prefix_tokens", _PREFIX.get(type(self.trunk).__name__, 0)
+            ),
             distilled=self.distilled,
             kv=kv,
         )
 
     def _tree_mapper(self) -> HierarchyMapper:
         if self.mapper is None:
-            raise HypvisionError("The mapper was pruned, so this network has no hierarchy. Create the model anew.")
+            raise HypvisionError(
+                "The mapper was pruned, so this network has no hierarchy. Create the model anew."
+            )
         return self.mapper
 
     # The contract of timm
 
     def no_weight_decay(self) -> set[str]:
-        """The parameters that get no weight decay: the backbone's own, the Gaussians of the tree, curvature and scale,
-        which decay would pull to zero."""
+        """The parameters that get no weight decay: the backbone's own, the Gaussians of the tree,
+        curvature and scale, which decay would pull to zero."""
         names = {f"trunk.{name}" for name in getattr(self.trunk, "no_weight_decay", set)()}
         if self.mapper is not None:
             own = {"tree.mean", "tree.log_variance", "lift.manifold.log_c", "lift.scale"}
@@ -211,7 +237,8 @@ class HiMapper(AnyCheckpoint):
         }
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Recompute the backbone's blocks and the decomposition in backward instead of keeping their activations."""
+        """Recompute the backbone's blocks and the decomposition in backward instead of keeping
+        their activations."""
         self.trunk.set_grad_checkpointing(enable)
         if self.mapper is not None:
             self.mapper.grad_checkpointing = enable
@@ -225,16 +252,22 @@ class HiMapper(AnyCheckpoint):
         return self.trunk.get_classifier() if self.head is None else self.head
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Replace the head by a new one for ``num_classes`` (0: none); optionally change the backbone's pooling.
+        """Replace the head by a new one for ``num_classes`` (0: none); optionally change the
+        backbone's pooling.
 
-        Without pooling there is no image feature to enrich: :meth:`forward` then gives the backbone's map.
+        Without pooling there is no image feature to enrich: :meth:`forward` then gives the
+        backbone's map.
         """
         if global_pool is not None:
             check_pool(global_pool, num_classes, _POOLS)
         try:
-            self.trunk.reset_classifier(num_classes, *(() if global_pool is None else (global_pool,)))
+            self.trunk.reset_classifier(
+                num_classes, *(() if global_pool is None else (global_pool,))
+            )
         except AssertionError as error:
-            raise ArgumentError(f"The backbone has no global_pool={global_pool!r}: {error}") from error
+            raise ArgumentError(
+                f"The backbone has no global_pool={global_pool!r}: {error}"
+            ) from error
         self.num_classes = num_classes
         self._set_own_head(num_classes)
 
@@ -243,7 +276,9 @@ class HiMapper(AnyCheckpoint):
         self.head = None
         if num_classes and isinstance(self.trunk.get_classifier(), nn.Identity):
             like = next(self.trunk.parameters())
-            self.head = nn.Linear(self.head_hidden_size, num_classes, device=like.device, dtype=like.dtype)
+            self.head = nn.Linear(
+                self.head_hidden_size, num_classes, device=like.device, dtype=like.dtype
+            )
             nn.init.trunc_normal_(self.head.weight, std=0.02)
             nn.init.zeros_(self.head.bias)
             self.head.train(self.training)
@@ -255,7 +290,8 @@ class HiMapper(AnyCheckpoint):
         return out
 
     def _pool(self, features: Tensor) -> Tensor:
-        """The backbone's image features ``(B, cls_dim)``, with a distillation token ``(B, 2, cls_dim)``."""
+        """The backbone's image features ``(B, cls_dim)``, with a distillation token
+        ``(B, 2, cls_dim)``."""
         pooled: Tensor
         if self.distilled:
             pooled = self.trunk.head_drop(features[:, :2])
@@ -274,7 +310,8 @@ class HiMapper(AnyCheckpoint):
         return logits[0] if len(logits) == 1 else sum(logits[1:], logits[0]) / len(logits)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor | tuple[Tensor, Tensor]:
-        """Logits ``(B, num_classes)`` of the backbone's map, or the enriched image features ``(B, cls_dim)``."""
+        """Logits ``(B, num_classes)`` of the backbone's map, or the enriched image features
+        ``(B, cls_dim)``."""
         feature: Tensor = self._tree_mapper()(x, self._pool(x))
         if pre_logits:
             return feature.mean(1) if self.distilled else feature
@@ -295,11 +332,12 @@ class HiMapper(AnyCheckpoint):
         intermediates_only: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """The backbone's ``forward_intermediates``; with ``dense="fuse"`` its last level is enriched."""
+        """The backbone's ``forward_intermediates``; with ``dense="fuse"`` its last level is
+        enriched."""
         if not hasattr(self.trunk, "forward_intermediates"):
             raise HypvisionError(
-                f"The backbone {type(self.trunk).__name__} cannot return maps of several levels (it has no "
-                "forward_intermediates). Take another backbone."
+                f"The backbone {type(self.trunk).__name__} cannot return maps of several levels "
+                "(it has no forward_intermediates). Take another backbone."
             )
         taken = level_indices(len(self.feature_info), indices)
         last = taken[-1]
@@ -332,11 +370,12 @@ class HiMapper(AnyCheckpoint):
     def prune_intermediate_layers(
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """Drop the modules that the given levels do not need; returns the indices kept. The mapper is removed unless it
-        changes the last level (``dense="fuse"`` or ``"aux"``)."""
+        """Drop the modules that the given levels do not need; returns the indices kept. The mapper
+        is removed unless it changes the last level (``dense="fuse"`` or ``"aux"``)."""
         levels = len(self.feature_info)
         keep = self.dense in ("fuse", "aux") and level_indices(levels, indices)[-1] == levels - 1
-        # The decomposition needs the final map, including layers that some networks count as part of the head.
+        # The decomposition needs the final map, including layers that some networks count as part
+        # of the head.
         taken: list[int] = self.trunk.prune_intermediate_layers(
             indices, prune_norm and not keep, prune_head and not keep
         )
@@ -352,7 +391,8 @@ class HiMapper(AnyCheckpoint):
         return taken
 
     def pop_losses(self) -> dict[str, Tensor]:
-        """The weighted auxiliary losses of the last :meth:`forward_intermediates` in training, once; else empty."""
+        """The weighted auxiliary losses of the last :meth:`forward_intermediates` in training,
+        once; else empty."""
         found = self._losses
         self._losses = None
         return found or {}
@@ -360,7 +400,11 @@ class HiMapper(AnyCheckpoint):
     # The hierarchy
 
     def forward_with_hierarchy(
-        self, x: Tensor, noise: list[Tensor] | None = None, generator: torch.Generator | None = None, maps: bool = False
+        self,
+        x: Tensor,
+        noise: list[Tensor] | None = None,
+        generator: torch.Generator | None = None,
+        maps: bool = False,
     ) -> dict[str, Any]:
         """Logits, and what they come from.
 
@@ -372,11 +416,12 @@ class HiMapper(AnyCheckpoint):
             maps: give the attention maps too.
 
         Returns:
-            A dict with ``logits`` ``(B, num_classes)``; ``feature``, the enriched image feature ``(B, cls_dim)``;
-            per level, the finest first, ``nodes`` ``(B, n_l, C)``, ``points`` ``(B, n_l, D + 1)`` of the hyperboloid
-            and ``moments``, and with ``maps`` ``attention`` ``(B, n_l, M)`` of each node to the M tokens of the map
-            (the mean over heads and samples); ``tokens`` ``(B, HW, C)``, those of the image; ``curvature``; and
-            ``losses``, the weighted auxiliary losses ``contrastive`` and ``kl``.
+            A dict with ``logits`` ``(B, num_classes)``; ``feature``, the enriched image feature
+            ``(B, cls_dim)``; per level, the finest first, ``nodes`` ``(B, n_l, C)``, ``points``
+            ``(B, n_l, D + 1)`` of the hyperboloid and ``moments``, and with ``maps`` ``attention``
+            ``(B, n_l, M)`` of each node to the M tokens of the map (the mean over heads and
+            samples); ``tokens`` ``(B, HW, C)``, those of the image; ``curvature``; and ``losses``,
+            the weighted auxiliary losses ``contrastive`` and ``kl``.
         """
         features = self.forward_features(x)
         pooled = self._pool(features)
@@ -411,8 +456,8 @@ class HiMapper(AnyCheckpoint):
 
     @staticmethod
     def aux_loss(hierarchy: dict[str, Any]) -> Tensor:
-        """The sum of the weighted auxiliary losses in what :meth:`forward_with_hierarchy` gives; add it to the task's
-        loss."""
+        """The sum of the weighted auxiliary losses in what :meth:`forward_with_hierarchy` gives;
+        add it to the task's loss."""
         losses: list[Tensor] = list(hierarchy["losses"].values())
         return sum(losses[1:], losses[0])
 
@@ -424,18 +469,21 @@ class HiMapper(AnyCheckpoint):
         """Switch off gradients of a part of the backbone.
 
         Args:
-            mode: ``"none"``; ``"patch_embed"``, the patch embedding or stem (the official recipe of DeiT);
-                ``"attention"``, all but attention layers, position embeddings, the classifier and the mapper;
-                ``"backbone"``, all but the classifier and the mapper.
+            mode: ``"none"``; ``"patch_embed"``, the patch embedding or stem (the official recipe of
+                DeiT); ``"attention"``, all but attention layers, position embeddings, the
+                classifier and the mapper; ``"backbone"``, all but the classifier and the mapper.
 
         Raises:
-            HypvisionError: no such mode, or nothing to freeze or to train by these names in this backbone.
+            HypvisionError: no such mode, or nothing to freeze or to train by these names in this
+                backbone.
         """
         one_of(("none", "patch_embed", "attention", "backbone"), freeze=mode)
         heads = self.head_names()
         found = False
         for name, parameter in self.trunk.named_parameters():
-            attention = re.search(r"(^|\.)(\w*attn\w*|attention|pos_embed\w*|relative_position\w*)(\.|$)", name)
+            attention = re.search(
+                r"(^|\.)(\w*attn\w*|attention|pos_embed\w*|relative_position\w*)(\.|$)", name
+            )
             frozen = {
                 "none": False,
                 "patch_embed": bool(re.match(r"patch_embed|stem|conv_stem|conv1\.|bn1\.", name)),
@@ -446,13 +494,14 @@ class HiMapper(AnyCheckpoint):
             found |= bool(attention) if mode == "attention" else frozen
         if mode != "none" and not found:
             raise HypvisionError(
-                f"freeze={mode!r} does not fit the backbone {type(self.trunk).__name__}: it has no parameters of such "
-                "names. Take 'none' or 'backbone'."
+                f"freeze={mode!r} does not fit the backbone {type(self.trunk).__name__}: it has no "
+                "parameters of such names. Take 'none' or 'backbone'."
             )
 
 
 def _apply_head(head: nn.Module, feature: Tensor) -> Tensor:
-    """Logits of a feature; some networks hand out the head with its pooling, which has been done, or a convolution."""
+    """Logits of a feature; some networks hand out the head with its pooling, which has been done,
+    or a convolution."""
     inner = head.fc if isinstance(head, ClassifierHead) else head
     convolution = isinstance(inner, nn.Conv2d)
     logits: Tensor = inner(feature[..., None, None] if convolution else feature)
@@ -460,11 +509,18 @@ def _apply_head(head: nn.Module, feature: Tensor) -> Tensor:
 
 
 def _no_backbone(name: str) -> str:
-    hint = did_you_mean(name.partition(".")[0], [known for known in timm.list_models() if known != name])
-    return f"There is no backbone '{name}'.{hint} timm.list_models() lists all (after import hypvision)."
+    hint = did_you_mean(
+        name.partition(".")[0], [known for known in timm.list_models() if known != name]
+    )
+    return (
+        f"There is no backbone '{name}'.{hint} timm.list_models() lists all (after import "
+        "hypvision)."
+    )
 
 
-def _create_trunk(backbone: str | nn.Module, pretrained: bool, in_chans: int | None, arguments: dict[str, Any]) -> Any:
+def _create_trunk(
+    backbone: str | nn.Module, pretrained: bool, in_chans: int | None, arguments: dict[str, Any]
+) -> Any:
     if isinstance(backbone, nn.Module):
         trunk: Any = backbone
         num_classes = arguments.pop("num_classes", None)
@@ -476,8 +532,8 @@ def _create_trunk(backbone: str | nn.Module, pretrained: bool, in_chans: int | N
         own = getattr(trunk, "in_chans", in_chans)
         if in_chans not in (None, own):
             raise HypvisionError(
-                f"in_chans={in_chans}, but the given backbone takes images of {own} channels. Create it with "
-                f"in_chans={in_chans}, or leave the argument out here."
+                f"in_chans={in_chans}, but the given backbone takes images of {own} channels. "
+                f"Create it with in_chans={in_chans}, or leave the argument out here."
             )
         if num_classes is not None and num_classes != trunk.num_classes:
             trunk.reset_classifier(num_classes)
@@ -486,7 +542,8 @@ def _create_trunk(backbone: str | nn.Module, pretrained: bool, in_chans: int | N
     gives = _UNSUPPORTED.get(type(trunk).__name__)
     if gives:
         raise HypvisionError(
-            f"The backbone {type(trunk).__name__} gives {gives}, but Hi-Mapper needs one feature map. Take another."
+            f"The backbone {type(trunk).__name__} gives {gives}, but Hi-Mapper needs one feature "
+            "map. Take another."
         )
     return trunk
 
@@ -499,18 +556,24 @@ def _create_by_name(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
     except AssertionError as error:
         raise ArgumentError(f"The backbone '{name}' refuses an argument: {error}") from error
     except (OSError, RuntimeError) as error:
-        offline = isinstance(error, OSError) or "download" in str(error).lower() or "offline" in str(error).lower()
+        offline = (
+            isinstance(error, OSError)
+            or "download" in str(error).lower()
+            or "offline" in str(error).lower()
+        )
         if not (pretrained and offline):
             raise
         raise HypvisionError(
             f"The weights of the backbone '{name}' cannot be fetched ({type(error).__name__}: "
-            f"{' '.join(str(error).split())[:200]}). Check the connection, or create the model with pretrained=False "
-            "and load weights from a file: pretrained_cfg_overlay=dict(file=FILE) with pretrained=True."
+            f"{' '.join(str(error).split())[:200]}). Check the connection, or create the model "
+            "with pretrained=False and load weights from a file: "
+            "pretrained_cfg_overlay=dict(file=FILE) with pretrained=True."
         ) from error
 
 
 class _Levels(FeatureMaps):
-    """Maps of the last level of each resolution; of a network of one resolution those of the last three blocks."""
+    """Maps of the last level of each resolution; of a network of one resolution those of the last
+    three blocks."""
 
     def __init__(self, model: HiMapper, out_indices: Any = None, **kwargs: Any):
         if out_indices is None:
@@ -523,18 +586,25 @@ class _Levels(FeatureMaps):
 
 
 def _prefixed(names: Any) -> Any:
-    return tuple(f"trunk.{n}" for n in names) if isinstance(names, (tuple, list)) else f"trunk.{names}"
+    return (
+        tuple(f"trunk.{n}" for n in names) if isinstance(names, (tuple, list)) else f"trunk.{names}"
+    )
 
 
 def _cfg(backbone: str, **kwargs: Any) -> dict[str, Any]:
-    """The backbone's, with our names and without its weights, which are not those of the whole network."""
+    """The backbone's, with our names and without its weights, which are not those of the whole
+    network."""
     cfg = get_pretrained_cfg(backbone)
     if cfg is None:
         raise HypvisionError(_no_backbone(backbone))
     found: dict[str, Any] = cfg.to_dict()
-    renamed = {key: _prefixed(found[key]) if found.get(key) else None for key in ("first_conv", "classifier")}
+    renamed = {
+        key: _prefixed(found[key]) if found.get(key) else None
+        for key in ("first_conv", "classifier")
+    }
     found.update(
-        dict.fromkeys(("file", "hf_hub_id", "architecture", "tag")), url="", paper_ids="arXiv:2404.00974", **renamed,
+        dict.fromkeys(("file", "hf_hub_id", "architecture", "tag")), url="",
+        paper_ids="arXiv:2404.00974", **renamed,
         paper_name="Improving Visual Recognition with Hyperbolical Visual Hierarchy Mapping",
         origin_url="https://github.com/kwonjunn01/Hi-Mapper", **kwargs,
     )  # fmt: skip
@@ -551,21 +621,25 @@ default_cfgs = generate_default_cfgs(
         # Weights of whole networks in the zoo; tests/zoo compares these with its index.
         "himapper_tf_efficientnet_lite0.grocery": _cfg("tf_efficientnet_lite0.in1k")
         | dict(
-            url="zoo:himapper_tf_efficientnet_lite0.grocery", num_classes=81, input_size=(3, 160, 160),
-            pool_size=(5, 5), crop_pct=1.0,
+            url="zoo:himapper_tf_efficientnet_lite0.grocery", num_classes=81,
+            input_size=(3, 160, 160), pool_size=(5, 5), crop_pct=1.0,
         ),
     }
 )  # fmt: skip
 
 
 def _says_where(cfg: Any) -> bool:
-    """Whether a config of timm's has a place of weights: a file, a folder or a repository of the whole network."""
+    """Whether a config of timm's has a place of weights: a file, a folder or a repository of the
+    whole network."""
     places = ("file", "url", "hf_hub_id", "state_dict")
     return isinstance(cfg, Mapping) and any(cfg.get(key) for key in places)
 
 
-def _create_himapper(variant: str, pretrained: bool, backbone: str | nn.Module, **kwargs: Any) -> nn.Module:
-    """``pretrained`` loads the weights of the backbone, or those of the whole network if a config names their place."""
+def _create_himapper(
+    variant: str, pretrained: bool, backbone: str | nn.Module, **kwargs: Any
+) -> nn.Module:
+    """``pretrained`` loads the weights of the backbone, or those of the whole network if a config
+    names their place."""
     tag = kwargs.get("pretrained_cfg")
     if isinstance(tag, str) and (known := get_pretrained_cfg(f"{variant}.{tag}")):
         kwargs["pretrained_cfg"] = known.to_dict()
@@ -573,29 +647,41 @@ def _create_himapper(variant: str, pretrained: bool, backbone: str | nn.Module, 
             overlay = kwargs.get("pretrained_cfg_overlay")
             kwargs["pretrained_cfg_overlay"] = pretrained_overlay(variant, known, overlay)
     whole = pretrained and (
-        _says_where(kwargs.get("pretrained_cfg")) or _says_where(kwargs.get("pretrained_cfg_overlay"))
+        _says_where(kwargs.get("pretrained_cfg"))
+        or _says_where(kwargs.get("pretrained_cfg_overlay"))
     )
     if not kwargs.get("pretrained_cfg"):
         if isinstance(backbone, str):
             try:
                 cfg = _cfg(backbone)
             except RuntimeError as error:  # timm's message about a tag that does not exist
-                raise HypvisionError(f"The backbone '{backbone}' has no such weights: {error}") from error
+                raise HypvisionError(
+                    f"The backbone '{backbone}' has no such weights: {error}"
+                ) from error
         else:
             cfg = {
-                key: v for key, v in getattr(backbone, "pretrained_cfg", {}).items() if key not in ("url", "hf_hub_id")
+                key: v
+                for key, v in getattr(backbone, "pretrained_cfg", {}).items()
+                if key not in ("url", "hf_hub_id")
             }
         kwargs["pretrained_cfg"] = cfg
     if kwargs.get("features_only"):
         kwargs.setdefault("dense", "fuse")
         kwargs.setdefault("feature_cls", _Levels)
-    given = dict(backbone=backbone, pretrained_backbone=pretrained and not whole, feature_cfg=dict(out_indices=None))
-    return build_model(HiMapper, variant, whole, pretrained_filter_fn=checkpoint_filter_fn, **given, **kwargs)
+    given = dict(
+        backbone=backbone,
+        pretrained_backbone=pretrained and not whole,
+        feature_cfg=dict(out_indices=None),
+    )
+    return build_model(
+        HiMapper, variant, whole, pretrained_filter_fn=checkpoint_filter_fn, **given, **kwargs
+    )
 
 
 @register_model
 def himapper(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Hi-Mapper on the timm backbone that the argument ``backbone`` names; default: the paper's ResNet-50."""
+    """Hi-Mapper on the timm backbone that the argument ``backbone`` names; default: the paper's
+    ResNet-50."""
     kwargs.setdefault("backbone", f"resnet50.{BACKBONES['resnet50']}")
     return _create_himapper("himapper", pretrained, **kwargs)
 

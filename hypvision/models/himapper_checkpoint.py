@@ -1,4 +1,5 @@
-"""Checkpoints of Hi-Mappers: conversion between official names and ours, and the model that a state dict belongs to."""
+"""Checkpoints of Hi-Mappers: conversion between official names and ours, and the model that a state
+dict belongs to."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ BACKBONES = {
     "efficientnet_b4": "ra2_in1k",
     "tf_efficientnet_lite0": "in1k",
 }
-"""The backbones with names of their own in timm's registry, and the weights they start from: the paper's seven, and
-that of the weights in the zoo."""
+"""The backbones with names of their own in timm's registry, and the weights they start from: the
+paper's seven, and that of the weights in the zoo."""
 
 # Official prefix -> ours; in official files names of the backbone have no prefix.
 _HIMAPPER_PARTS = {
@@ -51,9 +52,11 @@ def is_official_himapper(state_dict: Mapping[str, Tensor]) -> bool:
 
 
 def himapper_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """State dict of :class:`hypvision.models.HiMapper` (``preset="official"``) from an official one.
+    """State dict of :class:`hypvision.models.HiMapper` (``preset="official"``) from an official
+    one.
 
-    Backbones of old timm are brought to the names of today: Swin's down-sampling, its head and its constant buffers.
+    Backbones of old timm are brought to the names of today: Swin's down-sampling, its head and its
+    constant buffers.
     """
     out: dict[str, Tensor] = {}
     old_swin = "layers.0.downsample.reduction.weight" in state_dict
@@ -71,8 +74,8 @@ def himapper_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor
         elif old_swin and name.endswith(("relative_position_index", "attn_mask")):
             if not _is_of_swin(value):
                 raise HypvisionError(
-                    f"The checkpoint's '{name}' is not that of a Swin with square windows, which timm computes. "
-                    "Take an intact copy."
+                    f"The checkpoint's '{name}' is not that of a Swin with square windows, which "
+                    "timm computes. Take an intact copy."
                 )
         elif old_swin and (match := re.fullmatch(r"layers\.(\d)\.downsample\.(.+)", name)):
             out[f"trunk.layers.{int(match[1]) + 1}.downsample.{match[2]}"] = value
@@ -84,12 +87,15 @@ def himapper_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor
 
 
 def _is_of_swin(value: Tensor) -> bool:
-    """Whether a buffer of old Swins, the places in a window or the mask of shifted ones, is what timm computes."""
+    """Whether a buffer of old Swins, the places in a window or the mask of shifted ones, is what
+    timm computes."""
     side = math.isqrt(value.shape[-1])
     if value.dim() == 2:
         return torch.equal(value.cpu(), get_relative_position_index(side, side))
     grid = math.isqrt(len(value)) * side
-    block = SwinTransformerBlock(1, (grid, grid), num_heads=1, window_size=side, shift_size=side // 2)
+    block = SwinTransformerBlock(
+        1, (grid, grid), num_heads=1, window_size=side, shift_size=side // 2
+    )
     mask = block.get_attn_mask()
     return mask is not None and torch.equal(value.float().cpu(), mask)
 
@@ -98,8 +104,8 @@ def himapper_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The inverse of :func:`himapper_from_official`, with the backbone's names of today's timm.
 
     Raises:
-        HypvisionError: a name is not one of Hi-Mapper's, or has no official counterpart (the scale of the lift
-            ``"exp0"``, the encoder of dense maps).
+        HypvisionError: a name is not one of Hi-Mapper's, or has no official counterpart (the scale
+            of the lift ``"exp0"``, the encoder of dense maps).
     """
     out: dict[str, Tensor] = {}
     for name, value in state_dict.items():
@@ -108,11 +114,13 @@ def himapper_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
             continue
         if name == "mapper.lift.scale":
             raise HypvisionError(
-                "The checkpoint has a scale of the lift, which the official code does not know: it was trained with "
-                "lift='exp0'. Only models with preset='official' convert back."
+                "The checkpoint has a scale of the lift, which the official code does not know: it "
+                "was trained with lift='exp0'. Only models with preset='official' convert back."
             )
         back = {ours: official for official, ours in _HIMAPPER_PARTS.items()}
-        part = next((part for part in sorted(back, key=len, reverse=True) if name.startswith(part)), None)
+        part = next(
+            (part for part in sorted(back, key=len, reverse=True) if name.startswith(part)), None
+        )
         if part is None:
             raise HypvisionError(unknown_name(name, "hypvision Hi-Mapper"))
         rest = name[len(part) :]
@@ -122,11 +130,14 @@ def himapper_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return out
 
 
-# Backbones with the same shapes but other results: those from TensorFlow pad asymmetrically and have another eps.
+# Backbones with the same shapes but other results: those from TensorFlow pad asymmetrically and
+# have another eps.
 _SAME_SHAPES = {"efficientnet_b4": "tf_efficientnet_b4"}
 
 
-def himapper_variant(state_dict: Mapping[str, Tensor], backbone: str | None = None) -> tuple[str, dict[str, Any]]:
+def himapper_variant(
+    state_dict: Mapping[str, Tensor], backbone: str | None = None
+) -> tuple[str, dict[str, Any]]:
     """The timm model that a state dict of :class:`hypvision.models.HiMapper` belongs to.
 
     Args:
@@ -134,25 +145,32 @@ def himapper_variant(state_dict: Mapping[str, Tensor], backbone: str | None = No
         backbone: timm's name of the backbone, if the shapes do not determine it.
 
     Returns:
-        Name of the model, and the arguments of ``timm.create_model``: ``preset``, and where they differ from the
-        default ``num_classes``, ``leaves``, ``levels`` and ``backbone``.
+        Name of the model, and the arguments of ``timm.create_model``: ``preset``, and where they
+        differ from the default ``num_classes``, ``leaves``, ``levels`` and ``backbone``.
 
     Raises:
-        HypvisionError: a part is missing, the backbone is not one of the paper's, is another one than ``backbone``, or
-            could be either of two.
+        HypvisionError: a part is missing, the backbone is not one of the paper's, is another one
+            than ``backbone``, or could be either of two.
     """
     mean = state_dict.get("mapper.tree.mean")
-    layers = {name.split(".")[3] for name in state_dict if name.startswith("mapper.encoder.layers.")}
+    layers = {
+        name.split(".")[3] for name in state_dict if name.startswith("mapper.encoder.layers.")
+    }
     if mean is None or not layers or not any(name.startswith("trunk.") for name in state_dict):
         raise HypvisionError(
-            "The file holds only a part of a Hi-Mapper: its tree, its encoder or its backbone is missing. Give a "
-            "checkpoint of the whole model."
+            "The file holds only a part of a Hi-Mapper: its tree, its encoder or its backbone is "
+            "missing. Give a checkpoint of the whole model."
         )
     arguments: dict[str, Any] = {} if "mapper.lift.scale" in state_dict else {"preset": "official"}
     if (len(mean), len(layers)) != (32, 4):
         arguments.update(leaves=len(mean), levels=len(layers))
-    given = {name.removeprefix("trunk."): v.shape for name, v in state_dict.items() if name.startswith("trunk.")}
-    heads = [shape[0] for name, shape in given.items() if name in ("head.weight", "head.fc.weight", "fc.weight",
+    given = {
+        name.removeprefix("trunk."): v.shape
+        for name, v in state_dict.items()
+        if name.startswith("trunk.")
+    }
+    heads = [shape[0] for name, shape in given.items() if name in ("head.weight", "head.fc.weight",
+    "fc.weight",
                                                                   "classifier.weight")]  # fmt: skip
     classes = heads[0] if heads else 0
     if classes != 1000:
@@ -166,15 +184,20 @@ def himapper_variant(state_dict: Mapping[str, Tensor], backbone: str | None = No
             continue
         if backbone is None and name in _SAME_SHAPES:
             raise HypvisionError(
-                f"The weights of {name} and {_SAME_SHAPES[name]} have the same shapes and other results. Say which one "
-                f"the checkpoint was trained with: --backbone {name} or --backbone {_SAME_SHAPES[name]}."
+                f"The weights of {name} and {_SAME_SHAPES[name]} have the same shapes and other "
+                f"results. Say which one the checkpoint was trained with: --backbone {name} or "
+                f"--backbone {_SAME_SHAPES[name]}."
             )
-        return (f"himapper_{name}", arguments) if name in BACKBONES else ("himapper", {"backbone": name, **arguments})
+        return (
+            (f"himapper_{name}", arguments)
+            if name in BACKBONES
+            else ("himapper", {"backbone": name, **arguments})
+        )
     if backbone is not None:
         raise HypvisionError(f"The backbone in the file is not {backbone}: names or shapes differ.")
     raise HypvisionError(
-        f"The backbone in the file is none of those that Hi-Mapper was published with ({', '.join(BACKBONES)}); its "
-        f"weights begin with {', '.join(list(given)[:3])}. Create "
+        "The backbone in the file is none of those that Hi-Mapper was published with "
+        f"({', '.join(BACKBONES)}); its weights begin with {', '.join(list(given)[:3])}. Create "
         "timm.create_model('himapper', backbone=NAME) and load them there."
     )
 
@@ -182,8 +205,9 @@ def himapper_variant(state_dict: Mapping[str, Tensor], backbone: str | None = No
 def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:
     """The weights in a checkpoint under the names of a :class:`~hypvision.models.HiMapper`.
 
-    Accepts official checkpoints, those of ``hypvision train``, the zoo's small files, and weights of the backbone alone
-    (the mapper and, for another number of classes, the head then keep their values).
+    Accepts official checkpoints, those of ``hypvision train``, the zoo's small files, and weights
+    of the backbone alone (the mapper and, for another number of classes, the head then keep their
+    values).
 
     Raises:
         HypvisionError: the checkpoint is of another lift than the model's, which has other weights.
@@ -192,7 +216,9 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
     own = model.state_dict()
     if is_official_himapper(weights):
         weights = himapper_from_official(weights)
-    elif not weights.keys() <= own.keys() and not any(name.startswith(("trunk.", "mapper.")) for name in weights):
+    elif not weights.keys() <= own.keys() and not any(
+        name.startswith(("trunk.", "mapper.")) for name in weights
+    ):
         weights = {f"trunk.{name}": value for name, value in weights.items()}
         heads = head_names(model)
         kept = {n: v for n, v in own.items() if not n.startswith("trunk.") or n in heads}
@@ -201,14 +227,20 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
         other = {n for n in heads if n in weights and weights[n].shape != own[n].shape}
         weights = {**kept, **{n: v for n, v in weights.items() if n not in other}}
     scale = "mapper.lift.scale"
-    if all("mapper.lift.weight" in part for part in (weights, own)) and (scale in weights) != (scale in own):
+    if all("mapper.lift.weight" in part for part in (weights, own)) and (scale in weights) != (
+        scale in own
+    ):
         lifts = ("exp0", "official") if scale in weights else ("official", "exp0")
         raise HypvisionError(
-            f"The checkpoint is of a Hi-Mapper with lift='{lifts[0]}', the model has '{lifts[1]}'. Create it with "
-            f"preset='{'official' if lifts[0] == 'official' else 'proper'}', or with lift='{lifts[0]}'."
+            f"The checkpoint is of a Hi-Mapper with lift='{lifts[0]}', the model has '{lifts[1]}'. "
+            f"Create it with preset='{'official' if lifts[0] == 'official' else 'proper'}', or "
+            f"with lift='{lifts[0]}'."
         )
     # weights that models without classifier lack
-    weights = {**{name: v for name, v in own.items() if name.startswith("mapper.dense.")}, **weights}
+    weights = {
+        **{name: v for name, v in own.items() if name.startswith("mapper.dense.")},
+        **weights,
+    }
     parts = ("mapper.", "mapper.dense.", "mapper.encoder.")
     absent = tuple(part for part in parts if not any(name.startswith(part) for name in own))
     return {name: value for name, value in weights.items() if not name.startswith(absent)}

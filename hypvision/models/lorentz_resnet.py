@@ -1,17 +1,20 @@
-"""Residual networks on the hyperboloid: HCNN (fully hyperbolic) and HECNN (hybrid), and their "+" components.
+"""Residual networks on the hyperboloid: HCNN (fully hyperbolic) and HECNN (hybrid), and their "+"
+components.
 
-Papers: "Fully Hyperbolic Convolutional Neural Networks for Computer Vision", Bdeir, Schwethelm, Landwehr (ICLR 2024),
-official code kschwethelm/HyperbolicCV; "Robust Hyperbolic Learning with Curvature-Aware Optimization", Bdeir, Burchert,
-Schmidt-Thieme, Landwehr (NeurIPS 2025), the "+" components. With ``plus=False`` the networks compute what the official
-code does, and its checkpoints are converted (:mod:`hypvision.models.lorentz_resnet_checkpoint`).
+Papers: "Fully Hyperbolic Convolutional Neural Networks for Computer Vision", Bdeir, Schwethelm,
+Landwehr (ICLR 2024), official code kschwethelm/HyperbolicCV; "Robust Hyperbolic Learning with
+Curvature-Aware Optimization", Bdeir, Burchert, Schmidt-Thieme, Landwehr (NeurIPS 2025), the "+"
+components. With ``plus=False`` the networks compute what the official code does, and its
+checkpoints are converted (:mod:`hypvision.models.lorentz_resnet_checkpoint`).
 
-Feature maps of hyperbolic stages are the space parts of points, one a pixel: ``(B, C, H, W)`` as in any other network,
-with time computed where a formula needs it. An image enters a fully hyperbolic network as space parts. The feature maps
-that the network returns (``features_only=True``, ``forward_intermediates``) are tangent vectors at the origin.
+Feature maps of hyperbolic stages are the space parts of points, one a pixel: ``(B, C, H, W)`` as in
+any other network, with time computed where a formula needs it. An image enters a fully hyperbolic
+network as space parts. The feature maps that the network returns (``features_only=True``,
+``forward_intermediates``) are tangent vectors at the origin.
 
-The Euclidean network of the same architecture, to compare with, is ``hecnn_resnet18(hyperbolic_stages=(),
-head_type="linear")``; with the Lorentz head alone, ``hyperbolic_stages=(), plus=False``, it is the published hybrid
-(EL-ResNet).
+The Euclidean network of the same architecture, to compare with, is
+``hecnn_resnet18(hyperbolic_stages=(), head_type="linear")``; with the Lorentz head alone,
+``hyperbolic_stages=(), plus=False``, it is the published hybrid (EL-ResNet).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -49,8 +52,8 @@ EXPANSION = 4  # ratio of output to inner channels in a bottleneck
 class LorentzClassifier(nn.Module):
     """Lorentz multinomial logistic regression with the parameter names that timm knows heads by.
 
-    See :class:`hypvision.nn.LorentzMLR`; ``weight`` are its normals ``z`` ``(K, n)``, ``bias`` its offsets ``a``
-    ``(K,)``.
+    See :class:`hypvision.nn.LorentzMLR`; ``weight`` are its normals ``z`` ``(K, n)``, ``bias`` its
+    offsets ``a`` ``(K,)``.
 
     Shapes:
         space parts ``(..., n)`` to logits ``(..., K)``, computed in float32 also under autocast.
@@ -70,7 +73,9 @@ class LorentzClassifier(nn.Module):
         self.in_features = in_features
         self.num_classes = num_classes
         self.manifold = manifold
-        self.weight = nn.Parameter(torch.empty(num_classes, in_features, device=device, dtype=dtype))
+        self.weight = nn.Parameter(
+            torch.empty(num_classes, in_features, device=device, dtype=dtype)
+        )
         self.bias = nn.Parameter(torch.empty(num_classes, device=device, dtype=dtype))
         for parameter in (self.weight, self.bias):  # initial values as published
             nn.init.uniform_(parameter, -(in_features**-0.5), in_features**-0.5)
@@ -124,13 +129,17 @@ class Layers:
         if self.exact:
             return LorentzConv2d(inside, outside, kernel, self.manifold, **sizes, **self.factory)
         sizes |= dict(slope=self.slope, limit=self.limit, **self.options)
-        return EfficientLorentzConv2d(inside, outside, kernel, self.manifold, **sizes, **self.factory)
+        return EfficientLorentzConv2d(
+            inside, outside, kernel, self.manifold, **sizes, **self.factory
+        )
 
     def norm(self, channels: int) -> nn.Module:
         """Batch norm."""
         if self.manifold is None:
             return nn.BatchNorm2d(channels, **self.factory)
-        exp_limit = 10.0 if self.slope is None else 100.0  # each of the two published codes has its own limit
+        exp_limit = (
+            10.0 if self.slope is None else 100.0
+        )  # each of the two published codes has its own limit
         sizes: dict[str, Any] = dict(slope=self.slope, limit=self.limit, exp_limit=exp_limit)
         return LorentzBatchNorm2d(channels, self.manifold, **sizes, **self.factory)
 
@@ -168,7 +177,9 @@ class ConvNorm(nn.Module):
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions; maps ``(B, C, H, W)``, space parts if ``layers`` are hyperbolic."""
 
-    def __init__(self, inside: int, width: int, stride: int, layers: Layers, _: Layers, drop_path: float):
+    def __init__(
+        self, inside: int, width: int, stride: int, layers: Layers, _: Layers, drop_path: float
+    ):
         super().__init__()
         self.conv1 = layers.conv(inside, width, 3, stride)
         self.norm1 = layers.norm(width)
@@ -191,10 +202,13 @@ class BasicBlock(nn.Module):
 class Bottleneck(nn.Module):
     """1x1, 3x3 and 1x1 convolution; that of 3x3 may have another geometry than the block.
 
-    Euclidean ``layers`` around a hyperbolic ``core`` make the Lorentz-Core bottleneck (NeurIPS 2025).
+    Euclidean ``layers`` around a hyperbolic ``core`` make the Lorentz-Core bottleneck (NeurIPS
+    2025).
     """
 
-    def __init__(self, inside: int, width: int, stride: int, layers: Layers, core: Layers, drop_path: float):
+    def __init__(
+        self, inside: int, width: int, stride: int, layers: Layers, core: Layers, drop_path: float
+    ):
         super().__init__()
         outside = EXPANSION * width
         self.conv1 = layers.conv(inside, width, 1)
@@ -237,7 +251,8 @@ class Stage(nn.Module):
         return x
 
 
-# torch.fx cannot trace Python control flow on sizes, curvatures and autocast: these modules stay one node each.
+# torch.fx cannot trace Python control flow on sizes, curvatures and autocast: these modules stay
+# one node each.
 for _layer in (
     LorentzClassifier, LorentzConv2d, EfficientLorentzConv2d, LorentzBatchNorm2d, LorentzResidual,
     LorentzGlobalAvgPool2d, ToLorentz, ToTangent, ChangeManifold,
@@ -251,38 +266,45 @@ class LorentzResNet(StagedModel):
     Args:
         in_chans: input channels.
         num_classes: classes of the head, at least 0; 0 for none.
-        global_pool: ``"avg"``, a centroid if the last stage is hyperbolic, or ``""`` for none; Euclidean last stages
-            take timm's other kinds, too.
+        global_pool: ``"avg"``, a centroid if the last stage is hyperbolic, or ``""`` for none;
+            Euclidean last stages take timm's other kinds, too.
         layers: blocks of the four stages.
-        block: ``"basic"``, ``"bottleneck"``, or ``"core"``, the Lorentz-Core bottleneck, whose stages are Euclidean
-            outside of it.
-        widths: channels of the four stages (before the expansion of bottlenecks); the stem has those of the first.
+        block: ``"basic"``, ``"bottleneck"``, or ``"core"``, the Lorentz-Core bottleneck, whose
+            stages are Euclidean outside of it.
+        widths: channels of the four stages (before the expansion of bottlenecks); the stem has
+            those of the first.
         stem: ``"cifar"``, a 3x3 convolution, or ``"imagenet"``, 7x7 of stride 2 and max pooling.
         hyperbolic_stem: whether the stem is hyperbolic; the image is the space part then.
         hyperbolic_stages: which stages are, of 1, 2, 3, 4.
-        plus: what the four arguments below are if they are None: the components of NeurIPS 2025, or those of ICLR 2024.
-        conv: ``"efficient"``, rotation and boost, or ``"exact"``, the published Lorentz convolution.
-        learn_curvature: whether the curvatures of the encoder and of the head are learned. The optimisers of
-            :mod:`hypvision.optim` move the points along with it (``move="project"`` is the ablation).
-        rescale: maximum-distance rescaling of points after convolutions, in batch norms, after residual connections and
-            where Euclidean features become space parts. Without it Euclidean features of norm at most ``clip`` enter by
-            the exponential map at the origin.
+        plus: what the four arguments below are if they are None: the components of NeurIPS 2025, or
+            those of ICLR 2024.
+        conv: ``"efficient"``, rotation and boost, or ``"exact"``, the published Lorentz
+            convolution.
+        learn_curvature: whether the curvatures of the encoder and of the head are learned. The
+            optimisers of :mod:`hypvision.optim` move the points along with it (``move="project"``
+            is the ablation).
+        rescale: maximum-distance rescaling of points after convolutions, in batch norms, after
+            residual connections and where Euclidean features become space parts. Without it
+            Euclidean features of norm at most ``clip`` enter by the exponential map at the origin.
         slope: slope ``s`` of the rescaling.
         limit: radius that the rescaling does not exceed; by default
-            :func:`~hypvision.geometry.lorentz.max_distance` of the curvature. A small one emulates the clipping of
-            norms in earlier hyperbolic networks.
-        clip: largest norm of Euclidean features that enter by the exponential map; default 1. Not with rescaling.
-        curvature, head_curvature: initial ``c`` of encoder and head; the head's default is the encoder's.
-        bounds: learned curvatures stay between these multiples of their initial values. The default keeps ``k = 1 / c``
-            in [0.05, 10] for ``curvature=1``.
+            :func:`~hypvision.geometry.lorentz.max_distance` of the curvature. A small one emulates
+            the clipping of norms in earlier hyperbolic networks.
+        clip: largest norm of Euclidean features that enter by the exponential map; default 1. Not
+            with rescaling.
+        curvature, head_curvature: initial ``c`` of encoder and head; the head's default is the
+            encoder's.
+        bounds: learned curvatures stay between these multiples of their initial values. The default
+            keeps ``k = 1 / c`` in [0.05, 10] for ``curvature=1``.
         curvature_per_stage: a hyperboloid for each stage, where they share one otherwise.
         norm_match, boost: see :class:`~hypvision.nn.EfficientLorentzConv2d`.
         head_type: ``"lorentz"``, multinomial logistic regression, or ``"linear"``.
         drop_rate, drop_path_rate: dropout before the head, and stochastic depth.
 
     Raises:
-        ValueError: an argument has an unknown value, whether the network uses it or not; a per-stage argument does not
-            have four entries; ``clip`` is given with rescaling, or ``limit`` without it.
+        ValueError: an argument has an unknown value, whether the network uses it or not; a
+            per-stage argument does not have four entries; ``clip`` is given with rescaling, or
+            ``limit`` without it.
     """
 
     def __init__(
@@ -326,7 +348,9 @@ class LorentzResNet(StagedModel):
         self.head_type = head_type
         self.learn_curvature = plus if learn_curvature is None else learn_curvature
         self.bounds = (bounds[0], bounds[1])
-        Lorentz(curvature, bounds=self.bounds)  # only to check the bounds, for networks without hyperbolic layers too
+        Lorentz(
+            curvature, bounds=self.bounds
+        )  # only to check the bounds, for networks without hyperbolic layers too
 
         wanted = [hyperbolic_stem, *(i in hyperbolic_stages for i in (1, 2, 3, 4))]
         inner = self._make_manifolds(wanted, curvature, curvature_per_stage, device)
@@ -338,7 +362,9 @@ class LorentzResNet(StagedModel):
             factory=dict(device=device, dtype=dtype),
         )  # fmt: skip
         self._build_stem(in_chans, widths[0], stem == "imagenet", inner[0])
-        self._build_stages(layers, widths, block, inner, 4 if stem == "imagenet" else 1, drop_path_rate)
+        self._build_stages(
+            layers, widths, block, inner, 4 if stem == "imagenet" else 1, drop_path_rate
+        )
         self.norm = nn.Identity()
         self._set_pool(global_pool, num_classes)
         self._set_head(num_classes)
@@ -352,22 +378,27 @@ class LorentzResNet(StagedModel):
     def _make_manifolds(
         self, wanted: list[bool], curvature: float, per_stage: bool, device: Device
     ) -> list[Lorentz | None]:
-        """The hyperboloids of the stem and the stages, one for all or one for each; None where it is flat."""
+        """The hyperboloids of the stem and the stages, one for all or one for each; None where it
+        is flat."""
         count = sum(wanted) if per_stage else min(1, sum(wanted))
-        found = [Lorentz(curvature, self.learn_curvature, self.bounds).to(device) for _ in range(count)]
+        found = [
+            Lorentz(curvature, self.learn_curvature, self.bounds).to(device) for _ in range(count)
+        ]
         self.manifolds = nn.ModuleList(found)
         places = [sum(wanted[:i]) if per_stage else 0 for i in range(5)]
         return [found[place] if on else None for place, on in zip(places, wanted)]
 
     def _build_stem(self, in_chans: int, width: int, large: bool, manifold: Lorentz | None) -> None:
         kernel, stride = (7, 2) if large else (3, 1)
-        self.stem = ConvNorm(in_chans, width, kernel, stride, replace(self._flat, manifold=manifold))
+        self.stem = ConvNorm(
+            in_chans, width, kernel, stride, replace(self._flat, manifold=manifold)
+        )
         self.act = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, 2, 1) if large else nn.Identity()
 
     def _build_stages(
-        self, layers: Sequence[int], widths: Sequence[int], block: str, inner: list[Lorentz | None], reduction: int,
-        drop_path_rate: float,
+        self, layers: Sequence[int], widths: Sequence[int], block: str, inner: list[Lorentz | None],
+        reduction: int, drop_path_rate: float,
     ) -> None:  # fmt: skip
         """The stages, and the maps from their geometry to the Euclidean one."""
         rates: Iterator[Any] = iter(calculate_drop_path_rates(drop_path_rate, sum(layers)))
@@ -375,20 +406,28 @@ class LorentzResNet(StagedModel):
         stages = []
         self.feature_info = []
         channels = widths[0]
-        self._outside = [inner[0]]  # the manifold (None: Euclidean) of the map after the stem and after each stage
+        self._outside = [
+            inner[0]
+        ]  # the manifold (None: Euclidean) of the map after the stem and after each stage
         for i, (depth, width) in enumerate(zip(layers, widths)):
             core = replace(self._flat, manifold=inner[i + 1])
             outer = self._flat if block == "core" else core
             blocks: list[nn.Module] = []
             for j in range(depth):
-                blocks.append(kind(channels, width, 2 if i > 0 and j == 0 else 1, outer, core, next(rates)))
+                blocks.append(
+                    kind(channels, width, 2 if i > 0 and j == 0 else 1, outer, core, next(rates))
+                )
                 channels = width if block == "basic" else EXPANSION * width
             stages.append(Stage(self._change(self._outside[-1], outer.manifold), blocks))
             self._outside.append(outer.manifold)
             reduction *= 2 if i > 0 else 1
-            self.feature_info.append(dict(num_chs=channels, reduction=reduction, module=f"stages.{i}"))
+            self.feature_info.append(
+                dict(num_chs=channels, reduction=reduction, module=f"stages.{i}")
+            )
         self.stages = nn.ModuleList(stages)
-        self.feature_maps = nn.ModuleList(self._change(manifold, None) for manifold in self._outside[1:])
+        self.feature_maps = nn.ModuleList(
+            self._change(manifold, None) for manifold in self._outside[1:]
+        )
         self.num_features = self.head_hidden_size = channels
 
     def _change(self, source: Lorentz | None, target: Lorentz | None) -> nn.Module:
@@ -413,12 +452,21 @@ class LorentzResNet(StagedModel):
         target = None
         if self.head_type == "lorentz" and num_classes > 0:
             if self.head_manifold is None:
-                self.head_manifold = Lorentz(self.head_curvature, self.learn_curvature, self.bounds).to(**factory)
+                self.head_manifold = Lorentz(
+                    self.head_curvature, self.learn_curvature, self.bounds
+                ).to(**factory)
             target = self.head_manifold
         else:
             self.head_manifold = None
-        same = source is not None and target is not None and not self.learn_curvature and source.c == target.c
-        self.head_enter = nn.Identity() if num_classes == 0 or same else self._change(source, target)
+        same = (
+            source is not None
+            and target is not None
+            and not self.learn_curvature
+            and source.c == target.c
+        )
+        self.head_enter = (
+            nn.Identity() if num_classes == 0 or same else self._change(source, target)
+        )
         if num_classes == 0:
             self.head = nn.Identity()
         elif target is None:
@@ -427,7 +475,8 @@ class LorentzResNet(StagedModel):
             self.head = LorentzClassifier(self.num_features, num_classes, target, **factory)
 
     def init_weights(self) -> None:
-        """Normal of variance 2 / fan_out for Euclidean convolutions; hyperbolic layers have their own, as published."""
+        """Normal of variance 2 / fan_out for Euclidean convolutions; hyperbolic layers have their
+        own, as published."""
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -440,9 +489,14 @@ class LorentzResNet(StagedModel):
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """timm's parameter groups, from the stem to the head, for layer-wise learning rates."""
-        return dict(stem=r"^stem|^manifolds", blocks=r"^stages\.(\d+)" if coarse else r"^stages\.(\d+)\.blocks\.(\d+)")
+        return dict(
+            stem=r"^stem|^manifolds",
+            blocks=r"^stages\.(\d+)" if coarse else r"^stages\.(\d+)\.blocks\.(\d+)",
+        )
 
-    def reset_classifier(self, num_classes: int, global_pool: str | None = None, head_type: str | None = None) -> None:
+    def reset_classifier(
+        self, num_classes: int, global_pool: str | None = None, head_type: str | None = None
+    ) -> None:
         """Replace the head by a new one for ``num_classes`` (0: none).
 
         Args:
@@ -474,7 +528,9 @@ class LorentzResNet(StagedModel):
         self.feature_maps = self.feature_maps[: last + 1]
         self._outside = self._outside[: last + 2]
         used = {id(module) for part in (self.stem, self.stages) for module in part.modules()}
-        self.manifolds = nn.ModuleList(manifold for manifold in self.manifolds if id(manifold) in used)
+        self.manifolds = nn.ModuleList(
+            manifold for manifold in self.manifolds if id(manifold) in used
+        )
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """Logits ``(B, num_classes)`` of a last map, or its pooled features ``(B, C)``."""
@@ -483,7 +539,9 @@ class LorentzResNet(StagedModel):
 
     def curvatures(self) -> dict[str, float]:
         """The curvatures ``c > 0`` by name, learned or not."""
-        found: dict[str, Any] = {f"manifolds.{i}": manifold for i, manifold in enumerate(self.manifolds)}
+        found: dict[str, Any] = {
+            f"manifolds.{i}": manifold for i, manifold in enumerate(self.manifolds)
+        }
         if self.head_manifold is not None:
             found["head_manifold"] = self.head_manifold
         return {name: float(manifold._value()) for name, manifold in found.items()}
@@ -500,10 +558,15 @@ def _check_stages(
     layers: Sequence[int], widths: Sequence[int], hyperbolic: Iterable[int], points_enter_core: bool
 ) -> None:
     if len(layers) != 4 or len(widths) != 4:
-        raise ArgumentError(f"layers and widths must have one entry for each of 4 stages, got {layers} and {widths}.")
+        raise ArgumentError(
+            f"layers and widths must have one entry for each of 4 stages, got {layers} and "
+            f"{widths}."
+        )
     depths(layers=layers)
     if not isinstance(hyperbolic, Iterable):
-        raise ArgumentError(f"hyperbolic_stages must be a tuple, such as (1, 3), got {hyperbolic!r}.")
+        raise ArgumentError(
+            f"hyperbolic_stages must be a tuple, such as (1, 3), got {hyperbolic!r}."
+        )
     if not set(hyperbolic) <= {1, 2, 3, 4}:
         raise ArgumentError(f"hyperbolic_stages must be numbers from 1 to 4, got {hyperbolic}.")
     if points_enter_core:
@@ -516,19 +579,27 @@ def _check_numbers(
 ) -> None:  # fmt: skip
     one_of(("patch", "sum", "none"), norm_match=norm_match)
     one_of(("axis", "scale", "full", "none"), boost=boost)
-    positive = dict(slope=slope, limit=limit, clip=clip, curvature=curvature, head_curvature=head_curvature)
+    positive = dict(
+        slope=slope, limit=limit, clip=clip, curvature=curvature, head_curvature=head_curvature
+    )
     more_than(0, **{name: value for name, value in positive.items() if value is not None})
     if clip is not None and rescale:
-        raise ArgumentError(f"clip={clip} is for networks without rescaling: leave it out, or set rescale=False.")
+        raise ArgumentError(
+            f"clip={clip} is for networks without rescaling: leave it out, or set rescale=False."
+        )
     if limit is not None and not rescale:
-        raise ArgumentError(f"limit={limit} is that of the rescaling: set rescale=True or plus=True.")
+        raise ArgumentError(
+            f"limit={limit} is that of the rescaling: set rescale=True or plus=True."
+        )
 
 
 def _owners(model: nn.Module, prefix: str) -> dict[str, str]:
     """Name of every alias of a learned curvature, and the name it has in state dicts."""
     first: dict[int, str] = {}
     aliases = {}
-    for name, parameter in model.named_parameters(prefix=prefix.rstrip("."), remove_duplicate=False):
+    for name, parameter in model.named_parameters(
+        prefix=prefix.rstrip("."), remove_duplicate=False
+    ):
         if name.endswith("log_c"):
             owner = first.setdefault(id(parameter), name)
             if owner != name:
@@ -541,14 +612,22 @@ def _drop_aliases(module: nn.Module, state_dict: dict[str, Tensor], prefix: str,
         state_dict.pop(alias, None)
 
 
-def _restore_aliases(module: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_: Any) -> None:
+def _restore_aliases(
+    module: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_: Any
+) -> None:
     for alias, owner in _owners(module, prefix).items():
         if owner in state_dict:
             state_dict.setdefault(alias, state_dict[owner])
 
 
 def _cfg(**kwargs: Any) -> dict[str, Any]:
-    own = dict(input_size=(3, 32, 32), pool_size=(4, 4), crop_pct=1.0, first_conv="stem.conv", license="mit")
+    own = dict(
+        input_size=(3, 32, 32),
+        pool_size=(4, 4),
+        crop_pct=1.0,
+        first_conv="stem.conv",
+        license="mit",
+    )
     paper = "Fully Hyperbolic Convolutional Neural Networks for Computer Vision"
     return {
         **COMMON_CFG,
@@ -559,21 +638,25 @@ def _cfg(**kwargs: Any) -> dict[str, Any]:
     }
 
 
-_PLUS = dict(paper_name="Robust Hyperbolic Learning with Curvature-Aware Optimization", license="apache-2.0")
+_PLUS = dict(
+    paper_name="Robust Hyperbolic Learning with Curvature-Aware Optimization", license="apache-2.0"
+)
 default_cfgs = generate_default_cfgs(
     {
         "hcnn_resnet18.untrained": _cfg(),
         "hcnn_resnet50.untrained": _cfg(),
         "hecnn_resnet18.cifar10": _cfg(
-            **_PLUS, url="zoo:hecnn_resnet18.cifar10", num_classes=10, pool_size=(1, 1), interpolation="bilinear",
-            mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616),
+            **_PLUS, url="zoo:hecnn_resnet18.cifar10", num_classes=10, pool_size=(1, 1),
+            interpolation="bilinear", mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616),
         ),
         # The star marks the default tag: a name without a tag builds the published network.
         "hecnn_resnet18.untrained*": _cfg(**_PLUS),
         "hecnn_resnet50.untrained": _cfg(**_PLUS),
     }
 )  # fmt: skip
-_TAG_ARGS: dict[str, dict[str, Any]] = {"hecnn_resnet18.cifar10": dict(stem="imagenet", widths=(24, 48, 96, 192))}
+_TAG_ARGS: dict[str, dict[str, Any]] = {
+    "hecnn_resnet18.cifar10": dict(stem="imagenet", widths=(24, 48, 96, 192))
+}
 
 
 # With the stem for large images, the input that timm's data pipelines should assume.
@@ -582,7 +665,10 @@ _LARGE = dict(input_size=(3, 224, 224), pool_size=(7, 7), crop_pct=0.875)
 
 def _create(variant: str, pretrained: bool = False, **kwargs: Any) -> nn.Module:
     if kwargs.get("stem") == "imagenet":
-        kwargs["pretrained_cfg_overlay"] = {**_LARGE, **(kwargs.get("pretrained_cfg_overlay") or {})}
+        kwargs["pretrained_cfg_overlay"] = {
+            **_LARGE,
+            **(kwargs.get("pretrained_cfg_overlay") or {}),
+        }
     own, kwargs = with_zoo(variant, pretrained, _TAG_ARGS, kwargs)
     maps = dict(out_indices=(0, 1, 2, 3), feature_cls=FeatureMaps)
     options = dict(pretrained_filter_fn=checkpoint_filter_fn, feature_cfg=maps)
@@ -599,7 +685,8 @@ def hcnn_resnet18(pretrained: bool = False, **kwargs: Any) -> nn.Module:
 
 @register_model
 def hcnn_resnet50(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Fully hyperbolic ResNet-50 (HCNN) of bottlenecks: 23.7 M parameters; ``plus=True`` for HCNN+."""
+    """Fully hyperbolic ResNet-50 (HCNN) of bottlenecks: 23.7 M parameters; ``plus=True`` for
+    HCNN+."""
     args = dict(layers=(3, 4, 6, 3), block="bottleneck")
     return _create("hcnn_resnet50", pretrained, **dict(args, **kwargs))
 

@@ -1,8 +1,9 @@
 """Checkpoints of kschwethelm/HyperbolicCV (classification) to those of Lorentz ResNets, and back.
 
-Official weights act on whole points: a convolution is a matrix ``(C' + 1, k * k * C + 1)`` over a patch whose time
-comes first and whose space is ordered by position, then channel; its first row is never used. Ours are the blocks of
-it. Every official module repeats ``manifold.k`` (``-<x, x>``); ours keep ``log c = -log k`` once, if it is not 1.
+Official weights act on whole points: a convolution is a matrix ``(C' + 1, k * k * C + 1)`` over a
+patch whose time comes first and whose space is ordered by position, then channel; its first row is
+never used. Ours are the blocks of it. Every official module repeats ``manifold.k`` (``-<x, x>``);
+ours keep ``log c = -log k`` once, if it is not 1.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ def _curvatures(state_dict: Mapping[str, Tensor]) -> list[Tensor]:
         for name, value in zip(copies, values):
             if value != values[0]:
                 raise HypvisionError(
-                    f"The checkpoint has {next(iter(copies))} = {values[0]:g}, but {name} = {value:g}: official "
-                    "networks have one curvature in the encoder and one in the head. Take an intact copy."
+                    f"The checkpoint has {next(iter(copies))} = {values[0]:g}, but {name} = "
+                    f"{value:g}: official networks have one curvature in the encoder and one in "
+                    "the head. Take an intact copy."
                 )
         found += values[:1]
     return found
@@ -77,11 +79,12 @@ def _kernel(layer: str, bottleneck: bool) -> int:
 
 
 def hyperboliccv_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """State dict of :class:`hypvision.models.LorentzResNet` from that of an L-ResNet or EL-ResNet classifier."""
+    """State dict of :class:`hypvision.models.LorentzResNet` from that of an L-ResNet or EL-ResNet
+    classifier."""
     if not any(re.fullmatch(r"(decoder|predictor)\.z", name) for name in state_dict):
         raise HypvisionError(
-            "The checkpoint has no Lorentz head (decoder.z). Convert L-ResNet or EL-ResNet classifiers; for a "
-            "Euclidean network use timm's own models."
+            "The checkpoint has no Lorentz head (decoder.z). Convert L-ResNet or EL-ResNet "
+            "classifiers; for a Euclidean network use timm's own models."
         )
     bottleneck = any(".conv.6." in name for name in state_dict)
     out: dict[str, Tensor] = {}
@@ -116,27 +119,36 @@ def hyperboliccv_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Te
     return out
 
 
-def hyperboliccv_to_official(state_dict: Mapping[str, Tensor], curvature: float | None = None) -> dict[str, Tensor]:
-    """The inverse of :func:`hyperboliccv_from_official`, as the official code loads it strictly: dead rows are 0, and
-    every module has its copy of ``k``.
+def hyperboliccv_to_official(
+    state_dict: Mapping[str, Tensor], curvature: float | None = None
+) -> dict[str, Tensor]:
+    """The inverse of :func:`hyperboliccv_from_official`, as the official code loads it strictly:
+    dead rows are 0, and every module has its copy of ``k``.
 
     Args:
         state_dict: of our model.
         curvature: of the model, which its weights contain only if it is learned; 1 if left out.
 
     Raises:
-        HypvisionError: a name has no official counterpart, as those of the "+" components; stages of several
-            curvatures; or a curvature that is not positive, or given beside learned ones.
+        HypvisionError: a name has no official counterpart, as those of the "+" components; stages
+            of several curvatures; or a curvature that is not positive, or given beside learned
+            ones.
     """
     learned = {name: value for name, value in state_dict.items() if name.endswith("log_c")}
     if curvature is not None and (learned or not 0 < curvature < math.inf):
         raise HypvisionError(
             f"The curvature {curvature:g} was given, but "
-            + ("the weights hold what was learned: leave it out." if learned else "it must be positive.")
+            + (
+                "the weights hold what was learned: leave it out."
+                if learned
+                else "it must be positive."
+            )
         )
     inner = [value for name, value in learned.items() if name.startswith("manifolds.")]
     if any(not torch.equal(value, inner[0]) for value in inner):
-        raise HypvisionError("The stages have several curvatures (curvature_per_stage), official networks have one.")
+        raise HypvisionError(
+            "The stages have several curvatures (curvature_per_stage), official networks have one."
+        )
     default = torch.tensor(math.log(1.0 if curvature is None else curvature))
     out: dict[str, Tensor] = {}
     lorentz = "stem.conv.time_weight" in state_dict
@@ -149,7 +161,9 @@ def hyperboliccv_to_official(state_dict: Mapping[str, Tensor], curvature: float 
         layer, _, entry = name.rpartition(".")
         match = re.fullmatch(r"stem\.(conv|norm)", layer)
         if match:
-            official = f"encoder.conv1.{'conv.' if lorentz else ''}{('conv', 'norm').index(match[1])}"
+            official = (
+                f"encoder.conv1.{'conv.' if lorentz else ''}{('conv', 'norm').index(match[1])}"
+            )
         elif match := re.fullmatch(r"stages\.(\d)\.blocks\.(\d+)\.((?:conv|norm)[123])", layer):
             official = f"encoder.conv{int(match[1]) + 2}_x.{match[2]}.conv.{_NUMBERS[match[3]]}"
         elif match := re.fullmatch(r"stages\.(\d)\.blocks\.(\d+)\.downsample\.(conv|norm)", layer):
@@ -160,12 +174,16 @@ def hyperboliccv_to_official(state_dict: Mapping[str, Tensor], curvature: float 
         if entry == "weight" and f"{layer}.time_weight" in state_dict:
             space = value.permute(0, 2, 3, 1).flatten(1)
             rows = torch.cat([state_dict[f"{layer}.time_weight"].unsqueeze(1), space], 1)
-            out[f"{official}.linearized_kernel.weight.weight"] = torch.cat([torch.zeros_like(rows[:1]), rows])
+            out[f"{official}.linearized_kernel.weight.weight"] = torch.cat(
+                [torch.zeros_like(rows[:1]), rows]
+            )
             out[f"{official}.linearized_kernel.scale"] = value.new_tensor(2.3)
         elif entry == "time_weight":
             continue
         elif entry == "bias" and f"{layer}.time_weight" in state_dict:
-            out[f"{official}.linearized_kernel.weight.bias"] = torch.cat([value.new_zeros(1), value])
+            out[f"{official}.linearized_kernel.weight.bias"] = torch.cat(
+                [value.new_zeros(1), value]
+            )
         elif entry in _SHARED:
             points = entry == "running_mean" and f"{layer}.beta" in state_dict
             out[f"{official}.{entry}"] = torch.cat([value.new_zeros(1), value]) if points else value
@@ -180,7 +198,8 @@ def hyperboliccv_to_official(state_dict: Mapping[str, Tensor], curvature: float 
 
 
 def _manifolds(state_dict: Mapping[str, Tensor]) -> Iterator[str]:
-    """Where the modules of an official Lorentz encoder, activations and pooling too, keep the manifold."""
+    """Where the modules of an official Lorentz encoder, activations and pooling too, keep the
+    manifold."""
     yield "enc_manifold"
     for module in ("encoder", "encoder.avg_pool", "encoder.conv1", "encoder.conv1.conv.2"):
         yield f"{module}.manifold"
@@ -191,7 +210,11 @@ def _manifolds(state_dict: Mapping[str, Tensor]) -> Iterator[str]:
         elif name.endswith(".gamma"):
             yield f"{name.removesuffix('.gamma')}.manifold"
     for block in sorted(
-        {match[0] for match in (re.match(r"encoder\.conv[2-5]_x\.\d+", n) for n in state_dict) if match}
+        {
+            match[0]
+            for match in (re.match(r"encoder\.conv[2-5]_x\.\d+", n) for n in state_dict)
+            if match
+        }
     ):
         yield from (f"{block}.manifold", f"{block}.activation.manifold", f"{block}.conv.2.manifold")
         if f"{block}.conv.7.gamma" in state_dict:  # a bottleneck
@@ -202,9 +225,9 @@ def hyperboliccv_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[st
     """The timm model that converted weights belong to.
 
     Returns:
-        Name of the model, and the arguments of ``timm.create_model`` by which it differs from the default. The
-        clipping radius of hybrid networks (``clip``: 1 for CIFAR, 4 for Tiny-ImageNet as published) is in no
-        checkpoint.
+        Name of the model, and the arguments of ``timm.create_model`` by which it differs from the
+        default. The clipping radius of hybrid networks (``clip``: 1 for CIFAR, 4 for Tiny-ImageNet
+        as published) is in no checkpoint.
     """
     stem = state_dict.get("stem.conv.weight")
     head = state_dict.get("head.weight")
@@ -213,8 +236,8 @@ def hyperboliccv_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[st
     layers = tuple(sum(stage == i for stage, _ in blocks) for i in range(4))
     if stem is None or head is None or 0 in layers:
         raise HypvisionError(
-            "The file holds only a part of a Lorentz ResNet: weights of its stem, of a stage or of its head are "
-            "missing. Give a checkpoint of the whole model."
+            "The file holds only a part of a Lorentz ResNet: weights of its stem, of a stage or of "
+            "its head are missing. Give a checkpoint of the whole model."
         )
     bottleneck = "stages.0.blocks.0.conv3.weight" in state_dict
     lorentz = "stem.conv.time_weight" in state_dict
@@ -231,7 +254,11 @@ def hyperboliccv_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[st
         arguments["widths"] = widths
     if not lorentz:
         arguments.update(hyperbolic_stages=(), plus=False)
-    logs = [state_dict[name] for name in ("manifolds.0.log_c", "head_manifold.log_c") if name in state_dict]
+    logs = [
+        state_dict[name]
+        for name in ("manifolds.0.log_c", "head_manifold.log_c")
+        if name in state_dict
+    ]
     if logs:  # the file has learned curvatures, whose values it sets
         arguments.update(learn_curvature=True, curvature=round(torch.exp(logs[0]).item(), 6))
         if len(logs) == 2:
@@ -245,7 +272,8 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
     Accepts official checkpoints, those of ``hypvision train`` and the zoo's small files.
 
     Raises:
-        HypvisionError: an official checkpoint has other curvatures than a model that does not learn them.
+        HypvisionError: an official checkpoint has other curvatures than a model that does not learn
+            them.
     """
     weights = network_weights(state_dict)
     if not is_official_hyperboliccv(weights):
@@ -258,7 +286,8 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
         place, found = ("head", given[-1]) if name == "head_manifold" else ("encoder", given[0])
         if not math.isclose(own, found, rel_tol=1e-5):  # k is rounded to float32
             raise HypvisionError(
-                f"The official checkpoint has curvature {found:g} (k = {1 / found:g}) in its {place}, but the model "
-                f"has {own:g}. Create it with curvature={given[0]:g}, head_curvature={given[-1]:g}."
+                f"The official checkpoint has curvature {found:g} (k = {1 / found:g}) in its "
+                f"{place}, but the model has {own:g}. Create it with curvature={given[0]:g}, "
+                f"head_curvature={given[-1]:g}."
             )
     return {name: value for name, value in converted.items() if not name.endswith("log_c")}

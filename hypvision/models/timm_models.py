@@ -1,8 +1,8 @@
 """timm's models with our reader of files and our downloader of published weights.
 
-:func:`create_model` is :func:`timm.create_model` for every call of this package. timm itself would read files by
-``torch.load`` and download with a client that has no deadline and ignores ``HYPVISION_OFFLINE``; here it gets the
-weights as tensors instead.
+:func:`create_model` is :func:`timm.create_model` for every call of this package. timm itself would
+read files by ``torch.load`` and download with a client that has no deadline and ignores
+``HYPVISION_OFFLINE``; here it gets the weights as tensors instead.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ def create_model(
 ) -> nn.Module:
     """:func:`timm.create_model`.
 
-    ``checkpoint_path``, and ``file`` and ``url`` of the overlay, may be every name that a checkpoint can have (see
-    :func:`hypvision.checkpoints.sources.fetch`). Errors of timm are not changed.
+    ``checkpoint_path``, and ``file`` and ``url`` of the overlay, may be every name that a
+    checkpoint can have (see :func:`hypvision.checkpoints.sources.fetch`). Errors of timm are not
+    changed.
     """
     import timm
 
@@ -43,14 +44,17 @@ def create_model(
         arguments["checkpoint_path"] = checkpoint_path  # timm reads the file, without running code
         checkpoint_path = None
     with hub_switch():
-        model = timm.create_model(name, pretrained, pretrained_cfg_overlay=overlay or None, **arguments)
+        model = timm.create_model(
+            name, pretrained, pretrained_cfg_overlay=overlay or None, **arguments
+        )
     if checkpoint_path is not None:
         model.load_state_dict(filtered(model, network_weights(read(checkpoint_path))))
     return forget_weights(model)
 
 
 def read_overlay(overlay: Mapping[str, Any] | None) -> dict[str, Any]:
-    """timm's overlay with the weights themselves beside the file, or the address with a sum, that it names."""
+    """timm's overlay with the weights themselves beside the file, or the address with a sum, that
+    it names."""
     overlay = dict(overlay or {})
     source = overlay.get("file") or overlay.get("url")
     if overlay.get("state_dict") or overlay.get("custom_load") or not source:
@@ -64,7 +68,8 @@ def read_overlay(overlay: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def forget_weights(model: nn.Module) -> nn.Module:
-    """The model, whose ``pretrained_cfg`` no longer holds the weights that it was given by :func:`read_overlay`."""
+    """The model, whose ``pretrained_cfg`` no longer holds the weights that it was given by
+    :func:`read_overlay`."""
     for module in model.modules():
         config = getattr(module, "pretrained_cfg", None)
         if isinstance(config, dict):
@@ -77,7 +82,10 @@ def _unwrapped(checkpoint: dict[str, Any]) -> dict[str, Any]:
     from timm.models import clean_state_dict
 
     wrappers = ("state_dict_ema", "model_ema", "state_dict", "model")
-    inside = next((checkpoint[key] for key in wrappers if isinstance(checkpoint.get(key), Mapping)), checkpoint)
+    inside = next(
+        (checkpoint[key] for key in wrappers if isinstance(checkpoint.get(key), Mapping)),
+        checkpoint,
+    )
     return clean_state_dict(inside)
 
 
@@ -85,7 +93,9 @@ def _published(name: str, config: Any, overlay: dict[str, Any]) -> dict[str, Any
     """The overlay with the weights that timm would otherwise download."""
     import timm
 
-    if config is not None or any(overlay.get(key) for key in ("state_dict", "file", "url", "hf_hub_id", "custom_load")):
+    if config is not None or any(
+        overlay.get(key) for key in ("state_dict", "file", "url", "hf_hub_id", "custom_load")
+    ):
         return overlay
     about = timm.get_pretrained_cfg(name) if timm.is_model(name.partition(".")[0]) else None
     if about is None or about.state_dict or about.file or about.custom_load:
@@ -94,21 +104,24 @@ def _published(name: str, config: Any, overlay: dict[str, Any]) -> dict[str, Any
     file = about.hf_hub_filename
     if repository and "@" not in repository:
         stem = (file or "pytorch_model.bin").rpartition(".")[0]
-        names = [f"{stem}.safetensors", file] if file else ["model.safetensors", "pytorch_model.bin"]
+        names = (
+            [f"{stem}.safetensors", file] if file else ["model.safetensors", "pytorch_model.bin"]
+        )
         found = (fetch_from_hub(repository, each) for each in dict.fromkeys(names))
         path = next((path for path in found if path is not None), None)
         if path is not None:
             return {**overlay, "state_dict": read_file(path)}
     if offline() and (repository or not _here(about.url)):
         raise HypvisionError(
-            f"The pretrained weights of '{name}' are not on this machine, and HYPVISION_OFFLINE or HF_HUB_OFFLINE is "
-            "set. Unset it, or give a file."
+            f"The pretrained weights of '{name}' are not on this machine, and HYPVISION_OFFLINE or "
+            "HF_HUB_OFFLINE is set. Unset it, or give a file."
         )
     return overlay
 
 
 def _here(url: object) -> bool:
-    """Whether timm needs no network for an address of its configs: it has none, the zoo's, or one fetched before."""
+    """Whether timm needs no network for an address of its configs: it has none, the zoo's, or one
+    fetched before."""
     address = str(url or "")
     file = Path(torch.hub.get_dir(), "checkpoints", address.rpartition("/")[2])
     return not address or is_address(address) or file.is_file()

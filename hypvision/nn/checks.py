@@ -1,4 +1,5 @@
-"""Checks of shapes, dtypes and types for the layers; none waits for a device or breaks a compiled graph."""
+"""Checks of shapes, dtypes and types for the layers; none waits for a device or breaks a compiled
+graph."""
 
 from __future__ import annotations
 
@@ -11,7 +12,10 @@ from hypvision.errors import ArgumentError
 from hypvision.geometry import Lorentz, Manifold, PoincareBall
 from hypvision.geometry.manifolds import whose
 
-_SPACES = {Lorentz: " The layer works on the hyperboloid.", PoincareBall: " The layer works on the ball."}
+_SPACES = {
+    Lorentz: " The layer works on the hyperboloid.",
+    PoincareBall: " The layer works on the ball.",
+}
 
 
 def _of(layer: nn.Module, values: dict[str, Any]) -> dict[str, Any]:
@@ -24,8 +28,8 @@ def check_manifold(layer: nn.Module, kind: type[Manifold], **manifolds: Any) -> 
         if not isinstance(manifold, kind):
             example = kind.__name__ if kind in _SPACES else "Lorentz"
             raise TypeError(
-                f"{type(layer).__name__}: {name} must be a hypvision.geometry.{kind.__name__}, got {whose(manifold)}."
-                f"{_SPACES.get(kind, '')} Create one: {example}(c=1.0)."
+                f"{type(layer).__name__}: {name} must be a hypvision.geometry.{kind.__name__}, got "
+                f"{whose(manifold)}.{_SPACES.get(kind, '')} Create one: {example}(c=1.0)."
             )
 
 
@@ -39,43 +43,67 @@ def check_positive(layer: nn.Module, **values: float | None) -> None:
     more_than(0, **{name: value for name, value in _of(layer, values).items() if value is not None})
 
 
-def check_rescaling(layer: nn.Module, slope: float | None, limit: float | None, **others: float | None) -> None:
-    """As :func:`check_positive`; and there is no limit without a slope, which is what switches the rescaling on."""
+def check_rescaling(
+    layer: nn.Module, slope: float | None, limit: float | None, **others: float | None
+) -> None:
+    """As :func:`check_positive`; and there is no limit without a slope, which is what switches the
+    rescaling on."""
     check_positive(layer, slope=slope, limit=limit, **others)
     if limit is not None and slope is None:
         raise ArgumentError(
-            f"{type(layer).__name__}: limit={limit:g} is that of the rescaling, which slope=None leaves out. Give a "
-            "slope too, such as slope=2.0, or no limit."
+            f"{type(layer).__name__}: limit={limit:g} is that of the rescaling, which slope=None "
+            "leaves out. Give a slope too, such as slope=2.0, or no limit."
         )
 
 
 def check_features(
-    layer: nn.Module, x: Tensor, width: int | None = None, dim: int = -1, rank: int | None = None, name: str = "x"
+    layer: nn.Module,
+    x: Tensor,
+    width: int | None = None,
+    dim: int = -1,
+    rank: int | None = None,
+    name: str = "x",
 ) -> None:
-    """``x`` must be floating point (else TypeError), have ``rank`` dimensions, and ``width`` features along ``dim``."""
+    """``x`` must be floating point (else TypeError), have ``rank`` dimensions, and ``width``
+    features along ``dim``."""
     owner = type(layer).__name__
     if not isinstance(x, Tensor) or not x.is_floating_point():
         found = x.dtype if isinstance(x, Tensor) else type(x).__name__
-        raise TypeError(f"{owner}: {name} must be a tensor of floating point numbers, got {found}. Call .float().")
+        raise TypeError(
+            f"{owner}: {name} must be a tensor of floating point numbers, got {found}. Call "
+            ".float()."
+        )
     least = dim + 1 if dim >= 0 else -dim
     if (rank is not None and x.dim() != rank) or x.dim() < least:
-        wanted = f"{rank} dimensions" if rank is not None else f"at least {least} dimension{'s' * (least > 1)}"
+        wanted = (
+            f"{rank} dimensions"
+            if rank is not None
+            else f"at least {least} dimension{'s' * (least > 1)}"
+        )
         raise ArgumentError(f"{owner}: {name} must have {wanted}, got shape {tuple(x.shape)}.")
     if width is not None and x.shape[dim] != width:
-        with_time = x.shape[dim] == width + 1 and isinstance(getattr(layer, "manifold", None), Lorentz)
-        hint = " Are these points with time? Lorentz layers take space parts: x[..., 1:]." if with_time else ""
+        with_time = x.shape[dim] == width + 1 and isinstance(
+            getattr(layer, "manifold", None), Lorentz
+        )
+        hint = (
+            " Are these points with time? Lorentz layers take space parts: x[..., 1:]."
+            if with_time
+            else ""
+        )
         raise ArgumentError(
-            f"{owner}: {name} must have {width} features in dimension {dim}, got shape {tuple(x.shape)}.{hint}"
+            f"{owner}: {name} must have {width} features in dimension {dim}, got shape "
+            f"{tuple(x.shape)}.{hint}"
         )
 
 
 def takes_statistics(layer: nn.Module, points: int) -> bool:
-    """Whether a batch norm in training has points to normalise by; a single one, whose variance is rounding noise, is
-    an error, as in PyTorch."""
+    """Whether a batch norm in training has points to normalise by; a single one, whose variance is
+    rounding noise, is an error, as in PyTorch."""
     if points == 1:
         raise ArgumentError(
-            f"{type(layer).__name__}: expected more than 1 point (value per channel) when training, got a single one. "
-            "Take larger batches (DataLoader: drop_last=True leaves out a last one of one image), or call .eval()."
+            f"{type(layer).__name__}: expected more than 1 point (value per channel) when "
+            "training, got a single one. Take larger batches (DataLoader: drop_last=True leaves "
+            "out a last one of one image), or call .eval()."
         )
     return points > 0
 

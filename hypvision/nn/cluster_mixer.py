@@ -1,15 +1,18 @@
-"""The token mixer of HCFormer: two levels of soft clustering, Euclidean in windows and Lorentzian between them.
+"""The token mixer of HCFormer: two levels of soft clustering, Euclidean in windows and Lorentzian
+between them.
 
-Paper: "Hyperbolic Hierarchical Clustering for Visual Representation Learning" (Wei et al., ECCV 2026). The map is cut
-into ``fold x fold`` windows. At patch level the pixels of a window are softly assigned to ``prop x prop`` centres by
-cosine similarity; at window level the windows themselves, lifted to the hyperboloid, are assigned to ``win x win``
-centres of the whole map by geodesic distance. Values are averaged into the centres (aggregate) and handed back to the
-pixels (dispatch) with the same weights.
+Paper: "Hyperbolic Hierarchical Clustering for Visual Representation Learning" (Wei et al., ECCV
+2026). The map is cut into ``fold x fold`` windows. At patch level the pixels of a window are softly
+assigned to ``prop x prop`` centres by cosine similarity; at window level the windows themselves,
+lifted to the hyperboloid, are assigned to ``win x win`` centres of the whole map by geodesic
+distance. Values are averaged into the centres (aggregate) and handed back to the pixels (dispatch)
+with the same weights.
 
-How it is computed here: aggregation and dispatch are one batched matrix product each, for both levels in one function;
-both projections are one product, and one copy splits the windows and heads; the result of the window level is constant
-in a window, so it is added as a bias after the output projection instead of being up-sampled to pixels and
-concatenated; and a single centre at window level is the mean of the map, whatever its distance.
+How it is computed here: aggregation and dispatch are one batched matrix product each, for both
+levels in one function; both projections are one product, and one copy splits the windows and heads;
+the result of the window level is constant in a window, so it is added as a bias after the output
+projection instead of being up-sampled to pixels and concatenated; and a single centre at window
+level is the mean of the map, whatever its distance.
 """
 
 from __future__ import annotations
@@ -34,9 +37,10 @@ from .linear import SharedLinear
 class ClusterAssignment(NamedTuple):
     """Soft assignments of one mixer. B images, e heads, M centres a window, K window-level centres.
 
-    ``patch`` has shape ``(B, e, M, H, W)`` and sums to 1 over M at every pixel; which centres are meant depends on the
-    window that the pixel lies in: ``window_index`` ``(H, W)`` numbers the windows row by row. ``window`` has shape
-    ``(B, e, K, fold, fold)`` and sums to 1 over K, or is None where the mixer has no window level.
+    ``patch`` has shape ``(B, e, M, H, W)`` and sums to 1 over M at every pixel; which centres are
+    meant depends on the window that the pixel lies in: ``window_index`` ``(H, W)`` numbers the
+    windows row by row. ``window`` has shape ``(B, e, K, fold, fold)`` and sums to 1 over K, or is
+    None where the mixer has no window level.
     """
 
     patch: Tensor
@@ -53,7 +57,8 @@ def as_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _surely_zero(size: int) -> bool:
-    """Whether a size is 0; for a free size of an exported file, whether it is 0 for every possible input."""
+    """Whether a size is 0; for a free size of an exported file, whether it is 0 for every possible
+    input."""
     if isinstance(size, int):
         return size == 0
     from torch.fx.experimental.symbolic_shapes import statically_known_true  # imports sympy
@@ -62,10 +67,13 @@ def _surely_zero(size: int) -> bool:
 
 
 def _squared_distances(rows: int, columns: int, bins: int, like: Tensor) -> Tensor:
-    """``(bins^2, rows, columns)``: from the middles of bins x bins cells to the pixels of a window, in cells."""
+    """``(bins^2, rows, columns)``: from the middles of bins x bins cells to the pixels of a window,
+    in cells."""
 
     def along(size: int) -> Tensor:
-        cells, pixels = (torch.arange(n, device=like.device, dtype=like.dtype) + 0.5 for n in (bins, size))
+        cells, pixels = (
+            torch.arange(n, device=like.device, dtype=like.dtype) + 0.5 for n in (bins, size)
+        )
         return (pixels * (bins / size) - cells.unsqueeze(1)).pow(2)
 
     squared = along(rows).reshape(bins, 1, rows, 1) + along(columns).reshape(1, bins, 1, columns)
@@ -73,7 +81,8 @@ def _squared_distances(rows: int, columns: int, bins: int, like: Tensor) -> Tens
 
 
 def _pool(x: Tensor, side: int) -> Tensor:
-    """Averages ``(B, side^2, C)`` over the cells of a map ``(B, H, W, C)``, as adaptive pooling cuts them."""
+    """Averages ``(B, side^2, C)`` over the cells of a map ``(B, H, W, C)``, as adaptive pooling
+    cuts them."""
     # true for a compiler, too
     exporting = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
     if not exporting:
@@ -81,12 +90,16 @@ def _pool(x: Tensor, side: int) -> Tensor:
     # ONNX has no cells of a map of any size: products with matrices instead.
     batch, height, width, dim = x.shape
     rows = torch.matmul(_pool_matrix(height, side, x), x.reshape(batch, height, width * dim))
-    return torch.matmul(_pool_matrix(width, side, x), rows.reshape(batch, side, width, dim)).flatten(1, 2)
+    return torch.matmul(
+        _pool_matrix(width, side, x), rows.reshape(batch, side, width, dim)
+    ).flatten(1, 2)
 
 
 def _pool_matrix(size: int, bins: int, like: Tensor) -> Tensor:
-    """Matrix ``(bins, size)`` of adaptive average pooling: bin i averages [floor(i s / b), ceil((i + 1) s / b))."""
-    # The start of cell j relative to the start of bin i, times b: they overlap strictly between -b and s.
+    """Matrix ``(bins, size)`` of adaptive average pooling: bin i averages [floor(i s / b), ceil((i
+    + 1) s / b))."""
+    # The start of cell j relative to the start of bin i, times b: they overlap strictly between -b
+    # and s.
     starts = torch.arange(bins, device=like.device).unsqueeze(1) * size
     behind = torch.arange(size, device=like.device) * bins - starts
     inside = torch.logical_and(behind > -bins, behind < size).to(like.dtype)
@@ -103,27 +116,32 @@ class ClusterMixer(nn.Module):
         fold: windows per side.
         prop: patch-level centres per side of a window, M = prop^2.
         win: window-level centres per side of the map, K = win^2.
-        nominal_size: side F of the patch-level position bias ``(e, M, F, F)``, resized to the map at every call.
+        nominal_size: side F of the patch-level position bias ``(e, M, F, F)``, resized to the map
+            at every call.
         window_level: whether the mixer has the Lorentzian window level.
         curvature: c > 0 of the hyperboloid (sectional curvature -c).
-        pad: ``"always"`` pads ``fold - size % fold`` (a whole fold when divisible, as published), ``"minimal"`` only
-            up to the next multiple of fold.
-        lift: ``"ambient"`` reads the first feature as a time coordinate (as published), ``"space"`` lifts all d
-            features with the exponential map at the origin.
-        norm: GroupNorm over the concatenated levels before the output projection (in the paper, not in its code).
-        alpha, window_alpha: initial values of the two temperatures, which multiply similarity and distance. At the
-            published 1 a softmax of cosines is near uniform, and all centres are nearly one.
-        center: subtract the mean of the features before comparing them: over the pixels of a window at patch level,
-            over the windows at window level. A common part makes all cosines similar.
-        locality: initial weight, per head, of the squared distance (in cells) between a pixel and the cell that a
-            centre was pooled from; it is subtracted from their similarity, as in superpixels. 0, as published: no such
-            term and no parameter.
-        patch_geometry, window_geometry: ``"euclidean"``, similarities are cosines of features, or ``"hyperbolic"``,
-            minus distances of lifted ones; by default each level has the published one.
+        pad: ``"always"`` pads ``fold - size % fold`` (a whole fold when divisible, as published),
+            ``"minimal"`` only up to the next multiple of fold.
+        lift: ``"ambient"`` reads the first feature as a time coordinate (as published), ``"space"``
+            lifts all d features with the exponential map at the origin.
+        norm: GroupNorm over the concatenated levels before the output projection (in the paper, not
+            in its code).
+        alpha, window_alpha: initial values of the two temperatures, which multiply similarity and
+            distance. At the published 1 a softmax of cosines is near uniform, and all centres are
+            nearly one.
+        center: subtract the mean of the features before comparing them: over the pixels of a window
+            at patch level, over the windows at window level. A common part makes all cosines
+            similar.
+        locality: initial weight, per head, of the squared distance (in cells) between a pixel and
+            the cell that a centre was pooled from; it is subtracted from their similarity, as in
+            superpixels. 0, as published: no such term and no parameter.
+        patch_geometry, window_geometry: ``"euclidean"``, similarities are cosines of features, or
+            ``"hyperbolic"``, minus distances of lifted ones; by default each level has the
+            published one.
         position_bias: whether logits have a learned bias for each place.
-        shift: move the map by half a window before it is cut, and back afterwards. What leaves it at one side enters
-            at the other, without a mask. The paper's shifted windows, in place of the window level; how they treat
-            the border it does not say.
+        shift: move the map by half a window before it is cut, and back afterwards. What leaves it
+            at one side enters at the other, without a mask. The paper's shifted windows, in place
+            of the window level; how they treat the border it does not say.
     """
 
     bias: nn.Parameter | None
@@ -157,9 +175,21 @@ class ClusterMixer(nn.Module):
     ):
         super().__init__()
         check_sizes(
-            self, dim=dim, heads=heads, head_dim=head_dim, fold=fold, prop=prop, win=win, nominal_size=nominal_size
+            self,
+            dim=dim,
+            heads=heads,
+            head_dim=head_dim,
+            fold=fold,
+            prop=prop,
+            win=win,
+            nominal_size=nominal_size,
         )
-        more_than(0, **{"curvature, minus the sectional curvature,": curvature}, alpha=alpha, window_alpha=window_alpha)
+        more_than(
+            0,
+            **{"curvature, minus the sectional curvature,": curvature},
+            alpha=alpha,
+            window_alpha=window_alpha,
+        )
         at_least(0, locality=locality)
         one_of(("always", "minimal"), pad=pad)
         one_of(("ambient", "space"), lift=lift)
@@ -168,7 +198,10 @@ class ClusterMixer(nn.Module):
         self.hyperbolic_windows = window_geometry == "hyperbolic"
         lifted = self.hyperbolic_patches or (window_level and self.hyperbolic_windows)
         if lift == "ambient" and head_dim < 2 and lifted:
-            raise ArgumentError("lift='ambient' takes one feature as time and needs head_dim >= 2; use lift='space'.")
+            raise ArgumentError(
+                "lift='ambient' takes one feature as time and needs head_dim >= 2; use "
+                "lift='space'."
+            )
         self.heads = heads
         self.head_dim = head_dim
         self.fold = fold
@@ -180,7 +213,8 @@ class ClusterMixer(nn.Module):
         self.pad_always = pad == "always"
         self.ambient_lift = lift == "ambient"
         self.center = center
-        # With centred features, a window of one colour has only round-off, which must not be scaled to length 1.
+        # With centred features, a window of one colour has only round-off, which must not be scaled
+        # to length 1.
         self.eps = 1e-3 if center else 1e-12
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
 
@@ -192,7 +226,9 @@ class ClusterMixer(nn.Module):
         self.value = SharedLinear(dim, inner, **factory)
         self.alpha = filled(alpha, 1)
         self.locality = filled(locality, heads) if locality > 0 else None
-        self.bias = filled(0, heads, prop * prop, nominal_size, nominal_size) if position_bias else None
+        self.bias = (
+            filled(0, heads, prop * prop, nominal_size, nominal_size) if position_bias else None
+        )
         self.window_alpha = filled(window_alpha, 1) if window_level else None
         biased = window_level and position_bias
         self.window_bias = filled(0, heads, win * win, fold, fold) if biased else None
@@ -202,12 +238,13 @@ class ClusterMixer(nn.Module):
 
     def extra_repr(self) -> str:
         return (
-            f"heads={self.heads}, head_dim={self.head_dim}, fold={self.fold}, prop={self.prop}, win={self.win}, "
-            f"window_level={self.window_level}, curvature={self.curvature}"
+            f"heads={self.heads}, head_dim={self.head_dim}, fold={self.fold}, prop={self.prop}, "
+            f"win={self.win}, window_level={self.window_level}, curvature={self.curvature}"
         )
 
     def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
-        """Mix ``x`` of shape ``(B, H, W, C)``; ``scale`` ``(C,)`` multiplies the output channels (layer scale)."""
+        """Mix ``x`` of shape ``(B, H, W, C)``; ``scale`` ``(C,)`` multiplies the output channels
+        (layer scale)."""
         padded, top, left = self._padded(x)
         (out, _), (window, _) = self._levels(padded)
         if self.norm is None:
@@ -230,7 +267,9 @@ class ClusterMixer(nn.Module):
         fold = self.fold
         (rows, columns) = self._sides(padded)
         patch = patch.reshape(batch, fold, fold, self.heads, self.prop**2, rows, columns)
-        patch = patch.permute(0, 1, 5, 2, 6, 3, 4).reshape(*padded.shape[:3], self.heads, self.prop**2)
+        patch = patch.permute(0, 1, 5, 2, 6, 3, 4).reshape(
+            *padded.shape[:3], self.heads, self.prop**2
+        )
         patch = self._moved(patch, back=True)[:, top : top + height, left : left + width]
         y, z = (
             self._place(torch.arange(first, first + size, device=x.device), side)
@@ -265,7 +304,8 @@ class ClusterMixer(nn.Module):
         return pad // 2, pad - pad // 2
 
     def _padded(self, x: Tensor) -> tuple[Tensor, int, int]:
-        """The map ``(B, H', W', C)`` that windows divide, and its pixels added at the top and at the left."""
+        """The map ``(B, H', W', C)`` that windows divide, and its pixels added at the top and at
+        the left."""
         height = x.shape[1]
         width = x.shape[2]
         top, bottom = self._padding(height)
@@ -275,22 +315,27 @@ class ClusterMixer(nn.Module):
             # reflection needs more pixels than it adds
             enough = max(top, bottom) < height and max(left, right) < width
             mode = "reflect" if enough else "replicate"
-            padded = F.pad(x.permute(0, 3, 1, 2), (left, right, top, bottom), mode=mode).permute(0, 2, 3, 1)
+            padded = F.pad(x.permute(0, 3, 1, 2), (left, right, top, bottom), mode=mode).permute(
+                0, 2, 3, 1
+            )
         return self._moved(padded), top, left
 
     def _project(self, out: Tensor, window: Tensor | None = None) -> Tensor:
-        """The output projection of mixed values ``(..., inner)``, and of those of the windows, which broadcast."""
+        """The output projection of mixed values ``(..., inner)``, and of those of the windows,
+        which broadcast."""
         if window is None:
             return F.linear(out, self.proj.weight, self.proj.bias)
         first, second = self.proj.weight.split(self.heads * self.head_dim, 1)
         return F.linear(out, first) + F.linear(window, second, self.proj.bias)
 
-    def _levels(self, padded: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor | None, Tensor | None]]:
+    def _levels(
+        self, padded: Tensor
+    ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor | None, Tensor | None]]:
         """Mixed values and assignments of both levels.
 
-        Values have shape ``(B, fold, h, fold, w, e * d)`` and ``(B, fold, 1, fold, 1, e * d)``, where
-        h and w are 1, too, if all windows get the same; assignments ``(B * fold^2 * e, M, h * w)`` and
-        ``(B, e, K, fold, fold)``.
+        Values have shape ``(B, fold, h, fold, w, e * d)`` and ``(B, fold, 1, fold, 1, e * d)``,
+        where h and w are 1, too, if all windows get the same; assignments
+        ``(B * fold^2 * e, M, h * w)`` and ``(B, e, K, fold, fold)``.
         """
         weight = torch.cat([self.feature.weight, self.value.weight])
         bias = torch.cat([self.feature.bias, self.value.bias])
@@ -304,7 +349,9 @@ class ClusterMixer(nn.Module):
         centers = _pool(both, self.prop).reshape(2, -1, self.prop**2, self.head_dim).unbind()
         place = self._patch_bias(padded, both)
         mixed, assignment = self._mix(pixels, centers, self.hyperbolic_patches, self.alpha, place)
-        mixed = mixed.reshape(-1, fold, fold, heads, rows, columns, self.head_dim).permute(0, 1, 4, 2, 5, 3, 6)
+        mixed = mixed.reshape(-1, fold, fold, heads, rows, columns, self.head_dim).permute(
+            0, 1, 4, 2, 5, 3, 6
+        )
         patch = mixed.reshape(-1, fold, rows, fold, columns, heads * self.head_dim), assignment
         if self.window_alpha is None:
             return patch, (None, None)
@@ -312,7 +359,9 @@ class ClusterMixer(nn.Module):
             return patch, self._one_center(pixels[1], self.window_alpha)
 
         # Means commute with the (affine) projections, so average the input first.
-        tokens = F.linear(torch.cat([_pool(padded, fold), _pool(padded, self.win)], 1), weight, bias)
+        tokens = F.linear(
+            torch.cat([_pool(padded, fold), _pool(padded, self.win)], 1), weight, bias
+        )
         tokens = tokens.reshape(*tokens.shape[:2], 2, heads, self.head_dim).permute(2, 0, 3, 1, 4)
         windows, centers = tokens.flatten(1, 2).split([fold**2, self.win**2], 2)
         place = None if self.window_bias is None else self.window_bias.flatten(2)
@@ -324,7 +373,8 @@ class ClusterMixer(nn.Module):
         return patch, (mixed.reshape(-1, fold, 1, fold, 1, heads * self.head_dim), assignment)
 
     def _one_center(self, value: Tensor, unused: Tensor) -> tuple[Tensor, Tensor]:
-        """The window level of one centre: it hands the mean of the map to all windows, however far they are.
+        """The window level of one centre: it hands the mean of the map to all windows, however far
+        they are.
 
         Args:
             value: of the pixels, ``(B * fold^2 * e, N, d)``.
@@ -332,15 +382,23 @@ class ClusterMixer(nn.Module):
         """
         if self.window_bias is not None:
             unused = unused + self.window_bias.sum()
-        mean = value.reshape(-1, self.fold**2, self.heads, value.shape[1], self.head_dim).mean((1, 3))
+        mean = value.reshape(-1, self.fold**2, self.heads, value.shape[1], self.head_dim).mean(
+            (1, 3)
+        )
         mean = torch.add(mean, unused, alpha=0)
         one = mean.new_ones(()).expand(mean.shape[0], self.heads, 1, self.fold, self.fold)
         return mean.reshape(-1, 1, 1, 1, 1, self.heads * self.head_dim), one
 
     def _mix(
-        self, tokens: Sequence[Tensor], centers: Sequence[Tensor], hyperbolic: bool, scale: Tensor, bias: Tensor | None
+        self,
+        tokens: Sequence[Tensor],
+        centers: Sequence[Tensor],
+        hyperbolic: bool,
+        scale: Tensor,
+        bias: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """Values averaged into the centres and handed back ``(G, N, d)``, and soft assignments ``(G, M, N)``.
+        """Values averaged into the centres and handed back ``(G, N, d)``, and soft assignments
+        ``(G, M, N)``.
 
         Args:
             tokens, centers: features and values of either, ``(G, N, d)`` and ``(G, M, d)``.
@@ -353,7 +411,9 @@ class ClusterMixer(nn.Module):
             middle = feature.mean(1, keepdim=True)
             feature = feature - middle
             own = own - middle
-        logits = self._nearness(feature, own, scale) if hyperbolic else self._cosine(feature, own, scale)
+        logits = (
+            self._nearness(feature, own, scale) if hyperbolic else self._cosine(feature, own, scale)
+        )
         if bias is not None:
             logits = (logits.reshape(-1, *bias.shape) + bias).flatten(0, 1)
         assignment = logits.softmax(1)
@@ -362,7 +422,8 @@ class ClusterMixer(nn.Module):
         return torch.bmm(weights.transpose(1, 2), as_dtype(updated, value.dtype)), assignment
 
     def _cosine(self, feature: Tensor, centers: Tensor, scale: Tensor) -> Tensor:
-        """Cosines ``(G, M, N)`` of features ``(G, N, d)`` and centres ``(G, M, d)``, times ``scale`` ``(1,)``."""
+        """Cosines ``(G, M, N)`` of features ``(G, N, d)`` and centres ``(G, M, d)``, times
+        ``scale`` ``(1,)``."""
         shape = (self.head_dim,)
         eps = self.eps**2 / self.head_dim
         gain = as_dtype((scale / self.head_dim).expand(shape), centers.dtype)
@@ -370,7 +431,8 @@ class ClusterMixer(nn.Module):
         return torch.bmm(F.rms_norm(centers, shape, gain, eps=eps), unit.transpose(1, 2))
 
     def _patch_bias(self, padded: Tensor, like: Tensor) -> Tensor | None:
-        """What is added to the logits by place, ``(fold^2 * e, M, N)``, in the order of the windows."""
+        """What is added to the logits by place, ``(fold^2 * e, M, N)``, in the order of the
+        windows."""
         fold = self.fold
         (rows, columns) = self._sides(padded)
         centers = self.prop * self.prop
@@ -378,20 +440,29 @@ class ClusterMixer(nn.Module):
         if self.bias is not None:
             size = (padded.shape[1], padded.shape[2])
             bias = F.interpolate(self.bias, size=size, mode="bilinear", align_corners=True)
-            bias = bias.reshape(self.heads, centers, fold, rows, fold, columns).permute(2, 4, 0, 1, 3, 5)
+            bias = bias.reshape(self.heads, centers, fold, rows, fold, columns).permute(
+                2, 4, 0, 1, 3, 5
+            )
         if self.locality is not None:
-            near = self.locality.reshape(-1, 1, 1, 1) * _squared_distances(rows, columns, self.prop, like)
+            near = self.locality.reshape(-1, 1, 1, 1) * _squared_distances(
+                rows, columns, self.prop, like
+            )
             near = near.expand(fold, fold, -1, -1, -1, -1)
             bias = -near if bias is None else bias - near
-        return None if bias is None else bias.reshape(fold * fold * self.heads, centers, rows * columns)
+        return (
+            None
+            if bias is None
+            else bias.reshape(fold * fold * self.heads, centers, rows * columns)
+        )
 
     def _nearness(self, feature: Tensor, centers: Tensor, scale: Tensor) -> Tensor:
-        r"""Minus geodesic distances ``(G, M, N)`` of lifted features ``(G, N, d)`` and centres ``(G, M, d)``.
+        r"""Minus geodesic distances ``(G, M, N)`` of lifted features ``(G, N, d)`` and centres
+        ``(G, M, d)``.
 
-        They are multiplied by ``scale`` ``(1,)``. With points :math:`(t, s)` scaled to curvature -1, a distance
-        is :math:`2 \mathrm{asinh}\sqrt{(t t' - s \cdot s' - 1) / 2}`, the bracket in float64. Features are
-        clipped to the unit ball, so its error is at most ``1e-15 cosh(sqrt c)^2``, and that of a distance the
-        root of it.
+        They are multiplied by ``scale`` ``(1,)``. With points :math:`(t, s)` scaled to curvature
+        -1, a distance is :math:`2 \mathrm{asinh}\sqrt{(t t' - s \cdot s' - 1) / 2}`, the bracket in
+        float64. Features are clipped to the unit ball, so its error is at most
+        ``1e-15 cosh(sqrt c)^2``, and that of a distance the root of it.
         """
         with exact(feature.device):
             space = self._lift(precise(torch.cat([feature, centers], 1)))
@@ -406,12 +477,15 @@ class ClusterMixer(nn.Module):
             return as_dtype(torch.asinh(half) * (scale * (-2 / self.curvature**0.5)), feature.dtype)
 
     def _lift(self, u: Tensor) -> Tensor:
-        """Space parts, times ``sqrt(c)``, of points for features ``(..., d)`` clipped to the unit ball."""
+        """Space parts, times ``sqrt(c)``, of points for features ``(..., d)`` clipped to the unit
+        ball."""
         u = u / F.threshold(length(u), 1.0, 1.0)
         square = u * u
         norm = square.sum(-1, keepdim=True)
         if self.ambient_lift:
             norm = torch.sub(norm, square[..., :1], alpha=2)
             u = u[..., 1:]
-        root = torch.sqrt(F.threshold(norm, 1e-8, 1e-8))  # the official code's clamp; active for norms below 1e-4
+        root = torch.sqrt(
+            F.threshold(norm, 1e-8, 1e-8)
+        )  # the official code's clamp; active for norms below 1e-4
         return u * (torch.sinh(root * self.curvature**0.5) / root)

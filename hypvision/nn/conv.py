@@ -1,4 +1,5 @@
-"""Convolutions on the hyperboloid over space-only maps ``(B, C, H, W)``, computed by Euclidean kernels."""
+"""Convolutions on the hyperboloid over space-only maps ``(B, C, H, W)``, computed by Euclidean
+kernels."""
 
 from __future__ import annotations
 
@@ -33,13 +34,22 @@ _CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d}
 
 
 def box_sum(
-    x: Tensor, kernel: tuple[int, ...], stride: tuple[int, ...], padding: tuple[int, ...], dilation: tuple[int, ...]
+    x: Tensor,
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
 ) -> Tensor:
-    """Sums over the windows of a convolution of maps with one channel ``(B, 1, ...)``; outside counts as 0."""
+    """Sums over the windows of a convolution of maps with one channel ``(B, 1, ...)``; outside
+    counts as 0."""
     if max(kernel) == 1 and max(padding) == 0:
         return x[tuple(slice(None, None, step) for step in (1, 1, *stride))]
-    fits = max(dilation) == 1 and len(kernel) == 2 and all(2 * p <= k for p, k in zip(padding, kernel))
-    if fits and not torch.compiler.is_exporting():  # the ONNX exporter would drop the divisor without notice
+    fits = (
+        max(dilation) == 1 and len(kernel) == 2 and all(2 * p <= k for p, k in zip(padding, kernel))
+    )
+    if (
+        fits and not torch.compiler.is_exporting()
+    ):  # the ONNX exporter would drop the divisor without notice
         return F.avg_pool2d(x, kernel, stride, padding, divisor_override=1)
     ones = torch.ones(1, 1, *kernel, dtype=x.dtype, device=x.device)
     return _CONVOLUTIONS[len(kernel)](x, ones, None, stride, padding, dilation)
@@ -74,7 +84,9 @@ class _LorentzConv(nn.Module):
         self.padding = integers(padding, self.rank, "padding", 0)
         self.dilation = integers(dilation, self.rank, "dilation", 1)
         self.manifold = manifold
-        self.weight = nn.Parameter(torch.empty(out_channels, in_channels, *self.kernel_size, **factory))
+        self.weight = nn.Parameter(
+            torch.empty(out_channels, in_channels, *self.kernel_size, **factory)
+        )
         self.time_weight = nn.Parameter(torch.empty(out_channels, **factory))
         self.bias = nn.Parameter(torch.empty(out_channels, **factory)) if bias else None
         self.reset_parameters()
@@ -82,8 +94,9 @@ class _LorentzConv(nn.Module):
     def reset_parameters(self) -> None:
         """Everything uniform in +-sqrt(2 / fan_in), as published.
 
-        Without a norm between the layers the mean square of the space parts grows by at most 4/3 a layer, less at the
-        border: 50 layers of 16 to 64 channels take a radius of 2 to between 4 and 8.
+        Without a norm between the layers the mean square of the space parts grows by at most 4/3 a
+        layer, less at the border: 50 layers of 16 to 64 channels take a radius of 2 to between 4
+        and 8.
         """
         bound = math.sqrt(2 / (self.in_channels * math.prod(self.kernel_size)))
         for parameter in (self.weight, self.time_weight, self.bias):
@@ -95,28 +108,32 @@ class _LorentzConv(nn.Module):
         geometry = (self.stride, self.padding, self.dilation)
         out = _CONVOLUTIONS[self.rank](x, self.weight, self.bias, *geometry)
         # |t|^2 of the concatenated patch: pixels outside of the map are origins, whose space part is 0
-        time = torch.sqrt(box_sum(space_square(x, 1), self.kernel_size, *geometry) + 1 / self.manifold.c).to(out.dtype)
+        time = torch.sqrt(
+            box_sum(space_square(x, 1), self.kernel_size, *geometry) + 1 / self.manifold.c
+        ).to(out.dtype)
         return torch.addcmul(out, self.time_weight.to(out.dtype).view(-1, *[1] * self.rank), time)
 
     def extra_repr(self) -> str:
         return (
-            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, "
-            f"padding={self.padding}, dilation={self.dilation}, bias={self.bias is not None}"
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, "
+            f"stride={self.stride}, padding={self.padding}, dilation={self.dilation}, "
+            f"bias={self.bias is not None}"
         )
 
 
 class LorentzConv2d(_LorentzConv):
-    r"""Lorentz convolution of fully hyperbolic CNNs (Bdeir et al., ICLR 2024), exact, in one Euclidean convolution.
+    r"""Lorentz convolution of fully hyperbolic CNNs (Bdeir et al., ICLR 2024), exact, in one
+    Euclidean convolution.
 
-    The published layer concatenates the points of a patch to one (its time is :math:`t^2 = 1/c + \sum_p |s_p|^2`) and
-    applies a Lorentz linear layer. Written out that is
+    The published layer concatenates the points of a patch to one (its time is
+    :math:`t^2 = 1/c + \sum_p |s_p|^2`) and applies a Lorentz linear layer. Written out that is
 
     .. math:: s' = \mathrm{conv}(s) + w_t \sqrt{\mathrm{boxsum}(|s|^2) + 1/c}
 
     without the unfolded patches; padding is by origins.
 
-    Arguments are those of ``nn.Conv2d`` and the hyperboloid. Shapes: space parts ``(B, C, H, W)`` to ``(B, C', H',
-    W')``.
+    Arguments are those of ``nn.Conv2d`` and the hyperboloid. Shapes: space parts ``(B, C, H, W)``
+    to ``(B, C', H', W')``.
     """
 
     rank = 2
@@ -132,8 +149,9 @@ class LorentzConvTranspose2d(nn.Module):
     """Transposed Lorentz convolution (Bdeir et al., ICLR 2024).
 
     Origins are put between the pixels, and a :class:`LorentzConv2d` follows. Arguments are those of
-    ``nn.ConvTranspose2d`` and the hyperboloid; output padding is by origins. Shapes: space parts ``(B, C, H, W)`` to
-    ``(B, C', H', W')``. The weight ``(C', C, kh, kw)`` has the layout of a convolution.
+    ``nn.ConvTranspose2d`` and the hyperboloid; output padding is by origins. Shapes: space parts
+    ``(B, C, H, W)`` to ``(B, C', H', W')``. The weight ``(C', C, kh, kw)`` has the layout of a
+    convolution.
     """
 
     def __init__(
@@ -157,9 +175,18 @@ class LorentzConvTranspose2d(nn.Module):
         kernel = integers(kernel_size, 2, "kernel_size", 1)
         inner = tuple(k - 1 - p for p, k in zip(integers(padding, 2, "padding", 0), kernel))
         if min(inner) < 0:
-            raise ArgumentError(f"padding must be smaller than kernel_size {kernel}, got {padding}.")
+            raise ArgumentError(
+                f"padding must be smaller than kernel_size {kernel}, got {padding}."
+            )
         self.conv = LorentzConv2d(
-            in_channels, out_channels, kernel, manifold, padding=inner, bias=bias, device=device, dtype=dtype
+            in_channels,
+            out_channels,
+            kernel,
+            manifold,
+            padding=inner,
+            bias=bias,
+            device=device,
+            dtype=dtype,
         )
 
     @property
@@ -171,11 +198,17 @@ class LorentzConvTranspose2d(nn.Module):
         check_features(self, x, self.conv.in_channels, 1, 4)
         rows, columns = self.stride
         if rows > 1 or columns > 1:
-            apart = x.new_zeros(*x.shape[:2], (x.shape[2] - 1) * rows + 1, (x.shape[3] - 1) * columns + 1)
+            apart = x.new_zeros(
+                *x.shape[:2], (x.shape[2] - 1) * rows + 1, (x.shape[3] - 1) * columns + 1
+            )
             apart[..., ::rows, ::columns] = x
             x = apart
         x = self.conv(x)
-        return F.pad(x, (0, self.output_padding[1], 0, self.output_padding[0])) if max(self.output_padding) else x
+        return (
+            F.pad(x, (0, self.output_padding[1], 0, self.output_padding[0]))
+            if max(self.output_padding)
+            else x
+        )
 
 
 def _matching(square: Tensor, wanted: Tensor) -> Tensor:
@@ -184,7 +217,8 @@ def _matching(square: Tensor, wanted: Tensor) -> Tensor:
 
 
 class _FusedBoost(Function):
-    """:meth:`_Efficient._along_axis` for a GPU, by the Triton kernels of :mod:`hypvision.nn.kernels`."""
+    """:meth:`_Efficient._along_axis` for a GPU, by the Triton kernels of
+    :mod:`hypvision.nn.kernels`."""
 
     @staticmethod
     def forward(ctx: Any, layer: _Efficient, *given: Tensor) -> tuple[Tensor, Tensor]:
@@ -209,11 +243,15 @@ class _FusedBoost(Function):
         if torch.is_grad_enabled():
 
             def plainly(*given: Tensor) -> Tensor:
-                return torch.cat(radial_numbers(ctx.layer._along_axis, list(given), square.device), 1)
+                return torch.cat(
+                    radial_numbers(ctx.layer._along_axis, list(given), square.device), 1
+                )
 
             return None, *backward_of(plainly, given, ctx.needs_input_grad[1:], torch.cat(grads, 1))
         with torch.cuda.device_of(square):
-            return None, *kernels.boost_backward(grads, square, wanted, last, c, angle, most, ctx.constants)
+            return None, *kernels.boost_backward(
+                grads, square, wanted, last, c, angle, most, ctx.constants
+            )
 
 
 class _Efficient(nn.Module):
@@ -248,7 +286,11 @@ class _Efficient(nn.Module):
         self.expanding = fan_out > fan_in
         self.matched = not self.expanding and norm_match != "none"
         if boost != "none":
-            start = torch.ones(1, **factory) if boost != "full" else 0.05 * torch.rand(fan_out, **factory)
+            start = (
+                torch.ones(1, **factory)
+                if boost != "full"
+                else 0.05 * torch.rand(fan_out, **factory)
+            )
             self.boost_weight = nn.Parameter(start)
 
     @contextmanager
@@ -262,15 +304,16 @@ class _Efficient(nn.Module):
             self._buffers.pop("constant", None)
 
     def matrix(self) -> Tensor:
-        """The linear map ``(fan_out, fan_in)``: with orthonormal columns if it expands, else the weight itself."""
+        """The linear map ``(fan_out, fan_in)``: with orthonormal columns if it expands, else the
+        weight itself."""
         if "constant" in self._buffers:
             return self.constant
         weight = self.weight.reshape(self.fan_out, self.fan_in)
         if not self.expanding:
             return weight
-        # Cayley transform of A = X E^T - E X^T, where X is the lower triangle of the weight and E the first columns of
-        # the identity. A = U V^T has rank 2 fan_in, so Woodbury's formula solves a smaller system if 2 fan_in is
-        # smaller.
+        # Cayley transform of A = X E^T - E X^T, where X is the lower triangle of the weight and E
+        # the first columns of the identity. A = U V^T has rank 2 fan_in, so Woodbury's formula
+        # solves a smaller system if 2 fan_in is smaller.
         with exact(weight.device):
             x = torch.tril(precise(weight))
             e = torch.eye(self.fan_out, self.fan_in, dtype=x.dtype, device=x.device)
@@ -286,8 +329,8 @@ class _Efficient(nn.Module):
             return out
 
     def finish(self, out: Tensor, wanted: Callable[[], Tensor], dim: int) -> Tensor:
-        """Norm matching, boost and rescaling of the linear map's result; ``wanted`` computes the squared norms that the
-        results are matched to."""
+        """Norm matching, boost and rescaling of the linear map's result; ``wanted`` computes the
+        squared norms that the results are matched to."""
         c = self.manifold.c
         if self.boost in ("axis", "none"):
             parameters = [
@@ -306,23 +349,36 @@ class _Efficient(nn.Module):
             out = points[..., 1:].movedim(-1, dim)
         return radial_rescale(out, c, self.slope, self.limit, dim)
 
-    def _axial_numbers(self, square: Tensor, last: Tensor, *parameters: Any) -> tuple[Tensor, Tensor]:
+    def _axial_numbers(
+        self, square: Tensor, last: Tensor, *parameters: Any
+    ) -> tuple[Tensor, Tensor]:
         """:meth:`_along_axis` in float64; on a GPU, boosts of maps by one Triton kernel."""
         if self._fused(square, last):
             c = torch.as_tensor(parameters[0], dtype=torch.float64, device=square.device)
-            numbers: tuple[Tensor, Tensor] = _FusedBoost.apply(self, square, last, c, *parameters[1:])
+            numbers: tuple[Tensor, Tensor] = _FusedBoost.apply(
+                self, square, last, c, *parameters[1:]
+            )
             return numbers
         return radial_numbers(self._along_axis, [square, last, *parameters], square.device)
 
     def _fused(self, square: Tensor, last: Tensor) -> bool:
-        """Whether the kernels take it: boosts of float32 maps of no more numbers than 32 bits count."""
-        if self.boost != "axis" or square.dtype != torch.float32 or not on_gpu(square) or square.numel() == 0:
+        """Whether the kernels take it: boosts of float32 maps of no more numbers than 32 bits
+        count."""
+        if (
+            self.boost != "axis"
+            or square.dtype != torch.float32
+            or not on_gpu(square)
+            or square.numel() == 0
+        ):
             return False
         small = last.stride(0) * last.shape[0] < 2**31
         return small and square.dim() > 2 and square.shape[1] == 1 and last[0].is_contiguous()
 
-    def _along_axis(self, square: Tensor, last: Tensor, c: float | Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
-        """Norm matching, boost along the last axis and rescaling, as a factor and a summand for the last channel."""
+    def _along_axis(
+        self, square: Tensor, last: Tensor, c: float | Tensor, *rest: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Norm matching, boost along the last axis and rescaling, as a factor and a summand for the
+        last channel."""
         if self.matched:
             wanted = rest[0].to(square.dtype)
             factor = _matching(square, wanted)
@@ -390,14 +446,18 @@ class _EfficientConv(_Efficient):
 
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, self.weight.shape[1], 1, self.rank + 2)
-        weight = self.matrix().reshape(self.weight.shape).to(x.dtype) if self.expanding else self.weight
+        weight = (
+            self.matrix().reshape(self.weight.shape).to(x.dtype) if self.expanding else self.weight
+        )
         out = _CONVOLUTIONS[self.rank](x, weight, None, self.stride, self.padding)
 
         def wanted() -> Tensor:
             square = space_square(x, 1)
             none = (1,) * self.rank
             if self.norm_match == "sum":
-                return box_sum(safe_sqrt(square), self.kernel_size, self.stride, self.padding, none).square()
+                return box_sum(
+                    safe_sqrt(square), self.kernel_size, self.stride, self.padding, none
+                ).square()
             return box_sum(square, self.kernel_size, self.stride, self.padding, none)
 
         return self.finish(out, wanted, 1)
@@ -405,26 +465,29 @@ class _EfficientConv(_Efficient):
     def extra_repr(self) -> str:
         out, inside = self.weight.shape[:2]
         return (
-            f"{inside}, {out}, kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, "
-            f"norm_match={self.norm_match}, boost={self.boost}, slope={self.slope}"
+            f"{inside}, {out}, kernel_size={self.kernel_size}, stride={self.stride}, "
+            f"padding={self.padding}, norm_match={self.norm_match}, boost={self.boost}, "
+            f"slope={self.slope}"
         )
 
 
 class EfficientLorentzConv2d(_EfficientConv):
-    """Efficient Lorentz convolution of HECNN+ (Bdeir et al., NeurIPS 2025): a rotation, a boost, a rescaling.
+    """Efficient Lorentz convolution of HECNN+ (Bdeir et al., NeurIPS 2025): a rotation, a boost, a
+    rescaling.
 
-    One ``nn.Conv2d`` without bias on the space part. If it expands, its columns are orthonormal (Cayley); otherwise the
-    norm of every result is matched to that of its patch, so that the map acts as a rotation. Stacks of any depth stay
-    in range: the rescaling bounds the radius.
+    One ``nn.Conv2d`` without bias on the space part. If it expands, its columns are orthonormal
+    (Cayley); otherwise the norm of every result is matched to that of its patch, so that the map
+    acts as a rotation. Stacks of any depth stay in range: the rescaling bounds the radius.
 
     Args:
         in_channels, out_channels: space dimensions.
         kernel_size, stride, padding: as in ``nn.Conv2d``; padding is by origins.
         manifold: the hyperboloid.
         norm_match: ``"patch"``, ``"sum"`` (the sum of the pixels' norms) or ``"none"``.
-        boost: ``"axis"`` (one angle, along the last channel), ``"scale"`` (a factor of the radius), ``"full"`` (a
-            velocity) or ``"none"``.
-        slope: of the maximum-distance rescaling, see :func:`hypvision.geometry.lorentz.rescale`; None for none.
+        boost: ``"axis"`` (one angle, along the last channel), ``"scale"`` (a factor of the radius),
+            ``"full"`` (a velocity) or ``"none"``.
+        slope: of the maximum-distance rescaling, see :func:`hypvision.geometry.lorentz.rescale`;
+            None for none.
         limit: of the rescaling, the radius that no point exceeds; needs ``slope``; by default
             :func:`~hypvision.geometry.lorentz.max_distance`.
 
@@ -436,13 +499,15 @@ class EfficientLorentzConv2d(_EfficientConv):
 
 
 class EfficientLorentzConv1d(_EfficientConv):
-    """Efficient Lorentz convolution of sequences ``(B, C, L)``; see :class:`EfficientLorentzConv2d`."""
+    """Efficient Lorentz convolution of sequences ``(B, C, L)``; see
+    :class:`EfficientLorentzConv2d`."""
 
     rank = 1
 
 
 class EfficientLorentzLinear(_Efficient):
-    """The linear form of :class:`EfficientLorentzConv2d`, for space parts ``(..., in_features)``."""
+    """The linear form of :class:`EfficientLorentzConv2d`, for space parts
+    ``(..., in_features)``."""
 
     def __init__(
         self,
@@ -458,7 +523,9 @@ class EfficientLorentzLinear(_Efficient):
     ):
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         check_sizes(self, in_features=in_features, out_features=out_features)
-        super().__init__(in_features, out_features, manifold, norm_match, boost, slope, limit, factory)
+        super().__init__(
+            in_features, out_features, manifold, norm_match, boost, slope, limit, factory
+        )
         self.weight = nn.Parameter(torch.empty(out_features, in_features, **factory))
         nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
 
@@ -468,4 +535,7 @@ class EfficientLorentzLinear(_Efficient):
         return self.finish(out, lambda: space_square(x), -1)
 
     def extra_repr(self) -> str:
-        return f"{self.fan_in}, {self.fan_out}, norm_match={self.norm_match}, boost={self.boost}, slope={self.slope}"
+        return (
+            f"{self.fan_in}, {self.fan_out}, norm_match={self.norm_match}, boost={self.boost}, "
+            f"slope={self.slope}"
+        )

@@ -10,10 +10,12 @@ from .checks import check_features, check_manifold
 
 
 class OnSpace(nn.Module):
-    """A Euclidean module on the space part of points of the hyperboloid ``(..., n + 1)``; time is computed anew.
+    """A Euclidean module on the space part of points of the hyperboloid ``(..., n + 1)``; time is
+    computed anew.
 
-    Activations, dropout and norms of Lorentz networks are this (Bdeir et al., ICLR 2024; Yang et al., KDD 2024). Inside
-    a network, where features are space parts already, the module alone does the same.
+    Activations, dropout and norms of Lorentz networks are this (Bdeir et al., ICLR 2024; Yang et
+    al., KDD 2024). Inside a network, where features are space parts already, the module alone does
+    the same.
     """
 
     def __init__(self, module: nn.Module, manifold: Lorentz):
@@ -28,7 +30,8 @@ class OnSpace(nn.Module):
 
 
 class OnTangent(nn.Module):
-    r"""A Euclidean module in the tangent space at the origin of either model: :math:`\exp_0 \circ f \circ \log_0`."""
+    r"""A Euclidean module in the tangent space at the origin of either model:
+    :math:`\exp_0 \circ f \circ \log_0`."""
 
     def __init__(self, module: nn.Module, manifold: Manifold):
         super().__init__()

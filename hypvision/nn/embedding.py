@@ -19,9 +19,11 @@ class HyperbolicEmbedding(nn.Module):
 
     Args:
         num_embeddings: rows.
-        embedding_dim: dimension ``n`` of the space (points on the hyperboloid have ``n + 1`` coordinates).
+        embedding_dim: dimension ``n`` of the space (points on the hyperboloid have ``n + 1``
+            coordinates).
         manifold: the manifold.
-        std: standard deviation of the initial points' tangent vectors; ``0.1 / sqrt(n)`` by default, a radius of 0.1.
+        std: standard deviation of the initial points' tangent vectors; ``0.1 / sqrt(n)`` by
+            default, a radius of 0.1.
         padding_idx: row that stays at the origin and gets no gradient.
         sparse: sparse gradients, for the sparse updates of :mod:`hypvision.optim`.
 
@@ -47,14 +49,15 @@ class HyperbolicEmbedding(nn.Module):
         check_sizes(self, num_embeddings=num_embeddings, embedding_dim=embedding_dim)
         if isinstance(manifold, Product) and sum(manifold.dims) != embedding_dim:
             raise ArgumentError(
-                f"HyperbolicEmbedding: embedding_dim must be the dimension {sum(manifold.dims)} of the product, "
-                f"got {embedding_dim}."
+                f"HyperbolicEmbedding: embedding_dim must be the dimension {sum(manifold.dims)} of "
+                f"the product, got {embedding_dim}."
             )
         std = 0.1 * embedding_dim**-0.5 if std is None else std
         at_least(0, std=std)
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
             raise ArgumentError(
-                f"HyperbolicEmbedding: padding_idx must be one of the {num_embeddings} rows, got {padding_idx}."
+                f"HyperbolicEmbedding: padding_idx must be one of the {num_embeddings} rows, got "
+                f"{padding_idx}."
             )
         self.num_embeddings = num_embeddings
         self.embedding_dim = embedding_dim
@@ -62,14 +65,19 @@ class HyperbolicEmbedding(nn.Module):
         self.padding_idx = padding_idx
         self.sparse = sparse
         with torch.no_grad():
-            points = manifold.random(num_embeddings, embedding_dim, std=std, device=device, dtype=dtype)
+            points = manifold.random(
+                num_embeddings, embedding_dim, std=std, device=device, dtype=dtype
+            )
             if padding_idx is not None:
                 points[padding_idx] = manifold.origin(embedding_dim, device=device, dtype=dtype)
         self.weight = ManifoldParameter(points, manifold)
 
     def forward(self, index: Tensor) -> Tensor:
         if index.dtype not in (torch.int64, torch.int32):
-            raise TypeError(f"HyperbolicEmbedding: index must be a tensor of integers (int64), got {index.dtype}.")
+            raise TypeError(
+                "HyperbolicEmbedding: index must be a tensor of integers (int64), got "
+                f"{index.dtype}."
+            )
         return F.embedding(index, self.weight, self.padding_idx, sparse=self.sparse)
 
     def extra_repr(self) -> str:

@@ -1,7 +1,7 @@
 """Time coordinates and radial factors of space-only features, in float32 also under autocast.
 
-Inside a network Lorentz points are stored as space parts: maps ``(B, C, H, W)`` and tokens ``(..., n)``. Time is
-computed only where a formula needs it, so Euclidean kernels can be used.
+Inside a network Lorentz points are stored as space parts: maps ``(B, C, H, W)`` and tokens
+``(..., n)``. Time is computed only where a formula needs it, so Euclidean kernels can be used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from hypvision.geometry.lorentz import max_distance
 from hypvision.geometry.numerics import SINGLE_ONLY, exact, needs_grad, plain, uses_triton
 
 T = TypeVar("T")
-# Squares of lengths below which quotients of functions of the length count as at 0, without a gradient
+# Squares of lengths below which quotients of functions of the length count as at 0, without a
+# gradient
 NEAR = {torch.float64: 1e-16, torch.float32: 1e-7}
 
 
@@ -38,36 +39,53 @@ def space_time(space: Tensor, c: float | Tensor, dim: int = -1) -> Tensor:
 
 
 def on_gpu(x: Tensor) -> bool:
-    """Whether Triton computes with a tensor: on a GPU, and not for compilers or subclasses of tensors."""
+    """Whether Triton computes with a tensor: on a GPU, and not for compilers or subclasses of
+    tensors."""
     return x.is_cuda and type(x) is Tensor and not plain(x) and uses_triton(x.device)
 
 
-def of_kernels(c: Tensor, slope: float | None, limit: float | None) -> tuple[Tensor, dict[str, float]]:
-    """The radius that a rescaling approaches, in units of that of curvature, and constants of Triton kernels."""
+def of_kernels(
+    c: Tensor, slope: float | None, limit: float | None
+) -> tuple[Tensor, dict[str, float]]:
+    """The radius that a rescaling approaches, in units of that of curvature, and constants of
+    Triton kernels."""
     start = 0.0 if slope is None else math.atanh(0.99) / slope
     most = c if slope is None else rescale_limit(c, limit) * torch.sqrt(c)
     return most, dict(START=start, LEAST=NEAR[c.dtype])
 
 
-def radial_numbers(function: Callable[..., T], values: list[Tensor | float], device: torch.device) -> T:
+def radial_numbers(
+    function: Callable[..., T], values: list[Tensor | float], device: torch.device
+) -> T:
     """``function(*values)``, in float64 where it is differentiated.
 
     Gradients of parameters are sums over all vectors that may cancel, in float32 down to round-off.
     """
     with exact(device):
         if needs_grad(*values) and device.type not in SINGLE_ONLY:
-            values = [value.to(torch.float64) if isinstance(value, Tensor) else value for value in values]
+            values = [
+                value.to(torch.float64) if isinstance(value, Tensor) else value for value in values
+            ]
         return function(*values)
 
 
-def radial_map(x: Tensor, factor: Callable[..., Tensor], *parameters: Tensor | float, dim: int = -1) -> Tensor:
-    """Vectors ``x`` along ``dim``, each times ``factor(|x|^2, *parameters)``; at least float32 inside."""
+def radial_map(
+    x: Tensor, factor: Callable[..., Tensor], *parameters: Tensor | float, dim: int = -1
+) -> Tensor:
+    """Vectors ``x`` along ``dim``, each times ``factor(|x|^2, *parameters)``; at least float32
+    inside."""
     wide = precise(x)
-    return (wide * radial_numbers(factor, [space_square(wide, dim), *parameters], x.device).to(wide.dtype)).to(x.dtype)
+    return (
+        wide
+        * radial_numbers(factor, [space_square(wide, dim), *parameters], x.device).to(wide.dtype)
+    ).to(x.dtype)
 
 
 def axial_map(
-    x: Tensor, numbers: Callable[..., tuple[Tensor, Tensor]], *parameters: Tensor | float, dim: int = -1
+    x: Tensor,
+    numbers: Callable[..., tuple[Tensor, Tensor]],
+    *parameters: Tensor | float,
+    dim: int = -1,
 ) -> Tensor:
     """Vectors ``x`` along ``dim``, each times a factor, with a number added to the last coordinate.
 
@@ -82,20 +100,26 @@ def axial_map(
 
 
 def rescale_limit(c: float | Tensor, limit: float | Tensor | None) -> float | Tensor:
-    """The limit of the maximum-distance rescaling: the one given, else that of the curvature, without a gradient."""
+    """The limit of the maximum-distance rescaling: the one given, else that of the curvature,
+    without a gradient."""
     if limit is not None:
         return limit
     return max_distance(c.detach() if isinstance(c, Tensor) else c)
 
 
-def rescaled(radius: Tensor, c: float | Tensor, slope: float, limit: float | Tensor | None) -> Tensor:
+def rescaled(
+    radius: Tensor, c: float | Tensor, slope: float, limit: float | Tensor | None
+) -> Tensor:
     """Radii after the maximum-distance rescaling, both in units of the radius of curvature."""
     most = rescale_limit(c, limit) * c**0.5
     return most * torch.tanh(radius * (math.atanh(0.99) / slope / most))
 
 
-def rescale_factor(square: Tensor, c: float | Tensor, slope: float, limit: float | Tensor | None = None) -> Tensor:
-    """Factor of space parts with these squared norms in the maximum-distance rescaling of points."""
+def rescale_factor(
+    square: Tensor, c: float | Tensor, slope: float, limit: float | Tensor | None = None
+) -> Tensor:
+    """Factor of space parts with these squared norms in the maximum-distance rescaling of
+    points."""
     # nearer to the origin the factor is that of 0, to round-off
     sinh = torch.sqrt((square * c).clamp(min=NEAR[square.dtype]))
     return torch.sinh(rescaled(torch.asinh(sinh), c, slope, limit)) / sinh
@@ -104,7 +128,8 @@ def rescale_factor(square: Tensor, c: float | Tensor, slope: float, limit: float
 def radial_rescale(
     space: Tensor, c: float | Tensor, slope: float | None, limit: float | Tensor | None, dim: int
 ) -> Tensor:
-    """Maximum-distance rescaling (:func:`hypvision.geometry.lorentz.rescale`) of space parts; none without a slope."""
+    """Maximum-distance rescaling (:func:`hypvision.geometry.lorentz.rescale`) of space parts; none
+    without a slope."""
     if slope is None:
         return space
     return radial_map(space, lambda square, c: rescale_factor(square, c, slope, limit), c, dim=dim)

@@ -1,9 +1,11 @@
-"""Lorentz layers of maps on a GPU in few launches: Triton kernels for formulas of :mod:`hypvision.nn`.
+"""Lorentz layers of maps on a GPU in few launches: Triton kernels for formulas of
+:mod:`hypvision.nn`.
 
-The batch norm and the numbers of efficient convolutions; the plain forms there define them. Names are those of
-:func:`hypvision.nn.norm._numbers` and :meth:`hypvision.nn.conv._Efficient._along_axis`, and ``by_f`` is the derivative
-of the loss by ``f``. Maps are float32, numbers of pixels and of the layer float64. Numbers that few programs need are
-sums that each of them adds up anew, in the same order: no sum is atomic.
+The batch norm and the numbers of efficient convolutions; the plain forms there define them. Names
+are those of :func:`hypvision.nn.norm._numbers` and
+:meth:`hypvision.nn.conv._Efficient._along_axis`, and ``by_f`` is the derivative of the loss by
+``f``. Maps are float32, numbers of pixels and of the layer float64. Numbers that few programs need
+are sums that each of them adds up anew, in the same order: no sum is atomic.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ def _row(pointer, channels: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def _centroid(time, space):
-    """Space part of the centroid for a mean of points, and the square that the mean was divided by the root of."""
+    """Space part of the centroid for a mean of points, and the square that the mean was divided by
+    the root of."""
     length = tl.sqrt(tl.sum(space * space))
     square = tl.maximum((time - length) * (time + length), 1.0)
     return space / tl.sqrt(square), square
@@ -47,7 +50,8 @@ def _centroid(time, space):
 
 @triton.jit
 def _by_centroid(by_point, by_time, point, time, square):
-    """Derivatives by space and time of the mean of points, of its centroid's space part and time."""
+    """Derivatives by space and time of the mean of points, of its centroid's space part and
+    time."""
     by_point += by_time * point / tl.sqrt(1.0 + tl.sum(point * point))
     along = tl.where(square > 1.0, tl.sum(by_point * point), 0.0)
     return (by_point + along * point) / tl.sqrt(square), -along * time / square
@@ -55,8 +59,8 @@ def _by_centroid(by_point, by_time, point, time, square):
 
 @triton.jit
 def image_means(
-    size, center, c, images, points, channels: tl.constexpr, pixels: tl.constexpr, BLOCK: tl.constexpr,
-    PIXELS: tl.constexpr,
+    size, center, c, images, points, channels: tl.constexpr, pixels: tl.constexpr,
+    BLOCK: tl.constexpr, PIXELS: tl.constexpr,
 ):  # fmt: skip
     """Centroid of every image; the mean of its times, and the sum of t - 1 / t."""
     row = tl.program_id(0)
@@ -78,7 +82,15 @@ def image_means(
 
 
 @triton.jit
-def _rows(pointer, first, count, step: tl.constexpr, channels: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def _rows(
+    pointer,
+    first,
+    count,
+    step: tl.constexpr,
+    channels: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """Some rows, which begin ``step`` numbers apart; 0 beyond their count."""
     row = first + tl.arange(0, ROWS)
     at = tl.arange(0, BLOCK)
@@ -103,12 +115,14 @@ def _mean_of_images(points, count, channels: tl.constexpr, ROWS: tl.constexpr, B
 
 @triton.jit
 def batch_mean(
-    points, beta, c, running, running_var, basis, lengths, sums, count, total, channels: tl.constexpr,
-    TRAINING: tl.constexpr, MOMENTUM: tl.constexpr, LONGEST: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    points, beta, c, running, running_var, basis, lengths, sums, count, total,
+    channels: tl.constexpr, TRAINING: tl.constexpr, MOMENTUM: tl.constexpr, LONGEST: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Space parts of mean and beta, their times and inner product; the running mean moves.
 
-    In evaluation the mean is the running one, and the running variance is given as the sum of all distances.
+    In evaluation the mean is the running one, and the running variance is given as the sum of all
+    distances.
     """
     at = tl.arange(0, BLOCK)
     inside = at < channels
@@ -156,7 +170,15 @@ def _distance(size, products, c, lengths, p, inside, pixels: tl.constexpr, LEAST
 
 @triton.jit
 def distance_sums(
-    size, products, c, lengths, sums, total, pixels: tl.constexpr, LEAST: tl.constexpr, PIXELS: tl.constexpr
+    size,
+    products,
+    c,
+    lengths,
+    sums,
+    total,
+    pixels: tl.constexpr,
+    LEAST: tl.constexpr,
+    PIXELS: tl.constexpr,
 ):
     """Sums of r over some pixels each."""
     out = tl.zeros([PIXELS], tl.float64)
@@ -177,7 +199,8 @@ def _gain(sums, gamma, c, total, EPS: tl.constexpr, SUMS: tl.constexpr):
 
 @triton.jit
 def _scaled(r, gain, most, LONGEST: tl.constexpr, START: tl.constexpr):
-    """s, and its derivatives by gain * r and by the logarithm of the radius that the rescaling approaches."""
+    """s, and its derivatives by gain * r and by the logarithm of the radius that the rescaling
+    approaches."""
     s = r * gain
     local = 0.0 * s + 1.0
     bent = 0.0 * s
@@ -204,11 +227,13 @@ def _moved(t, h, sinh, s, x_b, lengths):
 
 @triton.jit
 def move(
-    x, size, products, basis, lengths, sums, gamma, c, most, out, running, total, channels: tl.constexpr,
-    pixels: tl.constexpr, TRAINING: tl.constexpr, MOMENTUM: tl.constexpr, EPS: tl.constexpr, LONGEST: tl.constexpr,
-    START: tl.constexpr, LEAST: tl.constexpr, SUMS: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
+    x, size, products, basis, lengths, sums, gamma, c, most, out, running, total,
+    channels: tl.constexpr, pixels: tl.constexpr, TRAINING: tl.constexpr, MOMENTUM: tl.constexpr,
+    EPS: tl.constexpr, LONGEST: tl.constexpr, START: tl.constexpr, LEAST: tl.constexpr,
+    SUMS: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """f x + e_m m + e_b b for some pixels and channels; the first program moves the running variance."""
+    """f x + e_m m + e_b b for some pixels and channels; the first program moves the running
+    variance."""
     row = tl.program_id(0)
     at = tl.program_id(1) * PIXELS + tl.arange(0, PIXELS)
     inside = at < pixels
@@ -226,7 +251,11 @@ def move(
     b = tl.load(basis + channels + k, k < channels, 0.0)
     place = (row * channels + k)[:, None] * pixels + at[None, :]
     mask = (k < channels)[:, None] & inside[None, :]
-    value = tl.load(x + place, mask, 0.0) * f[None, :] + m[:, None] * e_m[None, :] + b[:, None] * e_b[None, :]
+    value = (
+        tl.load(x + place, mask, 0.0) * f[None, :]
+        + m[:, None] * e_m[None, :]
+        + b[:, None] * e_b[None, :]
+    )
     tl.store(out + place, value, mask)
     if TRAINING and (row == 0) & (tl.program_id(1) == 0) & (tl.program_id(2) == 0):
         old = tl.load(running).to(tl.float64)
@@ -235,7 +264,14 @@ def move(
 
 @triton.jit
 def project(
-    x, grad, basis, by, channels: tl.constexpr, pixels: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr
+    x,
+    grad,
+    basis,
+    by,
+    channels: tl.constexpr,
+    pixels: tl.constexpr,
+    PIXELS: tl.constexpr,
+    CHANNELS: tl.constexpr,
 ):
     """Inner products of the gradient of pixels with x, mean and beta."""
     row = tl.program_id(0)
@@ -259,12 +295,13 @@ def project(
 
 @triton.jit
 def number_sums(
-    size, products, by, lengths, sums, gamma, c, most, by_gain, ends, by_products, by_time, parts, total,
-    pixels: tl.constexpr, FINAL: tl.constexpr, EPS: tl.constexpr, LONGEST: tl.constexpr, START: tl.constexpr,
-    LEAST: tl.constexpr, SUMS: tl.constexpr, PIXELS: tl.constexpr,
+    size, products, by, lengths, sums, gamma, c, most, by_gain, ends, by_products, by_time, parts,
+    total, pixels: tl.constexpr, FINAL: tl.constexpr, EPS: tl.constexpr, LONGEST: tl.constexpr,
+    START: tl.constexpr, LEAST: tl.constexpr, SUMS: tl.constexpr, PIXELS: tl.constexpr,
 ):  # fmt: skip
-    """Derivatives by the gain, summed over some pixels each; in the final launch, which knows those of all pixels,
-    derivatives by products and times of pixels, and sums of those by the lengths and the curvature."""
+    """Derivatives by the gain, summed over some pixels each; in the final launch, which knows those
+    of all pixels, derivatives by products and times of pixels, and sums of those by the lengths and
+    the curvature."""
     root = _root(c)
     var, gain = _gain(sums, gamma, c, total, EPS, SUMS)
     m_time = tl.load(lengths)
@@ -280,7 +317,9 @@ def number_sums(
     p = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     while tl.min(p) < total:
         inside = p < total
-        t, h, sinh, r, x_m, x_b, free = _distance(size, products, c, lengths, p, inside, pixels, LEAST)
+        t, h, sinh, r, x_m, x_b, free = _distance(
+            size, products, c, lengths, p, inside, pixels, LEAST
+        )
         s, local, bent = _scaled(r, gain, tl.load(most), LONGEST, START)
         f, e_m, e_b, cosh = _moved(t, h, sinh, s, x_b, lengths)
         place = by + p // pixels * 2 * pixels + p
@@ -299,7 +338,14 @@ def number_sums(
             by_m_time += by_h * t - by_e * e_m / (m_time + 1.0)
             by_b_time += by_b * (cosh - e_b) / (b_time + 1.0)
             by_inner += by_b * e_m / (b_time + 1.0)
-            change = by_s * bent - by_m * e_m - by_b * e_b - by_h * x_m + by_x_b * x_b + by_t * (t - 1.0 / t)
+            change = (
+                by_s * bent
+                - by_m * e_m
+                - by_b * e_b
+                - by_h * x_m
+                + by_x_b * x_b
+                + by_t * (t - 1.0 / t)
+            )
             by_root += tl.where(inside, change, 0.0)
             place = p // pixels * pixels + p
             tl.store(ends + place, e_m / root, inside)
@@ -322,11 +368,12 @@ def number_sums(
 
 @triton.jit
 def mean_back(
-    outer, inner, parts, points, beta, c, lengths, basis, sums, by_gain, gamma, by_mean, by_beta, by_rest,
-    count, total, channels: tl.constexpr, EPS: tl.constexpr, SUMS: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    outer, inner, parts, points, beta, c, lengths, basis, sums, by_gain, gamma, by_mean, by_beta,
+    by_rest, count, total, channels: tl.constexpr, EPS: tl.constexpr, SUMS: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Derivatives by the mean over the images, by beta and gamma; what the curvature's has got so far."""
+    """Derivatives by the mean over the images, by beta and gamma; what the curvature's has got so
+    far."""
     at = tl.arange(0, BLOCK)
     root = _root(c)
     m = _row(basis, channels, BLOCK)
@@ -340,8 +387,12 @@ def mean_back(
     while first < count:
         by_m += tl.sum(_rows(outer, first, count, 2 * channels, channels, ROWS, BLOCK), 0)
         by_m += tl.sum(_rows(inner, first, count, 2 * channels, channels, ROWS, BLOCK), 0)
-        by_b += tl.sum(_rows(outer + channels, first, count, 2 * channels, channels, ROWS, BLOCK), 0)
-        by_b += tl.sum(_rows(inner + channels, first, count, 2 * channels, channels, ROWS, BLOCK), 0)
+        by_b += tl.sum(
+            _rows(outer + channels, first, count, 2 * channels, channels, ROWS, BLOCK), 0
+        )
+        by_b += tl.sum(
+            _rows(inner + channels, first, count, 2 * channels, channels, ROWS, BLOCK), 0
+        )
         first += ROWS
     time, space = _mean_of_images(points, count, channels, ROWS, BLOCK)
     m, square = _centroid(time, space)
@@ -353,17 +404,20 @@ def mean_back(
     var, gain = _gain(sums, gamma, c, total, EPS, SUMS)
     by_gain = tl.sum(tl.load(by_gain + tl.arange(0, SUMS)))
     by_root = tl.sum(tl.load(parts + 3 * SUMS + tl.arange(0, SUMS)))
-    by_root += tl.sum(by_b * _row(beta + 1, channels, BLOCK)) * root + by_gain * gain * var / (var + EPS)
+    by_root += tl.sum(by_b * _row(beta + 1, channels, BLOCK)) * root + by_gain * gain * var / (
+        var + EPS
+    )
     tl.store(by_rest, by_gain / (var + EPS))
     tl.store(by_rest + 1, by_root)
 
 
 @triton.jit
 def images_back(
-    center, points, images, by_mean, c, bias, by_times, by_curvature, channels: tl.constexpr, pixels: tl.constexpr,
-    BLOCK: tl.constexpr,
+    center, points, images, by_mean, c, bias, by_times, by_curvature, channels: tl.constexpr,
+    pixels: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Derivatives by every pixel's x and t through the centroid of its image, and by the curvature."""
+    """Derivatives by every pixel's x and t through the centroid of its image, and by the
+    curvature."""
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
     root = _root(c)
@@ -374,17 +428,22 @@ def images_back(
     by_space, by_time = _by_centroid(by_point, tl.load(by_mean + channels), point, time, square)
     tl.store(bias + row * channels + at, by_space * root / pixels, at < channels)
     tl.store(by_times + row, by_time / pixels)
-    tl.store(by_curvature + row, tl.sum(by_space * mean) + by_time / pixels * tl.load(images + 2 * row + 1))
+    tl.store(
+        by_curvature + row,
+        tl.sum(by_space * mean) + by_time / pixels * tl.load(images + 2 * row + 1),
+    )
 
 
 @triton.jit
 def move_back(
-    x, grad, size, products, basis, lengths, sums, gamma, c, most, by_products, by_time, bias, by_times, by_curvature,
-    by_rest, out, by_c, by_gamma, count, channels: tl.constexpr, pixels: tl.constexpr, total,
-    EPS: tl.constexpr, LONGEST: tl.constexpr, START: tl.constexpr, LEAST: tl.constexpr, SUMS: tl.constexpr,
-    IMAGES: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
+    x, grad, size, products, basis, lengths, sums, gamma, c, most, by_products, by_time, bias,
+    by_times, by_curvature, by_rest, out, by_c, by_gamma, count, channels: tl.constexpr,
+    pixels: tl.constexpr, total, EPS: tl.constexpr, LONGEST: tl.constexpr, START: tl.constexpr,
+    LEAST: tl.constexpr, SUMS: tl.constexpr, IMAGES: tl.constexpr, PIXELS: tl.constexpr,
+    CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """The derivative by x for some pixels and channels; the first program finishes those by curvature and gamma."""
+    """The derivative by x for some pixels and channels; the first program finishes those by
+    curvature and gamma."""
     row = tl.program_id(0)
     at = tl.program_id(1) * PIXELS + tl.arange(0, PIXELS)
     inside = at < pixels
@@ -405,7 +464,10 @@ def move_back(
     shift = tl.load(bias + row * channels + k, k < channels, 0.0)
     place = (row * channels + k)[:, None] * pixels + at[None, :]
     mask = (k < channels)[:, None] & inside[None, :]
-    value = tl.load(grad + place, mask, 0.0) * f[None, :] + tl.load(x + place, mask, 0.0) * radial[None, :]
+    value = (
+        tl.load(grad + place, mask, 0.0) * f[None, :]
+        + tl.load(x + place, mask, 0.0) * radial[None, :]
+    )
     value += m[:, None] * by_m[None, :] + b[:, None] * by_b[None, :] + shift[:, None]
     tl.store(out + place, value, mask)
     if (row == 0) & (tl.program_id(1) == 0) & (tl.program_id(2) == 0):
@@ -416,9 +478,12 @@ def move_back(
 
 
 @triton.jit
-def _boosted(square, wanted, last, c, angle, p, inside, pixels: tl.constexpr, stride, MATCHED: tl.constexpr):
-    """Of pixels, from their squared norms: the factor that gives them the wanted ones, 1 if they are not matched; then
-    their squared norm and last channel; their time, and the last channel after a boost by the angle along it."""
+def _boosted(
+    square, wanted, last, c, angle, p, inside, pixels: tl.constexpr, stride, MATCHED: tl.constexpr
+):
+    """Of pixels, from their squared norms: the factor that gives them the wanted ones, 1 if they
+    are not matched; then their squared norm and last channel; their time, and the last channel
+    after a boost by the angle along it."""
     q = tl.load(square + p, inside, 0.0).to(tl.float64)
     e = tl.load(last + p // pixels * stride + p % pixels, inside, 0.0).to(tl.float64)
     f = 0.0 * q + 1.0
@@ -434,8 +499,8 @@ def _boosted(square, wanted, last, c, angle, p, inside, pixels: tl.constexpr, st
 
 @triton.jit
 def _shrunk(q, c, most, START: tl.constexpr, LEAST: tl.constexpr):
-    """The rescaling's factor of squared norms; before it sinh(r), whether it was not raised to the least, s and its
-    derivatives."""
+    """The rescaling's factor of squared norms; before it sinh(r), whether it was not raised to the
+    least, s and its derivatives."""
     u = q * tl.load(c).to(tl.float64)
     sinh = tl.sqrt(tl.maximum(u, LEAST))
     r = tl.log(sinh + tl.sqrt(1.0 + sinh * sinh))
@@ -448,7 +513,8 @@ def boost_numbers(
     square, wanted, last, c, angle, most, factor, shift, total, pixels: tl.constexpr, stride,
     MATCHED: tl.constexpr, START: tl.constexpr, LEAST: tl.constexpr, PIXELS: tl.constexpr,
 ):  # fmt: skip
-    """Norm matching, boost and rescaling: the factor of some pixels, and the summand of their last channel."""
+    """Norm matching, boost and rescaling: the factor of some pixels, and the summand of their last
+    channel."""
     p = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     inside = p < total
     f, q, e, t, moved = _boosted(square, wanted, last, c, angle, p, inside, pixels, stride, MATCHED)
@@ -459,11 +525,12 @@ def boost_numbers(
 
 @triton.jit
 def boost_numbers_back(
-    square, wanted, last, c, angle, most, by_factor, by_shift, by_square, by_wanted, by_last, parts, total,
-    pixels: tl.constexpr, stride, MATCHED: tl.constexpr, START: tl.constexpr, LEAST: tl.constexpr, SUMS: tl.constexpr,
-    PIXELS: tl.constexpr,
+    square, wanted, last, c, angle, most, by_factor, by_shift, by_square, by_wanted, by_last, parts,
+    total, pixels: tl.constexpr, stride, MATCHED: tl.constexpr, START: tl.constexpr,
+    LEAST: tl.constexpr, SUMS: tl.constexpr, PIXELS: tl.constexpr,
 ):  # fmt: skip
-    """Derivatives by squared norms and last channels; those by the curvature and the angle, summed over some pixels."""
+    """Derivatives by squared norms and last channels; those by the curvature and the angle, summed
+    over some pixels."""
     c_value = tl.load(c).to(tl.float64)
     a = tl.load(angle).to(tl.float64)
     sinh_a = _sinh(a)
@@ -473,7 +540,9 @@ def boost_numbers_back(
     p = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     while tl.min(p) < total:
         inside = p < total
-        f, q, e, t, moved = _boosted(square, wanted, last, c, angle, p, inside, pixels, stride, MATCHED)
+        f, q, e, t, moved = _boosted(
+            square, wanted, last, c, angle, p, inside, pixels, stride, MATCHED
+        )
         d = moved - e
         u = q + d * (moved + e)
         k, sinh, free, s, local, bent = _shrunk(u, c, most, START, LEAST)
@@ -504,19 +573,25 @@ def boost_numbers_back(
 
 
 def _tiles(x: Tensor) -> tuple[tuple[int, int, int], dict[str, int], dict[str, int]]:
-    """Grid of programs over a map ``(B, C, N)``, the pixels and channels of each, and the rows of a whole one."""
+    """Grid of programs over a map ``(B, C, N)``, the pixels and channels of each, and the rows of a
+    whole one."""
     pixels = min(PIXELS, triton.next_power_of_2(x.shape[2]))
     channels = min(CHANNELS, triton.next_power_of_2(x.shape[1]))
     grid = (x.shape[0], triton.cdiv(x.shape[2], pixels), triton.cdiv(x.shape[1], channels))
     block = triton.next_power_of_2(x.shape[1])
-    return grid, dict(PIXELS=pixels, CHANNELS=channels), dict(ROWS=max(1, 2048 // block), BLOCK=block)
+    return (
+        grid,
+        dict(PIXELS=pixels, CHANNELS=channels),
+        dict(ROWS=max(1, 2048 // block), BLOCK=block),
+    )
 
 
 def forward(
     x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor, most: Tensor, running: tuple[Tensor, Tensor],
     momentum: float | None, constants: dict[str, Any],
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """The batch norm of a map ``(B, C, N)``, and what the backward of training needs; running statistics move.
+    """The batch norm of a map ``(B, C, N)``, and what the backward of training needs; running
+    statistics move.
 
     Args:
         x: float32, contiguous.
@@ -541,31 +616,36 @@ def forward(
         images = torch.empty(count, 2, **wide)
         points = torch.empty(count, channels, **wide)
         some = min(1024, triton.next_power_of_2(pixels))
-        image_means[(count,)](size, center, c, images, points, channels, pixels, whole["BLOCK"], some)
+        image_means[(count,)](
+            size, center, c, images, points, channels, pixels, whole["BLOCK"], some
+        )
     basis = x.new_empty(2, channels)
     lengths = torch.empty(3, **wide)
     sums = torch.empty(parts, **wide)
     moving = dict(TRAINING=training, MOMENTUM=momentum or 0.0)
     batch_mean[(1,)](
-        points, beta, c, *running, basis, lengths, sums, count, total, channels, LONGEST=constants["LONGEST"],
-        **moving, **whole,
+        points, beta, c, *running, basis, lengths, sums, count, total, channels,
+        LONGEST=constants["LONGEST"], **moving, **whole,
     )  # fmt: skip
     products = torch.bmm(basis.expand(count, -1, -1), x)
     if training:
-        distance_sums[(parts,)](size, products, c, lengths, sums, total, pixels, constants["LEAST"], PIXELS)
+        distance_sums[(parts,)](
+            size, products, c, lengths, sums, total, pixels, constants["LEAST"], PIXELS
+        )
     out = torch.empty_like(x)
     move[grid](
-        x, size, products, basis, lengths, sums, gamma, c, most, out, running[1], total, channels, pixels,
-        SUMS=parts, **moving, **constants, **tiles,
+        x, size, products, basis, lengths, sums, gamma, c, most, out, running[1], total, channels,
+        pixels, SUMS=parts, **moving, **constants, **tiles,
     )  # fmt: skip
     return out, size, center, images, points, basis, lengths, sums, products
 
 
 def backward(
-    grad: Tensor, x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor, most: Tensor, kept: tuple[Tensor, ...],
-    constants: dict[str, Any],
+    grad: Tensor, x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor, most: Tensor,
+    kept: tuple[Tensor, ...], constants: dict[str, Any],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Derivatives by x, beta, gamma and c in training; ``kept`` is what :func:`forward` gave beside the result."""
+    """Derivatives by x, beta, gamma and c in training; ``kept`` is what :func:`forward` gave beside
+    the result."""
     size, center, images, points, basis, lengths, sums, products = kept
     count, channels, pixels = x.shape
     total = count * pixels
@@ -580,8 +660,8 @@ def backward(
     by_time = torch.empty_like(size)
     for final in (False, True):
         number_sums[sums.shape](
-            size, products, by, lengths, sums, gamma, c, most, by_gain, ends, by_products, by_time, by_numbers, total,
-            pixels, final, SUMS=sums.numel(), PIXELS=PIXELS, **constants,
+            size, products, by, lengths, sums, gamma, c, most, by_gain, ends, by_products, by_time,
+            by_numbers, total, pixels, final, SUMS=sums.numel(), PIXELS=PIXELS, **constants,
         )  # fmt: skip
     outer = torch.bmm(ends, grad.transpose(1, 2))
     inner = torch.bmm(by_products, x.transpose(1, 2))
@@ -589,21 +669,31 @@ def backward(
     by_beta = torch.empty_like(beta)
     by_rest = torch.empty(2, **wide)
     mean_back[(1,)](
-        outer, inner, by_numbers, points, beta, c, lengths, basis, sums, by_gain, gamma, by_mean, by_beta, by_rest,
-        count, total, channels, constants["EPS"], sums.numel(), **whole,
+        outer, inner, by_numbers, points, beta, c, lengths, basis, sums, by_gain, gamma, by_mean,
+        by_beta, by_rest, count, total, channels, constants["EPS"], sums.numel(), **whole,
     )  # fmt: skip
     bias = torch.empty_like(center)
     by_times = torch.empty(count, **wide)
     by_curvature = torch.empty(count, **wide)
     images_back[(count,)](
-        center, points, images, by_mean, c, bias, by_times, by_curvature, channels, pixels, whole["BLOCK"]
+        center,
+        points,
+        images,
+        by_mean,
+        c,
+        bias,
+        by_times,
+        by_curvature,
+        channels,
+        pixels,
+        whole["BLOCK"],
     )
     out = torch.empty_like(x)
     by_c = torch.empty_like(c)
     by_gamma = torch.empty_like(gamma)
     move_back[grid](
-        x, grad, size, products, basis, lengths, sums, gamma, c, most, by_products, by_time, bias, by_times,
-        by_curvature, by_rest, out, by_c, by_gamma, count, channels, pixels, total,
+        x, grad, size, products, basis, lengths, sums, gamma, c, most, by_products, by_time, bias,
+        by_times, by_curvature, by_rest, out, by_c, by_gamma, count, channels, pixels, total,
         SUMS=sums.numel(), IMAGES=triton.next_power_of_2(count), **constants, **tiles,
     )  # fmt: skip
     return out, by_beta, by_gamma, by_c
@@ -613,7 +703,8 @@ def boost_forward(
     square: Tensor, wanted: list[Tensor], last: Tensor, c: Tensor, angle: Tensor, most: Tensor,
     constants: dict[str, float],
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Norm matching, boost and rescaling of maps: the factor ``(B, 1, ...)``, and what is added to the last channel.
+    """Norm matching, boost and rescaling of maps: the factor ``(B, 1, ...)``, and what is added to
+    the last channel.
 
     Args:
         square: squared norms, contiguous.
@@ -629,14 +720,22 @@ def boost_forward(
     total = square.numel()
     pixels = square[0].numel()
     boost_numbers[(triton.cdiv(total, PIXELS),)](
-        *given, factor, shift, total, pixels, last.stride(0), len(wanted) > 0, PIXELS=PIXELS, **constants
+        *given,
+        factor,
+        shift,
+        total,
+        pixels,
+        last.stride(0),
+        len(wanted) > 0,
+        PIXELS=PIXELS,
+        **constants,
     )
     return factor, shift
 
 
 def boost_backward(
-    grads: tuple[Tensor, ...], square: Tensor, wanted: list[Tensor], last: Tensor, c: Tensor, angle: Tensor,
-    most: Tensor, constants: dict[str, float],
+    grads: tuple[Tensor, ...], square: Tensor, wanted: list[Tensor], last: Tensor, c: Tensor,
+    angle: Tensor, most: Tensor, constants: dict[str, float],
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Derivatives by ``square``, ``last``, ``c``, ``wanted`` (if it is given) and ``angle``."""
     total = square.numel()
@@ -644,10 +743,24 @@ def boost_backward(
     sums = min(SUMS, triton.next_power_of_2(triton.cdiv(total, PIXELS)))
     parts = torch.empty(2, sums, dtype=torch.float64, device=square.device)
     by_square, by_last, by_wanted = (torch.empty_like(square) for _ in range(3))
-    given = (square, (*wanted, square)[0], last, c, angle, most, *(grad.contiguous() for grad in grads))
+    given = (
+        square,
+        (*wanted, square)[0],
+        last,
+        c,
+        angle,
+        most,
+        *(grad.contiguous() for grad in grads),
+    )
     boost_numbers_back[(sums,)](
-        *given, by_square, by_wanted, by_last, parts, total, pixels, last.stride(0), len(wanted) > 0,
-        SUMS=sums, PIXELS=PIXELS, **constants,
+        *given, by_square, by_wanted, by_last, parts, total, pixels, last.stride(0),
+        len(wanted) > 0, SUMS=sums, PIXELS=PIXELS, **constants,
     )  # fmt: skip
     by_c, by_angle = parts.sum(1).unbind()
-    return by_square, by_last, by_c, *([by_wanted] if wanted else []), by_angle.view_as(angle).to(angle.dtype)
+    return (
+        by_square,
+        by_last,
+        by_c,
+        *([by_wanted] if wanted else []),
+        by_angle.view_as(angle).to(angle.dtype),
+    )

@@ -22,54 +22,61 @@ from .functional import space_square, space_time
 def isometric_(weight: Tensor) -> None:
     """Orthonormal rows or columns, scaled so that the map keeps the mean squared norm.
 
-    An expanding map keeps every norm; a reducing map keeps it on average. A stack of such maps neither shrinks nor
-    grows radii.
+    An expanding map keeps every norm; a reducing map keeps it on average. A stack of such maps
+    neither shrinks nor grows radii.
     """
     rows, columns = weight.shape
-    precise = torch.empty(rows, columns, dtype=torch.promote_types(weight.dtype, torch.float32), device=weight.device)
+    precise = torch.empty(
+        rows, columns, dtype=torch.promote_types(weight.dtype, torch.float32), device=weight.device
+    )
     nn.init.orthogonal_(precise, gain=max(1.0, columns / rows) ** 0.5)
     weight.copy_(precise)
 
 
 @torch.no_grad()
 def equal_rows_(weight: Tensor, length: float) -> None:
-    """Rows of equal ``length``, as orthogonal as possible: the spread of coordinates is multiplied by ``length``."""
+    """Rows of equal ``length``, as orthogonal as possible: the spread of coordinates is multiplied
+    by ``length``."""
     isometric_(weight)
     weight.mul_(length / torch.linalg.vector_norm(weight, dim=1, keepdim=True))
 
 
 class SharedLinear(nn.Linear):
-    """A linear layer whose weight other code reads (joins with another layer's, or scales) instead of calling the
-    layer.
+    """A linear layer whose weight other code reads (joins with another layer's, or scales) instead
+    of calling the layer.
 
-    Its own type protects it from tools that replace every ``nn.Linear`` by a layer without such a weight, like
-    :func:`torch.ao.quantization.quantize_dynamic`.
+    Its own type protects it from tools that replace every ``nn.Linear`` by a layer without such a
+    weight, like :func:`torch.ao.quantization.quantize_dynamic`.
     """
 
 
 class LorentzLinear(nn.Module):
-    r"""Fully connected layer on the hyperboloid: the space part of the result is a linear map of time and space.
+    r"""Fully connected layer on the hyperboloid: the space part of the result is a linear map of
+    time and space.
 
     .. math:: s' = W_s s + w_t t + b, \qquad t' = \sqrt{|s'|^2 + 1/c}
 
-    This is the layer of fully hyperbolic CNNs (Bdeir et al., ICLR 2024; after Chen et al., ACL 2022) without its dead
-    row, and that of Hypformer (Yang et al., KDD 2024).
+    This is the layer of fully hyperbolic CNNs (Bdeir et al., ICLR 2024; after Chen et al., ACL
+    2022) without its dead row, and that of Hypformer (Yang et al., KDD 2024).
 
     Args:
         in_features, out_features: space dimensions.
         manifold: the hyperboloid of the input.
-        normalize: what gives the size of the result, while the linear map gives its direction: False, the map as well;
-            True, the norm of the space part is ``sigmoid(w_0 . x + b_0) exp(scale)`` (Bdeir et al.); ``"time"``, the
-            time is ``sigmoid(w_0 . x + b_0) exp(scale) + 1/sqrt(c) + margin`` (Chen et al., "Fully Hyperbolic Neural
-            Networks").
-        scale: initial ``scale``; learned if ``learn_scale``, which needs ``normalize``. Published: 2.3, fixed, and
-            ``log(10)``, learned, for ``"time"``.
+        normalize: what gives the size of the result, while the linear map gives its direction:
+            False, the map as well; True, the norm of the space part is
+            ``sigmoid(w_0 . x + b_0) exp(scale)`` (Bdeir et al.); ``"time"``, the time is
+            ``sigmoid(w_0 . x + b_0) exp(scale) + 1/sqrt(c) + margin`` (Chen et al., "Fully
+            Hyperbolic Neural Networks").
+        scale: initial ``scale``; learned if ``learn_scale``, which needs ``normalize``. Published:
+            2.3, fixed, and ``log(10)``, learned, for ``"time"``.
         margin: see ``normalize="time"``; 0.1 as published for c = 1, 0.5 in HyperCore.
-        init: ``"isometric"`` keeps the radius, so that stacks of any depth start with radii in range (orthonormal rows
-            or columns, scaled where the dimension falls; time column 0). The others are the published ones: of Bdeir et
-            al. ``"uniform"`` (+-0.02), under which radii shrink to 0.05 within a few layers; of Hypformer ``"xavier"``
-            (gain sqrt 2), under which they grow; of LHIER+ ``"orthogonal"`` (as the first, without the scale).
-        manifold_out: hyperboloid of the result, if its curvature differs: the result is scaled by ``sqrt(c / c_out)``.
+        init: ``"isometric"`` keeps the radius, so that stacks of any depth start with radii in
+            range (orthonormal rows or columns, scaled where the dimension falls; time column 0).
+            The others are the published ones: of Bdeir et al. ``"uniform"`` (+-0.02), under which
+            radii shrink to 0.05 within a few layers; of Hypformer ``"xavier"`` (gain sqrt 2), under
+            which they grow; of LHIER+ ``"orthogonal"`` (as the first, without the scale).
+        manifold_out: hyperboloid of the result, if its curvature differs: the result is scaled by
+            ``sqrt(c / c_out)``.
 
     Shapes:
         space parts ``(..., in_features)`` to ``(..., out_features)``.
@@ -94,7 +101,10 @@ class LorentzLinear(nn.Module):
     ):
         super().__init__()
         check_manifold(
-            self, Lorentz, manifold=manifold, manifold_out=manifold if manifold_out is None else manifold_out
+            self,
+            Lorentz,
+            manifold=manifold,
+            manifold_out=manifold if manifold_out is None else manifold_out,
         )
         check_sizes(self, in_features=in_features, out_features=out_features)
         one_of(("isometric", "uniform", "xavier", "orthogonal"), init=init)
@@ -103,8 +113,8 @@ class LorentzLinear(nn.Module):
         more_than(0, margin=margin)
         if learn_scale and not normalize:
             raise ArgumentError(
-                "LorentzLinear: learn_scale=True is for the scale of normalize=True or 'time', and normalize=False has "
-                "none. Give one of them, or leave learn_scale out."
+                "LorentzLinear: learn_scale=True is for the scale of normalize=True or 'time', and "
+                "normalize=False has none. Give one of them, or leave learn_scale out."
             )
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.in_features = in_features
@@ -169,10 +179,15 @@ class LorentzLinear(nn.Module):
         if self.normalize == "time":
             c = self.manifold.c
             rise = wanted + self.margin  # time minus the time of the origin
-            factor = torch.sqrt(rise * (rise + 2 / c**0.5) / size.clamp(min=1e-8))  # clamp as published
+            factor = torch.sqrt(
+                rise * (rise + 2 / c**0.5) / size.clamp(min=1e-8)
+            )  # clamp as published
         else:  # as published, vectors near 0 go to the origin
             factor = torch.where(size > 1e-10, wanted / torch.sqrt(size.clamp(min=1e-10)), 0.0)
         return out * factor.to(out.dtype)
 
     def extra_repr(self) -> str:
-        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}, normalize={self.normalize}"
+        return (
+            f"{self.in_features}, {self.out_features}, bias={self.bias is not None}, "
+            f"normalize={self.normalize}"
+        )

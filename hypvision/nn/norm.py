@@ -41,9 +41,12 @@ def _time(space: Tensor) -> Tensor:
 
 
 def _centroid(time: Tensor, space: Tensor) -> Tensor:
-    """Space part ``(..., C)`` of the centroid, for a mean of points: time ``(...)`` and space ``(..., C)``."""
+    """Space part ``(..., C)`` of the centroid, for a mean of points: time ``(...)`` and space
+    ``(..., C)``."""
     length = torch.linalg.vector_norm(space, dim=-1)
-    square = (time - length) * (time + length)  # for distant points it cancels, but a mean of points has at least 1
+    square = (time - length) * (
+        time + length
+    )  # for distant points it cancels, but a mean of points has at least 1
     return space / torch.sqrt(square.clamp(min=1.0)).unsqueeze(-1)
 
 
@@ -55,7 +58,8 @@ def _from_tangent(tangent: Tensor, longest: float) -> Tensor:
 
 
 def _batch_mean(time: Tensor, space: Tensor, joint: bool) -> Tensor:
-    """Space part ``(C,)`` of the mean of a batch, from the means of its images: time ``(B,)``, space ``(B, C)``."""
+    """Space part ``(C,)`` of the mean of a batch, from the means of its images: time ``(B,)``,
+    space ``(B, C)``."""
     if not joint:
         space = _centroid(time, space)
         time = _time(space)
@@ -63,12 +67,19 @@ def _batch_mean(time: Tensor, space: Tensor, joint: bool) -> Tensor:
 
 
 def _center(x: Tensor, running: _Running) -> Tensor:
-    """Means ``(B, C)`` of the space parts over the pixels of each image; 0 in evaluation, which does not use them."""
+    """Means ``(B, C)`` of the space parts over the pixels of each image; 0 in evaluation, which
+    does not use them."""
     return x.mean(2) if running is None else x.new_zeros(x.shape[:2])
 
 
 def _basis(
-    square: Tensor, center: Tensor, beta: Tensor, c: Tensor, running: _Running, options: _Options, dtype: torch.dtype
+    square: Tensor,
+    center: Tensor,
+    beta: Tensor,
+    c: Tensor,
+    running: _Running,
+    options: _Options,
+    dtype: torch.dtype,
 ) -> Tensor:
     """Space parts ``(2, C)`` of mean and beta, in units of the radius of curvature.
 
@@ -83,19 +94,28 @@ def _basis(
         mean = _from_tangent(running[0] * root, options.longest)
     else:
         mean = _batch_mean(torch.sqrt(1 + c * square).mean((1, 2)), center * root, options.joint)
-    # rounded here: a mean that the map was multiplied by with other digits than later would lie beside itself
+    # rounded here: a mean that the map was multiplied by with other digits than later would lie
+    # beside itself
     return torch.stack([mean, beta[1:] * root]).to(dtype)
 
 
 def _numbers(
-    square: Tensor, products: Tensor, basis: Tensor, gamma: Tensor, c: Tensor, running: _Running, options: _Options
+    square: Tensor,
+    products: Tensor,
+    basis: Tensor,
+    gamma: Tensor,
+    c: Tensor,
+    running: _Running,
+    options: _Options,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What pixels are multiplied by, ``(B, 1, N)``, what is added of mean and beta, ``(B, 2, N)``, and the variance.
+    """What pixels are multiplied by, ``(B, 1, N)``, what is added of mean and beta, ``(B, 2, N)``,
+    and the variance.
 
-    In units of the radius of curvature: ``m`` and ``b`` are mean and beta, ``t`` the time of a pixel, ``r`` its
-    distance from the mean, ``h = cosh(r) - 1``, and ``s`` the result of scaling ``r``. The inverse boost by the mean,
-    the scaling and the boost by beta leave ``f x + e_m m + e_b b``, with ``f = sinh(s) / sinh(r)``, ``e_m = -f (t + 1 +
-    h) / (m_t + 1)`` and ``e_b = cosh(s) + (f x.b + e_m m.b) / (b_t + 1)``.
+    In units of the radius of curvature: ``m`` and ``b`` are mean and beta, ``t`` the time of a
+    pixel, ``r`` its distance from the mean, ``h = cosh(r) - 1``, and ``s`` the result of scaling
+    ``r``. The inverse boost by the mean, the scaling and the boost by beta leave
+    ``f x + e_m m + e_b b``, with ``f = sinh(s) / sinh(r)``, ``e_m = -f (t + 1 + h) / (m_t + 1)``
+    and ``e_b = cosh(s) + (f x.b + e_m m.b) / (b_t + 1)``.
 
     Args:
         square: squared norms of the space parts, ``(B, 1, N)``.
@@ -131,7 +151,8 @@ def _numbers(
 def batch_norm(
     x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor, running: _Running, options: _Options
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The layer on maps: the result, the mean ``(C,)`` and the variance of the batch without gradients.
+    """The layer on maps: the result, the mean ``(C,)`` and the variance of the batch without
+    gradients.
 
     The numbers of a pixel are float64, so that no formula needs another one for near points.
 
@@ -144,7 +165,9 @@ def batch_norm(
     """
     square = (x * x).sum(1, keepdim=True).to(c.dtype)
     basis = _basis(square, _center(x, running).to(c.dtype), beta, c, running, options, x.dtype)
-    rows = basis.expand(x.shape[0], -1, -1)  # else a product of two and three dimensions would copy the map
+    rows = basis.expand(
+        x.shape[0], -1, -1
+    )  # else a product of two and three dimensions would copy the map
     products = torch.bmm(rows, x).to(c.dtype)
     factor, ends, var = _numbers(square, products, basis.to(c.dtype), gamma, c, running, options)
     out = torch.baddbmm(x * factor.to(x.dtype), rows.transpose(1, 2), ends.to(x.dtype))
@@ -154,13 +177,19 @@ def batch_norm(
 class _BatchNorm(Function):
     """:func:`batch_norm` for a CPU, where a fresh map costs more than what is written into it.
 
-    The forward allocates one map, and so does the backward, which computes the numbers of the pixels again to
-    differentiate them.
+    The forward allocates one map, and so does the backward, which computes the numbers of the
+    pixels again to differentiate them.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor, running: _Running, options: _Options
+        ctx: Any,
+        x: Tensor,
+        beta: Tensor,
+        gamma: Tensor,
+        c: Tensor,
+        running: _Running,
+        options: _Options,
     ) -> tuple[Tensor, Tensor, Tensor]:
         out = torch.mul(x, x)
         square = out.sum(1, keepdim=True)
@@ -168,7 +197,9 @@ class _BatchNorm(Function):
         wide = c.dtype
         basis = _basis(square.to(wide), center.to(wide), beta, c, running, options, x.dtype)
         products = torch.matmul(basis, x)
-        factor, ends, var = _numbers(square.to(wide), products.to(wide), basis.to(wide), gamma, c, running, options)
+        factor, ends, var = _numbers(
+            square.to(wide), products.to(wide), basis.to(wide), gamma, c, running, options
+        )
         torch.mul(x, factor.to(x.dtype), out=out)
         _add_outer_(out, basis, ends.to(x.dtype))
         ctx.save_for_backward(x, square, center, products, beta, gamma, c)
@@ -188,9 +219,16 @@ class _BatchNorm(Function):
             def plainly(x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor) -> Tensor:
                 return batch_norm(x, beta, gamma, c, running, options)[0]
 
-            return *backward_of(plainly, [x, *parameters], ctx.needs_input_grad[:4], grad), None, None
+            return (
+                *backward_of(plainly, [x, *parameters], ctx.needs_input_grad[:4], grad),
+                None,
+                None,
+            )
         wide = parameters[0].dtype
-        leaves = [leaf.to(wide).detach().requires_grad_() for leaf in (square, center, products, *parameters)]
+        leaves = [
+            leaf.to(wide).detach().requires_grad_()
+            for leaf in (square, center, products, *parameters)
+        ]
         square, center, products, beta, gamma, c = leaves
         with torch.enable_grad():
             basis = _basis(square, center, beta, c, running, options, x.dtype)
@@ -215,13 +253,15 @@ class _BatchNorm(Function):
 
 
 def _add_outer_(out: Tensor, basis: Tensor, ends: Tensor) -> None:
-    """Add two products of rank one to a map in place, twice as fast as a matrix product with two rows."""
+    """Add two products of rank one to a map in place, twice as fast as a matrix product with two
+    rows."""
     for row, end in zip(basis, torch.split(ends, 1, 1)):
         out.addcmul_(row.unsqueeze(1), end)
 
 
 class _Fused(Function):
-    """:func:`batch_norm` for a GPU, by the Triton kernels of :mod:`hypvision.nn.kernels`; running statistics move."""
+    """:func:`batch_norm` for a GPU, by the Triton kernels of :mod:`hypvision.nn.kernels`; running
+    statistics move."""
 
     @staticmethod
     def forward(
@@ -249,9 +289,16 @@ class _Fused(Function):
             def plainly(x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor) -> Tensor:
                 return batch_norm(x, beta.to(c.dtype), gamma.to(c.dtype), c, None, ctx.options)[0]
 
-            return *backward_of(plainly, [x, beta, gamma, c], ctx.needs_input_grad[:4], grad), None, None, None
+            return (
+                *backward_of(plainly, [x, beta, gamma, c], ctx.needs_input_grad[:4], grad),
+                None,
+                None,
+                None,
+            )
         with torch.cuda.device_of(x):
-            found = kernels.backward(grad.contiguous(), x, beta, gamma, c, most, kept, ctx.constants)
+            found = kernels.backward(
+                grad.contiguous(), x, beta, gamma, c, most, kept, ctx.constants
+            )
         return *found, None, None, None
 
 
@@ -303,40 +350,49 @@ class _LorentzBatchNorm(nn.Module):
         """The layer on space parts ``(B, C, N)``."""
         dtype = torch.promote_types(x.dtype, torch.float32)
         wide = torch.float64 if has_float64(x) else torch.float32
-        batch = self.training and takes_statistics(self, x.shape[0] * x.shape[2])  # an empty batch has no statistics
+        batch = self.training and takes_statistics(
+            self, x.shape[0] * x.shape[2]
+        )  # an empty batch has no statistics
         options = self._options(dtype)
         with exact(x.device):
             c = torch.as_tensor(self.manifold.c, dtype=wide, device=x.device)
             if self._fused(x, c, batch):
                 momentum = self.momentum if batch else None
                 statistics = self.running_mean, self.running_var
-                fused: Tensor = _Fused.apply(x.to(dtype), self.beta, self.gamma, c, statistics, momentum, options)
+                fused: Tensor = _Fused.apply(
+                    x.to(dtype), self.beta, self.gamma, c, statistics, momentum, options
+                )
                 return fused.to(x.dtype)
             running = None if batch else (self.running_mean.to(wide), self.running_var.to(wide))
             function = _BatchNorm.apply if x.device.type == "cpu" and not plain(x) else batch_norm
-            out, mean, var = function(x.to(dtype), self.beta.to(wide), self.gamma.to(wide), c, running, options)
+            out, mean, var = function(
+                x.to(dtype), self.beta.to(wide), self.gamma.to(wide), c, running, options
+            )
             if batch:
                 self._update(mean, var, c.detach())
         return out.to(x.dtype)
 
     def _fused(self, x: Tensor, c: Tensor, batch: bool) -> bool:
-        """Whether the kernels take it: float32 maps and the mean and variance of Bdeir et al., where Triton is.
+        """Whether the kernels take it: float32 maps and the mean and variance of Bdeir et al.,
+        where Triton is.
 
-        What is rare takes the plain form there, too: float64, the gyrogroup's statistics, gradients in evaluation, and
-        maps of more numbers than 32 bits count.
+        What is rare takes the plain form there, too: float64, the gyrogroup's statistics, gradients
+        in evaluation, and maps of more numbers than 32 bits count.
         """
         if x.dtype == torch.float64 or self.gyro or self.joint or not on_gpu(x):
             return False  # before any look at sizes, which a compiler may not know
         return 0 < x.numel() < 2**31 and (batch or not needs_grad(x, c, self.beta, self.gamma))
 
     def _options(self, dtype: torch.dtype) -> _Options:
-        """The constants; no vector is longer than the longest whose cosh has a square in this dtype."""
+        """The constants; no vector is longer than the longest whose cosh has a square in this
+        dtype."""
         longest = CAPS[dtype] if self.exp_limit is None else min(self.exp_limit, CAPS[dtype])
         return _Options(self.eps, self.gyro, self.joint, self.slope, self.limit, longest)
 
     @torch.no_grad()
     def _update(self, mean: Tensor, var: Tensor, c: Tensor) -> None:
-        """Running variance: linear. Running mean: centroid of the two means, kept as a tangent vector at the origin."""
+        """Running variance: linear. Running mean: centroid of the two means, kept as a tangent
+        vector at the origin."""
         mean = mean.to(c.dtype)
         root = torch.sqrt(c)
         momentum = self.momentum
@@ -355,32 +411,35 @@ class _LorentzBatchNorm(nn.Module):
 class LorentzBatchNorm2d(_LorentzBatchNorm):
     r"""Lorentz batch normalisation of maps (Bdeir et al., ICLR 2024), in closed form.
 
-    The mean is the centroid over the images of the centroids over their pixels, the variance the mean distance from it.
-    Points are taken to the origin by the inverse boost of the mean, their radii are multiplied by ``gamma / (var +
-    eps)``, and they are moved to ``beta`` by its boost; for every pixel that is a factor and two terms of rank one,
-    where the published chain of logarithm, transports and exponential writes four maps.
+    The mean is the centroid over the images of the centroids over their pixels, the variance the
+    mean distance from it. Points are taken to the origin by the inverse boost of the mean, their
+    radii are multiplied by ``gamma / (var + eps)``, and they are moved to ``beta`` by its boost;
+    for every pixel that is a factor and two terms of rank one, where the published chain of
+    logarithm, transports and exponential writes four maps.
 
     Args:
         num_features: channels.
         manifold: the hyperboloid.
         eps: added to the variance.
         momentum: share of the new batch in the running statistics.
-        slope: if given, the radii pass a maximum-distance rescaling before the move to ``beta`` ("+" models, NeurIPS
-            2025), see :func:`hypvision.geometry.lorentz.rescale`.
+        slope: if given, the radii pass a maximum-distance rescaling before the move to ``beta``
+            ("+" models, NeurIPS 2025), see :func:`hypvision.geometry.lorentz.rescale`.
         limit: of the rescaling, the radius that no point exceeds; by default
             :func:`~hypvision.geometry.lorentz.max_distance`. Needs ``slope``.
-        exp_limit: longest vector that the exponential map at ``beta`` takes, in units of the radius of curvature;
-            longer ones are cut. 10 as in the published code by default; that of the "+" models has 100. More than 40 in
-            float32 (350 in float64) counts as that much: squares must not overflow.
+        exp_limit: longest vector that the exponential map at ``beta`` takes, in units of the radius
+            of curvature; longer ones are cut. 10 as in the published code by default; that of the
+            "+" models has 100. More than 40 in float32 (350 in float64) counts as that much:
+            squares must not overflow.
 
     Attributes:
-        beta: point ``(C + 1,)``, a :class:`~hypvision.geometry.ManifoldParameter` that starts at the origin.
+        beta: point ``(C + 1,)``, a :class:`~hypvision.geometry.ManifoldParameter` that starts at
+            the origin.
         gamma: ``(1,)``, at first 1.
         running_mean: tangent vector at the origin ``(C,)``. running_var: ``(1,)``.
 
     Shapes:
-        space parts ``(B, C, H, W)`` to the same. Computed in float32 also under autocast. In training an empty batch
-        leaves the running statistics as they are.
+        space parts ``(B, C, H, W)`` to the same. Computed in float32 also under autocast. In
+        training an empty batch leaves the running statistics as they are.
 
     Raises:
         HypvisionError: a batch of a single pixel in training.
@@ -392,7 +451,8 @@ class LorentzBatchNorm2d(_LorentzBatchNorm):
 
 
 class LorentzBatchNorm1d(_LorentzBatchNorm):
-    """Lorentz batch normalisation of points ``(B, C)`` or tokens ``(B, N, C)``; see :class:`LorentzBatchNorm2d`."""
+    """Lorentz batch normalisation of points ``(B, C)`` or tokens ``(B, N, C)``; see
+    :class:`LorentzBatchNorm2d`."""
 
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, self.num_features, rank=2 if x.dim() == 2 else 3)
@@ -408,5 +468,7 @@ class LorentzLayerNorm(nn.LayerNorm):
 class LorentzRMSNorm(nn.RMSNorm):
     """Root-mean-square normalisation of the space part ``(..., n)``; time follows (HELM, 2025)."""
 
-    def __init__(self, normalized_shape: int | list[int] | torch.Size, eps: float = 1e-4, **kwargs: Any):
+    def __init__(
+        self, normalized_shape: int | list[int] | torch.Size, eps: float = 1e-4, **kwargs: Any
+    ):
         super().__init__(normalized_shape, eps=eps, **kwargs)

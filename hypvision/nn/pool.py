@@ -13,7 +13,8 @@ from .functional import precise, space_time
 
 
 class LorentzGlobalAvgPool2d(nn.Module):
-    """Centroid over the pixels: space parts ``(B, C, H, W)`` to ``(B, C)``, or ``(B, C, 1, 1)`` with ``keepdim``."""
+    """Centroid over the pixels: space parts ``(B, C, H, W)`` to ``(B, C)``, or ``(B, C, 1, 1)``
+    with ``keepdim``."""
 
     def __init__(self, manifold: Lorentz, keepdim: bool = False):
         super().__init__()
@@ -30,7 +31,8 @@ class LorentzGlobalAvgPool2d(nn.Module):
 
 
 class LorentzAvgPool2d(nn.Module):
-    """Centroid over windows of space parts ``(B, C, H, W)``; arguments as ``nn.AvgPool2d``, padding is by origins."""
+    """Centroid over windows of space parts ``(B, C, H, W)``; arguments as ``nn.AvgPool2d``, padding
+    is by origins."""
 
     def __init__(
         self,
@@ -51,6 +53,8 @@ class LorentzAvgPool2d(nn.Module):
         c = self.manifold.c
         wide = precise(x)
         # pool time - 1/sqrt(c), so that padding with zeros adds origins
-        time = F.avg_pool2d(space_time(wide, c, 1) - 1 / c**0.5, self.kernel_size, self.stride, self.padding)
+        time = F.avg_pool2d(
+            space_time(wide, c, 1) - 1 / c**0.5, self.kernel_size, self.stride, self.padding
+        )
         space = F.avg_pool2d(wide, self.kernel_size, self.stride, self.padding)
         return centroid_space(time + 1 / c**0.5, space, c, 1).to(x.dtype)

@@ -20,21 +20,23 @@ class LorentzResidual(nn.Module):
     r"""``x`` plus ``y``, three ways.
 
     - ``"space"``: the space parts are added, time follows (Bdeir et al., ICLR 2024).
-    - ``"average"``: :math:`m / (\sqrt c\sqrt{-\langle m, m\rangle_L})` with :math:`m = x + w y`, ``w`` learned from 1
-      (He et al., "Lorentzian residual neural networks", KDD 2025), optionally with the space part scaled.
+    - ``"average"``: :math:`m / (\sqrt c\sqrt{-\langle m, m\rangle_L})` with :math:`m = x + w y`,
+      ``w`` learned from 1 (He et al., "Lorentzian residual neural networks", KDD 2025), optionally
+      with the space part scaled.
     - ``"boost"``: :math:`x \oplus y`, parallel transport (Chami et al., NeurIPS 2019).
 
     Args:
         manifold: the hyperboloid.
         mode: ``"space"``, ``"average"`` or ``"boost"``.
-        scale: for ``"average"``: the space part is multiplied by this number; ``"learned"`` for a parameter, whose
-            logarithm is learned from ``log(scale_init)``; None for 1.
-        slope: if given, a maximum-distance rescaling of the sum ("+" models, Bdeir et al., NeurIPS 2025).
+        scale: for ``"average"``: the space part is multiplied by this number; ``"learned"`` for a
+            parameter, whose logarithm is learned from ``log(scale_init)``; None for 1.
+        slope: if given, a maximum-distance rescaling of the sum ("+" models, Bdeir et al., NeurIPS
+            2025).
         dim: dimension of the channels: 1 for maps, -1 for tokens.
         limit: of the rescaling, the radius that no point exceeds; by default
             :func:`~hypvision.geometry.lorentz.max_distance`. Needs ``slope``.
-        scale_init: value from which a learned scale starts; by default the published one, with which radii grow by 4 in
-        every connection unless a later layer reduces them.
+        scale_init: value from which a learned scale starts; by default the published one, with
+        which radii grow by 4 in every connection unless a later layer reduces them.
 
     Shapes:
         two space parts of equal shape to one.
@@ -57,10 +59,14 @@ class LorentzResidual(nn.Module):
         check_manifold(self, Lorentz, manifold=manifold)
         if scale is not None and mode != "average":
             raise ArgumentError(
-                f'LorentzResidual: scale is for mode="average" alone, got scale={scale!r} for {mode!r}.'
+                f'LorentzResidual: scale is for mode="average" alone, got scale={scale!r} for '
+                f"{mode!r}."
             )
         if isinstance(scale, str) and scale != "learned":
-            raise ArgumentError(f'LorentzResidual: scale must be "learned", a positive number or None, got {scale!r}.')
+            raise ArgumentError(
+                'LorentzResidual: scale must be "learned", a positive number or None, got '
+                f"{scale!r}."
+            )
         start = scale_init if isinstance(scale, str) else scale
         check_rescaling(self, slope, limit, scale_init=scale_init, scale=start)
         self.manifold = manifold
@@ -81,7 +87,8 @@ class LorentzResidual(nn.Module):
         check_features(self, y, dim=self.dim, name="y")
         if x.shape != y.shape:
             raise ArgumentError(
-                f"LorentzResidual: x and y must have the same shape, got {tuple(x.shape)} and {tuple(y.shape)}."
+                f"LorentzResidual: x and y must have the same shape, got {tuple(x.shape)} and "
+                f"{tuple(y.shape)}."
             )
         c = self.manifold.c
         if self.mode == "space":

@@ -1,4 +1,5 @@
-"""Between Euclidean features and points of hyperboloids, over space-only features with channels in dimension 1."""
+"""Between Euclidean features and points of hyperboloids, over space-only features with channels in
+dimension 1."""
 
 from __future__ import annotations
 
@@ -14,11 +15,13 @@ from .functional import radial_map, rescale_limit
 
 
 class ToLorentz(nn.Module):
-    """Euclidean features to space parts of points; features ``(B, C, ...)``, channels in dimension 1.
+    """Euclidean features to space parts of points; features ``(B, C, ...)``, channels in dimension
+    1.
 
-    With ``slope`` the lengths are rescaled to at most the maximum distance and the vectors taken as space parts (Bdeir
-    et al., NeurIPS 2025); without, vectors longer than ``clip`` are cut to that and go through the exponential map at
-    the origin (hybrid networks of the ICLR 2024 paper, after Guo et al., CVPR 2022).
+    With ``slope`` the lengths are rescaled to at most the maximum distance and the vectors taken as
+    space parts (Bdeir et al., NeurIPS 2025); without, vectors longer than ``clip`` are cut to that
+    and go through the exponential map at the origin (hybrid networks of the ICLR 2024 paper, after
+    Guo et al., CVPR 2022).
 
     Args:
         manifold: the hyperboloid.
@@ -32,15 +35,20 @@ class ToLorentz(nn.Module):
     """
 
     def __init__(
-        self, manifold: Lorentz, slope: float | None = None, clip: float | None = None, limit: float | None = None
+        self,
+        manifold: Lorentz,
+        slope: float | None = None,
+        clip: float | None = None,
+        limit: float | None = None,
     ):
         super().__init__()
         check_manifold(self, Lorentz, manifold=manifold)
         check_rescaling(self, slope, limit, clip=clip)
         if clip is not None and slope is not None:
             raise ArgumentError(
-                f"ToLorentz: clip={clip:g} is for features without rescaling, but slope={slope:g} rescales them. Leave "
-                "out one of the two; limit is the largest length of the rescaling."
+                f"ToLorentz: clip={clip:g} is for features without rescaling, but slope={slope:g} "
+                "rescales them. Leave out one of the two; limit is the largest length of the "
+                "rescaling."
             )
         self.manifold = manifold
         self.slope = slope
@@ -78,11 +86,18 @@ class ToTangent(nn.Module):
 class ChangeManifold(nn.Module):
     """Points of one hyperboloid to those of another, with the same tangent vector at the origin.
 
-    With ``slope`` the lengths of the tangent vectors are rescaled to the maximum distance of the target, or to
-    ``limit`` where that is given (an error without ``slope``). Channels in dimension 1.
+    With ``slope`` the lengths of the tangent vectors are rescaled to the maximum distance of the
+    target, or to ``limit`` where that is given (an error without ``slope``). Channels in dimension
+    1.
     """
 
-    def __init__(self, source: Lorentz, target: Lorentz, slope: float | None = None, limit: float | None = None):
+    def __init__(
+        self,
+        source: Lorentz,
+        target: Lorentz,
+        slope: float | None = None,
+        limit: float | None = None,
+    ):
         super().__init__()
         check_manifold(self, Lorentz, source=source, target=target)
         check_rescaling(self, slope, limit)

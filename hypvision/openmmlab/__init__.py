@@ -1,7 +1,8 @@
 """All code that uses mmcv, mmdet and mmseg.
 
-Importing this package makes ``mmcv.ops`` importable without a compiler (:mod:`~hypvision.openmmlab.ops`), lets configs
-name weights of the zoo (:mod:`~hypvision.openmmlab.pretrained`), and registers :class:`TimmBackbone` for the configs of
+Importing this package makes ``mmcv.ops`` importable without a compiler
+(:mod:`~hypvision.openmmlab.ops`), lets configs name weights of the zoo
+(:mod:`~hypvision.openmmlab.pretrained`), and registers :class:`TimmBackbone` for the configs of
 mmdet and mmseg. These two load when something needs them.
 """
 
@@ -18,4 +19,12 @@ images.install()
 from hypvision.openmmlab import predicting, preparing, pretrained, sample_checks, testing  # noqa: E402 - after mmcv's operations are there
 from hypvision.openmmlab.backbone import TimmBackbone  # noqa: E402
 
-__all__ = ["TimmBackbone", "ops", "predicting", "preparing", "pretrained", "sample_checks", "testing"]
+__all__ = [
+    "TimmBackbone",
+    "ops",
+    "predicting",
+    "preparing",
+    "pretrained",
+    "sample_checks",
+    "testing",
+]

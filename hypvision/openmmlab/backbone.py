@@ -1,6 +1,7 @@
 """Any timm model as the backbone of an mmseg or mmdet model.
 
-:class:`TimmBackbone` is registered once in mmengine's root registry, where the configs of both find it::
+:class:`TimmBackbone` is registered once in mmengine's root registry, where the configs of both find
+it::
 
     backbone = dict(
         type="TimmBackbone",
@@ -36,28 +37,32 @@ from hypvision.tasks.classification import create_backbone
 class TimmBackbone(BaseModule):
     """A timm model that returns the maps of several levels.
 
-    The keyword arguments that timm's model constructors take (``drop_path_rate``, ``in_chans``, ``img_size``, ...) are
-    passed on. Inputs of any size work: models that are strict about it are created so that they are not, where timm can
-    do that, and inputs are padded by zeros at the bottom and on the right where the patches need it. (Networks that add
-    maps of several strides, such as HRNet, need ``pad_multiple=32``.)
+    The keyword arguments that timm's model constructors take (``drop_path_rate``, ``in_chans``,
+    ``img_size``, ...) are passed on. Inputs of any size work: models that are strict about it are
+    created so that they are not, where timm can do that, and inputs are padded by zeros at the
+    bottom and on the right where the patches need it. (Networks that add maps of several strides,
+    such as HRNet, need ``pad_multiple=32``.)
 
     Args:
         model_name: name in :func:`timm.list_models`, after ``import hypvision``.
-        out_indices: timm's numbers of the levels to return, in the order of the network whatever theirs. Transformers
-            and ConvNeXt have four levels, of strides 4 to 32; classical ConvNets such as ResNet have five, and level 0
-            is the stem, of stride 2.
-        pretrained: load the weights of timm, or of the zoo for ``model_name="hcformer_nano.cifar10"`` and the like.
-        checkpoint_path: load the weights in this file or URL, or ``"zoo:NAME"``; see :meth:`load_pretrained`.
-        frozen_stages: -1 trains everything, 0 freezes the stem (with class tokens and position embeddings), k also the
-            first k stages (of a plain ViT, blocks). Frozen parts get no gradients and stay in eval mode. The mapper of
-            a Hi-Mapper belongs to no stage.
+        out_indices: timm's numbers of the levels to return, in the order of the network whatever
+            theirs. Transformers and ConvNeXt have four levels, of strides 4 to 32; classical
+            ConvNets such as ResNet have five, and level 0 is the stem, of stride 2.
+        pretrained: load the weights of timm, or of the zoo for
+            ``model_name="hcformer_nano.cifar10"`` and the like.
+        checkpoint_path: load the weights in this file or URL, or ``"zoo:NAME"``; see
+            :meth:`load_pretrained`.
+        frozen_stages: -1 trains everything, 0 freezes the stem (with class tokens and position
+            embeddings), k also the first k stages (of a plain ViT, blocks). Frozen parts get no
+            gradients and stay in eval mode. The mapper of a Hi-Mapper belongs to no stage.
         norm_eval: keep batch norms in eval mode, so that their running statistics do not change.
         with_cp: recompute activations in backward to save memory.
-        pad_multiple: pad the sides of inputs to multiples of this; default what the patch embedding needs.
-        unused: levels of ``out_indices`` that the neck ignores; their own norms are frozen. The engine sets it if a
-            neck starts at a later level.
-        init_cfg: ``dict(type="Pretrained", checkpoint=..., prefix=...)`` loads weights by :meth:`load_pretrained`;
-            other types as in mmengine.
+        pad_multiple: pad the sides of inputs to multiples of this; default what the patch embedding
+            needs.
+        unused: levels of ``out_indices`` that the neck ignores; their own norms are frozen. The
+            engine sets it if a neck starts at a later level.
+        init_cfg: ``dict(type="Pretrained", checkpoint=..., prefix=...)`` loads weights by
+            :meth:`load_pretrained`; other types as in mmengine.
 
     Attributes:
         out_channels: channels of each level returned.
@@ -65,8 +70,8 @@ class TimmBackbone(BaseModule):
         num_stages: how many stages ``frozen_stages`` counts.
 
     Raises:
-        HypvisionError: the model is unknown, does not have these levels or stages or does not support ``with_cp``, or
-            the checkpoint does not fit.
+        HypvisionError: the model is unknown, does not have these levels or stages or does not
+            support ``with_cp``, or the checkpoint does not fit.
     """
 
     timm_model: Any  # a timm model or a wrapper of one; these have no common base class
@@ -93,8 +98,11 @@ class TimmBackbone(BaseModule):
         self.norm_eval = norm_eval
         self.timm_model = _create(model_name, self.out_indices, pretrained, timm_kwargs)
         levels = self.timm_model.feature_info
-        # Networks return maps in the order of computation, whatever the order of out_indices, so sort the indices.
-        levels.out_indices = tuple(sorted({index % len(levels.info) for index in levels.out_indices}))
+        # Networks return maps in the order of computation, whatever the order of out_indices, so
+        # sort the indices.
+        levels.out_indices = tuple(
+            sorted({index % len(levels.info) for index in levels.out_indices})
+        )
         # Otherwise mmengine would call init_weights of the models, which would undo pretrained=True.
         self.timm_model.is_init = True
         self.channels_last = str(getattr(self.timm_model, "output_fmt", "NCHW")).endswith("NHWC")
@@ -128,10 +136,12 @@ class TimmBackbone(BaseModule):
         return len(self._stem_and_stages) - 1
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Maps ``(B, C_i, H_i, W_i)`` of the levels in ``out_indices`` for images ``(B, in_chans, H, W)``.
+        """Maps ``(B, C_i, H_i, W_i)`` of the levels in ``out_indices`` for images
+        ``(B, in_chans, H, W)``.
 
-        A map covers the image from its upper left corner, with the padding, if any: ``H_i = ceil(H / stride_i)`` for
-        most models, ``floor`` for those with a stem of non-overlapping convolutions, which leave out a rest.
+        A map covers the image from its upper left corner, with the padding, if any:
+        ``H_i = ceil(H / stride_i)`` for most models, ``floor`` for those with a stem of
+        non-overlapping convolutions, which leave out a rest.
         """
         right = -x.shape[3] % self.pad_multiple
         bottom = -x.shape[2] % self.pad_multiple
@@ -147,21 +157,30 @@ class TimmBackbone(BaseModule):
 
     def _frozen(self) -> Iterator[nn.Module]:
         for names in self._stem_and_stages[: self.frozen_stages + 1]:
-            for name in names:  # names, because conversions such as that to SyncBatchNorm replace the modules
+            for name in (
+                names
+            ):  # names, because conversions such as that to SyncBatchNorm replace the modules
                 yield self._base.get_submodule(name)
 
     def _freeze(self) -> None:
         if not self._stem_and_stages:
-            raise HypvisionError(f"The stages of '{self.model_name}' are not known: set frozen_stages=-1.")
+            raise HypvisionError(
+                f"The stages of '{self.model_name}' are not known: set frozen_stages=-1."
+            )
         if self.frozen_stages > self.num_stages:
             raise HypvisionError(
-                f"'{self.model_name}' with out_indices={self.out_indices} has {self.num_stages} stages: frozen_stages="
-                f"{self.frozen_stages} is too large."
+                f"'{self.model_name}' with out_indices={self.out_indices} has {self.num_stages} "
+                f"stages: frozen_stages={self.frozen_stages} is too large."
             )
         for module in self._frozen():
             module.requires_grad_(False)
-        # Freeze position embeddings and class tokens as well: they belong to the modules that contain the stages.
-        paths = [name.split(".") for names in self._stem_and_stages[: self.frozen_stages + 1] for name in names]
+        # Freeze position embeddings and class tokens as well: they belong to the modules that
+        # contain the stages.
+        paths = [
+            name.split(".")
+            for names in self._stem_and_stages[: self.frozen_stages + 1]
+            for name in names
+        ]
         for holder in {".".join(path[:depth]) for path in paths for depth in range(len(path))}:
             for parameter in self._base.get_submodule(holder).parameters(recurse=False):
                 parameter.requires_grad_(False)
@@ -179,46 +198,66 @@ class TimmBackbone(BaseModule):
         return self
 
     def _use_checkpointing(self) -> None:
-        model: Any = self.timm_model if hasattr(self.timm_model, "set_grad_checkpointing") else self._base
+        model: Any = (
+            self.timm_model if hasattr(self.timm_model, "set_grad_checkpointing") else self._base
+        )
         try:
             model.set_grad_checkpointing(True)
         except (AttributeError, AssertionError) as error:
-            raise HypvisionError(f"'{self.model_name}' has no gradient checkpointing: set with_cp=False.") from error
+            raise HypvisionError(
+                f"'{self.model_name}' has no gradient checkpointing: set with_cp=False."
+            ) from error
 
     # Weights
 
     def init_weights(self) -> None:
-        """mmengine's initialisation, with checkpoints of classifiers loaded by :meth:`load_pretrained`."""
+        """mmengine's initialisation, with checkpoints of classifiers loaded by
+        :meth:`load_pretrained`."""
         done = self.is_init
         given = self.init_cfg
         configs = [given] if isinstance(given, dict) else list(given or [])
-        pretrained = [config for config in configs if config["type"] in ("Pretrained", PretrainedInit)]
+        pretrained = [
+            config for config in configs if config["type"] in ("Pretrained", PretrainedInit)
+        ]
         self.init_cfg = [config for config in configs if config not in pretrained]
         super().init_weights()
         self.init_cfg = given
         if done:
             return
         for config in pretrained:
-            self.load_pretrained(config["checkpoint"], config.get("prefix"), config.get("map_location", "cpu"))
-            if hasattr(self, "_params_init_info"):  # exists while the enclosing model initialises its weights
-                update_init_info(self, init_info=f"TimmBackbone: loaded from {config['checkpoint']}")
+            self.load_pretrained(
+                config["checkpoint"], config.get("prefix"), config.get("map_location", "cpu")
+            )
+            if hasattr(
+                self, "_params_init_info"
+            ):  # exists while the enclosing model initialises its weights
+                update_init_info(
+                    self, init_info=f"TimmBackbone: loaded from {config['checkpoint']}"
+                )
 
-    def load_pretrained(self, checkpoint: str, prefix: str | None = None, map_location: Any = "cpu") -> None:
+    def load_pretrained(
+        self, checkpoint: str, prefix: str | None = None, map_location: Any = "cpu"
+    ) -> None:
         """Load the weights of a classifier, of a whole segmenter or detector, or of timm.
 
-        The part of the file that is this network is found by its names, whatever stands before them (``backbone.``,
-        ``model.``, ...). The classifier's head and final norm are left out; weights that the file lacks keep their
-        values. ``checkpoint`` is a file, ``"zoo:NAME"``, or a URL with the file's sum; ``prefix``: take names that
-        begin with this only."""
+        The part of the file that is this network is found by its names, whatever stands before them
+        (``backbone.``, ``model.``, ...). The classifier's head and final norm are left out; weights
+        that the file lacks keep their values. ``checkpoint`` is a file, ``"zoo:NAME"``, or a URL
+        with the file's sum; ``prefix``: take names that begin with this only."""
         loaded = CheckpointLoader.load_checkpoint(str(checkpoint), map_location, "current")
         weights = network_weights(loaded, part=None)
         if prefix:
             prefix = prefix.rstrip(".") + "."
-            inside = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+            inside = {
+                name.removeprefix(prefix): value
+                for name, value in weights.items()
+                if name.startswith(prefix)
+            }
             if not inside:
                 raise HypvisionError(
                     f"No weight in '{checkpoint}' has a name with the prefix '{prefix}'; there are "
-                    f"{', '.join(list(weights)[:3])}, ... Correct the prefix of init_cfg, or leave it out."
+                    f"{', '.join(list(weights)[:3])}, ... Correct the prefix of init_cfg, or leave "
+                    "it out."
                 )
             weights = inside
         base = self._base
@@ -228,7 +267,9 @@ class TimmBackbone(BaseModule):
         weights = _rename(base, _strip_prefix(names, weights))
         # Ignore weights of parts that this network lacks (head, later stages).
         units = _units(base, self.timm_model.feature_info.info)
-        parts = {_flat(name) + "_" for name, module in units if any(True for _ in module.parameters())}
+        parts = {
+            _flat(name) + "_" for name, module in units if any(True for _ in module.parameters())
+        }
         weights = {
             name: value
             for name, value in weights.items()
@@ -237,31 +278,48 @@ class TimmBackbone(BaseModule):
         found = compare(expected, weights)
         if found.mismatched or found.share < 0.8:
             raise HypvisionError(
-                f"The checkpoint '{checkpoint}' does not fit the backbone '{self.model_name}': {len(found.matched)} of "
-                f"{len(found.matched) + len(found.missing) + len(found.mismatched)} weights match. {found.describe()}. "
-                "Give a checkpoint of this architecture, or correct model_name."
+                f"The checkpoint '{checkpoint}' does not fit the backbone '{self.model_name}': "
+                f"{len(found.matched)} of "
+                f"{len(found.matched) + len(found.missing) + len(found.mismatched)} weights match. "
+                f"{found.describe()}. Give a checkpoint of this architecture, or correct "
+                "model_name."
             )
         check_adapters(found, checkpoint)
-        base.load_state_dict({name: weights[name] for name in expected if name in weights}, strict=False)
+        base.load_state_dict(
+            {name: weights[name] for name in expected if name in weights}, strict=False
+        )
         rest = found._replace(matched=[], mismatched={}).describe()
-        print_log(f"{self.model_name}: loaded {len(found.matched)} weights from {checkpoint}. {rest}", "current")
+        print_log(
+            f"{self.model_name}: loaded {len(found.matched)} weights from {checkpoint}. {rest}",
+            "current",
+        )
 
 
-def _create(model_name: str, out_indices: tuple[int, ...], pretrained: bool, timm_kwargs: dict[str, Any]) -> nn.Module:
+def _create(
+    model_name: str, out_indices: tuple[int, ...], pretrained: bool, timm_kwargs: dict[str, Any]
+) -> nn.Module:
     """The timm model, made to accept inputs of any size where it has an argument for that."""
     for flexible in ({"strict_img_size": False}, {"dynamic_img_size": True}, {}):
         arguments = {**flexible, **timm_kwargs}
         try:
             return create_backbone(
-                model_name, features_only=True, out_indices=out_indices, pretrained=pretrained, **arguments
+                model_name,
+                features_only=True,
+                out_indices=out_indices,
+                pretrained=pretrained,
+                **arguments,
             )
         except HypvisionError as error:
-            if not (isinstance(error.__cause__, TypeError) and any(f"'{name}'" in str(error) for name in flexible)):
+            if not (
+                isinstance(error.__cause__, TypeError)
+                and any(f"'{name}'" in str(error) for name in flexible)
+            ):
                 raise
         except (AssertionError, IndexError) as error:
             raise HypvisionError(
-                f"'{model_name}' cannot return the levels out_indices={out_indices}: {error or type(error).__name__}. "
-                "timm.create_model(NAME, features_only=True).feature_info lists those it has."
+                f"'{model_name}' cannot return the levels out_indices={out_indices}: "
+                f"{error or type(error).__name__}. timm.create_model(NAME, "
+                "features_only=True).feature_info lists those it has."
             ) from error
         except RuntimeError as error:
             if "features_only" not in str(error) and "No pretrained weights" not in str(error):
@@ -275,11 +333,15 @@ def _flat(name: str) -> str:
     return name.replace(".", "_")
 
 
-def _units(module: nn.Module, levels: list[dict[str, Any]], name: str = "") -> list[tuple[str, nn.Module]]:
-    """The parts of a network in the order of the computation; modules that contain stages, at any depth, are split into
-    their children."""
+def _units(
+    module: nn.Module, levels: list[dict[str, Any]], name: str = ""
+) -> list[tuple[str, nn.Module]]:
+    """The parts of a network in the order of the computation; modules that contain stages, at any
+    depth, are split into their children."""
     children = list(module.named_children())
-    holds = not name or any(_flat(level["module"]).startswith(f"{_flat(name)}_") for level in levels)
+    holds = not name or any(
+        _flat(level["module"]).startswith(f"{_flat(name)}_") for level in levels
+    )
     if not (holds and children):
         return [(name, module)]
     prefix = f"{name}." if name else ""
@@ -287,8 +349,8 @@ def _units(module: nn.Module, levels: list[dict[str, Any]], name: str = "") -> l
 
 
 def _split(base: nn.Module, levels: list[dict[str, Any]]) -> list[list[str]]:
-    """The names of the modules of the stem, then of each stage, which ends with its level; empty if the levels (timm's
-    ``feature_info``) are not found."""
+    """The names of the modules of the stem, then of each stage, which ends with its level; empty if
+    the levels (timm's ``feature_info``) are not found."""
     units = _units(base, levels)
     holders = [
         index
@@ -302,12 +364,14 @@ def _split(base: nn.Module, levels: list[dict[str, Any]]) -> list[list[str]]:
         inside = [
             index
             for index, (name, _) in enumerate(units)
-            if index >= start and (f"{end}_".startswith(f"{_flat(name)}_") or _flat(name).startswith(f"{end}_"))
+            if index >= start
+            and (f"{end}_".startswith(f"{_flat(name)}_") or _flat(name).startswith(f"{end}_"))
         ]
         if not inside:
             break  # later levels were pruned
         if number == 0:
-            # Level 0 is the stem if it ends in the first layer with a weight matrix, or in a norm or an activation.
+            # Level 0 is the stem if it ends in the first layer with a weight matrix, or in a norm
+            # or an activation.
             is_stem = inside[0] == holders[0] or not set(inside) & set(holders)
             first = inside[-1] + 1 if is_stem else inside[0]
             parts.append([name for name, _ in units[:first]])
@@ -320,7 +384,8 @@ def _split(base: nn.Module, levels: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def _strip_prefix(expected: Iterable[str], weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights whose names equal those of the network after a common prefix, without that prefix."""
+    """The weights whose names equal those of the network after a common prefix, without that
+    prefix."""
     names = set(map(_flat, expected))
     counts: Counter[str] = Counter([""])
     for given in map(_flat, weights):
@@ -329,12 +394,18 @@ def _strip_prefix(expected: Iterable[str], weights: dict[str, Tensor]) -> dict[s
         (prefix for prefix in counts if not prefix or prefix.endswith("_")),
         key=lambda prefix: (counts[prefix], -len(prefix)),
     )
-    return {name[len(prefix) :]: value for name, value in weights.items() if _flat(name).startswith(prefix)}
+    return {
+        name[len(prefix) :]: value
+        for name, value in weights.items()
+        if _flat(name).startswith(prefix)
+    }
 
 
 def _rename(base: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """The weights renamed to the names of the network, as far as it has them."""
     if not type(base).__module__.startswith("timm.models._"):
-        weights = filtered(base, weights)  # converts official names and resizes tables of position biases
+        weights = filtered(
+            base, weights
+        )  # converts official names and resizes tables of position biases
     expected = {_flat(name): name for name in base.state_dict()}
     return {expected.get(_flat(name), name): value for name, value in weights.items()}

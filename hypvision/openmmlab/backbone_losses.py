@@ -1,7 +1,7 @@
 """Losses that a backbone computes itself, added to those of a segmenter or detector.
 
-A Hi-Mapper with ``dense="aux"`` or ``"fuse"`` has such losses (its tree's); a backbone returns them from
-``pop_losses()``.
+A Hi-Mapper with ``dense="aux"`` or ``"fuse"`` has such losses (its tree's); a backbone returns them
+from ``pop_losses()``.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from hypvision.errors import HypvisionError
 
 
 def backbone_losses(backbone: nn.Module) -> dict[str, Tensor]:
-    """Losses of the last forward pass in training, under names that mmengine adds up (``loss_...``)."""
-    pop_losses = next((module.pop_losses for module in backbone.modules() if hasattr(module, "pop_losses")), None)
+    """Losses of the last forward pass in training, under names that mmengine adds up
+    (``loss_...``)."""
+    pop_losses = next(
+        (module.pop_losses for module in backbone.modules() if hasattr(module, "pop_losses")), None
+    )
     if not callable(pop_losses):
         raise HypvisionError(
-            f"The backbone {type(backbone).__name__} has no losses of its own. Take a Hi-Mapper with dense='aux' or "
-            "'fuse', or the usual model.type."
+            f"The backbone {type(backbone).__name__} has no losses of its own. Take a Hi-Mapper "
+            "with dense='aux' or 'fuse', or the usual model.type."
         )
     return {f"loss_{name}": value for name, value in pop_losses().items()}
 
@@ -40,9 +43,11 @@ class BackboneLosses(BaseModel):
 
 @DETECTORS.register_module()
 class BackboneLossMaskRCNN(BackboneLosses, MaskRCNN):
-    """:class:`mmdet.models.MaskRCNN` with the losses from ``pop_losses()`` of its backbone added."""
+    """:class:`mmdet.models.MaskRCNN` with the losses from ``pop_losses()`` of its backbone
+    added."""
 
 
 @SEGMENTORS.register_module()
 class BackboneLossSegmentor(BackboneLosses, EncoderDecoder):
-    """:class:`mmseg.models.EncoderDecoder` with the losses from ``pop_losses()`` of its backbone added."""
+    """:class:`mmseg.models.EncoderDecoder` with the losses from ``pop_losses()`` of its backbone
+    added."""

@@ -1,7 +1,9 @@
-"""COCO's average precision as in mmdet, with correct names, and NaN for classes without ground truth.
+"""COCO's average precision as in mmdet, with correct names, and NaN for classes without ground
+truth.
 
-Importing this module imports mmdet, and puts :class:`CheckedCocoMetric` in the place of its CocoMetric. pycocotools
-sorts the numbers of the categories, gives -1 for a mean of nothing, and takes a box that is NaN for a perfect one.
+Importing this module imports mmdet, and puts :class:`CheckedCocoMetric` in the place of its
+CocoMetric. pycocotools sorts the numbers of the categories, gives -1 for a mean of nothing, and
+takes a box that is NaN for a perfect one.
 """
 
 from __future__ import annotations
@@ -28,9 +30,11 @@ _SIZES = ("small", "medium", "large")
 
 
 class _InOrder(COCOeval):
-    """A mix-in of pycocotools' evaluation: results in the order of ``params.catIds``, and means of nothing are NaN.
+    """A mix-in of pycocotools' evaluation: results in the order of ``params.catIds``, and means of
+    nothing are NaN.
 
-    Average precision is that of 100 detections an image, whatever ``params.maxDets`` says of recalls.
+    Average precision is that of 100 detections an image, whatever ``params.maxDets`` says of
+    recalls.
     """
 
     def evaluate(self) -> None:
@@ -50,7 +54,8 @@ class _InOrder(COCOeval):
             self.eval["params"].catIds = self.wanted
 
     def summarize(self) -> None:
-        """``stats``: AP, AP50, AP75, those of small, medium and large objects, and as many recalls."""
+        """``stats``: AP, AP50, AP75, those of small, medium and large objects, and as many
+        recalls."""
         counts = [self.counts[min(k, len(self.counts) - 1)] for k in (0, 1)] + self.counts[-1:]
         most = self.params.maxDets[-1]
         self.stats = np.array([
@@ -62,7 +67,9 @@ class _InOrder(COCOeval):
             *(self._mean("recall", counts[-1], area) for area in _SIZES),
         ])  # fmt: skip
 
-    def _mean(self, name: str, count: int, area: str = "all", threshold: float | None = None) -> float:
+    def _mean(
+        self, name: str, count: int, area: str = "all", threshold: float | None = None
+    ) -> float:
         p = self.params
         values = self.eval[name][..., p.areaRngLbl.index(area), p.maxDets.index(count)]
         if threshold is not None:
@@ -70,13 +77,16 @@ class _InOrder(COCOeval):
         known = values[values > -1]
         mean = float(known.mean()) if known.size else math.nan
         title = dict(precision="Average Precision  (AP)", recall="Average Recall     (AR)")[name]
-        ious = f"{p.iouThrs[0]:.2f}:{p.iouThrs[-1]:.2f}" if threshold is None else f"{threshold:.2f}"
+        ious = (
+            f"{p.iouThrs[0]:.2f}:{p.iouThrs[-1]:.2f}" if threshold is None else f"{threshold:.2f}"
+        )
         print(f" {title} @[ IoU={ious:<9} | area={area:>6s} | maxDets={count:>3d} ] = {mean:0.3f}")
         return mean
 
 
 class CheckedCOCOeval(_InOrder, DetCOCOeval):
-    """mmdet's evaluation with results in the order of ``params.catIds``; means of nothing are NaN."""
+    """mmdet's evaluation with results in the order of ``params.catIds``; means of nothing are
+    NaN."""
 
 
 class _InProcesses(_InOrder, COCOevalMP):
@@ -89,7 +99,8 @@ coco_metric.COCOevalMP = _InProcesses
 
 @METRICS.register_module(name="CocoMetric", force=True)
 class CheckedCocoMetric(Metric, CocoMetric):
-    """mmdet's CocoMetric, with NaN for classes without ground truth, and recalls named by their numbers of proposals.
+    """mmdet's CocoMetric, with NaN for classes without ground truth, and recalls named by their
+    numbers of proposals.
 
     ``proposal_nums`` may be any numbers: the average precision is always that of 100 detections.
     """
@@ -102,10 +113,15 @@ class CheckedCocoMetric(Metric, CocoMetric):
             self._coco_api.check_masks()
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
-        """As in mmdet, but a box or a score that is not finite is an error, which names the image."""
+        """As in mmdet, but a box or a score that is not finite is an error, which names the
+        image."""
         for sample in data_samples:
             found = sample["pred_instances"]
-            for key, what in (("bboxes", "A box"), ("scores", "A score"), ("mask_scores", "The score of a mask")):
+            for key, what in (
+                ("bboxes", "A box"),
+                ("scores", "A score"),
+                ("mask_scores", "The score of a mask"),
+            ):
                 if key in found and not self.check(found[key].reshape(1, -1), what, [sample]):
                     return
         super().process(data_batch, data_samples)
@@ -133,7 +149,8 @@ class CheckedCocoMetric(Metric, CocoMetric):
         return found
 
     def _named(self, name: str) -> str:
-        """mmdet says 100, 300 and 1000 for the first, second and last number of proposals, whatever these are."""
+        """mmdet says 100, 300 and 1000 for the first, second and last number of proposals, whatever
+        these are."""
         counts = sorted(self.proposal_nums)
         of_mmdet = {"100": counts[0], "300": counts[min(1, len(counts) - 1)], "1000": counts[-1]}
         kind, at, count = name.partition("@")
@@ -143,11 +160,16 @@ class CheckedCocoMetric(Metric, CocoMetric):
         images = set(self.img_ids)
         classes = self.dataset_meta["classes"]
         annotations = self._coco_api.dataset.get("annotations", ())
-        known = {x["category_id"] for x in annotations if not x.get("iscrowd") and x["image_id"] in images}
+        known = {
+            x["category_id"]
+            for x in annotations
+            if not x.get("iscrowd") and x["image_id"] in images
+        }
         return [name for name, number in zip(classes, self.cat_ids) if number not in known]
 
     def reference(self, truth: Sequence[dict]) -> tuple[COCO, list[int]]:
-        """The ground truth, of the annotation file or of the samples, and the number of each class in it."""
+        """The ground truth, of the annotation file or of the samples, and the number of each class
+        in it."""
         names = list(self.dataset_meta["classes"])
         if self._coco_api is not None:
             return self._coco_api, list(self._coco_api.get_cat_ids(cat_names=names))
@@ -158,14 +180,17 @@ class CheckedCocoMetric(Metric, CocoMetric):
                 width = right - left
                 height = bottom - top
                 annotation = dict(
-                    id=len(annotations) + 1, image_id=item["img_id"], category_id=int(instance["bbox_label"]),
-                    bbox=[left, top, width, height], area=width * height, iscrowd=int(instance.get("ignore_flag", 0)),
+                    id=len(annotations) + 1, image_id=item["img_id"],
+                    category_id=int(instance["bbox_label"]), bbox=[left, top, width, height],
+                    area=width * height, iscrowd=int(instance.get("ignore_flag", 0)),
                 )  # fmt: skip
                 if instance.get("mask") is not None:
                     annotation["segmentation"] = instance["mask"]
                 annotations.append(annotation)
         reference = COCO()
-        images = [dict(id=item["img_id"], width=item["width"], height=item["height"]) for item in truth]
+        images = [
+            dict(id=item["img_id"], width=item["width"], height=item["height"]) for item in truth
+        ]
         categories = [dict(id=number, name=name) for number, name in enumerate(names)]
         reference.dataset = dict(images=images, annotations=annotations, categories=categories)
         with contextlib.redirect_stdout(io.StringIO()):
@@ -177,7 +202,9 @@ def detections_of(predictions: Sequence[dict], ids: list[int], metric: str) -> l
     """What was found in all images, in COCO's format; ``metric`` is ``"bbox"`` or ``"segm"``."""
     found = []
     for item in predictions:
-        for k, (box, score, label) in enumerate(zip(item["bboxes"], item["scores"], item["labels"])):
+        for k, (box, score, label) in enumerate(
+            zip(item["bboxes"], item["scores"], item["labels"])
+        ):
             left, top, right, bottom = (float(value) for value in box)
             entry = dict(image_id=item["img_id"], category_id=ids[int(label)], score=float(score))
             if metric == "segm":
@@ -188,9 +215,12 @@ def detections_of(predictions: Sequence[dict], ids: list[int], metric: str) -> l
     return found
 
 
-def precision_curves(reference: COCO, detections: list[dict], ids: list[int], images: list, metric: str) -> np.ndarray:
-    """Precision (thresholds, recalls, classes) from 0 to 1, of up to 100 detections an image, as pycocotools has it at
-    ten IoUs from 0.5 and 101 recalls from 0; -1 for classes without an object."""
+def precision_curves(
+    reference: COCO, detections: list[dict], ids: list[int], images: list, metric: str
+) -> np.ndarray:
+    """Precision (thresholds, recalls, classes) from 0 to 1, of up to 100 detections an image, as
+    pycocotools has it at ten IoUs from 0.5 and 101 recalls from 0; -1 for classes without an
+    object."""
     with contextlib.redirect_stdout(io.StringIO()):
         # loadRes refuses an empty list
         if detections:
@@ -199,7 +229,9 @@ def precision_curves(reference: COCO, detections: list[dict], ids: list[int], im
             found = COCO()
             found.dataset = dict(reference.dataset, annotations=[])
             found.createIndex()
-        run = CheckedCOCOeval(reference, found, metric)  # evaluates classes in the order of their ids
+        run = CheckedCOCOeval(
+            reference, found, metric
+        )  # evaluates classes in the order of their ids
         run.params.catIds, run.params.imgIds = ids, sorted(set(images))
         run.evaluate()
         run.accumulate()

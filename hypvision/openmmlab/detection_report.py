@@ -1,5 +1,5 @@
-"""The report of a detector, ``hypvision test --out``: curves of precision and recall, the confusion matrix, and the
-worst images."""
+"""The report of a detector, ``hypvision test --out``: curves of precision and recall, the confusion
+matrix, and the worst images."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ class DetectionReport(ReportMetric):
         backend_args: see mmdet's CocoMetric.
     """
 
-    def __init__(self, ann_file: str | None = None, backend_args: dict | None = None, **kwargs: Any):
+    def __init__(
+        self, ann_file: str | None = None, backend_args: dict | None = None, **kwargs: Any
+    ):
         super().__init__(**kwargs)
         self.boxes = CheckedCocoMetric(ann_file, metric="bbox", backend_args=backend_args)
         self.boxes.allow_nonfinite = True
@@ -68,7 +70,9 @@ class DetectionReport(ReportMetric):
         self.boxes.dataset_meta = self.dataset_meta
         reference, ids = self.boxes.reference(truth)
         images = [item["img_id"] for item in truth]
-        curves = precision_curves(reference, detections_of(predictions, ids, "bbox"), ids, images, "bbox")
+        curves = precision_curves(
+            reference, detections_of(predictions, ids, "bbox"), ids, images, "bbox"
+        )
         annotations = [reference.loadAnns(reference.getAnnIds(imgIds=[image])) for image in images]
         counts = np.zeros((len(names) + 1, len(names) + 1), dtype=np.int64)
         scenes = []
@@ -77,27 +81,47 @@ class DetectionReport(ReportMetric):
             known = [annotation for annotation in known if annotation["category_id"] in place]
             scenes.append(_Scene(path, known, item, [place[a["category_id"]] for a in known]))
             scenes[-1].count(counts)
-        threshold = f"Boxes with a score of at least {_SCORE}, matched at an IoU of at least {_IOU}."
-        matrix, *confused = confusion_parts(counts, names, "boxes", extra=("(no object)", "(missed)"))
+        threshold = (
+            f"Boxes with a score of at least {_SCORE}, matched at an IoU of at least {_IOU}."
+        )
+        matrix, *confused = confusion_parts(
+            counts, names, "boxes", extra=("(no object)", "(missed)")
+        )
         return [
             *curve_parts(curves, names),
             Part("Classes", "classes", threshold, table=box_table(curves, counts, names)),
-            Part(matrix.title, matrix.name, f"{matrix.text} {threshold}", matrix.picture, matrix.table, shown=False),
+            Part(
+                matrix.title,
+                matrix.name,
+                f"{matrix.text} {threshold}",
+                matrix.picture,
+                matrix.table,
+                shown=False,
+            ),
             *confused,
             _worst_images(scenes, names),
         ]
 
 
 def match_boxes(
-    truth: np.ndarray, labels: np.ndarray, crowd: np.ndarray, found: np.ndarray, found_labels: np.ndarray
+    truth: np.ndarray,
+    labels: np.ndarray,
+    crowd: np.ndarray,
+    found: np.ndarray,
+    found_labels: np.ndarray,
 ) -> Matches:
-    """Pair true and predicted boxes ``x, y, width, height`` one to one: those of the same class first, then any, by
-    their IoU; predictions inside a ``crowd``, a box around several objects, count neither as right nor as wrong."""
+    """Pair true and predicted boxes ``x, y, width, height`` one to one: those of the same class
+    first, then any, by their IoU; predictions inside a ``crowd``, a box around several objects,
+    count neither as right nor as wrong."""
     if not len(truth) or not len(found):
         return Matches([], np.flatnonzero(~crowd).tolist(), list(range(len(found))))
     iou = np.asarray(mask.iou(found.astype(float), truth.astype(float), crowd.astype(np.uint8))).T
     same = labels[:, None] == found_labels[None]
-    candidates = [(bool(same[t, p]), float(iou[t, p]), t, p) for t, p in np.argwhere(iou >= _IOU) if not crowd[t]]
+    candidates = [
+        (bool(same[t, p]), float(iou[t, p]), t, p)
+        for t, p in np.argwhere(iou >= _IOU)
+        if not crowd[t]
+    ]
     pairs: list[tuple[int, int]] = []
     true = set(np.flatnonzero(crowd).tolist())
     predicted = set(np.flatnonzero((iou[crowd] >= _IOU).any(0)).tolist())
@@ -125,13 +149,17 @@ class _Scene:
         self.found_labels = np.asarray(found["labels"])[sure]
         self.scores = np.asarray(found["scores"])[sure]
         self.matches = match_boxes(self.truth, self.labels, crowd, self.found, self.found_labels)
-        self.confused = [(t, p) for t, p in self.matches.pairs if self.labels[t] != self.found_labels[p]]
-        # missed objects, objects with a wrong class, and extra boxes; the latter count by their scores
+        self.confused = [
+            (t, p) for t, p in self.matches.pairs if self.labels[t] != self.found_labels[p]
+        ]
+        # missed objects, objects with a wrong class, and extra boxes; the latter count by their
+        # scores
         self.counted = len(self.matches.missed), len(self.confused), len(self.matches.false)
         self.badness = sum(self.counted[:2]) + float(self.scores[self.matches.false].sum())
 
     def count(self, counts: np.ndarray) -> None:
-        """Add the boxes to a confusion matrix, whose last row is of no object and last column of no box."""
+        """Add the boxes to a confusion matrix, whose last row is of no object and last column of no
+        box."""
         for t, p in self.matches.pairs:
             counts[self.labels[t], self.found_labels[p]] += 1
         for t in self.matches.missed:
@@ -146,7 +174,11 @@ class _Scene:
         boxes = []
         texts = []
         colours = []
-        for p in [*self.matches.false, *wrong, *(p for _, p in self.matches.pairs if p not in wrong)]:
+        for p in [
+            *self.matches.false,
+            *wrong,
+            *(p for _, p in self.matches.pairs if p not in wrong),
+        ]:
             kind = "found" if p not in wrong and p not in self.matches.false else "false"
             boxes.append(self.found[p])
             texts.append(f"{names[self.found_labels[p]]} {100 * self.scores[p]:.0f}")
@@ -159,18 +191,22 @@ class _Scene:
         corners[:, 2:] += corners[:, :2]
         what = zip(self.counted, ("missed", "of another class", "extra"))
         line = ", ".join(f"{count} {text}" for count, text in what if count)
-        return Mistake([draw_boxes(small, corners, texts, np.array(colours).reshape(-1, 3))], [line])
+        return Mistake(
+            [draw_boxes(small, corners, texts, np.array(colours).reshape(-1, 3))], [line]
+        )
 
 
 def curve_parts(curves: np.ndarray, names: Sequence[str]) -> list[Part]:
-    """Curves of precision and recall, those of all classes and those of each, by ``curves`` (10 IoUs, 101 recalls, C),
-    -1 for classes without an object."""
+    """Curves of precision and recall, those of all classes and those of each, by ``curves`` (10
+    IoUs, 101 recalls, C), -1 for classes without an object."""
     known = np.flatnonzero((curves > -1).all((0, 1)))
     if not len(known):
         return [Part("Precision and recall", text="There is no object in the test data.")]
     recall = np.linspace(0, 1, curves.shape[1])
     mean = curves[:, :, known].mean(2)
-    overall = {f"{50 + 10 * i} %  (AP {100 * mean[2 * i].mean():.1f})": mean[2 * i] for i in range(5)}
+    overall = {
+        f"{50 + 10 * i} %  (AP {100 * mean[2 * i].mean():.1f})": mean[2 * i] for i in range(5)
+    }
     lines = {names[c]: curves[:, :, c] for c in known.tolist()}
     rows = (
         [(name, iou, float(r), float(p)) for r, p in zip(recall, curve[place])]
@@ -186,8 +222,9 @@ def curve_parts(curves: np.ndarray, names: Sequence[str]) -> list[Part]:
 
 
 def box_table(curves: np.ndarray, counts: np.ndarray, names: Sequence[str]) -> list[tuple]:
-    """AP of each class in percent by the curves of :func:`curve_parts`, and of the confusion matrix (C + 1, C + 1) the
-    numbers of its objects that were found, confused and missed, the worst AP first."""
+    """AP of each class in percent by the curves of :func:`curve_parts`, and of the confusion matrix
+    (C + 1, C + 1) the numbers of its objects that were found, confused and missed, the worst AP
+    first."""
     ap = np.where((curves > -1).all((0, 1)), 100 * curves.mean(1), np.nan)
     rows = []
     for c, name in enumerate(names):
@@ -196,7 +233,17 @@ def box_table(curves: np.ndarray, counts: np.ndarray, names: Sequence[str]) -> l
         missed = int(counts[c, -1])
         numbers = (objects, right, objects - right - missed, missed, int(counts[-1, c]))
         rows.append((name, float(ap[:, c].mean()), float(ap[0, c]), float(ap[5, c]), *numbers))
-    head = ("class", "AP", "AP50", "AP75", "objects", "found", "of another class", "missed", "extra boxes")
+    head = (
+        "class",
+        "AP",
+        "AP50",
+        "AP75",
+        "objects",
+        "found",
+        "of another class",
+        "missed",
+        "extra boxes",
+    )
     return [head, *sorted(rows, key=lambda row: (row[1] != row[1], row[1]))]
 
 
@@ -205,7 +252,9 @@ def _worst_images(scenes: Sequence[_Scene], names: Sequence[str]) -> Part:
     head = ("image", "missed", "of another class", "extra boxes")
     table = [head, *((scene.path, *scene.counted) for scene in order)]
     wrong = [scene for scene in order if scene.badness > 0]
-    worst = [scene for scene in wrong if Path(scene.path).is_file()][:_WORST]  # generated images have no file
+    worst = [scene for scene in wrong if Path(scene.path).is_file()][
+        :_WORST
+    ]  # generated images have no file
     legend = [
         ("found, with the score", _COLOURS["found"]),
         ("an object that was missed or called something else", _COLOURS["missed"]),

@@ -1,5 +1,5 @@
-"""Make mmcv, which mmseg and mmdet use to read images and label maps, accept the same files as :mod:`hypvision.images`
-and decode them alike."""
+"""Make mmcv, which mmseg and mmdet use to read images and label maps, accept the same files as
+:mod:`hypvision.images` and decode them alike."""
 
 from __future__ import annotations
 
@@ -20,19 +20,24 @@ from hypvision.images import FORMATS, image_kind, image_size, open_image
 
 
 def install() -> None:
-    """Let mmcv's reader know these formats alone; an EPS called .png would start a PostScript interpreter."""
-    mmcv.image.io.Image = SimpleNamespace(**{**vars(Image), "open": partial(Image.open, formats=FORMATS)})
+    """Let mmcv's reader know these formats alone; an EPS called .png would start a PostScript
+    interpreter."""
+    mmcv.image.io.Image = SimpleNamespace(
+        **{**vars(Image), "open": partial(Image.open, formats=FORMATS)}
+    )
 
 
 def read_bgr(path: str | Path) -> np.ndarray:
     """:func:`hypvision.images.open_image` as uint8 (H, W, 3) in the order of OpenCV, BGR.
 
-    OpenCV decodes JPEG files to the same pixels in half the time, so it is used for them, except for CMYK and truncated
-    files, and for those that XMP turns, which it does not read.
+    OpenCV decodes JPEG files to the same pixels in half the time, so it is used for them, except
+    for CMYK and truncated files, and for those that XMP turns, which it does not read.
     """
     if image_kind(path) in (("JPEG", "RGB"), ("JPEG", "L")):
         content = Path(path).read_bytes()
-        whole = content.endswith(b"\xff\xd9")  # otherwise it may be truncated: OpenCV would fill the rest with grey
+        whole = content.endswith(
+            b"\xff\xd9"
+        )  # otherwise it may be truncated: OpenCV would fill the rest with grey
         if whole and b"tiff:Orientation" not in content:
             image = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
             if image is not None:
@@ -42,11 +47,13 @@ def read_bgr(path: str | Path) -> np.ndarray:
 
 @TRANSFORMS.register_module(name="LoadImageFromFile", force=True)
 class LoadShownImage(LoadImageFromFile):
-    """mmcv's transform with :func:`read_bgr`: 16 bits scaled to 8, transparent parts on white, nothing but images.
+    """mmcv's transform with :func:`read_bgr`: 16 bits scaled to 8, transparent parts on white,
+    nothing but images.
 
     The size is compared with that of the annotation, where there is one.
 
-    If the config asks for other channels, or for files in a remote store, mmcv's own reader is used.
+    If the config asks for other channels, or for files in a remote store, mmcv's own reader is
+    used.
     """
 
     def transform(self, results: dict[str, Any]) -> dict[str, Any] | None:
@@ -65,19 +72,24 @@ class LoadShownImage(LoadImageFromFile):
 
 
 def check_size(results: dict[str, Any]) -> None:
-    """Check that an image as displayed has the size in its annotation; otherwise its boxes would be misplaced."""
+    """Check that an image as displayed has the size in its annotation; otherwise its boxes would be
+    misplaced."""
     path = results["img_path"]
     (height, width) = results["ori_shape"]
     given = (results.get("height", height), results.get("width", width))
     if given == (height, width):
         return
-    remedy = "Take the image that was annotated, or correct the size and the boxes in the annotation."
+    remedy = (
+        "Take the image that was annotated, or correct the size and the boxes in the annotation."
+    )
     if given == image_size(path):
         remedy = (
-            f"The camera stored it as {given[1]} x {given[0]} with a note to turn it (EXIF), which the annotation "
-            "leaves out. Turn its pixels for good and annotate it again, or remove the note from the file."
+            f"The camera stored it as {given[1]} x {given[0]} with a note to turn it (EXIF), which "
+            "the annotation leaves out. Turn its pixels for good and annotate it again, or remove "
+            "the note from the file."
         )
     raise HypvisionError(
-        f"The image '{path}' is {width} x {height} pixels as it is shown, but its annotation says {given[1]} x "
-        f"{given[0]} (width x height), so its boxes and masks would lie elsewhere. {remedy}"
+        f"The image '{path}' is {width} x {height} pixels as it is shown, but its annotation says "
+        f"{given[1]} x {given[0]} (width x height), so its boxes and masks would lie elsewhere. "
+        f"{remedy}"
     )

@@ -1,6 +1,7 @@
 """Where mmseg's metric writes label maps (``hypvision test --out FOLDER``).
 
-Importing this module imports mmseg, and puts :class:`LabelMapIoUMetric` in the place of mmseg's own IoUMetric.
+Importing this module imports mmseg, and puts :class:`LabelMapIoUMetric` in the place of mmseg's own
+IoUMetric.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ _SCORES = ("seg_logits", "pred_sem_seg")
 
 @METRICS.register_module(name="IoUMetric", force=True)
 class LabelMapIoUMetric(Metric, IoUMetric):
-    """mmseg's metric; its label maps appear complete or not at all, never through a link, and one for each image, also
-    where several have one name. They have 16 bits where 8 do not suffice.
+    """mmseg's metric; its label maps appear complete or not at all, never through a link, and one
+    for each image, also where several have one name. They have 16 bits where 8 do not suffice.
 
-    A warning lists classes without a pixel in the ground truth: mmseg omits them from means if they were not predicted
-    either, and counts them as 0 in ``mIoU`` if they were. Without any ground truth all metrics are NaN.
+    A warning lists classes without a pixel in the ground truth: mmseg omits them from means if they
+    were not predicted either, and counts them as 0 in ``mIoU`` if they were. Without any ground
+    truth all metrics are NaN.
     """
 
     output_dir: str | None
@@ -44,7 +46,11 @@ class LabelMapIoUMetric(Metric, IoUMetric):
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
         """As in mmseg, but logits that are not finite are an error, which names the image."""
         for sample in data_samples:
-            if not all(self.check(sample[key]["data"][None], "A logit", [sample]) for key in _SCORES if key in sample):
+            if not all(
+                self.check(sample[key]["data"][None], "A logit", [sample])
+                for key in _SCORES
+                if key in sample
+            ):
                 return
         folder = self.output_dir
         self.output_dir = None
@@ -72,7 +78,9 @@ class LabelMapIoUMetric(Metric, IoUMetric):
         truth = sum(label for *_, label in results)
         self.without_truth = [name for name, count in zip(names, truth) if not count]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # NumPy warns about means of empty arrays
+            warnings.simplefilter(
+                "ignore", RuntimeWarning
+            )  # NumPy warns about means of empty arrays
             found = super().compute_metrics(results)
         # NaN for images without labels, even with nan_to_num
         return found if truth.any() else dict.fromkeys(found, math.nan)
@@ -81,8 +89,8 @@ class LabelMapIoUMetric(Metric, IoUMetric):
     def intersect_and_union(
         pred_label: torch.Tensor, label: torch.Tensor, num_classes: int, ignore_index: int
     ) -> tuple[torch.Tensor, ...]:
-        """Count pixels of each class, int64 ``(num_classes,)``: intersection, union, predicted, true; mmseg's float32
-        does not count beyond 2**24. Labels of no class are left out."""
+        """Count pixels of each class, int64 ``(num_classes,)``: intersection, union, predicted,
+        true; mmseg's float32 does not count beyond 2**24. Labels of no class are left out."""
         known = label != ignore_index
         found = pred_label[known]
         truth = label[known]
@@ -97,9 +105,11 @@ class LabelMapIoUMetric(Metric, IoUMetric):
         return both, predicted + true - both, predicted, true
 
     @staticmethod
-    def total_area_to_metrics(intersect: torch.Tensor, union: torch.Tensor, *areas: Any) -> dict[str, np.ndarray]:
-        """mmseg's metrics in float64, but the F-score of a class that occurs and is never predicted correctly is 0,
-        like its Dice score; mmseg leaves it out of the mean."""
+    def total_area_to_metrics(
+        intersect: torch.Tensor, union: torch.Tensor, *areas: Any
+    ) -> dict[str, np.ndarray]:
+        """mmseg's metrics in float64, but the F-score of a class that occurs and is never predicted
+        correctly is 0, like its Dice score; mmseg leaves it out of the mean."""
         wide = [area.double() for area in (intersect, union, *areas[:2])]
         found = IoUMetric.total_area_to_metrics(*wide, *areas[2:])
         if "Fscore" in found:
@@ -116,7 +126,11 @@ class LabelMapNamesHook(Hook):
     """Tells :class:`LabelMapIoUMetric` the names of all images, of which each process sees some."""
 
     def before_test(self, runner: Runner) -> None:
-        metrics = [metric for metric in runner.test_evaluator.metrics if isinstance(metric, LabelMapIoUMetric)]
+        metrics = [
+            metric
+            for metric in runner.test_evaluator.metrics
+            if isinstance(metric, LabelMapIoUMetric)
+        ]
         if any(metric.output_dir is not None for metric in metrics):
             dataset: Any = runner.test_dataloader.dataset
             paths = [str(dataset.get_data_info(index)["img_path"]) for index in range(len(dataset))]

@@ -9,9 +9,11 @@ from torch import nn
 
 @MODELS.register_module()
 class SmallFCNMaskHead(FCNMaskHead):
-    """mmdet's ``FCNMaskHead`` with weights of deviation 0.001 in its last layer, as Detectron2 has them.
+    """mmdet's ``FCNMaskHead`` with weights of deviation 0.001 in its last layer, as Detectron2 has
+    them.
 
-    mmdet draws them with deviation ``sqrt(2 / classes)``: 0.16 for COCO's 80, but 0.7 for 4 classes.
+    mmdet draws them with deviation ``sqrt(2 / classes)``: 0.16 for COCO's 80, but 0.7 for 4
+    classes.
     """
 
     def init_weights(self) -> None:

@@ -1,10 +1,12 @@
 """The compiled operators of mmcv, implemented by torchvision's prebuilt kernels.
 
-mmdet and mmseg import ``mmcv.ops``, which loads the extension module ``mmcv._ext``. ``mmcv-lite`` comes without it, and
-building it needs a compiler that matches PyTorch and CUDA. :func:`install` puts a module of that name in place, unless
-it is there, whose functions have the extension's signatures: outputs are tensors that the caller has allocated.
+mmdet and mmseg import ``mmcv.ops``, which loads the extension module ``mmcv._ext``. ``mmcv-lite``
+comes without it, and building it needs a compiler that matches PyTorch and CUDA. :func:`install`
+puts a module of that name in place, unless it is there, whose functions have the extension's
+signatures: outputs are tensors that the caller has allocated.
 
-Float16 and bfloat16 inputs are computed in float32, as in torchvision under autocast: box coordinates need it.
+Float16 and bfloat16 inputs are computed in float32, as in torchvision under autocast: box
+coordinates need it.
 """
 
 from __future__ import annotations
@@ -34,8 +36,9 @@ def _full(x: Tensor) -> Tensor:
 
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Tensor:
-    """Greedy non-maximum suppression of boxes ``(N, 4)``, x1 y1 x2 y2 in pixels: the numbers of those that are left, by
-    falling score. A width is ``x2 - x1 + offset``; 1 for coordinates that name the last pixel of a box, else 0."""
+    """Greedy non-maximum suppression of boxes ``(N, 4)``, x1 y1 x2 y2 in pixels: the numbers of
+    those that are left, by falling score. A width is ``x2 - x1 + offset``; 1 for coordinates that
+    name the last pixel of a box, else 0."""
     boxes = _full(boxes)
     if offset:
         # Moving x2 and y2 by the offset adds it to the widths of boxes and of intersections.
@@ -44,14 +47,16 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Ten
 
 
 def softnms(
-    boxes: Tensor, scores: Tensor, dets: Tensor, iou_threshold: float, sigma: float, min_score: float, method: int,
-    offset: int,
+    boxes: Tensor, scores: Tensor, dets: Tensor, iou_threshold: float, sigma: float,
+    min_score: float, method: int, offset: int,
 ) -> Tensor:  # fmt: skip
-    """Soft-NMS (Bodla et al., ICCV 2017): overlaps with a better box lower a score instead of dropping the box.
+    """Soft-NMS (Bodla et al., ICCV 2017): overlaps with a better box lower a score instead of
+    dropping the box.
 
-    The boxes that are left and their lowered scores are written into ``dets`` ``(N, 5)``, in the order they are taken,
-    of equal scores the first box first; returns their numbers. ``sigma`` is the width of the Gaussian, and ``method`` 0
-    drops (hard NMS), 1 lowers linearly, 2 by a Gaussian."""
+    The boxes that are left and their lowered scores are written into ``dets`` ``(N, 5)``, in the
+    order they are taken, of equal scores the first box first; returns their numbers. ``sigma`` is
+    the width of the Gaussian, and ``method`` 0 drops (hard NMS), 1 lowers linearly, 2 by a
+    Gaussian."""
     x1, y1, x2, y2 = boxes.unbind(1)
     area = (x2 - x1 + offset) * (y2 - y1 + offset)
     scores = scores.clone()
@@ -62,8 +67,12 @@ def softnms(
         dets[len(kept), :4], dets[len(kept), 4] = boxes[best], scores[best]
         kept.append(int(best))
         left = left[left != best]
-        width = (torch.minimum(x2[left], x2[best]) - torch.maximum(x1[left], x1[best]) + offset).clamp(min=0)
-        height = (torch.minimum(y2[left], y2[best]) - torch.maximum(y1[left], y1[best]) + offset).clamp(min=0)
+        width = (
+            torch.minimum(x2[left], x2[best]) - torch.maximum(x1[left], x1[best]) + offset
+        ).clamp(min=0)
+        height = (
+            torch.minimum(y2[left], y2[best]) - torch.maximum(y1[left], y1[best]) + offset
+        ).clamp(min=0)
         inter = width * height
         iou = inter / (area[left] + area[best] - inter)
         if method == 2:
@@ -78,88 +87,121 @@ def softnms(
 def _check_pool_mode(pool_mode: int) -> None:
     if pool_mode != 1:
         raise NotImplementedError(
-            "roi_align with pool_mode='max' is not available without a compiled mmcv: torchvision has averages only. "
-            f"Set pool_mode='avg', or install a compiled mmcv: {INSTALL}."
+            "roi_align with pool_mode='max' is not available without a compiled mmcv: torchvision "
+            f"has averages only. Set pool_mode='avg', or install a compiled mmcv: {INSTALL}."
         )
 
 
 def roi_align_forward(
-    input: Tensor, rois: Tensor, output: Tensor, argmax_y: Tensor, argmax_x: Tensor, aligned_height: int,
-    aligned_width: int, spatial_scale: float, sampling_ratio: int, pool_mode: int, aligned: bool,
+    input: Tensor, rois: Tensor, output: Tensor, argmax_y: Tensor, argmax_x: Tensor,
+    aligned_height: int, aligned_width: int, spatial_scale: float, sampling_ratio: int,
+    pool_mode: int, aligned: bool,
 ) -> None:  # fmt: skip
-    """RoIAlign (He et al., ICCV 2017) of maps ``(B, C, H, W)`` and ``rois`` ``(K, 5)``: image number, x1 y1 x2 y2 in
-    pixels of the image; ``output`` ``(K, C, aligned_height, aligned_width)`` is written. Averages (``pool_mode`` 1)
-    alone; ``sampling_ratio`` 0: a sample for each pixel of the map."""
+    """RoIAlign (He et al., ICCV 2017) of maps ``(B, C, H, W)`` and ``rois`` ``(K, 5)``: image
+    number, x1 y1 x2 y2 in pixels of the image; ``output`` ``(K, C, aligned_height, aligned_width)``
+    is written. Averages (``pool_mode`` 1) alone; ``sampling_ratio`` 0: a sample for each pixel of
+    the map."""
     _check_pool_mode(pool_mode)
     pooled = torch.ops.torchvision.roi_align(
-        _full(input), rois.to(_full(input).dtype), spatial_scale, aligned_height, aligned_width, sampling_ratio, aligned
+        _full(input),
+        rois.to(_full(input).dtype),
+        spatial_scale,
+        aligned_height,
+        aligned_width,
+        sampling_ratio,
+        aligned,
     )
     output.copy_(pooled)
 
 
 def roi_align_backward(
-    grad_output: Tensor, rois: Tensor, argmax_y: Tensor, argmax_x: Tensor, grad_input: Tensor, aligned_height: int,
-    aligned_width: int, spatial_scale: float, sampling_ratio: int, pool_mode: int, aligned: bool,
+    grad_output: Tensor, rois: Tensor, argmax_y: Tensor, argmax_x: Tensor, grad_input: Tensor,
+    aligned_height: int, aligned_width: int, spatial_scale: float, sampling_ratio: int,
+    pool_mode: int, aligned: bool,
 ) -> None:  # fmt: skip
-    """Gradient of :func:`roi_align_forward` to its maps, written into ``grad_input`` ``(B, C, H, W)``."""
+    """Gradient of :func:`roi_align_forward` to its maps, written into ``grad_input``
+    ``(B, C, H, W)``."""
     _check_pool_mode(pool_mode)
     grad = _full(grad_output)
     grad_input.copy_(
         torch.ops.torchvision._roi_align_backward(
-            grad, rois.to(grad.dtype), spatial_scale, aligned_height, aligned_width, *grad_input.shape, sampling_ratio,
-            aligned,
+            grad, rois.to(grad.dtype), spatial_scale, aligned_height, aligned_width,
+            *grad_input.shape, sampling_ratio, aligned,
         )
     )  # fmt: skip
 
 
 def roi_pool_forward(
-    input: Tensor, rois: Tensor, output: Tensor, argmax: Tensor, pooled_height: int, pooled_width: int,
-    spatial_scale: float,
+    input: Tensor, rois: Tensor, output: Tensor, argmax: Tensor, pooled_height: int,
+    pooled_width: int, spatial_scale: float,
 ) -> None:  # fmt: skip
-    """RoIPool (Girshick, ICCV 2015): maxima over bins; ``output`` and ``argmax`` (K, C, h, w) are written."""
+    """RoIPool (Girshick, ICCV 2015): maxima over bins; ``output`` and ``argmax`` (K, C, h, w) are
+    written."""
     rois = rois.to(_full(input).dtype)
-    pooled, places = torch.ops.torchvision.roi_pool(_full(input), rois, spatial_scale, pooled_height, pooled_width)
+    pooled, places = torch.ops.torchvision.roi_pool(
+        _full(input), rois, spatial_scale, pooled_height, pooled_width
+    )
     output.copy_(pooled)
     argmax.copy_(places)
 
 
 def roi_pool_backward(
-    grad_output: Tensor, rois: Tensor, argmax: Tensor, grad_input: Tensor, pooled_height: int, pooled_width: int,
-    spatial_scale: float,
+    grad_output: Tensor, rois: Tensor, argmax: Tensor, grad_input: Tensor, pooled_height: int,
+    pooled_width: int, spatial_scale: float,
 ) -> None:  # fmt: skip
-    """Gradient of :func:`roi_pool_forward` to its maps, written into ``grad_input`` ``(B, C, H, W)``."""
+    """Gradient of :func:`roi_pool_forward` to its maps, written into ``grad_input``
+    ``(B, C, H, W)``."""
     grad = _full(grad_output)
     grad_input.copy_(
         torch.ops.torchvision._roi_pool_backward(
-            grad, rois.to(grad.dtype), argmax, spatial_scale, pooled_height, pooled_width, *grad_input.shape
+            grad,
+            rois.to(grad.dtype),
+            argmax,
+            spatial_scale,
+            pooled_height,
+            pooled_width,
+            *grad_input.shape,
         )
     )
 
 
-def _attend(value: Tensor, spatial_shapes: Tensor, sampling_locations: Tensor, attention_weights: Tensor) -> Tensor:
+def _attend(
+    value: Tensor, spatial_shapes: Tensor, sampling_locations: Tensor, attention_weights: Tensor
+) -> Tensor:
     from mmcv.ops.multi_scale_deform_attn import multi_scale_deformable_attn_pytorch
 
-    return multi_scale_deformable_attn_pytorch(value, spatial_shapes.tolist(), sampling_locations, attention_weights)
+    return multi_scale_deformable_attn_pytorch(
+        value, spatial_shapes.tolist(), sampling_locations, attention_weights
+    )
 
 
 def ms_deform_attn_forward(
-    value: Tensor, value_spatial_shapes: Tensor, value_level_start_index: Tensor, sampling_locations: Tensor,
-    attention_weights: Tensor, im2col_step: int,
+    value: Tensor, value_spatial_shapes: Tensor, value_level_start_index: Tensor,
+    sampling_locations: Tensor, attention_weights: Tensor, im2col_step: int,
 ) -> Tensor:  # fmt: skip
-    """Multi-scale deformable attention (Zhu et al., ICLR 2021) by mmcv's own PyTorch function, which it has for CPUs:
-    of ``value`` ``(B, sum of H_l W_l, heads, D)`` to ``(B, Q, heads D)``."""
-    parts = (_full(value), value_spatial_shapes, _full(sampling_locations), _full(attention_weights))
+    """Multi-scale deformable attention (Zhu et al., ICLR 2021) by mmcv's own PyTorch function,
+    which it has for CPUs: of ``value`` ``(B, sum of H_l W_l, heads, D)`` to ``(B, Q, heads D)``."""
+    parts = (
+        _full(value),
+        value_spatial_shapes,
+        _full(sampling_locations),
+        _full(attention_weights),
+    )
     return _attend(*parts).to(value.dtype)
 
 
 def ms_deform_attn_backward(
-    value: Tensor, value_spatial_shapes: Tensor, value_level_start_index: Tensor, sampling_locations: Tensor,
-    attention_weights: Tensor, grad_output: Tensor, grad_value: Tensor, grad_sampling_loc: Tensor,
-    grad_attn_weight: Tensor, im2col_step: int,
+    value: Tensor, value_spatial_shapes: Tensor, value_level_start_index: Tensor,
+    sampling_locations: Tensor, attention_weights: Tensor, grad_output: Tensor, grad_value: Tensor,
+    grad_sampling_loc: Tensor, grad_attn_weight: Tensor, im2col_step: int,
 ) -> None:  # fmt: skip
-    """Gradients of :func:`ms_deform_attn_forward`, written; the forward pass is computed once more for them."""
+    """Gradients of :func:`ms_deform_attn_forward`, written; the forward pass is computed once more
+    for them."""
     with torch.enable_grad():
-        inputs = [_full(part).detach().requires_grad_() for part in (value, sampling_locations, attention_weights)]
+        inputs = [
+            _full(part).detach().requires_grad_()
+            for part in (value, sampling_locations, attention_weights)
+        ]
         out = _attend(inputs[0], value_spatial_shapes, *inputs[1:])
     found = torch.autograd.grad(out, inputs, _full(grad_output))
     for out, grad in zip((grad_value, grad_sampling_loc, grad_attn_weight), found):
@@ -167,11 +209,12 @@ def ms_deform_attn_backward(
 
 
 def _deform_conv(
-    input: Tensor, weight: Tensor, offset: Tensor, mask: Tensor | None, bias: Tensor | None, grad: Tensor | None,
-    geometry: Mapping[str, int],
+    input: Tensor, weight: Tensor, offset: Tensor, mask: Tensor | None, bias: Tensor | None,
+    grad: Tensor | None, geometry: Mapping[str, int],
 ) -> Any:  # fmt: skip
-    """torchvision's deformable convolution, or its five gradients if ``grad`` (of the output) is given, with mmcv's
-    names of stride, padding and dilation, which differ for the two kinds of convolution."""
+    """torchvision's deformable convolution, or its five gradients if ``grad`` (of the output) is
+    given, with mmcv's names of stride, padding and dilation, which differ for the two kinds of
+    convolution."""
     names = _MODULATED if "stride_h" in geometry else _PLAIN
     sizes = [geometry[name] for name in (*names, "group", "deformable_group")]
     input = _full(input)
@@ -181,7 +224,9 @@ def _deform_conv(
     mask = input.new_zeros((len(input), 1)) if mask is None else _full(mask)
     bias = _full(bias) if bias is not None else input.new_zeros(len(weight))
     if grad is None:
-        return torch.ops.torchvision.deform_conv2d(input, weight, offset, mask, bias, *sizes, use_mask)
+        return torch.ops.torchvision.deform_conv2d(
+            input, weight, offset, mask, bias, *sizes, use_mask
+        )
     return torch.ops.torchvision._deform_conv2d_backward(
         _full(grad), input, weight, offset, mask, bias, *sizes, use_mask
     )
@@ -194,17 +239,18 @@ _MODULATED = ("stride_h", "stride_w", "pad_h", "pad_w", "dilation_h", "dilation_
 def deform_conv_forward(
     input: Tensor, weight: Tensor, offset: Tensor, output: Tensor, *buffers: Tensor, **geometry: int
 ) -> None:
-    """Deformable convolution (Dai et al., ICCV 2017): ``output`` ``(B, C_out, H_out, W_out)`` is written.
+    """Deformable convolution (Dai et al., ICCV 2017): ``output`` ``(B, C_out, H_out, W_out)`` is
+    written.
 
-    ``offset`` ``(B, deformable_group * kH * kW * 2, H_out, W_out)`` holds y and x shifts in turn. The buffers belong to
-    mmcv's own kernel and are not used.
+    ``offset`` ``(B, deformable_group * kH * kW * 2, H_out, W_out)`` holds y and x shifts in turn.
+    The buffers belong to mmcv's own kernel and are not used.
     """
     output.copy_(_deform_conv(input, weight, offset, None, None, None, geometry))
 
 
 def deform_conv_backward_input(
-    input: Tensor, offset: Tensor, grad_output: Tensor, grad_input: Tensor, grad_offset: Tensor, weight: Tensor,
-    *buffers: Tensor, **geometry: int,
+    input: Tensor, offset: Tensor, grad_output: Tensor, grad_input: Tensor, grad_offset: Tensor,
+    weight: Tensor, *buffers: Tensor, **geometry: int,
 ) -> None:  # fmt: skip
     """Gradients of :func:`deform_conv_forward` to its input and offsets."""
     grads = _deform_conv(input, weight, offset, None, None, grad_output, geometry)
@@ -213,61 +259,86 @@ def deform_conv_backward_input(
 
 
 def deform_conv_backward_parameters(
-    input: Tensor, offset: Tensor, grad_output: Tensor, grad_weight: Tensor, *buffers: Tensor, scale: float,
-    **geometry: int,
+    input: Tensor, offset: Tensor, grad_output: Tensor, grad_weight: Tensor, *buffers: Tensor,
+    scale: float, **geometry: int,
 ) -> None:  # fmt: skip
-    """Gradient of :func:`deform_conv_forward` to its weight, times ``scale``, added to ``grad_weight``."""
-    # The gradient of the weight depends only on the weight's shape, so zeros can stand for its values.
-    grads = _deform_conv(input, torch.zeros_like(grad_weight), offset, None, None, grad_output, geometry)
+    """Gradient of :func:`deform_conv_forward` to its weight, times ``scale``, added to
+    ``grad_weight``."""
+    # The gradient of the weight depends only on the weight's shape, so zeros can stand for its
+    # values.
+    grads = _deform_conv(
+        input, torch.zeros_like(grad_weight), offset, None, None, grad_output, geometry
+    )
     grad_weight.add_(grads[1], alpha=scale)
 
 
 def modulated_deform_conv_forward(
-    input: Tensor, weight: Tensor, bias: Tensor, ones: Tensor, offset: Tensor, mask: Tensor, output: Tensor,
-    columns: Tensor, *, with_bias: bool, **geometry: int,
+    input: Tensor, weight: Tensor, bias: Tensor, ones: Tensor, offset: Tensor, mask: Tensor,
+    output: Tensor, columns: Tensor, *, with_bias: bool, **geometry: int,
 ) -> None:  # fmt: skip
-    """Modulated deformable convolution (Zhu et al., CVPR 2019): ``mask`` ``(B, deformable_group * kernel_h * kernel_w,
-    H_out, W_out)`` weights the samples of :func:`deform_conv_forward`; ``output`` is written."""
-    output.copy_(_deform_conv(input, weight, offset, mask, bias if with_bias else None, None, geometry))
+    """Modulated deformable convolution (Zhu et al., CVPR 2019): ``mask``
+    ``(B, deformable_group * kernel_h * kernel_w, H_out, W_out)`` weights the samples of
+    :func:`deform_conv_forward`; ``output`` is written."""
+    output.copy_(
+        _deform_conv(input, weight, offset, mask, bias if with_bias else None, None, geometry)
+    )
 
 
 def modulated_deform_conv_backward(
-    input: Tensor, weight: Tensor, bias: Tensor, ones: Tensor, offset: Tensor, mask: Tensor, columns: Tensor,
-    grad_input: Tensor, grad_weight: Tensor, grad_bias: Tensor, grad_offset: Tensor, grad_mask: Tensor,
-    grad_output: Tensor, *, with_bias: bool, **geometry: int,
+    input: Tensor, weight: Tensor, bias: Tensor, ones: Tensor, offset: Tensor, mask: Tensor,
+    columns: Tensor, grad_input: Tensor, grad_weight: Tensor, grad_bias: Tensor,
+    grad_offset: Tensor, grad_mask: Tensor, grad_output: Tensor, *, with_bias: bool,
+    **geometry: int,
 ) -> None:  # fmt: skip
     """Gradients of :func:`modulated_deform_conv_forward` to all its tensors."""
-    grads = _deform_conv(input, weight, offset, mask, bias if with_bias else None, grad_output, geometry)
-    for out, grad in zip((grad_input, grad_weight, grad_offset, grad_mask, grad_bias), grads[: 4 + with_bias]):
+    grads = _deform_conv(
+        input, weight, offset, mask, bias if with_bias else None, grad_output, geometry
+    )
+    for out, grad in zip(
+        (grad_input, grad_weight, grad_offset, grad_mask, grad_bias), grads[: 4 + with_bias]
+    ):
         out.copy_(grad)
 
 
 def sigmoid_focal_loss_forward(
     input: Tensor, target: Tensor, weight: Tensor, output: Tensor, gamma: float, alpha: float
 ) -> None:
-    """Focal loss of sigmoids (Lin et al., ICCV 2017, eq. 5) of logits ``(N, C)``, for each sample and class, written
-    into ``output``; a ``target`` of C stands for the background, and ``weight`` is a factor for each class, or
-    empty."""
+    """Focal loss of sigmoids (Lin et al., ICCV 2017, eq. 5) of logits ``(N, C)``, for each sample
+    and class, written into ``output``; a ``target`` of C stands for the background, and ``weight``
+    is a factor for each class, or empty."""
     output.copy_(_focal_loss(_full(input), target, weight, gamma, alpha))
 
 
 def sigmoid_focal_loss_backward(
     input: Tensor, target: Tensor, weight: Tensor, grad_input: Tensor, gamma: float, alpha: float
 ) -> None:
-    """Derivative of :func:`sigmoid_focal_loss_forward` to the logits, written into ``grad_input`` ``(N, C)``."""
+    """Derivative of :func:`sigmoid_focal_loss_forward` to the logits, written into ``grad_input``
+    ``(N, C)``."""
     with torch.enable_grad():
         logits = _full(input).detach().requires_grad_()
-        (grad,) = torch.autograd.grad(_focal_loss(logits, target, weight, gamma, alpha).sum(), logits)
+        (grad,) = torch.autograd.grad(
+            _focal_loss(logits, target, weight, gamma, alpha).sum(), logits
+        )
     grad_input.copy_(grad)
 
 
-def _focal_loss(logits: Tensor, target: Tensor, weight: Tensor, gamma: float, alpha: float) -> Tensor:
+def _focal_loss(
+    logits: Tensor, target: Tensor, weight: Tensor, gamma: float, alpha: float
+) -> Tensor:
     # The background has the label C. There is no column C, so all of its targets are 0.
     positive = target[:, None] == torch.arange(logits.shape[1], device=target.device)
     right = torch.where(positive, logits, -logits)
-    loss = -torch.where(positive, alpha, 1 - alpha) * torch.sigmoid(-right) ** gamma * F.logsigmoid(right)
+    loss = (
+        -torch.where(positive, alpha, 1 - alpha)
+        * torch.sigmoid(-right) ** gamma
+        * F.logsigmoid(right)
+    )
     # One weight per class; the background has weight 1.
-    return loss * F.pad(weight.to(logits.dtype), (0, 1), value=1.0)[target][:, None] if weight.numel() else loss
+    return (
+        loss * F.pad(weight.to(logits.dtype), (0, 1), value=1.0)[target][:, None]
+        if weight.numel()
+        else loss
+    )
 
 
 def get_compiler_version() -> str:
@@ -281,10 +352,11 @@ def get_compiling_cuda_version() -> str:
 
 
 ANSWERED: tuple[Callable[..., Any], ...] = (
-    nms, softnms, roi_align_forward, roi_align_backward, roi_pool_forward, roi_pool_backward, ms_deform_attn_forward,
-    ms_deform_attn_backward, deform_conv_forward, deform_conv_backward_input, deform_conv_backward_parameters,
-    modulated_deform_conv_forward, modulated_deform_conv_backward, sigmoid_focal_loss_forward,
-    sigmoid_focal_loss_backward, get_compiler_version, get_compiling_cuda_version,
+    nms, softnms, roi_align_forward, roi_align_backward, roi_pool_forward, roi_pool_backward,
+    ms_deform_attn_forward, ms_deform_attn_backward, deform_conv_forward,
+    deform_conv_backward_input, deform_conv_backward_parameters, modulated_deform_conv_forward,
+    modulated_deform_conv_backward, sigmoid_focal_loss_forward, sigmoid_focal_loss_backward,
+    get_compiler_version, get_compiling_cuda_version,
 )  # fmt: skip
 
 
@@ -297,14 +369,18 @@ MISSING: dict[str, tuple[str, ...]] = {
     "riroi_align_rotated": ("RiRoIAlignRotated",),
     "roi_align_rotated": ("RoIAlignRotated",),
     "masked_im2col": ("GARPNHead", "GARetinaHead"),  # only for predictions
-    "modulated_deform_conv_forward": ("DyHead",),  # called with offsets of another map, which torchvision refuses
+    "modulated_deform_conv_forward": (
+        "DyHead",
+    ),  # called with offsets of another map, which torchvision refuses
     "sync_bn": ("MMSyncBN",),
 }
-"""Operators without an implementation, and the types of mmdet's and mmseg's configs that need them."""
+"""Operators without an implementation, and the types of mmdet's and mmseg's configs that need
+them."""
 
 
 def missing_operators(config: Any, path: str = "model") -> Iterator[tuple[str, str, str]]:
-    """The place in a config that needs an operator of :data:`MISSING`: its dotted keys, the type there, the operator.
+    """The place in a config that needs an operator of :data:`MISSING`: its dotted keys, the type
+    there, the operator.
 
     >>> list(missing_operators(dict(neck=dict(type="FPN_CARAFE"))))
     [('model.neck', 'FPN_CARAFE', 'carafe')]
@@ -327,8 +403,8 @@ class _Extension(ModuleType):
 
         def missing(*args: Any, **kwargs: Any) -> NoReturn:
             raise NotImplementedError(
-                f"The operator '{name}' of mmcv is not available without a compiled mmcv. Install one that matches "
-                f"PyTorch {torch.__version__}: {INSTALL}."
+                f"The operator '{name}' of mmcv is not available without a compiled mmcv. Install "
+                f"one that matches PyTorch {torch.__version__}: {INSTALL}."
             )
 
         missing.__name__ = missing.__qualname__ = name
@@ -356,7 +432,8 @@ def has_compiled_mmcv() -> bool:
 
 
 def install() -> bool:
-    """Provide ``mmcv._ext`` by torchvision, unless it is already loaded or mmcv has compiled operators.
+    """Provide ``mmcv._ext`` by torchvision, unless it is already loaded or mmcv has compiled
+    operators.
 
     Returns:
         Whether the operators in use are those of this module.
@@ -366,6 +443,8 @@ def install() -> bool:
             return False
         # mmengine reads the import specification of mmcv's extension, so provide one.
         loader = _ExtensionLoader()
-        sys.modules[NAME] = importlib.util.module_from_spec(ModuleSpec(NAME, loader, origin=__name__))
+        sys.modules[NAME] = importlib.util.module_from_spec(
+            ModuleSpec(NAME, loader, origin=__name__)
+        )
         loader.exec_module(sys.modules[NAME])
     return isinstance(sys.modules[NAME], _Extension)

@@ -1,4 +1,5 @@
-"""The images of ``hypvision test --show-dir`` for segmenters and detectors: predictions beside the ground truth."""
+"""The images of ``hypvision test --show-dir`` for segmenters and detectors: predictions beside the
+ground truth."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from hypvision.viz.sheet import save_image, titled_sheet
 
 @HOOKS.register_module()
 class ResultPainterHook(Hook):
-    """Writes each test image with its boxes, masks or classes painted in, left as they are in the annotations, right as
-    they were found; alone where the data have no annotations.
+    """Writes each test image with its boxes, masks or classes painted in, left as they are in the
+    annotations, right as they were found; alone where the data have no annotations.
 
     Args:
         out_dir: folder of the images; made if missing.
@@ -34,7 +35,9 @@ class ResultPainterHook(Hook):
         dataset: Any = runner.test_dataloader.dataset
         self.annotated = False
         paths = []
-        for index in range(len(dataset)):  # keep no list of the infos: they hold all boxes and polygons
+        for index in range(
+            len(dataset)
+        ):  # keep no list of the infos: they hold all boxes and polygons
             info = dataset.get_data_info(index)
             self.annotated |= bool(info.get("seg_map_path") or info.get("instances"))
             paths.append(str(info["img_path"]))
@@ -43,7 +46,11 @@ class ResultPainterHook(Hook):
         self.out_dir.mkdir(parents=True, exist_ok=True)
 
     def after_test_iter(
-        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Sequence[Any] | None = None
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: Any = None,
+        outputs: Sequence[Any] | None = None,
     ) -> None:
         dataset: Any = runner.test_dataloader.dataset
         classes = tuple(map(str, dataset.metainfo["classes"]))
@@ -55,9 +62,17 @@ class ResultPainterHook(Hook):
             index = self.indices[path]
             info = dataset.get_data_info(index)
             # The map of panoptic data contains ids of segments, not labels.
-            truth = picture_of(dataset, index) if self.annotated and "segments_info" not in info else None
+            truth = (
+                picture_of(dataset, index)
+                if self.annotated and "segments_info" not in info
+                else None
+            )
             tiles = [(found, "found")] if truth is None else [(truth, "true"), (found, "found")]
             high = max(image.height for image, _ in tiles)
-            # white below, so that images beside each other begin at one line though their legends differ
-            tiles = [(ImageOps.pad(x, (x.width, high), color="white", centering=(0, 0)), title) for x, title in tiles]
+            # white below, so that images beside each other begin at one line though their legends
+            # differ
+            tiles = [
+                (ImageOps.pad(x, (x.width, high), color="white", centering=(0, 0)), title)
+                for x, title in tiles
+            ]
             save_image(titled_sheet(tiles), below(self.out_dir, f"{self.names[path]}.png"))

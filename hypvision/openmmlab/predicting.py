@@ -1,4 +1,5 @@
-"""Segmenters and detectors of mmseg and mmdet, ours and stock ones, as predictors of :mod:`hypvision.inference`."""
+"""Segmenters and detectors of mmseg and mmdet, ours and stock ones, as predictors of
+:mod:`hypvision.inference`."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ _OFFSET = 1000  # mmdet's panoptic maps contain class + 1000 * number of the obj
 
 
 def predictor_of_model(model: BaseModel, request: Request) -> Predictor:
-    """The predictor of a model with ``cfg`` and ``dataset_meta``, such as :func:`hypvision.load` gives."""
+    """The predictor of a model with ``cfg`` and ``dataset_meta``, such as :func:`hypvision.load`
+    gives."""
     return _predictor(model, model.cfg, request)
 
 
@@ -44,8 +46,17 @@ def _predictor(model: BaseModel, config: Config, request: Request) -> Predictor:
     def prepare(image: Image.Image) -> dict[str, Any]:
         pixels = np.ascontiguousarray(np.array(image)[..., ::-1])  # BGR, as OpenCV reads files
         size = pixels.shape[:2]
-        loaded = dict(img=pixels, img_path=None, img_id=0, img_shape=size, ori_shape=size, scale_factor=(1.0, 1.0))
-        return steps(dict(loaded, img_fields=["img"], seg_fields=[]))  # the keys that LoadImageFromFile sets
+        loaded = dict(
+            img=pixels,
+            img_path=None,
+            img_id=0,
+            img_shape=size,
+            ori_shape=size,
+            scale_factor=(1.0, 1.0),
+        )
+        return steps(
+            dict(loaded, img_fields=["img"], seg_fields=[])
+        )  # the keys that LoadImageFromFile sets
 
     def find(prepared: list[dict[str, Any]]) -> list[Result]:
         with DefaultScope.overwrite_default_scope(scope):
@@ -88,25 +99,30 @@ def _classes(model: BaseModel, config: Config, request: Request) -> tuple[str, .
             model.set_test_classes(known or _unknown())
         return tuple(model.test_classes)
     if request.classes is not None or request.things is not None:
-        raise HypvisionError(f"The classes of '{request.model}' are fixed: leave out --classes and --things.")
+        raise HypvisionError(
+            f"The classes of '{request.model}' are fixed: leave out --classes and --things."
+        )
     return _known(model, config) or _unknown()
 
 
 def _known(model: BaseModel, config: Config) -> tuple[str, ...]:
-    """The classes of the data that the model was trained on: of the checkpoint, of the config, or of its data set;
-    empty if none of them has names."""
+    """The classes of the data that the model was trained on: of the checkpoint, of the config, or
+    of its data set; empty if none of them has names."""
     names = (getattr(model, "dataset_meta", None) or {}).get("classes")
     for dataset in [] if names else datasets_of(config.get("test_dataloader")):
         with DefaultScope.overwrite_default_scope(config.get("default_scope", "mmengine")):
             kind = DATASETS.get(str(dataset.get("type")))
-        names = (dataset.get("metainfo") or {}).get("classes") or (getattr(kind, "METAINFO", None) or {}).get("classes")
+        names = (dataset.get("metainfo") or {}).get("classes") or (
+            getattr(kind, "METAINFO", None) or {}
+        ).get("classes")
     return tuple(names or ())
 
 
 def _unknown() -> NoReturn:
     raise HypvisionError(
-        "Neither the checkpoint nor the config says what the classes are called. Add metainfo=dict(classes=(...)) to "
-        "the test data of the config, or give --classes to an open-vocabulary model."
+        "Neither the checkpoint nor the config says what the classes are called. Add "
+        "metainfo=dict(classes=(...)) to the test data of the config, or give --classes to an "
+        "open-vocabulary model."
     )
 
 
@@ -122,33 +138,47 @@ def _pipeline(config: Config) -> list[dict[str, Any]]:
         )
     kept = [step for step, name in zip(steps, names) if not name.startswith("Load")]
     if "meta_keys" in kept[-1]:  # images in memory have no paths; heads read the other keys
-        kept[-1]["meta_keys"] = tuple(key for key in kept[-1]["meta_keys"] if key not in ("img_path", "seg_map_path"))
+        kept[-1]["meta_keys"] = tuple(
+            key for key in kept[-1]["meta_keys"] if key not in ("img_path", "seg_map_path")
+        )
     return kept
 
 
 def _give_boxes(model: BaseModel, count: int | None, score: float | None) -> None:
-    """Raise the maximum number of boxes per image and lower the least score of a box where the config of the detector
-    gives fewer boxes than are asked for."""
+    """Raise the maximum number of boxes per image and lower the least score of a box where the
+    config of the detector gives fewer boxes than are asked for."""
     for name, part in model.named_modules():
         limits = getattr(part, "test_cfg", None) or {}
         if count is not None and "rpn" not in name and "max_per_img" in limits:
             limits["max_per_img"] = max(count, limits["max_per_img"])
         least = limits.get("score_thr")
-        if score is not None and "max_per_img" in limits and isinstance(least, (int, float)) and least > score:
+        if (
+            score is not None
+            and "max_per_img" in limits
+            and isinstance(least, (int, float))
+            and least > score
+        ):
             limits["score_thr"] = score
 
 
-def result_of(sample: Any, names: Sequence[str], score: float | None = None, max_boxes: int | None = None) -> Result:
-    """The result of a model of mmseg or mmdet for an image: of its ``pred_sem_seg``, ``pred_instances`` (the best
-    boxes, with a score of 0.3 at least by default) or ``pred_panoptic_seg``."""
+def result_of(
+    sample: Any, names: Sequence[str], score: float | None = None, max_boxes: int | None = None
+) -> Result:
+    """The result of a model of mmseg or mmdet for an image: of its ``pred_sem_seg``,
+    ``pred_instances`` (the best boxes, with a score of 0.3 at least by default) or
+    ``pred_panoptic_seg``."""
     if "pred_panoptic_seg" in sample:
         return _segments(_numpy(sample.pred_panoptic_seg.sem_seg[0]), tuple(names))
     if "pred_instances" in sample:
         found = sample.pred_instances
         order = found.scores.argsort(descending=True, stable=True)
-        found = found[order[found.scores[order] >= (BOX_SCORE if score is None else score)][:max_boxes]]
+        found = found[
+            order[found.scores[order] >= (BOX_SCORE if score is None else score)][:max_boxes]
+        ]
         masks = _numpy(found.masks).astype(bool) if "masks" in found else None
-        return Boxes(_numpy(found.bboxes), _numpy(found.scores), _numpy(found.labels), tuple(names), masks)
+        return Boxes(
+            _numpy(found.bboxes), _numpy(found.scores), _numpy(found.labels), tuple(names), masks
+        )
     return Labels(_numpy(sample.pred_sem_seg.data[0]), tuple(names))
 
 
@@ -165,9 +195,12 @@ def _numpy(values: Tensor | np.ndarray) -> np.ndarray:
 
 
 def subject_of_model(model: nn.Module, shape: tuple[int, int, int]) -> Subject:
-    """For ``hypvision summary``: a segmenter or detector up to the outputs of its heads, on images of this shape
-    (C, H, W). A detector of two stages looks at the regions that its own first stage proposes."""
-    about = dict(img_shape=shape[1:], ori_shape=shape[1:], batch_input_shape=shape[1:], pad_shape=shape[1:])
+    """For ``hypvision summary``: a segmenter or detector up to the outputs of its heads, on images
+    of this shape (C, H, W). A detector of two stages looks at the regions that its own first stage
+    proposes."""
+    about = dict(
+        img_shape=shape[1:], ori_shape=shape[1:], batch_input_shape=shape[1:], pad_shape=shape[1:]
+    )
 
     def run(images: Tensor) -> Any:
         samples = [BaseDataElement(metainfo=dict(about, scale_factor=(1.0, 1.0))) for _ in images]

@@ -19,26 +19,30 @@ def _is_ours(backbone: dict | None) -> bool:
 
 
 def leave_out_foreign_weights(config: Config) -> None:
-    """Remove ``model.pretrained``, in which mmseg's configs name the weights of their original backbone: a TimmBackbone
-    would take the name as ``pretrained=True``."""
+    """Remove ``model.pretrained``, in which mmseg's configs name the weights of their original
+    backbone: a TimmBackbone would take the name as ``pretrained=True``."""
     weights = config.model.get("pretrained")
     if isinstance(weights, str) and _is_ours(config.model.get("backbone")):
         config.model.pretrained = None
         _logger.warning(
-            "model.pretrained='%s' is of another backbone than the TimmBackbone '%s', and is left out. Weights for it: "
-            "model.backbone.pretrained=True, or its init_cfg.", weights, config.model.backbone.get("model_name"),
+            "model.pretrained='%s' is of another backbone than the TimmBackbone '%s', and is left "
+            "out. Weights for it: model.backbone.pretrained=True, or its init_cfg.", weights,
+            config.model.backbone.get("model_name"),
         )  # fmt: skip
 
 
 def leave_out_unseen_levels(config: Config) -> None:
-    """Tell a TimmBackbone which of its levels the neck does not use (FPN's ``start_level``, as RetinaNet and FCOS have
-    it): a norm that only such a level has gets no gradient, and several processes must not train it."""
+    """Tell a TimmBackbone which of its levels the neck does not use (FPN's ``start_level``, as
+    RetinaNet and FCOS have it): a norm that only such a level has gets no gradient, and several
+    processes must not train it."""
     backbone = config.model.get("backbone")
     neck = config.model.get("neck")
     necks = neck if isinstance(neck, (list, tuple)) else [neck or {}]
     start = necks[0].get("start_level") or 0
     if start > 0 and _is_ours(backbone):
-        backbone.setdefault("unused", tuple(sorted(backbone.get("out_indices", (0, 1, 2, 3))))[:start])
+        backbone.setdefault(
+            "unused", tuple(sorted(backbone.get("out_indices", (0, 1, 2, 3))))[:start]
+        )
 
 
 def refuse_missing_operators(config: Config) -> None:
@@ -47,14 +51,15 @@ def refuse_missing_operators(config: Config) -> None:
         return
     for key, type_name, operator in missing_operators(config.model):
         raise HypvisionError(
-            f"{key} of the config is '{type_name}', which needs mmcv's operator {operator}: it is not among those that "
-            f"run without a compiler (docs/everywhere.md). Take another part, or install a compiled mmcv: {INSTALL}."
+            f"{key} of the config is '{type_name}', which needs mmcv's operator {operator}: it is "
+            "not among those that run without a compiler (docs/everywhere.md). Take another part, "
+            f"or install a compiled mmcv: {INSTALL}."
         )
 
 
 def _prepare(config: Config, *modules: str) -> None:
-    """Check the operators of a config's model, leave out weights and levels that it cannot use, and put what our
-    ``modules`` have in the place of the library's own."""
+    """Check the operators of a config's model, leave out weights and levels that it cannot use, and
+    put what our ``modules`` have in the place of the library's own."""
     for module in modules:
         importlib.import_module(f"hypvision.openmmlab.{module}")
     refuse_missing_operators(config)

@@ -18,24 +18,32 @@ from hypvision.errors import require
 _SCOPES = {"segmentation": "mmseg", "detection": "mmdet"}
 # Test pipelines that leave the image at its own size, as the models of the zoo are tested.
 _PIPELINES = {
-    # The scope is needed for images given as arrays: mmseg and mmdet then replace the first step by their own loader.
+    # The scope is needed for images given as arrays: mmseg and mmdet then replace the first step by
+    # their own loader.
     "mmseg": [dict(type="LoadImageFromFile", _scope_="mmseg"), dict(type="mmseg.PackSegInputs")],
     "mmdet": [
         dict(type="LoadImageFromFile", _scope_="mmdet"),
         # changes nothing, but heads need the scale_factor that it sets
         dict(type="mmdet.Resize", scale_factor=1.0, keep_ratio=True),
-        dict(type="mmdet.PackDetInputs", meta_keys=("img_id", "img_path", "ori_shape", "img_shape", "scale_factor")),
+        dict(
+            type="mmdet.PackDetInputs",
+            meta_keys=("img_id", "img_path", "ori_shape", "img_shape", "scale_factor"),
+        ),
     ],
 }
 
 
 def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.Module:
-    """The segmenter or detector of a record with its weights, see :func:`hypvision.engine.published.build_published`.
+    """The segmenter or detector of a record with its weights, see
+    :func:`hypvision.engine.published.build_published`.
 
-    It has ``cfg``, so that :func:`mmseg.apis.inference_model` and :func:`mmdet.apis.inference_detector` take it.
+    It has ``cfg``, so that :func:`mmseg.apis.inference_model` and
+    :func:`mmdet.apis.inference_detector` take it.
     """
     scope = _SCOPES[record.task]
-    importlib.import_module("hypvision.openmmlab")  # registers the operators before mmdet imports them
+    importlib.import_module(
+        "hypvision.openmmlab"
+    )  # registers the operators before mmdet imports them
     require(f"{scope}.models", "mm")
     if not timm.is_model(record.model):  # on a CLIP
         importlib.import_module(f"hypvision.openmmlab.open_vocabulary.{record.task}")

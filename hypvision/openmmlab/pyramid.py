@@ -26,7 +26,8 @@ def _branch(dim: int, scale: float) -> tuple[nn.Module, int]:
 
 
 def _pooled(maps: list[Tensor], count: int) -> tuple[Tensor, ...]:
-    """The maps, and behind them the last one pooled further until there are as many as asked for."""
+    """The maps, and behind them the last one pooled further until there are as many as asked
+    for."""
     while len(maps) < count:
         maps.append(F.max_pool2d(maps[-1], 1, stride=2))
     return tuple(maps)
@@ -34,14 +35,15 @@ def _pooled(maps: list[Tensor], count: int) -> tuple[Tensor, ...]:
 
 @MODELS.register_module()
 class SimpleFeaturePyramid(BaseModule):
-    """Maps of four resolutions from the last map alone, by transposed convolutions and pooling (ViTDet, Li et al., ECCV
-    2022).
+    """Maps of four resolutions from the last map alone, by transposed convolutions and pooling
+    (ViTDet, Li et al., ECCV 2022).
 
     Args:
         in_channels: of the maps that the backbone returns; the last is used.
         out_channels: of every map returned.
         scales: sizes of the maps relative to that of the backbone, out of 4, 2, 1 and 0.5.
-        num_outs: maps to return; those beyond ``scales`` are the last one pooled further (5 for FPN-like detectors).
+        num_outs: maps to return; those beyond ``scales`` are the last one pooled further (5 for
+            FPN-like detectors).
     """
 
     def __init__(
@@ -82,8 +84,8 @@ class SimpleFeaturePyramid(BaseModule):
 
 @MODELS.register_module()
 class BlockPyramid(BaseModule):
-    """Maps of several resolutions from several blocks of a plain ViT, one each, joined from the coarsest to the finest
-    as in a feature pyramid network (Lin et al., CVPR 2017).
+    """Maps of several resolutions from several blocks of a plain ViT, one each, joined from the
+    coarsest to the finest as in a feature pyramid network (Lin et al., CVPR 2017).
 
     Args:
         in_channels: of the maps that the backbone returns, all of one resolution.
@@ -100,18 +102,23 @@ class BlockPyramid(BaseModule):
         init_cfg: dict | None = None,
     ):
         super().__init__(init_cfg)
-        falling = set(scales) <= {4, 2, 1, 0.5} and list(scales) == sorted(set(scales), reverse=True)
+        falling = set(scales) <= {4, 2, 1, 0.5} and list(scales) == sorted(
+            set(scales), reverse=True
+        )
         if not falling or len(scales) != len(in_channels) or num_outs < len(scales):
             raise HypvisionError(
-                "model.neck takes scales out of 4, 2, 1, 0.5 in falling order, one scale for each block, and at least "
-                f"as many outputs; got {tuple(scales)}, {len(in_channels)} blocks and num_outs={num_outs}."
+                "model.neck takes scales out of 4, 2, 1, 0.5 in falling order, one scale for each "
+                f"block, and at least as many outputs; got {tuple(scales)}, {len(in_channels)} "
+                f"blocks and num_outs={num_outs}."
             )
         self.out_channels = out_channels
         self.num_outs = num_outs
         branches = [_branch(dim, scale) for dim, scale in zip(in_channels, scales)]
         self.resize = nn.ModuleList(module for module, _ in branches)
         self.lateral = nn.ModuleList(nn.Conv2d(dim, out_channels, 1) for _, dim in branches)
-        self.smooth = nn.ModuleList(nn.Conv2d(out_channels, out_channels, 3, padding=1) for _ in branches)
+        self.smooth = nn.ModuleList(
+            nn.Conv2d(out_channels, out_channels, 3, padding=1) for _ in branches
+        )
         self.norm = nn.ModuleList(LayerNorm2d(out_channels) for _ in branches)
 
     def forward(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -1,8 +1,9 @@
 """Error messages for samples of mmseg and mmdet that name the file.
 
-The data sets of both read an image and its annotation when a batch asks for them, in a pipeline of transforms whose
-errors name no file, or that lets wrong files through. :class:`CheckSamplesHook` puts :class:`CheckedPipeline` around
-the pipeline of every data set, which says which file it was; for correct samples it only adds one check of the labels.
+The data sets of both read an image and its annotation when a batch asks for them, in a pipeline of
+transforms whose errors name no file, or that lets wrong files through. :class:`CheckSamplesHook`
+puts :class:`CheckedPipeline` around the pipeline of every data set, which says which file it was;
+for correct samples it only adds one check of the labels.
 """
 
 from __future__ import annotations
@@ -34,11 +35,13 @@ class CheckedPipeline:
         ignore_index: the label of ignored pixels.
 
     Raises:
-        HypvisionError: (when called) an image or its annotation cannot be read, or a label map has a label that is not
-            a class.
+        HypvisionError: (when called) an image or its annotation cannot be read, or a label map has
+            a label that is not a class.
     """
 
-    def __init__(self, pipeline: Any, classes: tuple[str, ...] | None = None, ignore_index: int = 255):
+    def __init__(
+        self, pipeline: Any, classes: tuple[str, ...] | None = None, ignore_index: int = 255
+    ):
         self.pipeline = pipeline
         self.classes = classes
         self.ignore_index = ignore_index
@@ -57,21 +60,27 @@ class CheckedPipeline:
             result = self.pipeline(data_info)
         except (HypvisionError, MemoryError):
             raise
-        except Exception as error:  # our own readers name the file; these are mmdet's, and those of remote stores
+        except (
+            Exception
+        ) as error:  # our own readers name the file; these are mmdet's, and those of remote stores
             if image is None or not (loader := _loader_of(error)):
                 raise
             remedy = "Correct the annotation or replace the file, or remove both from the data."
             if isinstance(error, KeyError) and error.args == ("mask",):
                 remedy = (
-                    "It has boxes without masks, and the config trains masks (with_mask=True): see docs/own-data.md."
+                    "It has boxes without masks, and the config trains masks (with_mask=True): see "
+                    "docs/own-data.md."
                 )
             annotation = f"its label map '{labels}'" if labels else "its annotation"
             raise HypvisionError(
-                f"{loader} cannot read '{image}' or {annotation} ({type(error).__name__}: {error}). {remedy}"
+                f"{loader} cannot read '{image}' or {annotation} ({type(error).__name__}: "
+                f"{error}). {remedy}"
             ) from error
         if self.classes is not None and image and labels and isinstance(result, dict):
             samples = result.get("data_samples")
-            sample = samples[0] if isinstance(samples, list) else samples  # of several views of one image the first
+            sample = (
+                samples[0] if isinstance(samples, list) else samples
+            )  # of several views of one image the first
             if sample is not None and sample.get("gt_sem_seg") is not None:
                 self._check_labels(sample.gt_sem_seg.data, labels, reduced, len(self.classes))
         return result
@@ -83,16 +92,20 @@ class CheckedPipeline:
             shift = int(reduced)
             remedy = "Correct the file, or name all classes in metainfo."
             if label == count and not reduced:
-                remedy += " If the labels begin at 1 and 0 does not count, set reduce_zero_label=True."
+                remedy += (
+                    " If the labels begin at 1 and 0 does not count, set reduce_zero_label=True."
+                )
             raise HypvisionError(
-                f"The label map '{path}' has the label {label + shift}, which is out of range: the data set has "
-                f"{count} classes, so labels from {shift} to {count - 1 + shift} are expected"
-                f"{', or 0' if reduced else ''}, or {self.ignore_index} for what does not count. {remedy}"
+                f"The label map '{path}' has the label {label + shift}, which is out of range: the "
+                f"data set has {count} classes, so labels from {shift} to {count - 1 + shift} are "
+                f"expected{', or 0' if reduced else ''}, or {self.ignore_index} for what does not "
+                f"count. {remedy}"
             )
 
 
 def _loader_of(error: Exception) -> str:
-    """The name of the transform that was reading a file when the error came up; it begins with Load. Empty: none."""
+    """The name of the transform that was reading a file when the error came up; it begins with
+    Load. Empty: none."""
     found = ""
     trace = error.__traceback__
     while trace is not None:
@@ -107,12 +120,15 @@ def _leaves(dataset: Any) -> Iterator[BaseDataset]:
 
 
 def watch_samples(dataset: Any) -> None:
-    """Put a :class:`CheckedPipeline` around the pipelines of a data set of mmseg or mmdet, also inside wrappers."""
+    """Put a :class:`CheckedPipeline` around the pipelines of a data set of mmseg or mmdet, also
+    inside wrappers."""
     for leaf in _leaves(dataset):
         if isinstance(leaf.pipeline, Compose):
             ignored = getattr(leaf, "ignore_index", None)
             classes = leaf.metainfo.get("classes")
-            labelled = () if ignored is None else (classes, ignored)  # only data sets of mmseg have an ignored label
+            labelled = (
+                () if ignored is None else (classes, ignored)
+            )  # only data sets of mmseg have an ignored label
             leaf.pipeline = CheckedPipeline(leaf.pipeline, *labelled)
 
 
@@ -120,17 +136,21 @@ def _label_loader(step: Any) -> Any:
     """The transform that reads label maps, in a pipeline of any depth; None: there is none."""
     if hasattr(step, "_load_seg_map") and hasattr(step, "last_is_ignored"):
         return step
-    inner = step if isinstance(step, (list, tuple)) else getattr(step, "transforms", getattr(step, "subroutines", ()))
+    inner = (
+        step
+        if isinstance(step, (list, tuple))
+        else getattr(step, "transforms", getattr(step, "subroutines", ()))
+    )
     return next((found for found in map(_label_loader, inner) if found is not None), None)
 
 
 def check_label_maps(dataset: Any) -> None:
-    """Read up to 100 label maps of a data set of mmseg, until one has two classes; read all of them as long as only the
-    first class occurs.
+    """Read up to 100 label maps of a data set of mmseg, until one has two classes; read all of them
+    as long as only the first class occurs.
 
     Raises:
-        HypvisionError: all maps have only the first class, which cannot be right; or the palettes in the files have the
-            classes in another order than the config.
+        HypvisionError: all maps have only the first class, which cannot be right; or the palettes
+            in the files have the classes in another order than the config.
     """
     loader = _label_loader(dataset.pipeline)
     classes = dataset.metainfo.get("classes")
@@ -139,7 +159,9 @@ def check_label_maps(dataset: Any) -> None:
     ignored = dataset.ignore_index
     seen: set[int] = set()
     info: dict[str, Any] = {}
-    order = dict.fromkeys(np.linspace(0, len(dataset) - 1, min(len(dataset), 100)).astype(int).tolist())
+    order = dict.fromkeys(
+        np.linspace(0, len(dataset) - 1, min(len(dataset), 100)).astype(int).tolist()
+    )
     for place, index in enumerate([*order, *(i for i in range(len(dataset)) if i not in order)]):
         if place >= len(order) and not seen <= {0, ignored}:
             break
@@ -151,26 +173,31 @@ def check_label_maps(dataset: Any) -> None:
             return
     where = f"The label maps of '{dataset.usage.place}' (e.g. '{info['seg_map_path']}')"
     binary = (
-        "Masks of 0 and 255, black and white, are read as two classes with rgb_masks=True and metainfo="
-        "dict(classes=('background', 'object'), palette=[(0, 0, 0), (255, 255, 255)])."
+        "Masks of 0 and 255, black and white, are read as two classes with rgb_masks=True and "
+        "metainfo=dict(classes=('background', 'object'), palette=[(0, 0, 0), (255, 255, 255)])."
     )
     if seen <= {ignored}:
-        zero = " with reduce_zero_label=True, where 0 does not count" if info.get("reduce_zero_label") else ""
+        zero = (
+            " with reduce_zero_label=True, where 0 does not count"
+            if info.get("reduce_zero_label")
+            else ""
+        )
         raise HypvisionError(
-            f"{where} have no label that counts{zero}: nothing can be learned or measured. Classes are counted "
-            f"from {int(bool(zero))}: {', '.join(classes[:5])}. {binary}"
+            f"{where} have no label that counts{zero}: nothing can be learned or measured. Classes "
+            f"are counted from {int(bool(zero))}: {', '.join(classes[:5])}. {binary}"
         )
     if len(classes) == 1:
         raise HypvisionError(
-            f"{where} and the data set have one class, '{classes[0]}', and nothing that is none of it, so that every "
-            "network is right everywhere. Name the background as a class, too: classes=('background', "
-            f"'{classes[0]}') with the labels 0 and 1, without reduce_zero_label."
+            f"{where} and the data set have one class, '{classes[0]}', and nothing that is none of "
+            "it, so that every network is right everywhere. Name the background as a class, too: "
+            f"classes=('background', '{classes[0]}') with the labels 0 and 1, without "
+            "reduce_zero_label."
         )
     if seen <= {0, ignored}:
         rest = f", and {ignored}, which does not count" if ignored in seen else ""
         message = (
-            f"{where} have no other numbers than 0, which is '{classes[0]}'{rest}: a network that always says "
-            f"'{classes[0]}' would be right everywhere. {binary}"
+            f"{where} have no other numbers than 0, which is '{classes[0]}'{rest}: a network that "
+            f"always says '{classes[0]}' would be right everywhere. {binary}"
         )
         if not rest and dataset.test_mode:  # a few test images may contain no other class
             _logger.warning("%s", message)
@@ -179,20 +206,28 @@ def check_label_maps(dataset: Any) -> None:
 
 
 def _check_palette(path: str, dataset: Any) -> None:
-    """Compare the palette in a label map with the colours of the classes, where all of its colours are among them."""
+    """Compare the palette in a label map with the colours of the classes, where all of its colours
+    are among them."""
     colours = [tuple(colour) for colour in dataset.mask_palette or ()]
     shift = int(dataset.reduce_zero_label)
     if not colours or dataset.rgb_masks or (dataset.label_map and not dataset.whole_palette):
         return
     own = label_palette(path)
     own = {label: own[label] for label in own if label != dataset.ignore_index and label >= shift}
-    wrong = [label for label, colour in own.items() if colour not in colours[label - shift : label - shift + 1]]
-    if len(wrong) > 1 and all(colour in colours for colour in own.values()):  # a single difference may be a coincidence
+    wrong = [
+        label
+        for label, colour in own.items()
+        if colour not in colours[label - shift : label - shift + 1]
+    ]
+    if len(wrong) > 1 and all(
+        colour in colours for colour in own.values()
+    ):  # a single difference may be a coincidence
         colour = own[wrong[0]]
         raise HypvisionError(
-            f"The label map '{path}' has the colour {colour} for its label {wrong[0]}, which the data set gives to the "
-            f"label {colours.index(colour) + shift}: its classes are in another order. Give classes and palette in the "
-            "order of the files, or set rgb_masks=True to go by the colours."
+            f"The label map '{path}' has the colour {colour} for its label {wrong[0]}, which the "
+            f"data set gives to the label {colours.index(colour) + shift}: its classes are in "
+            "another order. Give classes and palette in the order of the files, or set "
+            "rgb_masks=True to go by the colours."
         )
 
 
@@ -201,19 +236,24 @@ RUN_HOOKS.append("CheckSamplesHook")
 
 @HOOKS.register_module()
 class CheckSamplesHook(DatasetHook):
-    """Checks the data of mmseg and mmdet: classes against the model's before the first batch, then each sample."""
+    """Checks the data of mmseg and mmdet: classes against the model's before the first batch, then
+    each sample."""
 
     def check(self, runner: Runner, dataset: Any) -> None:
         model = network_of(runner)
         for leaf in _leaves(dataset):
             classes = leaf.metainfo.get("classes")
-            for head in class_heads(model) if classes is not None and has_fixed_classes(model, leaf) else ():
+            for head in (
+                class_heads(model) if classes is not None and has_fixed_classes(model, leaf) else ()
+            ):
                 if head.num_classes != len(classes):
                     place = getattr(leaf, "data_root", None) or getattr(leaf, "ann_file", "")
                     raise HypvisionError(
-                        f"The data in '{place}' ({type(leaf).__name__}) has {len(classes)} classes, but the "
-                        f"{type(head).__name__} of the model predicts {head.num_classes}. Set num_classes of the head "
-                        f"in the config to {len(classes)}, or the classes of the data (metainfo) to those of the model."
+                        f"The data in '{place}' ({type(leaf).__name__}) has {len(classes)} "
+                        f"classes, but the {type(head).__name__} of the model predicts "
+                        f"{head.num_classes}. Set num_classes of the head in the config to "
+                        f"{len(classes)}, or the classes of the data (metainfo) to those of the "
+                        "model."
                     )
             if not isinstance(leaf.pipeline, CheckedPipeline):
                 check_label_maps(leaf)

@@ -1,4 +1,5 @@
-"""The report of a segmenter, ``hypvision test --out``: the confusion matrix and the worst images."""
+"""The report of a segmenter, ``hypvision test --out``: the confusion matrix and the worst
+images."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ _LEGEND = 40  # largest number of classes in the legend
 
 @METRICS.register_module()
 class SegmentationReport(ReportMetric):
-    """Collects the label maps of a segmenter: how many pixels of each class were given each class, image by image, and
-    the pictures of the worst images so far.
+    """Collects the label maps of a segmenter: how many pixels of each class were given each class,
+    image by image, and the pictures of the worst images so far.
 
     Args:
         ignore_index: label of pixels without truth.
@@ -41,19 +42,29 @@ class SegmentationReport(ReportMetric):
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
         for sample in data_samples:
-            finite = "seg_logits" not in sample or bool(sample["seg_logits"]["data"].isfinite().all())
+            finite = "seg_logits" not in sample or bool(
+                sample["seg_logits"]["data"].isfinite().all()
+            )
             if "gt_sem_seg" not in sample or not finite:
                 continue
             maps = (sample[key]["data"].cpu().numpy() for key in ("pred_sem_seg", "gt_sem_seg"))
             found, truth = (labels.reshape(labels.shape[-2:]) for labels in maps)
             known = truth != self.ignore_index
-            pairs, counts = np.unique(np.stack([truth[known], found[known]]), axis=1, return_counts=True)
-            entry = dict(path=str(sample["img_path"]), pairs=pairs, counts=counts, iou=mean_iou(pairs, counts))
+            pairs, counts = np.unique(
+                np.stack([truth[known], found[known]]), axis=1, return_counts=True
+            )
+            entry = dict(
+                path=str(sample["img_path"]),
+                pairs=pairs,
+                counts=counts,
+                iou=mean_iou(pairs, counts),
+            )
             self.results.append(entry)
             self._keep_if_bad(entry, truth, found)
 
     def _keep_if_bad(self, entry: dict[str, Any], truth: np.ndarray, found: np.ndarray) -> None:
-        """Draw an image that is among the worst so far, and drop the drawing of the one that no longer is."""
+        """Draw an image that is among the worst so far, and drop the drawing of the one that no
+        longer is."""
         item = (-entry["iou"], len(self.results), entry)
         if entry["iou"] >= 1 or np.isnan(entry["iou"]) or not Path(entry["path"]).is_file():
             return
@@ -68,13 +79,19 @@ class SegmentationReport(ReportMetric):
         entry["pictures"] = [image]
         for labels in (truth, found):
             labels = np.where(known, labels, -1) if labels is truth else labels
-            small = np.asarray(Image.fromarray(labels.astype(np.int32)).resize(image.size, Image.Resampling.NEAREST))
+            small = np.asarray(
+                Image.fromarray(labels.astype(np.int32)).resize(
+                    image.size, Image.Resampling.NEAREST
+                )
+            )
             entry["pictures"].append(paint(image, small, label_colours(len(self.names)), 0.6))
 
     def report(self, results: list[dict]) -> list[Part]:
         self._worst.clear()
         if not results:
-            return [Part("Predictions", text="No image has a label map and logits that are finite.")]
+            return [
+                Part("Predictions", text="No image has a label map and logits that are finite.")
+            ]
         names = self.names
         counts = np.zeros((len(names), len(names)), dtype=np.int64)
         for entry in results:
@@ -87,8 +104,8 @@ class SegmentationReport(ReportMetric):
 
 
 def mean_iou(pairs: np.ndarray, counts: np.ndarray) -> float:
-    """Mean IoU of an image over the classes that it has, 0 to 1, by the pairs (2, N) of true and predicted class and
-    their pixels (N,); NaN without a labelled pixel."""
+    """Mean IoU of an image over the classes that it has, 0 to 1, by the pairs (2, N) of true and
+    predicted class and their pixels (N,); NaN without a labelled pixel."""
     values = []
     for label in np.unique(pairs[0]):
         true, found = pairs == label
@@ -97,8 +114,8 @@ def mean_iou(pairs: np.ndarray, counts: np.ndarray) -> float:
 
 
 def pixel_table(counts: np.ndarray, names: Sequence[str]) -> list[tuple]:
-    """IoU, recall and precision of each class in percent, the worst IoU first; empty for a class that is neither in the
-    ground truth nor predicted."""
+    """IoU, recall and precision of each class in percent, the worst IoU first; empty for a class
+    that is neither in the ground truth nor predicted."""
     right = np.diag(counts)
     true = counts.sum(1)
     found = counts.sum(0)
@@ -112,10 +129,18 @@ def pixel_table(counts: np.ndarray, names: Sequence[str]) -> list[tuple]:
 
 
 def _worst_images(results: list[dict], names: list[str]) -> Part:
-    table = sorted(((entry["iou"], entry["path"]) for entry in results), key=lambda row: (row[0] != row[0], row[0]))
-    drawn = sorted((entry for entry in results if "pictures" in entry), key=lambda entry: entry["iou"])[:_WORST]
+    table = sorted(
+        ((entry["iou"], entry["path"]) for entry in results),
+        key=lambda row: (row[0] != row[0], row[0]),
+    )
+    drawn = sorted(
+        (entry for entry in results if "pictures" in entry), key=lambda entry: entry["iou"]
+    )[:_WORST]
     rows = [("image", "mean IoU"), *((path, 100 * iou) for iou, path in table)]
-    tiles = [Mistake(e["pictures"], [f"mean IoU {100 * e['iou']:.1f} %   {Path(e['path']).name}"]) for e in drawn]
+    tiles = [
+        Mistake(e["pictures"], [f"mean IoU {100 * e['iou']:.1f} %   {Path(e['path']).name}"])
+        for e in drawn
+    ]
     labels = sorted({int(label) for entry in drawn for label in np.unique(entry["pairs"])})
     colours = label_colours(len(names))
     more = len(labels) - _LEGEND
@@ -123,6 +148,11 @@ def _worst_images(results: list[dict], names: list[str]) -> Part:
     legend += [(f"and {more} more classes", None)] if more > 0 else []
     right = "Every image is segmented without a mistake."
     heading = "from left to right: image, truth, prediction"
-    text = "By the mean IoU of an image over the classes that it has. Pixels without truth are not painted there."
+    text = (
+        "By the mean IoU of an image over the classes that it has. Pixels without truth are not "
+        "painted there."
+    )
     wrong = any(iou < 1 for iou, _ in table)
-    return worst_part(tiles, wrong, right, text, rows, columns=2, cell=_CELL, heading=heading, legend=legend)
+    return worst_part(
+        tiles, wrong, right, text, rows, columns=2, cell=_CELL, heading=heading, legend=legend
+    )

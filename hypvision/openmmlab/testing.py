@@ -1,4 +1,5 @@
-"""The options of ``hypvision test`` for mmseg and mmdet: views for ``--tta``, painted images, predictions, reports."""
+"""The options of ``hypvision test`` for mmseg and mmdet: views for ``--tta``, painted images,
+predictions, reports."""
 
 from __future__ import annotations
 
@@ -17,22 +18,26 @@ AFTER_FLIP = ("Pad", "LoadAnnotations")
 
 
 def mirror_pipeline(pipeline: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A test pipeline of mmseg or mmdet, which loads the image first and packs the inputs last, that yields each image
-    twice, as it is and mirrored left to right."""
+    """A test pipeline of mmseg or mmdet, which loads the image first and packs the inputs last,
+    that yields each image twice, as it is and mirrored left to right."""
     steps = [dict(step) for step in pipeline]
     names = [str(step.get("type")).rpartition(".")[2] for step in steps]
     if len(steps) < 2 or not names[0].startswith("Load") or not names[-1].startswith("Pack"):
         raise HypvisionError(
-            "--tta: the views cannot be derived from the test pipeline of the config, which should begin with "
-            f"LoadImageFromFile and end with PackSegInputs or PackDetInputs; it is {', '.join(names) or 'empty'}. Add "
-            "a tta_pipeline to the config, or leave out --tta."
+            "--tta: the views cannot be derived from the test pipeline of the config, which should "
+            "begin with LoadImageFromFile and end with PackSegInputs or PackDetInputs; it is "
+            f"{', '.join(names) or 'empty'}. Add a tta_pipeline to the config, or leave out --tta."
         )
     pack = steps[-1]
     if "meta_keys" in pack:  # the tta_model must know which view is mirrored
-        pack["meta_keys"] = tuple(dict.fromkeys((*pack["meta_keys"], "ori_shape", "flip", "flip_direction")))
+        pack["meta_keys"] = tuple(
+            dict.fromkeys((*pack["meta_keys"], "ori_shape", "flip", "flip_direction"))
+        )
     place = next((i for i in range(1, len(steps)) if names[i] in AFTER_FLIP), len(steps) - 1)
     views = [[step] for step in steps[1:]]
-    views.insert(place - 1, [dict(type="RandomFlip", prob=p, direction="horizontal") for p in (0.0, 1.0)])
+    views.insert(
+        place - 1, [dict(type="RandomFlip", prob=p, direction="horizontal") for p in (0.0, 1.0)]
+    )
     return [steps[0], dict(type="TestTimeAug", transforms=views)]
 
 
@@ -42,19 +47,30 @@ def _augment(config: Config) -> None:
         if config.default_scope == "mmseg":
             config.tta_model = dict(type="SegTTAModel")
         else:
-            from hypvision.openmmlab.tta import NMS  # imports mmcv's operators and registers MirrorDetector
+            from hypvision.openmmlab.tta import (
+                NMS,
+            )  # imports mmcv's operators and registers MirrorDetector
 
             rules = config.model.get("test_cfg") or {}
-            rules = rules.get("rcnn") or rules  # two-stage detectors have the settings of the second stage there
-            config.tta_model = dict(type="MirrorDetector", tta_cfg={key: rules[key] for key in NMS if rules.get(key)})
+            rules = (
+                rules.get("rcnn") or rules
+            )  # two-stage detectors have the settings of the second stage there
+            config.tta_model = dict(
+                type="MirrorDetector", tta_cfg={key: rules[key] for key in NMS if rules.get(key)}
+            )
     if "tta_pipeline" not in config:
-        config.tta_pipeline = mirror_pipeline(inner_dataset(config.test_dataloader).get("pipeline") or [])
+        config.tta_pipeline = mirror_pipeline(
+            inner_dataset(config.test_dataloader).get("pipeline") or []
+        )
 
 
 def _show(config: Config, folder: Path) -> None:
     import hypvision.openmmlab.painting  # noqa: F401 - registers it
 
-    config.custom_hooks = [*config.custom_hooks, dict(type="ResultPainterHook", out_dir=str(folder))]
+    config.custom_hooks = [
+        *config.custom_hooks,
+        dict(type="ResultPainterHook", out_dir=str(folder)),
+    ]
 
 
 def _segmentation_report(metric: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,7 +82,9 @@ def _segmentation_report(metric: Mapping[str, Any]) -> dict[str, Any]:
 def _detection_report(metric: Mapping[str, Any]) -> dict[str, Any]:
     import hypvision.openmmlab.detection_report  # noqa: F401 - registers it; imports mmdet
 
-    return dict(type="DetectionReport", **{key: metric.get(key) for key in ("ann_file", "backend_args")})
+    return dict(
+        type="DetectionReport", **{key: metric.get(key) for key in ("ann_file", "backend_args")}
+    )
 
 
 TEST_OPTIONS.update(mmseg=TestOptions(_augment, _show), mmdet=TestOptions(_augment, _show))

@@ -1,4 +1,5 @@
-"""A detector that merges boxes and masks of several views of an image, for test-time augmentation (``--tta``).
+"""A detector that merges boxes and masks of several views of an image, for test-time augmentation
+(``--tta``).
 
 mmdet merges the boxes of views, but no masks.
 """
@@ -28,7 +29,9 @@ def _unflip(instances: InstanceData, meta: dict[str, Any]) -> tuple[Tensor, Tens
         masks = torch.as_tensor(masks)
     if meta.get("flip"):
         if meta.get("flip_direction", "horizontal") != "horizontal":
-            raise HypvisionError(f"tta_pipeline: views are flipped {meta['flip_direction']}. Use horizontal flips.")
+            raise HypvisionError(
+                f"tta_pipeline: views are flipped {meta['flip_direction']}. Use horizontal flips."
+            )
         left, top, right, bottom = boxes.unbind(-1)
         width = meta["ori_shape"][1]
         boxes = torch.stack([width - right, top, width - left, bottom], dim=-1)
@@ -38,21 +41,26 @@ def _unflip(instances: InstanceData, meta: dict[str, Any]) -> tuple[Tensor, Tens
 
 @MODELS.register_module()
 class MirrorDetector(BaseTTAModel):
-    """A detector that sees each image in several views and keeps the best of all its boxes, with their masks.
+    """A detector that sees each image in several views and keeps the best of all its boxes, with
+    their masks.
 
     The boxes of all views are merged and reduced by non-maximum suppression within each class.
 
     Args:
-        tta_cfg: ``nms`` (as in the ``test_cfg`` of mmdet's heads) and ``max_per_img``; default an IoU of 0.5 and 100.
+        tta_cfg: ``nms`` (as in the ``test_cfg`` of mmdet's heads) and ``max_per_img``; default an
+            IoU of 0.5 and 100.
         module, data_preprocessor: see :class:`mmengine.model.BaseTTAModel`.
     """
 
-    def __init__(self, module: Any, tta_cfg: dict[str, Any] | None = None, data_preprocessor: Any = None):
+    def __init__(
+        self, module: Any, tta_cfg: dict[str, Any] | None = None, data_preprocessor: Any = None
+    ):
         super().__init__(module, data_preprocessor)
         self.tta_cfg = {**NMS, **(tta_cfg or {})}
 
     def merge_preds(self, data_samples_list: Sequence[Sequence[Any]]) -> list[Any]:
-        """One sample for each image, from those of its views (the first view is the image as it is)."""
+        """One sample for each image, from those of its views (the first view is the image as it
+        is)."""
         return [self._merge(samples) for samples in data_samples_list]
 
     def _merge(self, samples: Sequence[Any]) -> Any:
@@ -66,7 +74,9 @@ class MirrorDetector(BaseTTAModel):
             limit = self.tta_cfg["max_per_img"]
             kept_boxes = kept_boxes[:limit]
             keep = keep[:limit]
-            found = InstanceData(bboxes=kept_boxes[:, :4], scores=kept_boxes[:, 4], labels=labels[keep])
+            found = InstanceData(
+                bboxes=kept_boxes[:, :4], scores=kept_boxes[:, 4], labels=labels[keep]
+            )
             masks = [masks for _, masks in views if masks is not None]
             if masks:
                 found.masks = torch.cat(masks)[keep.to(masks[0].device)]

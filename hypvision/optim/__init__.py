@@ -8,8 +8,8 @@ from .sgd import RiemannianSGD
 from .sharding import unsharded_parameters
 
 __all__ = [
-    "RiemannianAdam", "RiemannianAdamW", "RiemannianSGD", "clip_grad_norm_", "get_total_norm", "param_groups",
-    "unsharded_parameters",
+    "RiemannianAdam", "RiemannianAdamW", "RiemannianSGD", "clip_grad_norm_", "get_total_norm",
+    "param_groups", "unsharded_parameters",
 ]  # fmt: skip
 
 register()

@@ -21,8 +21,13 @@ from .kernels import readable, shorten_
 
 
 def _share(beta: float, step: float | Tensor) -> float | Tensor:
-    """``1 - beta^step``, the sum of the weights of a running average; float32 tensors keep their digits."""
-    return -torch.expm1(step * math.log(beta)) if isinstance(step, Tensor) and beta > 0 else 1 - beta**step
+    """``1 - beta^step``, the sum of the weights of a running average; float32 tensors keep their
+    digits."""
+    return (
+        -torch.expm1(step * math.log(beta))
+        if isinstance(step, Tensor) and beta > 0
+        else 1 - beta**step
+    )
 
 
 class RiemannianAdam(RiemannianOptimizer):
@@ -32,10 +37,10 @@ class RiemannianAdam(RiemannianOptimizer):
               x' = \mathrm{retr}_x\Big({-\eta}\,\frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \epsilon}\Big),
               \quad m \leftarrow \mathrm{PT}_{x \to x'}\, m
 
-    with one :math:`v` for every point. :class:`~hypvision.geometry.ManifoldParameter` are points; all other parameters
-    are updated by :class:`torch.optim.Adam`'s rule. Points of a manifold whose curvature is learned by the same
-    optimiser follow the curvature. Rows of a table without a gradient (``nn.Embedding(sparse=True)``) stay, and their
-    moments too.
+    with one :math:`v` for every point. :class:`~hypvision.geometry.ManifoldParameter` are points;
+    all other parameters are updated by :class:`torch.optim.Adam`'s rule. Points of a manifold whose
+    curvature is learned by the same optimiser follow the curvature. Rows of a table without a
+    gradient (``nn.Embedding(sparse=True)``) stay, and their moments too.
 
     Args:
         params: parameters or groups, Euclidean and manifold parameters in any mixture.
@@ -47,16 +52,20 @@ class RiemannianAdam(RiemannianOptimizer):
         move: what happens to points when the curvature of their manifold changes, see
             :class:`~hypvision.optim.RiemannianSGD`.
         maximize: as in torch.
-        foreach: as in torch, of parameters without a manifold. Points are updated many at once in any case.
-        capturable: as in torch, for steps inside a CUDA graph: counts of steps lie on the device, and nothing waits for
-            it. PyTorch has that for parameters on a GPU; on a CPU it is refused.
+        foreach: as in torch, of parameters without a manifold. Points are updated many at once in
+            any case.
+        capturable: as in torch, for steps inside a CUDA graph: counts of steps lie on the device,
+            and nothing waits for it. PyTorch has that for parameters on a GPU; on a CPU it is
+            refused.
 
-    There is no ``stabilize`` as in geoopt: every step ends on the manifold, with times computed from the space parts
-    and points inside the ball, and moments are kept in frames, which they cannot leave.
+    There is no ``stabilize`` as in geoopt: every step ends on the manifold, with times computed
+    from the space parts and points inside the ball, and moments are kept in frames, which they
+    cannot leave.
 
     State:
-        ``exp_avg`` ``(..., n)``: the momentum in the frame of its point, that is transported along the radius to the
-        origin. ``exp_avg_sq`` ``(..., 1)``, one column for every factor of a product.
+        ``exp_avg`` ``(..., n)``: the momentum in the frame of its point, that is transported along
+        the radius to the origin. ``exp_avg_sq`` ``(..., 1)``, one column for every factor of a
+        product.
     """
 
     decoupled = False
@@ -76,16 +85,24 @@ class RiemannianAdam(RiemannianOptimizer):
         capturable: bool = False,
     ):
         options = dict(maximize=maximize, foreach=foreach, capturable=capturable, move=move)
-        defaults = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, **options)
+        defaults = dict(
+            lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, **options
+        )
         super().__init__(params, defaults)
 
     def _check(self, group: Group) -> None:
         super()._check(group)
         check_options(group, "eps")
         betas = group["betas"]
-        valid = [isinstance(b, (int, float)) and 0 <= b < 1 for b in betas] if isinstance(betas, (tuple, list)) else []
+        valid = (
+            [isinstance(b, (int, float)) and 0 <= b < 1 for b in betas]
+            if isinstance(betas, (tuple, list))
+            else []
+        )
         if valid != [True, True]:
-            raise ArgumentError(f"betas must be a pair of numbers of at least 0 and below 1, got {betas!r}.")
+            raise ArgumentError(
+                f"betas must be a pair of numbers of at least 0 and below 1, got {betas!r}."
+            )
 
     @staticmethod
     def _count(group: Group, device: torch.device) -> Tensor:
@@ -94,8 +111,9 @@ class RiemannianAdam(RiemannianOptimizer):
     def check_device(self, group: Group, parameter: Tensor) -> None:
         if group["capturable"] and readable(parameter):  # compilers set it by themselves
             raise RuntimeError(
-                f"{type(self).__name__}: capturable=True is for CUDA graphs, and a parameter of shape "
-                f"{tuple(parameter.shape)} lies on the CPU. Move the model to the GPU, or leave capturable out."
+                f"{type(self).__name__}: capturable=True is for CUDA graphs, and a parameter of "
+                f"shape {tuple(parameter.shape)} lies on the CPU. Move the model to the GPU, or "
+                "leave capturable out."
             )
 
     @staticmethod
@@ -104,11 +122,15 @@ class RiemannianAdam(RiemannianOptimizer):
         found = {"exp_avg": mean, "exp_avg_sq": square}
         return found | {"max_exp_avg_sq": square.clone()} if group["amsgrad"] else found
 
-    def _flat(self, group: Group, parameters: list[Tensor], grads: list[Tensor], states: list[State]) -> None:
+    def _flat(
+        self, group: Group, parameters: list[Tensor], grads: list[Tensor], states: list[State]
+    ) -> None:
         for parameter, state in zip(parameters, states):
             if not state:
                 state["step"] = self._count(group, parameter.device)
-                state |= self._averages(group, torch.zeros_like(parameter), torch.zeros_like(parameter))
+                state |= self._averages(
+                    group, torch.zeros_like(parameter), torch.zeros_like(parameter)
+                )
         function: Callable[..., None] = adamw if self.decoupled else adam
         names = ("amsgrad", "lr", "weight_decay", "eps", "maximize", "foreach", "capturable")
         function(
@@ -116,7 +138,9 @@ class RiemannianAdam(RiemannianOptimizer):
             grads=grads,
             exp_avgs=[state["exp_avg"] for state in states],
             exp_avg_sqs=[state["exp_avg_sq"] for state in states],
-            max_exp_avg_sqs=[state["max_exp_avg_sq"] for state in states] if group["amsgrad"] else [],
+            max_exp_avg_sqs=[state["max_exp_avg_sq"] for state in states]
+            if group["amsgrad"]
+            else [],
             state_steps=[state["step"] for state in states],
             beta1=group["betas"][0],
             beta2=group["betas"][1],
@@ -125,7 +149,10 @@ class RiemannianAdam(RiemannianOptimizer):
 
     def _begin(self, group: Group, tangent: Tensor, count: int) -> State:
         scalars = tangent.new_zeros(*tangent.shape[:-1], count)
-        return {"step": self._count(group, tangent.device), **self._averages(group, tangent, scalars)}
+        return {
+            "step": self._count(group, tangent.device),
+            **self._averages(group, tangent, scalars),
+        }
 
     def _foreign(self, group: Group, parameter: Tensor, grad: Tensor, manifold: Any) -> None:
         state = self.state[parameter]
@@ -140,8 +167,8 @@ class RiemannianAdam(RiemannianOptimizer):
         if self.decoupled and decay:
             if not hasattr(manifold, "logmap0"):
                 raise TypeError(
-                    f"{type(self).__name__}: {whose(manifold)} has no origin that weights could decay to. Put its "
-                    "parameters into a group with weight_decay=0."
+                    f"{type(self).__name__}: {whose(manifold)} has no origin that weights could "
+                    "decay to. Put its parameters into a group with weight_decay=0."
                 )
             parameter.copy_(manifold.expmap0((1 - lr * decay) * manifold.logmap0(parameter)))
         elif decay:
@@ -154,7 +181,9 @@ class RiemannianAdam(RiemannianOptimizer):
         if group["amsgrad"]:
             square = torch.maximum(state["max_exp_avg_sq"], square, out=state["max_exp_avg_sq"])
         size = (square / _share(beta2, step)).sqrt_().add_(group["eps"])
-        moved, transported = manifold.retr_transp(parameter, mean / size * (-lr / _share(beta1, step)), mean)
+        moved, transported = manifold.retr_transp(
+            parameter, mean / size * (-lr / _share(beta1, step)), mean
+        )
         parameter.copy_(moved)
         mean.copy_(transported)
 
@@ -179,7 +208,9 @@ class RiemannianAdam(RiemannianOptimizer):
             return
         if self.decoupled and decay:
             share = lr * decay
-            job.kernel.decay_(x, share.clamp(max=1) if isinstance(share, Tensor) else min(share, 1.0), c)
+            job.kernel.decay_(
+                x, share.clamp(max=1) if isinstance(share, Tensor) else min(share, 1.0), c
+            )
         gradient, where = job.kernel.gradient(x, job.grad, c, 0.0 if self.decoupled else decay)
         norm = shorten_(gradient).unsqueeze(1)
         square.mul_(beta2).addcmul_(norm, norm, value=1 - beta2)
@@ -192,9 +223,10 @@ class RiemannianAdam(RiemannianOptimizer):
 class RiemannianAdamW(RiemannianAdam):
     r"""Adam with decoupled weight decay on manifolds (Bdeir et al., NeurIPS 2025).
 
-    Before its step, a point on the hyperboloid becomes the centroid of itself, weighted :math:`1 - \eta\lambda`, and
-    the origin, weighted :math:`\eta\lambda`; in the ball it moves by that share of its distance to the origin.
-    Otherwise as :class:`RiemannianAdam`; parameters without a manifold follow :class:`torch.optim.AdamW`'s rule.
+    Before its step, a point on the hyperboloid becomes the centroid of itself, weighted
+    :math:`1 - \eta\lambda`, and the origin, weighted :math:`\eta\lambda`; in the ball it moves by
+    that share of its distance to the origin. Otherwise as :class:`RiemannianAdam`; parameters
+    without a manifold follow :class:`torch.optim.AdamW`'s rule.
 
     Args:
         weight_decay: :math:`\lambda`.

@@ -1,4 +1,5 @@
-"""Base of the Riemannian optimisers: sorts parameters, batches points, follows learned curvatures."""
+"""Base of the Riemannian optimisers: sorts parameters, batches points, follows learned
+curvatures."""
 
 from __future__ import annotations
 
@@ -19,9 +20,11 @@ from .kernels import Kernel, kernel_of, readable
 
 # Methods of geoopt's manifolds that an optimiser step calls.
 _FOREIGN = ("egrad2rgrad", "component_inner", "retr", "retr_transp")
-# Parameters of one manifold and width with fewer coordinates than this are updated together, which saves calls.
+# Parameters of one manifold and width with fewer coordinates than this are updated together, which
+# saves calls.
 SMALL = 2**16
-# Coordinates per block. On a Xeon, 2**18 was up to 10 % slower (more calls), 2**21 a third slower (cache).
+# Coordinates per block. On a Xeon, 2**18 was up to 10 % slower (more calls), 2**21 a third slower
+# (cache).
 BLOCK = 2**19
 
 Group = dict[str, Any]
@@ -55,15 +58,23 @@ class Job(NamedTuple):
 
 
 def manifold_of(parameter: Tensor) -> Manifold | None:
-    """The manifold of this package that a parameter's points lie on; None for Euclidean parameters."""
+    """The manifold of this package that a parameter's points lie on; None for Euclidean
+    parameters."""
     manifold = getattr(parameter, "manifold", None)
-    return manifold if isinstance(manifold, Manifold) and not isinstance(manifold, Euclidean) else None
+    return (
+        manifold if isinstance(manifold, Manifold) and not isinstance(manifold, Euclidean) else None
+    )
 
 
 def foreign_manifold_of(parameter: Tensor) -> Any:
-    """The manifold of another package, such as geoopt, that a parameter's points lie on; None if there is none."""
+    """The manifold of another package, such as geoopt, that a parameter's points lie on; None if
+    there is none."""
     manifold = getattr(parameter, "manifold", None)
-    return None if isinstance(manifold, Manifold) or getattr(manifold, "name", None) == "Euclidean" else manifold
+    return (
+        None
+        if isinstance(manifold, Manifold) or getattr(manifold, "name", None) == "Euclidean"
+        else manifold
+    )
 
 
 def leaves(manifold: Manifold) -> list[Manifold]:
@@ -80,32 +91,39 @@ def factors(manifold: Manifold, width: int) -> list[Factor]:
     for column, (part, size) in enumerate(zip(leaves(manifold), sizes)):
         kernel = kernel_of(part)
         dim = kernel.size(size)
-        found.append(Factor(kernel, part, slice(start, start + size), slice(tangent, tangent + dim), column))
+        found.append(
+            Factor(kernel, part, slice(start, start + size), slice(tangent, tangent + dim), column)
+        )
         start = start + size
         tangent = tangent + dim
     return found
 
 
 def constant(c: float | Tensor, dtype: torch.dtype) -> float | Tensor:
-    """A curvature without gradient, in the dtype of the points, so that its root and inverse are rounded to it."""
+    """A curvature without gradient, in the dtype of the points, so that its root and inverse are
+    rounded to it."""
     return c.detach().to(dtype) if isinstance(c, Tensor) else c
 
 
 def local_part(tensor: Tensor) -> Tensor:
     """The tensor, or a DTensor's part on this rank; raises an error if its points are split."""
     for placement in getattr(tensor, "placements", ()):
-        if placement.is_partial() or (placement.is_shard() and placement.dim % tensor.dim() == tensor.dim() - 1):
+        if placement.is_partial() or (
+            placement.is_shard() and placement.dim % tensor.dim() == tensor.dim() - 1
+        ):
             raise RuntimeError(
-                f"A manifold parameter of shape {tuple(tensor.shape)} is sharded within its points ({placement}). "
-                "Call fully_shard with ignored_params=hypvision.optim.unsharded_parameters(model), or shard "
-                "dimension 0 of a parameter that has two."
+                f"A manifold parameter of shape {tuple(tensor.shape)} is sharded within its points "
+                f"({placement}). Call fully_shard with "
+                "ignored_params=hypvision.optim.unsharded_parameters(model), or shard dimension 0 "
+                "of a parameter that has two."
             )
     to_local: Callable[[], Tensor] | None = getattr(tensor, "to_local", None)
     return tensor if to_local is None else to_local()
 
 
 def check_options(group: Group, *names: str) -> None:
-    """Options must be finite numbers of at least 0, or scalar tensors, which are checked only on a CPU."""
+    """Options must be finite numbers of at least 0, or scalar tensors, which are checked only on a
+    CPU."""
     for name in names:
         value = group[name]
         if isinstance(value, Tensor) and value.numel() == 1:
@@ -119,10 +137,13 @@ def sparse_rows(group: Group, parameter: Tensor, grad: Tensor) -> tuple[Tensor, 
     """Row numbers and values of a sparse gradient."""
     if parameter.dim() != 2 or grad.sparse_dim() != 1:
         raise RuntimeError(
-            f"Sparse gradients are for tables (N, d) as nn.Embedding makes them, got shape {tuple(parameter.shape)}."
+            "Sparse gradients are for tables (N, d) as nn.Embedding makes them, got shape "
+            f"{tuple(parameter.shape)}."
         )
     if group["weight_decay"] != 0:
-        raise RuntimeError("weight_decay needs dense gradients: set it to 0, or sparse=False in the embedding.")
+        raise RuntimeError(
+            "weight_decay needs dense gradients: set it to 0, or sparse=False in the embedding."
+        )
     grad = grad.coalesce()
     return grad.indices()[0], grad.values()
 
@@ -130,17 +151,19 @@ def sparse_rows(group: Group, parameter: Tensor, grad: Tensor) -> tuple[Tensor, 
 class RiemannianOptimizer(Optimizer):
     """Base class: Euclidean parameters by torch's own functions, points by :mod:`.kernels`.
 
-    A step updates everything with the old curvatures, then the curvatures, and then moves the points of every manifold
-    whose curvature changed (Bdeir et al., NeurIPS 2025, "curvature-aware"); momenta in frames need no move.
+    A step updates everything with the old curvatures, then the curvatures, and then moves the
+    points of every manifold whose curvature changed (Bdeir et al., NeurIPS 2025,
+    "curvature-aware"); momenta in frames need no move.
 
-    Parameters of geoopt's class are updated like by geoopt's own optimisers, with the methods of their manifold. As
-    there, their points do not follow a learned curvature.
+    Parameters of geoopt's class are updated like by geoopt's own optimisers, with the methods of
+    their manifold. As there, their points do not follow a learned curvature.
     """
 
     # marks optimisers that keep points on their manifold; others cause a warning
     keeps_points = True
 
-    # states that are tangent vectors; the others, except step, have one number for every point and factor
+    # states that are tangent vectors; the others, except step, have one number for every point and
+    # factor
     vectors = ("exp_avg", "momentum_buffer")
 
     def _check(self, group: Group) -> None:
@@ -155,23 +178,28 @@ class RiemannianOptimizer(Optimizer):
         for parameter in self.param_groups[-1]["params"]:
             manifold = manifold_of(parameter)
             foreign = foreign_manifold_of(parameter)
-            lacking = [] if foreign is None else [name for name in _FOREIGN if not hasattr(foreign, name)]
+            lacking = (
+                [] if foreign is None else [name for name in _FOREIGN if not hasattr(foreign, name)]
+            )
             if lacking:
                 raise TypeError(
-                    f"{type(self).__name__} steps points of the manifolds of hypvision.geometry and of geoopt, got a "
-                    f"parameter on {whose(foreign)}, which lacks {', '.join(lacking)}."
+                    f"{type(self).__name__} steps points of the manifolds of hypvision.geometry "
+                    f"and of geoopt, got a parameter on {whose(foreign)}, which lacks "
+                    f"{', '.join(lacking)}."
                 )
             width = parameter.shape[-1] if parameter.dim() else 0
             for factor in factors(manifold, width) if manifold is not None else ():
                 if factor.points.stop > width or factor.tangents.stop < 1:
                     raise ArgumentError(
-                        f"A manifold parameter of shape {tuple(parameter.shape)} has too few coordinates for points "
-                        f"of {manifold}."
+                        f"A manifold parameter of shape {tuple(parameter.shape)} has too few "
+                        f"coordinates for points of {manifold}."
                     )
 
     # To be implemented by subclasses
 
-    def _flat(self, group: Group, parameters: list[Tensor], grads: list[Tensor], states: list[State]) -> None:
+    def _flat(
+        self, group: Group, parameters: list[Tensor], grads: list[Tensor], states: list[State]
+    ) -> None:
         """Update parameters without a manifold, and their states, by torch's own function."""
         raise NotImplementedError
 
@@ -179,12 +207,15 @@ class RiemannianOptimizer(Optimizer):
         """Raise an error for a parameter whose device the group's options do not allow."""
 
     def _begin(self, group: Group, tangent: Tensor, count: int) -> State:
-        """States of points before their first step, from zero tangent vectors ``(..., n)`` and the number of factors of
-        the manifold."""
+        """States of points before their first step, from zero tangent vectors ``(..., n)`` and the
+        number of factors of the manifold."""
         raise NotImplementedError
 
-    def _first(self, group: Group, x: Tensor, grad: Tensor, state: State, parts: Sequence[Factor] = ()) -> None:
-        """Fill the states of a parameter from its first gradient; without ``parts`` it has no manifold."""
+    def _first(
+        self, group: Group, x: Tensor, grad: Tensor, state: State, parts: Sequence[Factor] = ()
+    ) -> None:
+        """Fill the states of a parameter from its first gradient; without ``parts`` it has no
+        manifold."""
 
     def _points(self, group: Group, job: Job) -> None:
         """Update a block of points and their state in place."""
@@ -219,9 +250,15 @@ class RiemannianOptimizer(Optimizer):
                     self._sort(group, parameter, grad, manifold, tables)
                 elif foreign is not None:
                     if grad.is_sparse:
-                        raise RuntimeError("Sparse gradients of geoopt's parameters are for its own optimisers.")
-                    self._foreign(group, parameter, -grad if group["maximize"] else grad.clone(), foreign)
-                elif hasattr(parameter, "log_bounds"):  # a CurvatureParameter; compilers see no class of parameters
+                        raise RuntimeError(
+                            "Sparse gradients of geoopt's parameters are for its own optimisers."
+                        )
+                    self._foreign(
+                        group, parameter, -grad if group["maximize"] else grad.clone(), foreign
+                    )
+                elif hasattr(
+                    parameter, "log_bounds"
+                ):  # a CurvatureParameter; compilers see no class of parameters
                     curvatures.append(parameter)
                 elif grad.is_sparse:
                     self._sparse(group, parameter, grad)
@@ -258,8 +295,9 @@ class RiemannianOptimizer(Optimizer):
         x = local_part(parameter)
         if x.dtype not in (torch.float32, torch.float64):
             raise TypeError(
-                f"Points must be float32 or float64 to be optimised, got {x.dtype} of shape {tuple(x.shape)}: half "
-                "precision cannot hold them to the manifold. Keep the parameters float32 and use autocast."
+                f"Points must be float32 or float64 to be optimised, got {x.dtype} of shape "
+                f"{tuple(x.shape)}: half precision cannot hold them to the manifold. Keep the "
+                "parameters float32 and use autocast."
             )
         if x.numel() == 0:
             return
@@ -267,7 +305,9 @@ class RiemannianOptimizer(Optimizer):
         parts = factors(manifold, width)
         state = self.state[parameter]
         if not state and group.get("momentum", 1) != 0:  # SGD without momentum keeps nothing
-            tangent = torch.zeros(*x.shape[:-1], parts[-1].tangents.stop, dtype=x.dtype, device=x.device)
+            tangent = torch.zeros(
+                *x.shape[:-1], parts[-1].tangents.stop, dtype=x.dtype, device=x.device
+            )
             state.update(self._begin(group, tangent, len(parts)))
             self._first(group, x, grad, state, parts)
         step = state.get("step")
@@ -284,7 +324,11 @@ class RiemannianOptimizer(Optimizer):
                 part.manifold,
                 x.view(-1, width)[:, part.points],
                 grad[:, part.points],
-                {name: self._columns(name, tensor, part) for name, tensor in state.items() if name != "step"},
+                {
+                    name: self._columns(name, tensor, part)
+                    for name, tensor in state.items()
+                    if name != "step"
+                },
                 step,
             )
             if rows is not None:
@@ -297,7 +341,8 @@ class RiemannianOptimizer(Optimizer):
                 tables.setdefault(key, []).append(job)
 
     def _columns(self, name: str, tensor: Tensor, part: Factor) -> Tensor:
-        """The part of a state that belongs to a factor: a vector's coordinates, or one number per point."""
+        """The part of a state that belongs to a factor: a vector's coordinates, or one number per
+        point."""
         columns = part.tangents if name in self.vectors else slice(part.column, part.column + 1)
         return tensor.view(-1, tensor.shape[-1])[:, columns]
 
@@ -326,7 +371,9 @@ class RiemannianOptimizer(Optimizer):
 
     def _gathered(self, group: Group, job: Job, rows: Tensor) -> None:
         """Update only the rows that have a gradient."""
-        part = job._replace(x=job.x[rows], state={name: tensor[rows] for name, tensor in job.state.items()})
+        part = job._replace(
+            x=job.x[rows], state={name: tensor[rows] for name, tensor in job.state.items()}
+        )
         self._blocks(group, part)
         job.x[rows] = part.x
         for name, tensor in part.state.items():
@@ -363,7 +410,9 @@ class RiemannianOptimizer(Optimizer):
                         found.setdefault(part.manifold, []).append((group, parameter, part))
         return found
 
-    def _follow(self, manifold: Manifold, old: Tensor, places: Iterable[tuple[Group, Tensor, Factor]]) -> None:
+    def _follow(
+        self, manifold: Manifold, old: Tensor, places: Iterable[tuple[Group, Tensor, Factor]]
+    ) -> None:
         """Move the points of a manifold from its ``old`` curvature to the new one."""
         manifold.clamp_()
         new = torch.exp(manifold.log_c.detach())
@@ -376,7 +425,9 @@ class RiemannianOptimizer(Optimizer):
             tables.setdefault((group["move"], x.shape[1], x.dtype, x.device), []).append(x)
             if group["move"] == "scale":
                 state = self.state[parameter]
-                vectors += [state[name][..., part.tangents] for name in self.vectors if name in state]
+                vectors += [
+                    state[name][..., part.tangents] for name in self.vectors if name in state
+                ]
         kernel = kernel_of(manifold)
         for (move, _, dtype, _), parts in tables.items():
             x = torch.cat(parts) if len(parts) > 1 else parts[0]
@@ -385,7 +436,8 @@ class RiemannianOptimizer(Optimizer):
                 kernel.project_(moved, new.to(dtype))
             else:
                 kernel.change_(moved, old.to(dtype), new.to(dtype), move)
-            # If nothing changes, the points stay equal bit by bit; torch.where avoids a wait for the device.
+            # If nothing changes, the points stay equal bit by bit; torch.where avoids a wait for
+            # the device.
             sizes = [len(part) for part in parts]
             torch._foreach_copy_(parts, list(torch.split(torch.where(changed, moved, x), sizes)))
         if vectors:

@@ -18,7 +18,9 @@ def _entries(parameter: Tensor, grad: Tensor) -> list[Tensor]:
     manifold = manifold_of(parameter)
     foreign = foreign_manifold_of(parameter)
     if foreign is not None:
-        vector = foreign.egrad2rgrad(parameter, grad.clone())  # a copy, because geoopt changes its argument
+        vector = foreign.egrad2rgrad(
+            parameter, grad.clone()
+        )  # a copy, because geoopt changes its argument
         return [foreign.inner(parameter, vector, keepdim=True).clamp(min=0).sqrt()]
     if manifold is None:
         return [grad.coalesce().values() if grad.is_sparse else grad]
@@ -39,21 +41,28 @@ def _entries(parameter: Tensor, grad: Tensor) -> list[Tensor]:
 
 @torch.no_grad()
 def get_total_norm(parameters: Iterable[Tensor] | Tensor, norm_type: float = 2.0) -> Tensor:
-    """Norm of all gradients together, a scalar tensor, in which those of points count by their Riemannian norms.
+    """Norm of all gradients together, a scalar tensor, in which those of points count by their
+    Riemannian norms.
 
     Args:
         parameters: parameters; those without a gradient are left out.
-        norm_type: exponent over the entries of Euclidean gradients, and over the norms of tangent vectors.
+        norm_type: exponent over the entries of Euclidean gradients, and over the norms of tangent
+            vectors.
     """
     if not norm_type > 0:
         raise ArgumentError(f"norm_type must be positive (2, 1, math.inf, ...), got {norm_type}.")
     norms: list[Tensor] = []
     for parameter in [parameters] if isinstance(parameters, Tensor) else parameters:
         if parameter.grad is not None:
-            norms += [torch.linalg.vector_norm(part, norm_type) for part in _entries(parameter, parameter.grad)]
+            norms += [
+                torch.linalg.vector_norm(part, norm_type)
+                for part in _entries(parameter, parameter.grad)
+            ]
     if not norms:
         return torch.tensor(0.0)
-    out: Tensor = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]), norm_type)
+    out: Tensor = torch.linalg.vector_norm(
+        torch.stack([norm.to(norms[0].device) for norm in norms]), norm_type
+    )
     return out
 
 
@@ -65,11 +74,12 @@ def clip_grad_norm_(
     error_if_nonfinite: bool = False,
     foreach: bool | None = None,
 ) -> Tensor:
-    """Scale all gradients so that their norm is at most ``max_norm``; points count by their Riemannian norms.
+    """Scale all gradients so that their norm is at most ``max_norm``; points count by their
+    Riemannian norms.
 
-    The Euclidean norm of a gradient with respect to points near the ball's boundary, or far out on the hyperboloid,
-    does not tell the length of its step; the Riemannian norm does. The counterpart of
-    :func:`torch.nn.utils.clip_grad_norm_`.
+    The Euclidean norm of a gradient with respect to points near the ball's boundary, or far out on
+    the hyperboloid, does not tell the length of its step; the Riemannian norm does. The counterpart
+    of :func:`torch.nn.utils.clip_grad_norm_`.
 
     Args:
         parameters: parameters; those without a gradient are left out.
@@ -83,12 +93,15 @@ def clip_grad_norm_(
     """
     if math.isnan(max_norm) or max_norm < 0:
         raise ArgumentError(
-            f"max_norm must be a number of at least 0, got {max_norm}: a negative one would reverse the gradients."
+            f"max_norm must be a number of at least 0, got {max_norm}: a negative one would "
+            "reverse the gradients."
         )
     parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     total = get_total_norm(parameters, norm_type)
     if error_if_nonfinite and not torch.isfinite(total):
-        raise RuntimeError(f"The norm of the gradients is {total.item()}, so they cannot be clipped.")
+        raise RuntimeError(
+            f"The norm of the gradients is {total.item()}, so they cannot be clipped."
+        )
     factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
     for parameter in parameters:
         if parameter.grad is not None:

@@ -1,7 +1,7 @@
 """A step of points on the hyperboloid as one kernel of a GPU, in Triton.
 
-:class:`.kernels.LorentzKernel` and the optimisers' ``_points`` define what it computes, and are its tests' truth; the
-formulas are the same, in float64 without their guards against overflow.
+:class:`.kernels.LorentzKernel` and the optimisers' ``_points`` define what it computes, and are its
+tests' truth; the formulas are the same, in float64 without their guards against overflow.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ TILE = 1024
 
 
 def fits(kernel: Kernel, rate: object, *tensors: Tensor | None) -> bool:
-    """Whether the kernel takes a step of these tensors of rows at a learning rate; ``meta`` stands for a GPU."""
+    """Whether the kernel takes a step of these tensors of rows at a learning rate; ``meta`` stands
+    for a GPU."""
     given = [tensor for tensor in tensors if tensor is not None]
     device = given[0].device
     if not isinstance(kernel, LorentzKernel) or not isinstance(rate, float):
@@ -41,17 +42,20 @@ def fits(kernel: Kernel, rate: object, *tensors: Tensor | None) -> bool:
 @torch.library.custom_op("hypvision::lorentz_step_", mutates_args=("x", "m", "v", "most"))
 def lorentz_step_(
     x: Tensor, grad: Tensor, c: Tensor, m: Tensor | None, v: Tensor | None, most: Tensor | None,
-    rate: float, keep: float, fresh: float, fresh_square: float, eps: float, decay: float, share: float,
+    rate: float, keep: float, fresh: float, fresh_square: float, eps: float, decay: float,
+    share: float,
 ) -> None:  # fmt: skip
-    """Decay ``x`` by ``share``, update ``m`` to ``keep m + fresh G`` with the gradient ``G`` of loss and ``decay``, and
-    ``v`` by the share ``fresh_square`` of its square, move ``x`` along ``-rate m / (sqrt(v) + eps)``, or without ``v``
-    along ``-rate m``, and transport ``m``."""
+    """Decay ``x`` by ``share``, update ``m`` to ``keep m + fresh G`` with the gradient ``G`` of
+    loss and ``decay``, and ``v`` by the share ``fresh_square`` of its square, move ``x`` along
+    ``-rate m / (sqrt(v) + eps)``, or without ``v`` along ``-rate m``, and transport ``m``."""
     rows, width = x.shape
     block = triton.next_power_of_2(width - 1)
     tile = max(1, TILE // block)
     strides = [0 if tensor is None else tensor.stride(0) for tensor in (x, grad, m, v, most)]
     numbers = (rate, keep, fresh, fresh_square, eps, decay, share)
-    _step[(triton.cdiv(rows, tile),)](x, grad, m, v, most, c, *strides, *numbers, rows, width - 1, tile, block)
+    _step[(triton.cdiv(rows, tile),)](
+        x, grad, m, v, most, c, *strides, *numbers, rows, width - 1, tile, block
+    )
 
 
 @lorentz_step_.register_fake
@@ -69,8 +73,8 @@ if triton is not None:
 
     @triton.jit  # type: ignore[untyped-decorator]
     def _step(  # type: ignore[no-untyped-def]
-        x, grad, m, v, most, c, x_row, grad_row, m_row, v_row, most_row,
-        rate, keep, fresh, fresh_square, eps, decay, share, rows, n, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+        x, grad, m, v, most, c, x_row, grad_row, m_row, v_row, most_row, rate, keep, fresh,
+        fresh_square, eps, decay, share, rows, n, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     ):  # fmt: skip
         row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
         column = tl.arange(0, BLOCK)[None, :]
@@ -88,7 +92,9 @@ if triton is not None:
         # the gradient in the frame
         outer = tl.load(grad + row * grad_row, there, 0.0).to(tl.float64)
         g = tl.load(grad + row * grad_row + 1 + column, inside, 0.0).to(tl.float64)
-        g += space * ((outer + tl.sum(space * g, 1, keep_dims=True) / reach + 2 * decay * time) / radius)
+        g += space * (
+            (outer + tl.sum(space * g, 1, keep_dims=True) / reach + 2 * decay * time) / radius
+        )
         length = tl.sqrt(tl.sum(g * g, 1, keep_dims=True))
         g *= tl.minimum(1e15 / tl.maximum(length, 1e-30), 1.0)
         length = tl.minimum(length, 1e15)
@@ -108,7 +114,9 @@ if triton is not None:
         # the step
         angle = tl.minimum(angle, 40.0)
         cosh = (tl.exp(angle) + tl.exp(-angle)) / 2
-        sinh = tl.where(angle < 0.01, angle + angle * angle * angle / 6, (tl.exp(angle) - tl.exp(-angle)) / 2)
+        sinh = tl.where(
+            angle < 0.01, angle + angle * angle * angle / 6, (tl.exp(angle) - tl.exp(-angle)) / 2
+        )
         ahead = cosh - sinh * tl.sum(space * d, 1, keep_dims=True) / (norm * reach)
         space = ahead * space - (radius * sinh / norm) * d
         time = tl.sqrt(tl.sum(space * space, 1, keep_dims=True) + radius * radius)

@@ -26,15 +26,17 @@ def param_groups(
 ) -> list[dict[str, Any]]:
     """Groups for the optimisers: weights, those without weight decay, points, curvatures.
 
-    Biases, norms and other weights with one dimension, and the weights and points that ``no_weight_decay`` or the model
-    (also by a module inside it) names, get no weight decay; curvatures never do. Frozen parameters are left out, but
-    for points whose curvature is learned: they must follow it.
+    Biases, norms and other weights with one dimension, and the weights and points that
+    ``no_weight_decay`` or the model (also by a module inside it) names, get no weight decay;
+    curvatures never do. Frozen parameters are left out, but for points whose curvature is learned:
+    they must follow it.
 
         >>> groups = param_groups(model, lr=1e-3, weight_decay=0.05, curvature_lr=1e-4)
         >>> optimizer = RiemannianAdamW(groups, lr=1e-3)
 
     Args:
-        model: the model; its manifold parameters are marked, should a wrapper have taken their class.
+        model: the model; its manifold parameters are marked, should a wrapper have taken their
+            class.
         lr: base learning rate; needed where a scale is not 1.
         weight_decay: of the weights.
         manifold_lr_scale: learning rate of points, as a multiple of ``lr``.
@@ -44,11 +46,14 @@ def param_groups(
         no_weight_decay: names, or patterns with ``*``, beyond those of :func:`exempt_names`.
 
     Returns:
-        Groups, each with a ``name``: ``weights``, ``no_weight_decay``, ``points``, ``points_no_weight_decay`` (where
-        the other points have some), ``curvatures``; empty ones are left out.
+        Groups, each with a ``name``: ``weights``, ``no_weight_decay``, ``points``,
+        ``points_no_weight_decay`` (where the other points have some), ``curvatures``; empty ones
+        are left out.
     """
     if lr is None and (manifold_lr_scale != 1 or curvature_lr_scale != 1):
-        raise ValueError("manifold_lr_scale and curvature_lr_scale are multiples of lr: give lr as well.")
+        raise ValueError(
+            "manifold_lr_scale and curvature_lr_scale are multiples of lr: give lr as well."
+        )
     named = (no_weight_decay,) if isinstance(no_weight_decay, str) else no_weight_decay
     exempt = {*named, *exempt_names(model)}
     points = set()
@@ -95,8 +100,8 @@ def param_groups(
 
 
 def exempt_names(model: nn.Module) -> set[str]:
-    """Names that the model or any module inside exempts from weight decay through ``no_weight_decay()``, made relative
-    to ``model``."""
+    """Names that the model or any module inside exempts from weight decay through
+    ``no_weight_decay()``, made relative to ``model``."""
     names: set[str] = set()
     for prefix, module in model.named_modules():
         method = getattr(module, "no_weight_decay", None)

@@ -1,8 +1,9 @@
 """One step of points on a manifold, in place.
 
-Tangent vectors at a point x are given in its *frame*: transported along the radius to the origin, where the metric is
-that of flat space. ``(..., n)`` numbers, the same on both models; no cancellation at any radius, and when a curvature
-changes with :func:`~hypvision.geometry.lorentz.change_curvature` the vector stays what it is.
+Tangent vectors at a point x are given in its *frame*: transported along the radius to the origin,
+where the metric is that of flat space. ``(..., n)`` numbers, the same on both models; no
+cancellation at any radius, and when a curvature changes with
+:func:`~hypvision.geometry.lorentz.change_curvature` the vector stays what it is.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from hypvision.geometry.numerics import has_float64
 
 # Shortest vector with a direction.
 _SHORTEST = 1e-30
-# Largest coordinate of a gradient: products of points at the cap with 100 times this (momentum) do not overflow.
+# Largest coordinate of a gradient: products of points at the cap with 100 times this (momentum) do
+# not overflow.
 _STEEPEST = {torch.float32: 1e15, torch.float64: 1e120}
 
 
@@ -43,7 +45,8 @@ def _product(v: Tensor, w: Tensor, buffer: Tensor | None = None) -> Tensor:
 
 
 def readable(x: Tensor) -> bool:
-    """Whether values may decide what is computed: a GPU would wait for them, and a compiler end its graph."""
+    """Whether values may decide what is computed: a GPU would wait for them, and a compiler end its
+    graph."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
@@ -59,7 +62,8 @@ def _length(v: Tensor) -> Tensor:
 
 
 def shorten_(gradient: Tensor) -> Tensor:
-    """Shorten vectors of a gradient whose products would overflow; returns the lengths ``(N,)`` of all."""
+    """Shorten vectors of a gradient whose products would overflow; returns the lengths ``(N,)`` of
+    all."""
     limit = _STEEPEST[gradient.dtype]
     norm = _length(gradient)
     if not readable(gradient) or not norm.max() <= limit:
@@ -69,17 +73,20 @@ def shorten_(gradient: Tensor) -> Tensor:
 
 
 def _sound(scale: Tensor) -> Tensor:
-    """Denominators, bounded below by rounding errors; smaller ones belong to steps across the origin, which rotate
-    nothing."""
+    """Denominators, bounded below by rounding errors; smaller ones belong to steps across the
+    origin, which rotate nothing."""
     return scale.clamp_(min=64 * torch.finfo(scale.dtype).eps)
 
 
-def _turn_(m: Tensor, x: Tensor, b: Tensor, size_x: Rate, size_b: Tensor, products: Where, y: Where) -> None:
-    r"""Rotate ``m`` in place by the gyration of ``X = size_x x`` and ``Y = B + (...) X``, ``B = size_b b``.
+def _turn_(
+    m: Tensor, x: Tensor, b: Tensor, size_x: Rate, size_b: Tensor, products: Where, y: Where
+) -> None:
+    r"""Rotate ``m`` in place by the gyration of ``X = size_x x`` and ``Y = B + (...) X``,
+    ``B = size_b b``.
 
-    That is what parallel transport from ``X`` to :math:`X \oplus Y` does to a vector in its frame. X and Y are points
-    of the unit ball, ``products`` are those of X and X, X and B, B and B; ``y`` those of X and Y, Y and Y. Products of
-    the unscaled vectors could overflow.
+    That is what parallel transport from ``X`` to :math:`X \oplus Y` does to a vector in its frame.
+    X and Y are points of the unit ball, ``products`` are those of X and X, X and B, B and B; ``y``
+    those of X and Y, Y and Y. Products of the unscaled vectors could overflow.
     """
     (xx, xb, bb), (xy, yy) = products, y
     mx = _product(m, x) * size_x
@@ -96,7 +103,8 @@ def _turn_(m: Tensor, x: Tensor, b: Tensor, size_x: Rate, size_b: Tensor, produc
 
 
 class Kernel:
-    """Steps in flat space, and the interface of the kernels: points ``(N, d)``, vectors in frames ``(N, n)``."""
+    """Steps in flat space, and the interface of the kernels: points ``(N, d)``, vectors in frames
+    ``(N, n)``."""
 
     def __init__(self, manifold: Manifold):
         self.manifold = manifold
@@ -105,8 +113,11 @@ class Kernel:
         """Numbers of a vector in the frame, for points of ``width`` coordinates."""
         return width - self.manifold.extra
 
-    def gradient(self, x: Tensor, grad: Tensor, c: Curvature, decay: float = 0.0) -> tuple[Tensor, Where]:
-        """Riemannian gradient in the frame, of a loss with the Euclidean gradient ``grad + decay x``.
+    def gradient(
+        self, x: Tensor, grad: Tensor, c: Curvature, decay: float = 0.0
+    ) -> tuple[Tensor, Where]:
+        """Riemannian gradient in the frame, of a loss with the Euclidean gradient
+        ``grad + decay x``.
 
         Also returns values that the step from ``x`` needs.
         """
@@ -116,8 +127,11 @@ class Kernel:
         """The tangent part of a vector ``(N, d)`` at ``x``, in the frame."""
         return v
 
-    def step_(self, x: Tensor, d: Tensor, rate: Rate, m: Tensor | None, where: Where, c: Curvature) -> None:
-        """Move ``x`` along ``-rate d``, with rates of at least 0, and transport ``m``, which may be ``d`` itself."""
+    def step_(
+        self, x: Tensor, d: Tensor, rate: Rate, m: Tensor | None, where: Where, c: Curvature
+    ) -> None:
+        """Move ``x`` along ``-rate d``, with rates of at least 0, and transport ``m``, which may be
+        ``d`` itself."""
         x -= d * (rate.unsqueeze(1) if isinstance(rate, Tensor) and rate.dim() else rate)
 
     def decay_(self, x: Tensor, share: Rate, c: Curvature) -> None:
@@ -134,8 +148,9 @@ class Kernel:
 class LorentzKernel(Kernel):
     r"""Steps on the hyperboloid by the exponential map; points ``(N, n + 1)``, vectors ``(N, n)``.
 
-    With the radius of curvature :math:`R = 1/\sqrt c`, the step :math:`\theta = \eta|d|/R` and the unit vector
-    :math:`\hat d` along ``d``, a point with the space part ``s`` and the time ``t`` moves to
+    With the radius of curvature :math:`R = 1/\sqrt c`, the step :math:`\theta = \eta|d|/R` and the
+    unit vector :math:`\hat d` along ``d``, a point with the space part ``s`` and the time ``t``
+    moves to
 
     .. math:: s' = \Big(\cosh\theta - \sinh\theta\,\frac{s \cdot \hat d}{t + R}\Big) s - R \sinh\theta\, \hat d
 
@@ -144,13 +159,16 @@ class LorentzKernel(Kernel):
     .. math:: m' = f m - \tanh\tfrac\theta 2\, |m| \frac{1 + f}{t' + R} s', \quad f = \frac{t + R}{t' + R \cosh\theta}
     """
 
-    def gradient(self, x: Tensor, grad: Tensor, c: Curvature, decay: float = 0.0) -> tuple[Tensor, Where]:
+    def gradient(
+        self, x: Tensor, grad: Tensor, c: Curvature, decay: float = 0.0
+    ) -> tuple[Tensor, Where]:
         time = x[:, 0]
         space = x[:, 1:]
         root = c**0.5
         reach = time + 1 / root
         buffer = torch.empty_like(grad[:, 1:], memory_format=torch.contiguous_format)
-        # The radial derivative is sinh(r) g_t + cosh(r) g_r; in perpendicular directions it is g itself.
+        # The radial derivative is sinh(r) g_t + cosh(r) g_r; in perpendicular directions it is g
+        # itself.
         along = torch.addcdiv(grad[:, 0], _product(space, grad[:, 1:], buffer), reach)
         if decay:
             along += 2 * decay * time
@@ -173,13 +191,16 @@ class LorentzKernel(Kernel):
 
     @staticmethod
     def _cap_(x: Tensor, c: Curvature) -> None:
-        """Bring points back that left the largest radius; they are so far out that coordinates scale."""
+        """Bring points back that left the largest radius; they are so far out that coordinates
+        scale."""
         time = x[:, 0]
         farthest = math.cosh(CAP) * c**-0.5
         if not readable(x) or not time.max() <= farthest:
             x.mul_((farthest / time).clamp_(max=1).unsqueeze(1))
 
-    def step_(self, x: Tensor, d: Tensor, rate: Rate, m: Tensor | None, where: Where, c: Curvature) -> None:
+    def step_(
+        self, x: Tensor, d: Tensor, rate: Rate, m: Tensor | None, where: Where, c: Curvature
+    ) -> None:
         space = x[:, 1:]
         (reach,) = where
         norm = torch.linalg.vector_norm(d, dim=-1).clamp_(min=_SHORTEST)
@@ -198,7 +219,9 @@ class LorentzKernel(Kernel):
         if m is d:
             keep = reach / (time + cosh * c**-0.5)
             turn = half * norm / (time + c**-0.5)
-            m.mul_(keep.unsqueeze(1)).addcmul_(space, torch.addcmul(turn, turn, keep).neg_().unsqueeze(1))
+            m.mul_(keep.unsqueeze(1)).addcmul_(
+                space, torch.addcmul(turn, turn, keep).neg_().unsqueeze(1)
+            )
         self._cap_(x, c)
 
     def decay_(self, x: Tensor, share: Rate, c: Curvature) -> None:
@@ -228,7 +251,8 @@ class BallKernel(Kernel):
         return 1 - (poincare._default_eps(x) if self.manifold.eps is None else self.manifold.eps)
 
     def _gap(self, x: Tensor, c: Curvature, outside: bool = False) -> Tensor:
-        """``X = 1 - c |x|^2``, shape ``(N,)``, in float64 near the boundary; points ``outside`` come back first."""
+        """``X = 1 - c |x|^2``, shape ``(N,)``, in float64 near the boundary; points ``outside``
+        come back first."""
         norm: Tensor
         most = self._most(x)
         radius = c**-0.5
@@ -244,7 +268,9 @@ class BallKernel(Kernel):
         # rounding may put points a little outside
         return (1 - c * norm * norm).clamp_(min=max((1 - most**2) / 2, 1e-9)).to(x.dtype)
 
-    def gradient(self, x: Tensor, grad: Tensor, c: Curvature, decay: float = 0.0) -> tuple[Tensor, Where]:
+    def gradient(
+        self, x: Tensor, grad: Tensor, c: Curvature, decay: float = 0.0
+    ) -> tuple[Tensor, Where]:
         gap = self._gap(x, c)
         if decay:
             grad = torch.add(grad, x, alpha=decay)
@@ -265,7 +291,9 @@ class BallKernel(Kernel):
         total = (gap / angle.cosh() ** 2 + square).clamp_(min=_SHORTEST)
         return both.mul_((gap / total).unsqueeze(1)).addcmul_(x, (square / total).unsqueeze(1))
 
-    def step_(self, x: Tensor, d: Tensor, rate: Rate, m: Tensor | None, where: Where, c: Curvature) -> None:
+    def step_(
+        self, x: Tensor, d: Tensor, rate: Rate, m: Tensor | None, where: Where, c: Curvature
+    ) -> None:
         (gap,) = where
         end = self._moved(x, d, rate, gap, c)
         end_gap = self._gap(end, c, outside=True)
@@ -301,10 +329,11 @@ class BallKernel(Kernel):
 class MethodKernel(Kernel):
     """Steps by the methods of a manifold from outside this package, one operation after the other.
 
-    The manifold offers ``egrad2rgrad``, ``retr``, ``transp`` and ``projx``, as :class:`~hypvision.geometry.Lorentz`
-    does. With ``origin``, ``transp0``, ``transp0back`` and ``inner``, too, vectors are kept in frames; the metric at
-    the origin is then a multiple of that of flat space. Without them vectors keep their coordinates ``(N, d)``, and the
-    metric is that of the space around, as for spheres. Decoupled weight decay takes ``from_tangent0`` and
+    The manifold offers ``egrad2rgrad``, ``retr``, ``transp`` and ``projx``, as
+    :class:`~hypvision.geometry.Lorentz` does. With ``origin``, ``transp0``, ``transp0back`` and
+    ``inner``, too, vectors are kept in frames; the metric at the origin is then a multiple of that
+    of flat space. Without them vectors keep their coordinates ``(N, d)``, and the metric is that of
+    the space around, as for spheres. Decoupled weight decay takes ``from_tangent0`` and
     ``to_tangent0``.
     """
 
@@ -321,35 +350,42 @@ class MethodKernel(Kernel):
         lacking = self._lacking(*names)
         if lacking:
             raise TypeError(
-                f"{who} {', '.join(lacking)} of the manifold {whose(self.methods)}. Define them with the arguments "
-                "that hypvision.geometry.Lorentz has."
+                f"{who} {', '.join(lacking)} of the manifold {whose(self.methods)}. Define them "
+                "with the arguments that hypvision.geometry.Lorentz has."
             )
 
     def size(self, width: int) -> int:
         return super().size(width) if self.frames else width
 
     def _at(self, x: Tensor, d: Tensor) -> Any:
-        """The tangent vector at ``x`` whose frame coordinates are ``d``, up to the unit of length."""
+        """The tangent vector at ``x`` whose frame coordinates are ``d``, up to the unit of
+        length."""
         return self.methods.transp0(x, d) if self.frames else d
 
     def _unit(self, x: Tensor) -> Any:
         """Length of a unit vector of coordinates at the origin."""
         if not self.frames:
             return 1.0
-        origin = self.methods.origin(x.shape[-1] - self.manifold.extra, dtype=x.dtype, device=x.device)
+        origin = self.methods.origin(
+            x.shape[-1] - self.manifold.extra, dtype=x.dtype, device=x.device
+        )
         vector = torch.zeros_like(origin[self.manifold.extra :])
         vector[0] = 1
         tangent = self.methods.transp0(origin, vector)
         return self.methods.inner(origin, tangent, tangent).sqrt()
 
-    def gradient(self, x: Tensor, grad: Tensor, c: Curvature, decay: float = 0.0) -> tuple[Tensor, Where]:
+    def gradient(
+        self, x: Tensor, grad: Tensor, c: Curvature, decay: float = 0.0
+    ) -> tuple[Tensor, Where]:
         return self.frame(x, super().gradient(x, grad, c, decay)[0], c), ()
 
     def frame(self, x: Tensor, v: Tensor, c: Curvature) -> Tensor:
         tangent: Tensor = self.methods.egrad2rgrad(x, v)
         return self.methods.transp0back(x, tangent) * self._unit(x) if self.frames else tangent
 
-    def step_(self, x: Tensor, d: Tensor, rate: Rate, m: Tensor | None, where: Where, c: Curvature) -> None:
+    def step_(
+        self, x: Tensor, d: Tensor, rate: Rate, m: Tensor | None, where: Where, c: Curvature
+    ) -> None:
         start = x.clone()
         rate = rate.unsqueeze(1) if isinstance(rate, Tensor) and rate.dim() else rate
         x.copy_(self.methods.retr(start, self._at(start, d * -rate / self._unit(x))))

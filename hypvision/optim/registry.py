@@ -20,8 +20,18 @@ def register() -> None:
             has_momentum=True,
             defaults={"nesterov": True},
         ),
-        OptimInfo("riemannianadam", RiemannianAdam, "Riemannian Adam for points on manifolds", has_betas=True),
-        OptimInfo("riemannianadamw", RiemannianAdamW, "Riemannian Adam with decoupled weight decay", has_betas=True),
+        OptimInfo(
+            "riemannianadam",
+            RiemannianAdam,
+            "Riemannian Adam for points on manifolds",
+            has_betas=True,
+        ),
+        OptimInfo(
+            "riemannianadamw",
+            RiemannianAdamW,
+            "Riemannian Adam with decoupled weight decay",
+            has_betas=True,
+        ),
     ):
         if info.name not in known:
             default_registry.register(info)

@@ -24,33 +24,38 @@ class RiemannianSGD(RiemannianOptimizer):
               x' = \mathrm{retr}_x(-\eta\, b) \text{ or, with Nesterov, } \mathrm{retr}_x(-\eta (G + \mu b)),
               \qquad b \leftarrow \mathrm{PT}_{x \to x'}\, b
 
-    with the Riemannian gradient :math:`G` of loss and weight decay. The retraction is the exponential map on the
-    hyperboloid and the manifold's own on the ball. :class:`~hypvision.geometry.ManifoldParameter` are points; all other
-    parameters are updated by :class:`torch.optim.SGD`'s rule. Points of a manifold whose curvature is learned by the
-    same optimiser follow the curvature.
+    with the Riemannian gradient :math:`G` of loss and weight decay. The retraction is the
+    exponential map on the hyperboloid and the manifold's own on the ball.
+    :class:`~hypvision.geometry.ManifoldParameter` are points; all other parameters are updated by
+    :class:`torch.optim.SGD`'s rule. Points of a manifold whose curvature is learned by the same
+    optimiser follow the curvature.
 
     Args:
         params: parameters or groups, Euclidean and manifold parameters in any mixture.
         lr: learning rate.
         momentum, dampening, nesterov: as in :class:`torch.optim.SGD`.
         weight_decay: added to the Euclidean gradient, as ``weight_decay * x``.
-        move: what happens to points when the curvature of their manifold changes: ``"tangent"``, the tangent vector at
-            the origin stays; ``"scale"``, coordinates scale with the radius of curvature; ``"project"``, nothing but a
-            projection (the ablation: curvature learned without the aware update).
-        geoopt_first_step: start the momentum of all parameters with the Euclidean gradient as geoopt does, so that the
-            first step is about ``1 + momentum`` times as long; see below.
+        move: what happens to points when the curvature of their manifold changes: ``"tangent"``,
+            the tangent vector at the origin stays; ``"scale"``, coordinates scale with the radius
+            of curvature; ``"project"``, nothing but a projection (the ablation: curvature learned
+            without the aware update).
+        geoopt_first_step: start the momentum of all parameters with the Euclidean gradient as
+            geoopt does, so that the first step is about ``1 + momentum`` times as long; see below.
         maximize: as in torch.
-        foreach: as in torch, of parameters without a manifold. Points are updated many at once in any case.
+        foreach: as in torch, of parameters without a manifold. Points are updated many at once in
+            any case.
 
-    There is no ``stabilize`` as in geoopt: every step ends on the manifold, with times computed from the space parts
-    and points inside the ball, and the momentum is kept in frames, which it cannot leave.
+    There is no ``stabilize`` as in geoopt: every step ends on the manifold, with times computed
+    from the space parts and points inside the ball, and the momentum is kept in frames, which it
+    cannot leave.
 
-    Without ``geoopt_first_step`` the momentum is geoopt's with a buffer that starts at zero. geoopt (and HyperbolicCV,
-    which uses it) starts the buffer with the Euclidean gradient. On the hyperboloid that is not a tangent vector: its
-    normal part depends on the loss outside of the hyperboloid, which is arbitrary, and geoopt's transport mixes it into
-    the momentum of all later steps, by some percent at usual rates and without bound at large ones.
-    ``geoopt_first_step`` makes geoopt's first step and drops that part, so that the momentum of points of the
-    hyperboloid differs from geoopt's from the second step on. Parameters of geoopt's own class keep it.
+    Without ``geoopt_first_step`` the momentum is geoopt's with a buffer that starts at zero. geoopt
+    (and HyperbolicCV, which uses it) starts the buffer with the Euclidean gradient. On the
+    hyperboloid that is not a tangent vector: its normal part depends on the loss outside of the
+    hyperboloid, which is arbitrary, and geoopt's transport mixes it into the momentum of all later
+    steps, by some percent at usual rates and without bound at large ones. ``geoopt_first_step``
+    makes geoopt's first step and drops that part, so that the momentum of points of the hyperboloid
+    differs from geoopt's from the second step on. Parameters of geoopt's own class keep it.
     """
 
     def __init__(
@@ -67,7 +72,9 @@ class RiemannianSGD(RiemannianOptimizer):
         maximize: bool = False,
         foreach: bool | None = None,
     ):
-        options = dict(geoopt_first_step=geoopt_first_step, maximize=maximize, foreach=foreach, move=move)
+        options = dict(
+            geoopt_first_step=geoopt_first_step, maximize=maximize, foreach=foreach, move=move
+        )
         rates = dict(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay)
         super().__init__(params, dict(rates, nesterov=nesterov, **options))
 
@@ -76,11 +83,13 @@ class RiemannianSGD(RiemannianOptimizer):
         check_options(group, "momentum", "dampening")
         if group["nesterov"] and (group["momentum"] == 0 or group["dampening"] != 0):
             raise ArgumentError(
-                f"nesterov needs a momentum above 0 and no dampening, got momentum {group['momentum']} and dampening "
-                f"{group['dampening']}."
+                "nesterov needs a momentum above 0 and no dampening, got momentum "
+                f"{group['momentum']} and dampening {group['dampening']}."
             )
 
-    def _flat(self, group: Group, parameters: list[Tensor], grads: list[Tensor], states: list[State]) -> None:
+    def _flat(
+        self, group: Group, parameters: list[Tensor], grads: list[Tensor], states: list[State]
+    ) -> None:
         for parameter, grad, state in zip(parameters, grads, states):
             if "momentum_buffer" not in state:
                 self._first(group, parameter, grad, state)
@@ -94,7 +103,9 @@ class RiemannianSGD(RiemannianOptimizer):
     def _begin(self, group: Group, tangent: Tensor, count: int) -> State:
         return {"momentum_buffer": tangent} if group["momentum"] else {}
 
-    def _first(self, group: Group, x: Tensor, grad: Tensor, state: State, parts: Sequence[Factor] = ()) -> None:
+    def _first(
+        self, group: Group, x: Tensor, grad: Tensor, state: State, parts: Sequence[Factor] = ()
+    ) -> None:
         if not (group["geoopt_first_step"] and group["momentum"]):
             return
         grad = grad.to_dense() if grad.is_sparse else grad  # of points
@@ -102,7 +113,9 @@ class RiemannianSGD(RiemannianOptimizer):
         if not parts:
             state["momentum_buffer"] = grad
         for part in parts:
-            frame = part.kernel.frame(x[..., part.points], local_part(grad)[..., part.points], part.manifold.c)
+            frame = part.kernel.frame(
+                x[..., part.points], local_part(grad)[..., part.points], part.manifold.c
+            )
             shorten_(frame)
             state["momentum_buffer"][..., part.tangents] = frame
 
@@ -110,8 +123,12 @@ class RiemannianSGD(RiemannianOptimizer):
         state = self.state[parameter]
         momentum = group["momentum"]
         if momentum and not state:
-            state["momentum_buffer"] = grad.clone() if group["geoopt_first_step"] else torch.zeros_like(grad)
-        direction = manifold.egrad2rgrad(parameter, grad.add_(parameter, alpha=group["weight_decay"]))
+            state["momentum_buffer"] = (
+                grad.clone() if group["geoopt_first_step"] else torch.zeros_like(grad)
+            )
+        direction = manifold.egrad2rgrad(
+            parameter, grad.add_(parameter, alpha=group["weight_decay"])
+        )
         if not momentum:
             parameter.copy_(manifold.retr(parameter, -group["lr"] * direction))
             return
@@ -131,7 +148,9 @@ class RiemannianSGD(RiemannianOptimizer):
         momentum = group["momentum"]
         if not group["nesterov"] and fused.fits(job.kernel, rate, x, job.grad, buffer):
             fresh = 1 - group["dampening"] if momentum else 1.0
-            fused.step_(x, job.grad, c, buffer, None, None, rate, momentum, fresh, 0.0, 0.0, decay, 0.0)
+            fused.step_(
+                x, job.grad, c, buffer, None, None, rate, momentum, fresh, 0.0, 0.0, decay, 0.0
+            )
             return
         direction, where = job.kernel.gradient(x, job.grad, c, decay)
         shorten_(direction)

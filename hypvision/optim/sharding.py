@@ -8,16 +8,20 @@ from torch import Tensor, nn
 from hypvision.geometry import CurvatureParameter, named_manifold_parameters
 
 
-def unsharded_parameters(model: nn.Module, group: dist.ProcessGroup | None = None) -> set[nn.Parameter]:
-    """Parameters that ``fully_shard`` must leave alone, with their gradients averaged over the processes.
+def unsharded_parameters(
+    model: nn.Module, group: dist.ProcessGroup | None = None
+) -> set[nn.Parameter]:
+    """Parameters that ``fully_shard`` must leave alone, with their gradients averaged over the
+    processes.
 
-    FSDP cannot shard a parameter without dimensions, and would split a single point (``beta`` of a batch norm). It does
-    not average the gradients of ignored parameters, so a hook on each of them does.
+    FSDP cannot shard a parameter without dimensions, and would split a single point (``beta`` of a
+    batch norm). It does not average the gradients of ignored parameters, so a hook on each of them
+    does.
 
         >>> fully_shard(model, ignored_params=unsharded_parameters(model))
 
-    Layers whose points should be found after sharding, which replaces parameters, name them in ``manifold_parameters``
-    (:func:`hypvision.geometry.named_manifold_parameters`).
+    Layers whose points should be found after sharding, which replaces parameters, name them in
+    ``manifold_parameters`` (:func:`hypvision.geometry.named_manifold_parameters`).
 
     Args:
         model: the model, before it is sharded.
@@ -27,7 +31,9 @@ def unsharded_parameters(model: nn.Module, group: dist.ProcessGroup | None = Non
         The learned curvatures of the model, and its manifold parameters with one dimension.
     """
     if not dist.is_initialized():
-        raise RuntimeError("unsharded_parameters needs torch.distributed.init_process_group() to have been called.")
+        raise RuntimeError(
+            "unsharded_parameters needs torch.distributed.init_process_group() to have been called."
+        )
 
     def average(parameter: Tensor) -> None:
         assert parameter.grad is not None  # this hook runs after autograd has added the gradient

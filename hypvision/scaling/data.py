@@ -1,9 +1,10 @@
 """Sparse features: how often each occurs, and batches of them.
 
-Feature ``i`` of a sample is ``x_i = u_i v_i`` with ``u_i ~ Bernoulli(p_i)`` and ``v_i ~ U(0, 2)``, all independent. The
-frequencies sum to 1, so that about one feature of a sample is active: a batch of ``B`` samples is a list of about ``B``
-triplets (sample, feature, value), and that is how it is drawn here, from ``O(B)`` random numbers instead of ``2 B n``.
-Source: arXiv 2505.10465, Section 2 and Appendix B.
+Feature ``i`` of a sample is ``x_i = u_i v_i`` with ``u_i ~ Bernoulli(p_i)`` and ``v_i ~ U(0, 2)``,
+all independent. The frequencies sum to 1, so that about one feature of a sample is active: a batch
+of ``B`` samples is a list of about ``B`` triplets (sample, feature, value), and that is how it is
+drawn here, from ``O(B)`` random numbers instead of ``2 B n``. Source: arXiv 2505.10465, Section 2
+and Appendix B.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ def frequencies(name: str, n: int, alpha: float = 1.0) -> Tensor:
     """Frequencies that sum to 1, most frequent first.
 
     Args:
-        name: ``power`` (``i^-alpha``), ``exponential1`` (``exp(-(i-1)/400)``, the one of the paper's figures),
-            ``exponential`` (``exp(-(i-1)/1000)``) or ``linear`` (``n - i + 1``), before they are normalised.
+        name: ``power`` (``i^-alpha``), ``exponential1`` (``exp(-(i-1)/400)``, the one of the
+            paper's figures), ``exponential`` (``exp(-(i-1)/1000)``) or ``linear`` (``n - i + 1``),
+            before they are normalised.
         n: number of features.
         alpha: exponent of ``power``.
 
@@ -45,13 +47,15 @@ def frequencies(name: str, n: int, alpha: float = 1.0) -> Tensor:
     else:
         p = n - i
     p = p / p.sum()
-    check_frequencies(p, density=1.0)  # raises an error for NaN or an alpha so far from 0 that the sum is 0 or infinite
+    check_frequencies(
+        p, density=1.0
+    )  # raises an error for NaN or an alpha so far from 0 that the sum is 0 or infinite
     return p
 
 
 def density_scan(p: Tensor, s: float) -> Tensor:
-    """Frequencies with more active features: ``p (1 + s (1/p_1 - 1))`` of ``p`` ``(n,)`` that sums to 1, the largest
-    first, and ``s`` from 0 to 1, so that ``p_1`` goes from itself to 1."""
+    """Frequencies with more active features: ``p (1 + s (1/p_1 - 1))`` of ``p`` ``(n,)`` that sums
+    to 1, the largest first, and ``s`` from 0 to 1, so that ``p_1`` goes from itself to 1."""
     check_frequencies(p, density=1.0)
     between(0, 1, s=s)  # the position between the least and the largest density
     return (p * (1 + s * (1 / p.max() - 1))).clamp_max(1)  # p_1 may be rounded to more than 1
@@ -61,18 +65,21 @@ def check_frequencies(p: Tensor, density: float | None = None) -> None:
     """Raise an error for frequencies that are not in [0, 1] or whose sum is not ``density``."""
     if p.dim() != 1 or not p.numel():
         raise HypvisionError(
-            f"Frequencies must be a vector, one number for each feature, got the shape {tuple(p.shape)}."
+            "Frequencies must be a vector, one number for each feature, got the shape "
+            f"{tuple(p.shape)}."
         )
     if not bool(((p >= 0) & (p <= 1)).all()):
         raise HypvisionError("Frequencies must be numbers from 0 to 1; these are not.")
     total = float(p.double().sum())
     if density is not None and abs(total - density) > 1e-4 * density:
-        raise HypvisionError(f"The frequencies sum to {total:.6g} instead of {density:g}. Scale them to this sum.")
+        raise HypvisionError(
+            f"The frequencies sum to {total:.6g} instead of {density:g}. Scale them to this sum."
+        )
 
 
 def stream(*words: object) -> torch.Generator:
-    """A generator on the CPU whose seed depends on these words alone, so that the same words always give the same
-    batch."""
+    """A generator on the CPU whose seed depends on these words alone, so that the same words always
+    give the same batch."""
     digest = hashlib.sha256("/".join(map(str, words)).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
 
@@ -80,10 +87,12 @@ def stream(*words: object) -> torch.Generator:
 class Batch(NamedTuple):
     """A sparse batch, its triplets ordered by sample and then by feature.
 
-    Samples without a feature, a quarter to a third at density 1, are all the same to the model: they are only counted.
+    Samples without a feature, a quarter to a third at density 1, are all the same to the model:
+    they are only counted.
 
     Attributes:
-        rows, columns: ``(K,)`` int64, the sample, among the ``S`` that have features, and the feature of a triplet.
+        rows, columns: ``(K,)`` int64, the sample, among the ``S`` that have features, and the
+            feature of a triplet.
         values: ``(K,)``.
         row_offsets: ``(S + 1,)``, where the triplets of each sample begin.
         by_column: ``(K,)``, the order of the triplets by feature.
@@ -116,7 +125,9 @@ class Batch(NamedTuple):
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Batch:
         """The batch on another device, its values in another type."""
-        tensors = {name: getattr(self, name).to(device, non_blocking=True) for name in self._fields[:-1]}
+        tensors = {
+            name: getattr(self, name).to(device, non_blocking=True) for name in self._fields[:-1]
+        }
         return self._replace(**tensors | {"values": tensors["values"].to(dtype)})
 
     def dense(self) -> Tensor:
@@ -133,11 +144,14 @@ def _batch(samples: Tensor, columns: Tensor, values: Tensor, size: int, features
     by_column = torch.argsort(columns, stable=True)
     ends = [count.cumsum(0) for count in (counts[has], torch.bincount(columns, minlength=features))]
     row_offsets, column_offsets = (torch.cat([columns.new_zeros(1), end]) for end in ends)
-    return Batch(rows, columns, values, row_offsets, by_column, column_offsets, size - len(row_offsets) + 1)
+    return Batch(
+        rows, columns, values, row_offsets, by_column, column_offsets, size - len(row_offsets) + 1
+    )
 
 
 def sparse(x: Tensor) -> Batch:
-    """The triplets of a dense batch ``(B, n)``, whose samples keep their order but for the empty ones."""
+    """The triplets of a dense batch ``(B, n)``, whose samples keep their order but for the empty
+    ones."""
     rows, columns = x.nonzero(as_tuple=True)
     return _batch(rows, columns, x[rows, columns], *x.shape)
 
@@ -145,11 +159,12 @@ def sparse(x: Tensor) -> Batch:
 def sample(p: Tensor, size: int, generator: torch.Generator) -> Batch:
     """Draw a batch.
 
-    How many samples have feature ``i`` is binomial; which ones is a draw without replacement, by repeating what came
-    twice. Frequent features, where much would be repeated, are drawn sample by sample.
+    How many samples have feature ``i`` is binomial; which ones is a draw without replacement, by
+    repeating what came twice. Frequent features, where much would be repeated, are drawn sample by
+    sample.
 
-    The frequencies ``p`` ``(n,)``, in [0, 1], and the generator are on the CPU. The values are float32, distributed as
-    what the release draws from two uniform matrices.
+    The frequencies ``p`` ``(n,)``, in [0, 1], and the generator are on the CPU. The values are
+    float32, distributed as what the release draws from two uniform matrices.
     """
     check_frequencies(p)
     heavy = p > _HEAVY
@@ -159,7 +174,9 @@ def sample(p: Tensor, size: int, generator: torch.Generator) -> Batch:
     which, rows = drawn.nonzero(as_tuple=True)
     frequent = rows * len(p) + often[which]
 
-    counts = torch.binomial(torch.full((len(rare),), float(size), dtype=torch.float64), p[rare].double(), generator)
+    counts = torch.binomial(
+        torch.full((len(rare),), float(size), dtype=torch.float64), p[rare].double(), generator
+    )
     left = counts.long()
     entries = rare.new_empty(0)
     while total := int(left.sum()):

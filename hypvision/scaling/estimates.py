@@ -1,8 +1,8 @@
 """Numbers with their errors, and the verdict on a statement at the confidence :data:`LEVEL`.
 
-A statement says that a number lies within bounds. It is confirmed if the whole confidence interval does, refuted if
-none of the interval does, and open otherwise. Data that would look the same if the statement were false therefore never
-confirm it.
+A statement says that a number lies within bounds. It is confirmed if the whole confidence interval
+does, refuted if none of the interval does, and open otherwise. Data that would look the same if the
+statement were false therefore never confirm it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from typing import NamedTuple
 from hypvision.errors import require
 
 LEVEL = 0.95
-"""Of the two-sided intervals; a statement that is false at its bound is confirmed in 2.5 % of all cases."""
+"""Of the two-sided intervals; a statement that is false at its bound is confirmed in 2.5 % of all
+cases."""
 
 
 class Estimate(NamedTuple):
-    """A number, its standard error and the degrees of freedom that this has; an infinite error gives no verdict."""
+    """A number, its standard error and the degrees of freedom that this has; an infinite error
+    gives no verdict."""
 
     value: float
     error: float
@@ -30,12 +32,21 @@ class Estimate(NamedTuple):
         return f"{self.value:.2f} ± {self.error:.2f}"
 
     def margin(self, among: int = 1) -> float:
-        """Half the width of the confidence interval; of so many together, all of which are to hold (Bonferroni)."""
-        return student(self.freedom, 1 - (1 - LEVEL) / among) * self.error if math.isfinite(self.error) else math.inf
+        """Half the width of the confidence interval; of so many together, all of which are to hold
+        (Bonferroni)."""
+        return (
+            student(self.freedom, 1 - (1 - LEVEL) / among) * self.error
+            if math.isfinite(self.error)
+            else math.inf
+        )
 
-    def within(self, least: float = -math.inf, most: float = math.inf, among: int = 1) -> bool | None:
-        """Whether the number lies between the bounds, not at them: True, False, or None if the interval has both.
-        ``among``: how many such statements are combined into one, which is refuted if any of them is."""
+    def within(
+        self, least: float = -math.inf, most: float = math.inf, among: int = 1
+    ) -> bool | None:
+        """Whether the number lies between the bounds, not at them: True, False, or None if the
+        interval has both.
+        ``among``: how many such statements are combined into one, which is refuted if any of them
+        is."""
         margin = self.margin()
         wide = self.margin(among)
         if least < self.value - margin and self.value + margin < most:
@@ -49,27 +60,33 @@ class Estimate(NamedTuple):
 
 @cache
 def student(freedom: float, level: float = LEVEL) -> float:
-    """Half the width of the two-sided interval of Student's t, in standard errors; infinite below one degree."""
+    """Half the width of the two-sided interval of Student's t, in standard errors; infinite below
+    one degree."""
     if freedom < 1:
         return math.inf
     return float(require("scipy.stats", "viz").t.ppf((1 + level) / 2, freedom))
 
 
 def difference(one: Estimate, other: Estimate) -> Estimate:
-    """``one - other`` of independent estimates, with the degrees of freedom of Welch and Satterthwaite."""
+    """``one - other`` of independent estimates, with the degrees of freedom of Welch and
+    Satterthwaite."""
     return Estimate(one.value - other.value, *_root_of_squares((one, other)))
 
 
 def mean(values: Sequence[float | Estimate]) -> Estimate:
-    """The mean, with the error of the scatter, or that which the errors of the values give, whichever has the
-    wider confidence interval.
+    """The mean, with the error of the scatter, or that which the errors of the values give,
+    whichever has the wider confidence interval.
 
     A single number without an error gives no verdict.
     """
     numbers = [value.value if isinstance(value, Estimate) else value for value in values]
     count = len(numbers)
     center = statistics.fmean(numbers)
-    errors = [Estimate(center, statistics.stdev(numbers) / math.sqrt(count), count - 1)] if count > 1 else []
+    errors = (
+        [Estimate(center, statistics.stdev(numbers) / math.sqrt(count), count - 1)]
+        if count > 1
+        else []
+    )
     estimates = [value for value in values if isinstance(value, Estimate)]
     if len(estimates) == count:
         error, freedom = _root_of_squares(estimates)
@@ -80,7 +97,11 @@ def mean(values: Sequence[float | Estimate]) -> Estimate:
 def _root_of_squares(values: Iterable[Estimate]) -> tuple[float, float]:
     squares = [(value.error**2, value.freedom) for value in values]
     total = sum(square for square, _ in squares)
-    parts = sum((square / total) ** 2 / max(freedom, 1e-9) for square, freedom in squares) if total > 0 else 0.0
+    parts = (
+        sum((square / total) ** 2 / max(freedom, 1e-9) for square, freedom in squares)
+        if total > 0
+        else 0.0
+    )
     return math.sqrt(total), math.floor(1 / parts + 1e-9) if parts > 0 else math.inf
 
 

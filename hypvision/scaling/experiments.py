@@ -1,8 +1,9 @@
-"""The paper's experiments, by the figures of its repository, and a small one that shows both regimes in a minute.
+"""The paper's experiments, by the figures of its repository, and a small one that shows both
+regimes in a minute.
 
-Figures 3 to 7 are read from one grid of small models (17 exponents of the frequencies, 10 decays, 6 widths, and a scan
-of the density of active features): run into one folder, they share their points. Figure 1 has models of its own, figure
-2 is a drawing, figure 8 is about language models.
+Figures 3 to 7 are read from one grid of small models (17 exponents of the frequencies, 10 decays, 6
+widths, and a scan of the density of active features): run into one folder, they share their points.
+Figure 1 has models of its own, figure 2 is a drawing, figure 8 is about language models.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from hypvision.checks import between
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.scaling.sweep import Point, Settings
 
-WIDTHS = tuple(math.floor(math.exp(math.log(10) + k / 5 * math.log(10)) + 1e-9) for k in range(6))  # 10 ... 100
+WIDTHS = tuple(
+    math.floor(math.exp(math.log(10) + k / 5 * math.log(10)) + 1e-9) for k in range(6)
+)  # 10 ... 100
 DECAYS = tuple(round(-1 + 2 * k / 9, 4) for k in range(10))
 ALPHAS = tuple(k / 8 for k in range(17))
 DENSITIES = tuple(k / 8 for k in range(9))
@@ -27,13 +30,16 @@ _LARGE_DECAYS = (-1.0, 0.1)
 _SMALL = Settings()
 _LARGE = Settings(n=LARGE_FEATURES, warmup=1000, rates="large", loss_scale=100.0)
 _LARGE_ON_CPU = replace(_LARGE, n=2048)
-_TINY = Settings(n=200, batch=512, steps=4000, warmup=400)  # samples per feature and step are the paper's
+_TINY = Settings(
+    n=200, batch=512, steps=4000, warmup=400
+)  # samples per feature and step are the paper's
 _MORE = "different: "  # prefix of settings that exceed the paper's
 _TINY_WIDTHS = (5, 8, 12, 18, 27, 40)
 
 
 class Experiment(NamedTuple):
-    """A figure: what its points share, which they are, what it shows, and the widths it has if no others are chosen.
+    """A figure: what its points share, which they are, what it shows, and the widths it has if no
+    others are chosen.
 
     ``scan`` is the one width that a map or a scan of it is made at.
     """
@@ -46,21 +52,36 @@ class Experiment(NamedTuple):
 
 
 def _grid(
-    alphas: Sequence[float], decays: Sequence[float], widths: Sequence[int], densities: Sequence[float] = (0.0,)
+    alphas: Sequence[float],
+    decays: Sequence[float],
+    widths: Sequence[int],
+    densities: Sequence[float] = (0.0,),
 ) -> list[Point]:
-    return [Point("power", a, s, g, m) for a in alphas for s in densities for g in decays for m in widths]
+    return [
+        Point("power", a, s, g, m)
+        for a in alphas
+        for s in densities
+        for g in decays
+        for m in widths
+    ]
 
 
 def _large(widths: Sequence[int]) -> list[Point]:
     kinds = (("exponential1", 0.0), ("power", 1.2), ("linear", 0.0))
-    return [Point(name, alpha, 0.0, g, m) for name, alpha in kinds for g in _LARGE_DECAYS for m in widths]
+    return [
+        Point(name, alpha, 0.0, g, m)
+        for name, alpha in kinds
+        for g in _LARGE_DECAYS
+        for m in widths
+    ]
 
 
 EXPERIMENTS = {
     "quick": "both regimes, in small: loss against width with growth and with decay",
     "fig1": "loss against width for three kinds of frequencies, in both regimes",
     "fig3": "the share of represented features by decay, width and exponent of the frequencies",
-    "fig4": "how well the loss is a power of the width, and its exponent, by decay and exponent of the frequencies",
+    "fig4": "how well the loss is a power of the width, and its exponent, by decay and exponent of "
+    "the frequencies",
     "fig5": "weak superposition: the loss is that of the features that are not represented",
     "fig6": "strong superposition: norms, overlaps and exponents",
     "fig7": "the density of active features",
@@ -68,24 +89,33 @@ EXPERIMENTS = {
 }
 
 
-def experiment(name: str, gpu: bool = False, tiny: bool = False, widths: Sequence[int] = ()) -> Experiment:
+def experiment(
+    name: str, gpu: bool = False, tiny: bool = False, widths: Sequence[int] = ()
+) -> Experiment:
     """A figure by its name.
 
     Args:
         name: one of :data:`EXPERIMENTS` but ``fig8``, which trains nothing.
         gpu: whether there is one; without, ``fig1`` has smaller models.
-        tiny: figures 3 to 7 with the models of ``quick``, a fiftieth of the work; marked as shortened.
+        tiny: figures 3 to 7 with the models of ``quick``, a fiftieth of the work; marked as
+            shortened.
         widths: instead of the figure's. A map or a scan at one width takes the nearest to its own.
     """
     if name in ("fig2", "fig8"):
         models = "about language models; see: hypvision scaling heads and hypvision scaling fit"
-        raise HypvisionError(f"'{name}' trains no models: it is {'a drawing' if name == 'fig2' else models}.")
+        raise HypvisionError(
+            f"'{name}' trains no models: it is {'a drawing' if name == 'fig2' else models}."
+        )
     if name not in EXPERIMENTS:
         hint = did_you_mean(name, EXPERIMENTS, 1)
-        raise HypvisionError(f"There is no figure '{name}'.{hint} There are: {', '.join(EXPERIMENTS)}.")
+        raise HypvisionError(
+            f"There is no figure '{name}'.{hint} There are: {', '.join(EXPERIMENTS)}."
+        )
     if name == "fig1":
         if tiny:
-            raise HypvisionError("fig1 has no --tiny version. Choose some of its points with --widths and --decays.")
+            raise HypvisionError(
+                "fig1 has no --tiny version. Choose some of its points with --widths and --decays."
+            )
         own = tuple(m for m in _LARGE_WIDTHS if gpu or m <= 128)
         points = _large(sorted(set(widths)) if widths else own)
         return Experiment(_LARGE if gpu else _LARGE_ON_CPU, points, EXPERIMENTS[name], own)
@@ -121,13 +151,16 @@ def narrowed(
     seed: int = 0,
     independent: bool = False,
 ) -> Experiment:
-    """A part of a figure's points, several replicates of them, or with another training; marked if not the paper's.
+    """A part of a figure's points, several replicates of them, or with another training; marked if
+    not the paper's.
 
     Args:
         chosen: the figure.
-        alphas, decays, densities: only points with these values, if any are given; each may be off by 0.005.
+        alphas, decays, densities: only points with these values, if any are given; each may be off
+            by 0.005.
         replicates: how many models a point.
-        steps, batch: instead of the figure's; the warm-up shrinks with the steps, for large rates it is 5 % of them.
+        steps, batch: instead of the figure's; the warm-up shrinks with the steps, for large rates
+            it is 5 % of them.
         features: ``n`` instead of the figure's.
         seed: of all first weights and batches.
         independent: batches of its own for every point.
@@ -139,26 +172,36 @@ def narrowed(
             for value in wanted:
                 if not any(abs(value - known) <= 0.005 for known in there):
                     known = ", ".join(f"{known:g}" for known in there)
-                    raise HypvisionError(f"No point of this figure has {name} {value:g}. There are: {known}.")
-            points = [p for p in points if any(abs(getattr(p, name) - value) <= 0.005 for value in wanted)]
+                    raise HypvisionError(
+                        f"No point of this figure has {name} {value:g}. There are: {known}."
+                    )
+            points = [
+                p for p in points if any(abs(getattr(p, name) - value) <= 0.005 for value in wanted)
+            ]
     points = [replace(point, replicate=r) for r in range(replicates) for point in points]
     settings = chosen.settings
     given = dict(steps=steps, batch=batch, n=features)
-    changed: dict[str, Any] = {k: v for k, v in given.items() if v not in (None, getattr(settings, k))}
+    changed: dict[str, Any] = {
+        k: v for k, v in given.items() if v not in (None, getattr(settings, k))
+    }
     number = changed.get("steps")
     if number:
         small = round(settings.warmup * min(1.0, number / settings.steps))
-        settings = replace(settings, warmup=small if settings.rates == "small" else int(0.05 * number))
+        settings = replace(
+            settings, warmup=small if settings.rates == "small" else int(0.05 * number)
+        )
     settings = replace(settings, **changed, seed=seed, independent=independent)
     widths = sorted({point.m for point in points})
     between(1, settings.n, integer=True, **{f"the width {m}": m for m in widths})
-    settings = replace(settings, shortened=_differences(settings, widths, cut=set(widths) == set(chosen.widths)))
+    settings = replace(
+        settings, shortened=_differences(settings, widths, cut=set(widths) == set(chosen.widths))
+    )
     return chosen._replace(settings=settings, points=points)
 
 
 def _differences(settings: Settings, widths: Sequence[int], cut: bool) -> str:
-    """How a training differs from the paper's, in words. Some of the paper's widths are no difference, unless the wide
-    ones have been ``cut``."""
+    """How a training differs from the paper's, in words. Some of the paper's widths are no
+    difference, unless the wide ones have been ``cut``."""
     paper, its_widths = (_LARGE, _LARGE_WIDTHS) if settings.rates == "large" else (_SMALL, WIDTHS)
     less: list[str] = []
     more: list[str] = []
@@ -177,13 +220,14 @@ def _differences(settings: Settings, widths: Sequence[int], cut: bool) -> str:
 
 
 def marked(shortened: str) -> str:
-    """``Settings.shortened`` as text for tables; a training that is only longer than in the paper is not called
-    shortened."""
+    """``Settings.shortened`` as text for tables; a training that is only longer than in the paper
+    is not called shortened."""
     return shortened if not shortened or shortened.startswith(_MORE) else f"shortened: {shortened}"
 
 
 def groups(points: Sequence[Point], gpu: bool = False) -> dict[str, list[Point]]:
-    """Points by what is trained together: those of the same batches, on a CPU also of the same width."""
+    """Points by what is trained together: those of the same batches, on a CPU also of the same
+    width."""
     found: dict[str, list[Point]] = {}
     for point in points:
         found.setdefault(point.data if gpu else f"{point.data}-m{point.m}", []).append(point)

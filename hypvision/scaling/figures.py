@@ -43,12 +43,17 @@ def draw(
         name: ``quick``, ``fig1`` or ``fig3`` to ``fig7``.
         rows: of the sweep, see :func:`hypvision.scaling.sweep.read_rows`.
         folder: where to.
-        weights: ``W`` ``(n, m)`` of a row's point; None where it is not known, which leaves that panel empty.
-        losses, fit: of language models, for ``fig1``; without, the line of the paper's fit stands for them.
-        scan: the width of what fig3 and fig7 show of one width, see :class:`hypvision.scaling.experiments.Experiment`.
+        weights: ``W`` ``(n, m)`` of a row's point; None where it is not known, which leaves that
+            panel empty.
+        losses, fit: of language models, for ``fig1``; without, the line of the paper's fit stands
+            for them.
+        scan: the width of what fig3 and fig7 show of one width, see
+            :class:`hypvision.scaling.experiments.Experiment`.
     """
     marks = sorted({row["shortened"] for row in rows} - {""})
-    panels: list[Panel] = [partial(panel, rows=rows, weights=weights, scan=scan) for panel in _PANELS[name]]
+    panels: list[Panel] = [
+        partial(panel, rows=rows, weights=weights, scan=scan) for panel in _PANELS[name]
+    ]
     if name == "fig1":
         panels.append(partial(_large_strong, rows=rows, losses=losses, fit=fit))
     return _figure(name, panels, "; ".join(map(marked, marks)), folder)
@@ -58,7 +63,9 @@ def _figure(name: str, panels: Sequence[Panel], title: str, folder: str | Path) 
     pyplot = require("matplotlib.pyplot", "viz")
     columns = min(2, len(panels))  # more beside each other cannot be read on a page
     rows = -(-len(panels) // columns)
-    figure, axes = pyplot.subplots(rows, columns, figsize=(_SIZE[0] * columns, _SIZE[1] * rows), squeeze=False)
+    figure, axes = pyplot.subplots(
+        rows, columns, figsize=(_SIZE[0] * columns, _SIZE[1] * rows), squeeze=False
+    )
     try:
         for axis in axes.flat[len(panels) :]:
             axis.set_axis_off()
@@ -87,7 +94,9 @@ def _colors(values: Iterable[float], name: str = "coolwarm") -> dict[float, Any]
     largest = max(map(abs, values), default=1) or 1
     if name == "coolwarm":
         return {value: colormaps[name](0.5 + value / largest / 2) for value in values}
-    return {value: colormaps[name](i / max(1, len(values) - 1) * 0.9) for i, value in enumerate(values)}
+    return {
+        value: colormaps[name](i / max(1, len(values) - 1) * 0.9) for i, value in enumerate(values)
+    }
 
 
 def _means(rows: Iterable[Row], x: str, y: str) -> tuple[list[float], list[float], list[float]]:
@@ -111,10 +120,14 @@ _SYMBOLS = {"decay": "γ", "alpha": "α", "m": "m", "active": "E"}
 
 def _lines(axis: Any, rows: Sequence[Row], by: str, x: str, y: str) -> None:
     """The means of ``y`` over ``x``, a line for each value of ``by``, a key of :data:`_SYMBOLS`."""
-    for value, color in _colors((row[by] for row in rows), "coolwarm" if by == "decay" else "viridis").items():
+    for value, color in _colors(
+        (row[by] for row in rows), "coolwarm" if by == "decay" else "viridis"
+    ).items():
         xs, ys, spread = _means((row for row in rows if row[by] == value), x, y)
         label = f"{_SYMBOLS[by]} {value:.3g}"
-        axis.errorbar(xs, ys, spread, marker="o", markersize=3, linewidth=1, color=color, label=label)
+        axis.errorbar(
+            xs, ys, spread, marker="o", markersize=3, linewidth=1, color=color, label=label
+        )
 
 
 def _log(axis: Any, xlabel: str, ylabel: str) -> None:
@@ -158,7 +171,9 @@ def _grid(axis: Any, values: dict[tuple[float, float], float], label: str, **lim
         for i, row in enumerate(table):
             for j, value in enumerate(row):
                 if not math.isnan(value):
-                    ink = "k" if shown.norm(value) > 0.6 else "w"  # the upper colours of the map are light
+                    ink = (
+                        "k" if shown.norm(value) > 0.6 else "w"
+                    )  # the upper colours of the map are light
                     axis.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=6, color=ink)
     axis.figure.colorbar(shown, ax=axis)
 
@@ -175,7 +190,9 @@ def _loss_by_decay(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) 
         axis.plot(xs, [factor * x**-value.mean for x in xs], **_PAPER)
     handles, labels = axis.get_legend_handles_labels()
     decays = sorted({row["decay"] for row in rows})
-    named = [f"{text}: {fits[d].mean:.2f}" if d in fits else text for text, d in zip(labels, decays)]
+    named = [
+        f"{text}: {fits[d].mean:.2f}" if d in fits else text for text, d in zip(labels, decays)
+    ]
     _log_widths(axis, rows, "loss L")
     axis.legend(handles, named, fontsize=6)
 
@@ -185,7 +202,9 @@ def _represented_by_width(axis: Any, rows: Sequence[Row], weights: Weights, scan
     _log_widths(axis, rows, "represented φ(1/2)")
 
 
-def _large_strong(axis: Any, rows: Sequence[Row], losses: Sequence[Mapping[str, str]], fit: JointFit | None) -> None:
+def _large_strong(
+    axis: Any, rows: Sequence[Row], losses: Sequence[Mapping[str, str]], fit: JointFit | None
+) -> None:
     if any(row["decay"] < 0 for row in rows):
         _language_models(axis, losses, fit)
         _loss_by_distribution(axis, rows, sign=-1, title="strong superposition")
@@ -195,7 +214,8 @@ def _large_strong(axis: Any, rows: Sequence[Row], losses: Sequence[Mapping[str, 
 
 
 def _loss_by_distribution(axis: Any, rows: Sequence[Row], sign: int, title: str, **_: Any) -> None:
-    """The loss over the width for each distribution of frequencies, of the points whose decay has this sign."""
+    """The loss over the width for each distribution of frequencies, of the points whose decay has
+    this sign."""
     rows = [row for row in rows if sign * row["decay"] > 0]
     fits = {key[0]: value for key, value in exponents(rows).items()}
     for name in sorted({row["distribution"] for row in rows}):
@@ -217,7 +237,10 @@ def _language_models(axis: Any, losses: Sequence[Mapping[str, str]], fit: JointF
         return
     for family in dict.fromkeys(row["family"] for row in losses):
         part = [row for row in losses if row["family"] == family]
-        points = [(float(r["m"]), float(r["loss"]) - fit.offsets[f"{family}/{r['dataset']}"]) for r in part]
+        points = [
+            (float(r["m"]), float(r["loss"]) - fit.offsets[f"{family}/{r['dataset']}"])
+            for r in part
+        ]
         axis.scatter(*zip(*points), s=8, marker="x", label=family)
 
 
@@ -242,7 +265,8 @@ def _represented_map(axis: Any, rows: Sequence[Row], weights: Weights, scan: int
 
 
 def _frequencies_and_norms(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
-    """Frequencies by rank, and the norms at alpha = 1 with the strongest growth and the strongest decay."""
+    """Frequencies by rank, and the norms at alpha = 1 with the strongest growth and the strongest
+    decay."""
     rows = [row for row in rows if row["density"] == 0 and row["replicate"] == 0]
     if not rows:
         return
@@ -258,7 +282,13 @@ def _frequencies_and_norms(axis: Any, rows: Sequence[Row], weights: Weights, sca
     axis.legend(fontsize=6, loc="upper right")
     inset = axis.inset_axes([0.1, 0.1, 0.42, 0.35])
     for row, matrix, color in zip(ends, matrices, ("C0", "C3")):
-        inset.hist(matrix.norm(dim=1).tolist(), bins=30, color=color, alpha=0.6, label=f"γ {row['decay']:.2f}")
+        inset.hist(
+            matrix.norm(dim=1).tolist(),
+            bins=30,
+            color=color,
+            alpha=0.6,
+            label=f"γ {row['decay']:.2f}",
+        )
     inset.axvline(0.5, **_PAPER)
     inset.set_title(f"norms, α {ends[0]['alpha']:g}, m {ends[0]['m']}", fontsize=6)
     inset.tick_params(labelsize=5)
@@ -269,7 +299,8 @@ def _frequencies_and_norms(axis: Any, rows: Sequence[Row], weights: Weights, sca
 
 
 def _r2_bars(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
-    """For each decay the mean over the exponents of the frequencies, with a bar from the least to the largest."""
+    """For each decay the mean over the exponents of the frequencies, with a bar from the least to
+    the largest."""
     found: dict[float, list[float]] = {}
     for (_, _, density, decay), value in exponents(rows).items():
         if density == 0 and not math.isnan(value.r2):
@@ -282,7 +313,12 @@ def _r2_bars(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> Non
     colors = [*_colors(decays).values()]
     axis.bar(range(len(decays)), means, yerr=ends, color=colors, ecolor="0.3", capsize=2)
     axis.set_xticks(range(len(decays)), [f"{d:.2f}" for d in decays], fontsize=6, rotation=60)
-    axis.set(xlabel="decay γ", ylabel="R² of L ~ m^-α_m", title="mean over α, least and largest", ylim=(0, 1.02))
+    axis.set(
+        xlabel="decay γ",
+        ylabel="R² of L ~ m^-α_m",
+        title="mean over α, least and largest",
+        ylim=(0, 1.02),
+    )
 
 
 def _exponent_map(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
@@ -312,9 +348,15 @@ def _weak_exponents(axis: Any, rows: Sequence[Row], weights: Weights, scan: int)
     for (alpha, decay), paper in WEAK_EXPONENTS.items():
         axis.plot(alpha, paper, "x", color=colors[decay], label=f"γ {decay:.3g} (paper)")
     for (alpha, decay), value in clean.items():
-        axis.errorbar(alpha, value.mean, value.error, marker="o", color=colors[decay], label=f"γ {decay:.3g}")
+        axis.errorbar(
+            alpha, value.mean, value.error, marker="o", color=colors[decay], label=f"γ {decay:.3g}"
+        )
     axis.axline((1, 0), slope=1, **_PAPER)
-    axis.set(xlabel="α of the frequencies", ylabel="model exponent α_m", title="the paper's cleanest cases, line α - 1")
+    axis.set(
+        xlabel="α of the frequencies",
+        ylabel="model exponent α_m",
+        title="the paper's cleanest cases, line α - 1",
+    )
     handles, labels = axis.get_legend_handles_labels()
     axis.legend(dict(zip(labels, handles)).values(), dict(zip(labels, handles)).keys(), fontsize=6)
 
@@ -323,7 +365,9 @@ def _weak_exponents(axis: Any, rows: Sequence[Row], weights: Weights, scan: int)
 
 
 def _norms_by_rank(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
-    chosen = _nearest([row for row in rows if row["density"] == 0], alpha=1, decay=-0.7778, m=15, replicate=0)
+    chosen = _nearest(
+        [row for row in rows if row["density"] == 0], alpha=1, decay=-0.7778, m=15, replicate=0
+    )
     if not chosen:
         return
     row = chosen[0]
@@ -333,8 +377,12 @@ def _norms_by_rank(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) 
     lengths = weight.norm(dim=1)
     p = frequencies(row["distribution"], len(lengths), row["alpha"])
     rank = range(1, len(lengths) + 1)
-    axis.scatter(rank, p.tolist(), s=4, c=["C3" if length > 1 else "C0" for length in lengths.tolist()])
-    axis.set(xscale="log", yscale="log", xlabel="rank of the feature", ylabel="frequency; red: norm > 1")
+    axis.scatter(
+        rank, p.tolist(), s=4, c=["C3" if length > 1 else "C0" for length in lengths.tolist()]
+    )
+    axis.set(
+        xscale="log", yscale="log", xlabel="rank of the feature", ylabel="frequency; red: norm > 1"
+    )
     inset = axis.inset_axes([0.12, 0.12, 0.38, 0.35])
     inset.hist(lengths.tolist(), bins=40)
     inset.set_title(f"norms, m {row['m']}, γ {row['decay']:.2f}", fontsize=6)
@@ -349,7 +397,12 @@ def _strong_by_width(axis: Any, rows: Sequence[Row], weights: Weights, scan: int
     widths = sorted({row["m"] for row in rows})
     n = rows[0]["n"]
     axis.plot(widths, [m / n for m in widths], label="m/n", **_PAPER)
-    axis.plot(widths, [min(1, m * m / 2 / n) for m in widths], label="m²/2n", **(_PAPER | dict(linestyle=":")))
+    axis.plot(
+        widths,
+        [min(1, m * m / 2 / n) for m in widths],
+        label="m²/2n",
+        **(_PAPER | dict(linestyle=":")),
+    )
     _log_widths(axis, rows, "norm above 1: φ(1), γ = -1")
 
 
@@ -375,15 +428,28 @@ def _overlap_variances(axis: Any, rows: Sequence[Row], weights: Weights, scan: i
 
 
 def _strong_exponents(axis: Any, rows: Sequence[Row], weights: Weights, scan: int) -> None:
-    found = {(key[3], key[1]): value for key, value in exponents(rows).items() if key[3] < -0.3 and key[2] == 0}
+    found = {
+        (key[3], key[1]): value
+        for key, value in exponents(rows).items()
+        if key[3] < -0.3 and key[2] == 0
+    }
     if not found:
         return
     for decay, color in _colors((decay for decay, _ in found), "viridis").items():
-        part = sorted((alpha, value.mean, value.error) for (d, alpha), value in found.items() if d == decay)
-        axis.errorbar(*zip(*part), marker="o", markersize=3, linewidth=1, color=color, label=f"γ {decay:.3g}")
+        part = sorted(
+            (alpha, value.mean, value.error) for (d, alpha), value in found.items() if d == decay
+        )
+        axis.errorbar(
+            *zip(*part), marker="o", markersize=3, linewidth=1, color=color, label=f"γ {decay:.3g}"
+        )
     axis.axhline(1, **_PAPER)
     axis.axline((1.5, 1), slope=2, **_PAPER)
-    axis.set(xlabel="α of the frequencies", ylabel="model exponent α_m", title="lines 1 and 2(α - 1)", ylim=(0, 3))
+    axis.set(
+        xlabel="α of the frequencies",
+        ylabel="model exponent α_m",
+        title="lines 1 and 2(α - 1)",
+        ylim=(0, 3),
+    )
     axis.legend(fontsize=6)
 
 
@@ -409,11 +475,21 @@ _PANELS: dict[str, list[Panel]] = {
     "fig3": [_represented_by_decay, _represented_map, _frequencies_and_norms],
     "fig4": [_r2_bars, _exponent_map],
     "fig5": [
-        partial(_loss_against, name="unlearned_approximation", xlabel="4/3 of the frequencies beyond rank n φ(1/2)"),
+        partial(
+            _loss_against,
+            name="unlearned_approximation",
+            xlabel="4/3 of the frequencies beyond rank n φ(1/2)",
+        ),
         partial(_loss_against, name="lost_loss", xlabel="loss of the features of norm below 1/2"),
         _weak_exponents,
     ],
-    "fig6": [_norms_by_rank, _strong_by_width, _overlap_variances, _overlap_means, _strong_exponents],
+    "fig6": [
+        _norms_by_rank,
+        _strong_by_width,
+        _overlap_variances,
+        _overlap_means,
+        _strong_exponents,
+    ],
     "fig7": [_loss_by_density, _lines_by_density],
 }
 
@@ -427,8 +503,8 @@ def draw_language_models(
     fit: JointFit | None,
     folder: str | Path,
 ) -> list[Path]:
-    """Draw figure 8: overlaps of heads (:func:`~hypvision.scaling.language_models.head_statistics`) beside the paper's,
-    and losses less their offsets with the fit, if there is one."""
+    """Draw figure 8: overlaps of heads (:func:`~hypvision.scaling.language_models.head_statistics`)
+    beside the paper's, and losses less their offsets with the fit, if there is one."""
 
     def overlaps(axis: Any) -> None:
         for family, points in HEAD_OVERLAPS.items():
@@ -445,7 +521,10 @@ def draw_language_models(
         _language_models(axis, losses, fit)
         widths = sorted({float(row["m"]) for row in losses})
         axis.plot(
-            widths, [fit.factor / m**fit.exponent for m in widths], label=f"exponent {fit.exponent:.2f}", **_PAPER
+            widths,
+            [fit.factor / m**fit.exponent for m in widths],
+            label=f"exponent {fit.exponent:.2f}",
+            **_PAPER,
         )
         _log(axis, "width m", "loss less its offset")
 

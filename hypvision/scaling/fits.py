@@ -1,4 +1,5 @@
-"""Exponents: straight lines through logarithms, and one joint fit of the losses of language models."""
+"""Exponents: straight lines through logarithms, and one joint fit of the losses of language
+models."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from hypvision.scaling.estimates import Estimate
 
 
 class PowerLaw(NamedTuple):
-    """``y = factor x^-exponent``, with the standard error of the exponent and the squared correlation."""
+    """``y = factor x^-exponent``, with the standard error of the exponent and the squared
+    correlation."""
 
     exponent: float
     error: float
@@ -29,19 +31,30 @@ class PowerLaw(NamedTuple):
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> Estimate:
-    """Slope of the least-squares line through two points or more with different ``x``; two have no error."""
+    """Slope of the least-squares line through two points or more with different ``x``; two have no
+    error."""
     a, b = (np.array(values, float) - statistics.fmean(values) for values in (x, y))
     found = float(a @ b / (a @ a))
-    error = math.sqrt(float(((b - found * a) ** 2).sum() / (a @ a)) / (len(x) - 2)) if len(x) > 2 else math.nan
+    error = (
+        math.sqrt(float(((b - found * a) ** 2).sum() / (a @ a)) / (len(x) - 2))
+        if len(x) > 2
+        else math.nan
+    )
     return Estimate(found, error, len(x) - 2)
 
 
 def power_law(x: Sequence[float], y: Sequence[float]) -> PowerLaw:
     """Ordinary least squares of ``ln y`` on ``ln x``."""
     if len(x) != len(y) or len(set(x)) < 2:
-        raise HypvisionError(f"A power law needs a y for each of at least two different x; got {len(x)} and {len(y)}.")
+        raise HypvisionError(
+            f"A power law needs a y for each of at least two different x; got {len(x)} and "
+            f"{len(y)}."
+        )
     if not all(math.isfinite(value) and value > 0 for value in (*x, *y)):
-        raise HypvisionError("A power law needs positive, finite numbers; there are others, or NaN, among the points.")
+        raise HypvisionError(
+            "A power law needs positive, finite numbers; there are others, or NaN, among the "
+            "points."
+        )
     a, b = ([math.log(value) for value in values] for values in (x, y))
     line = slope(a, b)
     r2 = statistics.correlation(a, b) ** 2 if len(set(b)) > 1 else math.nan
@@ -54,7 +67,8 @@ class JointFit(NamedTuple):
 
     Attributes:
         error: of the exponent, by the paper's formula, which takes the offsets for known.
-        free_error: of the exponent, from the covariance of all unknowns, as SciPy's ``curve_fit`` has it.
+        free_error: of the exponent, from the covariance of all unknowns, as SciPy's ``curve_fit``
+            has it.
     """
 
     exponent: float
@@ -68,38 +82,51 @@ class JointFit(NamedTuple):
     @property
     def estimate(self) -> Estimate:
         """The exponent with the larger of its errors."""
-        return Estimate(self.exponent, max(self.error, self.free_error), self.points - len(self.offsets) - 2)
+        return Estimate(
+            self.exponent, max(self.error, self.free_error), self.points - len(self.offsets) - 2
+        )
 
 
 def joint_fit(widths: Sequence[float], losses: Sequence[float], groups: Sequence[str]) -> JointFit:
-    """The fit of the losses of language models: one power of the width, and an offset for each family and data set.
+    """The fit of the losses of language models: one power of the width, and an offset for each
+    family and data set.
 
-    Least squares of ``ln A``, ``alpha`` and the offsets by SciPy's ``curve_fit``. There are two standard errors. The
-    paper's is that of the slope of ``ln(L - B)`` on ``ln m`` with three degrees of freedom taken, where points below
-    their offset count as ``L - B = 1``. The other is that of ``curve_fit``, with all unknowns free.
+    Least squares of ``ln A``, ``alpha`` and the offsets by SciPy's ``curve_fit``. There are two
+    standard errors. The paper's is that of the slope of ``ln(L - B)`` on ``ln m`` with three
+    degrees of freedom taken, where points below their offset count as ``L - B = 1``. The other is
+    that of ``curve_fit``, with all unknowns free.
     """
     if not len(widths) == len(losses) == len(groups):
         raise HypvisionError("widths, losses and groups must have equal lengths.")
     names = list(dict.fromkeys(groups))
     if len(losses) <= len(names) + 2:
-        raise HypvisionError(f"{len(losses)} losses are too few for the fit's {len(names) + 2} unknowns. Give more.")
-    if len(set(widths)) < 2 or not all(math.isfinite(value) and value > 0 for value in (*widths, *losses)):
-        raise HypvisionError("The fit needs positive, finite widths and losses, and more than one width.")
+        raise HypvisionError(
+            f"{len(losses)} losses are too few for the fit's {len(names) + 2} unknowns. Give more."
+        )
+    if len(set(widths)) < 2 or not all(
+        math.isfinite(value) and value > 0 for value in (*widths, *losses)
+    ):
+        raise HypvisionError(
+            "The fit needs positive, finite widths and losses, and more than one width."
+        )
     x = np.log(np.array(widths, float))
     y = np.array(losses, float)
     middle = float(x.mean())
     x -= middle  # or factor and exponent would be all but one unknown
     member = np.array([[group == name for name in names] for group in groups], float)
     sizes = np.array([[width == size for size in sorted(set(widths))] for width in widths], float)
-    # Two widths in one group give one difference of losses; groups that share widths can be chained to give more.
+    # Two widths in one group give one difference of losses; groups that share widths can be chained
+    # to give more.
     if np.linalg.matrix_rank(np.hstack([sizes, member])) - len(names) < 2:
         raise HypvisionError(
-            "The widths determine no exponent: groups have too few different ones. Give losses of one family and data "
-            "set at three widths or more."
+            "The widths determine no exponent: groups have too few different ones. Give losses of "
+            "one family and data set at three widths or more."
         )
     alone = y - member @ (member.T @ y / member.sum(0))
     if abs(alone).max() <= 1e-9 * abs(y).max():
-        raise HypvisionError("The losses of a group are all the same, so they have no exponent. Check the column.")
+        raise HypvisionError(
+            "The losses of a group are all the same, so they have no exponent. Check the column."
+        )
 
     def model(_: Any, log_factor: float, exponent: float, *offsets: float) -> Any:
         return np.exp(log_factor - exponent * x) + member @ np.array(offsets)
@@ -117,8 +144,9 @@ def joint_fit(widths: Sequence[float], losses: Sequence[float], groups: Sequence
         )
     except RuntimeError as error:
         raise HypvisionError(
-            "The losses follow no power of the width: the fit did not converge, as of losses that rise, or are linear "
-            "in the logarithm of the width. Check the columns, or give losses at more widths."
+            "The losses follow no power of the width: the fit did not converge, as of losses that "
+            "rise, or are linear in the logarithm of the width. Check the columns, or give losses "
+            "at more widths."
         ) from error
     rest = model(x, *unknown) - y
     share = float(rest @ rest / (alone @ alone))
@@ -126,15 +154,21 @@ def joint_fit(widths: Sequence[float], losses: Sequence[float], groups: Sequence
     chance = share ** ((len(losses) - len(names) - 2) / 2)
     if not chance <= 0.05:
         raise HypvisionError(
-            f"The losses follow no power of the width: the fit explains {1 - share:.0%} of their differences within "
-            f"groups, and chance would explain as much in {chance:.0%} of all cases. Check the columns, or give more "
-            "losses."
+            f"The losses follow no power of the width: the fit explains {1 - share:.0%} of their "
+            f"differences within groups, and chance would explain as much in {chance:.0%} of all "
+            "cases. Check the columns, or give more losses."
         )
     exponent = float(unknown[1])
     log_factor = float(unknown[0]) + exponent * middle
     above = y - member @ unknown[2:]
     logs = np.log(above, out=np.zeros_like(above), where=above > 0)
-    by_paper = math.sqrt(((logs - log_factor + exponent * (x + middle)) ** 2).sum() / (x @ x) / max(1, len(losses) - 3))
+    by_paper = math.sqrt(
+        ((logs - log_factor + exponent * (x + middle)) ** 2).sum()
+        / (x @ x)
+        / max(1, len(losses) - 3)
+    )
     offsets = dict(zip(names, unknown[2:].tolist()))
     free = math.sqrt(covariance[1, 1])
-    return JointFit(exponent, by_paper, math.exp(log_factor), offsets, float(rest @ rest) / len(y), len(y), free)
+    return JointFit(
+        exponent, by_paper, math.exp(log_factor), offsets, float(rest @ rest) / len(y), len(y), free
+    )

@@ -1,8 +1,9 @@
-"""Superposition in language models: overlaps and norms of the rows of their heads, token frequencies, tables.
+"""Superposition in language models: overlaps and norms of the rows of their heads, token
+frequencies, tables.
 
-A head ``W`` ``(vocabulary, m)`` represents each token by a row; with far more tokens than dimensions and no row near
-zero, that is strong superposition, and the mean squared overlap of rows goes as ``1/m``. Source: arXiv 2505.10465,
-Section 4 and Appendix C.
+A head ``W`` ``(vocabulary, m)`` represents each token by a row; with far more tokens than
+dimensions and no row near zero, that is strong superposition, and the mean squared overlap of rows
+goes as ``1/m``. Source: arXiv 2505.10465, Section 4 and Appendix C.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from hypvision.shipped import config_folder
 
 
 class LanguageModel(NamedTuple):
-    """A row of a table of models: family, name on the hub or place of the checkpoint, tensor of the head, width."""
+    """A row of a table of models: family, name on the hub or place of the checkpoint, tensor of the
+    head, width."""
 
     family: str
     model: str
@@ -40,7 +42,8 @@ class _Loss(NamedTuple):
 
 
 class Head(NamedTuple):
-    """A row of ``heads.csv``: the statistics of one head, see :func:`head_statistics`, and the tensor asked for."""
+    """A row of ``heads.csv``: the statistics of one head, see :func:`head_statistics`, and the
+    tensor asked for."""
 
     model: str
     tensor: str
@@ -70,13 +73,14 @@ def read_models(path: str | Path) -> list[LanguageModel]:
 def paper_models() -> tuple[LanguageModel, ...]:
     """The paper's 27 models, from the shipped table.
 
-    OPT-350M is 1024 wide, but its head is a matrix of width 512: the one counts for its loss, the other for overlaps.
+    OPT-350M is 1024 wide, but its head is a matrix of width 512: the one counts for its loss, the
+    other for overlaps.
     """
     return tuple(read_models(config_folder() / "scaling" / "language_models.csv"))
 
 
-# Names of the output matrix in checkpoints. Models that tie it to their input embedding store only the embedding, so
-# its names come last.
+# Names of the output matrix in checkpoints. Models that tie it to their input embedding store only
+# the embedding, so its names come last.
 HEADS = (
     "lm_head.weight",
     "embed_out.weight",
@@ -89,46 +93,62 @@ HEADS = (
 
 
 def head_name(names: Iterable[str], wanted: str | None = None) -> str:
-    """The name of the head among those of a checkpoint's tensors: the ``wanted`` one, or one of :data:`HEADS`."""
+    """The name of the head among those of a checkpoint's tensors: the ``wanted`` one, or one of
+    :data:`HEADS`."""
     names = list(names)
-    for name in HEADS if wanted is None else (wanted, wanted.removeprefix("model.")):  # some files lack the prefix
+    for name in (
+        HEADS if wanted is None else (wanted, wanted.removeprefix("model."))
+    ):  # some files lack the prefix
         if name in names:
             return name
-    likely = [name for name in names if "emb" in name or "head" in name or "wte" in name][:6] or names[:6]
+    likely = [name for name in names if "emb" in name or "head" in name or "wte" in name][
+        :6
+    ] or names[:6]
     what = f"'{wanted}'" if wanted else f"none of {', '.join(HEADS)}"
-    raise HypvisionError(f"The checkpoint has {what}. It has: {', '.join(likely)}. Name the tensor with --tensor.")
+    raise HypvisionError(
+        f"The checkpoint has {what}. It has: {', '.join(likely)}. Name the tensor with --tensor."
+    )
 
 
 def head_statistics(head: Tensor, block: int = 1024) -> dict[str, float]:
-    """Overlaps and norms of the rows of a head ``(vocabulary, m)``, in float32 also if it is half precision. It is read
-    ``block`` rows at a time: one that is mapped from a file needs no memory of its size."""
+    """Overlaps and norms of the rows of a head ``(vocabulary, m)``, in float32 also if it is half
+    precision. It is read ``block`` rows at a time: one that is mapped from a file needs no memory
+    of its size."""
     if head.dim() != 2 or len(head) < 2 or not head.is_floating_point():
         raise HypvisionError(
-            f"A head must be a float matrix of at least two rows, got {head.dtype} {tuple(head.shape)}."
+            f"A head must be a float matrix of at least two rows, got {head.dtype} "
+            f"{tuple(head.shape)}."
         )
     lengths = norms(head, block)
     if not math.isfinite(lengths.largest):  # the maximum is NaN if any value is
-        raise HypvisionError("The head has NaN or infinite values, so it has no overlaps. Take an intact checkpoint.")
+        raise HypvisionError(
+            "The head has NaN or infinite values, so it has no overlaps. Take an intact checkpoint."
+        )
     found = overlaps(head, block)
     m = head.shape[1]
     spread = frame(found, m)
     return dict(
-        tokens=len(head), m=m, overlap_mean_absolute=found.mean_absolute, overlap_std_absolute=found.std_absolute,
-        overlap_mean=found.mean, overlap_variance=found.variance, overlap_max=found.largest,
-        overlap_times_m=found.mean * m, welch=spread.bound, frame_potential=spread.potential,
-        norm_mean=lengths.mean, norm_std=lengths.std, norm_min=lengths.least, norm_max=lengths.largest,
+        tokens=len(head), m=m, overlap_mean_absolute=found.mean_absolute,
+        overlap_std_absolute=found.std_absolute, overlap_mean=found.mean,
+        overlap_variance=found.variance, overlap_max=found.largest, overlap_times_m=found.mean * m,
+        welch=spread.bound, frame_potential=spread.potential, norm_mean=lengths.mean,
+        norm_std=lengths.std, norm_min=lengths.least, norm_max=lengths.largest,
     )  # fmt: skip
 
 
-def token_counts(texts: Iterable[str], encode: Callable[[str], Sequence[int]], block: int = 1_000_000) -> Tensor:
-    """How often each token comes in texts, by its id; ``encode`` gives the ids of a text without special tokens. They
-    are counted as soon as there is a ``block`` of them."""
+def token_counts(
+    texts: Iterable[str], encode: Callable[[str], Sequence[int]], block: int = 1_000_000
+) -> Tensor:
+    """How often each token comes in texts, by its id; ``encode`` gives the ids of a text without
+    special tokens. They are counted as soon as there is a ``block`` of them."""
     counts = torch.zeros(0, dtype=torch.int64)
     size = 0
     parts: list[Tensor] = []
 
     def count() -> Tensor:
-        found = torch.bincount(torch.cat([torch.zeros(0, dtype=torch.int64), *parts]), minlength=len(counts))
+        found = torch.bincount(
+            torch.cat([torch.zeros(0, dtype=torch.int64), *parts]), minlength=len(counts)
+        )
         found[: len(counts)] += counts
         return found
 
@@ -146,10 +166,13 @@ def token_counts(texts: Iterable[str], encode: Callable[[str], Sequence[int]], b
 
 
 def frequency_exponent(counts: Tensor, ranks: int = 1000) -> float:
-    """The exponent of frequencies in their rank: a line through ``ranks`` of them, uniform in the logarithm."""
+    """The exponent of frequencies in their rank: a line through ``ranks`` of them, uniform in the
+    logarithm."""
     found = torch.sort(counts[counts > 0].double(), descending=True).values
     if len(found) < 10:
-        raise HypvisionError(f"{len(found)} different tokens are too few to fit an exponent. Give a longer text.")
+        raise HypvisionError(
+            f"{len(found)} different tokens are too few to fit an exponent. Give a longer text."
+        )
     logs = torch.linspace(0, math.log(len(found)), ranks, dtype=torch.float64)
     rank = logs.exp().round().long().clamp(1, len(found))
     x = rank.double().log()
@@ -170,6 +193,9 @@ def read_losses(path: str | Path) -> list[dict[str, Any]]:
 
 
 def loss_fit(rows: Sequence[Mapping[str, Any]]) -> JointFit:
-    """The joint fit ``L = A / m^alpha + B`` with an offset for each family and data set; see :func:`joint_fit`."""
+    """The joint fit ``L = A / m^alpha + B`` with an offset for each family and data set; see
+    :func:`joint_fit`."""
     groups = [f"{row['family']}/{row['dataset']}" for row in rows]
-    return joint_fit([float(row["m"]) for row in rows], [float(row["loss"]) for row in rows], groups)
+    return joint_fit(
+        [float(row["m"]) for row in rows], [float(row["loss"]) for row in rows], groups
+    )

@@ -1,7 +1,7 @@
 """Measures of trained weights: which features are represented, and how much they interfere.
 
-Rows ``W_i`` of ``(n, m)`` matrices represent features; here they are those of the toy model or of a language model's
-head. Source: arXiv 2505.10465, Sections 2 and 3, Appendices B and D.
+Rows ``W_i`` of ``(n, m)`` matrices represent features; here they are those of the toy model or of a
+language model's head. Source: arXiv 2505.10465, Sections 2 and 3, Appendices B and D.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ class Norms(NamedTuple):
 
 
 class Overlaps(NamedTuple):
-    """Overlaps ``w_i . w_j / (|w_i| |w_j|)`` of all pairs ``i < j`` of so many rows: mean and deviation of the absolute
-    ones, mean and variance of the squared ones, and the largest absolute one."""
+    """Overlaps ``w_i . w_j / (|w_i| |w_j|)`` of all pairs ``i < j`` of so many rows: mean and
+    deviation of the absolute ones, mean and variance of the squared ones, and the largest absolute
+    one."""
 
     rows: int
     mean_absolute: float
@@ -40,16 +41,19 @@ class Overlaps(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """How far unit vectors are from an equiangular tight frame (ETF), which spreads them out as far as can be.
+    """How far unit vectors are from an equiangular tight frame (ETF), which spreads them out as far
+    as can be.
 
     Attributes:
         bound: Welch's, below which the largest absolute overlap cannot be.
-        excess: how much the largest absolute overlap exceeds the bound; for ``m`` vectors or more it is 0 for an ETF
-            only.
-        potential: the sum of the squared overlaps of all ordered pairs, each vector with itself too, divided by the
-            least that it can be (Benedetto and Fickus, 2003); 1 for tight frames, and for orthonormal vectors.
+        excess: how much the largest absolute overlap exceeds the bound; for ``m`` vectors or more
+            it is 0 for an ETF only.
+        potential: the sum of the squared overlaps of all ordered pairs, each vector with itself
+            too, divided by the least that it can be (Benedetto and Fickus, 2003); 1 for tight
+            frames, and for orthonormal vectors.
         deviation: standard deviation of the absolute overlaps; 0 if they are equiangular.
-        possible: whether there are few enough for a real ETF, ``m (m + 1) / 2`` or less (Gerzon's bound).
+        possible: whether there are few enough for a real ETF, ``m (m + 1) / 2`` or less (Gerzon's
+            bound).
     """
 
     bound: float
@@ -60,8 +64,11 @@ class Frame(NamedTuple):
 
 
 def norms(weight: Tensor, block: int = _BLOCK) -> Norms:
-    """Statistics of the row norms of ``(n, m)``, by blocks of rows; what is half precision becomes float32."""
-    values = torch.cat([torch.linalg.vector_norm(_wide(part), dim=1) for part in weight.split(block)]).double()
+    """Statistics of the row norms of ``(n, m)``, by blocks of rows; what is half precision becomes
+    float32."""
+    values = torch.cat(
+        [torch.linalg.vector_norm(_wide(part), dim=1) for part in weight.split(block)]
+    ).double()
     spread = values.std().item() if len(values) > 1 else math.nan
     return Norms(values.mean().item(), spread, values.min().item(), values.max().item())
 
@@ -72,11 +79,11 @@ def represented(weight: Tensor, least: float = 0.5) -> float:
 
 
 def overlaps(weight: Tensor, block: int = _BLOCK) -> Overlaps:
-    """Overlaps of the rows of ``(n, m)``, with sums in float64; those of fewer than two rows are NaN, and rows of zeros
-    overlap with nothing.
+    """Overlaps of the rows of ``(n, m)``, with sums in float64; those of fewer than two rows are
+    NaN, and rows of zeros overlap with nothing.
 
-    Two blocks of rows and ``block^2`` overlaps are in memory; what is half precision becomes float32, block by block,
-    so that a mapped file is never in memory as a whole.
+    Two blocks of rows and ``block^2`` overlaps are in memory; what is half precision becomes
+    float32, block by block, so that a mapped file is never in memory as a whole.
     """
     at_least(1, integer=True, block=block)
     n = len(weight)
@@ -95,14 +102,21 @@ def overlaps(weight: Tensor, block: int = _BLOCK) -> Overlaps:
     mean = second / pairs
     squared = fourth / pairs
     return Overlaps(
-        n, mean_absolute, max(0.0, mean - mean_absolute**2) ** 0.5, mean, max(0.0, squared - mean**2), largest
+        n,
+        mean_absolute,
+        max(0.0, mean - mean_absolute**2) ** 0.5,
+        mean,
+        max(0.0, squared - mean**2),
+        largest,
     )
 
 
 def _blocks_above_diagonal(parts: Sequence[Tensor]) -> Iterator[Tensor]:
     for i, part in enumerate(parts):
         rows = _unit(part)
-        yield (rows @ rows.T).triu_(diagonal=1)  # the zeros below the diagonal change neither sums nor the maximum
+        yield (rows @ rows.T).triu_(
+            diagonal=1
+        )  # the zeros below the diagonal change neither sums nor the maximum
         for other in parts[i + 1 :]:
             yield rows @ _unit(other).T
 
@@ -122,9 +136,11 @@ def random_overlaps(m: int) -> tuple[float, float]:
 
 
 def welch_bound(count: int, m: int) -> float:
-    """The least that the largest absolute overlap of ``count`` unit vectors in ``m`` dimensions can be.
+    """The least that the largest absolute overlap of ``count`` unit vectors in ``m`` dimensions can
+    be.
 
-    Equiangular tight frames reach it, all their overlaps being equal; real ones have no more than m (m + 1)/2 vectors.
+    Equiangular tight frames reach it, all their overlaps being equal; real ones have no more than m
+    (m + 1)/2 vectors.
     """
     at_least(2, integer=True, vectors=count)
     at_least(1, integer=True, dimensions=m)
@@ -132,7 +148,8 @@ def welch_bound(count: int, m: int) -> float:
 
 
 def frame(found: Overlaps, m: int) -> Frame:
-    """How far vectors in ``m`` dimensions are from an equiangular tight frame, by their overlaps."""
+    """How far vectors in ``m`` dimensions are from an equiangular tight frame, by their
+    overlaps."""
     count = found.rows
     bound = welch_bound(found.rows, m)
     potential = count + count * (count - 1) * found.mean
@@ -148,9 +165,10 @@ def frame(found: Overlaps, m: int) -> Frame:
 def unlearned_loss(p: Tensor, learned: float | Tensor) -> tuple[float, float]:
     """The loss ``L`` if some features are perfect and the others lost: weak superposition.
 
-    The best that a bias can do for a lost feature is ``b_i = p_i``. This gives ``sum (4/3 p_i - p_i^2)`` over the lost
-    features, and its approximation ``4/3 sum p_i``, from falling frequencies ``p`` ``(n,)`` and the features that are
-    perfect: bool ``(n,)``, or how many of the most frequent ones.
+    The best that a bias can do for a lost feature is ``b_i = p_i``. This gives
+    ``sum (4/3 p_i - p_i^2)`` over the lost features, and its approximation ``4/3 sum p_i``, from
+    falling frequencies ``p`` ``(n,)`` and the features that are perfect: bool ``(n,)``, or how many
+    of the most frequent ones.
     """
     lost = p.double()
     lost = lost[~learned] if isinstance(learned, Tensor) else lost[round(learned) :]
@@ -158,10 +176,11 @@ def unlearned_loss(p: Tensor, learned: float | Tensor) -> tuple[float, float]:
 
 
 def ambiguity(weight: Tensor) -> float:
-    """How far weights are from ideal weak superposition, which keeps the first ``m`` features as they are.
+    """How far weights are from ideal weak superposition, which keeps the first ``m`` features as
+    they are.
 
-    The spectral norm of ``W W^T - diag(1, ..., 1, 0, ..., 0)`` with ``m`` ones, computed from the ``2 m`` vectors that
-    it acts on.
+    The spectral norm of ``W W^T - diag(1, ..., 1, 0, ..., 0)`` with ``m`` ones, computed from the
+    ``2 m`` vectors that it acts on.
     """
     n, m = weight.shape
     weight = weight.double()

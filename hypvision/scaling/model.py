@@ -1,16 +1,19 @@
 """The toy model, several at a time, and its loss and gradient in closed form.
 
-``h = x W``, ``z = h W^T + b``, ``y = relu(z)``, with rows ``W_i`` that represent the features; the loss is the mean of
-``(y - x)^2`` over the ``B n`` entries (the paper's ``L`` is ``n`` times that). Source: arXiv 2505.10465, Eq. 1.
+``h = x W``, ``z = h W^T + b``, ``y = relu(z)``, with rows ``W_i`` that represent the features; the
+loss is the mean of ``(y - x)^2`` over the ``B n`` entries (the paper's ``L`` is ``n`` times that).
+Source: arXiv 2505.10465, Eq. 1.
 
-Everything is in one tensor ``(G, M, n)`` for ``G`` models: ``W^T`` in the first rows, zeros below it for the narrower
-ones (they stay zero: so do their gradients), ``b`` in the last row. With a hidden unit that is always 1 the bias needs
-no care: ``z`` and all gradients are products of matrices. The short side stands first because that makes them fast:
-with ``n x m`` two of the three take four times as long at m = 10.
+Everything is in one tensor ``(G, M, n)`` for ``G`` models: ``W^T`` in the first rows, zeros below
+it for the narrower ones (they stay zero: so do their gradients), ``b`` in the last row. With a
+hidden unit that is always 1 the bias needs no care: ``z`` and all gradients are products of
+matrices. The short side stands first because that makes them fast: with ``n x m`` two of the three
+take four times as long at m = 10.
 
-With ``x`` sparse neither ``x`` nor ``y - x`` is needed as a matrix. Where ``x`` is 0 the gradient with respect to ``z``
-is ``y`` itself, up to the factor ``2/(B n)``; at the about ``B`` active entries it is ``y - x`` if ``y > 0``, else 0.
-Samples without a feature all give ``y = relu(b)``, so they cost one vector however many they are.
+With ``x`` sparse neither ``x`` nor ``y - x`` is needed as a matrix. Where ``x`` is 0 the gradient
+with respect to ``z`` is ``y`` itself, up to the factor ``2/(B n)``; at the about ``B`` active
+entries it is ``y - x`` if ``y > 0``, else 0. Samples without a feature all give ``y = relu(b)``, so
+they cost one vector however many they are.
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ from hypvision.scaling.data import Batch
 _CACHE_BYTES = 2**19  # size of the outputs y computed at a time on a CPU: half of a core's cache
 
 
-def initial(n: int, m: int, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+def initial(
+    n: int, m: int, generator: torch.Generator, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
     """``W = N(0, 1)/sqrt(m)``, ``(n, m)``, and then ``b = N(0, 1)``, ``(n,)``."""
     between(1, n, integer=True, width=m)
     weight = torch.randn(n, m, generator=generator, dtype=dtype) / m**0.5
@@ -57,9 +62,12 @@ def loss(parameters: Tensor, batch: Batch, chunk: int | None = None) -> Tensor:
     return sums / (batch.size * batch.features)
 
 
-def loss_and_gradient(parameters: Tensor, batch: Batch, chunk: int | None = None) -> tuple[Tensor, Tensor]:
-    """Mean squared errors, float64 ``(G,)``, and gradients ``(G, M, n)`` of models (:func:`joined`) on a batch of their
-    device and type, ``chunk`` samples at a time; default: as many as a CPU's cache holds, all on a GPU."""
+def loss_and_gradient(
+    parameters: Tensor, batch: Batch, chunk: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Mean squared errors, float64 ``(G,)``, and gradients ``(G, M, n)`` of models (:func:`joined`)
+    on a batch of their device and type, ``chunk`` samples at a time; default: as many as a CPU's
+    cache holds, all on a GPU."""
     features = parameters.transpose(1, 2).contiguous()
     hidden = _hidden(features, batch)
     active, sums = _active_errors(features, hidden, batch)
@@ -74,26 +82,31 @@ def loss_and_gradient(parameters: Tensor, batch: Batch, chunk: int | None = None
     sums += batch.empty * _squares(idle)
     gradient[:, -1].add_(idle, alpha=batch.empty)
     order = batch.by_column
-    back = _weighted_sums(backward.transpose(1, 2), batch.rows[order], batch.values[order], batch.column_offsets)
+    back = _weighted_sums(
+        backward.transpose(1, 2), batch.rows[order], batch.values[order], batch.column_offsets
+    )
     gradient[:, :-1] += back.transpose(1, 2)[:, :-1]
     count = batch.size * batch.features
     return sums / count, gradient.mul_(2 / count)
 
 
 def _hidden(features: Tensor, batch: Batch) -> Tensor:
-    """``(G, S, M)`` of samples with features, the last unit 1; ``features`` are the parameters as ``(G, n, M)``."""
+    """``(G, S, M)`` of samples with features, the last unit 1; ``features`` are the parameters as
+    ``(G, n, M)``."""
     hidden = _weighted_sums(features, batch.columns, batch.values, batch.row_offsets)
     hidden[..., -1] = 1
     return hidden
 
 
 def _idle(parameters: Tensor) -> Tensor:
-    """The output ``(G, n)`` of a sample without features, which is also its error and the gradient of ``z``."""
+    """The output ``(G, n)`` of a sample without features, which is also its error and the gradient
+    of ``z``."""
     return parameters[:, -1].relu()
 
 
 def _active_errors(features: Tensor, hidden: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """``y - x`` at the active entries, ``(G, K)``, and 0 where ``y`` is; the squares of ``x`` there, ``(G,)``."""
+    """``y - x`` at the active entries, ``(G, K)``, and 0 where ``y`` is; the squares of ``x``
+    there, ``(G,)``."""
     z = (hidden[:, batch.rows] * features[:, batch.columns]).sum(-1)
     on = z > 0
     missed = torch.where(on, 0, batch.values.double().square()).sum(1)
@@ -103,7 +116,8 @@ def _active_errors(features: Tensor, hidden: Tensor, batch: Batch) -> tuple[Tens
 def _errors(
     parameters: Tensor, hidden: Tensor, batch: Batch, active: Tensor, chunk: int | None
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Slices of the samples with features; ``y - x`` there, ``(G, chunk, n)``, and 0 where ``y`` is.
+    """Slices of the samples with features; ``y - x`` there, ``(G, chunk, n)``, and 0 where ``y``
+    is.
 
     The second is the gradient with respect to ``z``, up to a factor.
     """
@@ -129,7 +143,8 @@ def _squares(y: Tensor) -> Tensor:
 
 
 def _weighted_sums(table: Tensor, index: Tensor, weights: Tensor, offsets: Tensor) -> Tensor:
-    """``out[g, i] = sum of weights[k] table[g, index[k]]`` over the ``k`` from ``offsets[i]`` to ``offsets[i + 1]``."""
+    """``out[g, i] = sum of weights[k] table[g, index[k]]`` over the ``k`` from ``offsets[i]`` to
+    ``offsets[i + 1]``."""
     models, rows, width = table.shape
     groups = torch.arange(models, device=table.device)[:, None]
     sums = F.embedding_bag(

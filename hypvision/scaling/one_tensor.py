@@ -1,8 +1,10 @@
-"""Read one tensor of a large checkpoint, found by the table of its shards, without reading the others.
+"""Read one tensor of a large checkpoint, found by the table of its shards, without reading the
+others.
 
-A checkpoint is a file, a folder as transformers writes it, or ``USER/REPO`` on the hub, of which then only the table
-and one shard are fetched. safetensors come first. Of either kind only the numbers of the one tensor are read; what
-PyTorch writes is mapped into memory by the reader of all checkpoints.
+A checkpoint is a file, a folder as transformers writes it, or ``USER/REPO`` on the hub, of which
+then only the table and one shard are fetched. safetensors come first. Of either kind only the
+numbers of the one tensor are read; what PyTorch writes is mapped into memory by the reader of all
+checkpoints.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def read_tensor(source: str | Path, choose: Callable[[Iterable[str]], str]) -> tuple[str, Tensor]:
-    """Name and tensor of a checkpoint (a file, a folder, or ``USER/REPO``), as it is stored, on the CPU; ``choose``
-    gives the name, of those of all its tensors.
+    """Name and tensor of a checkpoint (a file, a folder, or ``USER/REPO``), as it is stored, on the
+    CPU; ``choose`` gives the name, of those of all its tensors.
     """
     path = Path(source).expanduser()
     if path.is_file():
@@ -35,7 +37,9 @@ def read_tensor(source: str | Path, choose: Callable[[Iterable[str]], str]) -> t
         return _from_parts(str(source), lambda name: _in_folder(path, name), choose)
     if _HUB_NAME.fullmatch(str(source)) and ".." not in str(source):
         return _from_parts(str(source), lambda name: fetch_from_hub(str(source), name), choose)
-    raise HypvisionError(f"{why_no_file(source, 'checkpoint')} Give a file, a folder, or USER/REPO on the hub.")
+    raise HypvisionError(
+        f"{why_no_file(source, 'checkpoint')} Give a file, a folder, or USER/REPO on the hub."
+    )
 
 
 def _from_parts(
@@ -48,12 +52,16 @@ def _from_parts(
             name = choose(places)
             part = find(places[name])
             if part is None:
-                raise HypvisionError(f"'{source}' lacks '{places[name]}', which its table names. Copy it again.")
+                raise HypvisionError(
+                    f"'{source}' lacks '{places[name]}', which its table names. Copy it again."
+                )
             return _from_file(part, lambda names: name)  # noqa: B023 - called before the next turn
         path = find(whole)
         if path is not None:
             return _from_file(path, choose)
-    raise HypvisionError(f"'{source}' has no weights: none of {', '.join(_WHOLE)}, nor a table of shards.")
+    raise HypvisionError(
+        f"'{source}' has no weights: none of {', '.join(_WHOLE)}, nor a table of shards."
+    )
 
 
 def _from_file(path: Path, choose: Callable[[Iterable[str]], str]) -> tuple[str, Tensor]:
@@ -73,7 +81,9 @@ def _from_file(path: Path, choose: Callable[[Iterable[str]], str]) -> tuple[str,
             if name in weights:
                 return name, weights[name]
     except SafetensorError as error:
-        raise HypvisionError(f"The checkpoint '{path}' is damaged: {error}. Copy it again.") from error
+        raise HypvisionError(
+            f"The checkpoint '{path}' is damaged: {error}. Copy it again."
+        ) from error
     raise HypvisionError(f"'{path}' has no tensor '{name}', though a table says so. Copy it again.")
 
 

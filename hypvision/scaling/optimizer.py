@@ -1,8 +1,10 @@
-"""AdamW whose decay of the rows of ``W`` may be negative, which makes them grow to unit norm, and its schedules.
+"""AdamW whose decay of the rows of ``W`` may be negative, which makes them grow to unit norm, and
+its schedules.
 
-The decay decides how many features share the hidden units: with ``gamma > 0`` rows shrink and only frequent features
-survive, with ``gamma < 0`` every row is drawn to the norm 1 (``W_i <- W_i - lr |gamma| (1 - 1/|W_i|) W_i``) and all are
-represented. Source: arXiv 2505.10465, Eq. 2 and Appendix B.
+The decay decides how many features share the hidden units: with ``gamma > 0`` rows shrink and only
+frequent features survive, with ``gamma < 0`` every row is drawn to the norm 1
+(``W_i <- W_i - lr |gamma| (1 - 1/|W_i|) W_i``) and all are represented. Source: arXiv 2505.10465,
+Eq. 2 and Appendix B.
 """
 
 from __future__ import annotations
@@ -17,12 +19,15 @@ _EPS = 1e-8
 
 
 def learning_rate_factor(step: int, steps: int, warmup: int, floor: float = 0.05) -> float:
-    """Linear warm-up to 1, if the training is longer, and a cosine down to ``floor``, for a step from 0."""
+    """Linear warm-up to 1, if the training is longer, and a cosine down to ``floor``, for a step
+    from 0."""
     if warmup >= steps:
         warmup = 0
     if step + 1 < warmup:
         return (step + 1) / warmup
-    return floor + (1 - floor) * (1 + math.cos(math.pi * (step + 1 - warmup) / (steps - warmup))) / 2
+    return (
+        floor + (1 - floor) * (1 + math.cos(math.pi * (step + 1 - warmup) / (steps - warmup))) / 2
+    )
 
 
 class AdamW:
@@ -46,8 +51,9 @@ class AdamW:
         self.steps = 0
 
     def step(self, gradient: Tensor, weight_rate: Tensor, bias_rate: Tensor) -> None:
-        """One step: the decay of ``W``, then Adam, by the gradient ``(G, M, n)`` at the parameters before the decay,
-        which is overwritten, and the learning rates ``(G,)`` of ``W`` and ``b``."""
+        """One step: the decay of ``W``, then Adam, by the gradient ``(G, M, n)`` at the parameters
+        before the decay, which is overwritten, and the learning rates ``(G,)`` of ``W`` and
+        ``b``."""
         self.steps += 1
         weight = self.parameters[:, :-1]
         amount = weight_rate.view(-1, 1, 1) * self.decay
@@ -59,7 +65,11 @@ class AdamW:
 
         self.first.lerp_(gradient, 1 - _BETAS[0])
         self.second.mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1 - _BETAS[1])
-        root = torch.sqrt(self.second, out=gradient).div_(math.sqrt(1 - _BETAS[1] ** self.steps)).add_(_EPS)
+        root = (
+            torch.sqrt(self.second, out=gradient)
+            .div_(math.sqrt(1 - _BETAS[1] ** self.steps))
+            .add_(_EPS)
+        )
         update = torch.div(self.first, root, out=root).div_(1 - _BETAS[0] ** self.steps)
         update[:, :-1] *= weight_rate.view(-1, 1, 1)
         update[:, -1] *= bias_rate.view(-1, 1)

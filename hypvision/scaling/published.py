@@ -1,6 +1,8 @@
-"""The paper's results, read off its vector figures (2 %): single runs without seeds, whose exponents scatter by 0.1.
+"""The paper's results, read off its vector figures (2 %): single runs without seeds, whose
+exponents scatter by 0.1.
 
-Sources: arXiv 2505.10465, Figures 1 and 3 to 8; the fit of Figure 8 as the release's notebook prints it.
+Sources: arXiv 2505.10465, Figures 1 and 3 to 8; the fit of Figure 8 as the release's notebook
+prints it.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ REPRESENTED = {
     for decay, value in zip(_DECAYS, (0.9995, 0.9995, *row))
 }
 
-# Figure 5: (alpha, decay) -> exponent, for the nine cases of weak superposition that the paper calls cleanest.
+# Figure 5: (alpha, decay) -> exponent, for the nine cases of weak superposition that the paper
+# calls cleanest.
 WEAK_EXPONENTS = {
     (1.25, 0.3333): 0.40,
     (1.5, 0.3333): 0.70,
@@ -85,19 +88,27 @@ LINES = {
     0.375: (2.52, 2.09, 1.59, 1.00, 0.55, 0.24),
 }
 
-# Figure 1: (distribution, decay) -> exponent as printed in the figure; in weak superposition only "power" fits a power
-# law.
-LARGE_EXPONENTS = {("exponential1", -1.0): 1.01, ("power", -1.0): 0.98, ("linear", -1.0): 0.89, ("power", 0.1): 0.45}
+# Figure 1: (distribution, decay) -> exponent as printed in the figure; in weak superposition only
+# "power" fits a power law.
+LARGE_EXPONENTS = {
+    ("exponential1", -1.0): 1.01,
+    ("power", -1.0): 0.98,
+    ("linear", -1.0): 0.89,
+    ("power", 0.1): 0.45,
+}
 
 
 # Figure 8: model family -> [(width, mean squared overlap of the rows of the output matrix)].
 HEAD_OVERLAPS = {
-    "OPT": [(512, 0.087), (768, 0.101), (2048, 0.035), (2560, 0.0092), (4096, 0.0117), (5120, 0.0032), (7168, 0.0018),
+    "OPT": [(512, 0.087), (768, 0.101), (2048, 0.035), (2560, 0.0092), (4096, 0.0117), (5120,
+    0.0032), (7168, 0.0018),
             (9216, 0.0062)],
-    "Qwen2.5": [(896, 0.035), (1536, 0.017), (2048, 0.010), (3584, 0.013), (5120, 0.0016), (5120, 0.0032),
+    "Qwen2.5": [(896, 0.035), (1536, 0.017), (2048, 0.010), (3584, 0.013), (5120, 0.0016), (5120,
+    0.0032),
                 (8192, 0.0095)],
     "GPT-2": [(768, 0.075), (1024, 0.097), (1280, 0.0099), (1600, 0.0089)],
-    "Pythia": [(1024, 0.0133), (2048, 0.0073), (2048, 0.0115), (2560, 0.0059), (4096, 0.0035), (5120, 0.0010)],
+    "Pythia": [(1024, 0.0133), (2048, 0.0073), (2048, 0.0115), (2560, 0.0059), (4096, 0.0035),
+    (5120, 0.0010)],
 }  # fmt: skip
 
 # The fit to the losses of the 27 models on four data sets: exponent, its error, factor.

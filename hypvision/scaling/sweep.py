@@ -1,17 +1,20 @@
-"""Training the points of a grid, with checkpoints of every point and results that need no training again.
+"""Training the points of a grid, with checkpoints of every point and results that need no training
+again.
 
-A point is one model: width, decay, frequencies, replicate. Its first weights depend on its width and replicate, and the
-batch of a step on the frequencies and the replicate (both also on the seed), through generators named after them. So
-points of the same width start from the same weights, those of the same frequencies see the same batches, and the result
-of a point depends neither on the points that are trained with it nor on how often the training was interrupted and
-resumed. (On one machine: sums of another order round differently.)
+A point is one model: width, decay, frequencies, replicate. Its first weights depend on its width
+and replicate, and the batch of a step on the frequencies and the replicate (both also on the seed),
+through generators named after them. So points of the same width start from the same weights, those
+of the same frequencies see the same batches, and the result of a point depends neither on the
+points that are trained with it nor on how often the training was interrupted and resumed. (On one
+machine: sums of another order round differently.)
 
-On a CPU the models are trained one after the other on each batch, by chunks that stay in its cache; small ones of the
-same width together, because calls would take longer than the arithmetic. On a GPU models are one
-tensor wherever padding less than doubles a model: the paper's six widths are three, which take turns at each step.
+On a CPU the models are trained one after the other on each batch, by chunks that stay in its cache;
+small ones of the same width together, because calls would take longer than the arithmetic. On a GPU
+models are one tensor wherever padding less than doubles a model: the paper's six widths are three,
+which take turns at each step.
 
-A folder of results has ``settings.json``, what all points share; ``points/KEY.json``, the measures of a finished point;
-``points/KEY.pt``, its weights, or where its training stands.
+A folder of results has ``settings.json``, what all points share; ``points/KEY.json``, the measures
+of a finished point; ``points/KEY.pt``, its weights, or where its training stands.
 """
 
 from __future__ import annotations
@@ -48,13 +51,15 @@ class Settings:
 
     Attributes:
         n, batch: numbers of features, and of samples a step.
-        rates: ``small``: 0.01 for all; ``large``: ``0.02 (8/m)^(1/4)`` for ``W`` and ``2/m`` for ``b``.
-        loss_scale: factor of the mean squared error that is minimised; Adam's eps makes it matter. 1, or 100 in the
-            paper's large runs.
-        independent: whether every point draws first weights and batches of its own, instead of sharing those of its
-            width and those of its frequencies.
+        rates: ``small``: 0.01 for all; ``large``: ``0.02 (8/m)^(1/4)`` for ``W`` and ``2/m`` for
+            ``b``.
+        loss_scale: factor of the mean squared error that is minimised; Adam's eps makes it matter.
+            1, or 100 in the paper's large runs.
+        independent: whether every point draws first weights and batches of its own, instead of
+            sharing those of its width and those of its frequencies.
         test_batches: fresh batches on which the final loss is measured.
-        shortened: what differs from the paper's setting, in words (:func:`hypvision.scaling.experiments.marked`).
+        shortened: what differs from the paper's setting, in words
+            (:func:`hypvision.scaling.experiments.marked`).
     """
 
     n: int = 1000
@@ -74,7 +79,9 @@ class Settings:
 
     def first(self, point: Point) -> torch.Generator:
         """Random numbers of the first weights of a point."""
-        return self.stream("initial", *([point.key] if self.independent else [point.m, point.replicate]))
+        return self.stream(
+            "initial", *([point.key] if self.independent else [point.m, point.replicate])
+        )
 
     def peaks(self, m: int) -> tuple[float, float]:
         """The highest learning rates of ``W`` and ``b``."""
@@ -86,7 +93,8 @@ class Point:
     """One model of a grid.
 
     Attributes:
-        distribution, alpha, density: its frequencies, see :func:`hypvision.scaling.data.frequencies` and
+        distribution, alpha, density: its frequencies, see
+            :func:`hypvision.scaling.data.frequencies` and
             :func:`~hypvision.scaling.data.density_scan`.
         decay, m: ``gamma`` and the width.
         replicate: which of several models that differ by chance alone.
@@ -119,10 +127,11 @@ _Positive = Annotated[float, rule("a number above 0", lambda value: is_number(va
 
 @dataclass(frozen=True, kw_only=True)
 class Row(Point):
-    """The result of a point: its loss and the measures of its weights, see :mod:`hypvision.scaling.measures`.
+    """The result of a point: its loss and the measures of its weights, see
+    :mod:`hypvision.scaling.measures`.
 
-    Measures that need at least two strongly represented rows are None if there are fewer, and so are deviations of a
-    single number.
+    Measures that need at least two strongly represented rows are None if there are fewer, and so
+    are deviations of a single number.
     """
 
     n: Annotated[int, positive]
@@ -157,7 +166,10 @@ class Row(Point):
 
     def __post_init__(self) -> None:
         if self.strong_rows > 1 and (self.overlap_mean is None or self.overlap_variance is None):
-            raise ValueError(f"{self.strong_rows} strong rows must have an 'overlap_mean' and an 'overlap_variance'")
+            raise ValueError(
+                f"{self.strong_rows} strong rows must have an 'overlap_mean' and an "
+                "'overlap_variance'"
+            )
 
 
 # Folders of results
@@ -172,15 +184,20 @@ def open_results(folder: str | Path, settings: Settings) -> Path:
         write_json(path, now, indent=2)
         return folder
     if not path.exists():
-        raise HypvisionError(f"'{folder}' has results, but lacks their settings, '{path}'. Choose another folder.")
+        raise HypvisionError(
+            f"'{folder}' has results, but lacks their settings, '{path}'. Choose another folder."
+        )
     before = read_record(dict[str, Any], path, "Restore it, or choose another folder.")
     other = [
         f"{name} {before.get(name)} (now {now[name]})"
         for name in now
-        if name != "shortened" and before.get(name) != now[name]  # its words may name widths, which points may add
+        if name != "shortened"
+        and before.get(name) != now[name]  # its words may name widths, which points may add
     ]
     if other:
-        raise HypvisionError(f"'{folder}' has results of another grid: {', '.join(other)}. Choose another folder.")
+        raise HypvisionError(
+            f"'{folder}' has results of another grid: {', '.join(other)}. Choose another folder."
+        )
     return folder
 
 
@@ -198,7 +215,9 @@ def read_rows(folder: str | Path, points: Iterable[Point]) -> list[dict[str, Any
             row = read_record(Row, path, "Remove it and run the command again.", extra=True)
             other = [name for name, value in asdict(point).items() if getattr(row, name) != value]
             if other:
-                raise HypvisionError(f"'{path}' belongs to another point ({', '.join(other)}). Remove it.")
+                raise HypvisionError(
+                    f"'{path}' belongs to another point ({', '.join(other)}). Remove it."
+                )
             rows.append(asdict(row))
     return rows
 
@@ -209,13 +228,19 @@ def read_rows(folder: str | Path, points: Iterable[Point]) -> list[dict[str, Any
 class _Bank:
     """Models that are trained as one tensor, all at the same step."""
 
-    def __init__(self, points: Sequence[Point], settings: Settings, device: str, dtype: torch.dtype):
+    def __init__(
+        self, points: Sequence[Point], settings: Settings, device: str, dtype: torch.dtype
+    ):
         self.points = list(points)
         self.settings = settings
-        models = [initial(settings.n, point.m, settings.first(point), dtype) for point in self.points]
+        models = [
+            initial(settings.n, point.m, settings.first(point), dtype) for point in self.points
+        ]
         decay = torch.tensor([point.decay for point in self.points], dtype=dtype)
         self.optimizer = AdamW(joined(models).to(device), decay.to(device))
-        peaks = torch.tensor([settings.peaks(point.m) for point in self.points], dtype=torch.float64).to(device, dtype)
+        peaks = torch.tensor(
+            [settings.peaks(point.m) for point in self.points], dtype=torch.float64
+        ).to(device, dtype)
         self.weight_peaks = peaks[:, 0]
         self.bias_peaks = peaks[:, 1]
         self.losses = torch.zeros(settings.steps, len(self.points), device=device)
@@ -249,8 +274,9 @@ class _Bank:
             index = int(wrong.nonzero()[0])
             step = int(losses[: self.optimizer.steps, index].long().cumprod(0).sum())
             raise HypvisionError(
-                f"The training of {self.points[index].key} gave NaN or infinity at step {step}. Its learning rate is "
-                "too high for this setting. Take larger batches (--batch), or more steps (--steps) to warm up longer."
+                f"The training of {self.points[index].key} gave NaN or infinity at step {step}. "
+                "Its learning rate is too high for this setting. Take larger batches (--batch), or "
+                "more steps (--steps) to warm up longer."
             )
 
     def save(self, folder: Path) -> None:
@@ -279,13 +305,18 @@ class _Bank:
 def banks_of(points: Sequence[Point], device: str, n: int) -> list[list[Point]]:
     """Which points, of ``n`` features, are trained as one tensor.
 
-    On a CPU those of the same width, as many as fit into its cache; on a GPU all that padding less than doubles.
+    On a CPU those of the same width, as many as fit into its cache; on a GPU all that padding less
+    than doubles.
     """
     gpu = str(device).startswith("cuda")
     banks: list[list[Point]] = []
 
     def fits(bank: list[Point], m: int) -> bool:
-        return 2 * m > bank[0].m if gpu else bank[0].m == m and (len(bank) + 1) * (m + 1) * n <= _BANK_NUMBERS
+        return (
+            2 * m > bank[0].m
+            if gpu
+            else bank[0].m == m and (len(bank) + 1) * (m + 1) * n <= _BANK_NUMBERS
+        )
 
     for point in sorted(points, key=lambda point: -point.m):
         if banks and fits(banks[-1], point.m):
@@ -304,22 +335,29 @@ def train(
     banks: Sequence[Sequence[Point]] | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> None:
-    """Train points that share their frequencies, measure them, and write their results into a folder.
+    """Train points that share their frequencies, measure them, and write their results into a
+    folder.
 
-    Points that have results are left alone, those that have been cut go on from their last checkpoint. ``banks`` are
-    the points that are one tensor; default: :func:`banks_of`.
+    Points that have results are left alone, those that have been cut go on from their last
+    checkpoint. ``banks`` are the points that are one tensor; default: :func:`banks_of`.
     """
     place = Path(folder)
     if len({point.data for point in points}) > 1:
         raise ValueError("the points have different frequencies or replicates")
-    between(1, settings.n, integer=True, **{f"the width of {point.key}": point.m for point in points})
+    between(
+        1, settings.n, integer=True, **{f"the width of {point.key}": point.m for point in points}
+    )
     left = [point for point in points if not finished(place, [point])]
     if not left:
         return
     states = {point: _read_state(place, point, settings) for point in left}
     trained = []
     if banks is None:  # models can be trained together only on the same batches
-        banks = [[point] for point in left] if settings.independent else banks_of(left, device, settings.n)
+        banks = (
+            [[point] for point in left]
+            if settings.independent
+            else banks_of(left, device, settings.n)
+        )
     for group in banks:
         by_step: dict[int, list[Point]] = {}
         for point in group:
@@ -331,7 +369,14 @@ def train(
     del states
     p = left[0].frequencies(settings.n)
     first = min(bank.optimizer.steps for bank in trained)
-    with tqdm(total=settings.steps, initial=first, desc=left[0].data, unit="step", leave=False, disable=None) as bar:
+    with tqdm(
+        total=settings.steps,
+        initial=first,
+        desc=left[0].data,
+        unit="step",
+        leave=False,
+        disable=None,
+    ) as bar:
         _run(trained, p, settings, place, device, dtype, bar)
     for bank in trained:
         bank.check()
@@ -341,7 +386,15 @@ def train(
             write_json(place / "points" / f"{point.key}.json", row, indent=2)
 
 
-def _run(banks: list[_Bank], p: Tensor, settings: Settings, folder: Path, device: str, dtype: torch.dtype, bar: tqdm):
+def _run(
+    banks: list[_Bank],
+    p: Tensor,
+    settings: Settings,
+    folder: Path,
+    device: str,
+    dtype: torch.dtype,
+    bar: tqdm,
+):
     saved = time.monotonic()
     for step in range(bar.n, settings.steps):
         batches: dict[str, Batch] = {}
@@ -384,27 +437,39 @@ def _read_state(folder: Path, point: Point, settings: Settings) -> dict[str, Any
             if not value.isfinite().all():
                 raise ValueError(f"its {name} has NaN or infinite numbers")
     except (HypvisionError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise HypvisionError(f"The checkpoint '{path}' is damaged ({error}). Remove it to train anew.") from error
+        raise HypvisionError(
+            f"The checkpoint '{path}' is damaged ({error}). Remove it to train anew."
+        ) from error
     return state
 
 
 # Measuring
 
 
-def weights_of(folder: str | Path, point: Point, settings: Settings) -> tuple[Tensor, Tensor, Tensor]:
+def weights_of(
+    folder: str | Path, point: Point, settings: Settings
+) -> tuple[Tensor, Tensor, Tensor]:
     """``W`` ``(n, m)``, ``b`` ``(n,)`` and the loss of every training step of a point."""
     state = _read_state(Path(folder), point, settings)
     if state is None:
         result = Path(folder, "points", f"{point.key}.json")
-        raise HypvisionError(f"The weights of {point.key} are not there. To train it again, remove '{result}'.")
+        raise HypvisionError(
+            f"The weights of {point.key} are not there. To train it again, remove '{result}'."
+        )
     return *parts(state["state"][:1], 0, point.m), state["losses"]
 
 
 def _measure(bank: _Bank, p: Tensor, device: str, dtype: torch.dtype) -> list[dict[str, Any]]:
     settings = bank.settings
     data = bank.points[0].data
-    batches = (sample(p, settings.batch, settings.stream("test", data, k)) for k in range(settings.test_batches))
-    tested = torch.stack([loss(bank.parameters, batch.to(device, dtype)).cpu() for batch in batches]) * settings.n
+    batches = (
+        sample(p, settings.batch, settings.stream("test", data, k))
+        for k in range(settings.test_batches)
+    )
+    tested = (
+        torch.stack([loss(bank.parameters, batch.to(device, dtype)).cpu() for batch in batches])
+        * settings.n
+    )
     last = bank.losses[-100:].double().cpu() * settings.n
     rows = []
     for index, point in enumerate(bank.points):
@@ -426,7 +491,8 @@ def _measure(bank: _Bank, p: Tensor, device: str, dtype: torch.dtype) -> list[di
 
 
 def measures_of(weight: Tensor, p: Tensor) -> dict[str, float]:
-    """All measures of trained weights ``(n, m)`` of the toy model with frequencies ``p``; see ``measures``."""
+    """All measures of trained weights ``(n, m)`` of the toy model with frequencies ``p``; see
+    ``measures``."""
     n, m = weight.shape
     lengths = torch.linalg.vector_norm(weight, dim=1)
     half = measures.represented(weight)

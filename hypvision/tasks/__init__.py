@@ -1,11 +1,17 @@
-"""The tasks of the engine: models with their losses, metrics, and special steps of their training and testing.
+"""The tasks of the engine: models with their losses, metrics, and special steps of their training
+and testing.
 
-Importing this package registers classification; configs of ``metric_learning`` and ``contrastive`` name these in
-``custom_imports``.
+Importing this package registers classification; configs of ``metric_learning`` and ``contrastive``
+name these in ``custom_imports``.
 """
 
 from hypvision.tasks.classification import ImageClassifier, PredictionPainterHook
-from hypvision.tasks.classification_metrics import CalibrationError, GroupAccuracy, MultiLabelAP, TopKAccuracy
+from hypvision.tasks.classification_metrics import (
+    CalibrationError,
+    GroupAccuracy,
+    MultiLabelAP,
+    TopKAccuracy,
+)
 from hypvision.tasks.classification_report import ClassificationReport, MultiLabelReport
 from hypvision.tasks.familiar import FamiliarHook
 from hypvision.tasks.hierarchy import HierarchyClassifier

@@ -1,4 +1,5 @@
-"""The hierarchy of classes in the embeddings of a metric learner: compared with the true hierarchy, and drawn."""
+"""The hierarchy of classes in the embeddings of a metric learner: compared with the true hierarchy,
+and drawn."""
 
 from __future__ import annotations
 
@@ -35,9 +36,9 @@ from hypvision.viz.tree import (
 
 
 class EmbeddedClasses(NamedTuple):
-    """Embeddings of labelled images, grouped by class: points (N, d), as the learner compares them, with labels
-    (N,), from 0; of each class the name, the groups above it, from general to specific, () where there is none, and
-    an image."""
+    """Embeddings of labelled images, grouped by class: points (N, d), as the learner compares them,
+    with labels (N,), from 0; of each class the name, the groups above it, from general to specific,
+    () where there is none, and an image."""
 
     points: Tensor
     labels: Tensor
@@ -56,16 +57,19 @@ def embed_classes(
     data_root: str | None = None,
     device: str = "cpu",
 ) -> EmbeddedClasses:
-    """Embed the data of the config of a :class:`~hypvision.tasks.metric_learning.MetricLearner`, which is on
-    ``device``: the ``split`` ``"train"``, ``"test"`` or ``"both"``, ``per_class`` images of a class, evenly spread;
-    ``data_root`` is the folder of the data, with all that lies below the config's, if not the config's."""
+    """Embed the data of the config of a :class:`~hypvision.tasks.metric_learning.MetricLearner`,
+    which is on ``device``: the ``split`` ``"train"``, ``"test"`` or ``"both"``, ``per_class``
+    images of a class, evenly spread; ``data_root`` is the folder of the data, with all that lies
+    below the config's, if not the config's."""
     found = EmbeddedClasses(torch.empty(0), torch.empty(0), [], [], [])
     points: list[Tensor] = []
     labels: list[int] = []
     numbers: dict[tuple[str, tuple[str, ...], int], int] = {}  # of a class by its name and groups
     if data_root:
         if not config.get("data_root"):
-            raise HypvisionError("The config has no 'data_root' that --data-root could move. Correct the config.")
+            raise HypvisionError(
+                "The config has no 'data_root' that --data-root could move. Correct the config."
+            )
         config = load_config(config, dict(data_root=data_root))
     for name in ("train", "test") if split == "both" else (split,):
         settings = config[f"{name}_dataloader"].dataset.to_dict()
@@ -79,9 +83,13 @@ def embed_classes(
             place = (*named, seen[named])
             seen[named] += 1
             known = place in numbers  # of the other split
-            chosen = members[np.linspace(0, len(members) - 1, min(per_class, len(members))).astype(int)].tolist()
+            chosen = members[
+                np.linspace(0, len(members) - 1, min(per_class, len(members))).astype(int)
+            ].tolist()
             for start in range(0, len(chosen), batch_size):
-                images = torch.stack([data[i]["inputs"] for i in chosen[start : start + batch_size]])
+                images = torch.stack(
+                    [data[i]["inputs"] for i in chosen[start : start + batch_size]]
+                )
                 points.append(learner.comparable(learner.embed(images.to(device))).cpu())
             labels += [numbers.setdefault(place, len(numbers))] * len(chosen)
             if not known:
@@ -92,12 +100,12 @@ def embed_classes(
 
 
 def class_hierarchy(learner: Any, data: EmbeddedClasses, out: str | Path) -> dict[str, Any]:
-    """Measure and draw the hierarchy of the classes of :func:`embed_classes` by a learner on the CPU; returns the
-    content of ``hierarchy.json``.
+    """Measure and draw the hierarchy of the classes of :func:`embed_classes` by a learner on the
+    CPU; returns the content of ``hierarchy.json``.
 
-    Writes ``disk.png`` (samples, class centres and proxies in the Poincare disk), ``tree.png`` (the tree of the class
-    centres), ``proxies.png`` (that of the proxies with the classes nearest to them) and ``hierarchy.json`` into
-    ``out``.
+    Writes ``disk.png`` (samples, class centres and proxies in the Poincare disk), ``tree.png`` (the
+    tree of the class centres), ``proxies.png`` (that of the proxies with the classes nearest to
+    them) and ``hierarchy.json`` into ``out``.
     """
     require("matplotlib", "viz")
     if len(data.classes) < 2:
@@ -116,16 +124,20 @@ def class_hierarchy(learner: Any, data: EmbeddedClasses, out: str | Path) -> dic
 
 
 def places(learner: Any, data: EmbeddedClasses) -> Tensor:
-    """The embeddings as points of unit curvature ``(N, n + 1)``: directions of a Euclidean learner at the radius 1."""
+    """The embeddings as points of unit curvature ``(N, n + 1)``: directions of a Euclidean learner
+    at the radius 1."""
     return data.points if learner.space == "lorentz" else lorentz.expmap0(data.points, 1.0)
 
 
-def recovered_hierarchy(points: Tensor, labels: Tensor, ancestors: Sequence[Sequence[str]]) -> dict[str, float]:
-    """How well the distances of class centres follow a hierarchy, by embeddings of unit curvature ``(N, n + 1)``,
-    labels ``(N,)`` and the ancestors of :func:`hypvision.tasks.metric_learning_metrics.lca_heights`: cophenetic
-    correlations of the distances of the centres (Lorentz centroids, ``distances``), and of the heights of their
-    average-linkage tree (``tree``), with the true heights. Classes without a sample do not count; with one class, or
-    heights that are all the same, both are NaN."""
+def recovered_hierarchy(
+    points: Tensor, labels: Tensor, ancestors: Sequence[Sequence[str]]
+) -> dict[str, float]:
+    """How well the distances of class centres follow a hierarchy, by embeddings of unit curvature
+    ``(N, n + 1)``, labels ``(N,)`` and the ancestors of
+    :func:`hypvision.tasks.metric_learning_metrics.lca_heights`: cophenetic correlations of the
+    distances of the centres (Lorentz centroids, ``distances``), and of the heights of their
+    average-linkage tree (``tree``), with the true heights. Classes without a sample do not count;
+    with one class, or heights that are all the same, both are NaN."""
     require_finite(points, lambda row: f"The embedding of sample {row}")
     present = labels.unique()
     found = {"distances": math.nan, "tree": math.nan}
@@ -138,9 +150,11 @@ def recovered_hierarchy(points: Tensor, labels: Tensor, ancestors: Sequence[Sequ
     return found
 
 
-def recovered_groups(points: Tensor, labels: Tensor, ancestors: Sequence[Sequence[str]]) -> list[float]:
-    """Dendrogram purity of the tree of class centres for each level of a hierarchy, from general to specific; see
-    :func:`recovered_hierarchy`."""
+def recovered_groups(
+    points: Tensor, labels: Tensor, ancestors: Sequence[Sequence[str]]
+) -> list[float]:
+    """Dendrogram purity of the tree of class centres for each level of a hierarchy, from general to
+    specific; see :func:`recovered_hierarchy`."""
     ancestors = [ancestors[number] for number in labels.unique().tolist()]
     tree = average_linkage(_distances(_centres(points, labels)))
     found = []
@@ -172,16 +186,26 @@ def _draw(learner: Any, data: EmbeddedClasses, out: Path, report: dict[str, Any]
         with torch.no_grad():
             proxies = learner.comparable(learner.hier_loss.points())
         require_finite(proxies, lambda row: f"The proxy {row}")
-    save_figure(draw_embedding(points, labels.tolist(), Lorentz(1.0), classes, proxies), out / "disk.png", dpi=120)
+    save_figure(
+        draw_embedding(points, labels.tolist(), Lorentz(1.0), classes, proxies),
+        out / "disk.png",
+        dpi=120,
+    )
     colours = ["#{:02x}{:02x}{:02x}".format(*c) for c in palette(len(classes) + 2)[1:]]
-    title = f"cophenetic correlation {report['cophenetic']['tree']:.2f}" if "cophenetic" in report else ""
+    title = (
+        f"cophenetic correlation {report['cophenetic']['tree']:.2f}"
+        if "cophenetic" in report
+        else ""
+    )
     tree = average_linkage(_distances(_centres(points, labels)))
     save_figure(draw_tree(tree, classes, colours, data.examples, title), out / "tree.png", dpi=120)
     if proxies is None:
         return
     nodes = proxies.double()
     # The proxies that are common ancestors: those nearest to a sample, at most 40.
-    counts = torch.bincount(lorentz.cdist(points.double(), nodes, 1.0).argmin(1), minlength=len(nodes))
+    counts = torch.bincount(
+        lorentz.cdist(points.double(), nodes, 1.0).argmin(1), minlength=len(nodes)
+    )
     used = counts.argsort(descending=True)[: min(40, int((counts > 0).sum()))]
     between = _distances(torch.cat([_centres(points, labels), nodes[used]]))
     names = [*classes, *(f"proxy {i}" for i in used.tolist())]

@@ -20,12 +20,12 @@ from hypvision.errors import HypvisionError
 
 
 class ClassWeights:
-    """The weights of the classes in a loss. It is not a module, so checkpoints and averages of weights do not contain
-    it.
+    """The weights of the classes in a loss. It is not a module, so checkpoints and averages of
+    weights do not contain it.
 
-    They are a number for each class; ``"balanced"``: N / (C N_c) of a class of N_c among N images, so that all classes
-    count alike; or None. With several labels an image the weight is that of an image that has the label against one
-    without it; balanced: (N - N_c) / N_c.
+    They are a number for each class; ``"balanced"``: N / (C N_c) of a class of N_c among N images,
+    so that all classes count alike; or None. With several labels an image the weight is that of an
+    image that has the label against one without it; balanced: (N - N_c) / N_c.
     """
 
     def __init__(self, given: str | Sequence[float] | None):
@@ -41,7 +41,8 @@ class ClassWeights:
             self.values = torch.tensor(given, dtype=torch.float32)
 
     def follow(self, names: Sequence[str], order: Sequence[str]) -> None:
-        """Bring weights given in the order of ``names`` into another order of the same classes and others."""
+        """Bring weights given in the order of ``names`` into another order of the same classes and
+        others."""
         if self.values is not None and self.given != "balanced" and len(self.values) == len(names):
             by_name = dict(zip(names, self.values))
             other = torch.tensor(1.0)
@@ -52,7 +53,11 @@ class ClassWeights:
         names = dataset.metainfo["classes"]
         if self.given == "balanced":
             labels = dataset.labels if np.ndim(getattr(dataset, "labels", ())) == 2 else None
-            counts = np.bincount(class_numbers(dataset), minlength=len(names)) if labels is None else labels.sum(0)
+            counts = (
+                np.bincount(class_numbers(dataset), minlength=len(names))
+                if labels is None
+                else labels.sum(0)
+            )
             shares = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
             if labels is not None:
                 shares = (len(labels) - counts) / np.maximum(counts, 1)
@@ -61,16 +66,19 @@ class ClassWeights:
             return
         if len(self.values) != len(names):
             raise HypvisionError(
-                f"There are {len(self.values)} class_weights, but the training data has {len(names)} classes: "
-                f"{', '.join(map(str, names[:10]))}{', ...' if len(names) > 10 else ''}. Give model.class_weights a "
-                "number for each, in this order, or 'balanced'."
+                f"There are {len(self.values)} class_weights, but the training data has "
+                f"{len(names)} classes: "
+                f"{', '.join(map(str, names[:10]))}{', ...' if len(names) > 10 else ''}. Give "
+                "model.class_weights a number for each, in this order, or 'balanced'."
             )
         self.values = self.values.to(device)
 
     def __call__(self) -> Tensor | None:
         """The weights (C,); None for none."""
         if self.given is not None and self.values is None:
-            raise HypvisionError("class_weights='balanced' counts the training data: train with `hypvision train`.")
+            raise HypvisionError(
+                "class_weights='balanced' counts the training data: train with `hypvision train`."
+            )
         return self.values
 
 
@@ -85,10 +93,16 @@ class ClassWeightsHook(Hook):
             weights.fit(runner.train_dataloader.dataset, next(model.parameters()).device)
             sampler = getattr(runner.train_dataloader, "sampler", None)
             uneven = weights.values is not None and len(weights.values.unique()) > 1
-            if weights.given == "balanced" and uneven and isinstance(sampler, BalancedSampler) and sampler.power:
+            if (
+                weights.given == "balanced"
+                and uneven
+                and isinstance(sampler, BalancedSampler)
+                and sampler.power
+            ):
                 runner.logger.warning(
-                    "Rare classes count twice over: BalancedSampler draws them more often, and class_weights="
-                    "'balanced' weighs each of their images more. Leave out one of the two."
+                    "Rare classes count twice over: BalancedSampler draws them more often, and "
+                    "class_weights='balanced' weighs each of their images more. Leave out one of "
+                    "the two."
                 )
 
 

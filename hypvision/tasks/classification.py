@@ -1,7 +1,7 @@
 """Image classification: any timm model under mmengine's Runner.
 
-The timm model is the attribute ``backbone``, so the keys of a checkpoint are ``backbone.*`` and the same checkpoint
-initialises the backbone of a segmenter or detector.
+The timm model is the attribute ``backbone``, so the keys of a checkpoint are ``backbone.*`` and the
+same checkpoint initialises the backbone of a segmenter or detector.
 """
 
 from __future__ import annotations
@@ -55,31 +55,41 @@ if TYPE_CHECKING:
 
 
 def create_backbone(model_name: str, remedy: str = "", **kwargs: Any) -> Any:
-    """:func:`timm.create_model`, with errors that name the setting of the config to correct; with a ``remedy`` one of
-    weights that cannot be fetched ends with it."""
+    """:func:`timm.create_model`, with errors that name the setting of the config to correct; with a
+    ``remedy`` one of weights that cannot be fetched ends with it."""
     name = model_name.partition(".")[0]
     if ":" not in model_name and "/" not in model_name and not timm.is_model(name):
         hint = did_you_mean(name, timm.list_models())
         raise HypvisionError(
-            f"There is no model '{model_name}'.{hint} timm.list_models() lists all (after import hypvision); write "
-            "the one you want in model.backbone.model_name of the config."
+            f"There is no model '{model_name}'.{hint} timm.list_models() lists all (after import "
+            "hypvision); write the one you want in model.backbone.model_name of the config."
         )
     try:
         return create_model(model_name, **kwargs)
     except Exception as error:  # also those of the hub and of the sockets below it, some of them OSError and ValueError
         if isinstance(error, (TypeError, ValueError)) and not isinstance(error, OSError):
-            problem = f"The model '{model_name}' does not accept what model.backbone of the config gives it: {error}"
+            problem = (
+                f"The model '{model_name}' does not accept what model.backbone of the config gives "
+                f"it: {error}"
+            )
             raise HypvisionError(f"{problem.rstrip('.')}.") from error
         if "Invalid pretrained tag" in str(error):
             known = ", ".join(timm.list_pretrained(f"{name}*")) or "none"
-            raise HypvisionError(f"The model '{name}' has no weights '{model_name}'. Available: {known}.") from error
-        problem = f"The published weights of '{model_name}' cannot be fetched ({type(error).__name__}: {error}). Check "
+            raise HypvisionError(
+                f"The model '{name}' has no weights '{model_name}'. Available: {known}."
+            ) from error
+        problem = (
+            f"The published weights of '{model_name}' cannot be fetched ({type(error).__name__}: "
+            f"{error}). Check "
+        )
         problem += "the connection."
         missing = "No pretrained weights exist" in str(error)
         if missing:
             problem = f"There are no published weights of the model '{model_name}'."
         # RuntimeError: the weights do not fit, or there is not enough memory
-        own = isinstance(error, HypvisionError) or (isinstance(error, (RuntimeError, AssertionError)) and not missing)
+        own = isinstance(error, HypvisionError) or (
+            isinstance(error, (RuntimeError, AssertionError)) and not missing
+        )
         if own or not remedy or not kwargs.get("pretrained"):
             raise
         raise HypvisionError(f"{problem} {remedy}") from error
@@ -88,21 +98,27 @@ def create_backbone(model_name: str, remedy: str = "", **kwargs: Any) -> Any:
 def freeze_parameters(network: nn.Module, patterns: Sequence[str]) -> None:
     """Freeze the parameters whose names match one of the patterns, e.g. ``"patch_embed.*"``."""
     for pattern in patterns:
-        matched = [parameter for name, parameter in network.named_parameters() if fnmatch(name, pattern)]
+        matched = [
+            parameter for name, parameter in network.named_parameters() if fnmatch(name, pattern)
+        ]
         if not matched:
-            names = ", ".join(dict.fromkeys(name.rpartition(".")[0] for name, _ in network.named_parameters()))
-            raise HypvisionError(f"model.frozen: '{pattern}' matches no parameter of the backbone. It has {names}.")
+            names = ", ".join(
+                dict.fromkeys(name.rpartition(".")[0] for name, _ in network.named_parameters())
+            )
+            raise HypvisionError(
+                f"model.frozen: '{pattern}' matches no parameter of the backbone. It has {names}."
+            )
         for parameter in matched:
             parameter.requires_grad_(False)
 
 
 def load_start(network: nn.Module, checkpoint: str) -> tuple[tuple[str, ...], bool]:
-    """Load the weights that a fine-tuning starts from, without a head for other classes; a Hi-Mapper also accepts
-    weights of its backbone alone, its ``trunk``.
+    """Load the weights that a fine-tuning starts from, without a head for other classes; a
+    Hi-Mapper also accepts weights of its backbone alone, its ``trunk``.
 
     Returns:
-        The names of the classes of the head that was loaded, () without one or without names; and whether the network
-        has a head that was not loaded.
+        The names of the classes of the head that was loaded, () without one or without names; and
+        whether the network has a head that was not loaded.
     """
     content = CheckpointLoader.load_checkpoint(checkpoint, "cpu")
     weights = network_weights(content)
@@ -112,18 +128,21 @@ def load_start(network: nn.Module, checkpoint: str) -> tuple[tuple[str, ...], bo
         weights = {f"{part}{name}": value for name, value in weights.items()}
     head = head_names(network)
     fitting = {name: v for name, v in weights.items() if name in own and own[name].shape == v.shape}
-    lacking = [name for name in own if name.startswith(part) and name not in fitting and name not in head]
+    lacking = [
+        name for name in own if name.startswith(part) and name not in fitting and name not in head
+    ]
     if lacking:
         raise HypvisionError(
-            f"The checkpoint '{checkpoint}' does not fit the backbone: {len(lacking)} weights are missing or have "
-            f"another shape, such as {', '.join(lacking[:3])}. Give one of the same architecture in model.checkpoint."
+            f"The checkpoint '{checkpoint}' does not fit the backbone: {len(lacking)} weights are "
+            f"missing or have another shape, such as {', '.join(lacking[:3])}. Give one of the "
+            "same architecture in model.checkpoint."
         )
     parts = {name.partition(".")[0] for name in weights}
     other = [n for n in own if n.partition(".")[0] in parts and n not in fitting and n not in head]
     if other:
         _logger.warning(
-            "%d weights of this model are missing in '%s' or have another shape there, such as %s: they begin as they "
-            "are.",
+            "%d weights of this model are missing in '%s' or have another shape there, such as %s: "
+            "they begin as they are.",
             len(other), checkpoint, other[0],
         )  # fmt: skip
     network.load_state_dict({**own, **fitting})
@@ -135,12 +154,16 @@ class BackboneModel(BaseModel):
     """A model of mmengine's around a timm model, its ``backbone``.
 
     Args:
-        backbone: arguments of :func:`timm.create_model`: ``model_name``, ``num_classes``, ``pretrained``, ...
-        checkpoint: weights that the training starts from, a file (of timm, of any training of ours) or ``"zoo:NAME"``.
-            The head is loaded where it has as many classes; the labels then follow their names in the file.
-        frozen: patterns of names of the backbone's parameters that are not trained, e.g. ``("patch_embed.*",)``.
+        backbone: arguments of :func:`timm.create_model`: ``model_name``, ``num_classes``,
+            ``pretrained``, ...
+        checkpoint: weights that the training starts from, a file (of timm, of any training of ours)
+            or ``"zoo:NAME"``. The head is loaded where it has as many classes; the labels then
+            follow their names in the file.
+        frozen: patterns of names of the backbone's parameters that are not trained, e.g.
+            ``("patch_embed.*",)``.
         freeze_bn: keep all batch norms of the backbone in evaluation mode.
-        channels_last: channels-last memory format; on a CPU a convolutional network trained in 0.6 to 0.7 of the time.
+        channels_last: channels-last memory format; on a CPU a convolutional network trained in 0.6
+            to 0.7 of the time.
     """
 
     def __init__(
@@ -155,18 +178,21 @@ class BackboneModel(BaseModel):
     ):
         super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
         remedy = (
-            "Give a file with --cfg-options model.backbone.pretrained_cfg_overlay.file=WEIGHTS, or start from random "
-            "weights with --cfg-options model.backbone.pretrained=False."
+            "Give a file with --cfg-options model.backbone.pretrained_cfg_overlay.file=WEIGHTS, or "
+            "start from random weights with --cfg-options model.backbone.pretrained=False."
         )
         self.backbone = create_backbone(remedy=remedy, **backbone)
-        # Otherwise mmengine would call init_weights of timm's models, which would undo pretrained=True.
+        # Otherwise mmengine would call init_weights of timm's models, which would undo
+        # pretrained=True.
         self.backbone.is_init = True
         if channels_last:
             self.backbone.to(memory_format=torch.channels_last)
         self.checkpoint = checkpoint
         self.freeze_bn = freeze_bn
         # timm keeps the head of published weights only for as many classes
-        published = self.backbone.pretrained_cfg.get("num_classes") if backbone.get("pretrained") else None
+        published = (
+            self.backbone.pretrained_cfg.get("num_classes") if backbone.get("pretrained") else None
+        )
         self.head_is_new = published is not None and published != self.backbone.num_classes
         freeze_parameters(self.backbone, frozen)
 
@@ -176,8 +202,9 @@ class BackboneModel(BaseModel):
         wanted = getattr(self.backbone, "in_chans", images.shape[1])
         if given != wanted:
             raise HypvisionError(
-                f"The images have {given} channels, but model.backbone takes {wanted}. Set channels={wanted} in every "
-                f"data set of the config, with as many values of mean and std, or model.backbone.in_chans={given}."
+                f"The images have {given} channels, but model.backbone takes {wanted}. Set "
+                f"channels={wanted} in every data set of the config, with as many values of mean "
+                f"and std, or model.backbone.in_chans={given}."
             )
 
     def init_weights(self) -> None:
@@ -190,7 +217,9 @@ class BackboneModel(BaseModel):
         super().train(mode)
         for module in self.backbone.modules() if mode else ():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                module.train(not self.freeze_bn and (not module.affine or module.weight.requires_grad))
+                module.train(
+                    not self.freeze_bn and (not module.affine or module.weight.requires_grad)
+                )
         return self
 
 
@@ -201,11 +230,13 @@ def per_image(label: Tensor | None, index: Tensor | None, **columns: Any) -> lis
     return [dict(zip(columns, row)) for row in zip(*columns.values())]
 
 
-def distillation_loss(logits: Tensor, teacher: Tensor, loss: str = "hard", temperature: float = 1.0) -> Tensor:
-    """The distillation loss of a classifier's and its teacher's logits ``(B, K)``, in float32, as in DeiT (Touvron
-    et al., ICML 2021): ``"hard"``, cross-entropy with the class that the teacher prefers, or ``"soft"``, the
-    Kullback-Leibler divergence from the teacher's distribution, both of logits divided by the temperature, times the
-    square of the temperature."""
+def distillation_loss(
+    logits: Tensor, teacher: Tensor, loss: str = "hard", temperature: float = 1.0
+) -> Tensor:
+    """The distillation loss of a classifier's and its teacher's logits ``(B, K)``, in float32, as
+    in DeiT (Touvron et al., ICML 2021): ``"hard"``, cross-entropy with the class that the teacher
+    prefers, or ``"soft"``, the Kullback-Leibler divergence from the teacher's distribution, both of
+    logits divided by the temperature, times the square of the temperature."""
     logits = logits.float()
     teacher = teacher.float()
     if loss == "hard":
@@ -220,21 +251,26 @@ class ImageClassifier(BackboneModel):
 
     Args:
         backbone: arguments of :func:`timm.create_model`.
-        label_smoothing: smoothing of the targets; goes into the mixed targets too where ``mixup`` is on.
-        mixup: arguments of :class:`timm.data.Mixup` (``mixup_alpha``, ``cutmix_alpha``, ``prob``, ``switch_prob``,
-            ...); None for none. Its random numbers come from NumPy's global generator, which
-            :class:`~hypvision.engine.hooks.RepeatableSeedHook` seeds.
-        test_flip: predict from the mean logits of an image and its mirror image (``hypvision test --tta``).
-        multi_label: an image has any number of labels: ``label`` is (B, C) of zeros and ones, the loss the binary
-            cross-entropy of each class, and scores are independent probabilities.
+        label_smoothing: smoothing of the targets; goes into the mixed targets too where ``mixup``
+            is on.
+        mixup: arguments of :class:`timm.data.Mixup` (``mixup_alpha``, ``cutmix_alpha``, ``prob``,
+            ``switch_prob``, ...); None for none. Its random numbers come from NumPy's global
+            generator, which :class:`~hypvision.engine.hooks.RepeatableSeedHook` seeds.
+        test_flip: predict from the mean logits of an image and its mirror image
+            (``hypvision test --tta``).
+        multi_label: an image has any number of labels: ``label`` is (B, C) of zeros and ones, the
+            loss the binary cross-entropy of each class, and scores are independent probabilities.
         class_weights: see :class:`~hypvision.tasks.class_weights.ClassWeights`.
-        distillation: ``dict(teacher=dict(model_name=..., ...), loss="hard", alpha=0.5, temperature=1.0, size=None)``:
-            ``alpha`` is the teacher's share of the loss of the classes. It sees the images of the training, at ``size``
-            pixels a side if given, so that their mean and deviation must be its own. It is not stored in checkpoints.
-        head_init: how a new head on trained features begins: ``"zero"``, so that its first gradients do not harm the
-            features; ``"probe"``, as the logistic regression on them
-            (:class:`~hypvision.tasks.probe.LinearProbeHook`); or ``"timm"``, as timm makes it: EfficientNet's has
-            logits of deviation 4 for 20 classes. Of a network without trained features it is timm's.
+        distillation: ``dict(teacher=dict(model_name=..., ...), loss="hard", alpha=0.5,
+            temperature=1.0, size=None)``:
+            ``alpha`` is the teacher's share of the loss of the classes. It sees the images of the
+            training, at ``size`` pixels a side if given, so that their mean and deviation must be
+            its own. It is not stored in checkpoints.
+        head_init: how a new head on trained features begins: ``"zero"``, so that its first
+            gradients do not harm the features; ``"probe"``, as the logistic regression on them
+            (:class:`~hypvision.tasks.probe.LinearProbeHook`); or ``"timm"``, as timm makes it:
+            EfficientNet's has logits of deviation 4 for 20 classes. Of a network without trained
+            features it is timm's.
         **kwargs: see :class:`BackboneModel`.
     """
 
@@ -253,21 +289,29 @@ class ImageClassifier(BackboneModel):
         super().__init__(backbone, **kwargs)
         one_of(("zero", "probe", "timm"), **{"model.head_init": head_init})
         if head_init == "probe" and multi_label:
-            raise HypvisionError("A linear probe has one label an image: leave out model.head_init, or multi_label.")
+            raise HypvisionError(
+                "A linear probe has one label an image: leave out model.head_init, or multi_label."
+            )
         self.head_init = head_init
         self.multi_label = multi_label
         self.class_weights = ClassWeights(class_weights)
         self.num_classes: int = self.backbone.num_classes
         if not self.num_classes:
-            raise HypvisionError("A classifier needs classes: set model.backbone.num_classes in the config.")
+            raise HypvisionError(
+                "A classifier needs classes: set model.backbone.num_classes in the config."
+            )
         between(0, 1, label_smoothing=label_smoothing)
         self.label_smoothing = label_smoothing
         self.test_flip = test_flip
         self.mixup: Mixup | None = None
         if mixup is not None:
             if multi_label:
-                raise HypvisionError("Mixup mixes images of one class each: leave it out with multi_label=True.")
-            self.mixup = Mixup(**mixup, label_smoothing=label_smoothing, num_classes=self.num_classes)
+                raise HypvisionError(
+                    "Mixup mixes images of one class each: leave it out with multi_label=True."
+                )
+            self.mixup = Mixup(
+                **mixup, label_smoothing=label_smoothing, num_classes=self.num_classes
+            )
         self.soft_target_loss = SoftTargetCrossEntropy()
         self.distillation: dict[str, Any] = {}
         if distillation is not None:
@@ -282,12 +326,13 @@ class ImageClassifier(BackboneModel):
                     nn.init.zeros_(parameter)
 
     def _set_teacher(
-        self, teacher: dict[str, Any], loss: str = "hard", alpha: float = 0.5, temperature: float = 1.0,
-        size: int | None = None,
+        self, teacher: dict[str, Any], loss: str = "hard", alpha: float = 0.5,
+        temperature: float = 1.0, size: int | None = None,
     ) -> None:  # fmt: skip
         if self.multi_label:
             raise HypvisionError(
-                "A teacher's classes exclude each other: leave out distillation with multi_label=True."
+                "A teacher's classes exclude each other: leave out distillation with "
+                "multi_label=True."
             )
         one_of(("hard", "soft"), **{"model.distillation.loss": loss})
         more_than(0, alpha=alpha, temperature=temperature)
@@ -295,37 +340,46 @@ class ImageClassifier(BackboneModel):
         network = create_backbone(**teacher).eval().requires_grad_(False)
         if network.num_classes != self.num_classes:
             raise HypvisionError(
-                f"The teacher predicts {network.num_classes} classes, the model {self.num_classes}. Set "
-                "model.distillation.teacher.num_classes, and give it weights of that task."
+                f"The teacher predicts {network.num_classes} classes, the model "
+                f"{self.num_classes}. Set model.distillation.teacher.num_classes, and give it "
+                "weights of that task."
             )
-        # A list keeps the teacher out of the parameters and checkpoints of this module. With channels last an
-        # EfficientNet-Lite0 takes 0.6 of the time on a CPU.
+        # A list keeps the teacher out of the parameters and checkpoints of this module. With
+        # channels last an EfficientNet-Lite0 takes 0.6 of the time on a CPU.
         self._teacher = [network.to(memory_format=torch.channels_last)]
         self.distillation = dict(loss=loss, alpha=alpha, temperature=temperature, size=size)
 
     def taught_loss(self, inputs: Tensor, logits: Tensor, classes: Tensor) -> dict[str, Tensor]:
-        """The loss of the classes and that of the teacher, whose logits of the same images ``logits`` are compared
-        with, each with its share."""
+        """The loss of the classes and that of the teacher, whose logits of the same images
+        ``logits`` are compared with, each with its share."""
         about = self.distillation
         network = self._teacher[0].to(inputs.device)
         with torch.no_grad():
             if about["size"] is not None:
                 size = (about["size"], about["size"])
-                inputs = F.interpolate(inputs, size, mode="bicubic", align_corners=False, antialias=True)
+                inputs = F.interpolate(
+                    inputs, size, mode="bicubic", align_corners=False, antialias=True
+                )
             wanted = network(inputs)
         taught = distillation_loss(logits, wanted, about["loss"], about["temperature"])
-        return dict(loss_cls=(1 - about["alpha"]) * classes, loss_distillation=about["alpha"] * taught)
+        return dict(
+            loss_cls=(1 - about["alpha"]) * classes, loss_distillation=about["alpha"] * taught
+        )
 
     def forward(
-        self, inputs: Tensor, label: Tensor | None = None, index: Tensor | None = None, mode: str = "tensor"
+        self,
+        inputs: Tensor,
+        label: Tensor | None = None,
+        index: Tensor | None = None,
+        mode: str = "tensor",
     ) -> Tensor | dict[str, Tensor] | list[dict[str, Any]]:
-        """The three modes of mmengine's models, for images ``(B, C, H, W)``, their classes and their numbers in the
-        data set ``(B,)``.
+        """The three modes of mmengine's models, for images ``(B, C, H, W)``, their classes and
+        their numbers in the data set ``(B,)``.
 
         Returns:
-            ``"tensor"``: logits ``(B, num_classes)``. ``"loss"``: ``dict(loss=scalar)``, or its two parts with
-                ``distillation``. ``"predict"``: for each image a dict with ``scores`` ``(num_classes,)``, ``label`` and
-                ``index`` (None where not given).
+            ``"tensor"``: logits ``(B, num_classes)``. ``"loss"``: ``dict(loss=scalar)``, or its two
+                parts with ``distillation``. ``"predict"``: for each image a dict with ``scores``
+                ``(num_classes,)``, ``label`` and ``index`` (None where not given).
         """
         one_of(("tensor", "loss", "predict"), mode=mode)
         self.check_channels(inputs)
@@ -333,42 +387,52 @@ class ImageClassifier(BackboneModel):
             inputs, target = self.mix(inputs, label)
             logits = self.backbone(inputs)
             classes = self.class_loss(logits, target)
-            return self.taught_loss(inputs, logits, classes) if self.distillation else dict(loss=classes)
+            return (
+                self.taught_loss(inputs, logits, classes)
+                if self.distillation
+                else dict(loss=classes)
+            )
         if mode == "tensor":
             return self.backbone(inputs)
         return per_image(label, index, scores=self.scores(self.test_logits(inputs)).cpu())
 
     def test_logits(self, inputs: Tensor) -> Tensor:
-        """The logits that predictions are made from: with ``test_flip`` the mean of those of an image and of its mirror
-        image."""
+        """The logits that predictions are made from: with ``test_flip`` the mean of those of an
+        image and of its mirror image."""
         logits = self.backbone(inputs)
         return (logits + self.backbone(inputs.flip(-1))) / 2 if self.test_flip else logits
 
     def scores(self, logits: Tensor) -> Tensor:
-        """Probabilities of the classes, in float32: a softmax, or with ``multi_label`` an independent probability for
-        each class."""
+        """Probabilities of the classes, in float32: a softmax, or with ``multi_label`` an
+        independent probability for each class."""
         return logits.float().sigmoid() if self.multi_label else logits.float().softmax(-1)
 
     def mix(self, inputs: Tensor, label: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Images and targets of a training step: class numbers, or shares of the classes where ``mixup`` is on."""
+        """Images and targets of a training step: class numbers, or shares of the classes where
+        ``mixup`` is on."""
         if label is None:
             raise HypvisionError("The loss of a classifier needs the labels of the images.")
         if (label.ndim == 2) != self.multi_label:
             several = "several labels an image" if label.ndim == 2 else "one label an image"
             raise HypvisionError(
-                f"The training data has {several}, but model.multi_label is {self.multi_label}. Set multi_label=True "
-                "in model for a MultiLabelDataset, and leave it out for other data."
+                f"The training data has {several}, but model.multi_label is {self.multi_label}. "
+                "Set multi_label=True in model for a MultiLabelDataset, and leave it out for other "
+                "data."
             )
         if self.mixup is None or not self.training or len(inputs) < 2:
             return inputs, label
-        even = len(inputs) // 2 * 2  # timm mixes images in pairs, so leave out the last one of an odd batch
+        even = (
+            len(inputs) // 2 * 2
+        )  # timm mixes images in pairs, so leave out the last one of an odd batch
         return self.mixup(inputs[:even], label[:even])
 
     def class_loss(self, logits: Tensor, target: Tensor) -> Tensor:
         """Mean cross-entropy with targets of :meth:`mix`, in float32."""
         if self.multi_label:
             target = target * (1 - self.label_smoothing) + self.label_smoothing / 2
-            return F.binary_cross_entropy_with_logits(logits.float(), target, pos_weight=self.class_weights())
+            return F.binary_cross_entropy_with_logits(
+                logits.float(), target, pos_weight=self.class_weights()
+            )
         weights = self.class_weights()
         mixed = target.is_floating_point()
         if mixed and weights is None:
@@ -378,14 +442,17 @@ class ImageClassifier(BackboneModel):
         ):  # a mean by the weights, as for plain labels: PyTorch divides by the number of images
             total = F.cross_entropy(logits.float(), target, weights, reduction="sum")
             return total / (target * weights).sum()
-        return F.cross_entropy(logits.float(), target, weights, label_smoothing=self.label_smoothing)
+        return F.cross_entropy(
+            logits.float(), target, weights, label_smoothing=self.label_smoothing
+        )
 
 
 @HOOKS.register_module()
 class PredictionPainterHook(Hook):
-    """Writes test images with the predicted and the true class below into a folder (``hypvision test --show-dir``):
-    at most ``limit``, evenly spaced over the data, which is sorted by class; smaller ones than ``min_side`` pixels
-    are enlarged. Names begin with ``wrong`` or ``right``; of several labels those from ``threshold`` on count."""
+    """Writes test images with the predicted and the true class below into a folder
+    (``hypvision test --show-dir``): at most ``limit``, evenly spaced over the data, which is sorted
+    by class; smaller ones than ``min_side`` pixels are enlarged. Names begin with ``wrong`` or
+    ``right``; of several labels those from ``threshold`` on count."""
 
     def __init__(self, out_dir: str, limit: int = 200, min_side: int = 160, threshold: float = 0.5):
         self.out_dir = Path(out_dir)
@@ -400,7 +467,11 @@ class PredictionPainterHook(Hook):
         self.out_dir.mkdir(parents=True, exist_ok=True)
 
     def after_test_iter(
-        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: list[dict[str, Any]] | None = None
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: Any = None,
+        outputs: list[dict[str, Any]] | None = None,
     ) -> None:
         dataset = runner.test_dataloader.dataset
         names = dataset.metainfo["classes"]
@@ -419,15 +490,21 @@ class PredictionPainterHook(Hook):
             true = ", ".join(str(names[c]) for c in wanted)
             verdict = "right" if found == wanted else "wrong"
             painted = self._paint(
-                as_rgb(dataset.read(output["index"])), [shown, f"true: {true}"], right=found == wanted
+                as_rgb(dataset.read(output["index"])),
+                [shown, f"true: {true}"],
+                right=found == wanted,
             )
             name = re.sub(r"[/\\]", "-", true)[:80]  # a class may have a name such as "yes/no"
-            with replacing(below(self.out_dir, f"{verdict}_{output['index']:06d}_{name}.png")) as temporary:
+            with replacing(
+                below(self.out_dir, f"{verdict}_{output['index']:06d}_{name}.png")
+            ) as temporary:
                 painted.save(temporary)
 
     def _paint(self, image: Image.Image, text: list[str], right: bool) -> Image.Image:
         factor = max(1, math.ceil(self.min_side / min(image.size)))
-        image = image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
+        image = image.resize(
+            (image.width * factor, image.height * factor), Image.Resampling.NEAREST
+        )
         canvas = Image.new("RGB", (image.width, image.height + 34), "white")
         canvas.paste(image, (0, 0))
         draw = ImageDraw.Draw(canvas)
@@ -438,20 +515,23 @@ class PredictionPainterHook(Hook):
 
 @HOOKS.register_module()
 class ImageInputHook(Hook):
-    """Writes into each checkpoint what images its network is tested on (``meta.input``) and how the network was made
-    (``meta.network``), for those who take the weights without the config
+    """Writes into each checkpoint what images its network is tested on (``meta.input``) and how the
+    network was made (``meta.network``), for those who take the weights without the config
     (:func:`hypvision.zoo.loading.load_trained`)."""
 
     @staticmethod
     def _sees_images(runner: Runner) -> bool:
         dataset = (runner.cfg.get("test_dataloader") or {}).get("dataset") or {}
-        return isinstance(dataset, dict) and "transform" in dataset and "backbone" in runner.cfg.model
+        return (
+            isinstance(dataset, dict) and "transform" in dataset and "backbone" in runner.cfg.model
+        )
 
     def before_train(self, runner: Runner) -> None:
         if self._sees_images(runner) and (lost := unrecorded(runner.cfg)):
             runner.logger.warning(
-                f"The transform of the test data has {lost}, which checkpoints cannot say: with the weights alone, "
-                "without the config, hypvision predict prepares images otherwise."
+                f"The transform of the test data has {lost}, which checkpoints cannot say: with "
+                "the weights alone, without the config, hypvision predict prepares images "
+                "otherwise."
             )
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
@@ -463,23 +543,34 @@ class ImageInputHook(Hook):
         backbone = runner.cfg.model.get("backbone") or {}
         if isinstance(backbone, dict) and isinstance(backbone.get("model_name"), str):
             arguments = json.loads(json.dumps(network_arguments(backbone), default=str))
-            arguments = {key: value for key, value in arguments.items() if foreign_setting({key: value}) is None}
-            checkpoint["meta"]["network"] = dict(model=backbone["model_name"].partition(".")[0], arguments=arguments)
+            arguments = {
+                key: value
+                for key, value in arguments.items()
+                if foreign_setting({key: value}) is None
+            }
+            checkpoint["meta"]["network"] = dict(
+                model=backbone["model_name"].partition(".")[0], arguments=arguments
+            )
 
 
 def _paint(config: Config, folder: Path) -> None:
-    metrics = [metric for metric in as_list(config.test_evaluator) if metric.get("type") == "MultiLabelAP"]
+    metrics = [
+        metric for metric in as_list(config.test_evaluator) if metric.get("type") == "MultiLabelAP"
+    ]
     threshold = metrics[0].get("threshold", 0.5) if metrics else 0.5
     hook = dict(type="PredictionPainterHook", out_dir=str(folder), threshold=threshold)
     config.custom_hooks = [*config.custom_hooks, hook]
 
 
-TEST_OPTIONS["ImageClassifier"] = TestOptions(lambda config: setattr(config.model, "test_flip", True), _paint)
+TEST_OPTIONS["ImageClassifier"] = TestOptions(
+    lambda config: setattr(config.model, "test_flip", True), _paint
+)
 RUN_HOOKS.append("ImageInputHook")
 
 
 def _predictor(model: ImageClassifier, config: Config, request: Request) -> Predictor:
-    """Make the predictor from the transform of the test data and the class names in the checkpoint."""
+    """Make the predictor from the transform of the test data and the class names in the
+    checkpoint."""
     if request.classes is not None:
         raise HypvisionError(f"The classes of '{request.model}' are fixed: leave out --classes.")
     dataset = config.get("test_dataloader", config.get("val_dataloader"))["dataset"]

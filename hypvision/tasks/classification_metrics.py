@@ -1,5 +1,5 @@
-"""The metrics of classification: accuracy, calibration, accuracy at the levels of a hierarchy of classes, and those of
-any number of labels per image."""
+"""The metrics of classification: accuracy, calibration, accuracy at the levels of a hierarchy of
+classes, and those of any number of labels per image."""
 
 from __future__ import annotations
 
@@ -23,15 +23,20 @@ from hypvision.records import read_record
 from hypvision.tasks.metric_learning_metrics import GroupTree
 
 
-def read_ancestors(given: Mapping[str, Sequence[str]] | str | Path, reader: str) -> Mapping[str, Sequence[str]]:
-    """The groups above each class, from general to specific, given or from a JSON file; ``reader`` is the metric."""
+def read_ancestors(
+    given: Mapping[str, Sequence[str]] | str | Path, reader: str
+) -> Mapping[str, Sequence[str]]:
+    """The groups above each class, from general to specific, given or from a JSON file; ``reader``
+    is the metric."""
     expected = 'Expected: {"CLASS": ["GROUP", ...]}, from general to specific.'
     advice = f'{expected} Correct "ancestors" of the {reader} in the config.'
     if isinstance(given, (str, Path)):
         return cast(Mapping[str, Sequence[str]], read_record(dict[str, list[str]], given, advice))
     wrong = [name for name, groups in given.items() if isinstance(groups, str)]
     if wrong:
-        raise HypvisionError(f"The groups above '{wrong[0]}' are {given[wrong[0]]!r}, which is no list. {advice}")
+        raise HypvisionError(
+            f"The groups above '{wrong[0]}' are {given[wrong[0]]!r}, which is no list. {advice}"
+        )
     return given
 
 
@@ -44,18 +49,22 @@ class ScoreMetric(Metric):
     multi_label = False
 
     def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
-        """Keep what the metric needs of each image; a score that is not finite is an error that names it."""
+        """Keep what the metric needs of each image; a score that is not finite is an error that
+        names it."""
         labels = [sample["label"] for sample in data_samples if sample["label"] is not None]
         if any(isinstance(label, list) != self.multi_label for label in labels):
             raise HypvisionError(
-                f"{type(self).__name__} measures {'several labels' if self.multi_label else 'one label'} an image, "
-                "which is not what the data has. Set val_evaluator and test_evaluator to dict(type='MultiLabelAP') for "
-                "a MultiLabelDataset, and to dict(type='TopKAccuracy') for other data."
+                f"{type(self).__name__} measures "
+                f"{'several labels' if self.multi_label else 'one label'} an image, which is not "
+                "what the data has. Set val_evaluator and test_evaluator to "
+                "dict(type='MultiLabelAP') for a MultiLabelDataset, and to "
+                "dict(type='TopKAccuracy') for other data."
             )
         if not self.multi_label and (wrong := [label for label in labels if label < 0]):
             raise HypvisionError(
-                f"{type(self).__name__} needs an image of one class, or none for what has no label; got the label "
-                f"{wrong[0]}. Correct the data; of ShapeCaptions set scenes=False."
+                f"{type(self).__name__} needs an image of one class, or none for what has no "
+                f"label; got the label {wrong[0]}. Correct the data; of ShapeCaptions set "
+                "scenes=False."
             )
         scores = torch.stack([sample["scores"] for sample in data_samples])
         if self.check(scores, "A score", data_samples):
@@ -75,15 +84,23 @@ class ScoreMetric(Metric):
 
 @METRICS.register_module()
 class TopKAccuracy(ScoreMetric):
-    """Share of images, in percent, whose class is among the k of highest score: ``top1``, ``top5``, ...; a k above the
-    number of classes is left out. The log has the accuracy of each class, the worst first.
+    """Share of images, in percent, whose class is among the k of highest score: ``top1``, ``top5``,
+    ...; a k above the number of classes is left out. The log has the accuracy of each class, the
+    worst first.
 
     Args:
-        macro: add ``macro``, the mean of ``top1`` over the classes, in which all classes have the same weight.
+        macro: add ``macro``, the mean of ``top1`` over the classes, in which all classes have the
+            same weight.
         out_file: write the metrics, the accuracy of each class and every prediction there, as JSON.
     """
 
-    def __init__(self, topk: tuple[int, ...] = (1, 5), out_file: str | None = None, macro: bool = False, **kwargs: Any):
+    def __init__(
+        self,
+        topk: tuple[int, ...] = (1, 5),
+        out_file: str | None = None,
+        macro: bool = False,
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
         self.topk = tuple(topk)
         self.out_file = out_file
@@ -104,13 +121,16 @@ class TopKAccuracy(ScoreMetric):
         metrics = {f"top{k}": math.nan for k in self.topk if k <= depth}
         if known:
             for k in (k for k in self.topk if k <= depth):
-                metrics[f"top{k}"] = 100.0 * sum(label in best[:k] for _, label, best, _ in known) / len(known)
+                metrics[f"top{k}"] = (
+                    100.0 * sum(label in best[:k] for _, label, best, _ in known) / len(known)
+                )
         names = (self.dataset_meta or {}).get("classes")
         hits: dict[int, list[bool]] = {}
         for _, label, best, _ in known:
             hits.setdefault(label, []).append(best[0] == label)
         self.classes = [
-            OfClass(str(names[c] if names else c), 100.0 * fmean(h), len(h)) for c, h in sorted(hits.items())
+            OfClass(str(names[c] if names else c), 100.0 * fmean(h), len(h))
+            for c, h in sorted(hits.items())
         ]
         if self.macro:
             metrics["macro"] = fmean(found.value for found in self.classes) if known else math.nan
@@ -127,8 +147,9 @@ class TopKAccuracy(ScoreMetric):
 
 @METRICS.register_module()
 class CalibrationError(ScoreMetric):
-    """Expected calibration error in percent (Naeini et al., AAAI 2015), as ``ece``: the mean over all images of the
-    gap between confidence and accuracy in the bin of their confidence, of so many bins of equal width."""
+    """Expected calibration error in percent (Naeini et al., AAAI 2015), as ``ece``: the mean over
+    all images of the gap between confidence and accuracy in the bin of their confidence, of so many
+    bins of equal width."""
 
     def __init__(self, bins: int = 15, **kwargs: Any):
         super().__init__(**kwargs)
@@ -139,8 +160,9 @@ class CalibrationError(ScoreMetric):
         """``(confidence, whether the class is right)``."""
         if not ((scores >= 0) & (scores <= 1)).all() or ((scores.sum(1) - 1).abs() > 1e-2).any():
             raise HypvisionError(
-                "CalibrationError needs probabilities: numbers from 0 to 1 that sum to 1. Scores of another kind, such "
-                "as the similarities of a CLIP, have no calibration. Leave it out of the evaluators."
+                "CalibrationError needs probabilities: numbers from 0 to 1 that sum to 1. Scores "
+                "of another kind, such as the similarities of a CLIP, have no calibration. Leave "
+                "it out of the evaluators."
             )
         labels = [sample["label"] for sample in samples]
         for confidence, best, label in zip(*(part.tolist() for part in scores.max(1)), labels):
@@ -161,16 +183,19 @@ class GroupAccuracy(ScoreMetric):
     """Accuracy at the upper levels of a hierarchy of classes, and how far off mistakes are.
 
     For each level the share of images, in percent, whose predicted class is in the right group; and
-    ``mistake_distance``, the mean number of edges between the predicted class and the true one over the images that
-    are wrong, 0 if none is: 2 for a sibling (Bertinetto et al., CVPR 2020, give half of it, the height).
+    ``mistake_distance``, the mean number of edges between the predicted class and the true one over
+    the images that are wrong, 0 if none is: 2 for a sibling (Bertinetto et al., CVPR 2020, give
+    half of it, the height).
 
     Args:
-        ancestors: the groups above each class, from general to specific, by the names of the classes; or a JSON file
-            of it.
+        ancestors: the groups above each class, from general to specific, by the names of the
+            classes; or a JSON file of it.
         levels: what the levels are called, from general to specific.
     """
 
-    def __init__(self, ancestors: Mapping[str, Sequence[str]] | str, levels: Sequence[str], **kwargs: Any):
+    def __init__(
+        self, ancestors: Mapping[str, Sequence[str]] | str, levels: Sequence[str], **kwargs: Any
+    ):
         super().__init__(**kwargs)
         self.ancestors = read_ancestors(ancestors, "GroupAccuracy")
         self.levels = tuple(levels)
@@ -189,7 +214,8 @@ class GroupAccuracy(ScoreMetric):
             if len(above[-1]) != len(self.levels):
                 raise HypvisionError(
                     f"The class '{name}' has the groups {above[-1]} above it, but the levels are "
-                    f"{', '.join(self.levels)}. Correct 'ancestors' of the GroupAccuracy in the config."
+                    f"{', '.join(self.levels)}. Correct 'ancestors' of the GroupAccuracy in the "
+                    "config."
                 )
         heights = GroupTree(above).heights(*torch.tensor(known).T)
         wrong = heights[heights > 0].double()
@@ -201,8 +227,9 @@ class GroupAccuracy(ScoreMetric):
 
 
 def average_precision(scores: np.ndarray, truth: np.ndarray) -> float:
-    """The mean of the precisions at each true sample in the order of the scores ``(N,)``, 0 to 1, NaN without a true
-    one (``truth``, bool ``(N,)``); samples of equal scores count as found at once, as in scikit-learn."""
+    """The mean of the precisions at each true sample in the order of the scores ``(N,)``, 0 to 1,
+    NaN without a true one (``truth``, bool ``(N,)``); samples of equal scores count as found at
+    once, as in scikit-learn."""
     if not truth.any():
         return math.nan
     found, taken = found_at_thresholds(scores, truth)
@@ -210,19 +237,22 @@ def average_precision(scores: np.ndarray, truth: np.ndarray) -> float:
 
 
 def found_at_thresholds(scores: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each distinct score, from high to low: how many true samples, and how many in all, have at least this
-    score."""
+    """For each distinct score, from high to low: how many true samples, and how many in all, have
+    at least this score."""
     order = np.argsort(-scores, kind="stable")
-    ends = np.flatnonzero(np.diff(scores[order], append=-np.inf))  # index of the last of equal scores
+    ends = np.flatnonzero(
+        np.diff(scores[order], append=-np.inf)
+    )  # index of the last of equal scores
     return np.cumsum(truth[order])[ends], ends + 1
 
 
 @METRICS.register_module()
 class MultiLabelAP(ScoreMetric):
-    """Metrics of a classifier with ``multi_label=True``, in percent: ``mAP``, the mean of the average precisions of
-    the classes, and ``f1``, the mean of their F1 scores at a threshold, from which labels are predicted. Classes
-    without an image are ignored. The log has the average precision of each class, the worst first; ``out_file`` is a
-    JSON file of it, the metrics and every prediction."""
+    """Metrics of a classifier with ``multi_label=True``, in percent: ``mAP``, the mean of the
+    average precisions of the classes, and ``f1``, the mean of their F1 scores at a threshold, from
+    which labels are predicted. Classes without an image are ignored. The log has the average
+    precision of each class, the worst first; ``out_file`` is a JSON file of it, the metrics and
+    every prediction."""
 
     multi_label = True
 
@@ -234,7 +264,9 @@ class MultiLabelAP(ScoreMetric):
 
     def of_scores(self, scores: Tensor, samples: Sequence[dict[str, Any]]) -> Iterable[tuple]:
         """``(index, labels, scores)``."""
-        return [(sample["index"], sample["label"], row) for sample, row in zip(samples, scores.tolist())]
+        return [
+            (sample["index"], sample["label"], row) for sample, row in zip(samples, scores.tolist())
+        ]
 
     def compute_metrics(self, results: list[tuple]) -> dict[str, float]:
         known = self.labelled(results, 1)
@@ -243,19 +275,36 @@ class MultiLabelAP(ScoreMetric):
         if known:
             truth = np.array([row[1] for row in known]) > 0
             scores = np.array([row[2] for row in known])
-            names = (self.dataset_meta or {}).get("classes") or [str(place) for place in range(truth.shape[1])]
-            self.without_truth = [*self.without_truth, *(names[c] for c in np.flatnonzero(~truth.any(0)))]
+            names = (self.dataset_meta or {}).get("classes") or [
+                str(place) for place in range(truth.shape[1])
+            ]
+            self.without_truth = [
+                *self.without_truth,
+                *(names[c] for c in np.flatnonzero(~truth.any(0))),
+            ]
             self.classes = [
-                OfClass(str(names[c]), 100 * average_precision(scores[:, c], truth[:, c]), int(truth[:, c].sum()))
+                OfClass(
+                    str(names[c]),
+                    100 * average_precision(scores[:, c], truth[:, c]),
+                    int(truth[:, c].sum()),
+                )
                 for c in np.flatnonzero(truth.any(0))
             ]
             for wanted, given in zip(truth.T, (scores >= self.threshold).T):
-                f1 += [200 * (wanted & given).sum() / (wanted.sum() + given.sum())] if wanted.any() else []
+                f1 += (
+                    [200 * (wanted & given).sum() / (wanted.sum() + given.sum())]
+                    if wanted.any()
+                    else []
+                )
         if self.classes:
             metrics = dict(mAP=fmean(found.value for found in self.classes), f1=fmean(f1))
         if self.out_file is not None:
-            report = dict(metrics=metrics, ap_per_class={found.name: found.value for found in self.classes})
-            predictions = [dict(index=index, labels=labels, scores=row) for index, labels, row in results]
+            report = dict(
+                metrics=metrics, ap_per_class={found.name: found.value for found in self.classes}
+            )
+            predictions = [
+                dict(index=index, labels=labels, scores=row) for index, labels, row in results
+            ]
             write_json(self.out_file, report | dict(predictions=predictions), indent=None)
         return metrics
 

@@ -1,5 +1,5 @@
-"""The reports of classifiers, ``hypvision test --out``: the confusion matrix and the worst mistakes; with any number of
-labels per image curves of precision and recall."""
+"""The reports of classifiers, ``hypvision test --out``: the confusion matrix and the worst
+mistakes; with any number of labels per image curves of precision and recall."""
 
 from __future__ import annotations
 
@@ -12,9 +12,19 @@ from mmengine.registry import METRICS
 from hypvision.engine.extensions import REPORTS
 from hypvision.engine.reports import ReportMetric
 from hypvision.images import as_rgb
-from hypvision.tasks.classification_metrics import average_precision, found_at_thresholds, read_ancestors
+from hypvision.tasks.classification_metrics import (
+    average_precision,
+    found_at_thresholds,
+    read_ancestors,
+)
 from hypvision.tasks.metric_learning_metrics import lca_heights
-from hypvision.viz.evaluation import Mistake, bars_figure, confusion_figure, curve_part, mistake_sheet
+from hypvision.viz.evaluation import (
+    Mistake,
+    bars_figure,
+    confusion_figure,
+    curve_part,
+    mistake_sheet,
+)
 from hypvision.viz.report import Part
 
 _WORST = 24  # largest number of mistakes on the sheet
@@ -24,21 +34,27 @@ _RECALL = np.linspace(0, 1, 101)
 
 @METRICS.register_module()
 class ClassificationReport(ReportMetric):
-    """Collects the predictions of a classifier. ``ancestors`` are the groups above each class, from general to
-    specific, by the names of the classes, or a JSON file of it; None: those of the data, if it has some."""
+    """Collects the predictions of a classifier. ``ancestors`` are the groups above each class, from
+    general to specific, by the names of the classes, or a JSON file of it; None: those of the data,
+    if it has some."""
 
     def __init__(self, ancestors: Mapping[str, Sequence[str]] | str | None = None, **kwargs: Any):
         super().__init__(**kwargs)
-        self.ancestors = None if ancestors is None else read_ancestors(ancestors, "ClassificationReport")
+        self.ancestors = (
+            None if ancestors is None else read_ancestors(ancestors, "ClassificationReport")
+        )
 
     def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
-        """Keep ``(index, true class, predicted class, its score, score of the true class)`` of each image."""
+        """Keep ``(index, true class, predicted class, its score, score of the true class)`` of each
+        image."""
         for sample in data_samples:
             scores = sample["scores"]
             label = sample["label"]
             if label is not None and scores.isfinite().all():
                 best = int(scores.argmax())
-                self.results.append((sample["index"], label, best, float(scores[best]), float(scores[label])))
+                self.results.append(
+                    (sample["index"], label, best, float(scores[best]), float(scores[label]))
+                )
 
     def report(self, results: list[tuple]) -> list[Part]:
         if not results:
@@ -58,14 +74,17 @@ class ClassificationReport(ReportMetric):
         ]
 
     def _groups(self, names: list[str]) -> list[tuple[str, ...]] | None:
-        """The groups above each class; None without a tree in which all classes are equally deep."""
+        """The groups above each class; None without a tree in which all classes are equally
+        deep."""
         found = self.ancestors
         if found is None:
             found = dict(zip(names, (self.dataset_meta or {}).get("ancestors") or ()))
         above = [tuple(found.get(name, ())) for name in names]
         return above if above and above[0] and len({*map(len, above)}) == 1 else None
 
-    def _mistakes(self, results: list[tuple], names: list[str], distances: np.ndarray | None) -> Part:
+    def _mistakes(
+        self, results: list[tuple], names: list[str], distances: np.ndarray | None
+    ) -> Part:
         wrong = sorted((row for row in results if row[1] != row[2]), key=lambda row: -row[3])
         title = "Worst mistakes"
         text = f"{len(wrong)} of {len(results)} images are wrong."
@@ -73,13 +92,24 @@ class ClassificationReport(ReportMetric):
             return Part(title, text=text)
         tiles = []
         for index, true, best, score, right in wrong[:_WORST]:
-            lines = [f"{names[best]}  {100 * score:.0f} %", f"true: {names[true]}  {100 * right:.0f} %"]
+            lines = [
+                f"{names[best]}  {100 * score:.0f} %",
+                f"true: {names[true]}  {100 * right:.0f} %",
+            ]
             lines += [] if distances is None else [f"distance {distances[true, best]}"]
             tiles.append(Mistake([as_rgb(self.dataset.read(index))], lines))
         head = ("image", "true", "predicted", "score", "score of the true class")
         table = [(self.dataset.name(i), names[y], names[p], s, r) for i, y, p, s, r in wrong]
         text += " The most confident ones come first: what was predicted, and what is true."
-        return Part(title, "mistakes", text, mistake_sheet(tiles, 4), [head, *table], photo=True, shown=False)
+        return Part(
+            title,
+            "mistakes",
+            text,
+            mistake_sheet(tiles, 4),
+            [head, *table],
+            photo=True,
+            shown=False,
+        )
 
 
 def confusion_parts(
@@ -93,10 +123,12 @@ def confusion_parts(
     """A confusion matrix, and the pairs of classes that are confused most.
 
     Args:
-        counts: int (R, C), true classes down, predicted ones across; ``unit``: what was counted, in the plural.
+        counts: int (R, C), true classes down, predicted ones across; ``unit``: what was counted, in
+            the plural.
         order: of the classes in the picture.
         distances: (C, C) between the classes in a tree.
-        extra: name of a last row for detections that match no object, and of a last column for objects not found.
+        extra: name of a last row for detections that match no object, and of a last column for
+            objects not found.
     """
     rows, columns = ([*names, extra[i]] if extra else [*names] for i in (0, 1))
     text = f"How many {unit} of each true class (rows) were given each class (columns)."
@@ -106,36 +138,55 @@ def confusion_parts(
     matrix = Part("Confusion matrix", "confusion", text, picture, table, shown=False)
     total = counts.sum(1)
     wrong = sorted(
-        ((int(n), y, p) for (y, p), n in np.ndenumerate(counts[: len(names), : len(names)]) if n and y != p),
+        (
+            (int(n), y, p)
+            for (y, p), n in np.ndenumerate(counts[: len(names), : len(names)])
+            if n and y != p
+        ),
         key=lambda item: (-item[0], item[1:]),
     )
-    head = ("true", "predicted", unit, "% of the true class", *([] if distances is None else ["distance"]))
+    head = (
+        "true",
+        "predicted",
+        unit,
+        "% of the true class",
+        *([] if distances is None else ["distance"]),
+    )
     pairs = [
-        (names[y], names[p], n, 100 * n / int(total[y]), *([] if distances is None else [int(distances[y, p])]))
+        (
+            names[y],
+            names[p],
+            n,
+            100 * n / int(total[y]),
+            *([] if distances is None else [int(distances[y, p])]),
+        )
         for n, y, p in wrong[:_PAIRS]
     ]
     return [matrix, Part("Confused most", "confused", table=[head, *pairs])] if pairs else [matrix]
 
 
 def class_table(counts: np.ndarray, names: Sequence[str]) -> list[tuple]:
-    """Recall, precision and F1 of each class in percent, the worst F1 first; empty for a class that is neither in the
-    ground truth nor predicted."""
+    """Recall, precision and F1 of each class in percent, the worst F1 first; empty for a class that
+    is neither in the ground truth nor predicted."""
     rows = zip(names, *class_rates(np.diag(counts), counts.sum(1), counts.sum(0)))
-    return [("class", "images", "recall", "precision", "F1"), *sorted(rows, key=lambda row: (row[4] != row[4], row[4]))]
+    return [
+        ("class", "images", "recall", "precision", "F1"),
+        *sorted(rows, key=lambda row: (row[4] != row[4], row[4])),
+    ]
 
 
 def class_rates(right: np.ndarray, true: np.ndarray, found: np.ndarray) -> list[list[float]]:
-    """``true``, and recall, precision and F1 in percent, of counts of each class; NaN where there is nothing to
-    count."""
+    """``true``, and recall, precision and F1 in percent, of counts of each class; NaN where there
+    is nothing to count."""
     with np.errstate(invalid="ignore"):
         rates = 100 * right / true, 100 * right / found, 200 * right / (true + found)
     return [values.tolist() for values in (true, *rates)]
 
 
 def distance_part(counts: np.ndarray, distances: np.ndarray) -> Part:
-    """The distances in a tree between wrong predictions and true classes, compared with those of uniformly drawn
-    classes; by counts, int (C, C), true classes down and predicted ones across, and the edges between two classes, int
-    (C, C)."""
+    """The distances in a tree between wrong predictions and true classes, compared with those of
+    uniformly drawn classes; by counts, int (C, C), true classes down and predicted ones across, and
+    the edges between two classes, int (C, C)."""
     apart = ~np.eye(len(counts), dtype=bool)
     wrong = np.where(apart, counts, 0).sum(1)
     steps = sorted({*distances[apart].tolist()})
@@ -148,10 +199,13 @@ def distance_part(counts: np.ndarray, distances: np.ndarray) -> Part:
     mean = sum(s * n for s, n in zip(steps, mistakes)) / max(total, 1)
     drawn = sum(s * c for s, c in zip(steps, chance)) / max(total, 1)
     text = (
-        f"Edges of the tree between the predicted and the true class, 2 for a sibling: {mean:.2f} on average over "
-        f"{total} mistakes. Wrong classes drawn evenly would be {drawn:.2f} away."
+        f"Edges of the tree between the predicted and the true class, 2 for a sibling: {mean:.2f} "
+        f"on average over {total} mistakes. Wrong classes drawn evenly would be {drawn:.2f} away."
     )
-    groups: dict[str, Sequence[float]] = {"mistakes": mistakes, "wrong classes drawn evenly": chance}
+    groups: dict[str, Sequence[float]] = {
+        "mistakes": mistakes,
+        "wrong classes drawn evenly": chance,
+    }
     picture = bars_figure([str(step) for step in steps], groups, "distance in the tree", "images")
     return Part("Distance of the mistakes in the tree", "distances", text, picture, [head, *rows])
 
@@ -160,8 +214,8 @@ def distance_part(counts: np.ndarray, distances: np.ndarray) -> Part:
 
 
 def precision_curve(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Precision (101,) at recalls from 0 to 1: the best that a threshold with at least this recall has, by scores (N,)
-    and their truth, bool (N,), of which one is true."""
+    """Precision (101,) at recalls from 0 to 1: the best that a threshold with at least this recall
+    has, by scores (N,) and their truth, bool (N,), of which one is true."""
     found, taken = found_at_thresholds(scores, truth)
     best = np.maximum.accumulate((found / taken)[::-1])[::-1]
     curve: np.ndarray = best[np.searchsorted(found, _RECALL * truth.sum() - 1e-9)]
@@ -170,7 +224,8 @@ def precision_curve(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
 
 @METRICS.register_module()
 class MultiLabelReport(ReportMetric):
-    """Collects the labels and the scores of each image; labels with a score of at least ``threshold`` are predicted."""
+    """Collects the labels and the scores of each image; labels with a score of at least
+    ``threshold`` are predicted."""
 
     def __init__(self, threshold: float = 0.5, **kwargs: Any):
         super().__init__(**kwargs)
@@ -189,13 +244,15 @@ class MultiLabelReport(ReportMetric):
         scores = np.array([row[1] for row in results])
         names = self.names or [str(label) for label in range(truth.shape[1])]
         text = f"A label counts as found from a score of {self.threshold:g} on."
-        table = Part("Classes", "classes", text, table=label_table(scores, truth, names, self.threshold))
+        table = Part(
+            "Classes", "classes", text, table=label_table(scores, truth, names, self.threshold)
+        )
         return [*curve_parts(scores, truth, names), table]
 
 
 def curve_parts(scores: np.ndarray, truth: np.ndarray, names: Sequence[str]) -> list[Part]:
-    """Curves of precision and recall by scores (N, C) and their truth, bool (N, C): their mean, and those of the best
-    and the worst classes."""
+    """Curves of precision and recall by scores (N, C) and their truth, bool (N, C): their mean, and
+    those of the best and the worst classes."""
     labelled = np.flatnonzero(truth.any(0)).tolist()
     if not labelled:
         return [Part("Precision and recall", text="No image of the test data has a label.")]
@@ -205,13 +262,19 @@ def curve_parts(scores: np.ndarray, truth: np.ndarray, names: Sequence[str]) -> 
     overall = {"mean of the classes": {f"mAP {np.mean(list(ap.values())):.1f}": mean}}
     lines = {"(mean)": mean, **curves}.items()
     rows = [(name, float(r), float(p)) for name, curve in lines for r, p in zip(_RECALL, curve)]
-    text = "The best precision at each recall; in brackets the average precision of the class, in percent."
+    text = (
+        "The best precision at each recall; in brackets the average precision of the class, in "
+        "percent."
+    )
     table = [("class", "recall", "precision"), *rows]
     return [curve_part(_RECALL, overall, "classes", curves, ap, text, table)]
 
 
-def label_table(scores: np.ndarray, truth: np.ndarray, names: Sequence[str], threshold: float) -> list[tuple]:
-    """AP, recall, precision and F1 of each class in percent, the worst AP first; NaN without anything to count."""
+def label_table(
+    scores: np.ndarray, truth: np.ndarray, names: Sequence[str], threshold: float
+) -> list[tuple]:
+    """AP, recall, precision and F1 of each class in percent, the worst AP first; NaN without
+    anything to count."""
     given = scores >= threshold
     true, *rates = class_rates((truth & given).sum(0), truth.sum(0), given.sum(0))
     ap = [100 * average_precision(scores[:, c], truth[:, c]) for c in range(len(names))]
@@ -219,7 +282,9 @@ def label_table(scores: np.ndarray, truth: np.ndarray, names: Sequence[str], thr
     return [("class", "images", "AP", "recall", "precision", "F1"), *order]
 
 
-REPORTS["MultiLabelAP"] = lambda metric: dict(type="MultiLabelReport", threshold=metric.get("threshold", 0.5))
+REPORTS["MultiLabelAP"] = lambda metric: dict(
+    type="MultiLabelReport", threshold=metric.get("threshold", 0.5)
+)
 REPORTS["TopKAccuracy"] = lambda metric: dict(
     type="ClassificationReport",
     ancestors=next(filter(None, (other.get("ancestors") for other in metric["evaluators"])), None),

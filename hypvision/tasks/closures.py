@@ -1,4 +1,5 @@
-"""Points for the names of a hierarchy, trained from its transitive closure alone (Nickel and Kiela, NeurIPS 2017)."""
+"""Points for the names of a hierarchy, trained from its transitive closure alone (Nickel and Kiela,
+NeurIPS 2017)."""
 
 from __future__ import annotations
 
@@ -22,9 +23,13 @@ from hypvision.optim.base import RiemannianOptimizer
 from hypvision.viz.sheet import save_figure
 
 SPREAD = 0.01  # standard deviation of the initial tangent vectors
-BURN_IN = 0.1  # of the steps at a low rate, in which directions are found before points move outwards
+BURN_IN = (
+    0.1  # of the steps at a low rate, in which directions are found before points move outwards
+)
 LOW = 0.03  # that rate, as a part of the full one
-REACH = 0.3  # the furthest a point moves in a step; the general names are in nearly all pairs and would be thrown away
+# the furthest a point moves in a step; the general names are in nearly all pairs and would be
+# thrown away
+REACH = 0.3
 PULL = 0.3  # weight of the pull of ancestors to the origin
 FLATTEN = 0.75  # exponent of how often names occur, in drawing negatives; that of word2vec
 PART = 2**24  # coordinates that are compared at once when ranks are measured
@@ -42,16 +47,17 @@ def embed_closure(
 ) -> Tensor:
     """Train points such that the ancestors of a name are the nearest to it.
 
-    Nickel and Kiela's loss and burn-in with Riemannian SGD. Other than in the paper, frequent names are drawn more
-    often as negatives and ancestors are pulled to the origin (both as gensim does), no step is longer than a limit,
-    and the rate falls linearly to 0.
+    Nickel and Kiela's loss and burn-in with Riemannian SGD. Other than in the paper, frequent names
+    are drawn more often as negatives and ancestors are pulled to the origin (both as gensim does),
+    no step is longer than a limit, and the rate falls linearly to 0.
 
     Args:
         closure: names and their ancestors.
         space, dim: where the points lie, default ``Lorentz(1.0)``; its dimensions.
         steps, seed: of the training; of the start and the pairs.
         rate: learning rate; None: 0.5 in two dimensions, 0.3 in more.
-        negatives: names that are drawn for each pair; its ancestor is compared with those that are no ancestors.
+        negatives: names that are drawn for each pair; its ancestor is compared with those that are
+            no ancestors.
         batch: pairs in a step, at most; a pair occurs again after all others.
 
     Returns:
@@ -61,14 +67,19 @@ def embed_closure(
     rate = default_rate(dim) if rate is None else rate
     more_than(0, rate=rate)
     space = space or Lorentz(1.0)
-    start = SPREAD * torch.randn(len(closure.names), dim, generator=torch.Generator().manual_seed(seed))
+    start = SPREAD * torch.randn(
+        len(closure.names), dim, generator=torch.Generator().manual_seed(seed)
+    )
     points = ManifoldParameter(space.from_tangent0(start), space)
-    fit_closure(closure, points, RiemannianSGD([points], lr=rate), space, steps, negatives, batch, seed)
+    fit_closure(
+        closure, points, RiemannianSGD([points], lr=rate), space, steps, negatives, batch, seed
+    )
     return space.projx(points.detach().double())
 
 
 def default_rate(dim: int) -> float:
-    """A rate that did well in trials on the mammals of WordNet, larger in the plane than in 5 and 10 dimensions."""
+    """A rate that did well in trials on the mammals of WordNet, larger in the plane than in 5 and
+    10 dimensions."""
     return 0.5 if dim <= 2 else 0.3
 
 
@@ -82,14 +93,21 @@ def fit_closure(
     batch: int = 256,
     seed: int = 0,
 ) -> None:
-    """The training of :func:`embed_closure`: moves ``points`` by ``optimizer``. ``space`` is theirs, or geoopt's."""
+    """The training of :func:`embed_closure`: moves ``points`` by ``optimizer``. ``space`` is
+    theirs, or geoopt's."""
     at_least(1, integer=True, steps=steps, negatives=negatives, batch=batch)
     count = len(closure.names)
     generator = torch.Generator().manual_seed(seed)
     pairs = torch.from_numpy(closure.pairs)
-    related = torch.cat([pairs @ torch.tensor([count, 1]), torch.arange(count) * (count + 1)]).sort().values
+    related = (
+        torch.cat([pairs @ torch.tensor([count, 1]), torch.arange(count) * (count + 1)])
+        .sort()
+        .values
+    )
     drawing = (torch.bincount(pairs.flatten(), minlength=count).double() ** FLATTEN).cumsum(0)
-    sparse = isinstance(optimizer, RiemannianOptimizer)  # so that a step costs the same for any number of names
+    sparse = isinstance(
+        optimizer, RiemannianOptimizer
+    )  # so that a step costs the same for any number of names
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: (1 - step / steps) * (LOW if step < BURN_IN * steps else 1)
     )
@@ -98,7 +116,10 @@ def fit_closure(
         if not len(rows):
             rows = pairs[torch.randperm(len(pairs), generator=generator)]
         (below, above), rows = rows[:batch].T, rows[batch:]
-        places = torch.rand(len(below), negatives, generator=generator, dtype=torch.float64) * drawing[-1]
+        places = (
+            torch.rand(len(below), negatives, generator=generator, dtype=torch.float64)
+            * drawing[-1]
+        )
         others = torch.searchsorted(drawing, places, right=True)
         asked = below.unsqueeze(1) * count + others
         known = related[torch.searchsorted(related, asked).clamp(max=len(related) - 1)] == asked
@@ -114,7 +135,9 @@ def fit_closure(
             assert points.grad is not None
             grad = points.grad = points.grad.coalesce() if sparse else points.grad
             values, moved = (grad.values(), points[grad.indices()[0]]) if sparse else (grad, points)
-            vectors = space.egrad2rgrad(moved, values.clone())  # a copy, because geoopt changes its argument
+            vectors = space.egrad2rgrad(
+                moved, values.clone()
+            )  # a copy, because geoopt changes its argument
             way = space.norm(moved, vectors).unsqueeze(-1) * schedule.get_last_lr()[0]
             values *= REACH / way.clamp(min=REACH)
         optimizer.step()
@@ -122,8 +145,8 @@ def fit_closure(
 
 
 def closure_ranks(points: Tensor, space: Lorentz | Euclidean, closure: Closure) -> dict[str, float]:
-    """How well distances separate the ancestors of all names from other names: ``mean_rank`` and ``map`` of
-    :mod:`hypvision.losses.graph`."""
+    """How well distances separate the ancestors of all names from other names: ``mean_rank`` and
+    ``map`` of :mod:`hypvision.losses.graph`."""
     below, above = torch.from_numpy(closure.pairs).T.contiguous()  # in the order of the names
     ranks = precisions = 0.0
     names = below.unique()
@@ -138,12 +161,14 @@ def closure_ranks(points: Tensor, space: Lorentz | Euclidean, closure: Closure) 
     return dict(mean_rank=ranks / len(below), map=precisions / len(names))
 
 
-def draw_closure(closure: Closure, out: str | Path, title: str = "", **options: Any) -> dict[str, Any]:
-    """Train points with the ``options`` of :func:`embed_closure`, but ``space``, measure them and draw them; returns
-    the content of ``closure.json``.
+def draw_closure(
+    closure: Closure, out: str | Path, title: str = "", **options: Any
+) -> dict[str, Any]:
+    """Train points with the ``options`` of :func:`embed_closure`, but ``space``, measure them and
+    draw them; returns the content of ``closure.json``.
 
-    Writes ``points.csv`` (a row for each name: coordinates in the Poincare ball of curvature 1), ``disk.png`` and
-    ``closure.json`` into ``out``.
+    Writes ``points.csv`` (a row for each name: coordinates in the Poincare ball of curvature 1),
+    ``disk.png`` and ``closure.json`` into ``out``.
     """
     require("matplotlib", "viz")
     from hypvision.viz.disk import draw_hierarchy
@@ -151,8 +176,12 @@ def draw_closure(closure: Closure, out: str | Path, title: str = "", **options: 
     space = Lorentz(1.0)
     start = time.perf_counter()
     points = embed_closure(closure, space=space, **options)
-    report: dict[str, Any] = dict(names=len(closure.names), pairs=len(closure.pairs), dim=points.shape[1] - 1)
-    report |= closure_ranks(points, space, closure) | dict(seconds=round(time.perf_counter() - start, 1))
+    report: dict[str, Any] = dict(
+        names=len(closure.names), pairs=len(closure.pairs), dim=points.shape[1] - 1
+    )
+    report |= closure_ranks(points, space, closure) | dict(
+        seconds=round(time.perf_counter() - start, 1)
+    )
     rows = [
         dict(name=name, **{f"x{i}": f"{x:.9g}" for i, x in enumerate(row, 1)})
         for name, row in zip(closure.names, space.to_poincare(points).tolist())

@@ -1,5 +1,5 @@
-"""CLIP's contrastive training on images with a caption each, under mmengine's Runner: from scratch, fully, in part, or
-with any adapter.
+"""CLIP's contrastive training on images with a caption each, under mmengine's Runner: from scratch,
+fully, in part, or with any adapter.
 
 >>> model = dict(type="CLIPContrast", clip=dict(name="ViT-B-16", pretrained="openai"), adapter=dict(type="hyperclip"))
 """
@@ -30,12 +30,18 @@ from hypvision.engine.extensions import PREDICTORS
 from hypvision.errors import HypvisionError
 from hypvision.geometry import lorentz
 from hypvision.inference.predictors import zero_shot
-from hypvision.losses.contrastive import compositional_entailment, contrastive_loss, gathered, soft_cross_entropy
+from hypvision.losses.contrastive import (
+    compositional_entailment,
+    contrastive_loss,
+    gathered,
+    soft_cross_entropy,
+)
 from hypvision.tasks.classification import per_image
 
 
 def distinct(texts: Sequence[str]) -> tuple[list[int], list[int]]:
-    """The number of each text among the different ones, and the place where each of these occurs first."""
+    """The number of each text among the different ones, and the place where each of these occurs
+    first."""
     number: dict[str, int] = {}
     own = [number.setdefault(text, len(number)) for text in texts]
     first: dict[str, int] = {}
@@ -46,24 +52,27 @@ def distinct(texts: Sequence[str]) -> tuple[list[int], list[int]]:
 
 @MODELS.register_module()
 class CLIPContrast(OpenVocabularyCLIP, BaseModel):
-    """CLIP's symmetric contrastive loss (Radford et al., ICML 2021), on its sphere or, for models with
-    ``geometry="lorentz"``, MERU's on the hyperboloid with entailment; with boxes HyCoCLIP's.
+    """CLIP's symmetric contrastive loss (Radford et al., ICML 2021), on its sphere or, for models
+    with ``geometry="lorentz"``, MERU's on the hyperboloid with entailment; with boxes HyCoCLIP's.
 
-    Images with the same caption are each other's positives. Negatives come from all processes. Where samples say which
-    concepts an image shows and which of them its caption names, a caption is true of every image that shows that
-    concept, and the targets are shared evenly among all that are true (multi-positive InfoNCE, as in UniCL, Yang et
-    al., CVPR 2022).
+    Images with the same caption are each other's positives. Negatives come from all processes.
+    Where samples say which concepts an image shows and which of them its caption names, a caption
+    is true of every image that shows that concept, and the targets are shared evenly among all that
+    are true (multi-positive InfoNCE, as in UniCL, Yang et al., CVPR 2022).
 
     Args:
-        clip, adapter, templates: see :meth:`~hypvision.clip.open_vocabulary.OpenVocabularyCLIP.build_clip`; no adapter:
+        clip, adapter, templates: see
+            :meth:`~hypvision.clip.open_vocabulary.OpenVocabularyCLIP.build_clip`; no adapter:
             None.
-        tune: what trains, see :data:`hypvision.clip.open_vocabulary.TUNING`; default: the adapter, without one
-            everything.
-        classes: names that test images are compared with, in the order of their labels; anything that
-            :func:`hypvision.clip.classes.load_classes` takes. None: the drawn shapes. If the data have the same names
-            in another order, the model takes that; if it has other names, there must be one for each of the data's.
-        blank_words: begin the table of words with zeros. Rows of words that occur in no caption stay zero, and are left
-            out of a published file. For a training from scratch: an error with weights, or where the table is frozen.
+        tune: what trains, see :data:`hypvision.clip.open_vocabulary.TUNING`; default: the adapter,
+            without one everything.
+        classes: names that test images are compared with, in the order of their labels; anything
+            that :func:`hypvision.clip.classes.load_classes` takes. None: the drawn shapes. If the
+            data have the same names in another order, the model takes that; if it has other names,
+            there must be one for each of the data's.
+        blank_words: begin the table of words with zeros. Rows of words that occur in no caption
+            stay zero, and are left out of a published file. For a training from scratch: an error
+            with weights, or where the table is frozen.
         entail: weight of the entailment on a hyperboloid: 0.2 in MERU and HyCoCLIP; 0 for none.
     """
 
@@ -90,12 +99,16 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         if blank_words:
             name = str(clip.get("name", ""))
             own = is_repository(name) and clip.get("load_weights", True)
-            source = clip.get("pretrained") or clip.get("pretrained_text_path") or (name if own else None)
+            source = (
+                clip.get("pretrained")
+                or clip.get("pretrained_text_path")
+                or (name if own else None)
+            )
             if source:
                 raise HypvisionError(
-                    f"blank_words would erase the words of the weights '{source}': it is for a training from scratch. "
-                    "Leave it out, or the weights (clip.pretrained, clip.pretrained_text_path; of a repository or "
-                    "folder load_weights=False)."
+                    f"blank_words would erase the words of the weights '{source}': it is for a "
+                    "training from scratch. Leave it out, or the weights (clip.pretrained, "
+                    "clip.pretrained_text_path; of a repository or folder load_weights=False)."
                 )
         self.build_clip(clip, adapter, tune, classes, templates, dense=False)
         if blank_words:
@@ -103,8 +116,9 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
             table = clip_text.token_embedding.weight
             if not table.requires_grad:
                 raise HypvisionError(
-                    "blank_words would leave all texts without words: the table of words begins with zeros and does "
-                    "not train. Leave it out, or train the text tower: no adapter, and tune='full' or 'text'."
+                    "blank_words would leave all texts without words: the table of words begins "
+                    "with zeros and does not train. Leave it out, or train the text tower: no "
+                    "adapter, and tune='full' or 'text'."
                 )
             nn.init.zeros_(table)
 
@@ -125,20 +139,26 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         image: list[str] | None = None,
         mode: str = "tensor",
     ) -> Any:
-        """mmengine's modes; ``inputs`` uint8 (B, 3, H, W), ``concepts`` int64 (B, K), the numbers of the K concepts
-        that an image shows, ``level`` (B,), which of them its caption names; ``box_inputs`` (B, 3, H, W), one box cut
-        from each image, and ``box_caption``, its words; ``image``, its name, by which samples of one image are known.
+        """mmengine's modes; ``inputs`` uint8 (B, 3, H, W), ``concepts`` int64 (B, K), the numbers
+        of the K concepts that an image shows, ``level`` (B,), which of them its caption names;
+        ``box_inputs`` (B, 3, H, W), one box cut from each image, and ``box_caption``, its words;
+        ``image``, its name, by which samples of one image are known.
 
         Returns:
-            ``"tensor"``: points of the images (:func:`hypvision.clip.spaces.space_of`); ``"loss"``: the parts of the
-            loss; ``"predict"``: for each image a dict with ``scores`` over the classes and ``label``.
+            ``"tensor"``: points of the images (:func:`hypvision.clip.spaces.space_of`); ``"loss"``:
+            the parts of the loss; ``"predict"``: for each image a dict with ``scores`` over the
+            classes and ``label``.
         """
         one_of(("tensor", "loss", "predict"), mode=mode)
         space = space_of(self.clip)
         if mode == "loss":
             if isinstance(self.clip, HyperbolicCLIP):
                 self.clip.clamp_scalars()
-            boxes = (box_inputs, box_caption) if box_inputs is not None and box_caption is not None else None
+            boxes = (
+                (box_inputs, box_caption)
+                if box_inputs is not None and box_caption is not None
+                else None
+            )
             return self._loss(inputs, caption, concepts, level, boxes)
         images = self._images(inputs)
         if mode == "tensor":
@@ -146,8 +166,13 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         if caption is not None and label is None:  # data for retrieval have captions but no labels
             words = encode_text(self.clip, self.tokenizer(list(caption)), normalize=True)
             columns = zip(images, words, caption, image or itertools.repeat(None))
-            return [dict(image=x, text=y, caption=c, name=name, space=space) for x, y, c, name in columns]
-        return per_image(label, None, scores=space.similarity(images.float(), self.class_points()).cpu())
+            return [
+                dict(image=x, text=y, caption=c, name=name, space=space)
+                for x, y, c, name in columns
+            ]
+        return per_image(
+            label, None, scores=space.similarity(images.float(), self.class_points()).cpu()
+        )
 
     def _images(self, inputs: Tensor) -> Tensor:
         return encode_image(self.clip, (inputs.float() - self.mean) / self.std, normalize=True)
@@ -165,21 +190,29 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         box_words = boxes[1] if boxes else []
         sentences = sorted({*caption, *box_words})
         encoded = encode_by_length(self.clip, self.tokenizer(sentences), normalize=True)
-        # Images come last: their activations, the largest, are freed before gradients of the text tower are allocated.
+        # Images come last: their activations, the largest, are freed before gradients of the text
+        # tower are allocated.
         points = self._images(torch.cat([inputs, boxes[0]]) if boxes else inputs)
         place = {text: number for number, text in enumerate(sentences)}
         words = encoded[[place[text] for text in [*caption, *box_words]]]
         logit_scale: Any = self.clip.logit_scale
-        with torch.autocast(points.device.type, enabled=False):  # bfloat16 rounds a logit of 50 to 0.25
+        with torch.autocast(
+            points.device.type, enabled=False
+        ):  # bfloat16 rounds a logit of 50 to 0.25
             scale = logit_scale.float().exp().clamp(max=100)
             points = points.float()
             words = words.float()
             images = gathered(points[:count])
             texts = gathered(words[:count])
             captions = [text for part in all_gather_object(list(caption)) for text in part]
-            own, first = (torch.tensor(rows).to(images.device, non_blocking=True) for rows in distinct(captions))
+            own, first = (
+                torch.tensor(rows).to(images.device, non_blocking=True)
+                for rows in distinct(captions)
+            )
             texts = texts[first]  # each caption once
-            true = torch.zeros(len(images), len(texts), device=images.device).scatter_(1, own[:, None], 1.0)
+            true = torch.zeros(len(images), len(texts), device=images.device).scatter_(
+                1, own[:, None], 1.0
+            )
             if concepts is not None and level is not None:
                 # (B, B): whether image i shows what caption j names.
                 concepts = gathered(concepts)
@@ -201,9 +234,14 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
                     parts = compositional_entailment(
                         points[:count], words[:count], points[count:], words[count:], space.c
                     )
-                    losses |= {f"loss_entail_{name}": 0.5 * self.entail * value for name, value in parts.items()}
+                    losses |= {
+                        f"loss_entail_{name}": 0.5 * self.entail * value
+                        for name, value in parts.items()
+                    }
                 else:  # the term of MERU
-                    losses["loss_entail"] = self.entail * lorentz.entailment_loss(words, points, space.c).mean()
+                    losses["loss_entail"] = (
+                        self.entail * lorentz.entailment_loss(words, points, space.c).mean()
+                    )
         return {name: value.float() for name, value in losses.items()}
 
 

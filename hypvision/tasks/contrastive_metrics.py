@@ -1,4 +1,5 @@
-"""Metrics of a CLIP: zero-shot accuracy, retrieval of pairs, and the distance of mistakes in a tree of classes."""
+"""Metrics of a CLIP: zero-shot accuracy, retrieval of pairs, and the distance of mistakes in a tree
+of classes."""
 
 from __future__ import annotations
 
@@ -22,10 +23,12 @@ from hypvision.tasks.metric_learning_metrics import nearest
 
 @METRICS.register_module()
 class ZeroShotAccuracy(TopKAccuracy):
-    """:class:`~hypvision.tasks.TopKAccuracy` of single objects, by default whether the most similar class is right.
+    """:class:`~hypvision.tasks.TopKAccuracy` of single objects, by default whether the most similar
+    class is right.
 
-    ``top1``, ... are shares of images; ``macro`` is the mean of the classes' ``top1``, which the tables of MERU,
-    HyCoCLIP and their successors have. As there, a class that is predicted but never occurs counts as 0.
+    ``top1``, ... are shares of images; ``macro`` is the mean of the classes' ``top1``, which the
+    tables of MERU, HyCoCLIP and their successors have. As there, a class that is predicted but
+    never occurs counts as 0.
     """
 
     def __init__(self, topk: Sequence[int] = (1,), macro: bool = True, **kwargs: Any):
@@ -42,18 +45,21 @@ class ZeroShotAccuracy(TopKAccuracy):
 
 @METRICS.register_module()
 class HierarchicalErrors(ScoreMetric):
-    """The errors of HyCoCLIP's evaluation (Pal et al., ICLR 2025) in a tree of classes; means over the images.
+    """The errors of HyCoCLIP's evaluation (Pal et al., ICLR 2025) in a tree of classes; means over
+    the images.
 
-    With ``A_p`` and ``A_t`` the ancestors of the predicted and of the true class, without the class itself and with the
-    root: ``tie``, the tree-induced error, edges of the shortest path between the two; ``lca``, ``|A_p| - |A_p & A_t| +
-    1``; ``jaccard``, ``precision`` and ``recall`` of ``A_p`` for ``A_t``. So a sibling of the true class has 2, 1, 1, 1
-    and 1. Several nodes without a parent lie under one root, which counts as an ancestor.
+    With ``A_p`` and ``A_t`` the ancestors of the predicted and of the true class, without the class
+    itself and with the root: ``tie``, the tree-induced error, edges of the shortest path between
+    the two; ``lca``, ``|A_p| - |A_p & A_t| + 1``; ``jaccard``, ``precision`` and ``recall`` of
+    ``A_p`` for ``A_t``. So a sibling of the true class has 2, 1, 1, 1 and 1. Several nodes without
+    a parent lie under one root, which counts as an ancestor.
 
     Args:
-        ancestors: the groups above each class, from general to specific, by the names of the classes, or a JSON file
-            of it; the folder of BREEDS (:func:`hypvision.clip.radial.retrieval.read_tree`); or a file of pairs of a
-            name and one of its ancestors (:func:`hypvision.data.closures.read_closure`), such as WordNet's, where a
-            name may have several parents. Default: those of the data set.
+        ancestors: the groups above each class, from general to specific, by the names of the
+            classes, or a JSON file of it; the folder of BREEDS
+            (:func:`hypvision.clip.radial.retrieval.read_tree`); or a file of pairs of a name and
+            one of its ancestors (:func:`hypvision.data.closures.read_closure`), such as WordNet's,
+            where a name may have several parents. Default: those of the data set.
     """
 
     NAMES = ("tie", "lca", "jaccard", "precision", "recall")
@@ -71,17 +77,24 @@ class HierarchicalErrors(ScoreMetric):
             return dict.fromkeys(self.NAMES, math.nan)
         meta = self.dataset_meta or {}
         names = meta["classes"]
-        above = _ancestors(dict(zip(names, meta.get("ancestors", ())))) if self.above is None else self.above
+        above = (
+            _ancestors(dict(zip(names, meta.get("ancestors", ()))))
+            if self.above is None
+            else self.above
+        )
         missing = [name for name in names if name not in above]
         if missing:
             raise HypvisionError(
-                f"'ancestors' of HierarchicalErrors lacks {len(missing)} classes, e.g. '{missing[0]}'."
+                f"'ancestors' of HierarchicalErrors lacks {len(missing)} classes, e.g. "
+                f"'{missing[0]}'."
             )
         nodes = set(names).union(*(above[name] for name in names))
         root = {None} if sum(not above[node] for node in nodes) > 1 else set()
         own = [above[name] | root for name in names]
         neighbours = _neighbours({node: above[node] for node in nodes})
-        steps = {label: _steps(neighbours, names[label]) for label in {label for _, label in results}}
+        steps = {
+            label: _steps(neighbours, names[label]) for label in {label for _, label in results}
+        }
         rows = []
         for guess, truth in results:
             predicted = own[guess]
@@ -94,7 +107,8 @@ class HierarchicalErrors(ScoreMetric):
         return dict(zip(self.NAMES, torch.tensor(rows, dtype=torch.float64).mean(0).tolist()))
 
 
-Node = Hashable  # a name, or for a group its path, because groups under different parents may have the same name
+# a name, or for a group its path, because groups under different parents may have the same name
+Node = Hashable
 
 
 def _ancestors(given: Mapping[str, Sequence[str]] | str) -> dict[Node, set[Node]]:
@@ -104,7 +118,10 @@ def _ancestors(given: Mapping[str, Sequence[str]] | str) -> dict[Node, set[Node]
         return {node: set(above) for node, above in read_tree(path).ancestors.items()}
     if path is not None and path.suffix != ".json":
         closure = read_closure(path, transitive=True)
-        return {name: {closure.names[n] for n in above} for name, above in zip(closure.names, closure.ancestors())}
+        return {
+            name: {closure.names[n] for n in above}
+            for name, above in zip(closure.names, closure.ancestors())
+        }
     found: dict[Node, set[Node]] = {}
     for name, groups in read_ancestors(given, "HierarchicalErrors").items():
         paths = [tuple(groups[: depth + 1]) for depth in range(len(groups))]
@@ -137,35 +154,48 @@ def _steps(neighbours: Mapping[Node, set[Node]], start: Node) -> dict[Node, int]
 
 @METRICS.register_module()
 class ImageTextRetrieval(Metric):
-    """Recall, in percent, of images by their caption (``text_to_image_r1``, ...) and of captions by their image,
-    among the first ``topk``. For an image with several captions each of them is a correct result, as is each image
-    with the same caption; samples of the same image are recognised by its name. NaN without pairs."""
+    """Recall, in percent, of images by their caption (``text_to_image_r1``, ...) and of captions by
+    their image, among the first ``topk``. For an image with several captions each of them is a
+    correct result, as is each image with the same caption; samples of the same image are recognised
+    by its name. NaN without pairs."""
 
     def __init__(self, topk: Sequence[int] = (1, 5, 10), **kwargs: Any):
         super().__init__(**kwargs)
         self.topk = tuple(topk)
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
-        points = [torch.stack([sample[key] for sample in data_samples]) for key in ("image", "text")]
-        if not all(self.check(x, f"The point of the {key}", data_samples) for x, key in zip(points, ("image", "text"))):
+        points = [
+            torch.stack([sample[key] for sample in data_samples]) for key in ("image", "text")
+        ]
+        if not all(
+            self.check(x, f"The point of the {key}", data_samples)
+            for x, key in zip(points, ("image", "text"))
+        ):
             return
         for sample in data_samples:
             self.space = sample["space"]
             pair = sample["image"].float().cpu(), sample["text"].float().cpu()
             self.results.append((*pair, sample["caption"], sample.get("name")))
 
-    def compute_metrics(self, results: list[tuple[Tensor, Tensor, str, str | None]]) -> dict[str, float]:
+    def compute_metrics(
+        self, results: list[tuple[Tensor, Tensor, str, str | None]]
+    ) -> dict[str, float]:
         names = [f"{way}_r{k}" for way in ("image_to_text", "text_to_image") for k in self.topk]
         if not results:
             return dict.fromkeys(names, math.nan)
-        keys = [(row if name is None else name, caption) for row, (*_, caption, name) in enumerate(results)]
+        keys = [
+            (row if name is None else name, caption)
+            for row, (*_, caption, name) in enumerate(results)
+        ]
         images: dict[int | str, Tensor] = {}  # each image and each caption counts once
         texts: dict[str, Tensor] = {}
         for (image, caption), row in zip(keys, results):
             images.setdefault(image, row[0])
             texts.setdefault(caption, row[1])
         places = [{key: place for place, key in enumerate(own)} for own in (images, texts)]
-        pairs = torch.tensor([places[0][image] * len(texts) + places[1][caption] for image, caption in keys])
+        pairs = torch.tensor(
+            [places[0][image] * len(texts) + places[1][caption] for image, caption in keys]
+        )
         points = [torch.stack([*own.values()]) for own in (images, texts)]
         space = "lorentz" if isinstance(self.space, Hyperboloid) else "cosine"
         found = []

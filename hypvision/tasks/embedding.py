@@ -1,5 +1,5 @@
-"""Embeddings of images by a trained metric learner, by any timm model, whose features compare by cosine, or by a CLIP,
-which embeds texts, too."""
+"""Embeddings of images by a trained metric learner, by any timm model, whose features compare by
+cosine, or by a CLIP, which embeds texts, too."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ def _reads_nothing(texts: Sequence[str]) -> Tensor:
 
 
 class Embedder(NamedTuple):
-    """A model that embeds images: tensors ``(B, channels, H, W)`` to vectors, the transform before, how vectors
-    compare, and the name or file of its weights; the curvature of a hyperboloid, and what embeds texts."""
+    """A model that embeds images: tensors ``(B, channels, H, W)`` to vectors, the transform before,
+    how vectors compare, and the name or file of its weights; the curvature of a hyperboloid, and
+    what embeds texts."""
 
     embed: Callable[[Tensor], Tensor]
     transform: Callable[[Image.Image], Tensor]
@@ -52,8 +53,8 @@ class Embedder(NamedTuple):
 
 
 def load_learner(config: str | Path, weights: str | Path) -> tuple[MetricLearner, Config]:
-    """A trained metric learner in evaluation mode, and its config, by the config file and the checkpoint: a path,
-    ``zoo:NAME``, ``hf-hub:...``, or an address with its sum."""
+    """A trained metric learner in evaluation mode, and its config, by the config file and the
+    checkpoint: a path, ``zoo:NAME``, ``hf-hub:...``, or an address with its sum."""
     require("mmengine", "mm")
     from hypvision.engine.config import load_config
     from hypvision.engine.predicting import trained_model
@@ -62,8 +63,8 @@ def load_learner(config: str | Path, weights: str | Path) -> tuple[MetricLearner
     loaded = load_config(config)
     if loaded.model.get("type") != "MetricLearner":
         raise HypvisionError(
-            f"The config '{loaded.filename}' is of a model {loaded.model.get('type')}, not a MetricLearner. Give "
-            "one of configs/lhier, or your own like them."
+            f"The config '{loaded.filename}' is of a model {loaded.model.get('type')}, not a "
+            "MetricLearner. Give one of configs/lhier, or your own like them."
         )
     model = trained_model(loaded, weights)
     assert isinstance(model, MetricLearner)
@@ -71,16 +72,21 @@ def load_learner(config: str | Path, weights: str | Path) -> tuple[MetricLearner
 
 
 def load_embedder(
-    config: str | Path | None = None, weights: str | Path | None = None, model: str | None = None, device: str = "cpu"
+    config: str | Path | None = None,
+    weights: str | Path | None = None,
+    model: str | None = None,
+    device: str = "cpu",
 ) -> Embedder:
     """A metric learner (``config`` and ``weights``), or a timm ``model``, on a device.
 
-    A timm model without ``weights`` has its published ones, those that ``pretrained=True`` means. ``model`` may also
-    name a metric learner or a classifier of the zoo, such as ``"tf_efficientnet_lite0.imagenet"``, which has its
-    weights.
+    A timm model without ``weights`` has its published ones, those that ``pretrained=True`` means.
+    ``model`` may also name a metric learner or a classifier of the zoo, such as
+    ``"tf_efficientnet_lite0.imagenet"``, which has its weights.
     """
     if (config is None) == (model is None):
-        raise HypvisionError("Give either --config CONFIG --weights FILE, or --model NAME, or --clip NAME.")
+        raise HypvisionError(
+            "Give either --config CONFIG --weights FILE, or --model NAME, or --clip NAME."
+        )
     if config is not None:
         if weights is None:
             raise HypvisionError("--config needs --weights, the checkpoint of its training.")
@@ -102,27 +108,38 @@ def load_embedder(
         remedy = "Give a file with --weights FILE (random weights would find nothing)."
         checkpoint = None if weights is None else read(weights)
         own = {} if checkpoint is None else trained_arguments(checkpoint, str(model))
-        network = create_backbone(str(model), remedy, num_classes=0, pretrained=weights is None, **own)
+        network = create_backbone(
+            str(model), remedy, num_classes=0, pretrained=weights is None, **own
+        )
         if weights is not None:
             load_weights(network, weights, checkpoint)
         else:
             published = network.pretrained_cfg
-            name = ".".join(filter(None, (published.get("architecture") or name, published.get("tag"))))
+            name = ".".join(
+                filter(None, (published.get("architecture") or name, published.get("tag")))
+            )
     data = resolve_data_config({}, model=network)
     check_normalisation(data, channels := getattr(network, "in_chans", 3))
-    return Embedder(network.to(device).eval(), create_transform(**data), "cosine", name, channels=channels)
+    return Embedder(
+        network.to(device).eval(), create_transform(**data), "cosine", name, channels=channels
+    )
 
 
 def _learned(learner: MetricLearner, images: Mapping[str, Any], name: str, device: str) -> Embedder:
     from hypvision.data.image_folder import build_transform
 
     learner.to(device)
-    return Embedder(lambda x: learner.comparable(learner.embed(x)), build_transform(dict(images)), learner.space, name)
+    return Embedder(
+        lambda x: learner.comparable(learner.embed(x)),
+        build_transform(dict(images)),
+        learner.space,
+        name,
+    )
 
 
 def named_embedder(name: str, device: str = "cpu") -> Embedder:
-    """A timm model, a classifier or metric learner of the zoo, or a CLIP (:mod:`hypvision.clip.names`), whichever has
-    this name."""
+    """A timm model, a classifier or metric learner of the zoo, or a CLIP
+    (:mod:`hypvision.clip.names`), whichever has this name."""
     if gives_features(name):
         return load_embedder(model=name, device=device)
     from hypvision.clip.models import create_clip
@@ -148,7 +165,9 @@ def clip_embedder(clip: CLIPBundle, name: str) -> Embedder:
     space = clip.space
     texts = partial(embed_texts, clip.model, clip.tokenizer)
     if isinstance(space, Hyperboloid):
-        return Embedder(clip.embed_images, view_of(clip.model), "lorentz", name, float(space.c), texts)
+        return Embedder(
+            clip.embed_images, view_of(clip.model), "lorentz", name, float(space.c), texts
+        )
     return Embedder(clip.embed_images, view_of(clip.model), "cosine", name, embed_texts=texts)
 
 
@@ -156,8 +175,9 @@ def _of_the_zoo(record: Record) -> Any:
     """A metric learner of the zoo, or the network of a classifier without its head."""
     if record.task not in ("retrieval", "classification"):
         raise HypvisionError(
-            f"'{record.name}' are weights of a model of {record.task}, whose features do not compare. Give a metric "
-            "learner, a classifier or a CLIP: `hypvision zoo list` shows the tasks."
+            f"'{record.name}' are weights of a model of {record.task}, whose features do not "
+            "compare. Give a metric learner, a classifier or a CLIP: `hypvision zoo list` shows "
+            "the tasks."
         )
     network: Any = load(record.name)
     if record.task == "classification":
@@ -166,18 +186,28 @@ def _of_the_zoo(record: Record) -> Any:
 
 
 def embed_sources(
-    embedder: Embedder, sources: Sources, batch_size: int = 32, device: str = "cpu", failed: list[str] | None = None
+    embedder: Embedder,
+    sources: Sources,
+    batch_size: int = 32,
+    device: str = "cpu",
+    failed: list[str] | None = None,
 ) -> tuple[list[Frame], Tensor]:
-    """The frames of images and videos, without the pixels of videos, and their embeddings ``(N, d)``, float32, by a
-    model on ``device``. The messages of images without one are added to ``failed``; None: they raise an error."""
+    """The frames of images and videos, without the pixels of videos, and their embeddings
+    ``(N, d)``, float32, by a model on ``device``. The messages of images without one are added to
+    ``failed``; None: they raise an error."""
 
     def find(images: list[Tensor]) -> list[Embedding]:
-        return [Embedding(vector) for vector in embedder.embed(torch.stack(images).to(device)).float().cpu().numpy()]
+        return [
+            Embedding(vector)
+            for vector in embedder.embed(torch.stack(images).to(device)).float().cpu().numpy()
+        ]
 
     frames = []
     vectors = []
     predictor = Predictor(embedder.transform, find, channels=embedder.channels)
-    for frame, _, found in progress(results(predictor, sources, batch_size, failed), len(sources), "image"):
+    for frame, _, found in progress(
+        results(predictor, sources, batch_size, failed), len(sources), "image"
+    ):
         assert isinstance(found, Embedding)
         vector = torch.as_tensor(found.vector)
         with leaving_out(frame.file, failed):
@@ -190,7 +220,8 @@ def embed_sources(
 
 
 def distances(x: Tensor, y: Tensor, space: str, c: float = 1.0) -> Tensor:
-    """Distances of ``x`` ``(d,)`` from ``y`` ``(N, d)``: hyperbolic of curvature ``c``, or 1 - cosine."""
+    """Distances of ``x`` ``(d,)`` from ``y`` ``(N, d)``: hyperbolic of curvature ``c``, or 1 -
+    cosine."""
     from hypvision.geometry import lorentz
 
     if space == "lorentz":

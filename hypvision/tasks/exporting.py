@@ -1,4 +1,5 @@
-"""A model of one's own training for other runtimes, by its config and checkpoint; see :mod:`hypvision.zoo.export`."""
+"""A model of one's own training for other runtimes, by its config and checkpoint; see
+:mod:`hypvision.zoo.export`."""
 
 from __future__ import annotations
 
@@ -33,8 +34,9 @@ def export_trained(
     Args:
         config: of the training, its path or name.
         weights: its checkpoint.
-        format, path, dynamic_size, part, tell, half: as for :func:`hypvision.zoo.export.export_model`. The whole of a
-            metric learner gives embeddings: points of its manifold, as the backbone and neck compute them.
+        format, path, dynamic_size, part, tell, half: as for
+            :func:`hypvision.zoo.export.export_model`. The whole of a metric learner gives
+            embeddings: points of its manifold, as the backbone and neck compute them.
         size: side of the images; default: that of the config's test data.
     """
     loaded = load_config(config)
@@ -44,10 +46,13 @@ def export_trained(
     model = trained_model(loaded, weights)
     task = dict(mmseg="segmentation", mmdet="detection").get(scope, "classification")
     task = "retrieval" if kind == "MetricLearner" else task
-    if kind != "ImageClassifier" and (task == "classification" or getattr(model, "open_vocabulary", False)):
+    if kind != "ImageClassifier" and (
+        task == "classification" or getattr(model, "open_vocabulary", False)
+    ):
         raise HypvisionError(
-            f"The config describes a {kind}. What can be exported by a config are classifiers (ImageClassifier), "
-            "metric learners, and the segmenters and detectors of mmseg and mmdet that have fixed classes."
+            f"The config describes a {kind}. What can be exported by a config are classifiers "
+            "(ImageClassifier), metric learners, and the segmenters and detectors of mmseg and "
+            "mmdet that have fixed classes."
         )
     shape = input_size(loaded, size)
     known = scope in ("mmseg", "mmdet") or loaded.get("test_dataloader") is not None
@@ -56,9 +61,11 @@ def export_trained(
     if lost:
         about = {}
         _logger.warning(
-            "The transform of the test data has %s, which the file cannot say: it describes no images. Prepare them as "
-            "the config does.", lost,
+            "The transform of the test data has %s, which the file cannot say: it describes no "
+            "images. Prepare them as the config does.", lost,
         )  # fmt: skip
     about |= getattr(model, "dataset_meta", None) or {}
-    network, output = part_of(model.backbone if kind == "ImageClassifier" else model, task, part, shape[1:])
+    network, output = part_of(
+        model.backbone if kind == "ImageClassifier" else model, task, part, shape[1:]
+    )
     return export_network(network, shape, format, path, dynamic_size, output, tell, about, half)

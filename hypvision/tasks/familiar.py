@@ -23,10 +23,12 @@ _MOST = 1000
 
 @HOOKS.register_module()
 class FamiliarHook(Hook):
-    """Puts :class:`~hypvision.zoo.familiar.Familiar` into the checkpoints that are there to be used: the best ones, the
-    probe and the last, of classifiers of one label with a linear head and validation data.
+    """Puts :class:`~hypvision.zoo.familiar.Familiar` into the checkpoints that are there to be
+    used: the best ones, the probe and the last, of classifiers of one label with a linear head and
+    validation data.
 
-    It looks at 20 training images of a class, and at 1,000 images of the training and of the validation at most.
+    It looks at 20 training images of a class, and at 1,000 images of the training and of the
+    validation at most.
     """
 
     priority = "LOW"  # after EMAHook has put the average into the checkpoint
@@ -40,9 +42,13 @@ class FamiliarHook(Hook):
         held_out = runner.val_dataloader.dataset
         train = as_tested(runner.train_dataloader.dataset, held_out)
         weights = checkpoint["state_dict"]
-        features, labels = labelled_features(model, Subset(train, some_of_each(train.labels)), weights=weights)
+        features, labels = labelled_features(
+            model, Subset(train, some_of_each(train.labels)), weights=weights
+        )
         if len(held_out) > _MOST:
-            held_out = Subset(held_out, np.linspace(0, len(held_out) - 1, _MOST).astype(int).tolist())
+            held_out = Subset(
+                held_out, np.linspace(0, len(held_out) - 1, _MOST).astype(int).tolist()
+            )
         others, _ = labelled_features(model, held_out, weights=weights)
         checkpoint["meta"][KEY] = written(fit(features, labels, others))
 
@@ -54,7 +60,9 @@ def _measurable(runner: Runner, model: Any) -> bool:
     if not linear or runner.val_loop is None or "runner_type" in runner.cfg:
         return False
     datasets = (runner.train_dataloader.dataset, runner.val_dataloader.dataset)
-    known = all(hasattr(dataset, "transform") and hasattr(dataset, "labels") for dataset in datasets)
+    known = all(
+        hasattr(dataset, "transform") and hasattr(dataset, "labels") for dataset in datasets
+    )
     return known and len(datasets[1]) > 1
 
 

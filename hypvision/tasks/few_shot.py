@@ -1,10 +1,11 @@
-"""Few-shot recognition with a frozen CLIP under mmengine's Runner: any host with any feature adapter.
+"""Few-shot recognition with a frozen CLIP under mmengine's Runner: any host with any feature
+adapter.
 
 >>> model = dict(type="FewShotCLIP", clip=dict(name="ViT-B-16", pretrained="openai"), host=dict(name="promptsrc"),
 ...              adapter=dict(type="lathadapter", classes=100))
 
-Classes come from the data (:class:`ClassNamesHook`), so a model that was trained on base classes is tested on new ones
-by exchanging the data set. Checkpoints contain only the learned parameters.
+Classes come from the data (:class:`ClassNamesHook`), so a model that was trained on base classes is
+tested on new ones by exchanging the data set. Checkpoints contain only the learned parameters.
 """
 
 from __future__ import annotations
@@ -57,16 +58,18 @@ if TYPE_CHECKING:
 class FewShotCLIP(BaseModel):
     """A host, and maybe LatHAdapter on its features.
 
-    The losses are the host's. With the adapter its classification loss becomes that of the cosines with refined classes
-    (``loss_ecls``), to which come that of the hyperbolic distances (``loss_hcls``) and those of the two hierarchies
-    (``loss_va``, ``loss_at``); the host's other losses stay, on features that are not refined.
+    The losses are the host's. With the adapter its classification loss becomes that of the cosines
+    with refined classes (``loss_ecls``), to which come that of the hyperbolic distances
+    (``loss_hcls``) and those of the two hierarchies (``loss_va``, ``loss_at``); the host's other
+    losses stay, on features that are not refined.
 
     Args:
         clip: arguments of :func:`hypvision.clip.models.create_clip`, or what it returns.
         host: ``name`` and options of :func:`hypvision.clip.prompting.build_host`.
         adapter: ``dict(type="lathadapter", ...)``, see
             :class:`~hypvision.clip.adapters.lathadapter.LatHAdapterConfig`; None for none.
-        class_weights: see :class:`~hypvision.tasks.class_weights.ClassWeights`; for methods that learn from labels.
+        class_weights: see :class:`~hypvision.tasks.class_weights.ClassWeights`; for methods that
+            learn from labels.
     """
 
     checkpoint_is_partial = True
@@ -84,21 +87,28 @@ class FewShotCLIP(BaseModel):
         super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
         options = dict(host)
         if class_weights is not None and options.get("name") == "promptkd":
-            raise HypvisionError("PromptKD learns from its teacher, without labels: leave out class_weights.")
+            raise HypvisionError(
+                "PromptKD learns from its teacher, without labels: leave out class_weights."
+            )
         self.class_weights = ClassWeights(class_weights)
         bundle = clip if isinstance(clip, CLIPBundle) else create_clip(**clip)
         self.host = build_host(bundle, options.pop("name", "promptsrc"), **options)
         if adapter is not None:
             if adapter.get("type") != "lathadapter":
-                raise HypvisionError(f"A few-shot method takes the adapter 'lathadapter', not {adapter.get('type')!r}.")
+                raise HypvisionError(
+                    "A few-shot method takes the adapter 'lathadapter', not "
+                    f"{adapter.get('type')!r}."
+                )
             if is_hyperbolic(bundle.model):
                 raise HypvisionError(
-                    "LatHAdapter (+lath) works on a sphere, but this CLIP embeds on a hyperboloid: leave it out."
+                    "LatHAdapter (+lath) works on a sphere, but this CLIP embeds on a hyperboloid: "
+                    "leave it out."
                 )
             size = feature_size(self.host)
             if adapter.get("dim", 0) not in (0, size):
                 raise HypvisionError(
-                    f"LatHAdapter: dim is {adapter['dim']!r}, the method's features have {size}. Leave it out."
+                    f"LatHAdapter: dim is {adapter['dim']!r}, the method's features have {size}. "
+                    "Leave it out."
                 )
             adapters.inject(self.host.clip, {**adapter, "dim": size})
 
@@ -113,7 +123,10 @@ class FewShotCLIP(BaseModel):
         return {**unsaid, **learned_names(weights, self.host.clip)}
 
     def set_classes(
-        self, names: Sequence[str], template: str | None = None, templates: Sequence[str] | None = None
+        self,
+        names: Sequence[str],
+        template: str | None = None,
+        templates: Sequence[str] | None = None,
     ) -> None:
         """Change the classes, see :meth:`hypvision.clip.prompting.Host.set_classes`."""
         self.host.set_classes(names, template, templates)
@@ -127,7 +140,8 @@ class FewShotCLIP(BaseModel):
         return ((name, value) for name, value in self.named_parameters() if value.requires_grad)
 
     def averaged(self) -> Iterator[tuple[str, Tensor]]:
-        """The parameters that PromptSRC averages: :meth:`learned`, unless the adapter excludes its attributes."""
+        """The parameters that PromptSRC averages: :meth:`learned`, unless the adapter excludes its
+        attributes."""
         hierarchy = self.hierarchy
         left_out = None if hierarchy is None or hierarchy.config.average else hierarchy.attributes
         return ((name, value) for name, value in self.learned() if value is not left_out)
@@ -135,11 +149,14 @@ class FewShotCLIP(BaseModel):
     def train(self, mode: bool = True) -> FewShotCLIP:
         super().train(mode)
         if self.hierarchy is not None:
-            self.hierarchy.train(mode)  # it contains the frozen CLIP, which stays in evaluation mode
+            self.hierarchy.train(
+                mode
+            )  # it contains the frozen CLIP, which stays in evaluation mode
         return self
 
     def train_step(self, data: Any, optim_wrapper: Any) -> dict[str, Tensor]:
-        """A training step as in mmengine's models; a method without parameters only computes its losses."""
+        """A training step as in mmengine's models; a method without parameters only computes its
+        losses."""
         if any(value.requires_grad for value in self.parameters()):
             return super().train_step(data, optim_wrapper)
         with torch.no_grad():
@@ -147,17 +164,23 @@ class FewShotCLIP(BaseModel):
         return self.parse_losses(losses)[1]
 
     def forward(
-        self, inputs: Tensor, label: Tensor | None = None, index: Tensor | None = None, mode: str = "tensor"
+        self,
+        inputs: Tensor,
+        label: Tensor | None = None,
+        index: Tensor | None = None,
+        mode: str = "tensor",
     ) -> Any:
-        """mmengine's modes: logits (B, C); the losses; for each image a dict with ``scores`` over the classes,
-        ``label`` and ``index``. Inputs are uint8 (B, 3, H, W), or features (B, d) of the frozen image tower, where the
-        host takes them; PromptKD's loss needs no label (B,)."""
+        """mmengine's modes: logits (B, C); the losses; for each image a dict with ``scores`` over
+        the classes, ``label`` and ``index``. Inputs are uint8 (B, 3, H, W), or features (B, d) of
+        the frozen image tower, where the host takes them; PromptKD's loss needs no label (B,)."""
         one_of(("tensor", "loss", "predict"), mode=mode)
         out = self.host(inputs, label)
         if mode == "loss":
             return self._loss(out, label)
         logits = self._logits(out)
-        return logits if mode == "tensor" else per_image(label, index, scores=logits.softmax(-1).cpu())
+        return (
+            logits if mode == "tensor" else per_image(label, index, scores=logits.softmax(-1).cpu())
+        )
 
     def _logits(self, out: HostOutput) -> Tensor:
         if self.hierarchy is None:
@@ -181,18 +204,22 @@ class FewShotCLIP(BaseModel):
             if out.teacher is not None and config.teacher_loss != "labels":
                 wanted = out.teacher.log_softmax(-1)
                 log_shares = (-found.distance).log_softmax(-1)
-                losses["loss_hcls"] = F.kl_div(log_shares, wanted, reduction="batchmean", log_target=True)
+                losses["loss_hcls"] = F.kl_div(
+                    log_shares, wanted, reduction="batchmean", log_target=True
+                )
             elif (target := label if predicted is None else predicted) is not None:
                 losses["loss_hcls"] = F.cross_entropy(-found.distance, target, weights)
         return losses
 
     def adapter_features(self, out: HostOutput) -> tuple[Tensor, Tensor]:
-        """Features of images and classes that LatHAdapter works on: of unit length, or as the host has them."""
+        """Features of images and classes that LatHAdapter works on: of unit length, or as the host
+        has them."""
         raw = self.hierarchy is not None and self.hierarchy.config.raw
         found = (out.raw_image, out.raw_text) if raw else (out.image, out.text)
         if found[0] is None or found[1] is None:
             raise HypvisionError(
-                "LatHAdapter refines class features, which a linear probe does not have. Leave out the adapter."
+                "LatHAdapter refines class features, which a linear probe does not have. Leave out "
+                "the adapter."
             )
         return found[0], found[1]
 
@@ -207,17 +234,20 @@ class _StartHook(Hook):
     _loaded: frozenset[str] = frozenset()
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
-        self._loaded = frozenset(_model(runner).checkpoint_filter(checkpoint.get("state_dict", checkpoint)))
+        self._loaded = frozenset(
+            _model(runner).checkpoint_filter(checkpoint.get("state_dict", checkpoint))
+        )
 
 
 @HOOKS.register_module()
 class ClassNamesHook(_StartHook):
-    """Gives the model the class names and template of the next data set, and the data set the model's image
-    transform.
+    """Gives the model the class names and template of the next data set, and the data set the
+    model's image transform.
 
     Raises:
-        HypvisionError: a method that learns each class by itself gets as many classes of other names as it has learned
-            (unless the config has a :class:`~hypvision.engine.hooks.CheckClassesHook` that compares numbers alone).
+        HypvisionError: a method that learns each class by itself gets as many classes of other
+            names as it has learned (unless the config has a
+            :class:`~hypvision.engine.hooks.CheckClassesHook` that compares numbers alone).
     """
 
     priority = "VERY_HIGH"
@@ -241,13 +271,18 @@ class ClassNamesHook(_StartHook):
                 model.hierarchy.begin(raw if model.hierarchy.config.raw else unit)
 
     def _difference(self, runner: Runner, loader: DataLoader) -> str:
-        """How the names of a data set differ from those of as many classes that the model has learned one by one."""
+        """How the names of a data set differ from those of as many classes that the model has
+        learned one by one."""
         names = cast(FewShotDataset, loader.dataset).metainfo["classes"]
         fixed = _model(runner).host.fixed_classes
         mine, own = ([name.replace("_", " ") for name in part] for part in (names, self._names))
         if not len(mine) == len(own) == fixed or mine == own:
             return ""
-        if not all(hook.by_name for hook in getattr(runner, "hooks", ()) if isinstance(hook, CheckClassesHook)):
+        if not all(
+            hook.by_name
+            for hook in getattr(runner, "hooks", ())
+            if isinstance(hook, CheckClassesHook)
+        ):
             return ""
         return name_difference(mine, "The data", own, "the training")
 
@@ -260,9 +295,10 @@ class ClassNamesHook(_StartHook):
         difference = self._difference(runner, loader)
         if difference:
             raise HypvisionError(
-                f"{difference} This method ({type(model.host).__name__}) recognises only the classes of its training. "
-                "If only the names differ, add dict(type='CheckClassesHook', by_name=False) to custom_hooks in the "
-                "config, which compares the numbers alone."
+                f"{difference} This method ({type(model.host).__name__}) recognises only the "
+                "classes of its training. If only the names differ, add "
+                "dict(type='CheckClassesHook', by_name=False) to custom_hooks in the config, which "
+                "compares the numbers alone."
             )
         model.set_data(dataset.metainfo)
         show_to(dataset, model.host.clip)
@@ -270,9 +306,9 @@ class ClassNamesHook(_StartHook):
 
 @HOOKS.register_module()
 class GaussianAverageHook(Hook):
-    """PromptSRC's average over the weights after each epoch, which replaces them after the last; mean and std as of
-    :func:`hypvision.clip.prompting.promptsrc.gaussian_weights`. Checkpoints contain the running average, so a
-    resumed training ends as an uninterrupted one."""
+    """PromptSRC's average over the weights after each epoch, which replaces them after the last;
+    mean and std as of :func:`hypvision.clip.prompting.promptsrc.gaussian_weights`. Checkpoints
+    contain the running average, so a resumed training ends as an uninterrupted one."""
 
     key = "gaussian_average"
 
@@ -281,7 +317,9 @@ class GaussianAverageHook(Hook):
         self.std = std
         self.seen = 0
         self.total = dict[str, Tensor]()
-        self.begun: tuple[int, float, float] | None = None  # of the training that a resumed one goes on from
+        self.begun: tuple[int, float, float] | None = (
+            None  # of the training that a resumed one goes on from
+        )
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
         device = next(_model(runner).parameters()).device
@@ -294,20 +332,25 @@ class GaussianAverageHook(Hook):
         if not runner.epoch:
             self.seen = 0
             self.total = {}
-        elif self.seen != runner.epoch < runner.max_epochs:  # after the last epoch the weights are the average already
+        elif (
+            self.seen != runner.epoch < runner.max_epochs
+        ):  # after the last epoch the weights are the average already
             raise HypvisionError(
-                f"The checkpoint is of epoch {runner.epoch}, but its average has {self.seen} epochs, so the "
-                "training cannot go on from it. Start it again without --resume."
+                f"The checkpoint is of epoch {runner.epoch}, but its average has {self.seen} "
+                "epochs, so the training cannot go on from it. Start it again without --resume."
             )
         elif self.begun and self.total:
             epochs, *shape = self.begun
             if shape != [self.mean, self.std]:
                 raise HypvisionError(
                     f"The average of the checkpoint has mean and std {shape}, that of the config "
-                    f"{[self.mean, self.std]}, so the training cannot go on from it. Set them to those, or start again."
+                    f"{[self.mean, self.std]}, so the training cannot go on from it. Set them to "
+                    "those, or start again."
                 )
             # The weights of the epochs so far add up to less of 1 in a longer training.
-            old, new = (gaussian_weights(e, *shape)[: self.seen] for e in (epochs, runner.max_epochs))
+            old, new = (
+                gaussian_weights(e, *shape)[: self.seen] for e in (epochs, runner.max_epochs)
+            )
             self.total = {name: value * (sum(new) / sum(old)) for name, value in self.total.items()}
 
     @torch.no_grad()
@@ -332,9 +375,11 @@ class FeatureCacheHook(Hook):
     """Trains a method behind the frozen image tower on features that are computed once.
 
     Args:
-        views: augmented views of each training image, of which every sample takes a random one; 0: the centre crop.
-            The official codes augment anew in each epoch, as trainings without this hook do.
-        folder: where features are stored, by the content of the images and of the model; None: in memory alone.
+        views: augmented views of each training image, of which every sample takes a random one; 0:
+            the centre crop. The official codes augment anew in each epoch, as trainings without
+            this hook do.
+        folder: where features are stored, by the content of the images and of the model; None: in
+            memory alone.
     """
 
     priority = "HIGH"
@@ -348,24 +393,33 @@ class FeatureCacheHook(Hook):
         dataset = runner.train_dataloader.dataset
         if not model.host.feature_inputs:
             raise HypvisionError(
-                f"{type(model.host).__name__} changes the image tower, so it needs images: leave out FeatureCacheHook."
+                f"{type(model.host).__name__} changes the image tower, so it needs images: leave "
+                "out FeatureCacheHook."
             )
         dataset.use_features(image_features(model.host, dataset, self.views, self.folder))
 
 
 @HOOKS.register_module()
 class TipAdapterHook(_StartHook):
-    """Fills the cache of a Tip-Adapter before its training, and chooses its alpha and beta after the last epoch, on all
-    validation images where there are any. Both are the same whether the training uses images or stored features.
+    """Fills the cache of a Tip-Adapter before its training, and chooses its alpha and beta after
+    the last epoch, on all validation images where there are any. Both are the same whether the
+    training uses images or stored features.
 
     Args:
-        views: augmented views of each training image, whose mean feature is its key (10, as in the official code).
-        folder, ends: see :class:`FeatureCacheHook` and :meth:`hypvision.clip.prompting.heads.TipAdapter.search`.
+        views: augmented views of each training image, whose mean feature is its key (10, as in the
+            official code).
+        folder, ends: see :class:`FeatureCacheHook` and
+            :meth:`hypvision.clip.prompting.heads.TipAdapter.search`.
     """
 
     priority = "HIGH"
 
-    def __init__(self, views: int = 10, folder: str | Path | None = None, ends: tuple[float, float] = (7.0, 3.0)):
+    def __init__(
+        self,
+        views: int = 10,
+        folder: str | Path | None = None,
+        ends: tuple[float, float] = (7.0, 3.0),
+    ):
         self.folder = folder
         self.views = views
         self.ends = (ends[0], ends[1])
@@ -373,7 +427,9 @@ class TipAdapterHook(_StartHook):
     def before_train(self, runner: Runner) -> None:
         host = cast(TipAdapter, _model(runner).host)
         dataset = runner.train_dataloader.dataset
-        if runner.iter or "host.learner.keys" in self._loaded:  # a resumed training loads its keys, too
+        if (
+            runner.iter or "host.learner.keys" in self._loaded
+        ):  # a resumed training loads its keys, too
             if runner.iter and runner.epoch < runner.max_epochs:
                 host.restart()
             return
@@ -383,7 +439,11 @@ class TipAdapterHook(_StartHook):
         host.fill(features.to(device), torch.tensor(dataset.labels, device=device))
 
     def after_train_epoch(self, runner: Runner) -> None:
-        val = runner.train_dataloader.dataset.whole_part("val") if runner.epoch + 1 == runner.max_epochs else None
+        val = (
+            runner.train_dataloader.dataset.whole_part("val")
+            if runner.epoch + 1 == runner.max_epochs
+            else None
+        )
         if val is None:
             return
         model = _model(runner)
@@ -399,8 +459,8 @@ class TipAdapterHook(_StartHook):
 
 @PARAM_SCHEDULERS.register_module()
 class CoOpCosineLR(LRSchedulerMixin, _ParamScheduler):
-    """The schedule of CoOp's code and all that follow it, once an epoch e = 0, 1, ... of E: 1e-5 (``first``) in the
-    first, then ``lr (1 + cos(pi (e - 1) / E)) / 2``, which never reaches 0."""
+    """The schedule of CoOp's code and all that follow it, once an epoch e = 0, 1, ... of E: 1e-5
+    (``first``) in the first, then ``lr (1 + cos(pi (e - 1) / E)) / 2``, which never reaches 0."""
 
     def __init__(self, optimizer: Any, epochs: int, first: float = 1e-5, **kwargs: Any):
         self.epochs = epochs
@@ -416,8 +476,8 @@ class CoOpCosineLR(LRSchedulerMixin, _ParamScheduler):
 
 @DATA_SAMPLERS.register_module()
 class FixedLengthSampler(Sampler):
-    """A fixed number of images an epoch, over all processes: one random order of the data after the other. The seed
-    is as for mmengine's ``DefaultSampler``; None: one that all processes share."""
+    """A fixed number of images an epoch, over all processes: one random order of the data after the
+    other. The seed is as for mmengine's ``DefaultSampler``; None: one that all processes share."""
 
     def __init__(self, dataset: Any, length: int, seed: int | None = None):
         self.rank, self.world_size = get_dist_info()
@@ -449,22 +509,28 @@ def accuracy(
     amp: torch.dtype | None = None,
     features: Tensor | None = None,
 ) -> float:
-    """Top-1 accuracy in percent over a data set, among its classes, which the model gets. ``amp`` is the dtype of
-    autocast, on GPUs alone, as in training; ``features`` (N, d) stand in place of the images."""
+    """Top-1 accuracy in percent over a data set, among its classes, which the model gets. ``amp``
+    is the dtype of autocast, on GPUs alone, as in training; ``features`` (N, d) stand in place of
+    the images."""
     device = next(model.parameters()).device
     model.eval()
     model.set_data(dataset.metainfo)
     show_to(dataset, model.host.clip)
     right = seen = 0
     loader = DataLoader(dataset, batch, num_workers=workers, pin_memory=device.type == "cuda")
-    batches: Iterable[tuple[Tensor, Tensor]] = ((sample["inputs"], sample["label"]) for sample in loader)
+    batches: Iterable[tuple[Tensor, Tensor]] = (
+        (sample["inputs"], sample["label"]) for sample in loader
+    )
     if features is not None:
         batches = zip(features.split(batch), torch.tensor(dataset.labels).split(batch))
     mixed = amp is not None and device.type == "cuda"
     with torch.autocast(device.type, dtype=amp or torch.bfloat16, enabled=mixed):
         for inputs, labels in batches:
             logits = model(inputs.to(device, non_blocking=True))
-            names = [f"A logit of the image '{item.path}'" for item in dataset.items[seen : seen + len(labels)]]
+            names = [
+                f"A logit of the image '{item.path}'"
+                for item in dataset.items[seen : seen + len(labels)]
+            ]
             require_finite(logits, names.__getitem__)
             seen += len(labels)
             right += int((logits.argmax(-1).cpu() == labels).sum())
@@ -472,14 +538,17 @@ def accuracy(
 
 
 def _predictor(model: FewShotCLIP, config: Config, request: Request) -> Predictor:
-    """Make the predictor with the image size of the test data, the classes of the request or of the training, and the
-    template of the training."""
+    """Make the predictor with the image size of the test data, the classes of the request or of the
+    training, and the template of the training."""
     trained = model.dataset_meta or {}
     if request.things is not None:
-        raise HypvisionError(f"'{request.model}' is a classifier, which counts nothing: leave out --things.")
+        raise HypvisionError(
+            f"'{request.model}' is a classifier, which counts nothing: leave out --things."
+        )
     if request.classes is None and not trained:
         raise HypvisionError(
-            f"The checkpoint '{request.weights}' does not say what its classes are: give --classes \"cat, dog, ...\"."
+            f"The checkpoint '{request.weights}' does not say what its classes are: give --classes "
+            '"cat, dog, ...".'
         )
     own = tuple(trained.get("classes") or ())
     names = own if request.classes is None else load_classes(request.classes)
@@ -487,15 +556,19 @@ def _predictor(model: FewShotCLIP, config: Config, request: Request) -> Predicto
         given, learned = ([name.replace("_", " ") for name in part] for part in (names, own))
         if sorted(given) != sorted(learned):
             raise HypvisionError(
-                f"{name_difference(given, '--classes', learned, f'the checkpoint {request.weights}')} This method "
-                f"({type(model.host).__name__}) recognises only the classes of its training: leave out --classes."
+                f"{name_difference(given, '--classes', learned, f'the checkpoint {request.weights}')} "
+                f"This method ({type(model.host).__name__}) recognises only the classes of its "
+                "training: leave out --classes."
             )
         names = own  # in the order of its outputs
     model.set_data({**trained, "classes": names})
     view = view_of(model.host.clip)
     size = config.test_dataloader["dataset"].get("size")
     view = view if size is None else replace(view, size=size)
-    source = f"the {'checkpoint' if request.classes is None else 'words given, by the CLIP of the checkpoint'}"
+    source = (
+        "the "
+        f"{'checkpoint' if request.classes is None else 'words given, by the CLIP of the checkpoint'}"
+    )
     known = Known(tuple(names), f"{source} {request.weights}", view.size)
     return classifier(lambda x: model(x, mode="tensor"), view, known, request.device)
 

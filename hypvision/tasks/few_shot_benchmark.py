@@ -1,8 +1,9 @@
-"""The few-shot benchmark: cells of a protocol, each trained, tested and written to a file of its own.
+"""The few-shot benchmark: cells of a protocol, each trained, tested and written to a file of its
+own.
 
-A cell is a method on a data set with a seed and a number of shots. Its folder below the results holds ``result.json``
-once it is finished, and the checkpoints of a training that can be resumed until then. The settings that every cell of
-a results folder shares stand in ``settings.json``.
+A cell is a method on a data set with a seed and a number of shots. Its folder below the results
+holds ``result.json`` once it is finished, and the checkpoints of a training that can be resumed
+until then. The settings that every cell of a results folder shares stand in ``settings.json``.
 """
 
 from __future__ import annotations
@@ -38,19 +39,27 @@ from hypvision.records import is_number, positive, read_record, rule
 from hypvision.tasks.few_shot import FewShotCLIP, accuracy
 from hypvision.tasks.few_shot_recipes import few_shot_config, host_options, recipe, split_method
 
-_SEEN_ONLY = ("linear-probe", "tip-adapter", "tip-adapter-f")  # recognise only the classes of their training
+_SEEN_ONLY = (
+    "linear-probe",
+    "tip-adapter",
+    "tip-adapter-f",
+)  # recognise only the classes of their training
 _PASSED_ON = (
-    "adapter", "amp", "workers", "steps", "epochs", "batch", "views", "cache", "skip_broken", "pickles", "best_val",
+    "adapter", "amp", "workers", "steps", "epochs", "batch", "views", "cache", "skip_broken",
+    "pickles", "best_val",
 )  # fmt: skip
 _AMP = {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 Protocol = Literal["base2new", "shots", "cross", "dg"]
-_Percent = Annotated[float, rule("from 0 to 100", lambda value: is_number(value) and 0 <= value <= 100)]
+_Percent = Annotated[
+    float, rule("from 0 to 100", lambda value: is_number(value) and 0 <= value <= 100)
+]
 
 
 class CellSpec(NamedTuple):
-    """A cell of a protocol: a method as on the command line, ``"promptsrc+lath"``, the data that it is trained on,
-    and which images of it; ``targets`` are further data sets to test on, for ``cross`` and ``dg``."""
+    """A cell of a protocol: a method as on the command line, ``"promptsrc+lath"``, the data that it
+    is trained on, and which images of it; ``targets`` are further data sets to test on, for
+    ``cross`` and ``dg``."""
 
     protocol: Protocol
     method: str
@@ -70,15 +79,19 @@ class Settings:
     """The settings that all cells of a results folder share.
 
     Attributes:
-        clip, size: arguments of :func:`hypvision.clip.models.create_clip`; side of the images, None: that of the CLIP.
+        clip, size: arguments of :func:`hypvision.clip.models.create_clip`; side of the images,
+            None: that of the CLIP.
         steps, epochs, batch: of each training, instead of the published ones.
-        adapter, host: further options of LatHAdapter and of the hosts; each goes to the hosts that have it.
-        teacher: of PromptKD, see :class:`hypvision.clip.prompting.promptkd.PromptKD`; ``{dataset}`` and ``{seed}`` in
-            its ``checkpoint`` are filled in.
-        views, amp: see :class:`hypvision.tasks.few_shot.FeatureCacheHook`; ``"bf16"``, ``"fp16"`` or None.
+        adapter, host: further options of LatHAdapter and of the hosts; each goes to the hosts that
+            have it.
+        teacher: of PromptKD, see :class:`hypvision.clip.prompting.promptkd.PromptKD`; ``{dataset}``
+            and ``{seed}`` in its ``checkpoint`` are filled in.
+        views, amp: see :class:`hypvision.tasks.few_shot.FeatureCacheHook`; ``"bf16"``, ``"fp16"``
+            or None.
         best_val: choose PromptKD's checkpoint on test images, as its code does.
         skip_broken, pickles: see :class:`~hypvision.data.fewshot.FewShotDataset`.
-        root, cache, workers: where data and features are, and how they are read; these change no result.
+        root, cache, workers: where data and features are, and how they are read; these change no
+            result.
     """
 
     clip: dict[str, Any]
@@ -100,13 +113,18 @@ class Settings:
 
     def shared(self) -> dict[str, Any]:
         """The settings that results depend on, as plain values."""
-        found = {key: value for key, value in asdict(self).items() if key not in ("root", "cache", "workers")}
+        found = {
+            key: value
+            for key, value in asdict(self).items()
+            if key not in ("root", "cache", "workers")
+        }
         return json.loads(json.dumps(found))
 
 
 @dataclass(frozen=True)
 class Result:
-    """The ``result.json`` of a finished cell: accuracies in percent by what was tested, and how it was trained.
+    """The ``result.json`` of a finished cell: accuracies in percent by what was tested, and how it
+    was trained.
 
     ``settings`` contains only settings that can change the result.
     """
@@ -134,10 +152,13 @@ class Result:
 
 def read_result(folder: str | Path) -> Result:
     """The result of a finished cell."""
-    return read_record(Result, Path(folder, "result.json"), "Remove it: its cell will run again.", extra=True)
+    return read_record(
+        Result, Path(folder, "result.json"), "Remove it: its cell will run again.", extra=True
+    )
 
 
-# The cells ------------------------------------------------------------------------------------------------------------
+# The cells
+# --------------------------------------------------------------------------------------------------
 
 
 def plan(
@@ -148,9 +169,10 @@ def plan(
     shots: Sequence[int] | None = None,
     source: str = "imagenet",
 ) -> list[CellSpec]:
-    """The cells of a protocol: ``"base2new"`` (16 shots), ``"shots"`` (1, 2, 4, 8, 16), ``"cross"`` or ``"dg"`` (16
-    shots of ``source``), for methods of :data:`hypvision.tasks.few_shot_recipes.METHODS`, by default on the data
-    sets of the benchmark; ``seeds`` are those of the shots."""
+    """The cells of a protocol: ``"base2new"`` (16 shots), ``"shots"`` (1, 2, 4, 8, 16), ``"cross"``
+    or ``"dg"`` (16 shots of ``source``), for methods of
+    :data:`hypvision.tasks.few_shot_recipes.METHODS`, by default on the data sets of the benchmark;
+    ``seeds`` are those of the shots."""
     cross_dataset = protocol in ("cross", "dg")
     datasets = tuple(dict.fromkeys(datasets or {"cross": CROSS, "dg": DOMAINS}.get(protocol, SETS)))
     counts = dict.fromkeys(shots or ((1, 2, 4, 8, 16) if protocol == "shots" else (16,)))
@@ -164,12 +186,15 @@ def plan(
                 if cross_dataset and name != "promptkd":
                     cells.append(CellSpec(protocol, method, source, count, seed, datasets))
                 else:  # PromptKD is distilled for each target
-                    cells += [CellSpec(protocol, method, dataset, count, seed) for dataset in datasets]
+                    cells += [
+                        CellSpec(protocol, method, dataset, count, seed) for dataset in datasets
+                    ]
     for cell in cells:
         if cell.dataset in DOMAINS and cell.method != "zeroshot":
             raise HypvisionError(
-                f"{cell.method} would train on '{cell.dataset}', all of whose images are test images. Leave it out of "
-                "this run, or give --datasets (of cross and dg: --source) with training images."
+                f"{cell.method} would train on '{cell.dataset}', all of whose images are test "
+                "images. Leave it out of this run, or give --datasets (of cross and dg: --source) "
+                "with training images."
             )
     return cells
 
@@ -177,8 +202,8 @@ def plan(
 def _check_tested_on_seen(method: str, protocol: Protocol) -> None:
     if protocol != "shots":
         raise HypvisionError(
-            f"{method} recognises only the classes that it was trained on, so '{protocol}' cannot test it. Run "
-            "hypvision fewshot shots."
+            f"{method} recognises only the classes that it was trained on, so '{protocol}' cannot "
+            "test it. Run hypvision fewshot shots."
         )
 
 
@@ -197,25 +222,36 @@ def check_settings(results: str | Path, settings: Settings) -> None:
     if not path.is_file():
         write_json(path, given)
         return
-    _same_settings(results, read_record(dict[str, Any], path, "Remove the folder, or give another --out."), given)
+    _same_settings(
+        results,
+        read_record(dict[str, Any], path, "Remove the folder, or give another --out."),
+        given,
+    )
 
 
 def _same_settings(results: str | Path, known: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     different = [key for key in {**known, **given} if known.get(key) != given.get(key)]
     if different:
-        differences = "; ".join(f"{key}: {known.get(key)!r} there, {given.get(key)!r} here" for key in different)
-        raise HypvisionError(f"The results in '{results}' are of other settings ({differences}). Give another --out.")
+        differences = "; ".join(
+            f"{key}: {known.get(key)!r} there, {given.get(key)!r} here" for key in different
+        )
+        raise HypvisionError(
+            f"The results in '{results}' are of other settings ({differences}). Give another --out."
+        )
 
 
-# Running the cells ----------------------------------------------------------------------------------------------------
+# Running the cells
+# --------------------------------------------------------------------------------------------------
 
 
 def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[str, float]:
-    """Train and test one cell, and write its result, to which further targets are added if it is there; returns
-    accuracies in percent, by what was tested: ``base`` and ``new``; ``all``; or the names of data sets.
+    """Train and test one cell, and write its result, to which further targets are added if it is
+    there; returns accuracies in percent, by what was tested: ``base`` and ``new``; ``all``; or the
+    names of data sets.
 
     Raises:
-        HypvisionError: for other settings than those of the results, whose trainings would be resumed.
+        HypvisionError: for other settings than those of the results, whose trainings would be
+            resumed.
     """
     folder = Path(results, spec.key)
     begin = time.perf_counter()
@@ -236,7 +272,9 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
         if before is not None:  # its weights were deleted, so train and measure anew
             Path(folder, "last_checkpoint").unlink(missing_ok=True)
         before = None
-        if not any(path.name == "last_checkpoint" or NUMBERED.match(path.name) for path in folder.glob("*")):
+        if not any(
+            path.name == "last_checkpoint" or NUMBERED.match(path.name) for path in folder.glob("*")
+        ):
             for path in folder.glob("best_*.pth"):  # of a cell that begins anew
                 path.unlink()
     if trains:
@@ -270,24 +308,31 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
         notes="Shots are drawn from sorted files." if spec.dataset == "imagenet" else "",
         version=hypvision.__version__,
     )
-    write_json(folder / "result.json", dict(asdict(report), cell=spec._asdict(), settings=settings.shared()))
+    write_json(
+        folder / "result.json",
+        dict(asdict(report), cell=spec._asdict(), settings=settings.shared()),
+    )
     return found
 
 
 def measured_checkpoint(folder: str | Path, best_val: bool) -> Path | None:
     """The checkpoint of a cell with which its accuracies were measured; None if it was deleted."""
     best = Path(folder).glob("best_top1_epoch_*.pth") if best_val else ()
-    return max(best, key=lambda path: int(path.stem.rpartition("_")[2]), default=last_checkpoint(folder))
+    return max(
+        best, key=lambda path: int(path.stem.rpartition("_")[2]), default=last_checkpoint(folder)
+    )
 
 
 def _training_images(config: Config, spec: CellSpec) -> str:
-    """The images that a method behind the frozen image tower was trained on; empty for other methods, which see new
-    views alone."""
+    """The images that a method behind the frozen image tower was trained on; empty for other
+    methods, which see new views alone."""
     stored = [hook.views for hook in config.custom_hooks if hook.type == "FeatureCacheHook"]
     if stored:
         return f"{stored[0]} kept views" if stored[0] else "kept centre crops"
     name, _ = split_method(spec.method)
-    return "new views" if recipe(name, spec.protocol, spec.dataset, spec.shots, 1, 1).features else ""
+    return (
+        "new views" if recipe(name, spec.protocol, spec.dataset, spec.shots, 1, 1).features else ""
+    )
 
 
 def cell_config(spec: CellSpec, settings: Settings) -> Config:
@@ -295,7 +340,9 @@ def cell_config(spec: CellSpec, settings: Settings) -> Config:
     name, _ = split_method(spec.method)
     subset = "base" if spec.protocol == "base2new" else "all"
     repeat = recipe(name, spec.protocol, spec.dataset, spec.shots, 1, 1).search is not None
-    seen = load_cell(settings.root, spec.dataset, spec.shots, spec.seed, subset, settings.pickles, repeat)
+    seen = load_cell(
+        settings.root, spec.dataset, spec.shots, spec.seed, subset, settings.pickles, repeat
+    )
     every = load_cell(settings.root, spec.dataset, None, spec.seed)
     images = every.train if name == "promptkd" else seen.train
     images = intact(images) if settings.skip_broken else images
@@ -308,20 +355,26 @@ def cell_config(spec: CellSpec, settings: Settings) -> Config:
 
 
 def check_methods(specs: Sequence[CellSpec], settings: Settings) -> None:
-    """Build each method once, without data, and compare the names of classes with what the CLIP knows, so that an
-    error or a warning about the CLIP comes before the first cell."""
+    """Build each method once, without data, and compare the names of classes with what the CLIP
+    knows, so that an error or a warning about the CLIP comes before the first cell."""
     clip = create_clip(**settings.clip)
     for dataset in dict.fromkeys(spec.dataset for spec in specs) if lacks_words(clip.model) else ():
         with suppress(HypvisionError):  # of data that are not there: their cells fail, others run
             names = class_names(load_cell(settings.root, dataset, None, 1).train)
             warn_of_classes(clip.model, clip.tokenizer, names, dataset)
     for spec in {spec.method: spec for spec in specs}.values():
-        teacher = {key: value for key, value in (_teacher(spec, settings) or {}).items() if key != "checkpoint"}
+        teacher = {
+            key: value
+            for key, value in (_teacher(spec, settings) or {}).items()
+            if key != "checkpoint"
+        }
         model = _options(spec, settings, teacher, classes=2, images=2)["model"]
         FewShotCLIP(deepcopy(clip), model["host"], model["adapter"])
 
 
-def _options(spec: CellSpec, settings: Settings, teacher: dict[str, Any] | None, **sizes: Any) -> dict[str, Any]:
+def _options(
+    spec: CellSpec, settings: Settings, teacher: dict[str, Any] | None, **sizes: Any
+) -> dict[str, Any]:
     """The config of a cell for data of these sizes."""
     taken = host_options(spec.method)
     host = {option: value for option, value in (settings.host or {}).items() if option in taken}
@@ -350,8 +403,8 @@ def _teacher(spec: CellSpec, settings: Settings) -> dict[str, Any] | None:
         return None
     if settings.teacher is None:
         raise HypvisionError(
-            "PromptKD needs --teacher CHECKPOINT, of a PromptSRC training on the same classes; {dataset}, {shots} and "
-            "{seed} in the path are filled in."
+            "PromptKD needs --teacher CHECKPOINT, of a PromptSRC training on the same classes; "
+            "{dataset}, {shots} and {seed} in the path are filled in."
         )
     found = json.loads(json.dumps(settings.teacher))
     fields = {name: getattr(spec, name) for name in ("dataset", "shots", "seed")}
@@ -359,13 +412,15 @@ def _teacher(spec: CellSpec, settings: Settings) -> dict[str, Any] | None:
         found["checkpoint"] = found["checkpoint"].format(**fields)
     except (LookupError, ValueError, AttributeError) as error:
         raise HypvisionError(
-            f"--teacher '{found['checkpoint']}' cannot be filled in ({error}). What may stand in braces is: "
-            f"{', '.join(fields)}."
+            f"--teacher '{found['checkpoint']}' cannot be filled in ({error}). What may stand in "
+            f"braces is: {', '.join(fields)}."
         ) from error
     return found
 
 
-def _measure(model: FewShotCLIP, spec: CellSpec, settings: Settings, known: Mapping[str, float]) -> dict[str, float]:
+def _measure(
+    model: FewShotCLIP, spec: CellSpec, settings: Settings, known: Mapping[str, float]
+) -> dict[str, float]:
     """Accuracies that are not known."""
     tests: Mapping[str, tuple[str, str]] = {"all": (spec.dataset, "all")}
     if spec.protocol == "base2new":

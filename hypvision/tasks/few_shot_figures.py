@@ -1,5 +1,5 @@
-"""Images of what LatHAdapter learned: the nearest classes and images of each attribute, and all points on the Poincare
-disk."""
+"""Images of what LatHAdapter learned: the nearest classes and images of each attribute, and all
+points on the Poincare disk."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from hypvision.viz.sheet import contact_sheet, save_figure, save_image, titled_s
 
 
 class Places(NamedTuple):
-    """Points of the ball: attributes (N, d), refined classes (C, d) and images (B, d), with labels, the images' numbers
-    in the data set, and names of the classes."""
+    """Points of the ball: attributes (N, d), refined classes (C, d) and images (B, d), with labels,
+    the images' numbers in the data set, and names of the classes."""
 
     attributes: Tensor
     classes: Tensor
@@ -52,8 +52,8 @@ def load_cell_model(folder: str | Path, root: str | Path) -> tuple[FewShotCLIP, 
     folder = Path(folder)
     if not (folder / "result.json").is_file():
         raise HypvisionError(
-            f"'{folder}' is not a finished run of a few-shot benchmark (it has no result.json). Give one, "
-            "RESULTS/base2new/METHOD/..."
+            f"'{folder}' is not a finished run of a few-shot benchmark (it has no result.json). "
+            "Give one, RESULTS/base2new/METHOD/..."
         )
     result = read_result(folder)
     spec = result.cell
@@ -68,10 +68,13 @@ def load_cell_model(folder: str | Path, root: str | Path) -> tuple[FewShotCLIP, 
 
 @torch.no_grad()
 def places(model: FewShotCLIP, dataset: FewShotDataset, most: int = 400) -> Places:
-    """Points of attributes, classes and at most ``most`` images, which are evenly spaced over the sorted data set."""
+    """Points of attributes, classes and at most ``most`` images, which are evenly spaced over the
+    sorted data set."""
     hierarchy: LatentHierarchy | None = model.hierarchy
     if hierarchy is None or not hierarchy.config.hierarchy:
-        raise HypvisionError("This cell has no LatHAdapter with a hierarchy. Give one of a method with +lath.")
+        raise HypvisionError(
+            "This cell has no LatHAdapter with a hierarchy. Give one of a method with +lath."
+        )
     device = next(model.parameters()).device
     model.set_data(dataset.metainfo)
     show_to(dataset, model.host.clip)
@@ -88,10 +91,14 @@ def places(model: FewShotCLIP, dataset: FewShotDataset, most: int = 400) -> Plac
     _, classes = hierarchy.classes(text)
     attributes = hierarchy.lift(hierarchy.nodes())
     seen = torch.cat(images)
-    return Places(attributes.cpu(), classes.cpu(), seen.cpu(), torch.cat(labels), numbers, model.host.names)
+    return Places(
+        attributes.cpu(), classes.cpu(), seen.cpu(), torch.cat(labels), numbers, model.host.names
+    )
 
 
-def attribute_sheet(placed: Places, hierarchy: LatentHierarchy, paths: Sequence[str]) -> Image.Image:
+def attribute_sheet(
+    placed: Places, hierarchy: LatentHierarchy, paths: Sequence[str]
+) -> Image.Image:
     """A row for each attribute: its eight nearest images, its nearest classes in words below."""
     to_class = hierarchy.ball.cdist(placed.attributes, placed.classes)
     to_image = hierarchy.ball.cdist(placed.attributes, placed.images)
@@ -104,7 +111,9 @@ def attribute_sheet(placed: Places, hierarchy: LatentHierarchy, paths: Sequence[
     return titled_sheet(rows, columns=1)
 
 
-def draw_places(placed: Places, hierarchy: LatentHierarchy, path: str | Path, title: str = "") -> None:
+def draw_places(
+    placed: Places, hierarchy: LatentHierarchy, path: str | Path, title: str = ""
+) -> None:
     """Classes, attributes and images on the disk; each attribute with its nearest class.
 
     Distances from the middle are exact, angles are those of the plane of largest variance.
@@ -125,10 +134,12 @@ def draw_places(placed: Places, hierarchy: LatentHierarchy, path: str | Path, ti
 
 
 def explain_cell(folder: str | Path, root: str | Path, out: str | Path | None = None) -> list[Path]:
-    """Draw ``attributes.png`` and ``disk.png`` of the finished cell in a folder, from its test images below the
-    ``root`` of all data sets, there or in ``out``; returns the drawn points."""
+    """Draw ``attributes.png`` and ``disk.png`` of the finished cell in a folder, from its test
+    images below the ``root`` of all data sets, there or in ``out``; returns the drawn points."""
     model, spec, settings = load_cell_model(folder, root)
-    data = tested_images(spec.dataset, "base" if spec.protocol == "base2new" else "all", spec, settings)
+    data = tested_images(
+        spec.dataset, "base" if spec.protocol == "base2new" else "all", spec, settings
+    )
     placed = places(model, data)
     out = Path(out or folder)
     hierarchy = model.hierarchy

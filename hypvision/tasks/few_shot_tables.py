@@ -1,7 +1,8 @@
-"""Tables and curves of a few-shot results folder: means and deviations over seeds, averages, and what was published.
+"""Tables and curves of a few-shot results folder: means and deviations over seeds, averages, and
+what was published.
 
-The harmonic mean of an average is that of the averaged accuracies, as it is published; the mean of harmonic means
-would be another number.
+The harmonic mean of an average is that of the averaged accuracies, as it is published; the mean of
+harmonic means would be another number.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from hypvision.viz.sheet import save_figure
 
 
 class Row(NamedTuple):
-    """A line of a table: a method on a data set, with mean and deviation over seeds by column, and published values.
+    """A line of a table: a method on a data set, with mean and deviation over seeds by column, and
+    published values.
 
-    ``steps`` are the numbers of steps of its trainings, ``note`` names what differs from the usual training,
-    ``of_seeds`` has the columns of each seed.
+    ``steps`` are the numbers of steps of its trainings, ``note`` names what differs from the usual
+    training, ``of_seeds`` has the columns of each seed.
     """
 
     method: str
@@ -40,7 +42,9 @@ class Row(NamedTuple):
     of_seeds: dict[int, dict[str, float]] = {}
 
 
-_Measured = tuple[Mapping[str, Any], dict[str, float]]  # a cell, and its results on one data set by column
+_Measured = tuple[
+    Mapping[str, Any], dict[str, float]
+]  # a cell, and its results on one data set by column
 
 
 def harmonic(base: float, new: float) -> float:
@@ -52,20 +56,25 @@ def read_results(folder: str | Path) -> list[dict[str, Any]]:
     """All finished cells below a folder."""
     paths = sorted(Path(folder).glob("**/result.json"))
     if not paths:
-        raise HypvisionError(f"There are no results (result.json) in '{folder}'. Give the --out of a few-shot run.")
+        raise HypvisionError(
+            f"There are no results (result.json) in '{folder}'. Give the --out of a few-shot run."
+        )
     results = {str(path): read_result(path.parent) for path in paths}
     for path, result in results.items():
         if Path(path).parent.parts[-4:] != tuple(result.cell.key.split("/")):
             raise HypvisionError(
-                f"'{path}' says that it is the result of {result.cell.key}, but lies elsewhere. Move it to a folder of "
-                "this name, or remove it."
+                f"'{path}' says that it is the result of {result.cell.key}, but lies elsewhere. "
+                "Move it to a folder of this name, or remove it."
             )
-    return [dict(r.cell._asdict(), accuracy=r.accuracy, about=asdict(r), path=path) for path, r in results.items()]
+    return [
+        dict(r.cell._asdict(), accuracy=r.accuracy, about=asdict(r), path=path)
+        for path, r in results.items()
+    ]
 
 
 def tables(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Row]]:
-    """Tables by protocol, in the order of the benchmark; a row ``average`` where a method has several data sets with a
-    column in common.
+    """Tables by protocol, in the order of the benchmark; a row ``average`` where a method has
+    several data sets with a column in common.
 
     Cells are of one row if they differ in the seed alone.
     """
@@ -88,8 +97,8 @@ def tables(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Row]]:
 
 
 def _names(cells: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The method of each cell, with the options of LatHAdapter that are not its defaults, and with those settings in
-    which other cells of the method differ: they are rows of their own."""
+    """The method of each cell, with the options of LatHAdapter that are not its defaults, and with
+    those settings in which other cells of the method differ: they are rows of their own."""
     alike: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for cell in cells:
         alike[cell["method"]].append(_settings(cell))
@@ -116,14 +125,18 @@ def _settings(cell: Mapping[str, Any]) -> dict[str, Any]:
     found = {key: value for key, value in about.get("settings", {}).items() if key not in unused}
     if found.get("host"):
         taken = host_options(cell["method"])
-        found["host"] = {option: value for option, value in found["host"].items() if option in taken} or None
+        found["host"] = {
+            option: value for option, value in found["host"].items() if option in taken
+        } or None
     return _flat(found)
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in values.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+        found |= (
+            _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+        )
     return found
 
 
@@ -142,26 +155,35 @@ def _by_dataset(cell: Mapping[str, Any]) -> Iterable[tuple[str, dict[str, float]
         yield cell["dataset"], {"accuracy": values["all"]}
     else:
         for dataset, value in values.items():
-            yield (dataset if dataset != cell["dataset"] else f"{dataset} (source)"), {"accuracy": value}
+            yield (
+                (dataset if dataset != cell["dataset"] else f"{dataset} (source)"),
+                {"accuracy": value},
+            )
 
 
 def _row(protocol: str, method: str, dataset: str, measured: Sequence[_Measured]) -> Row:
-    """The row of cells that differ in the seed alone; its note names what differs from the usual training."""
+    """The row of cells that differ in the seed alone; its note names what differs from the usual
+    training."""
     seeds: dict[int, dict[str, float]] = defaultdict(dict)
     for cell, columns in measured:
         for column, value in columns.items():
             other = seeds[cell["seed"]].setdefault(column, value)
             if other != value:
                 names = ("protocol", "method", "dataset", "shots", "seed")
-                places = " and ".join(f"'{c['path']}'" for c in (measured[0][0], cell) if "path" in c)
+                places = " and ".join(
+                    f"'{c['path']}'" for c in (measured[0][0], cell) if "path" in c
+                )
                 raise HypvisionError(
-                    f"There are two results of {' '.join(str(cell[name]) for name in names)} with the same settings, "
-                    f"which differ ({column}: {other:.2f} and {value:.2f}): {places}. Remove one."
+                    f"There are two results of {' '.join(str(cell[name]) for name in names)} with "
+                    f"the same settings, which differ ({column}: {other:.2f} and {value:.2f}): "
+                    f"{places}. Remove one."
                 )
     abouts = [cell.get("about", {}) for cell, _ in measured]
     transductive = any(about.get("transductive") for about in abouts)
     settings = [about.get("settings", {}) for about in abouts]
-    own_teacher = any(s.get("teacher") and s["teacher"].get("clip") == s.get("clip") for s in settings)
+    own_teacher = any(
+        s.get("teacher") and s["teacher"].get("clip") == s.get("clip") for s in settings
+    )
     best_val = any(about.get("selection") == "best_val" for about in abouts)
     notes = dict(transductive=transductive)
     notes |= {"own teacher": transductive and own_teacher, "chosen on test images": best_val}
@@ -173,8 +195,8 @@ def _row(protocol: str, method: str, dataset: str, measured: Sequence[_Measured]
 
 
 def _over(rows: Iterable[Mapping[str, float]]) -> tuple[dict[str, float], dict[str, float]]:
-    """Mean by column, and deviation where there are several values; the harmonic mean of an average is that of the
-    averages."""
+    """Mean by column, and deviation where there are several values; the harmonic mean of an average
+    is that of the averages."""
     values: dict[str, list[float]] = defaultdict(list)
     for row in rows:
         for column, value in row.items():
@@ -207,12 +229,20 @@ def _averages(protocol: str, rows: Sequence[Row], foreign: Container[str]) -> li
     found = []
     for method in dict.fromkeys(row.method for row in rows):
         own = [row for row in rows if row.method == method and not row.dataset.endswith("(source)")]
-        columns = {column for row in own for column in row.mean if all(column in other.mean for other in own)}
+        columns = {
+            column
+            for row in own
+            for column in row.mean
+            if all(column in other.mean for other in own)
+        }
         if len(own) < 2 or not columns:
             continue
         mean, _ = _over({c: value for c, value in row.mean.items() if c in columns} for row in own)
-        # Published averages are over all data sets of the benchmark: compare only the average over the same sets.
-        whole = {row.dataset for row in own} == set({"cross": CROSS, "dg": DOMAINS}.get(protocol, SETS))
+        # Published averages are over all data sets of the benchmark: compare only the average over
+        # the same sets.
+        whole = {row.dataset for row in own} == set(
+            {"cross": CROSS, "dg": DOMAINS}.get(protocol, SETS)
+        )
         known = _known(protocol, method, "average") if whole and method not in foreign else {}
         steps = tuple(sorted({count for row in own for count in row.steps}))
         seeds: dict[int, dict[str, float]] = {}
@@ -221,24 +251,35 @@ def _averages(protocol: str, rows: Sequence[Row], foreign: Container[str]) -> li
             columns <= values.keys() for row in own for values in row.of_seeds.values()
         ):
             seeds = {seed: _over(row.of_seeds[seed] for row in own)[0] for seed in own[0].of_seeds}
-        std = {column: value for column, value in _over(seeds.values())[1].items() if column in columns}
+        std = {
+            column: value for column, value in _over(seeds.values())[1].items() if column in columns
+        }
         count = min(row.seeds for row in own)
         found.append(Row(method, "average", count, mean, std, known, steps, own[0].note, seeds))
     return found
 
 
-# Writing --------------------------------------------------------------------------------------------------------------
+# Writing
+# --------------------------------------------------------------------------------------------------
 
 
 def _columns(rows: Sequence[Row]) -> list[str]:
     seen = dict.fromkeys(column for row in rows for column in row.mean)
-    return sorted(seen, key=lambda c: int(c.split()[0])) if all(c.endswith(" shots") for c in seen) else list(seen)
+    return (
+        sorted(seen, key=lambda c: int(c.split()[0]))
+        if all(c.endswith(" shots") for c in seen)
+        else list(seen)
+    )
 
 
 def markdown(protocol: str, rows: Sequence[Row]) -> str:
     """A table in Markdown; published values in brackets."""
     columns = _columns(rows)
-    lines = [f"### {protocol}", "", f"| method | data set | seeds | steps | {' | '.join(columns)} |"]
+    lines = [
+        f"### {protocol}",
+        "",
+        f"| method | data set | seeds | steps | {' | '.join(columns)} |",
+    ]
     lines.append("|---|---|--:|--:|" + "--:|" * len(columns))
     for row in rows:
         cells = []
@@ -246,7 +287,9 @@ def markdown(protocol: str, rows: Sequence[Row]) -> str:
             text = f"{row.mean[column]:.2f}" if column in row.mean else ""
             if column in row.std:
                 text += f" ± {row.std[column]:.2f}"
-            cells.append(f"{text} ({row.known[column]:.2f})" if column in row.known and text else text)
+            cells.append(
+                f"{text} ({row.known[column]:.2f})" if column in row.known and text else text
+            )
         name = row.method + (f" ({row.note})" if row.note else "")
         steps = "/".join(map(str, row.steps))
         lines.append(f"| {name} | {row.dataset} | {row.seeds} | {steps} | {' | '.join(cells)} |")
@@ -260,14 +303,18 @@ def comma_separated(rows: Sequence[Row]) -> str:
     head += [f"{c}{s}" for c in columns for s in ("", " std", " published")]
     lines: list[Sequence[object]] = [head]
     for row in rows:
-        numbers = [part.get(column, "") for column in columns for part in (row.mean, row.std, row.known)]
-        lines.append([row.method, row.note, row.dataset, row.seeds, "/".join(map(str, row.steps)), *numbers])
+        numbers = [
+            part.get(column, "") for column in columns for part in (row.mean, row.std, row.known)
+        ]
+        lines.append(
+            [row.method, row.note, row.dataset, row.seeds, "/".join(map(str, row.steps)), *numbers]
+        )
     return csv_text(lines)
 
 
 def draw_shots(rows: Sequence[Row], path: str | Path) -> None:
-    """The curve of accuracy over shots: a line a method, horizontal for zero-shot, and dotted for published averages;
-    a method without an average has a line for each data set."""
+    """The curve of accuracy over shots: a line a method, horizontal for zero-shot, and dotted for
+    published averages; a method without an average has a line for each data set."""
     plt = require("matplotlib.pyplot", "viz")
     averaged = {row.method for row in rows if row.dataset == "average"}
     rows = [row for row in rows if row.dataset == "average" or row.method not in averaged]
@@ -275,13 +322,21 @@ def draw_shots(rows: Sequence[Row], path: str | Path) -> None:
     for row in rows:
         shots = sorted(int(column.split()[0]) for column in row.mean)
         name = row.method if row.dataset == "average" else f"{row.method}, {row.dataset}"
-        if row.method.startswith("zeroshot"):  # a zero-shot method has one result for all numbers of shots
+        if row.method.startswith(
+            "zeroshot"
+        ):  # a zero-shot method has one result for all numbers of shots
             axes.axhline(row.mean[f"{shots[0]} shots"], color="0.4", ls="--", label=name)
             continue
         (line,) = axes.plot(shots, [row.mean[f"{k} shots"] for k in shots], marker="o", label=name)
         known = {int(column.split()[0]): value for column, value in row.known.items()}
         if known:
-            axes.plot(list(known), list(known.values()), ":", color=line.get_color(), label=f"{name}, published")
+            axes.plot(
+                list(known),
+                list(known.values()),
+                ":",
+                color=line.get_color(),
+                label=f"{name}, published",
+            )
     axes.set_xscale("log", base=2)
     ticks = sorted({int(column.split()[0]) for row in rows for column in row.mean})
     axes.set_xticks(ticks, [str(k) for k in ticks])
@@ -294,7 +349,8 @@ def draw_shots(rows: Sequence[Row], path: str | Path) -> None:
 
 
 def write_tables(folder: str | Path, out: str | Path | None = None) -> str:
-    """Write ``PROTOCOL.md``, ``PROTOCOL.csv`` and the shots curve of a results folder; gives all tables in Markdown."""
+    """Write ``PROTOCOL.md``, ``PROTOCOL.csv`` and the shots curve of a results folder; gives all
+    tables in Markdown."""
     out = Path(out or folder)
     texts = []
     for protocol, rows in tables(read_results(folder)).items():

@@ -14,40 +14,54 @@ from hypvision.tasks.classification import ImageClassifier, freeze_parameters
 
 @MODELS.register_module()
 class HierarchyClassifier(ImageClassifier):
-    """A :class:`~hypvision.models.HiMapper` with the loss of the classes and those of its hierarchy.
+    """A :class:`~hypvision.models.HiMapper` with the loss of the classes and those of its
+    hierarchy.
 
-    The loss is logged in its parts: ``loss_cls``, ``loss_contrastive``, ``loss_kl`` and ``loss_distillation``, with
-    their weights, and the ``curvature`` beside them.
+    The loss is logged in its parts: ``loss_cls``, ``loss_contrastive``, ``loss_kl`` and
+    ``loss_distillation``, with their weights, and the ``curvature`` beside them.
 
     Args:
         backbone: arguments of :func:`timm.create_model` of a Hi-Mapper.
         freeze: see :meth:`~hypvision.models.HiMapper.freeze`.
-        **kwargs: see :class:`~hypvision.tasks.ImageClassifier`; ``checkpoint`` holds the bare backbone or a whole
-            Hi-Mapper. A distilled DeiT learns from the teacher of ``distillation`` with its second head.
+        **kwargs: see :class:`~hypvision.tasks.ImageClassifier`; ``checkpoint`` holds the bare
+            backbone or a whole Hi-Mapper. A distilled DeiT learns from the teacher of
+            ``distillation`` with its second head.
     """
 
     def __init__(self, backbone: dict[str, Any], freeze: str = "none", **kwargs: Any):
         super().__init__(backbone, **kwargs)
         if not isinstance(self.backbone, HiMapper):
             raise HypvisionError(
-                f"HierarchyClassifier trains Hi-Mappers, but model.backbone.model_name is '{backbone['model_name']}'. "
-                "Name one that begins with 'himapper', or set model.type to ImageClassifier."
+                "HierarchyClassifier trains Hi-Mappers, but model.backbone.model_name is "
+                f"'{backbone['model_name']}'. Name one that begins with 'himapper', or set "
+                "model.type to ImageClassifier."
             )
         self.backbone.freeze(freeze)
-        freeze_parameters(self.backbone, kwargs.get("frozen", ()))  # again: freeze() sets requires_grad of them all
+        freeze_parameters(
+            self.backbone, kwargs.get("frozen", ())
+        )  # again: freeze() sets requires_grad of them all
         if self.distillation and self.backbone.distilled:
             self.backbone.set_distilled_training()
 
     def forward(
-        self, inputs: Tensor, label: Tensor | None = None, index: Tensor | None = None, mode: str = "tensor"
+        self,
+        inputs: Tensor,
+        label: Tensor | None = None,
+        index: Tensor | None = None,
+        mode: str = "tensor",
     ) -> Any:
-        """The modes of :class:`~hypvision.tasks.ImageClassifier`; ``"loss"`` returns the parts of the loss by name."""
+        """The modes of :class:`~hypvision.tasks.ImageClassifier`; ``"loss"`` returns the parts of
+        the loss by name."""
         if mode != "loss":
             return super().forward(inputs, label, index, mode)
         inputs, target = self.mix(inputs, label)
         out = self.backbone.forward_with_hierarchy(inputs)
         both = out["logits"] if isinstance(out["logits"], tuple) else (out["logits"], out["logits"])
         classes = self.class_loss(both[0], target)
-        of_classes = self.taught_loss(inputs, both[1], classes) if self.distillation else dict(loss_cls=classes)
+        of_classes = (
+            self.taught_loss(inputs, both[1], classes)
+            if self.distillation
+            else dict(loss_cls=classes)
+        )
         losses = {f"loss_{name}": value for name, value in out["losses"].items()}
         return dict(**of_classes, **losses, curvature=out["curvature"].detach())

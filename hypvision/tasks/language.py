@@ -1,4 +1,5 @@
-"""Language models under mmengine's Runner: loss, loads of the experts, parameter groups, bits per byte.
+"""Language models under mmengine's Runner: loss, loads of the experts, parameter groups, bits per
+byte.
 
 >>> model = dict(type="LanguageModel", preset="helm_mice_tiny", n_layers=4)
 """
@@ -37,7 +38,8 @@ DATASETS.register_module(module=PackedText, force=True)
 
 
 class _Tokens(BaseDataPreprocessor):
-    """mmengine's preprocessor, which moves a batch to the device of the model, and checks the tokens before that."""
+    """mmengine's preprocessor, which moves a batch to the device of the model, and checks the
+    tokens before that."""
 
     def __init__(self, vocab_size: int):
         super().__init__()
@@ -50,11 +52,12 @@ class _Tokens(BaseDataPreprocessor):
 
 @MODELS.register_module()
 class LanguageModel(BaseModel):
-    """A decoder that learns to predict the next token: a preset of :data:`hypvision.helm.PRESETS` with changes.
+    """A decoder that learns to predict the next token: a preset of :data:`hypvision.helm.PRESETS`
+    with changes.
 
     Args:
-        freeze_embedding: leave the table of embeddings as it starts. The published script of HELM-D does so by an
-            oversight.
+        freeze_embedding: leave the table of embeddings as it starts. The published script of HELM-D
+            does so by an oversight.
         checkpointing: compute blocks again in the backward.
     """
 
@@ -73,21 +76,26 @@ class LanguageModel(BaseModel):
         self.decoder = Helm(config)
         self.decoder.embed.requires_grad_(not freeze_embedding)
         self.decoder.gradient_checkpointing = checkpointing
-        self.accumulated: list[Tensor] = []  # tokens per expert, layer by layer, since the last step
+        self.accumulated: list[
+            Tensor
+        ] = []  # tokens per expert, layer by layer, since the last step
 
     def checkpoint_filter(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Weights by this model's names, from those of a decoder alone too, the published code's among them."""
+        """Weights by this model's names, from those of a decoder alone too, the published code's
+        among them."""
         if is_official_helm(weights):
             weights = helm_from_official(weights, self.decoder.config)
         return placed(self, "decoder", weights)
 
     def blocks(self) -> nn.ModuleList:
-        """The modules whose weights a :class:`~hypvision.engine.sharded.ShardedRunner` gathers together."""
+        """The modules whose weights a :class:`~hypvision.engine.sharded.ShardedRunner` gathers
+        together."""
         return self.decoder.layers
 
     def forward(self, input_ids: Tensor, sequence_id: Tensor, mode: str = "tensor") -> Any:
-        """mmengine's modes, for tokens and numbers of documents ``(B, L)``: logits; the cross entropy, and with
-        experts the loss on uneven loads; for each row the sum of its losses in nats and their count."""
+        """mmengine's modes, for tokens and numbers of documents ``(B, L)``: logits; the cross
+        entropy, and with experts the loss on uneven loads; for each row the sum of its losses in
+        nats and their count."""
         one_of(("tensor", "loss", "predict"), mode=mode)
         if mode == "tensor":
             return self.decoder(input_ids, sequence_id=sequence_id).logits
@@ -97,7 +105,11 @@ class LanguageModel(BaseModel):
             found = []
             for row, wanted in zip(hidden, target):
                 count = int((wanted != -100).sum())
-                mean = token_losses(self.decoder.head, row[None], wanted[None]).item() if count else 0.0
+                mean = (
+                    token_losses(self.decoder.head, row[None], wanted[None]).item()
+                    if count
+                    else 0.0
+                )
                 found.append(dict(loss=mean * count, count=count))
             return found
         found = self.decoder(input_ids, labels=input_ids, sequence_id=sequence_id)
@@ -105,20 +117,24 @@ class LanguageModel(BaseModel):
         if found.routing:
             losses["loss_balance"] = found.loss - found.cross_entropy
             counts = [way.counts.detach() for way in found.routing]
-            self.accumulated = [a + b for a, b in zip(self.accumulated, counts)] if self.accumulated else counts
+            self.accumulated = (
+                [a + b for a, b in zip(self.accumulated, counts)] if self.accumulated else counts
+            )
         return losses
 
 
 @HOOKS.register_module()
 class ExpertLoadHook(Hook):
-    """Updates the router from the loads of the experts in each optimiser step, over all its tokens and all processes.
+    """Updates the router from the loads of the experts in each optimiser step, over all its tokens
+    and all processes.
 
-    An expert without tokens has no gradient, so that momentum and weight decay leave it alone, as the published
-    training does. The router's biases follow the loads. The largest share of an expert in each layer is logged,
-    1 / experts at best, and so are the experts' curvatures.
+    An expert without tokens has no gradient, so that momentum and weight decay leave it alone, as
+    the published training does. The router's biases follow the loads. The largest share of an
+    expert in each layer is logged, 1 / experts at best, and so are the experts' curvatures.
     """
 
-    priority = 55  # runs after the hook that looks for parameters without gradient and before those that log
+    # runs after the hook that looks for parameters without gradient and before those that log
+    priority = 55
 
     def __init__(self) -> None:
         self._loads: Tensor | None = None
@@ -139,7 +155,11 @@ class ExpertLoadHook(Hook):
                     expert.zero_grad(set_to_none=True)
 
     def after_train_iter(
-        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: dict[str, Any] | None = None
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: Any = None,
+        outputs: dict[str, Any] | None = None,
     ) -> None:
         if self._loads is None:
             return
@@ -149,7 +169,9 @@ class ExpertLoadHook(Hook):
             numbers[f"expert_share/{i}"] = load.max() / load.sum()
             for j, expert in enumerate(layer.experts):
                 if hasattr(expert, "c"):
-                    numbers[f"expert_c/{i}.{j}"] = whole_tensor(expert.c).detach().to(load).reshape(())
+                    numbers[f"expert_c/{i}.{j}"] = (
+                        whole_tensor(expert.c).detach().to(load).reshape(())
+                    )
         self._loads = None
         # one transfer from the GPU for all numbers
         for name, number in zip(numbers, torch.stack(list(numbers.values())).tolist()):
@@ -163,9 +185,9 @@ def _mixtures(model: nn.Module) -> list[MixtureOfCurvatures]:
 def released_decay(name: str, mixed: bool) -> bool:
     """Whether the published scripts decay a parameter, by our name.
 
-    They leave out what ends in ``.bias`` or ``.scale`` and the weights of modules with "norm" in their names; so the
-    weights of residual connections, the curvatures of experts, HELM-MiCE's temperatures and HELM-D's norms (``ln_1``)
-    do decay.
+    They leave out what ends in ``.bias`` or ``.scale`` and the weights of modules with "norm" in
+    their names; so the weights of residual connections, the curvatures of experts, HELM-MiCE's
+    temperatures and HELM-D's norms (``ln_1``) do decay.
     """
     last = name.rpartition(".")[2]
     if last == "bias":
@@ -179,8 +201,9 @@ def released_decay(name: str, mixed: bool) -> bool:
 class LanguageParamGroups(ParamGroups):
     """Weights, those without weight decay, and points, which never decay.
 
-    Options: ``released`` (False): decay what the published scripts decay, see :func:`released_decay`; else matrices
-    alone. ``points_lr_scale`` (1.0): learning rate of the points as a multiple.
+    Options: ``released`` (False): decay what the published scripts decay, see
+    :func:`released_decay`; else matrices alone. ``points_lr_scale`` (1.0): learning rate of the
+    points as a multiple.
     """
 
     defaults = dict(released=False, points_lr_scale=1.0)
@@ -201,12 +224,15 @@ class LanguageParamGroups(ParamGroups):
         for name, parameter in model.named_parameters():
             if parameter.requires_grad and id(parameter) not in points:
                 groups[not released_decay(name, mixed)]["params"].append(parameter)
-        return [group for group in [*groups, *([found["points"]] if points else [])] if group["params"]]
+        return [
+            group for group in [*groups, *([found["points"]] if points else [])] if group["params"]
+        ]
 
 
 @METRICS.register_module()
 class BitsPerByte(Metric):
-    """Cross entropy of a token in nats, its perplexity, and bits a byte of the text, which compares tokenizers.
+    """Cross entropy of a token in nats, its perplexity, and bits a byte of the text, which compares
+    tokenizers.
 
     NaN without tokens to predict.
     """
@@ -220,7 +246,11 @@ class BitsPerByte(Metric):
         loss = sum(total for total, _ in results) / tokens if tokens else math.nan
         ratio = (self.dataset_meta or {}).get("tokens_per_byte", 1.0)
         # not "loss", which mmengine would average over all validations so far
-        return dict(cross_entropy=loss, perplexity=math.exp(min(loss, 50.0)), bits_per_byte=loss * ratio / math.log(2))
+        return dict(
+            cross_entropy=loss,
+            perplexity=math.exp(min(loss, 50.0)),
+            bits_per_byte=loss * ratio / math.log(2),
+        )
 
 
 PREDICTORS["LanguageModel"] = "It continues texts: hypvision lm save, then hypvision lm generate."

@@ -1,4 +1,5 @@
-"""Trained language models as folders that transformers reads: writing them, generating, and the evaluation harness."""
+"""Trained language models as folders that transformers reads: writing them, generating, and the
+evaluation harness."""
 
 from __future__ import annotations
 
@@ -18,9 +19,11 @@ TASKS = {"commonsense_qa": 0, "openbookqa": 0, "hellaswag": 0, "mmlu": 5, "arc_c
 PROMPT_STYLES = ("harness", "official")
 
 
-def save_folder(config: str | Path, weights: str | Path, folder: str | Path, options: dict | None = None) -> Path:
-    """Write a model that ``hypvision train`` has trained by a config of a ``LanguageModel``, maybe changed by
-    ``options``, with its tokenizer, as transformers' new ``folder``."""
+def save_folder(
+    config: str | Path, weights: str | Path, folder: str | Path, options: dict | None = None
+) -> Path:
+    """Write a model that ``hypvision train`` has trained by a config of a ``LanguageModel``, maybe
+    changed by ``options``, with its tokenizer, as transformers' new ``folder``."""
     require("mmengine", "mm")
     transformers = require("transformers", "lm")
     from hypvision.data.language import load_tokenizer
@@ -33,8 +36,8 @@ def save_folder(config: str | Path, weights: str | Path, folder: str | Path, opt
     loaded = load_config(config, options)
     if loaded.model.get("type") != "LanguageModel":
         raise HypvisionError(
-            f"The config '{loaded.filename}' is of a model {loaded.model.get('type')}, not a LanguageModel. Give "
-            "one of configs/helm, or your own like them."
+            f"The config '{loaded.filename}' is of a model {loaded.model.get('type')}, not a "
+            "LanguageModel. Give one of configs/helm, or your own like them."
         )
     trained = trained_model(loaded, weights)
     assert isinstance(trained, LanguageModel)
@@ -45,7 +48,9 @@ def save_folder(config: str | Path, weights: str | Path, folder: str | Path, opt
         tokenizer.model_max_length = trained.decoder.config.max_seq_len
     else:
         tokenizer = read.inner
-    ends = dict(bos_token_id=read.bos_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=read.pad_id)
+    ends = dict(
+        bos_token_id=read.bos_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=read.pad_id
+    )
     model = HelmForCausalLM(HelmConfig.of(trained.decoder.config, **ends))
     model.model.load_state_dict(trained.decoder.state_dict())
     with replacing_folder(Path(folder)) as temporary:
@@ -61,24 +66,27 @@ def load_folder(folder: str | Path, device: str = "cpu"):
 
     if not Path(folder, "config.json").is_file():
         raise HypvisionError(
-            f"'{folder}' is not the folder of a language model: it has no config.json. Write one with hypvision "
-            "lm save CONFIG WEIGHTS FOLDER."
+            f"'{folder}' is not the folder of a language model: it has no config.json. Write one "
+            "with hypvision lm save CONFIG WEIGHTS FOLDER."
         )
     # otherwise transformers asks whether to run code from the folder
     options = dict(local_files_only=True, trust_remote_code=False)
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, **options)
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, use_safetensors=True, **options
+        )
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
     except HypvisionError:
         raise
     except Exception as error:  # the readers raise errors of many classes for damaged files
         raise HypvisionError(
-            f"The model in '{folder}' cannot be loaded: {one_line(error)}. Write it again with hypvision lm save."
+            f"The model in '{folder}' cannot be loaded: {one_line(error)}. Write it again with "
+            "hypvision lm save."
         ) from error
     if len(tokenizer) > model.config.vocab_size:
         raise HypvisionError(
-            f"The tokenizer in '{folder}' has {len(tokenizer)} tokens, but its model knows {model.config.vocab_size}. "
-            "Put the tokenizer there that the model was trained with."
+            f"The tokenizer in '{folder}' has {len(tokenizer)} tokens, but its model knows "
+            f"{model.config.vocab_size}. Put the tokenizer there that the model was trained with."
         )
     return model.eval().to(device), tokenizer
 
@@ -94,9 +102,9 @@ def generate(
     seed: int = 0,
     device: str = "cpu",
 ) -> list[str]:
-    """Continue prompts by so many ``tokens``, with the model in a folder (:func:`load_folder`): by sampling from the
-    share ``top_p`` of the probability, by the likeliest token each time (``temperature=0``), or by a search with
-    several ``beams``, which does not sample."""
+    """Continue prompts by so many ``tokens``, with the model in a folder (:func:`load_folder`): by
+    sampling from the share ``top_p`` of the probability, by the likeliest token each time
+    (``temperature=0``), or by a search with several ``beams``, which does not sample."""
     model, tokenizer = load_folder(folder, device)
     begin = model.config.bos_token_id
     rows = [[begin, *tokenizer.encode(prompt, add_special_tokens=False)] for prompt in prompts]
@@ -104,32 +112,54 @@ def generate(
     if longest + tokens > model.config.max_seq_len:
         raise HypvisionError(
             f"A prompt of {longest} tokens and {tokens} new ones are more than the context of "
-            f"{model.config.max_seq_len} that the model has. Shorten the prompt, or ask for fewer with --tokens."
+            f"{model.config.max_seq_len} that the model has. Shorten the prompt, or ask for fewer "
+            "with --tokens."
         )
     fill = model.config.pad_token_id if model.config.pad_token_id is not None else begin
     ids = torch.tensor([[fill] * (longest - len(row)) + row for row in rows], device=device)
-    mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows], device=device)
+    mask = torch.tensor(
+        [[0] * (longest - len(row)) + [1] * len(row) for row in rows], device=device
+    )
     sample = temperature > 0 and beams == 1
     torch.manual_seed(seed)
-    how = dict(do_sample=True, temperature=temperature, top_p=top_p, top_k=0) if sample else dict(do_sample=False)
+    how = (
+        dict(do_sample=True, temperature=temperature, top_p=top_p, top_k=0)
+        if sample
+        else dict(do_sample=False)
+    )
     with _few_threads(model):
         found = model.generate(
-            ids, attention_mask=mask, max_new_tokens=tokens, num_beams=beams, pad_token_id=fill, **how
+            ids,
+            attention_mask=mask,
+            max_new_tokens=tokens,
+            num_beams=beams,
+            pad_token_id=fill,
+            **how,
         )
-    return [_continuation(tokenizer, row, list(new)) for row, new in zip(rows, found[:, longest:].tolist())]
+    return [
+        _continuation(tokenizer, row, list(new))
+        for row, new in zip(rows, found[:, longest:].tolist())
+    ]
 
 
 def _continuation(tokenizer, prompt: list[int], new: list[int]) -> str:
-    """The text that new tokens add to a prompt's: some tokenizers write no blank before the first word of a text, so
-    that the new tokens alone would lose the one between prompt and continuation."""
-    before, whole = (tokenizer.decode(ids, skip_special_tokens=True) for ids in (prompt, prompt + new))
-    return whole[len(before) :] if whole.startswith(before) else tokenizer.decode(new, skip_special_tokens=True)
+    """The text that new tokens add to a prompt's: some tokenizers write no blank before the first
+    word of a text, so that the new tokens alone would lose the one between prompt and
+    continuation."""
+    before, whole = (
+        tokenizer.decode(ids, skip_special_tokens=True) for ids in (prompt, prompt + new)
+    )
+    return (
+        whole[len(before) :]
+        if whole.startswith(before)
+        else tokenizer.decode(new, skip_special_tokens=True)
+    )
 
 
 @contextmanager
 def _few_threads(model: Any) -> Iterator[None]:
-    """Use one thread for a small model on a CPU: a token takes a few hundred tiny products, and synchronising threads
-    takes longer than each product; on a busy machine ten times longer."""
+    """Use one thread for a small model on a CPU: a token takes a few hundred tiny products, and
+    synchronising threads takes longer than each product; on a busy machine ten times longer."""
     before = torch.get_num_threads()
     if model.num_parameters() < 10_000_000:
         torch.set_num_threads(1)
@@ -163,17 +193,22 @@ def evaluate(
     """
     one_of(PROMPT_STYLES, prompt_style=prompt_style)
     model, tokenizer = load_folder(folder, device)
-    harness, tasks_of, backend = (require(f"lm_eval{part}", "eval") for part in ("", ".tasks", ".models.huggingface"))
+    harness, tasks_of, backend = (
+        require(f"lm_eval{part}", "eval") for part in ("", ".tasks", ".models.huggingface")
+    )
     kind = _official_prompts(backend.HFLM) if prompt_style == "official" else backend.HFLM
     # the published adapter ignores the batch size
     wrapped = kind(
-        pretrained=model, tokenizer=tokenizer, batch_size=batch_size if prompt_style == "harness" else 1, device=device,
+        pretrained=model, tokenizer=tokenizer,
+        batch_size=batch_size if prompt_style == "harness" else 1, device=device,
         max_length=model.config.max_seq_len, backend="causal",
     )  # fmt: skip
     manager = tasks_of.TaskManager(include_path=None if include is None else str(include))
     unknown = [task for task in tasks if task not in manager.all_tasks]
     if unknown:
-        raise HypvisionError(f"The harness has no task '{unknown[0]}'. Its own list: lm_eval ls tasks.")
+        raise HypvisionError(
+            f"The harness has no task '{unknown[0]}'. Its own list: lm_eval ls tasks."
+        )
     results: dict[str, dict[str, Any]] = {}
     groups: dict[int | None, list[str]] = {}
     for task in tasks:
@@ -181,21 +216,23 @@ def evaluate(
     for count, names in groups.items():
         try:
             found = harness.simple_evaluate(
-                wrapped, tasks=names, num_fewshot=count, limit=limit, task_manager=manager, log_samples=False,
-                bootstrap_iters=0,
+                wrapped, tasks=names, num_fewshot=count, limit=limit, task_manager=manager,
+                log_samples=False, bootstrap_iters=0,
             )  # fmt: skip
         except OSError as error:  # of files and of the network
             raise HypvisionError(
-                f"The harness could not read the items of {', '.join(names)}: {str(error).splitlines()[0]}. It loads "
-                "them from the hub; without a network give tasks of local files with --include."
+                f"The harness could not read the items of {', '.join(names)}: "
+                f"{str(error).splitlines()[0]}. It loads them from the hub; without a network give "
+                "tasks of local files with --include."
             ) from error
         results |= found["results"]
     return results
 
 
 def _official_prompts(backend: type) -> type:
-    """A backend with the prompts of the published adapter: context and continuation are tokenized apart, a full stop
-    goes behind every context that does not end in one with a blank, and what is cut off is the context's beginning."""
+    """A backend with the prompts of the published adapter: context and continuation are tokenized
+    apart, a full stop goes behind every context that does not end in one with a blank, and what is
+    cut off is the context's beginning."""
 
     class OfficialPrompts(backend):
         def loglikelihood(self, requests, disable_tqdm: bool = False):

@@ -1,7 +1,9 @@
-"""Metric learning under mmengine's Runner: any timm model, a neck into hyperbolic space, HIER or LHIER.
+"""Metric learning under mmengine's Runner: any timm model, a neck into hyperbolic space, HIER or
+LHIER.
 
-Kim et al., "HIER" (CVPR 2023); Bdeir et al., "Robust Hyperbolic Learning with Curvature-Aware Optimization" (NeurIPS
-2025). The timm model is the attribute ``backbone``, as in :mod:`.classification`.
+Kim et al., "HIER" (CVPR 2023); Bdeir et al., "Robust Hyperbolic Learning with Curvature-Aware
+Optimization" (NeurIPS 2025). The timm model is the attribute ``backbone``, as in
+:mod:`.classification`.
 """
 
 from __future__ import annotations
@@ -40,19 +42,22 @@ GEOMETRIES = {"poincare": PoincareBall, "lorentz": Lorentz, "euclidean": Euclide
 
 
 class EmbeddingNeck(nn.Module):
-    """Features of a backbone ``(B, in_features)`` as points of a space ``(B, dim)``, or ``(B, dim + 1)`` for
-    ``"lorentz"``; float32 at least.
+    """Features of a backbone ``(B, in_features)`` as points of a space ``(B, dim)``, or
+    ``(B, dim + 1)`` for ``"lorentz"``; float32 at least.
 
     - ``"poincare"`` (HIER): layer norm, linear, clipped, exponential map at the origin of the ball.
-    - ``"lorentz"`` (LHIER): layer norm, taken as space part of points, Lorentz linear, maximum-distance rescaling.
+    - ``"lorentz"`` (LHIER): layer norm, taken as space part of points, Lorentz linear,
+      maximum-distance rescaling.
     - ``"euclidean"``: layer norm, linear; for comparison, by cosine.
 
     Args:
         c: curvature; default 0.1 for ``"poincare"``, 1 for ``"lorentz"``.
-        learnable, bounds: learn the curvature, by default for ``"lorentz"`` alone, within these multiples of ``c``.
+        learnable, bounds: learn the curvature, by default for ``"lorentz"`` alone, within these
+            multiples of ``c``.
         last_norm: the layer norm, without weights.
         clip_radius: longest vector before the exponential map, ``"poincare"``.
-        slope, limit: of the rescaling, ``"lorentz"``; see :func:`hypvision.geometry.lorentz.rescale`.
+        slope, limit: of the rescaling, ``"lorentz"``; see
+            :func:`hypvision.geometry.lorentz.rescale`.
     """
 
     def __init__(
@@ -75,7 +80,9 @@ class EmbeddingNeck(nn.Module):
         self.clip_radius = clip_radius
         self.slope = slope
         self.limit = limit
-        self.norm = nn.LayerNorm(in_features, elementwise_affine=False) if last_norm else nn.Identity()
+        self.norm = (
+            nn.LayerNorm(in_features, elementwise_affine=False) if last_norm else nn.Identity()
+        )
         c = (0.1 if geometry == "poincare" else 1.0) if c is None else c
         learnable = geometry == "lorentz" if learnable is None else learnable
         self.manifold: Manifold = Euclidean()
@@ -85,7 +92,9 @@ class EmbeddingNeck(nn.Module):
         except ValueError as error:
             raise HypvisionError(f"model.neck: {error}") from error
         if isinstance(self.manifold, Lorentz):
-            self.linear: nn.Module = LorentzLinear(in_features, dim, self.manifold, init="orthogonal")
+            self.linear: nn.Module = LorentzLinear(
+                in_features, dim, self.manifold, init="orthogonal"
+            )
         else:
             linear = self.linear = nn.Linear(in_features, dim)
             nn.init.orthogonal_(linear.weight)
@@ -96,9 +105,13 @@ class EmbeddingNeck(nn.Module):
         with exact(x.device):
             x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
             if isinstance(self.manifold, PoincareBall):
-                return clip_to_ball(x, self.manifold, self.clip_radius, riemannian=not self.manifold.learnable)
+                return clip_to_ball(
+                    x, self.manifold, self.clip_radius, riemannian=not self.manifold.learnable
+                )
             if isinstance(self.manifold, Lorentz):
-                return rescale_radii(self.manifold.from_space(x), self.manifold, self.slope, self.limit)
+                return rescale_radii(
+                    self.manifold.from_space(x), self.manifold, self.slope, self.limit
+                )
             return x
 
 
@@ -107,12 +120,14 @@ class MetricLearner(BackboneModel):
     """A timm model, a neck, a metric loss and a hierarchical one.
 
     Args:
-        backbone: arguments of :func:`timm.create_model`; ``num_classes`` is 0. A distilled DeiT gives its class token
-            in training and the mean of both tokens in evaluation, as in the HIER recipes.
+        backbone: arguments of :func:`timm.create_model`; ``num_classes`` is 0. A distilled DeiT
+            gives its class token in training and the mean of both tokens in evaluation, as in the
+            HIER recipes.
         neck: arguments of :class:`EmbeddingNeck` after the first.
-        num_classes, metric_loss: training classes; arguments of :class:`~hypvision.losses.MetricLoss`: ``name``, ...
-        hier_loss, hier_weight: arguments of :class:`~hypvision.losses.HIERLoss` after the second, None for none; its
-            weight.
+        num_classes, metric_loss: training classes; arguments of
+            :class:`~hypvision.losses.MetricLoss`: ``name``, ...
+        hier_loss, hier_weight: arguments of :class:`~hypvision.losses.HIERLoss` after the second,
+            None for none; its weight.
         **kwargs: see :class:`~hypvision.tasks.classification.BackboneModel`.
     """
 
@@ -133,10 +148,14 @@ class MetricLearner(BackboneModel):
         manifold = self.neck.manifold
         dim = self.neck.dim
         options = {"name": "ProxyAnchorLoss", **(metric_loss or {})}
-        self.metric_loss = MetricLoss(**options, manifold=manifold, num_classes=num_classes, dim=dim)
+        self.metric_loss = MetricLoss(
+            **options, manifold=manifold, num_classes=num_classes, dim=dim
+        )
         self.hier_loss: HIERLoss | None = None
         if hier_loss is not None:
-            shared = dict(clip_radius=self.neck.clip_radius, slope=self.neck.slope, limit=self.neck.limit)
+            shared = dict(
+                clip_radius=self.neck.clip_radius, slope=self.neck.slope, limit=self.neck.limit
+            )
             try:
                 self.hier_loss = HIERLoss(manifold, dim, **{**shared, **hier_loss})
             except (ValueError, TypeError) as error:
@@ -159,7 +178,8 @@ class MetricLearner(BackboneModel):
         return self.neck(self.features(inputs))
 
     def comparable(self, points: Tensor) -> Tensor:
-        """Embeddings in a form that does not depend on the model: unit vectors, or points of unit curvature with time.
+        """Embeddings in a form that does not depend on the model: unit vectors, or points of unit
+        curvature with time.
 
         Distances between the latter are ``sqrt(c)`` times those on the manifold.
         """
@@ -170,11 +190,15 @@ class MetricLearner(BackboneModel):
         return points.float() * self.neck.manifold._value() ** 0.5
 
     def forward(
-        self, inputs: Tensor, label: Tensor | None = None, index: Tensor | None = None, mode: str = "tensor"
+        self,
+        inputs: Tensor,
+        label: Tensor | None = None,
+        index: Tensor | None = None,
+        mode: str = "tensor",
     ) -> Tensor | dict[str, Tensor] | list[dict[str, Any]]:
-        """The modes of :class:`~hypvision.tasks.ImageClassifier`: points; ``loss_metric``, ``loss_hier`` and the
-        ``curvature``, where learned; for each image a dict with ``embedding`` (see :meth:`comparable`), ``space``,
-        ``label`` and ``index``."""
+        """The modes of :class:`~hypvision.tasks.ImageClassifier`: points; ``loss_metric``,
+        ``loss_hier`` and the ``curvature``, where learned; for each image a dict with ``embedding``
+        (see :meth:`comparable`), ``space``, ``label`` and ``index``."""
         one_of(("tensor", "loss", "predict"), mode=mode)
         self.check_channels(inputs)
         points = self.embed(inputs)
@@ -184,11 +208,17 @@ class MetricLearner(BackboneModel):
             if label is None:
                 raise HypvisionError("The loss of a metric learner needs the labels of the images.")
             return self.loss(points, label)
-        return per_image(label, index, embedding=self.comparable(points).cpu(), space=itertools.repeat(self.space))
+        return per_image(
+            label,
+            index,
+            embedding=self.comparable(points).cpu(),
+            space=itertools.repeat(self.space),
+        )
 
     def loss(self, points: Tensor, label: Tensor) -> dict[str, Tensor]:
-        """The losses of the embeddings of all processes; every process has equally many. Under DistributedDataParallel,
-        which averages gradients, all weights get exactly the gradient that one process with the whole batch has."""
+        """The losses of the embeddings of all processes; every process has equally many. Under
+        DistributedDataParallel, which averages gradients, all weights get exactly the gradient that
+        one process with the whole batch has."""
         points = gathered(points)
         label = gathered(label)
         try:
@@ -198,8 +228,8 @@ class MetricLearner(BackboneModel):
             if label.numel() == 0 or int(label.max()) < self.train_classes:
                 raise
             raise HypvisionError(
-                f"A label is {int(label.max())}, but model.num_classes is {self.train_classes}: {error} Set "
-                "--cfg-options model.num_classes=N to the number of training classes."
+                f"A label is {int(label.max())}, but model.num_classes is {self.train_classes}: "
+                f"{error} Set --cfg-options model.num_classes=N to the number of training classes."
             ) from error
         if self.hier_loss is not None:
             losses["loss_hier"] = self.hier_weight * self.hier_loss(points, label)
@@ -210,11 +240,11 @@ class MetricLearner(BackboneModel):
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
 class MetricLearningParamGroups(ParamGroups):
-    """The groups of the HIER recipes by ``name``: ``body`` (the backbone), ``neck``, ``hier_proxies``,
-    ``class_proxies`` and ``curvature``, which has no weight decay.
+    """The groups of the HIER recipes by ``name``: ``body`` (the backbone), ``neck``,
+    ``hier_proxies``, ``class_proxies`` and ``curvature``, which has no weight decay.
 
-    Options: ``neck_lr_scale`` (1), ``hier_lr_scale`` (50), ``class_lr_scale`` (1e4), multiples of the optimiser's
-    ``lr``; ``curvature_lr`` (1e-3).
+    Options: ``neck_lr_scale`` (1), ``hier_lr_scale`` (50), ``class_lr_scale`` (1e4), multiples of
+    the optimiser's ``lr``; ``curvature_lr`` (1e-3).
     """
 
     defaults = dict(neck_lr_scale=1.0, hier_lr_scale=50.0, class_lr_scale=1e4, curvature_lr=1e-3)
@@ -235,22 +265,32 @@ class MetricLearningParamGroups(ParamGroups):
                 curvature = isinstance(parameter, CurvatureParameter)
                 group = "curvature" if curvature else names.get(name.partition(".")[0], "body")
                 members[group].append(parameter)
-        groups = [dict(name=name, params=params, lr=rates[name]) for name, params in members.items() if params]
-        return [{**group, "weight_decay": 0.0} if group["name"] == "curvature" else group for group in groups]
+        groups = [
+            dict(name=name, params=params, lr=rates[name])
+            for name, params in members.items()
+            if params
+        ]
+        return [
+            {**group, "weight_decay": 0.0} if group["name"] == "curvature" else group
+            for group in groups
+        ]
 
     def check(self, optimizer: Optimizer) -> None:
-        proxies = [p for g in optimizer.param_groups if g["name"] == "hier_proxies" for p in g["params"]]
+        proxies = [
+            p for g in optimizer.param_groups if g["name"] == "hier_proxies" for p in g["params"]
+        ]
         if any(hasattr(p, "manifold") for p in proxies) and not hasattr(optimizer, "keeps_points"):
             raise HypvisionError(
-                f"The proxies of LHIER are points of a manifold, which {type(optimizer).__name__} would leave. Set "
-                "optim_wrapper.optimizer.type to RiemannianAdamW."
+                f"The proxies of LHIER are points of a manifold, which {type(optimizer).__name__} "
+                "would leave. Set optim_wrapper.optimizer.type to RiemannianAdamW."
             )
 
 
 @HOOKS.register_module()
 class BackboneWarmUpHook(Hook):
-    """Trains the neck and the proxies alone in the first epochs: the learning rate of the group ``body`` is 0 there.
-    The moments of the optimiser gather meanwhile, as in the HIER recipes, and schedules see the true rate."""
+    """Trains the neck and the proxies alone in the first epochs: the learning rate of the group
+    ``body`` is 0 there. The moments of the optimiser gather meanwhile, as in the HIER recipes, and
+    schedules see the true rate."""
 
     priority = "VERY_HIGH"  # restores the rate before schedulers step
 
@@ -261,29 +301,36 @@ class BackboneWarmUpHook(Hook):
     def before_train(self, runner: Runner) -> None:
         if not isinstance(runner.train_loop, EpochBasedTrainLoop):
             raise HypvisionError(
-                "BackboneWarmUpHook counts epochs, and this training counts iterations: it would never train the "
-                "backbone. Leave the hook out of custom_hooks, or train by epochs."
+                "BackboneWarmUpHook counts epochs, and this training counts iterations: it would "
+                "never train the backbone. Leave the hook out of custom_hooks, or train by epochs."
             )
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
         if runner.epoch < self.epochs:
-            body = [group for group in runner.optim_wrapper.param_groups if group.get("name") == "body"]
+            body = [
+                group for group in runner.optim_wrapper.param_groups if group.get("name") == "body"
+            ]
             self._rates = [(group, group["lr"]) for group in body]
             for group in body:
                 group["lr"] = 0.0
 
-    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
         for group, rate in self._rates:
             group["lr"] = rate
         self._rates = []
 
 
 def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> MetricLearner:
-    """The metric learner of a record of the zoo, see :func:`hypvision.engine.published.build_published`; its
-    ``images`` are the arguments of :func:`~hypvision.data.image_folder.build_transform`."""
+    """The metric learner of a record of the zoo, see
+    :func:`hypvision.engine.published.build_published`; its ``images`` are the arguments of
+    :func:`~hypvision.data.image_folder.build_transform`."""
     model, config = build_published(record, path, overrides)
     if not isinstance(model, MetricLearner):
-        raise HypvisionError(f"'{path}' was refused: it holds a {config.get('type')}, not the metric learner.")
+        raise HypvisionError(
+            f"'{path}' was refused: it holds a {config.get('type')}, not the metric learner."
+        )
     given = record.input
     model.images = dict(
         input_size=given.size, mean=given.mean, std=given.std, crop_pct=given.crop_pct,
@@ -300,13 +347,18 @@ def predictor_of_model(model: MetricLearner, request: Request) -> Predictor:
 def _of_config(model: MetricLearner, config: Any, request: Request) -> Predictor:
     """Embeddings of images prepared as the test data of a config are."""
     if request.classes is not None:
-        raise HypvisionError(f"'{request.model}' gives embeddings, not classes: leave out --classes.")
+        raise HypvisionError(
+            f"'{request.model}' gives embeddings, not classes: leave out --classes."
+        )
     dataset = config.test_dataloader.dataset
     return _predictor(model, dict(dataset.transform), request, dataset.get("channels", 3))
 
 
-def _predictor(model: MetricLearner, images: Mapping[str, Any], request: Request, channels: int = 3) -> Predictor:
-    """Embeddings of images prepared by a transform with these arguments; see :meth:`MetricLearner.comparable`."""
+def _predictor(
+    model: MetricLearner, images: Mapping[str, Any], request: Request, channels: int = 3
+) -> Predictor:
+    """Embeddings of images prepared by a transform with these arguments; see
+    :meth:`MetricLearner.comparable`."""
 
     def find(images: list[Tensor]) -> list[Embedding]:
         points = model.comparable(model.embed(torch.stack(images).to(request.device)))

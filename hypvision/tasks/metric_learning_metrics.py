@@ -1,7 +1,9 @@
-"""Retrieval metrics of embeddings: Recall@K, R-precision, mAP@R, and the height of mistakes in a hierarchy.
+"""Retrieval metrics of embeddings: Recall@K, R-precision, mAP@R, and the height of mistakes in a
+hierarchy.
 
-Neighbours come from blocks of a matrix product, merged one by one: the memory depends on the block sizes and not on
-the numbers of images: 60,502 queries against as many images in 512 dimensions take at most 2 GB, embeddings included.
+Neighbours come from blocks of a matrix product, merged one by one: the memory depends on the block
+sizes and not on the numbers of images: 60,502 queries against as many images in 512 dimensions take
+at most 2 GB, embeddings included.
 """
 
 from __future__ import annotations
@@ -26,18 +28,20 @@ from hypvision.files import check_output, replacing, with_ending
 SPACES = ("lorentz", "cosine", "euclidean")
 
 
-# Queries at once. faiss is several times slower with fewer than some thousand; its results must fit into memory, too.
+# Queries at once. faiss is several times slower with fewer than some thousand; its results must fit
+# into memory, too.
 _BLOCK = 512
 _FAISS_BLOCK = 8192
 _FAISS_FOUND = 2**22
 
 
 class _Products:
-    """Rows in float64 whose product is larger for a nearer neighbour, up to a number for each query.
+    """Rows in float64 whose product is larger for a nearer neighbour, up to a number for each
+    query.
 
-    float32 loses neighbours that are much nearer to each other than to the origin. Columns are differences from a
-    point amid the gallery, which a reflection has brought to the origin of a hyperboloid, so that they keep their
-    digits in float32, too, which faiss takes.
+    float32 loses neighbours that are much nearer to each other than to the origin. Columns are
+    differences from a point amid the gallery, which a reflection has brought to the origin of a
+    hyperboloid, so that they keep their digits in float32, too, which faiss takes.
     """
 
     def __init__(self, gallery: Tensor, space: str, block: int):
@@ -73,7 +77,9 @@ class _Products:
     def queries(self, x: Tensor) -> Tensor:
         """Rows of queries ``(B, d)``."""
         x = self._placed(x)
-        if self.space == "lorentz":  # monotone: the distance is arcosh of minus the Minkowski product
+        if (
+            self.space == "lorentz"
+        ):  # monotone: the distance is arcosh of minus the Minkowski product
             return _minkowski(x)
         if self.space == "euclidean":  # |x - y|^2 = |x|^2 - 2 x.y + |y|^2
             return torch.cat([2 * (x - self.centre), -x.new_ones(len(x), 1)], 1)
@@ -86,7 +92,8 @@ class _Products:
 
 
 def _squared_radius(parts: Sequence[Tensor]) -> float:
-    """``1 / c`` by points with time first. The further a point, the more of it is lost in the round-off of squares."""
+    """``1 / c`` by points with time first. The further a point, the more of it is lost in the
+    round-off of squares."""
     found = weights = 0.0
     for part in parts:
         square = part.double().square()
@@ -114,27 +121,34 @@ def nearest(
 
     Args:
         query, gallery: ``(Q, d)`` and ``(G, d)``, on the same device.
-        k: how many; or for each query at least how many ``(Q,)``: those that need few come first, as a block takes the
-            largest. Fewer if the gallery is smaller.
+        k: how many; or for each query at least how many ``(Q,)``: those that need few come first,
+            as a block takes the largest. Fewer if the gallery is smaller.
         space: ``"lorentz"`` (points with time first), ``"cosine"`` or ``"euclidean"``.
         exclude: for each query the number of an image that does not count, itself, or -1: ``(Q,)``.
         query_block, gallery_block: sizes of a block; for queries 512, for faiss up to 8192.
-        backend: ``"torch"``, in float64, or ``"faiss"`` for its exact index, in float32 (on the CPU).
+        backend: ``"torch"``, in float64, or ``"faiss"`` for its exact index, in float32 (on the
+            CPU).
 
     Yields:
-        The numbers of the queries ``(block,)``, and ``(block, k)`` numbers of images, nearest first; equal ones in any
-        order.
+        The numbers of the queries ``(block,)``, and ``(block, k)`` numbers of images, nearest
+        first; equal ones in any order.
     """
     one_of(SPACES, space=space)
     one_of(("torch", "faiss"), backend=backend)
     _check_points(query, gallery)
-    counts = torch.as_tensor(k).cpu().expand(len(query)).clamp(max=len(gallery) - (exclude is not None))
+    counts = (
+        torch.as_tensor(k).cpu().expand(len(query)).clamp(max=len(gallery) - (exclude is not None))
+    )
     order = torch.arange(len(query)) if isinstance(k, int) else counts.argsort(stable=True)
     products = _Products(gallery, space, gallery_block)
     search = (_with_faiss if backend == "faiss" else _with_torch)(products, gallery, gallery_block)
     while len(order):
         size = query_block or (_FAISS_BLOCK if backend == "faiss" else _BLOCK)
-        while query_block is None and size > _BLOCK and size * int(counts[order[:size]].max()) > _FAISS_FOUND:
+        while (
+            query_block is None
+            and size > _BLOCK
+            and size * int(counts[order[:size]].max()) > _FAISS_FOUND
+        ):
             size //= 2
         own = order[:size]
         order = order[size:]
@@ -155,7 +169,9 @@ def _check_points(query: Tensor, gallery: Tensor) -> None:
         require_finite(gallery, lambda row: f"The embedding of image {row} of the gallery")
 
 
-_Search = Callable[[Tensor, Tensor | None, int], tuple[Tensor, Tensor]]  # rows, exclude, k: products, numbers
+_Search = Callable[
+    [Tensor, Tensor | None, int], tuple[Tensor, Tensor]
+]  # rows, exclude, k: products, numbers
 
 
 def _with_torch(products: _Products, gallery: Tensor, gallery_block: int) -> _Search:
@@ -202,9 +218,10 @@ def _with_faiss(products: _Products, gallery: Tensor, gallery_block: int) -> _Se
 
 
 def lca_heights(ancestors: Sequence[Sequence[str]]) -> Tensor:
-    """Height of the lowest common ancestor of every two classes, int16 ``(C, C)``, by the groups above each, from
-    general to specific, equally many: 0 for a class and itself, with one level of groups 1 within a group and 2
-    between groups. For some pairs of many classes take :class:`GroupTree`."""
+    """Height of the lowest common ancestor of every two classes, int16 ``(C, C)``, by the groups
+    above each, from general to specific, equally many: 0 for a class and itself, with one level of
+    groups 1 within a group and 2 between groups. For some pairs of many classes take
+    :class:`GroupTree`."""
     tree = GroupTree(ancestors)
     rows = torch.arange(len(ancestors))
     heights = torch.empty(len(rows), len(rows), dtype=torch.int16)
@@ -220,7 +237,9 @@ class GroupTree:
         levels = [list(range(len(ancestors)))]
         for level in range(1, 1 + len(ancestors[0]) if ancestors else 0):
             numbers: dict[tuple[str, ...], int] = {}
-            levels.append([numbers.setdefault(tuple(above[:level]), len(numbers)) for above in ancestors])
+            levels.append(
+                [numbers.setdefault(tuple(above[:level]), len(numbers)) for above in ancestors]
+            )
         self.levels = [torch.tensor(numbers) for numbers in levels]
 
     def heights(self, one: Tensor, other: Tensor) -> Tensor:
@@ -242,24 +261,27 @@ def evaluate_retrieval(
     """Retrieval metrics, in percent but for heights.
 
     - ``recall@K``: share of queries with an image of their class among the K nearest.
-    - ``r_precision``: share of the R nearest that are of the query's class, with R the number of images of that class;
-      and ``map@r``: its mean over the hits' ranks (Musgrave et al., ECCV 2020). Queries whose class has no other image
-      do not count.
-    - ``mistake_height``: over the queries whose nearest image is wrong, the mean height of the lowest common ancestor
-      of the two classes, 0 if none is; ``height@1``: over all queries, 0 for those that are right (Bertinetto et al.,
-      CVPR 2020).
+    - ``r_precision``: share of the R nearest that are of the query's class, with R the number of
+      images of that class; and ``map@r``: its mean over the hits' ranks (Musgrave et al., ECCV
+      2020). Queries whose class has no other image do not count.
+    - ``mistake_height``: over the queries whose nearest image is wrong, the mean height of the
+      lowest common ancestor of the two classes, 0 if none is; ``height@1``: over all queries, 0 for
+      those that are right (Bertinetto et al., CVPR 2020).
 
     If no query has another image of its class, all metrics are NaN, with a warning.
 
     Args:
         query, query_labels: ``(Q, d)``, ``(Q,)``.
-        gallery, gallery_labels: likewise; None: the queries search among each other, each without itself.
+        gallery, gallery_labels: likewise; None: the queries search among each other, each without
+            itself.
         recall: values of K; those above the size of the gallery are left out.
         ancestors: see :func:`lca_heights`; None, or without groups, leaves out the heights.
         space, blocks: see :func:`nearest`.
     """
     images = None if gallery is None or gallery_labels is None else (gallery, gallery_labels)
-    metrics, without_truth = _measure((query, query_labels), images, recall, space, ancestors, blocks)
+    metrics, without_truth = _measure(
+        (query, query_labels), images, recall, space, ancestors, blocks
+    )
     tell_missing("evaluate_retrieval", metrics, without_truth)
     return metrics
 
@@ -272,17 +294,22 @@ def _measure(
     queries: Labelled, images: Labelled | None, recall: Sequence[int], space: str,
     ancestors: Sequence[Sequence[str]] | None, blocks: dict[str, Any],
 ) -> tuple[dict[str, float], list[str]]:  # fmt: skip
-    """The result of :func:`evaluate_retrieval`, and the number of queries without another image of their class."""
+    """The result of :func:`evaluate_retrieval`, and the number of queries without another image of
+    their class."""
     (query, query_labels), (gallery, gallery_labels) = queries, images or queries
     among = images is None
     _check_points(query, gallery)
     tree = GroupTree(ancestors) if ancestors and ancestors[0] else None
-    classes = int(torch.cat([query_labels, gallery_labels]).max()) + 1 if len(query) + len(gallery) else 0
+    classes = (
+        int(torch.cat([query_labels, gallery_labels]).max()) + 1 if len(query) + len(gallery) else 0
+    )
     others = torch.bincount(gallery_labels, minlength=classes)[query_labels] - int(among)
     able = int((others > 0).sum())
     if not able:
         names = [*(f"recall@{k}" for k in recall), "r_precision", "map@r"]
-        return dict.fromkeys(names + ["height@1", "mistake_height"] * (tree is not None), math.nan), []
+        return dict.fromkeys(
+            names + ["height@1", "mistake_height"] * (tree is not None), math.nan
+        ), []
     recall = [k for k in recall if k <= len(gallery) - among]
     exclude = torch.arange(len(query), device=query.device) if among else None
     depth = others.clamp(min=max([1, *recall]))
@@ -314,13 +341,15 @@ def _measure(
 
 @METRICS.register_module()
 class RetrievalMetric(Metric):
-    """:func:`evaluate_retrieval` of the embeddings that a metric learner predicts. Queries, gallery and the hierarchy
-    of classes come from the data set's ``metainfo``, see :mod:`hypvision.data.retrieval`.
+    """:func:`evaluate_retrieval` of the embeddings that a metric learner predicts. Queries, gallery
+    and the hierarchy of classes come from the data set's ``metainfo``, see
+    :mod:`hypvision.data.retrieval`.
 
     Args:
         recall, backend: values of K; ``"torch"`` or ``"faiss"``.
         device: where to compare; the GPU by default, if there is one.
-        out_file: write the embeddings, labels and metrics there; ``.npz`` is added to a name without it.
+        out_file: write the embeddings, labels and metrics there; ``.npz`` is added to a name
+            without it.
     """
 
     def __init__(
@@ -349,20 +378,32 @@ class RetrievalMetric(Metric):
         results.sort(key=lambda result: result[0])
         if queries is not None:  # of those that the loader has given
             queries = sum(index < queries for index, *_ in results)
-        points = torch.from_numpy(np.stack([result[2] for result in results])) if results else torch.zeros(0, 1)
+        points = (
+            torch.from_numpy(np.stack([result[2] for result in results]))
+            if results
+            else torch.zeros(0, 1)
+        )
         points = points.to(self.device)
-        labels = torch.tensor([result[1] for result in results], dtype=torch.int64, device=self.device)
+        labels = torch.tensor(
+            [result[1] for result in results], dtype=torch.int64, device=self.device
+        )
         space = results[0][3] if results else SPACES[0]
         if queries is not None and results and not 0 < queries < len(results):
-            raise HypvisionError(f"The data has {len(results)} images, {queries} of them queries: no gallery is left.")
+            raise HypvisionError(
+                f"The data has {len(results)} images, {queries} of them queries: no gallery is "
+                "left."
+            )
         gallery = None if queries is None else (points[queries:], labels[queries:])
         options = (self.recall, space, meta.get("ancestors"), {"backend": self.backend})
-        metrics, self.without_truth = _measure((points[:queries], labels[:queries]), gallery, *options)
+        metrics, self.without_truth = _measure(
+            (points[:queries], labels[:queries]), gallery, *options
+        )
         if self.out_file is not None:
             with replacing(self.out_file) as temporary:
                 np.savez(
-                    temporary, embeddings=points.cpu().numpy(), labels=labels.cpu().numpy(), space=space,
-                    classes=np.array(meta.get("classes") or ()), metrics=json.dumps(metrics),
+                    temporary, embeddings=points.cpu().numpy(), labels=labels.cpu().numpy(),
+                    space=space, classes=np.array(meta.get("classes") or ()),
+                    metrics=json.dumps(metrics),
                 )  # fmt: skip
         return metrics
 

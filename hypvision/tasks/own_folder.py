@@ -18,7 +18,11 @@ from hypvision.tasks.probe import every_fifth
 
 def config_of(source: str | Path | Config) -> str | Path | Config:
     """The recipe for a folder; anything else, and a name of a shipped config, as it is."""
-    if isinstance(source, Config) or not Path(source).expanduser().is_dir() or find_config(source) is not None:
+    if (
+        isinstance(source, Config)
+        or not Path(source).expanduser().is_dir()
+        or find_config(source) is not None
+    ):
         return source
     return folder_config(Path(source).expanduser())
 
@@ -46,7 +50,10 @@ def folder_config(folder: Path) -> Config:
         apart = every_fifth(torch.from_numpy(images.labels))
         held_out = apart.nonzero().flatten().tolist()
         if not held_out:
-            raise HypvisionError(f"No class in '{folder}' has two images, one to learn from and one to validate with.")
+            raise HypvisionError(
+                f"No class in '{folder}' has two images, one to learn from and one to validate "
+                "with."
+            )
         places = (folder, folder, folder)
         indices = ((~apart).nonzero().flatten().tolist(), held_out, held_out)
     for dataset, place, kept in zip(datasets, places, indices):
@@ -55,9 +62,9 @@ def folder_config(folder: Path) -> Config:
     classes = class_names(places[0], Usage(places[0]))
     if len(classes) < 2:
         raise HypvisionError(
-            f"The folder '{folder}' has {len(classes)} class folders. Expected: a folder for each class with its "
-            f"images, such as '{folder}/cat/1.jpg' and '{folder}/dog/1.jpg', or these below '{folder}/train' and "
-            f"'{folder}/val'."
+            f"The folder '{folder}' has {len(classes)} class folders. Expected: a folder for each "
+            f"class with its images, such as '{folder}/cat/1.jpg' and '{folder}/dog/1.jpg', or "
+            f"these below '{folder}/train' and '{folder}/val'."
         )
     config.model.backbone.num_classes = len(classes)
     return config

@@ -1,7 +1,8 @@
 """A linear probe: logistic regression on the features of a network that rests.
 
-It takes seconds, is the first answer on data of one's own, and what a fine-tuning must beat. :class:`LinearProbeHook`
-puts it into the head before a training (``model.head_init="probe"``), so that fine-tuning begins where the probe ends.
+It takes seconds, is the first answer on data of one's own, and what a fine-tuning must beat.
+:class:`LinearProbeHook` puts it into the head before a training (``model.head_init="probe"``), so
+that fine-tuning begins where the probe ends.
 """
 
 from __future__ import annotations
@@ -54,19 +55,24 @@ def linear_head(network: Any) -> nn.Linear:
     head = network.get_classifier()
     if not isinstance(head, nn.Linear):
         raise HypvisionError(
-            f"A linear probe needs a model whose head is one linear layer, and that of {type(network).__name__} is "
-            f"{type(head).__name__}. Take another model, or model.head_init='zero'."
+            "A linear probe needs a model whose head is one linear layer, and that of "
+            f"{type(network).__name__} is {type(head).__name__}. Take another model, or "
+            "model.head_init='zero'."
         )
     return head
 
 
 @torch.no_grad()
-def head_inputs(network: nn.Module, batches: Iterable[Tensor], weights: Mapping[str, Tensor] | None = None) -> Tensor:
-    """What the linear head of a network gets ``(N, D)``, in float32 on the CPU, of batches of images
-    ``(B, 3, H, W)``; with its own weights or others."""
+def head_inputs(
+    network: nn.Module, batches: Iterable[Tensor], weights: Mapping[str, Tensor] | None = None
+) -> Tensor:
+    """What the linear head of a network gets ``(N, D)``, in float32 on the CPU, of batches of
+    images ``(B, 3, H, W)``; with its own weights or others."""
     found: list[Tensor] = []
     modes = [(module, module.training) for module in network.modules()]
-    handle = linear_head(network).register_forward_pre_hook(lambda _, inputs: found.append(inputs[0].float().cpu()))
+    handle = linear_head(network).register_forward_pre_hook(
+        lambda _, inputs: found.append(inputs[0].float().cpu())
+    )
     network.eval()
     try:
         for images in batches:
@@ -88,8 +94,8 @@ def fit_path(
 ) -> list[tuple[Tensor, Tensor]]:
     """Logistic regressions by L-BFGS, one for each decay; each begins at the one before it.
 
-    They minimise the mean cross-entropy plus ``decay / 2`` times the squared norm of the weights, for features that
-    are centred and divided by one number, the root of their mean variance.
+    They minimise the mean cross-entropy plus ``decay / 2`` times the squared norm of the weights,
+    for features that are centred and divided by one number, the root of their mean variance.
 
     Args:
         features: ``(N, D)``.
@@ -100,7 +106,8 @@ def fit_path(
         steps: iterations of L-BFGS, at most, for each decay.
 
     Returns:
-        For each decay the weight ``(classes, D)`` and the bias ``(classes,)`` for the features as they are.
+        For each decay the weight ``(classes, D)`` and the bias ``(classes,)`` for the features as
+        they are.
     """
     mean = features.mean(dim=0)
     scale = (features - mean).square().mean().sqrt().clamp_min(1e-12)
@@ -132,15 +139,15 @@ def fit_probe(
     held_out: tuple[Tensor, Tensor] | None = None,
     class_weights: Tensor | None = None,
 ) -> Probe:
-    """The logistic regression with the decay that is best on held-out images: by their accuracy, and where that is the
-    same by their cross-entropy.
+    """The logistic regression with the decay that is best on held-out images: by their accuracy,
+    and where that is the same by their cross-entropy.
 
     Args:
         features: ``(N, D)``.
         labels: ``(N,)``.
         classes: how many classes there are.
-        held_out: features and labels of the validation data. None: every fifth image of a class is held out for the
-            choice, and the chosen regression is fitted to all.
+        held_out: features and labels of the validation data. None: every fifth image of a class is
+            held out for the choice, and the chosen regression is fitted to all.
         class_weights: ``(classes,)``.
     """
     fitted = (features, labels)
@@ -158,7 +165,8 @@ def fit_probe(
 
 
 def every_fifth(labels: Tensor) -> Tensor:
-    """Which images are held out: of each class the second of every five, at least where it has two."""
+    """Which images are held out: of each class the second of every five, at least where it has
+    two."""
     apart = torch.zeros(len(labels), dtype=torch.bool)
     for label in labels.unique():
         apart[(labels == label).nonzero().flatten()[1::5]] = True
@@ -173,7 +181,11 @@ def _quality(weight: Tensor, bias: Tensor, features: Tensor, labels: Tensor) -> 
 
 
 def labelled_features(
-    model: Any, dataset: Any, batch_size: int = 32, workers: int = 0, weights: Mapping[str, Tensor] | None = None
+    model: Any,
+    dataset: Any,
+    batch_size: int = 32,
+    workers: int = 0,
+    weights: Mapping[str, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The features ``(N, D)`` and labels ``(N,)`` of a data set.
 
@@ -185,11 +197,17 @@ def labelled_features(
         weights: of the model, from a checkpoint; None: those that it has.
     """
     apart = torch.Generator()  # the training's own random numbers stay as they are
-    loader = DataLoader(dataset, batch_size, num_workers=workers, collate_fn=default_collate, generator=apart)
+    loader = DataLoader(
+        dataset, batch_size, num_workers=workers, collate_fn=default_collate, generator=apart
+    )
     labels: list[Tensor] = []
     device = next(model.parameters()).device
     start = "backbone."
-    given = {name.removeprefix(start): v.to(device) for name, v in (weights or {}).items() if name.startswith(start)}
+    given = {
+        name.removeprefix(start): v.to(device)
+        for name, v in (weights or {}).items()
+        if name.startswith(start)
+    }
 
     def images() -> Iterable[Tensor]:
         for batch in loader:
@@ -201,13 +219,16 @@ def labelled_features(
 
 
 def as_tested(train: Any, held_out: Any) -> Any:
-    """The training data with images prepared as those of the validation data are, without augmentation."""
+    """The training data with images prepared as those of the validation data are, without
+    augmentation."""
     found = copy.copy(train)
     found.transform = held_out.transform
     return found
 
 
-def probe_of(model: Any, train: Any, held_out: Any = None, batch_size: int = 32, workers: int = 0) -> Probe:
+def probe_of(
+    model: Any, train: Any, held_out: Any = None, batch_size: int = 32, workers: int = 0
+) -> Probe:
     """The probe of an :class:`~hypvision.tasks.ImageClassifier` for its data sets.
 
     Args:
@@ -229,14 +250,15 @@ def probe_of(model: Any, train: Any, held_out: Any = None, batch_size: int = 32,
 
 @HOOKS.register_module()
 class LinearProbeHook(Hook):
-    """Where ``model.head_init`` is ``"probe"``: fits the linear probe before the first step, puts it into the head,
-    validates it as epoch 0, keeps it as ``probe.pth``, and says at the end which to take: the last checkpoint, or the
-    probe where that was better.
+    """Where ``model.head_init`` is ``"probe"``: fits the linear probe before the first step, puts
+    it into the head, validates it as epoch 0, keeps it as ``probe.pth``, and says at the end which
+    to take: the last checkpoint, or the probe where that was better.
 
     A training that is resumed goes on with its head.
     """
 
-    priority = "LOWEST"  # classes are compared before, and the best checkpoint is kept from the first validation on
+    # classes are compared before, and the best checkpoint is kept from the first validation on
+    priority = "LOWEST"
 
     def __init__(self) -> None:
         self._of_probe: dict[str, float] | None = None
@@ -256,8 +278,8 @@ class LinearProbeHook(Hook):
         seconds = time.monotonic() - begin
         if is_main_process():
             say(
-                f"probe   {probe.accuracy:.1f} % of the held-out images right by logistic regression on the features "
-                f"(decay {probe.decay:g}, {seconds:.0f} s)"
+                f"probe   {probe.accuracy:.1f} % of the held-out images right by logistic "
+                f"regression on the features (decay {probe.decay:g}, {seconds:.0f} s)"
             )
         runner.message_hub.update_info("probe_accuracy", probe.accuracy)
         if runner.val_loop is not None:
@@ -266,11 +288,14 @@ class LinearProbeHook(Hook):
             self._measuring = False
         self._fitted = True
         about = dict(epoch=0, iter=0)
-        runner.save_checkpoint(runner.work_dir, FILE, save_optimizer=False, save_param_scheduler=False, meta=about)
+        runner.save_checkpoint(
+            runner.work_dir, FILE, save_optimizer=False, save_param_scheduler=False, meta=about
+        )
 
     @staticmethod
     def _fill(runner: Runner, model: Any, probe: Probe) -> None:
-        """Put the probe of the first process into the head, and into that of an average of the weights."""
+        """Put the probe of the first process into the head, and into that of an average of the
+        weights."""
         averages = (getattr(hook, "ema_model", None) for hook in runner.hooks)
         models = [model, *(average.module for average in averages if average is not None)]
         for part in models:
@@ -296,24 +321,39 @@ class LinearProbeHook(Hook):
         if not self._of_probe or not self._of_training:
             return
         key, probe = next(iter(self._of_probe.items()))
-        epoch, best = max(((step, found[key]) for step, found in self._of_training), key=lambda pair: pair[1])
+        epoch, best = max(
+            ((step, found[key]) for step, found in self._of_training), key=lambda pair: pair[1]
+        )
         last = self._of_training[-1][1][key]
-        # the last epoch was better than the best one where few images choose it (docs/studies/photos.md)
-        better = FILE if last < probe else Path(runner.message_hub.get_info("last_ckpt", "the last")).name
-        about = f"linear probe {probe:.4g}, fine-tuned {best:.4g} after epoch {epoch}, {last:.4g} at the end"
+        # the last epoch was better than the best one where few images choose it
+        # (docs/studies/photos.md)
+        better = (
+            FILE
+            if last < probe
+            else Path(runner.message_hub.get_info("last_ckpt", "the last")).name
+        )
+        about = (
+            f"linear probe {probe:.4g}, fine-tuned {best:.4g} after epoch {epoch}, {last:.4g} at "
+            "the end"
+        )
         say(f"result  {key}: {about}; take {better}")
 
 
 def only_probe(config: Config) -> Config:
-    """Change the config of a classifier so that its training is the linear probe alone, of no step; returns it.
+    """Change the config of a classifier so that its training is the linear probe alone, of no step;
+    returns it.
 
     Raises:
         HypvisionError: for the config of another model.
     """
-    if config.model.get("type") not in ("ImageClassifier", "HierarchyClassifier") or config.model.get("multi_label"):
+    if config.model.get("type") not in (
+        "ImageClassifier",
+        "HierarchyClassifier",
+    ) or config.model.get("multi_label"):
         raise HypvisionError(
-            "A linear probe is for classifiers of one label an image (ImageClassifier, HierarchyClassifier), and the "
-            f"model of '{config.filename}' is another. Leave out --method probe."
+            "A linear probe is for classifiers of one label an image (ImageClassifier, "
+            f"HierarchyClassifier), and the model of '{config.filename}' is another. Leave out "
+            "--method probe."
         )
     config.model.head_init = "probe"
     schedule = config.get("train_cfg") or {}

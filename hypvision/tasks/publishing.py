@@ -1,7 +1,9 @@
-"""From a checkpoint of a training to a record of the zoo; ``hypvision zoo publish`` is its command line.
+"""From a checkpoint of a training to a record of the zoo; ``hypvision zoo publish`` is its command
+line.
 
-The checkpoint is measured; so is the file that was made from it, in a fresh process that finds it as users do, through
-the zoo's index. The record is written only if the two agree, with the numbers of the file.
+The checkpoint is measured; so is the file that was made from it, in a fresh process that finds it
+as users do, through the zoo's index. The record is written only if the two agree, with the numbers
+of the file.
 """
 
 from __future__ import annotations
@@ -22,7 +24,13 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor
 
 from hypvision.checkpoints.download import copy_verified, file_sha256
-from hypvision.checkpoints.index import parse_record, parse_yaml, read_index, with_record, write_index
+from hypvision.checkpoints.index import (
+    parse_record,
+    parse_yaml,
+    read_index,
+    with_record,
+    write_index,
+)
 from hypvision.checkpoints.read import read
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.storage import expand_tokens, trim_tokens, write_weights
@@ -48,13 +56,22 @@ MAIN_METRICS = {
 }
 
 
-def stripped(checkpoint: Mapping[str, Any], task: str, data: str | None = None) -> dict[str, Tensor]:
-    """The weights of a checkpoint alone: no optimiser, no history; for a classifier under timm's names. ``data``: the
-    type of the training data, of whose words a CLIP keeps the rows where it is known what they are."""
+def stripped(
+    checkpoint: Mapping[str, Any], task: str, data: str | None = None
+) -> dict[str, Tensor]:
+    """The weights of a checkpoint alone: no optimiser, no history; for a classifier under timm's
+    names. ``data``: the type of the training data, of whose words a CLIP keeps the rows where it is
+    known what they are."""
     weights = checkpoint.get("state_dict", checkpoint)
-    weights = {name.removeprefix("module."): value for name, value in weights.items() if isinstance(value, Tensor)}
+    weights = {
+        name.removeprefix("module."): value
+        for name, value in weights.items()
+        if isinstance(value, Tensor)
+    }
     if task == "zero-shot":
-        return _used_words({name[5:]: value for name, value in weights.items() if name.startswith("clip.")}, data)
+        return _used_words(
+            {name[5:]: value for name, value in weights.items() if name.startswith("clip.")}, data
+        )
     if "clip.token_embedding.weight" in weights:  # a segmenter or detector on CLIP
         return _used_words(weights, data, "clip.")
     if task != "classification":
@@ -64,20 +81,25 @@ def stripped(checkpoint: Mapping[str, Any], task: str, data: str | None = None) 
         return weights
     if outside:
         raise HypvisionError(
-            f"The checkpoint has weights outside the timm model: {', '.join(outside[:3])}. Only classifiers of "
-            "hypvision.tasks (ImageClassifier) can be published as timm models."
+            f"The checkpoint has weights outside the timm model: {', '.join(outside[:3])}. Only "
+            "classifiers of hypvision.tasks (ImageClassifier) can be published as timm models."
         )
     return {name.removeprefix("backbone."): value for name, value in weights.items()}
 
 
 def normalisation_of(weights: Mapping[str, Tensor]) -> dict[str, list[float]]:
     """``mean`` and ``std`` that the weights of a hyperbolic CLIP hold; of others nothing."""
-    numbers = {key: weights[name].flatten().tolist() for name, key in zip(PIXELS, ("mean", "std")) if name in weights}
+    numbers = {
+        key: weights[name].flatten().tolist()
+        for name, key in zip(PIXELS, ("mean", "std"))
+        if name in weights
+    }
     return {key: [round(value, 6) for value in values] for key, values in numbers.items()}
 
 
 def describe_config(config: Any) -> dict[str, Any]:
-    """The fields of a record that the config determines: task, model, arguments, input; and the model's own config."""
+    """The fields of a record that the config determines: task, model, arguments, input; and the
+    model's own config."""
     scope = config.get("default_scope")
     if config.model.get("type") == "CLIPContrast":
         return _describe_clip(config)
@@ -89,18 +111,19 @@ def describe_config(config: Any) -> dict[str, Any]:
     name: str | None = backbone.get("model_name", clip if clip in ARCHITECTURES else None)
     if name is None:
         raise HypvisionError(
-            "Only models with a timm backbone (model.backbone.model_name), or on a CLIP of hypvision (model.clip.name: "
-            f"{', '.join(ARCHITECTURES)}), can be published."
+            "Only models with a timm backbone (model.backbone.model_name), or on a CLIP of "
+            f"hypvision (model.clip.name: {', '.join(ARCHITECTURES)}), can be published."
         )
     if config.model.get("multi_label"):
         raise HypvisionError(
-            "A record of the zoo means one class an image, and this classifier has model.multi_label=True. Pass on its "
-            "config and its checkpoint: hypvision predict SOURCE --model CONFIG --weights CHECKPOINT."
+            "A record of the zoo means one class an image, and this classifier has "
+            "model.multi_label=True. Pass on its config and its checkpoint: hypvision predict "
+            "SOURCE --model CONFIG --weights CHECKPOINT."
         )
     if config.get("test_dataloader") is None:
         raise HypvisionError(
-            f"The config '{config.filename}' has no test_dataloader, from which the record takes the description of "
-            "the input. Add it."
+            f"The config '{config.filename}' has no test_dataloader, from which the record takes "
+            "the description of the input. Add it."
         )
     found: dict[str, Any] = {"task": task, "model": name.partition(".")[0]}
     if task == "classification" and (arguments := network_arguments(backbone)):
@@ -109,8 +132,8 @@ def describe_config(config: Any) -> dict[str, Any]:
     lost = unrecorded(config)
     if lost:
         raise HypvisionError(
-            f"The transform of the test data has {lost}, which a record of the zoo cannot say: its users would prepare "
-            "images otherwise. Test without it."
+            f"The transform of the test data has {lost}, which a record of the zoo cannot say: its "
+            "users would prepare images otherwise. Test without it."
         )
     if task != "classification":
         found["model_config"] = _without_start(json.loads(json.dumps(config.model.to_dict())))
@@ -118,13 +141,18 @@ def describe_config(config: Any) -> dict[str, Any]:
 
 
 def image_input(config: Any, side: int | None = None) -> dict[str, Any]:
-    """The images that the model of a config is tested on, as records of the zoo say it: by the transform of the test
-    data, or the preprocessor of mmseg's and mmdet's models; ``side`` as for :func:`input_size`."""
+    """The images that the model of a config is tested on, as records of the zoo say it: by the
+    transform of the test data, or the preprocessor of mmseg's and mmdet's models; ``side`` as for
+    :func:`input_size`."""
     size = list(input_size(config, side))
     if config.get("default_scope") in ("mmseg", "mmdet"):
         given = config.model.get("data_preprocessor") or {}
         given = {"mean": MEAN, "std": STD, **given} if config.model.get("clip") else given
-        numbers = {key: [round(value / 255, 6) for value in given[key]] for key in ("mean", "std") if given.get(key)}
+        numbers = {
+            key: [round(value / 255, 6) for value in given[key]]
+            for key in ("mean", "std")
+            if given.get(key)
+        }
         return dict(size=size, **numbers, crop_pct=1.0, interpolation="bilinear")
     transform = config.test_dataloader["dataset"].get("transform") or {}
     mode = transform.get("crop_mode") or "center"
@@ -139,29 +167,45 @@ def image_input(config: Any, side: int | None = None) -> dict[str, Any]:
 
 
 def unrecorded(config: Any) -> str:
-    """What the transform of the test data does to images beside what :func:`image_input` says, e.g. ``"normalize =
-    False"``; empty if nothing."""
+    """What the transform of the test data does to images beside what :func:`image_input` says, e.g.
+    ``"normalize = False"``; empty if nothing."""
     transform = ((config.get("test_dataloader") or {}).get("dataset") or {}).get("transform") or {}
     plain = dict(
-        crop_border_pixels=0, normalize=True, is_training=False, naflex=False, patchify=False, use_prefetcher=False
+        crop_border_pixels=0,
+        normalize=True,
+        is_training=False,
+        naflex=False,
+        patchify=False,
+        use_prefetcher=False,
     )
-    return ", ".join(f"{k} = {transform[k]}" for k, usual in plain.items() if (transform.get(k, usual) or 0) != usual)
+    return ", ".join(
+        f"{k} = {transform[k]}"
+        for k, usual in plain.items()
+        if (transform.get(k, usual) or 0) != usual
+    )
 
 
 def input_size(config: Any, side: int | None = None) -> tuple[int, int, int]:
-    """Channels, height and width of the images that the model of a config is tested on; square with a given side."""
+    """Channels, height and width of the images that the model of a config is tested on; square with
+    a given side."""
     dataset = (config.get("test_dataloader") or {}).get("dataset") or {}
     if config.get("default_scope") not in ("mmseg", "mmdet"):
         size = side or (dataset.get("transform") or {}).get("input_size", 224)
         height, width = list(size)[-2:] if isinstance(size, (list, tuple)) else (size, size)
         return int(config.model.backbone.get("in_chans", 3)), height, width
     # an open-vocabulary segmenter resizes images itself, or sees them whole
-    side = side or config.model.get("slide" if config.model.get("inference") != "whole" else "resolution")
-    size = (side, side) if side else (config.model.get("data_preprocessor") or {}).get("size") or _resized(dataset)
+    side = side or config.model.get(
+        "slide" if config.model.get("inference") != "whole" else "resolution"
+    )
+    size = (
+        (side, side)
+        if side
+        else (config.model.get("data_preprocessor") or {}).get("size") or _resized(dataset)
+    )
     if size is None:
         raise HypvisionError(
-            "The config does not say the input size. Add size to model.data_preprocessor (of a segmenter on CLIP: "
-            "slide to model), or a Resize to the test pipeline."
+            "The config does not say the input size. Add size to model.data_preprocessor (of a "
+            "segmenter on CLIP: slide to model), or a Resize to the test pipeline."
         )
     return 3, int(size[0]), int(size[1])
 
@@ -176,12 +220,14 @@ def _describe_clip(config: Any) -> dict[str, Any]:
     options = {**config.model.clip}
     if name not in ARCHITECTURES:
         raise HypvisionError(
-            f"Only CLIP models of hypvision can be published ({', '.join(ARCHITECTURES)}), not '{name}'."
+            f"Only CLIP models of hypvision can be published ({', '.join(ARCHITECTURES)}), not "
+            f"'{name}'."
         )
     if config.model.get("adapter") is not None or config.model.get("tune") == "adapter":
         raise HypvisionError(
-            "A record of the zoo holds a CLIP without an adapter (model.adapter), which would be lost. Publish a "
-            "training with tune='full', or pass on the adapter alone (hypvision.clip.adapters.save)."
+            "A record of the zoo holds a CLIP without an adapter (model.adapter), which would be "
+            "lost. Publish a training with tune='full', or pass on the adapter alone "
+            "(hypvision.clip.adapters.save)."
         )
     for harmless in ("name", "pretrained", "load_weights", "learn_curvature"):
         options.pop(harmless, None)
@@ -193,8 +239,8 @@ def _describe_clip(config: Any) -> dict[str, Any]:
     name = next((found for found in (name, *ARCHITECTURES) if ARCHITECTURES[found] == wanted), "")
     if not name or not options.keys() <= known:
         raise HypvisionError(
-            f"A record of the zoo holds the name of an architecture ({', '.join(ARCHITECTURES)}), and none is a CLIP "
-            f"with model.clip={options}. Publish a training without them."
+            f"A record of the zoo holds the name of an architecture ({', '.join(ARCHITECTURES)}), "
+            f"and none is a CLIP with model.clip={options}. Publish a training without them."
         )
     vision = ARCHITECTURES[name]["vision_cfg"]
     side = vision["image_size"]
@@ -204,8 +250,11 @@ def _describe_clip(config: Any) -> dict[str, Any]:
     return {"task": "zero-shot", "model": name, "input": size}
 
 
-def _used_words(weights: dict[str, Tensor], data: str | None, prefix: str = "") -> dict[str, Tensor]:
-    """The weights, CLIP's table of words reduced to the rows that the captions of the training can have changed."""
+def _used_words(
+    weights: dict[str, Tensor], data: str | None, prefix: str = ""
+) -> dict[str, Tensor]:
+    """The weights, CLIP's table of words reduced to the rows that the captions of the training can
+    have changed."""
     # In weights of the zoo, the embeddings of words that were never seen in training are zero.
     table = weights[f"{prefix}token_embedding.weight"]
     seen = table.abs().sum(1).nonzero().flatten()
@@ -223,8 +272,8 @@ def _resized(dataset: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _without_start(node: Any) -> Any:
-    """The config of a model, or a part of it, without the checkpoints that the training started from and what it
-    froze."""
+    """The config of a model, or a part of it, without the checkpoints that the training started
+    from and what it froze."""
     if isinstance(node, list):
         return [_without_start(value) for value in node]
     if not isinstance(node, dict):
@@ -236,15 +285,32 @@ def _without_start(node: Any) -> Any:
 
 
 def _measure(
-    config: str, weights: str, environment: Mapping[str, str], work_dir: Path, options: Sequence[str]
+    config: str,
+    weights: str,
+    environment: Mapping[str, str],
+    work_dir: Path,
+    options: Sequence[str],
 ) -> dict[str, float]:
     """The metrics that ``hypvision test`` prints, run in a fresh process."""
-    command = [sys.executable, "-m", "hypvision.cli", "test", config, weights, "--work-dir", str(work_dir)]
+    command = [
+        sys.executable,
+        "-m",
+        "hypvision.cli",
+        "test",
+        config,
+        weights,
+        "--work-dir",
+        str(work_dir),
+    ]
     command += ["--cfg-options", *options] if options else []
     print(f"$ hypvision {' '.join(command[3:])}", flush=True)
-    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True)
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True
+    )
     if done.returncode:
-        raise HypvisionError(f"The measurement failed: {(done.stderr or done.stdout).strip()[-1500:]}")
+        raise HypvisionError(
+            f"The measurement failed: {(done.stderr or done.stdout).strip()[-1500:]}"
+        )
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
@@ -265,15 +331,16 @@ def publish(
         config: the config that trained it, relative to the repository's root, where this must run.
         checkpoint: of the engine. It is only read.
         name: ``MODEL.TAG``.
-        about: texts of the record: ``description``, ``intended_use``, ``data``, ``training`` (command), ``limits``,
-            ``licence``, ``test_data`` (what was measured on), and if need be ``parent``. Arguments that are not given
-            are taken from an existing record of this name.
+        about: texts of the record: ``description``, ``intended_use``, ``data``, ``training``
+            (command), ``limits``, ``licence``, ``test_data`` (what was measured on), and if need be
+            ``parent``. Arguments that are not given are taken from an existing record of this name.
         folder: the zoo, with ``index.yml``; made if it does not exist.
         storage: see :mod:`hypvision.checkpoints.storage`.
-        tolerance: how far a metric of the file may be from that of the checkpoint: in the metric's unit, or in per cent
-            for those of mmdet (``coco/...``), which are fractions.
+        tolerance: how far a metric of the file may be from that of the checkpoint: in the metric's
+            unit, or in per cent for those of mmdet (``coco/...``), which are fractions.
         metrics: which to record, the main one first; default that of the task.
-        options: ``KEY=VALUE`` changes of the config for the measurement on this machine, e.g. ``data_root=DIR``.
+        options: ``KEY=VALUE`` changes of the config for the measurement on this machine, e.g.
+            ``data_root=DIR``.
     """
     config = str(config)
     folder = Path(folder)
@@ -282,7 +349,9 @@ def publish(
     known = describe_config(settings)
     task = known["task"]
     meta = _dataset_meta(loaded, settings, checkpoint)
-    weights = stripped(loaded, task, settings.get("train_dataloader", {}).get("dataset", {}).get("type"))
+    weights = stripped(
+        loaded, task, settings.get("train_dataloader", {}).get("dataset", {}).get("type")
+    )
     known["input"] |= normalisation_of(weights)
     header = {"name": name, "classes": _classes(settings, meta)}
     if "model_config" in known:
@@ -295,12 +364,14 @@ def publish(
     with tempfile.TemporaryDirectory(prefix="publish-") as place:
         stage = Path(place)
         file = _stored(weights, header, stage, name, storage)
-        total = file["bytes"] + sum(r.file.bytes for r in index if r.file.path is not None and r.name != name)
+        total = file["bytes"] + sum(
+            r.file.bytes for r in index if r.file.path is not None and r.name != name
+        )
         if total > PACKAGED_LIMIT:
             raise HypvisionError(
-                f"With this file the zoo would hold {total / 2**20:.1f} MiB; {PACKAGED_LIMIT / 2**20:.0f} MiB is the "
-                "limit for files in the repository. Store it with fewer bits, or put it on a hub (hypvision zoo push) "
-                "and list its url."
+                f"With this file the zoo would hold {total / 2**20:.1f} MiB; "
+                f"{PACKAGED_LIMIT / 2**20:.0f} MiB is the limit for files in the repository. Store "
+                "it with fewer bits, or put it on a hub (hypvision zoo push) and list its url."
             )
         test_data = texts.pop("test_data")
         record = {
@@ -315,9 +386,14 @@ def publish(
             **texts,
         }
         command = f"hypvision test {config} zoo:{name}"
-        draft = [dict(name=metric, value=0.0, data=test_data, measured="us", command=command) for metric in names]
+        draft = [
+            dict(name=metric, value=0.0, data=test_data, measured="us", command=command)
+            for metric in names
+        ]
         # Check names and texts here, before measurements that take minutes.
-        write_index(with_record(index, parse_record({**record, "metrics": draft})), stage / "index.yml")
+        write_index(
+            with_record(index, parse_record({**record, "metrics": draft})), stage / "index.yml"
+        )
         _measure_both(draft, config, str(checkpoint), name, stage, storage, tolerance, options)
         final = parse_record({**record, "metrics": draft})
         copy_verified(stage / file["path"], folder / file["path"], file["sha256"], file["bytes"])
@@ -330,9 +406,11 @@ def publish(
     return final
 
 
-def _dataset_meta(loaded: dict[str, Any], settings: Mapping[str, Any], checkpoint: str | Path) -> dict[str, Any]:
-    """The description of the data in the checkpoint, with the names of ImageNet's classes if the config asks for
-    them."""
+def _dataset_meta(
+    loaded: dict[str, Any], settings: Mapping[str, Any], checkpoint: str | Path
+) -> dict[str, Any]:
+    """The description of the data in the checkpoint, with the names of ImageNet's classes if the
+    config asks for them."""
     about = loaded.get("meta")
     given = about.get("dataset_meta") if isinstance(about, dict) else None
     meta: dict[str, Any] = given if isinstance(given, dict) else {}
@@ -340,25 +418,29 @@ def _dataset_meta(loaded: dict[str, Any], settings: Mapping[str, Any], checkpoin
         meta = {**meta, "classes": imagenet_classes()}
     if not meta.get("classes"):
         raise HypvisionError(
-            f"The checkpoint '{checkpoint}' has no class names (meta.dataset_meta). Save it with `hypvision train`."
+            f"The checkpoint '{checkpoint}' has no class names (meta.dataset_meta). Save it with "
+            "`hypvision train`."
         )
     return meta
 
 
 def _classes(settings: Mapping[str, Any], meta: Mapping[str, Any]) -> list[str]:
-    """The classes of the training; of a segmenter or detector on CLIP, which finds others, too, those of its test."""
+    """The classes of the training; of a segmenter or detector on CLIP, which finds others, too,
+    those of its test."""
     if not settings["model"].get("clip") or settings.get("default_scope") not in ("mmseg", "mmdet"):
         return list(meta["classes"])
     tested = (settings.get("test_dataloader") or {}).get("dataset", {}).get("classes")
     if tested is None:
         raise HypvisionError(
-            "The config does not say which words the model is tested with, which its record names. Add classes=[...] "
-            "to the data set of test_dataloader."
+            "The config does not say which words the model is tested with, which its record names. "
+            "Add classes=[...] to the data set of test_dataloader."
         )
     return list(load_classes(tested))
 
 
-def _stored(weights: dict[str, Tensor], header: dict[str, Any], stage: Path, name: str, storage: str) -> dict[str, Any]:
+def _stored(
+    weights: dict[str, Tensor], header: dict[str, Any], stage: Path, name: str, storage: str
+) -> dict[str, Any]:
     """Write the weights into the stage under a name with their sum: the ``file`` of a record."""
     (stage / "weights").mkdir()
     written = stage / "weights" / "new"
@@ -370,17 +452,21 @@ def _stored(weights: dict[str, Tensor], header: dict[str, Any], stage: Path, nam
 
 
 def _measure_both(
-    draft: list[dict[str, Any]], config: str, checkpoint: str, name: str, stage: Path, storage: str, tolerance: float,
-    options: Sequence[str],
+    draft: list[dict[str, Any]], config: str, checkpoint: str, name: str, stage: Path, storage: str,
+    tolerance: float, options: Sequence[str],
 ) -> None:  # fmt: skip
-    """Measure the checkpoint and the staged file, and record the metrics of the file if both agree."""
+    """Measure the checkpoint and the staged file, and record the metrics of the file if both
+    agree."""
     before = _measure(config, checkpoint, {}, stage / "before", options)
     for metric in draft:
         if metric["name"] not in before:
-            raise HypvisionError(f"The test measures no '{metric['name']}'. It measures: {', '.join(before)}.")
+            raise HypvisionError(
+                f"The test measures no '{metric['name']}'. It measures: {', '.join(before)}."
+            )
         if math.isnan(before[metric["name"]]):
             raise HypvisionError(
-                f"The test data have no truth for '{metric['name']}', so it is NaN. Give other --metrics."
+                f"The test data have no truth for '{metric['name']}', so it is NaN. Give other "
+                "--metrics."
             )
     environment = {
         "HYPVISION_INDEX": str(stage / "index.yml"),
@@ -396,8 +482,9 @@ def _measure_both(
         allowed = tolerance / 100 if key.startswith("coco/") else tolerance
         if not abs(before[key] - after[key]) <= allowed + 1e-9:
             raise HypvisionError(
-                f"{key} is {after[key]} with the {storage} file but {before[key]} with the checkpoint, which is "
-                f"more than the tolerance of {allowed:g} away. Store it with more bits (--storage)."
+                f"{key} is {after[key]} with the {storage} file but {before[key]} with the "
+                f"checkpoint, which is more than the tolerance of {allowed:g} away. Store it with "
+                "more bits (--storage)."
             )
         metric["value"] = after[key]
         if storage != "float32":
@@ -405,7 +492,16 @@ def _measure_both(
 
 
 def _texts(index: Index, name: str, about: Mapping[str, Any]) -> dict[str, Any]:
-    keys = ("description", "intended_use", "data", "training", "limits", "licence", "parent", "test_data")
+    keys = (
+        "description",
+        "intended_use",
+        "data",
+        "training",
+        "limits",
+        "licence",
+        "parent",
+        "test_data",
+    )
     unknown = [key for key in about if key not in keys]
     if unknown:
         raise HypvisionError(f"--about: unknown key '{unknown[0]}'. Known: {', '.join(keys)}.")
@@ -416,7 +512,9 @@ def _texts(index: Index, name: str, about: Mapping[str, Any]) -> dict[str, Any]:
     texts |= about
     missing = [key for key in keys if key not in texts and key not in ("licence", "parent")]
     if missing:
-        raise HypvisionError(f"--about must give {', '.join(missing)}, which every record of the zoo needs.")
+        raise HypvisionError(
+            f"--about must give {', '.join(missing)}, which every record of the zoo needs."
+        )
     return texts
 
 
@@ -424,7 +522,10 @@ def read_about(path: str | Path) -> dict[str, Any]:
     """The texts for a record from a YAML file."""
     try:
         about = parse_yaml(read_text(path, 2**26))
-    except (OSError, ValueError) as error:  # ValueError: invalid YAML or UTF-8, or an impossible date
+    except (
+        OSError,
+        ValueError,
+    ) as error:  # ValueError: invalid YAML or UTF-8, or an impossible date
         raise HypvisionError(f"The file '{path}' cannot be read: {error}.") from error
     if not isinstance(about, dict):
         raise HypvisionError(f"The file '{path}' must be a mapping of keys to texts.")

@@ -1,10 +1,12 @@
-"""Radial tuning (Alper and Averbuch-Elor, 2024): CLIP's text tower learns the order of chains, general to specific.
+"""Radial tuning (Alper and Averbuch-Elor, 2024): CLIP's text tower learns the order of chains,
+general to specific.
 
 >>> model = dict(type="RadialTuning", clip=dict(name="ViT-B-32", pretrained="openai"))
 
-The published training runs a second, frozen text tower, and the empty text by itself, at every step, all padded alike.
-Here the frozen embeddings are computed once and kept on disk (:class:`FrozenTextsHook`); a step encodes each distinct
-text of its batch once, the root among them, without padding.
+The published training runs a second, frozen text tower, and the empty text by itself, at every
+step, all padded alike. Here the frozen embeddings are computed once and kept on disk
+(:class:`FrozenTextsHook`); a step encodes each distinct text of its batch once, the root among
+them, without padding.
 """
 
 from __future__ import annotations
@@ -36,9 +38,18 @@ from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.hooks import network_of
 from hypvision.engine.metrics import Metric
 from hypvision.errors import HypvisionError
-from hypvision.losses.radial import EntailmentConeLoss, MERUEntailmentLoss, RadialLoss, chain_triples
+from hypvision.losses.radial import (
+    EntailmentConeLoss,
+    MERUEntailmentLoss,
+    RadialLoss,
+    chain_triples,
+)
 
-_LOSSES = dict(RadialLoss=RadialLoss, EntailmentConeLoss=EntailmentConeLoss, MERUEntailmentLoss=MERUEntailmentLoss)
+_LOSSES = dict(
+    RadialLoss=RadialLoss,
+    EntailmentConeLoss=EntailmentConeLoss,
+    MERUEntailmentLoss=MERUEntailmentLoss,
+)
 _TUNED = dict(text="text", image="image", both="full")  # the modes of set_tuning
 _GIVE_IMAGES = "Set train_dataloader.dataset.images to their folder, or model.tune='text'."
 _ROOTS = ("text", "frozen", "parameter")
@@ -46,21 +57,24 @@ _ROOTS = ("text", "frozen", "parameter")
 
 @MODELS.register_module()
 class RadialTuning(BaseModel):
-    """A text tower that learns chains. Its checkpoints hold the tower (and the root, if it is learned) alone; see
-    :func:`hypvision.clip.radial.weights.merge_tower`.
+    """A text tower that learns chains. Its checkpoints hold the tower (and the root, if it is
+    learned) alone; see :func:`hypvision.clip.radial.weights.merge_tower`.
 
     Args:
         clip: arguments of :func:`hypvision.clip.models.create_clip`, or what it returns.
-        tune: ``"text"``: the text tower, as published; the image tower is left out. ``"image"``: only the image tower;
-            ``"both"``: both towers. Then the image of a chain is one level more, below the last text, and the image of
-            the next chain of the batch its negative; images, too, are regularised towards their first embeddings. This
-            is our reading of how others train both towers; the data must give images.
-        loss: ``dict(type=...)`` of :class:`~hypvision.losses.RadialLoss`, :class:`~hypvision.losses.EntailmentConeLoss`
-            or :class:`~hypvision.losses.MERUEntailmentLoss`, with its arguments.
-        root: ``"text"``: the embedding of the empty text, which learns with the tower (the official code's);
-            ``"frozen"``: that of the model as it was; ``"parameter"``: a vector that begins there and learns by itself.
-        pairs: of levels, of :func:`hypvision.losses.chain_triples`: ``"next"``, ``"all"``, or pairs such as
-            ``[(0, 1), (0, 3)]``.
+        tune: ``"text"``: the text tower, as published; the image tower is left out. ``"image"``:
+            only the image tower; ``"both"``: both towers. Then the image of a chain is one level
+            more, below the last text, and the image of the next chain of the batch its negative;
+            images, too, are regularised towards their first embeddings. This is our reading of how
+            others train both towers; the data must give images.
+        loss: ``dict(type=...)`` of :class:`~hypvision.losses.RadialLoss`,
+            :class:`~hypvision.losses.EntailmentConeLoss` or
+            :class:`~hypvision.losses.MERUEntailmentLoss`, with its arguments.
+        root: ``"text"``: the embedding of the empty text, which learns with the tower (the official
+            code's); ``"frozen"``: that of the model as it was; ``"parameter"``: a vector that
+            begins there and learns by itself.
+        pairs: of levels, of :func:`hypvision.losses.chain_triples`: ``"next"``, ``"all"``, or pairs
+            such as ``[(0, 1), (0, 3)]``.
     """
 
     # A resumed training, too, is regularised towards the weights of `clip`, which no checkpoint has.
@@ -87,11 +101,13 @@ class RadialTuning(BaseModel):
         self.tokenizer = bundle.tokenizer
         if not isinstance(space_of(self.clip), Sphere):
             raise HypvisionError(
-                "Radial tuning measures angles on CLIP's sphere, but this CLIP embeds on a hyperboloid, as MERU and "
-                "HyCoCLIP do. Take a CLIP such as ViT-B-32."
+                "Radial tuning measures angles on CLIP's sphere, but this CLIP embeds on a "
+                "hyperboloid, as MERU and HyCoCLIP do. Take a CLIP such as ViT-B-32."
             )
         if not any(tower.modality == "text" for tower in find_towers(self.clip)):
-            raise HypvisionError(f"The model ({type(self.clip).__name__}) has no text transformer to be tuned.")
+            raise HypvisionError(
+                f"The model ({type(self.clip).__name__}) has no text transformer to be tuned."
+            )
         set_tuning(self.clip, _TUNED[tune])
         self.bundle = bundle
         self.with_images = tune != "text"
@@ -131,11 +147,12 @@ class RadialTuning(BaseModel):
         image: Sequence[str] = (),
         mode: str = "tensor",
     ) -> Any:
-        """mmengine's modes; ``positive`` and ``negative``: L levels of b texts; ``inputs``: uint8 (b, 3, H, W), and
-        ``image``: their names, where the image tower trains.
+        """mmengine's modes; ``positive`` and ``negative``: L levels of b texts; ``inputs``: uint8
+        (b, 3, H, W), and ``image``: their names, where the image tower trains.
 
         Returns:
-            ``"tensor"``: unit embeddings (2 L, b, d), positives first; ``"loss"``: the parts of the loss;
+            ``"tensor"``: unit embeddings (2 L, b, d), positives first; ``"loss"``: the parts of the
+                loss;
             ``"predict"``: for each chain a dict with the ``radii`` (L,) of its texts.
         """
         one_of(("tensor", "loss", "predict"), mode=mode)
@@ -147,24 +164,32 @@ class RadialTuning(BaseModel):
         if mode == "tensor":
             return embeddings[rows].unflatten(0, (2 * levels, chains))
         if mode == "predict":
-            radii = torch.linalg.vector_norm(embeddings - root, dim=-1)[rows].unflatten(0, (levels, chains))
+            radii = torch.linalg.vector_norm(embeddings - root, dim=-1)[rows].unflatten(
+                0, (levels, chains)
+            )
             return [dict(radii=chain) for chain in radii.T.cpu()]
         reference = None
         if self.loss.prior:
             if self.reference is None:
                 raise HypvisionError(
-                    "The frozen embeddings of the texts are not there. Add custom_hooks=[dict(type='FrozenTextsHook')] "
-                    "or set loss.prior=0."
+                    "The frozen embeddings of the texts are not there. Add "
+                    "custom_hooks=[dict(type='FrozenTextsHook')] or set loss.prior=0."
                 )
             reference = self.reference[texts].to(embeddings.device, non_blocking=True)
         try:
-            triples = rows[chain_triples(levels, chains, self.pairs)].to(embeddings.device, non_blocking=True)
+            triples = rows[chain_triples(levels, chains, self.pairs)].to(
+                embeddings.device, non_blocking=True
+            )
         except ValueError as error:
-            raise HypvisionError(f"The pairs of the tuning do not fit its chains. {error}") from error
+            raise HypvisionError(
+                f"The pairs of the tuning do not fit its chains. {error}"
+            ) from error
         counts = rows.bincount().to(embeddings.device, non_blocking=True)
         if self.with_images:
             if inputs is None:
-                raise HypvisionError(f"The image tower trains, but the data gives no images. {_GIVE_IMAGES}")
+                raise HypvisionError(
+                    f"The image tower trains, but the data gives no images. {_GIVE_IMAGES}"
+                )
             last = rows[(levels - 1) * chains : levels * chains].to(triples)
             number = torch.arange(chains).to(triples)
             images = torch.stack([last, len(texts) + number, len(texts) + (number + 1) % chains], 1)
@@ -178,9 +203,11 @@ class RadialTuning(BaseModel):
 
 @HOOKS.register_module()
 class FrozenTextsHook(Hook):
-    """Gives a :class:`RadialTuning` the embeddings of its training texts by the model before the training.
+    """Gives a :class:`RadialTuning` the embeddings of its training texts by the model before the
+    training.
 
-    It runs before a checkpoint is resumed: the model is regularised towards the weights that it is made of (``clip``).
+    It runs before a checkpoint is resumed: the model is regularised towards the weights that it is
+    made of (``clip``).
 
     Args:
         folder, dtype: see :func:`hypvision.clip.features.frozen_texts`.
@@ -197,16 +224,21 @@ class FrozenTextsHook(Hook):
         data = runner.train_dataloader.dataset
         if model.with_images:
             if not data.files:
-                raise HypvisionError(f"The image tower trains, but the data gives no images. {_GIVE_IMAGES}")
+                raise HypvisionError(
+                    f"The image tower trains, but the data gives no images. {_GIVE_IMAGES}"
+                )
             show_to(data, model.clip)
             model.image_reference = frozen_images(model.bundle, data.files, self.folder, self.dtype)
-        model.reference = frozen_texts(model.clip, model.tokenizer, data.texts, self.folder, self.dtype)
+        model.reference = frozen_texts(
+            model.clip, model.tokenizer, data.texts, self.folder, self.dtype
+        )
         runner.logger.info(f"Frozen embeddings of {len(data.texts)} texts: {model.reference.path}")
 
 
 @METRICS.register_module()
 class ChainOrder(Metric):
-    """Kendall's tau between the radii of a chain's texts and their levels, the mean over chains; NaN without chains."""
+    """Kendall's tau between the radii of a chain's texts and their levels, the mean over chains;
+    NaN without chains."""
 
     def process(self, data_batch: Any, data_samples: list[dict[str, Any]]) -> None:
         radii = [sample["radii"] for sample in data_samples]
@@ -218,5 +250,6 @@ class ChainOrder(Metric):
 
 
 PREDICTORS["RadialTuning"] = (
-    "It puts texts in order: hypvision clip chains CHAINS --clip NAME --tuned CHECKPOINT measures and draws it."
+    "It puts texts in order: hypvision clip chains CHAINS --clip NAME --tuned CHECKPOINT measures "
+    "and draws it."
 )

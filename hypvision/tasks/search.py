@@ -1,4 +1,5 @@
-"""Search by example or by words for the nearest images of a gallery, as in ``hypvision metric search`` and the app."""
+"""Search by example or by words for the nearest images of a gallery, as in
+``hypvision metric search`` and the app."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class Neighbour(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A query, an image or a text, with a small copy of it, and its neighbours, the nearest first."""
+    """A query, an image or a text, with a small copy of it, and its neighbours, the nearest
+    first."""
 
     query: Frame
     image: Image.Image
@@ -38,7 +40,8 @@ class Found(NamedTuple):
 
 
 def find_gallery(gallery: str | Path, every: int = 1) -> Sources:
-    """The images of a folder and of all folders below it, or whatever else :func:`find_sources` takes."""
+    """The images of a folder and of all folders below it, or whatever else :func:`find_sources`
+    takes."""
     folder = Path(gallery).expanduser()
     if not folder.is_dir():
         return find_sources(gallery, every)
@@ -61,17 +64,23 @@ def search(
 
     Args:
         queries: images, or texts for a model that reads.
-        gallery: where to search, see :func:`find_gallery`; ``k`` neighbours of a query, or as many as there are.
+        gallery: where to search, see :func:`find_gallery`; ``k`` neighbours of a query, or as many
+            as there are.
         batch, device: images at a time, and where the ``embedder`` is.
-        embedded: what :func:`~hypvision.tasks.embedding.embed_sources` gives for the gallery; None: it is embedded now.
-        failed: a list for the messages of images without an embedding; these images are skipped. None: it raises.
+        embedded: what :func:`~hypvision.tasks.embedding.embed_sources` gives for the gallery; None:
+            it is embedded now.
+        failed: a list for the messages of images without an embedding; these images are skipped.
+            None: it raises.
     """
     if isinstance(queries, Sources):
         asked, points = embed_sources(embedder, queries, batch, device, failed)
     else:  # draws each text as an image
         points = embedder.embed_texts(queries).float().cpu()
         slugs = [re.sub(r"[^0-9A-Za-z]+", "-", text)[:40].strip("-") for text in queries]
-        asked = [Frame(t, f"{n:02d}_{slug}", None, text_tile(t)) for n, (t, slug) in enumerate(zip(queries, slugs))]
+        asked = [
+            Frame(t, f"{n:02d}_{slug}", None, text_tile(t))
+            for n, (t, slug) in enumerate(zip(queries, slugs))
+        ]
     frames, vectors = embedded or embed_sources(embedder, gallery, batch, device, failed)
     places = {_identity(frame): number for number, frame in enumerate(frames)}
     texts = not isinstance(queries, Sources)
@@ -79,17 +88,21 @@ def search(
     exclude = own if (own >= 0).any() else None
     if exclude is not None and len(frames) == 1:
         raise HypvisionError(
-            f"The only image to search is '{frames[0].file}', the example itself. Give a folder with more images."
+            f"The only image to search is '{frames[0].file}', the example itself. Give a folder "
+            "with more images."
         )
     blocks = nearest(points, vectors, k, embedder.space, exclude)
     neighbours = torch.cat([numbers for _, numbers in blocks]).tolist()
-    shown = _small_copies(gallery, [frames[number] for number in {number for row in neighbours for number in row}])
+    shown = _small_copies(
+        gallery, [frames[number] for number in {number for row in neighbours for number in row}]
+    )
     own_copies = _small_copies(queries if isinstance(queries, Sources) else asked, asked)
     found = []
     for place, (query, numbers) in enumerate(zip(asked, neighbours)):
         far = distances(points[place], vectors[numbers], embedder.space, embedder.c).tolist()
         near = [
-            Neighbour(frames[number], distance, shown[_key(frames[number])]) for number, distance in zip(numbers, far)
+            Neighbour(frames[number], distance, shown[_key(frames[number])])
+            for number, distance in zip(numbers, far)
         ]
         found.append(Found(query, own_copies[_key(query)], near))
     return found
@@ -104,8 +117,11 @@ def _key(frame: Frame) -> tuple[str, int | None]:
     return frame.name, frame.number
 
 
-def _small_copies(sources: Sources | Iterable[Frame], frames: Iterable[Frame]) -> dict[tuple, Image.Image]:
-    """Copies of those images of the sources that are among the frames, which have no pixels of videos."""
+def _small_copies(
+    sources: Sources | Iterable[Frame], frames: Iterable[Frame]
+) -> dict[tuple, Image.Image]:
+    """Copies of those images of the sources that are among the frames, which have no pixels of
+    videos."""
     wanted = set(map(_key, frames))
     found = {}
     for frame in sources.frames(failed=[]) if isinstance(sources, Sources) else sources:

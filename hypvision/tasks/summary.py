@@ -20,19 +20,23 @@ _STAND_INS = tuple(f"class {number}" for number in range(1, 21))
 
 
 def subject_of_config(config: str | Path, size: int | None = None) -> Subject:
-    """The model of a config, a path or the name of one that ships, with random weights, on an image of its test
-    data's size, or of that side."""
+    """The model of a config, a path or the name of one that ships, with random weights, on an image
+    of its test data's size, or of that side."""
     loaded = load_config(config)
     kind = loaded.model.get("type")
     if kind in ("LanguageModel", "RadialTuning"):
         raise HypvisionError(
-            f"The config '{config}' describes a {kind}, which learns from texts; a summary is of a model of images. "
-            "The text tower of a CLIP: hypvision summary --clip NAME --part text."
+            f"The config '{config}' describes a {kind}, which learns from texts; a summary is of a "
+            "model of images. The text tower of a CLIP: hypvision summary --clip NAME --part text."
         )
     model: Any = untrained_model(loaded, whole=True).eval()
     clip = getattr(getattr(model, "host", model), "clip", None)
     about = ""
-    shape = input_size(loaded, size) if clip is None else (3, *((size, size) if size else view_of(clip).size))
+    shape = (
+        input_size(loaded, size)
+        if clip is None
+        else (3, *((size, size) if size else view_of(clip).size))
+    )
     if kind == "CLIPContrast":  # of pairs: the work for an image is that of its tower
         return Subject(ImageTower(clip).eval(), torch.randn(1, *shape), about="its image tower")
     if clip is not None and not getattr(model, "test_classes", ()):

@@ -1,8 +1,9 @@
 """Drawings of the clusters of a clustering backbone over the image.
 
-A backbone with ``forward_assignments`` (:class:`~hypvision.models.hcformer.HCFormer`) gives the soft assignments of
-pixels to centres in each of its blocks, of two levels: patch (Euclidean, inside a window) and window (hyperbolic, over
-the whole map). Stages, blocks and heads are counted from 0, as in the names of the modules (``stages.2.blocks.5``).
+A backbone with ``forward_assignments`` (:class:`~hypvision.models.hcformer.HCFormer`) gives the
+soft assignments of pixels to centres in each of its blocks, of two levels: patch (Euclidean, inside
+a window) and window (hyperbolic, over the whole map). Stages, blocks and heads are counted from 0,
+as in the names of the modules (``stages.2.blocks.5``).
 """
 
 from __future__ import annotations
@@ -53,16 +54,21 @@ class ClusteringModel(Protocol):
 
 
 def cluster_map(
-    assignment: ClusterAssignment, head: int, level: str = "patch", size: tuple[int, int] | None = None, index: int = 0
+    assignment: ClusterAssignment,
+    head: int,
+    level: str = "patch",
+    size: tuple[int, int] | None = None,
+    index: int = 0,
 ) -> np.ndarray:
     """The arg-max centre of every pixel.
 
     Args:
         assignment: of a block, with M centres in a window and K over the map.
         head: which head.
-        level: ``"patch"``: labels are ``window * M + centre``, unique over the map; ``"window"``: each pixel has the
-            label, 0 to K - 1, of the window that it lies in.
-        size: (height, width) to enlarge the map to, by repeating pixels; None: that of the assignment.
+        level: ``"patch"``: labels are ``window * M + centre``, unique over the map; ``"window"``:
+            each pixel has the label, 0 to K - 1, of the window that it lies in.
+        size: (height, width) to enlarge the map to, by repeating pixels; None: that of the
+            assignment.
         index: which image of the batch.
 
     Returns:
@@ -77,23 +83,32 @@ def cluster_map(
 
 
 def confidence_map(
-    assignment: ClusterAssignment, head: int, level: str = "patch", size: tuple[int, int] | None = None, index: int = 0
+    assignment: ClusterAssignment,
+    head: int,
+    level: str = "patch",
+    size: tuple[int, int] | None = None,
+    index: int = 0,
 ) -> np.ndarray:
     """How far each pixel is from an even share among its centres: 0 uniform, 1 hard, ``(H, W)``.
 
-    For the largest weight w among M centres it is ``(w - 1/M) / (1 - 1/M)``; 0 if there is only one centre. Arguments
-    and errors as for :func:`cluster_map`.
+    For the largest weight w among M centres it is ``(w - 1/M) / (1 - 1/M)``; 0 if there is only one
+    centre. Arguments and errors as for :func:`cluster_map`.
     """
     weights = _weights(assignment, head, level, index).double()
     count = len(weights)
-    found = (weights.amax(0) - 1 / count) / (1 - 1 / count) if count > 1 else torch.zeros_like(weights[0])
+    found = (
+        (weights.amax(0) - 1 / count) / (1 - 1 / count)
+        if count > 1
+        else torch.zeros_like(weights[0])
+    )
     if level == "window":
         found = found.flatten()[assignment.window_index]
     return enlarge(found.cpu().numpy(), size)
 
 
 def _weights(assignment: ClusterAssignment, head: int, level: str, index: int) -> Tensor:
-    """The soft assignments of one head to its centres: ``(M, H, W)``, or ``(K, fold, fold)`` of the window level."""
+    """The soft assignments of one head to its centres: ``(M, H, W)``, or ``(K, fold, fold)`` of the
+    window level."""
     one_of(LEVELS, level=level)
     weights = assignment.patch if level == "patch" else assignment.window
     if weights is None:
@@ -103,7 +118,8 @@ def _weights(assignment: ClusterAssignment, head: int, level: str, index: int) -
 
 
 def enlarge(labels: np.ndarray, size: Sequence[int] | None) -> np.ndarray:
-    """A map at another (height, width) by nearest neighbours: of m rows, row y of the n new ones is floor(y m / n)."""
+    """A map at another (height, width) by nearest neighbours: of m rows, row y of the n new ones is
+    floor(y m / n)."""
     if size is None:
         return labels
     rows, columns = (np.arange(new) * old // new for new, old in zip(size, labels.shape))
@@ -120,13 +136,17 @@ def kmeans(points: Tensor, k: int, weights: Tensor | None = None, seed: int = 0)
         seed: of the random starts.
 
     Returns:
-        Labels ``(n,)``: 0, 1, ...; exactly k of them, or as many as there are distinct points if these are fewer.
+        Labels ``(n,)``: 0, 1, ...; exactly k of them, or as many as there are distinct points if
+        these are fewer.
 
     Raises:
         ValueError: k < 1, or no points.
     """
     if k < 1 or points.ndim != 2 or len(points) == 0:
-        raise ValueError(f"k must be >= 1 and points of shape (n, d) with n >= 1, got {k} and {tuple(points.shape)}.")
+        raise ValueError(
+            f"k must be >= 1 and points of shape (n, d) with n >= 1, got {k} and "
+            f"{tuple(points.shape)}."
+        )
     # Merge equal points, so that there are enough different ones for all clusters.
     points, inverse = points.detach().cpu().double().unique(dim=0, return_inverse=True)
     mass = torch.ones(len(inverse)) if weights is None else weights.cpu()
@@ -142,7 +162,8 @@ def kmeans(points: Tensor, k: int, weights: Tensor | None = None, seed: int = 0)
         for _ in range(100):
             nearest, labels = _squared_distances(points, centers).min(1)
             for empty in sorted(set(range(k)) - set(labels.tolist())):
-                # To refill an empty cluster, take the point with the largest error whose cluster has other points.
+                # To refill an empty cluster, take the point with the largest error whose cluster
+                # has other points.
                 alone = labels.bincount(minlength=k)[labels] == 1
                 worst = (nearest * mass).masked_fill(alone, -1).argmax()
                 labels[worst], nearest[worst] = empty, 0
@@ -150,7 +171,10 @@ def kmeans(points: Tensor, k: int, weights: Tensor | None = None, seed: int = 0)
                 break
             previous = labels
             total = torch.zeros(k, dtype=torch.float64).index_add_(0, labels, mass)
-            centers = torch.zeros_like(centers).index_add_(0, labels, points * mass[:, None]) / total[:, None]
+            centers = (
+                torch.zeros_like(centers).index_add_(0, labels, points * mass[:, None])
+                / total[:, None]
+            )
         cost = float((((points - centers[labels]) ** 2).sum(1) * mass).sum())
         if cost < best_cost:
             best_cost = cost
@@ -163,7 +187,8 @@ def _squared_distances(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _spread_start(points: Tensor, mass: Tensor, k: int, generator: torch.Generator) -> Tensor:
-    """k-means++: each next centre is drawn with probability proportional to mass * squared distance to the nearest."""
+    """k-means++: each next centre is drawn with probability proportional to mass * squared distance
+    to the nearest."""
     chosen = [int(torch.multinomial(mass, 1, generator=generator))]
     nearest = _squared_distances(points, points[chosen]).squeeze(1)
     for _ in range(k - 1):
@@ -173,9 +198,11 @@ def _spread_start(points: Tensor, mass: Tensor, k: int, generator: torch.Generat
 
 
 def _follow(assignments: Sequence[ClusterAssignment], head: int) -> list[np.ndarray]:
-    """The clusters of the finest map, and those that they form at each coarser one: labels 0, 1, ... ``(H, W)`` each.
+    """The clusters of the finest map, and those that they form at each coarser one: labels 0, 1,
+    ... ``(H, W)`` each.
 
-    A cluster goes as a whole to the coarser centre with the largest sum of assignments of its pixels.
+    A cluster goes as a whole to the coarser centre with the largest sum of assignments of its
+    pixels.
     """
     shape = assignments[0].window_index.shape
     labels = np.unique(cluster_map(assignments[0], head), return_inverse=True)[1].reshape(shape)
@@ -183,11 +210,15 @@ def _follow(assignments: Sequence[ClusterAssignment], head: int) -> list[np.ndar
     for coarse in assignments[1:]:
         centers, height, width = coarse.patch.shape[2:]
         y, x = (torch.arange(old) * new // old for old, new in zip(shape, (height, width)))
-        soft = coarse.patch[0, min(head, coarse.patch.shape[1] - 1)].double().cpu()[:, y[:, None], x]
+        soft = (
+            coarse.patch[0, min(head, coarse.patch.shape[1] - 1)].double().cpu()[:, y[:, None], x]
+        )
         windows = coarse.window_index.cpu()[y[:, None], x].flatten()
         count = int(coarse.window_index.max()) + 1
         votes = torch.zeros(int(labels.max()) + 1, count, centers, dtype=torch.float64)
-        votes.index_put_((torch.from_numpy(labels).flatten(), windows), soft.flatten(1).t(), accumulate=True)
+        votes.index_put_(
+            (torch.from_numpy(labels).flatten(), windows), soft.flatten(1).t(), accumulate=True
+        )
         parents = votes.flatten(1).argmax(1).numpy()
         labels = np.unique(parents[labels], return_inverse=True)[1].reshape(shape)
         found.append(labels)
@@ -195,12 +226,18 @@ def _follow(assignments: Sequence[ClusterAssignment], head: int) -> list[np.ndar
 
 
 def merge_clusters(
-    stage_assignments: Iterable[StageAssignments], features: Tensor, k: int, head: int = 0, seed: int = 0
+    stage_assignments: Iterable[StageAssignments],
+    features: Tensor,
+    k: int,
+    head: int = 0,
+    seed: int = 0,
 ) -> np.ndarray:
-    """Regions from the clusters of all stages, as :func:`merge_regions` describes, of the first image of a batch.
+    """Regions from the clusters of all stages, as :func:`merge_regions` describes, of the first
+    image of a batch.
 
     Args:
-        stage_assignments: the result of ``forward_assignments``; the last block of each stage is used.
+        stage_assignments: the result of ``forward_assignments``; the last block of each stage is
+            used.
         features: final feature map ``(B, C, h, w)``.
         k, head, seed: as for :func:`merge_regions`.
 
@@ -211,7 +248,9 @@ def merge_clusters(
     last = {entry.stage: entry.assignment for entry in stage_assignments}
     chain = _follow([last[stage] for stage in sorted(last)], head)
     labels = next((found for found in reversed(chain) if found.max() + 1 >= k), chain[0])
-    pixels = F.interpolate(features[:1].detach().float().cpu(), labels.shape, mode="bilinear", align_corners=False)
+    pixels = F.interpolate(
+        features[:1].detach().float().cpu(), labels.shape, mode="bilinear", align_corners=False
+    )
     member = torch.from_numpy(labels).flatten()
     area = member.bincount().double()
     centers = torch.zeros(len(area), pixels.shape[1], dtype=torch.float64)
@@ -222,15 +261,17 @@ def merge_clusters(
 
 
 @torch.no_grad()
-def merge_regions(model: nn.Module, image: Tensor, k: int, head: int = 0, seed: int = 0) -> np.ndarray:
+def merge_regions(
+    model: nn.Module, image: Tensor, k: int, head: int = 0, seed: int = 0
+) -> np.ndarray:
     """Group the pixels of an image into k regions, from fine clusters to coarse ones.
 
     1. Each pixel of the first stage joins its arg-max centre (last block of the stage).
-    2. At each coarser stage a cluster goes as a whole to the centre with the largest sum of assignments of its pixels.
-       So the outlines of regions are those of the finest stage.
-    3. The clusters of the coarsest stage that still has at least k of them are merged by k-means (seeded, each cluster
-       weighted by its area). Their features are means over the cluster of the final feature map, which is enlarged
-       bilinearly to the resolution of the first stage.
+    2. At each coarser stage a cluster goes as a whole to the centre with the largest sum of
+       assignments of its pixels. So the outlines of regions are those of the finest stage.
+    3. The clusters of the coarsest stage that still has at least k of them are merged by k-means
+       (seeded, each cluster weighted by its area). Their features are means over the cluster of the
+       final feature map, which is enlarged bilinearly to the resolution of the first stage.
 
     Args:
         model: a model with ``forward_assignments`` and ``forward_features``.
@@ -240,8 +281,9 @@ def merge_regions(model: nn.Module, image: Tensor, k: int, head: int = 0, seed: 
         seed: of k-means.
 
     Returns:
-        Labels ``(H, W)``, int64, by falling area: 0 is the largest region. There are k of them; fewer only where the
-        image has fewer clusters or features that differ (an image of one colour).
+        Labels ``(H, W)``, int64, by falling area: 0 is the largest region. There are k of them;
+        fewer only where the image has fewer clusters or features that differ (an image of one
+        colour).
 
     Raises:
         HypvisionError: the model has no ``forward_assignments``.
@@ -257,8 +299,8 @@ def _look(model: nn.Module, x: Tensor) -> tuple[list[StageAssignments], Tensor]:
     """Assignments and final features in evaluation mode; the model is left as it was."""
     if not isinstance(model, ClusteringModel):
         raise HypvisionError(
-            f"The model {type(model).__name__} does not cluster: it has no forward_assignments. Take a clustering "
-            "backbone, e.g. hcformer_nano."
+            f"The model {type(model).__name__} does not cluster: it has no forward_assignments. "
+            "Take a clustering backbone, e.g. hcformer_nano."
         )
     x = x.to(next(model.parameters()))
     with evaluating(model):
@@ -280,9 +322,11 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 # Images
 
 
-def draw_regions(image: Image.Image, labels: np.ndarray, alpha: float = 0.5, outlines: bool = True) -> Image.Image:
-    """The image with each label's colour over it, by ``labels`` ``(H, W)``, integers >= 0, enlarged by repeating
-    pixels.
+def draw_regions(
+    image: Image.Image, labels: np.ndarray, alpha: float = 0.5, outlines: bool = True
+) -> Image.Image:
+    """The image with each label's colour over it, by ``labels`` ``(H, W)``, integers >= 0, enlarged
+    by repeating pixels.
 
     Args:
         alpha: opacity of the colours, 0 to 1.
@@ -304,7 +348,11 @@ _Row: TypeAlias = tuple[StageAssignments, str, list[int]]
 
 
 def _rows(
-    stage_assignments: Iterable[StageAssignments], stage: int | None, block: int | None, head: int | None, level: str
+    stage_assignments: Iterable[StageAssignments],
+    stage: int | None,
+    block: int | None,
+    head: int | None,
+    level: str,
 ) -> list[_Row]:
     """The rows that :func:`draw_cluster_maps` draws."""
     one_of((*LEVELS, "both"), level=level)
@@ -313,7 +361,9 @@ def _rows(
         blocks.setdefault(entry.stage, []).append(entry)
     rows: list[_Row] = []
     for number, entries in sorted(blocks.items()):
-        chosen = entries[-1:] if block is None else [entry for entry in entries if entry.block == block]
+        chosen = (
+            entries[-1:] if block is None else [entry for entry in entries if entry.block == block]
+        )
         if not chosen or stage not in (None, number):
             continue
         heads = [h for h in range(chosen[0].assignment.patch.shape[1]) if head in (None, h)]
@@ -323,14 +373,15 @@ def _rows(
                 rows.append((chosen[0], name, heads))
     if not rows:
         has = "; ".join(
-            f"stage {number}: blocks 0 to {len(entries) - 1}, heads 0 to {entries[0].assignment.patch.shape[1] - 1}"
+            f"stage {number}: blocks 0 to {len(entries) - 1}, heads 0 to "
+            f"{entries[0].assignment.patch.shape[1] - 1}"
             f"{', no window level' if entries[0].assignment.window is None else ''}"
             f"{', a single centre' if entries[0].assignment.patch.shape[2] == 1 else ''}"
             for number, entries in sorted(blocks.items())
         )
         raise HypvisionError(
-            f"There are no cluster maps for stage={stage}, block={block}, head={head}, level={level} (None: all, or "
-            f"the last block). Counted from 0, the model has {has}."
+            f"There are no cluster maps for stage={stage}, block={block}, head={head}, "
+            f"level={level} (None: all, or the last block). Counted from 0, the model has {has}."
         )
     return rows
 
@@ -344,26 +395,31 @@ def draw_cluster_maps(
     level: str = "both",
     alpha: float = 0.6,
 ) -> Image.Image:
-    """A grid of cluster maps over the image: a row for each stage and level, a column for each head.
+    """A grid of cluster maps over the image: a row for each stage and level, a column for each
+    head.
 
-    The opacity of a pixel is its confidence (:func:`confidence_map`) divided by the largest of its map, times
-    ``alpha``; the mean confidence stands below each map. Levels of a single centre are left out.
+    The opacity of a pixel is its confidence (:func:`confidence_map`) divided by the largest of its
+    map, times ``alpha``; the mean confidence stands below each map. Levels of a single centre are
+    left out.
 
     Args:
-        image: the photo; the model may have seen it smaller. Its tiles are smaller where the grid would have more than
-            64 million pixels, and at least wide enough for the lines below them.
-        stage_assignments: what ``forward_assignments`` gives; the first image of the batch is drawn.
+        image: the photo; the model may have seen it smaller. Its tiles are smaller where the grid
+            would have more than 64 million pixels, and at least wide enough for the lines below
+            them.
+        stage_assignments: what ``forward_assignments`` gives; the first image of the batch is
+            drawn.
         stage, head: only this one; None: all.
         block: which block of each stage; None: the last.
         level: ``"patch"``, ``"window"`` or ``"both"``.
         alpha: opacity of the colours, 0 to 1.
 
     Returns:
-        The grid; each row begins with the image itself. Lines below the tiles name block, level and head.
+        The grid; each row begins with the image itself. Lines below the tiles name block, level and
+        head.
 
     Raises:
-        HypvisionError: there is nothing to draw: the stage, block or head does not exist, has no window level, or has
-            only one centre.
+        HypvisionError: there is nothing to draw: the stage, block or head does not exist, has no
+            window level, or has only one centre.
     """
     rows = _rows(stage_assignments, stage, block, head, level)
     columns = 1 + max(len(heads) for *_, heads in rows)
@@ -377,37 +433,52 @@ def draw_cluster_maps(
         for number in heads:
             labels = cluster_map(entry.assignment, number, name, (height, width))
             sure = confidence_map(entry.assignment, number, name, (height, width))
-            painted = paint(small, labels, label_colours(int(labels.max()) + 1), alpha * sure / max(sure.max(), 1e-12))
+            painted = paint(
+                small,
+                labels,
+                label_colours(int(labels.max()) + 1),
+                alpha * sure / max(sure.max(), 1e-12),
+            )
             tiles.append((painted, f"head {number}\nconfidence {sure.mean():.0%}"))
         tiles += [(Image.new("RGB", (1, 1), "white"), "")] * (columns - 1 - len(heads))
     return titled_sheet(tiles, columns=columns)
 
 
 def prepare_for(
-    model: nn.Module, image: Image.Image, size: int, mean: Sequence[float] | None, std: Sequence[float] | None
+    model: nn.Module,
+    image: Image.Image,
+    size: int,
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
 ) -> tuple[Image.Image, Tensor]:
-    """An image of any size and mode, resized so that its short side has ``size`` pixels, a multiple of 32, and the long
-    side is rounded to one; and the tensor ``(1, C, H, W)``, normalised by what timm resolves for a model where ``mean``
-    or ``std`` is None, grey where the mean has a single value."""
+    """An image of any size and mode, resized so that its short side has ``size`` pixels, a multiple
+    of 32, and the long side is rounded to one; and the tensor ``(1, C, H, W)``, normalised by what
+    timm resolves for a model where ``mean`` or ``std`` is None, grey where the mean has a single
+    value."""
     if size < STRIDE or size % STRIDE:
         raise HypvisionError(f"size must be a multiple of {STRIDE}, at least {STRIDE}; got {size}.")
     if max(image.size) > LONGEST * min(image.size):
         raise HypvisionError(
-            f"An image of {image.width} x {image.height} pixels is too narrow: crop it to at most {LONGEST} times the "
-            "length of its short side."
+            f"An image of {image.width} x {image.height} pixels is too narrow: crop it to at most "
+            f"{LONGEST} times the length of its short side."
         )
-    given = {name: tuple(value) for name, value in (("mean", mean), ("std", std)) if value is not None}
+    given = {
+        name: tuple(value) for name, value in (("mean", mean), ("std", std)) if value is not None
+    }
     config = resolve_data_config(given, model=model)
     channels = len(config["mean"])
     image = to_rgb(image)
     image = image.convert("L") if channels == 1 else image
     short = min(image.size)
     width, height = (
-        size if side == short else max(round(side * size / short / STRIDE), 1) * STRIDE for side in image.size
+        size if side == short else max(round(side * size / short / STRIDE), 1) * STRIDE
+        for side in image.size
     )
     way = getattr(Image.Resampling, config["interpolation"].upper(), Image.Resampling.BICUBIC)
     image = image.resize((width, height), way)
-    pixels = torch.from_numpy(np.asarray(image, dtype=np.float32) / 255).reshape(height, width, channels)
+    pixels = torch.from_numpy(np.asarray(image, dtype=np.float32) / 255).reshape(
+        height, width, channels
+    )
     pixels = (pixels - torch.tensor(config["mean"])) / torch.tensor(config["std"])
     return image, pixels.permute(2, 0, 1).unsqueeze(0).contiguous()
 
@@ -424,18 +495,22 @@ def explain_image(
     head: int | None = None,
     level: str = "both",
 ) -> dict[str, Image.Image]:
-    """Both views of an image, at its own resolution; a warning names the maps whose assignments are nearly uniform.
+    """Both views of an image, at its own resolution; a warning names the maps whose assignments are
+    nearly uniform.
 
     Args:
-        model: a model with ``forward_assignments`` and ``forward_features``; its mode and weights are left as they are.
+        model: a model with ``forward_assignments`` and ``forward_features``; its mode and weights
+            are left as they are.
         image: any size and mode.
         size: short side that the model sees, a multiple of 32.
         regions: how many regions to merge the clusters into; 0 for none.
         mean, std: normalisation; None: what timm resolves for the model.
-        stage, block, head, level: see :func:`draw_cluster_maps`; regions follow ``head``, or head 0.
+        stage, block, head, level: see :func:`draw_cluster_maps`; regions follow ``head``, or head
+            0.
 
     Returns:
-        ``"clusters"``: the grid of cluster maps; ``"regions"`` (unless 0): the image with the regions over it.
+        ``"clusters"``: the grid of cluster maps; ``"regions"`` (unless 0): the image with the
+            regions over it.
     """
     at_least(0, integer=True, regions=regions)
     _, x = prepare_for(model, image, size, mean, std)
@@ -444,13 +519,15 @@ def explain_image(
     result = {"clusters": draw_cluster_maps(photo, assignments, stage, block, head, level)}
     weak = []
     for entry, name, heads in _rows(assignments, stage, block, head, level):
-        sure = float(np.mean([confidence_map(entry.assignment, number, name).mean() for number in heads]))
+        sure = float(
+            np.mean([confidence_map(entry.assignment, number, name).mean() for number in heads])
+        )
         if sure < NEARLY_UNIFORM:
             weak.append(f"stages.{entry.stage}.blocks.{entry.block}, {name} level ({sure:.0%})")
     if weak:
         _logger.warning(
-            "The assignments are nearly uniform in %s, where 100 %% is hard: the colours there show small preferences, "
-            "not groups that the model tells apart.",
+            "The assignments are nearly uniform in %s, where 100 %% is hard: the colours there "
+            "show small preferences, not groups that the model tells apart.",
             "; ".join(weak),
         )
     if regions:

@@ -33,16 +33,20 @@ class Curve(NamedTuple):
 
 
 def read_runs(places: Sequence[str | Path]) -> list[Curve]:
-    """Every quantity that runs have logged, each by its work dir, one of the time-stamped folders in it, or a
-    ``scalars.json``. A work dir with several logs is one training that was resumed: from the first step of a log on, it
-    replaces the earlier."""
+    """Every quantity that runs have logged, each by its work dir, one of the time-stamped folders
+    in it, or a ``scalars.json``. A work dir with several logs is one training that was resumed:
+    from the first step of a log on, it replaces the earlier."""
     found: list[Curve] = []
     for place, name in zip(places, _names([Path(place).absolute() for place in places])):
         records: list[dict[str, Any]] = []
         for path in _logs(Path(place)):
             new = _records(path)
             first = min((record["step"] for record in new if "iter" in record), default=math.inf)
-            is_repeated = (i for i, record in enumerate(records) if "iter" in record and record["step"] >= first)
+            is_repeated = (
+                i
+                for i, record in enumerate(records)
+                if "iter" in record and record["step"] >= first
+            )
             records = records[: next(is_repeated, len(records))] + new
         found += _curves(name, records)
     return found
@@ -50,7 +54,10 @@ def read_runs(places: Sequence[str | Path]) -> list[Curve]:
 
 def _names(places: Sequence[Path]) -> list[str]:
     """The last parts of the paths, as many as tell them apart."""
-    parts = [path.parts[: -len(Path(LOG).parts)] if path.name == Path(LOG).name else path.parts for path in places]
+    parts = [
+        path.parts[: -len(Path(LOG).parts)] if path.name == Path(LOG).name else path.parts
+        for path in places
+    ]
     for count in range(1, max(map(len, parts), default=0) + 1):
         names = ["/".join(part[-count:]) for part in parts]
         if len({*names}) == len({*parts}):
@@ -63,8 +70,12 @@ def _logs(place: Path) -> list[Path]:
         return [place]
     found = [place / LOG] if (place / LOG).is_file() else sorted(place.glob(f"*/{LOG}"))
     if not found:
-        missing = f"'{place}' has no log of a training." if place.is_dir() else why_no_file(place, "run")
-        raise HypvisionError(f"{missing} Give the work dir of a training, which has TIME/{LOG}, or such a file.")
+        missing = (
+            f"'{place}' has no log of a training." if place.is_dir() else why_no_file(place, "run")
+        )
+        raise HypvisionError(
+            f"{missing} Give the work dir of a training, which has TIME/{LOG}, or such a file."
+        )
     return found
 
 
@@ -111,37 +122,52 @@ def _curves(run: str, records: list[dict[str, Any]]) -> list[Curve]:
 
 def write_curves(curves: Sequence[Curve], path: str | Path) -> None:
     """Write every value as a row of a table: run, split, quantity, unit, step, value."""
-    rows = ([(*curve[:4], step, value) for step, value in zip(curve.steps, curve.values)] for curve in curves)
-    write_text(path, csv_text([("run", "split", "quantity", "unit", "step", "value"), *chain(*rows)]))
+    rows = (
+        [(*curve[:4], step, value) for step, value in zip(curve.steps, curve.values)]
+        for curve in curves
+    )
+    write_text(
+        path, csv_text([("run", "split", "quantity", "unit", "step", "value"), *chain(*rows)])
+    )
 
 
 def choose(curves: Sequence[Curve], patterns: Sequence[str] = ()) -> dict[str, list[Curve]]:
-    """The curves of each panel of a figure, under its title: of the quantities that the ``patterns`` name, with ``*``
-    for any letters; without patterns of the loss, the rate and the metrics of the validation."""
+    """The curves of each panel of a figure, under its title: of the quantities that the
+    ``patterns`` name, with ``*`` for any letters; without patterns of the loss, the rate and the
+    metrics of the validation."""
     known = list(dict.fromkeys(curve.quantity for curve in curves))
     for pattern in patterns:
         if not any(fnmatch(name, pattern) for name in known):
             raise HypvisionError(
-                f"No run has logged '{pattern}'.{did_you_mean(pattern, known)} There are: {', '.join(known)}."
+                f"No run has logged '{pattern}'.{did_you_mean(pattern, known)} There are: "
+                f"{', '.join(known)}."
             )
     panels: dict[str, list[Curve]] = {}
     for pattern in patterns or ("loss", "lr", "*"):
         for curve in curves:
             usual = curve.split == "val" and curve.quantity not in ("time", "data_time")
             if fnmatch(curve.quantity, pattern) and (patterns or pattern != "*" or usual):
-                title = curve.quantity if curve.split == "train" else f"{curve.quantity} (validation)"
+                title = (
+                    curve.quantity if curve.split == "train" else f"{curve.quantity} (validation)"
+                )
                 panel = panels.setdefault(title, [])
                 if curve not in panel:
                     panel.append(curve)
     if not panels:
-        others = f" Choose some of: {', '.join(known)}." if known else " Give runs that have logged something."
-        raise HypvisionError(f"The runs have logged neither loss, rate nor metrics of a validation.{others}")
+        others = (
+            f" Choose some of: {', '.join(known)}."
+            if known
+            else " Give runs that have logged something."
+        )
+        raise HypvisionError(
+            f"The runs have logged neither loss, rate nor metrics of a validation.{others}"
+        )
     return panels
 
 
 def draw_curves(panels: Mapping[str, Sequence[Curve]], path: str | Path) -> None:
-    """Write a figure with a panel (see :func:`choose`) for each quantity, a line for each run, in the format of the
-    path's ending."""
+    """Write a figure with a panel (see :func:`choose`) for each quantity, a line for each run, in
+    the format of the path's ending."""
     require("matplotlib", "viz")
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -158,7 +184,13 @@ def draw_curves(panels: Mapping[str, Sequence[Curve]], path: str | Path) -> None
     for axes, (title, panel) in zip(every, panels.items()):
         for curve in panel:
             marker = "." if len(curve.steps) <= 30 else None
-            axes.plot(curve.steps, curve.values, color=colours[runs.index(curve.run)], marker=marker, linewidth=1.4)
+            axes.plot(
+                curve.steps,
+                curve.values,
+                color=colours[runs.index(curve.run)],
+                marker=marker,
+                linewidth=1.4,
+            )
         axes.set_title(title, fontsize=10)
         axes.set_xlabel(" or ".join(dict.fromkeys(curve.unit for curve in panel)), fontsize=8)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
@@ -169,5 +201,7 @@ def draw_curves(panels: Mapping[str, Sequence[Curve]], path: str | Path) -> None
         figure.suptitle(runs[0], fontsize=11)
     else:
         handles = [Line2D([], [], color=colour, linewidth=2) for colour in colours]
-        figure.legend(handles, runs, loc="outside upper center", ncols=max(1, min(3, len(runs))), fontsize=9)
+        figure.legend(
+            handles, runs, loc="outside upper center", ncols=max(1, min(3, len(runs))), fontsize=9
+        )
     save_figure(figure, path, dpi=110)

@@ -6,8 +6,8 @@
     >>> disk.geodesic(xy[0], xy[1])
     >>> figure.savefig("disk.png")
 
-Coordinates ``(N, 2)`` are those of the unit disk, of curvature 1: distances there are ``sqrt(c)`` times those on
-the manifold.
+Coordinates ``(N, 2)`` are those of the unit disk, of curvature 1: distances there are ``sqrt(c)``
+times those on the manifold.
 """
 
 from __future__ import annotations
@@ -34,23 +34,33 @@ if TYPE_CHECKING:
 _BOUNDARY = 1 - 1e-6
 
 
-def to_disk(x: Tensor, manifold: Manifold, centre: str | Tensor = "mean", scale: float | None = None) -> np.ndarray:
-    """Points ``(N, ...)`` of any dimension in the unit disk, ``(N, 2)``; those of flat space as of the tangent space.
+def to_disk(
+    x: Tensor, manifold: Manifold, centre: str | Tensor = "mean", scale: float | None = None
+) -> np.ndarray:
+    """Points ``(N, ...)`` of any dimension in the unit disk, ``(N, 2)``; those of flat space as of
+    the tangent space.
 
-    Two dimensions are shown as they are. Of more, the tangent vectors at the centre are projected onto the plane of
-    their largest variance and given their true length again: distances from the centre are exact, angles are not.
+    Two dimensions are shown as they are. Of more, the tangent vectors at the centre are projected
+    onto the plane of their largest variance and given their true length again: distances from the
+    centre are exact, angles are not.
 
     Args:
         x: points of ``manifold``.
         manifold: a ball, a hyperboloid, or flat space.
-        centre: the point in the middle: ``"mean"`` (the Lorentz centroid of the points), ``"origin"``, or a point.
-        scale: factor of all distances from the centre; None: 1, or less where the farthest point would lie beyond 0.95.
+        centre: the point in the middle: ``"mean"`` (the Lorentz centroid of the points),
+            ``"origin"``, or a point.
+        scale: factor of all distances from the centre; None: 1, or less where the farthest point
+            would lie beyond 0.95.
     """
     if x.dim() != 2:
         raise ValueError(f"x must be (N, d), got {tuple(x.shape)}.")
     x = to_unit(x, manifold)
     if isinstance(centre, Tensor) or centre == "mean":
-        middle = to_unit(centre, manifold) if isinstance(centre, Tensor) else lorentz.centroid(x, None, 1.0)
+        middle = (
+            to_unit(centre, manifold)
+            if isinstance(centre, Tensor)
+            else lorentz.centroid(x, None, 1.0)
+        )
         x = lorentz.unboost(middle.expand_as(x), x, 1.0)
     elif centre != "origin":
         raise ValueError(f"centre must be 'mean', 'origin' or a point, got '{centre}'.")
@@ -80,17 +90,19 @@ def to_unit(x: Tensor, manifold: Manifold) -> Tensor:
 
 
 def geodesic_arc(p: ArrayLike, q: ArrayLike, steps: int = 64) -> np.ndarray:
-    """Points ``(..., steps, 2)`` on geodesic segments between points ``(..., 2)``, evenly spaced in hyperbolic
-    length."""
-    start, end = (torch.as_tensor(np.asarray(points), dtype=torch.float64).unsqueeze(-2) for points in (p, q))
+    """Points ``(..., steps, 2)`` on geodesic segments between points ``(..., 2)``, evenly spaced in
+    hyperbolic length."""
+    start, end = (
+        torch.as_tensor(np.asarray(points), dtype=torch.float64).unsqueeze(-2) for points in (p, q)
+    )
     t = torch.linspace(0, 1, steps, dtype=torch.float64).unsqueeze(1)
     shape = (*start.shape[:-2], steps, 2)
     return poincare.geodesic(t, start.expand(shape), end.expand(shape), 1.0).numpy()
 
 
 class PoincareDisk:
-    """A matplotlib axes with the unit disk and circles around the origin at the hyperbolic distances ``grid``; every
-    method takes coordinates ``(N, 2)`` and passes options on."""
+    """A matplotlib axes with the unit disk and circles around the origin at the hyperbolic
+    distances ``grid``; every method takes coordinates ``(N, 2)`` and passes options on."""
 
     def __init__(self, axes: Axes, grid: Sequence[float] = (1, 2, 3, 4)):
         self.axes = axes
@@ -102,11 +114,18 @@ class PoincareDisk:
             self.circle((0, 0), radius, color="0.9", linewidth=0.7, zorder=0)
 
     def points(
-        self, xy: np.ndarray, colours: Sequence[int] | None = None, labels: Sequence[str] | None = None, **options: Any
+        self,
+        xy: np.ndarray,
+        colours: Sequence[int] | None = None,
+        labels: Sequence[str] | None = None,
+        **options: Any,
     ) -> None:
-        """Points, with the number of a colour and a text beside it for each; ``options`` of ``Axes.scatter``."""
+        """Points, with the number of a colour and a text beside it for each; ``options`` of
+        ``Axes.scatter``."""
         if colours is not None:
-            options["c"] = label_colours(int(max(colours, default=0)) + 1)[np.asarray(colours)] / 255
+            options["c"] = (
+                label_colours(int(max(colours, default=0)) + 1)[np.asarray(colours)] / 255
+            )
         self.axes.scatter(xy[:, 0], xy[:, 1], **{"s": 12, "linewidths": 0, **options})
         for text, (x, y) in zip(labels or (), xy):
             self.axes.annotate(text, (x, y), xytext=(3, 3), textcoords="offset points", fontsize=8)
@@ -116,21 +135,29 @@ class PoincareDisk:
         arc = geodesic_arc(p, q)
         self.axes.plot(arc[:, 0], arc[:, 1], **{"color": "0.4", "linewidth": 0.9, **options})
 
-    def geodesics(self, starts: np.ndarray, ends: np.ndarray, steps: int = 24, **options: Any) -> None:
-        """Many segments as one drawing, between points ``(N, 2)``; ``options`` of matplotlib's ``LineCollection``."""
+    def geodesics(
+        self, starts: np.ndarray, ends: np.ndarray, steps: int = 24, **options: Any
+    ) -> None:
+        """Many segments as one drawing, between points ``(N, 2)``; ``options`` of matplotlib's
+        ``LineCollection``."""
         collections = require("matplotlib.collections", "viz")
         options = {"colors": "0.4", "linewidths": 0.9, "zorder": 1, **options}
-        self.axes.add_collection(collections.LineCollection(geodesic_arc(starts, ends, steps), **options))
+        self.axes.add_collection(
+            collections.LineCollection(geodesic_arc(starts, ends, steps), **options)
+        )
 
     def circle(self, centre: ArrayLike, radius: float, **options: Any) -> None:
-        """The points at a hyperbolic distance from a centre; a Euclidean circle, with another centre."""
+        """The points at a hyperbolic distance from a centre; a Euclidean circle, with another
+        centre."""
         circles = require("matplotlib.patches", "viz")
         p = np.asarray(centre, dtype=float)
         r = np.tanh(radius / 2)
         square = p @ p
         shrink = 1 - square * r * r
         options = {"fill": False, "color": "0.6", "linewidth": 0.9, **options}
-        self.axes.add_patch(circles.Circle(p * (1 - r * r) / shrink, r * (1 - square) / shrink, **options))
+        self.axes.add_patch(
+            circles.Circle(p * (1 - r * r) / shrink, r * (1 - square) / shrink, **options)
+        )
 
 
 def poincare_disk(size: float = 6.0, **options: Any) -> tuple[Figure, PoincareDisk]:
@@ -148,8 +175,8 @@ def draw_embedding(
     proxies: Tensor | None = None,
     title: str = "",
 ) -> Figure:
-    """Samples ``(N, ...)`` of ``manifold`` coloured by class, the centre of each class with its name, and the proxies
-    of HIER, in one disk."""
+    """Samples ``(N, ...)`` of ``manifold`` coloured by class, the centre of each class with its
+    name, and the proxies of HIER, in one disk."""
     classes_of = np.asarray(labels)
     xy = to_disk(x if proxies is None else torch.cat([x, proxies.to(x)]), manifold)
     samples = xy[: len(x)]
@@ -160,7 +187,9 @@ def draw_embedding(
     members = (torch.from_numpy(samples[classes_of == n]) for n in numbers)
     centres = np.stack([poincare.midpoint(points, None, 1.0).numpy() for points in members])
     names = [str(n) if classes is None else classes[n] for n in numbers]
-    disk.points(centres, colours=numbers, labels=names, s=70, edgecolors="black", linewidths=0.8, zorder=3)
+    disk.points(
+        centres, colours=numbers, labels=names, s=70, edgecolors="black", linewidths=0.8, zorder=3
+    )
     disk.axes.set_title(title)
     return figure
 
@@ -172,13 +201,17 @@ def draw_hierarchy(
     edges: np.ndarray,
     title: str = "",
 ) -> Figure:
-    """A hierarchy in the disk: names as points, parents as geodesics, the largest branches in colours of their own.
+    """A hierarchy in the disk: names as points, parents as geodesics, the largest branches in
+    colours of their own.
 
-    At most 40 names are written, those with the most descendants first, and none over another; WordNet's endings, such
-    as ``.n.01``, are not shown. ``edges`` are rows ``(E, 2)`` of ``x``: a name and a parent of it, without circles."""
+    At most 40 names are written, those with the most descendants first, and none over another;
+    WordNet's endings, such as ``.n.01``, are not shown. ``edges`` are rows ``(E, 2)`` of ``x``: a
+    name and a parent of it, without circles."""
     xy, shades, sizes, order = places_of_hierarchy(x, manifold, len(names), edges)
     figure, disk = poincare_disk(9.0, grid=())
-    disk.geodesics(xy[edges[:, 1]], xy[edges[:, 0]], colors=shades[edges[:, 0]], linewidths=0.4, alpha=0.6)
+    disk.geodesics(
+        xy[edges[:, 1]], xy[edges[:, 0]], colors=shades[edges[:, 0]], linewidths=0.4, alpha=0.6
+    )
     disk.points(xy, c=shades, s=4 + 3 * np.sqrt(sizes), zorder=2)
     disk.axes.set_title(title)
     _write_apart(figure, disk.axes, xy, list(map(plain_name, names)), order, shades)
@@ -186,8 +219,9 @@ def draw_hierarchy(
 
 
 class HierarchyPlaces(NamedTuple):
-    """Where and how the names of a hierarchy are drawn: coordinates ``(N, 2)`` in the disk, colours ``(N, 3)`` from 0
-    to 1, how many names are below each, and in which order they are worth writing: the top, its branches, the rest."""
+    """Where and how the names of a hierarchy are drawn: coordinates ``(N, 2)`` in the disk, colours
+    ``(N, 3)`` from 0 to 1, how many names are below each, and in which order they are worth
+    writing: the top, its branches, the rest."""
 
     xy: np.ndarray
     shades: np.ndarray
@@ -195,8 +229,11 @@ class HierarchyPlaces(NamedTuple):
     order: list[int]
 
 
-def places_of_hierarchy(x: Tensor, manifold: Manifold, count: int, edges: np.ndarray) -> HierarchyPlaces:
-    """The places of ``count`` names, the top of most of them in the middle; arguments as of :func:`draw_hierarchy`."""
+def places_of_hierarchy(
+    x: Tensor, manifold: Manifold, count: int, edges: np.ndarray
+) -> HierarchyPlaces:
+    """The places of ``count`` names, the top of most of them in the middle; arguments as of
+    :func:`draw_hierarchy`."""
     below = _names_below(count, edges)
     sizes = np.array([len(found) for found in below])
     roots = np.setdiff1d(np.arange(count), edges[:, 0])
@@ -226,12 +263,16 @@ def _names_below(count: int, edges: np.ndarray) -> list[set[int]]:
 
 
 def _branches(top: int, below: Sequence[set[int]], edges: np.ndarray) -> set[int]:
-    """Names under ``top`` that together have nearly all others below them: the largest is divided into its children
-    until there are eight."""
+    """Names under ``top`` that together have nearly all others below them: the largest is divided
+    into its children until there are eight."""
     found = {int(top)}
     while len(found) < 8:
         largest = max(found, key=lambda name: len(below[name]))
-        children = {int(name) for name in edges[edges[:, 1] == largest, 0] if len(below[name]) > len(below[top]) / 100}
+        children = {
+            int(name)
+            for name in edges[edges[:, 1] == largest, 0]
+            if len(below[name]) > len(below[top]) / 100
+        }
         if not children:
             break
         found = (found - {largest}) | children
@@ -240,9 +281,15 @@ def _branches(top: int, below: Sequence[set[int]], edges: np.ndarray) -> set[int
 
 
 def _write_apart(
-    figure: Figure, axes: Axes, xy: np.ndarray, names: Sequence[str], order: Sequence[int], shades: np.ndarray
+    figure: Figure,
+    axes: Axes,
+    xy: np.ndarray,
+    names: Sequence[str],
+    order: Sequence[int],
+    shades: np.ndarray,
 ) -> None:
-    """Write names above or below their points in that order, leaving out those that would lie on another one."""
+    """Write names above or below their points in that order, leaving out those that would lie on
+    another one."""
     backend = require("matplotlib.backends.backend_agg", "viz")
     effects = require("matplotlib.patheffects", "viz")
     halo = [effects.withStroke(linewidth=2.5, foreground="white")]
@@ -254,8 +301,8 @@ def _write_apart(
             break
         for shift, side in ((5, "baseline"), (-5, "top")):  # above the point, else below it
             text = axes.annotate(
-                names[row], xy[row], xytext=(0, shift), textcoords="offset points", ha="center", va=side, fontsize=9,
-                color=0.6 * shades[row], path_effects=halo, zorder=4,
+                names[row], xy[row], xytext=(0, shift), textcoords="offset points", ha="center",
+                va=side, fontsize=9, color=0.6 * shades[row], path_effects=halo, zorder=4,
             )  # fmt: skip
             place = text.get_window_extent().padded(2)
             if not any(place.overlaps(other) for other in taken):

@@ -1,4 +1,5 @@
-"""Figures of a test: confusion matrices, curves of precision and recall, bars, and sheets of the worst mistakes."""
+"""Figures of a test: confusion matrices, curves of precision and recall, bars, and sheets of the
+worst mistakes."""
 
 from __future__ import annotations
 
@@ -34,11 +35,15 @@ class Mistake(NamedTuple):
 
 
 def confusion_figure(
-    counts: np.ndarray, rows: Sequence[str], columns: Sequence[str], order: Sequence[int] | None = None
+    counts: np.ndarray,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    order: Sequence[int] | None = None,
 ) -> Image.Image:
-    """A confusion matrix (true classes down, predicted ones across) as an image; the colour is the share of a row, so
-    that rare classes count as the others. Up to 20 classes have their numbers: counts, or where these are large
-    percents of the row. ``order``: in which the classes stand; rows and columns after the last of its numbers stay."""
+    """A confusion matrix (true classes down, predicted ones across) as an image; the colour is the
+    share of a row, so that rare classes count as the others. Up to 20 classes have their numbers:
+    counts, or where these are large percents of the row. ``order``: in which the classes stand;
+    rows and columns after the last of its numbers stay."""
     from matplotlib.figure import Figure
 
     if order is not None:
@@ -51,11 +56,15 @@ def confusion_figure(
     side = max(4.0, 0.42 * most if most <= _NUMBERED else 0.16 * most) if most <= _NAMED else 9.0
     figure = Figure((side + 2.6, side + 1.6), layout="constrained")
     axes = figure.subplots()
-    image = axes.imshow(share, cmap="Blues", vmin=0, vmax=100, interpolation="nearest", aspect="auto")
+    image = axes.imshow(
+        share, cmap="Blues", vmin=0, vmax=100, interpolation="nearest", aspect="auto"
+    )
     axes.set(xlabel="predicted", ylabel="true")
     if most <= _NAMED:
         size = 9 if most <= _NUMBERED else 6.5
-        axes.set_xticks(range(len(columns)), [_short(name) for name in columns], rotation=90, fontsize=size)
+        axes.set_xticks(
+            range(len(columns)), [_short(name) for name in columns], rotation=90, fontsize=size
+        )
         axes.set_yticks(range(len(rows)), [_short(name) for name in rows], fontsize=size)
     else:
         axes.set(xticks=[], yticks=[])
@@ -77,13 +86,17 @@ def _short(name: str) -> str:
     return name if len(name) <= _SHORT else f"{name[: _SHORT - 1]}…"
 
 
-def precision_recall_figure(recall: np.ndarray, panels: Mapping[str, Mapping[str, np.ndarray]]) -> Image.Image:
-    """Curves of precision over recall ``(R,)`` as an image; ``panels``: title -> name of a line -> precision
-    ``(R,)``."""
+def precision_recall_figure(
+    recall: np.ndarray, panels: Mapping[str, Mapping[str, np.ndarray]]
+) -> Image.Image:
+    """Curves of precision over recall ``(R,)`` as an image; ``panels``: title -> name of a line ->
+    precision ``(R,)``."""
     from matplotlib.figure import Figure
 
     figure = Figure((5.6 * len(panels), 4.6), layout="constrained")
-    for axes, (title, lines) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items()):
+    for axes, (title, lines) in zip(
+        figure.subplots(1, len(panels), squeeze=False)[0], panels.items()
+    ):
         for (name, precision), colour in zip(lines.items(), line_colours(len(lines))):
             axes.plot(recall, precision, label=_short(name), color=colour, linewidth=1.5)
         axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1), ylim=(0, 1.03))
@@ -93,14 +106,19 @@ def precision_recall_figure(recall: np.ndarray, panels: Mapping[str, Mapping[str
     return to_image(figure)
 
 
-def bars_figure(names: Sequence[str], groups: Mapping[str, Sequence[float]], xlabel: str, ylabel: str) -> Image.Image:
-    """Groups of bars at the named places of an axis as an image; ``groups``: name -> height at each place."""
+def bars_figure(
+    names: Sequence[str], groups: Mapping[str, Sequence[float]], xlabel: str, ylabel: str
+) -> Image.Image:
+    """Groups of bars at the named places of an axis as an image; ``groups``: name -> height at each
+    place."""
     from matplotlib.figure import Figure
 
     figure = Figure((max(4.5, 0.9 * len(names) + 2), 3.6), layout="constrained")
     axes = figure.subplots()
     width = 0.8 / len(groups)
-    for i, ((name, heights), colour) in enumerate(zip(groups.items(), ("#2a78b8", "#c4c4c4", "#d98b2b"))):
+    for i, ((name, heights), colour) in enumerate(
+        zip(groups.items(), ("#2a78b8", "#c4c4c4", "#d98b2b"))
+    ):
         places = np.arange(len(names)) + (i - (len(groups) - 1) / 2) * width
         drawn = axes.bar(places, heights, width, label=name, color=colour)
         axes.bar_label(drawn, fmt="%.0f", fontsize=8)
@@ -127,9 +145,11 @@ def mistake_sheet(
     heading: str = "",
     legend: Sequence[tuple[str, Sequence[int] | None]] = (),
 ) -> Image.Image:
-    """Mistakes in rows of ``columns``, their pictures with longer sides of ``cell`` pixels, and a legend below all, of
-    texts with their colours (None: no field)."""
-    tiles = [(contact_sheet(m.pictures, len(m.pictures), cell), "\n".join(m.lines)) for m in mistakes]
+    """Mistakes in rows of ``columns``, their pictures with longer sides of ``cell`` pixels, and a
+    legend below all, of texts with their colours (None: no field)."""
+    tiles = [
+        (contact_sheet(m.pictures, len(m.pictures), cell), "\n".join(m.lines)) for m in mistakes
+    ]
     sheet = titled_sheet(tiles, heading, columns)
     return add_legend(sheet, legend, size=13) if legend else sheet
 
@@ -143,8 +163,9 @@ def curve_part(
     text: str,
     table: Sequence[Sequence[Any]],
 ) -> Part:
-    """Precision over recall: the panels ``overall``, and in one called ``classes`` the five best and the five worst
-    classes, by their ``curves`` ``(R,)`` and average precision ``ap`` in percent."""
+    """Precision over recall: the panels ``overall``, and in one called ``classes`` the five best
+    and the five worst classes, by their ``curves`` ``(R,)`` and average precision ``ap`` in
+    percent."""
     order = sorted(curves, key=lambda name: -ap[name])
     chosen = order if len(order) <= _LINES else [*order[: _LINES // 2], *order[-_LINES // 2 :]]
     panels = {**overall, classes: {f"{name}  ({ap[name]:.1f})": curves[name] for name in chosen}}
@@ -154,10 +175,15 @@ def curve_part(
 
 
 def worst_part(
-    mistakes: Sequence[Mistake], wrong: bool, right: str, text: str, table: Sequence[Sequence[Any]], **sheet: Any
+    mistakes: Sequence[Mistake],
+    wrong: bool,
+    right: str,
+    text: str,
+    table: Sequence[Sequence[Any]],
+    **sheet: Any,
 ) -> Part:
-    """The sheet of the worst images, if some are wrong and have files; ``right`` says that none is wrong, ``sheet``:
-    further arguments of :func:`mistake_sheet`."""
+    """The sheet of the worst images, if some are wrong and have files; ``right`` says that none is
+    wrong, ``sheet``: further arguments of :func:`mistake_sheet`."""
     if not mistakes:
         text = "The images have no files, so none is shown." if wrong else right
         return Part("Worst images", "mistakes", text, table=table, shown=False)

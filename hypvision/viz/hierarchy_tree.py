@@ -39,14 +39,17 @@ _LEGEND = "below each part: how many patches of the map it wins in its level"
 
 
 @torch.no_grad()
-def part_maps(model: nn.Module, x: Tensor, source: str = "attention") -> tuple[list[Tensor], dict[str, Any]]:
+def part_maps(
+    model: nn.Module, x: Tensor, source: str = "attention"
+) -> tuple[list[Tensor], dict[str, Any]]:
     """Soft map of each node.
 
     Args:
-        model: a :class:`~hypvision.models.HiMapper`; evaluated without dropout and noise, and left as it was.
+        model: a :class:`~hypvision.models.HiMapper`; evaluated without dropout and noise, and left
+            as it was.
         x: normalised images ``(B, 3, H, W)``.
-        source: ``"attention"`` of the nodes to the tokens of the map, or ``"cosine"``, their positive similarities
-            divided by the sum.
+        source: ``"attention"`` of the nodes to the tokens of the map, or ``"cosine"``, their
+            positive similarities divided by the sum.
 
     Returns:
         For each level, the finest first, ``(B, n_l, h, w)`` with sum 1 over the map; and what
@@ -65,7 +68,9 @@ def part_maps(model: nn.Module, x: Tensor, source: str = "attention") -> tuple[l
     height, width = _grid(tokens.shape[1], x.shape[-2], x.shape[-1])
     if source == "attention":
         # with kv="all" class tokens precede the pixels
-        maps = [level[..., level.shape[-1] - tokens.shape[1] :].float() for level in out["attention"]]
+        maps = [
+            level[..., level.shape[-1] - tokens.shape[1] :].float() for level in out["attention"]
+        ]
     else:
         unit = F.normalize(tokens.float(), dim=-1)
         maps = [F.relu(F.normalize(nodes.float(), dim=-1) @ unit.mT) for nodes in out["nodes"]]
@@ -75,12 +80,15 @@ def part_maps(model: nn.Module, x: Tensor, source: str = "attention") -> tuple[l
 
 def _with_mapper(model: nn.Module) -> tuple[HiMapper, HierarchyMapper]:
     if not isinstance(model, HiMapper) or model.mapper is None:
-        raise HypvisionError(f"The model {type(model).__name__} has no hierarchy. Take a Hi-Mapper.")
+        raise HypvisionError(
+            f"The model {type(model).__name__} has no hierarchy. Take a Hi-Mapper."
+        )
     return model, model.mapper
 
 
 def _grid(count: int, height: int, width: int) -> tuple[int, int]:
-    """Rows and columns of a map of ``count`` tokens: the pair whose shape is most like that of the image."""
+    """Rows and columns of a map of ``count`` tokens: the pair whose shape is most like that of the
+    image."""
 
     def stretch(rows: int) -> float:
         return abs(math.log(rows * rows / count * width / height))
@@ -93,7 +101,8 @@ class Containment(NamedTuple):
     """The result of :func:`containment`; each number lies between 0 and 1."""
 
     score: float  # mean share of a child's map inside the region of its parent
-    chance: float  # mean share of a child's map inside the regions of the other nodes of the parent's level
+    # mean share of a child's map inside the regions of the other nodes of the parent's level
+    chance: float
     wins: float  # share of the children for which the parent has more than these others on average
 
 
@@ -107,21 +116,26 @@ def containment(maps: Sequence[Tensor], mass: float = 0.5) -> Containment:
         mass: share of its map that a region holds.
 
     Raises:
-        ValueError: fewer than two levels, or a single node in the coarsest, which has no others to compare with.
+        ValueError: fewer than two levels, or a single node in the coarsest, which has no others to
+            compare with.
     """
     if len(maps) < 2 or maps[-1].shape[-3] < 2:
         raise ValueError(
-            "Containment compares the map of a node with that of its ancestor and with those of the ancestor's "
-            "neighbours, so maps must have at least two levels, and the coarsest at least two nodes."
+            "Containment compares the map of a node with that of its ancestor and with those of "
+            "the ancestor's neighbours, so maps must have at least two levels, and the coarsest at "
+            "least two nodes."
         )
     scores = []
     chances = []
     for children, parents in zip(maps, maps[1:]):
         flat, region = (
-            level.flatten(-2) / level.sum((-2, -1))[..., None].clamp(min=1e-12) for level in (children, parents)
+            level.flatten(-2) / level.sum((-2, -1))[..., None].clamp(min=1e-12)
+            for level in (children, parents)
         )
         ordered, order = region.sort(-1, descending=True)
-        inside = torch.zeros_like(region).scatter(-1, order, ((ordered.cumsum(-1) - ordered) < mass).to(region.dtype))
+        inside = torch.zeros_like(region).scatter(
+            -1, order, ((ordered.cumsum(-1) - ordered) < mass).to(region.dtype)
+        )
         shares = flat @ inside.mT  # (..., n, n / 2)
         count = shares.shape[-1]
         own = torch.arange(shares.shape[-2]) // 2
@@ -130,19 +144,23 @@ def containment(maps: Sequence[Tensor], mass: float = 0.5) -> Containment:
         chances.append(((shares.sum(-1) - mine) / (count - 1)).flatten())
     score = torch.cat(scores)
     chance = torch.cat(chances)
-    return Containment(score.mean().item(), chance.mean().item(), (score > chance).double().mean().item())
+    return Containment(
+        score.mean().item(), chance.mean().item(), (score > chance).double().mean().item()
+    )
 
 
 # Colours
 
 
 def node_colours(nodes: Sequence[int]) -> list[list[tuple[int, int, int]]]:
-    """A colour for each node of each level, whose numbers of ``nodes`` go from the finest to the coarsest: a hue for
-    each of the coarsest, shades of it for what is below."""
+    """A colour for each node of each level, whose numbers of ``nodes`` go from the finest to the
+    coarsest: a hue for each of the coarsest, shades of it for what is below."""
 
     def colour(node: int, below: int) -> tuple[int, int, int]:
         hue = (node // below) / nodes[-1] + 0.03
-        place = (node % below + 0.5) / below  # position among the nodes with the same coarsest ancestor
+        place = (
+            node % below + 0.5
+        ) / below  # position among the nodes with the same coarsest ancestor
         red, green, blue = colorsys.hls_to_rgb(hue % 1.0, 0.35 + 0.35 * place, 0.75)
         return round(255 * red), round(255 * green), round(255 * blue)
 
@@ -161,10 +179,11 @@ def _enlarge(level: Tensor, size: tuple[int, int]) -> np.ndarray:
 
 
 def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96) -> Image.Image:
-    """The tree under the image, its coarsest nodes on top: each is the image, in colour where its map is strong, pale
-    elsewhere.
+    """The tree under the image, its coarsest nodes on top: each is the image, in colour where its
+    map is strong, pale elsewhere.
 
-    A node is shown if it, or one below it, is the strongest of its level in some patch; under it stands in how many.
+    A node is shown if it, or one below it, is the strongest of its level in some patch; under it
+    stands in how many.
 
     Args:
         image: what the model saw.
@@ -189,7 +208,10 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96) -> Ima
     places = [*middles, {0: sum(middles[-1].values()) / len(middles[-1])}]
     # a wide node over a single leaf at the edge stands out beyond that leaf
     left = max(0, *(w / 2 - step * (min(level.values()) + 0.5) for w, level in zip(widths, places)))
-    right = max(len(middles[0]) * step, *(w / 2 + step * (max(x.values()) + 0.5) for w, x in zip(widths, places)))
+    right = max(
+        len(middles[0]) * step,
+        *(w / 2 + step * (max(x.values()) + 0.5) for w, x in zip(widths, places)),
+    )
     legend = font(13).getlength(_LEGEND)
     size = round(2 * MARGIN + max(left + right, legend)), tops[0] + heights[0] + 2 * text + MARGIN
     sheet = Image.new("RGB", size, "white")
@@ -206,23 +228,32 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96) -> Ima
             above = l + 1, node // 2 if l + 1 < len(maps) else 0
             start = centre(*above), tops[l + 1] + heights[l + 1] + text
             draw.line([start, (centre(l, node), tops[l])], fill=colours[l][node], width=3)
-    sheet.paste(photo.resize((widths[-1], heights[-1]), Image.Resampling.BICUBIC), box(len(maps), 0))
+    sheet.paste(
+        photo.resize((widths[-1], heights[-1]), Image.Resampling.BICUBIC), box(len(maps), 0)
+    )
     for l, level in enumerate(middles):
-        pixels = np.asarray(photo.resize((widths[l], heights[l]), Image.Resampling.BICUBIC), dtype=np.float32)
+        pixels = np.asarray(
+            photo.resize((widths[l], heights[l]), Image.Resampling.BICUBIC), dtype=np.float32
+        )
         pale = 0.7 * 255 + 0.3 * pixels.mean(-1, keepdims=True)
         light = _enlarge(maps[l], (heights[l], widths[l]))
         for node in level:
             x, y = box(l, node)
             lit = pale + np.sqrt(light[node])[..., None] * (pixels - pale)
             sheet.paste(Image.fromarray(lit.clip(0, 255).astype(np.uint8)), (x, y))
-            draw.rectangle([x - 3, y - 3, x + widths[l] + 2, y + heights[l] + 2], outline=colours[l][node], width=3)
+            draw.rectangle(
+                [x - 3, y - 3, x + widths[l] + 2, y + heights[l] + 2],
+                outline=colours[l][node],
+                width=3,
+            )
             draw.text((x, y + heights[l] + 4), str(int(won[l][node])), fill="black", font_size=13)
     draw.text((MARGIN, sheet.height - MARGIN), _LEGEND, "black", font(13), "ls")
     return sheet
 
 
 def _columns(won: Sequence[Tensor]) -> list[dict[int, float]]:
-    """For each level the nodes to show and the column of each: its own, or the middle of those below it."""
+    """For each level the nodes to show and the column of each: its own, or the middle of those
+    below it."""
     shown = [set(torch.nonzero(level).flatten().tolist()) for level in won]
     for below, level in zip(shown, shown[1:]):
         level |= {node // 2 for node in below}
@@ -232,14 +263,16 @@ def _columns(won: Sequence[Tensor]) -> list[dict[int, float]]:
     places = [{node: float(column) for column, node in enumerate(sorted(shown[0]))}]
     for level in shown[1:]:
         last = places[-1]
-        children = {node: [last[n] for n in (2 * node, 2 * node + 1) if n in last] for node in sorted(level)}
+        children = {
+            node: [last[n] for n in (2 * node, 2 * node + 1) if n in last] for node in sorted(level)
+        }
         places.append({node: sum(found) / len(found) for node, found in children.items()})
     return places
 
 
 def draw_levels(image: Image.Image, maps: Sequence[Tensor]) -> Image.Image:
-    """The image that the model saw and, for each level from the finest, its patches in the colours of the nodes that
-    win them: maps of one image, ``(n_l, h, w)`` for each level."""
+    """The image that the model saw and, for each level from the finest, its patches in the colours
+    of the nodes that win them: maps of one image, ``(n_l, h, w)`` for each level."""
     side = 224
     height = round(224 * image.height / image.width)
     small = to_rgb(image).resize((side, height), Image.Resampling.BICUBIC)
@@ -252,17 +285,20 @@ def draw_levels(image: Image.Image, maps: Sequence[Tensor]) -> Image.Image:
 
 
 def disk_positions(points: Sequence[Tensor], c: float) -> list[Tensor]:
-    """Positions ``(n_l, 2)`` in the Poincare disk of curvature -1 of the points ``(n_l, D + 1)`` of each level on a
-    hyperboloid of curvature ``-c``, see :func:`hypvision.viz.disk.to_disk`; distances from the origin are exact."""
+    """Positions ``(n_l, 2)`` in the Poincare disk of curvature -1 of the points ``(n_l, D + 1)`` of
+    each level on a hyperboloid of curvature ``-c``, see :func:`hypvision.viz.disk.to_disk`;
+    distances from the origin are exact."""
     places = to_disk(torch.cat(list(points)), Lorentz(c), centre="origin", scale=1.0)
     return list(torch.from_numpy(places).split([len(level) for level in points]))
 
 
 def draw_disk(points: Sequence[Tensor], c: float) -> Image.Image:
-    """The nodes in the Poincare disk, each joined to its parent by the geodesic; the coarser, the larger the dot.
+    """The nodes in the Poincare disk, each joined to its parent by the geodesic; the coarser, the
+    larger the dot.
 
-    Nodes near the origin are drawn enlarged: a grey circle then says at which hyperbolic radius it lies. ``points``: of
-    one image, ``(n_l, D + 1)`` for each level from the finest, of curvature ``c``."""
+    Nodes near the origin are drawn enlarged: a grey circle then says at which hyperbolic radius it
+    lies. ``points``: of one image, ``(n_l, D + 1)`` for each level from the finest, of curvature
+    ``c``."""
     places = disk_positions(points, c)
     colours = node_colours([len(level) for level in points])
     # draw at a larger size and reduce it, for smooth lines
@@ -277,9 +313,20 @@ def draw_disk(points: Sequence[Tensor], c: float) -> Image.Image:
     draw = ImageDraw.Draw(sheet)
     ring = half - MARGIN * scale
     shade = "black" if zoom == 1 else (170, 170, 170)
-    draw.ellipse([half - ring, half - ring, half + ring, half + ring], outline=shade, width=2 * scale)
-    radius = "the boundary" if zoom == 1 else f"hyperbolic radius {2 * np.arctanh(1 / zoom) / c**0.5:.2f}"
-    draw.text((8 * scale, 6 * scale), f"circle: {radius}; curvature -{c:.2f}", fill="black", font_size=12 * scale)
+    draw.ellipse(
+        [half - ring, half - ring, half + ring, half + ring], outline=shade, width=2 * scale
+    )
+    radius = (
+        "the boundary"
+        if zoom == 1
+        else f"hyperbolic radius {2 * np.arctanh(1 / zoom) / c**0.5:.2f}"
+    )
+    draw.text(
+        (8 * scale, 6 * scale),
+        f"circle: {radius}; curvature -{c:.2f}",
+        fill="black",
+        font_size=12 * scale,
+    )
 
     def pixels(positions: np.ndarray) -> list[tuple[float, float]]:
         return [(half + reach * x, half - reach * y) for x, y in positions.tolist()]
@@ -318,8 +365,9 @@ def explain_hierarchy(
         maps, out = part_maps(model, x)
     except AssertionError as error:  # timm asserts that the size fits
         raise HypvisionError(
-            f"The model does not accept images of {seen.width} x {seen.height} pixels ({error}). Give --size, "
-            "or --model-args dynamic_img_size=True (ViT) or strict_img_size=False (Swin)."
+            f"The model does not accept images of {seen.width} x {seen.height} pixels ({error}). "
+            "Give --size, or --model-args dynamic_img_size=True (ViT) or strict_img_size=False "
+            "(Swin)."
         ) from error
     first = [level[0] for level in maps]
     result = {"tree": draw_tree(seen, first), "levels": draw_levels(seen, first)}
@@ -336,11 +384,14 @@ def explain(
     std: Sequence[float] | None = None,
     **clusters: Any,
 ) -> dict[str, Image.Image]:
-    """The tree of parts of a Hi-Mapper (:func:`~hypvision.viz.explain_hierarchy`), or the clusters of an HCFormer
-    (:func:`~hypvision.viz.explain_image`), with their arguments and errors; ``clusters``: of the latter alone, an
-    error for the former."""
+    """The tree of parts of a Hi-Mapper (:func:`~hypvision.viz.explain_hierarchy`), or the clusters
+    of an HCFormer (:func:`~hypvision.viz.explain_image`), with their arguments and errors;
+    ``clusters``: of the latter alone, an error for the former."""
     if hasattr(model, "forward_with_hierarchy"):
         if clusters:
-            raise HypvisionError(f"A Hi-Mapper has a tree of parts, but no clusters: leave out {', '.join(clusters)}.")
+            raise HypvisionError(
+                "A Hi-Mapper has a tree of parts, but no clusters: leave out "
+                f"{', '.join(clusters)}."
+            )
         return explain_hierarchy(model, image, size, mean, std)
     return explain_image(model, image, size, mean=mean, std=std, **clusters)

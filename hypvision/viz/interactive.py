@@ -1,5 +1,5 @@
-"""An interactive figure of a hierarchy in the Poincare disk: the mouse zooms, moves it and shows names. Needs
-plotly."""
+"""An interactive figure of a hierarchy in the Poincare disk: the mouse zooms, moves it and shows
+names. Needs plotly."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ def interactive_hierarchy(
     labels: int = 30,
     title: str = "",
 ) -> Figure:
-    """The drawing of :func:`~hypvision.viz.disk.draw_hierarchy`, with its arguments, as a plotly figure, in which the
-    mouse shows names and parents, and at most so many ``labels`` are written."""
+    """The drawing of :func:`~hypvision.viz.disk.draw_hierarchy`, with its arguments, as a plotly
+    figure, in which the mouse shows names and parents, and at most so many ``labels`` are
+    written."""
     graphs = require("plotly.graph_objects", "app")
     xy, shades, sizes, order = places_of_hierarchy(x, manifold, len(names), edges)
     shown = [html.escape(plain_name(name)) for name in names]
@@ -42,7 +43,9 @@ def interactive_hierarchy(
         lines = arcs[(shades[edges[:, 0]] == shade).all(1)]
         gaps = np.concatenate([lines, np.full((len(lines), 1, 2), np.nan)], 1).reshape(-1, 2)
         style = dict(color=_css(shade), width=1)
-        figure.add_scatter(x=gaps[:, 0], y=gaps[:, 1], mode="lines", line=style, opacity=0.6, hoverinfo="skip")
+        figure.add_scatter(
+            x=gaps[:, 0], y=gaps[:, 1], mode="lines", line=style, opacity=0.6, hoverinfo="skip"
+        )
     parents: list[list[str]] = [[] for _ in names]
     for name, parent in edges.tolist():
         parents[name].append(shown[parent])
@@ -51,17 +54,22 @@ def interactive_hierarchy(
         for name, above, size in zip(shown, parents, sizes.tolist())
     ]
     written = _written(xy, [plain_name(name) for name in names], order, labels)
-    dots = dict(size=5 + 1.5 * np.sqrt(sizes), color=[_css(shade) for shade in shades], line=dict(width=0))
+    dots = dict(
+        size=5 + 1.5 * np.sqrt(sizes), color=[_css(shade) for shade in shades], line=dict(width=0)
+    )
     texts = [f"<b>{name}</b>" if row in written else "" for row, name in enumerate(shown)]
     figure.add_scatter(
-        x=xy[:, 0], y=xy[:, 1], mode="markers+text", marker=dots, text=texts, textposition="top center",
-        textfont=dict(size=11, color=[_css(0.6 * shade) for shade in shades]), hovertext=about, hoverinfo="text",
+        x=xy[:, 0], y=xy[:, 1], mode="markers+text", marker=dots, text=texts,
+        textposition="top center",
+        textfont=dict(size=11, color=[_css(0.6 * shade) for shade in shades]), hovertext=about,
+        hoverinfo="text",
     )  # fmt: skip
     figure.add_shape(type="circle", x0=-1, y0=-1, x1=1, y1=1, line=dict(color="#555", width=1.5))
     axis = dict(visible=False, range=[-1.05, 1.05])
     figure.update_layout(
-        xaxis=axis, yaxis=dict(axis, scaleanchor="x"), showlegend=False, plot_bgcolor="white", paper_bgcolor="white",
-        height=720, margin=dict(l=10, r=10, t=40 if title else 10, b=10), dragmode="pan", hovermode="closest",
+        xaxis=axis, yaxis=dict(axis, scaleanchor="x"), showlegend=False, plot_bgcolor="white",
+        paper_bgcolor="white", height=720, margin=dict(l=10, r=10, t=40 if title else 10, b=10),
+        dragmode="pan", hovermode="closest",
         title=dict(text=html.escape(title), font=dict(size=14, color="#333"), x=0.5),
     )  # fmt: skip
     return figure
@@ -73,7 +81,8 @@ def _css(shade: np.ndarray) -> str:
 
 
 def _written(xy: np.ndarray, names: Sequence[str], order: Sequence[int], count: int) -> set[int]:
-    """The first ``count`` rows in that order whose names, above their points, do not lie on an earlier one."""
+    """The first ``count`` rows in that order whose names, above their points, do not lie on an
+    earlier one."""
     half = np.array([[_LETTER * len(name) / 2, _LINE / 2] for name in names])
     found: list[int] = []
     for row in order:

@@ -15,9 +15,12 @@ from hypvision.images import to_rgb
 from hypvision.viz.palette import label_colours
 
 
-def paint(image: Image.Image, labels: np.ndarray, colours: np.ndarray, opacity: float | np.ndarray) -> Image.Image:
-    """The image, of any mode, with the colour of each pixel's label over it, by ``labels`` (H, W), below 0 for pixels
-    that stay as they are, RGB colours (L, 3), and an opacity from 0 to 1, for all pixels or (H, W)."""
+def paint(
+    image: Image.Image, labels: np.ndarray, colours: np.ndarray, opacity: float | np.ndarray
+) -> Image.Image:
+    """The image, of any mode, with the colour of each pixel's label over it, by ``labels`` (H, W),
+    below 0 for pixels that stay as they are, RGB colours (L, 3), and an opacity from 0 to 1, for
+    all pixels or (H, W)."""
     image = to_rgb(image)
     if not len(colours):
         return image
@@ -27,18 +30,28 @@ def paint(image: Image.Image, labels: np.ndarray, colours: np.ndarray, opacity: 
 
 
 def draw_boxes(
-    image: Image.Image, boxes: np.ndarray, texts: Sequence[str], colours: np.ndarray, strips: bool = True
+    image: Image.Image,
+    boxes: np.ndarray,
+    texts: Sequence[str],
+    colours: np.ndarray,
+    strips: bool = True,
 ) -> Image.Image:
-    """The image with boxes (N, 4), ``x1, y1, x2, y2`` in pixels, of which the first lies on top, and a text for each.
+    """The image with boxes (N, 4), ``x1, y1, x2, y2`` in pixels, of which the first lies on top,
+    and a text for each.
 
-    Texts that do not fit go above or below the image, which then grows; without ``strips`` the size stays."""
+    Texts that do not fit go above or below the image, which then grows; without ``strips`` the size
+    stays."""
     texts = [printable(text) for text in texts]
     size = text_size(image)
     if not strips:
         widest = max((_extent(text, size)[0] for text in texts), default=0)
         size = max(1, math.floor(size * min(1.0, (image.width - 1) / max(widest, 1))))
     edge = (image.width - 1, image.height - 1)
-    boxes = np.clip(np.asarray(boxes, dtype=float).reshape(-1, 4), 0, (*edge, *edge)).round().astype(int)
+    boxes = (
+        np.clip(np.asarray(boxes, dtype=float).reshape(-1, 4), 0, (*edge, *edge))
+        .round()
+        .astype(int)
+    )
     labels = place_labels(image.size, boxes, [_extent(text, size) for text in texts], strips)
     above = min([0, *labels[:, 1]])
     below = max([image.height, *labels[:, 3]])
@@ -59,15 +72,18 @@ def draw_boxes(
 
 
 def place_labels(
-    size: tuple[int, int], boxes: np.ndarray, extents: Sequence[tuple[int, int]], strips: bool = True
+    size: tuple[int, int],
+    boxes: np.ndarray,
+    extents: Sequence[tuple[int, int]],
+    strips: bool = True,
 ) -> np.ndarray:
     """Rectangles for the labels of boxes, int (N, 4), ``x2`` and ``y2`` exclusive.
 
-    A label lies above its box, else below, else beside it, where it meets no box and no other label. A label without
-    such a place goes into a strip above or below the image, with ``y`` below 0 or from the height on; without
-    ``strips`` it stays in the image, where it covers least (its own box and other labels count for more than other
-    boxes). ``boxes``: int (N, 4) within the image, the last pixels included; ``extents``: width and height of
-    labels."""
+    A label lies above its box, else below, else beside it, where it meets no box and no other
+    label. A label without such a place goes into a strip above or below the image, with ``y`` below
+    0 or from the height on; without ``strips`` it stays in the image, where it covers least (its
+    own box and other labels count for more than other boxes). ``boxes``: int (N, 4) within the
+    image, the last pixels included; ``extents``: width and height of labels."""
     width, height = size
     labels = np.zeros((len(boxes), 4), dtype=int)
     taken = np.concatenate([boxes + (0, 0, 1, 1), labels])
@@ -78,7 +94,11 @@ def place_labels(
         corners = []
         for gap in (0, high // 2, high + 1):  # move farther away if something is in the way
             corners += [(x, y) for y in (top - high - gap, bottom + 1 + gap) for x in starts]
-            corners += [(x, y) for x in (right + 1 + gap, left - wide - gap) for y in (top, bottom + 1 - high, middle)]
+            corners += [
+                (x, y)
+                for x in (right + 1 + gap, left - wide - gap)
+                for y in (top, bottom + 1 - high, middle)
+            ]
         spots = np.array(corners).clip(0, np.maximum((width - wide, height - high), 0))
         places = np.concatenate([spots, spots + (wide, high)], axis=1)
         covered = _common(places, taken)
@@ -93,7 +113,9 @@ def place_labels(
         for i in sorted(chosen, key=lambda i: boxes[i, 0] + boxes[i, 2]):
             wide, high = extents[i]
             wanted = max(0, min((boxes[i, 0] + boxes[i, 2] - wide) // 2, width - wide))
-            row = next((row for row, end in enumerate(rows) if max(wanted, end) + wide <= width), len(rows))
+            row = next(
+                (row for row, end in enumerate(rows) if max(wanted, end) + wide <= width), len(rows)
+            )
             x = max(wanted, rows[row]) if row < len(rows) else wanted
             rows[row : row + 1] = [x + wide + 2]
             y = start + row * (high + 1) if step > 0 else -(row + 1) * (high + 1)
@@ -141,8 +163,9 @@ def add_legend(
     width: int | None = None,
     size: int | None = None,
 ) -> Image.Image:
-    """The image above a list of texts, each beside a field of its colour (None: no field), and with white sides where
-    the list is wider; in ``columns``, by default as many as fit. In a given ``width`` wider texts become smaller."""
+    """The image above a list of texts, each beside a field of its colour (None: no field), and with
+    white sides where the list is wider; in ``columns``, by default as many as fit. In a given
+    ``width`` wider texts become smaller."""
     texts = [printable(text) for text, _ in entries]
     size = size or text_size(image)
     indent = round(1.5 * size)
@@ -154,24 +177,32 @@ def add_legend(
         letters -= 1
         widest = max(_extent(text, letters)[0] for text in texts)
     columns = columns or width // (indent + size + widest)
-    sheet = Image.new("RGB", (width, image.height + row * math.ceil(len(entries) / columns) + size // 2), "white")
+    sheet = Image.new(
+        "RGB", (width, image.height + row * math.ceil(len(entries) / columns) + size // 2), "white"
+    )
     sheet.paste(image, ((sheet.width - image.width) // 2, 0))
     draw = ImageDraw.Draw(sheet)
     for place, (text, (_, colour)) in enumerate(zip(texts, entries)):
         x = size // 3 + place % columns * (sheet.width // columns)
         middle = image.height + size // 4 + place // columns * row + row // 2
         if colour is not None:
-            draw.rectangle((x, middle - size // 2, x + size, middle + size // 2), fill=tuple(map(int, colour)))
+            draw.rectangle(
+                (x, middle - size // 2, x + size, middle + size // 2), fill=tuple(map(int, colour))
+            )
             x += indent
         draw.text((x, middle), text, fill="black", font=font(letters), anchor="lm")
     return sheet
 
 
 def draw_segmentation(
-    image: Image.Image, labels: np.ndarray, classes: Sequence[str], opacity: float = 0.55, legend: bool = True
+    image: Image.Image,
+    labels: np.ndarray,
+    classes: Sequence[str],
+    opacity: float = 0.55,
+    legend: bool = True,
 ) -> Image.Image:
-    """An image, of any mode, with the classes painted in, by labels, integers (H, W) of its size, and a legend of those
-    that occur; ``opacity`` of the paint from 0 to 1."""
+    """An image, of any mode, with the classes painted in, by labels, integers (H, W) of its size,
+    and a legend of those that occur; ``opacity`` of the paint from 0 to 1."""
     colours = label_colours(len(classes))
     painted = paint(image, labels, colours, opacity)
     if not legend:
@@ -180,21 +211,33 @@ def draw_segmentation(
 
 
 def draw_name(image: Image.Image, name: str, at: tuple[float, float]) -> None:
-    """Write a name into the image, around a point but within the edges, white with a dark border."""
+    """Write a name into the image, around a point but within the edges, white with a dark
+    border."""
     text = printable(name)
     size = text_size(image)
     wide, high = _extent(text, size)
     if wide > image.width:
         size = max(1, size * image.width // wide)
         wide, high = _extent(text, size)
-    middle = [max(part / 2, min(where, whole - part / 2)) for where, part, whole in zip(at, (wide, high), image.size)]
+    middle = [
+        max(part / 2, min(where, whole - part / 2))
+        for where, part, whole in zip(at, (wide, high), image.size)
+    ]
     ImageDraw.Draw(image).text(
-        (middle[0], middle[1]), text, "white", font(size), anchor="mm", stroke_width=1, stroke_fill="black"
+        (middle[0], middle[1]),
+        text,
+        "white",
+        font(size),
+        anchor="mm",
+        stroke_width=1,
+        stroke_fill="black",
     )
 
 
 def printable(text: str) -> str:
-    """The text with ``?`` in place of characters that :func:`font` cannot draw: letters other than European ones, and
-    emoji."""
-    last = "\xff" if _dejavu() is None else "\u058a"  # the last characters of the Latin-1 and Armenian blocks
+    """The text with ``?`` in place of characters that :func:`font` cannot draw: letters other than
+    European ones, and emoji."""
+    last = (
+        "\xff" if _dejavu() is None else "\u058a"
+    )  # the last characters of the Latin-1 and Armenian blocks
     return "".join(letter if letter <= last else "?" for letter in text)

@@ -9,7 +9,8 @@ import numpy as np
 
 
 def palette(count: int) -> list[list[int]]:
-    """``count`` RGB colours (0-255); the first is dark grey, for background. Hues step by the golden ratio."""
+    """``count`` RGB colours (0-255); the first is dark grey, for background. Hues step by the
+    golden ratio."""
     colours = [[64, 64, 64]]
     for i in range(1, count):
         # Lightness alternates as well, so that neighbours in the list differ in more than hue.
@@ -19,10 +20,14 @@ def palette(count: int) -> list[list[int]]:
 
 
 def line_colours(count: int) -> list[Any]:
-    """Colours for the lines of a figure of matplotlib: ten that differ most, or for more lines those of a rainbow."""
+    """Colours for the lines of a figure of matplotlib: ten that differ most, or for more lines
+    those of a rainbow."""
     from matplotlib import colormaps
 
-    return [colormaps["tab10"](i) if count <= 10 else colormaps["turbo"]((i + 0.5) / count) for i in range(count)]
+    return [
+        colormaps["tab10"](i) if count <= 10 else colormaps["turbo"]((i + 0.5) / count)
+        for i in range(count)
+    ]
 
 
 def label_colours(count: int) -> np.ndarray:

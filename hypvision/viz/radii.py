@@ -21,12 +21,18 @@ _FEW = 10  # up to this many values, each is drawn as a line; more become a hist
 
 
 def draw_radii(
-    radii: Mapping[str, Tensor], sweep: Mapping[float, float], path: str | Path, label: str = "hyperbolic radius"
+    radii: Mapping[str, Tensor],
+    sweep: Mapping[float, float],
+    path: str | Path,
+    label: str = "hyperbolic radius",
 ) -> None:
-    """Write histograms of the named radii of any shape (a few are lines), whose axis has the ``label``, and, unless
-    ``sweep`` is empty, the curve of its mean radii, one for each factor that the adapter's map S was multiplied by.
+    """Write histograms of the named radii of any shape (a few are lines), whose axis has the
+    ``label``, and, unless ``sweep`` is empty, the curve of its mean radii, one for each factor that
+    the adapter's map S was multiplied by.
     """
-    figure = require("matplotlib.figure", "viz").Figure((10 if sweep else 6, 4), layout="constrained")
+    figure = require("matplotlib.figure", "viz").Figure(
+        (10 if sweep else 6, 4), layout="constrained"
+    )
     axes = figure.subplots(1, 2 if sweep else 1, squeeze=False)
     flat = {name: value.flatten().cpu().numpy() for name, value in radii.items()}
     every = np.concatenate(list(flat.values()))
@@ -35,7 +41,9 @@ def draw_radii(
     for number, (name, values) in enumerate(flat.items()):
         colour = f"C{number}"
         if len(values) > _FEW:
-            axes[0, 0].hist(values, bins=edges, density=True, histtype="step", label=name, color=colour)
+            axes[0, 0].hist(
+                values, bins=edges, density=True, histtype="step", label=name, color=colour
+            )
         for place, value in enumerate(values if len(values) <= _FEW else ()):
             axes[0, 0].axvline(value, label=None if place else name, color=colour, linewidth=1)
     axes[0, 0].set(xlabel=label, ylabel="density")
@@ -58,9 +66,11 @@ def draw_levels(radii: Mapping[str, Tensor], path: str | Path) -> None:
     save_figure(figure, path, dpi=110)
 
 
-def draw_walks(image: Image.Image | str, walks: Mapping[str, Sequence[tuple[str, float, float]]]) -> Figure:
-    """An image, or words in its place, and beside it, for each model, the texts of its walk, as (text, radius,
-    similarity) from general to specific: higher up the more general.
+def draw_walks(
+    image: Image.Image | str, walks: Mapping[str, Sequence[tuple[str, float, float]]]
+) -> Figure:
+    """An image, or words in its place, and beside it, for each model, the texts of its walk, as
+    (text, radius, similarity) from general to specific: higher up the more general.
     """
     most = max(len(walk) for walk in walks.values())
     size = (2.4 + 4.2 * len(walks), max(2.4, 0.34 * most + 0.8))
@@ -71,13 +81,21 @@ def draw_walks(image: Image.Image | str, walks: Mapping[str, Sequence[tuple[str,
     else:
         axes[0].imshow(image)
     axes[0].axis("off")
-    largest = max(radius for walk in walks.values() for _, radius, _ in walk) or 1.0  # 1 if all radii are 0
+    largest = (
+        max(radius for walk in walks.values() for _, radius, _ in walk) or 1.0
+    )  # 1 if all radii are 0
     for axis, (name, walk) in zip(axes[1:], walks.items()):
         rows = range(len(walk))
         axis.barh(rows, [radius for _, radius, _ in walk], color="#cfe3f7")
         for row, (text, _, similarity) in zip(rows, walk):
             short = shorten(text, 60, placeholder="...")
             axis.text(0.01 * largest, row, f"{short}  ({similarity:.2f})", va="center", fontsize=8)
-        axis.set(xlim=(0, 1.02 * largest), ylim=(most - 0.4, -0.6), yticks=[], title=name, xlabel="radius")
+        axis.set(
+            xlim=(0, 1.02 * largest),
+            ylim=(most - 0.4, -0.6),
+            yticks=[],
+            title=name,
+            xlabel="radius",
+        )
         axis.spines[["left", "top", "right"]].set_visible(False)
     return figure

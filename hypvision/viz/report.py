@@ -1,4 +1,5 @@
-"""A report as files, and as one HTML page that contains all of them and does not refer to other files or addresses."""
+"""A report as files, and as one HTML page that contains all of them and does not refer to other
+files or addresses."""
 
 from __future__ import annotations
 
@@ -38,14 +39,18 @@ class Part:
     name: str = ""  # of its files without their ending; "": it has none of its own
     text: str = ""  # a paragraph below the heading
     picture: Image.Image | None = None  # written as NAME.png, or NAME.jpg if it is a ``photo``
-    table: Sequence[Sequence[Any]] = ()  # rows of values, the first has the names of the columns; written as NAME.csv
+    table: Sequence[
+        Sequence[Any]
+    ] = ()  # rows of values, the first has the names of the columns; written as NAME.csv
     photo: bool = False  # whether the picture has photos in it
     shown: bool = True  # whether the page shows the table; the file has it all the same
 
 
-def write_report(folder: str | Path, title: str, facts: Mapping[str, Any], parts: Sequence[Part]) -> Path:
-    """Write the pictures and tables of all parts into a folder, and ``report.html``, which shows the ``facts``, what it
-    is about, and the parts in their order. Returns its path.
+def write_report(
+    folder: str | Path, title: str, facts: Mapping[str, Any], parts: Sequence[Part]
+) -> Path:
+    """Write the pictures and tables of all parts into a folder, and ``report.html``, which shows
+    the ``facts``, what it is about, and the parts in their order. Returns its path.
     """
     lines = [_HEAD.format(title=escape(title)), f"<h1>{escape(title)}</h1>"]
     lines.append(_html_table([("", ""), *facts.items()], head=False))
@@ -63,7 +68,10 @@ def write_report(folder: str | Path, title: str, facts: Mapping[str, Any], parts
             if part.shown:
                 lines.append(_html_table(part.table))
             if part.name and not (part.shown and len(part.table) <= _ROWS + 1):
-                lines.append(f"<p>{'All' if part.shown else 'The'} numbers are in {escape(part.name)}.csv.</p>")
+                lines.append(
+                    f"<p>{'All' if part.shown else 'The'} numbers are in "
+                    f"{escape(part.name)}.csv.</p>"
+                )
     path = Path(folder, "report.html")
     write_text(path, "\n".join([*lines, "</body></html>\n"]))
     return path
@@ -71,7 +79,9 @@ def write_report(folder: str | Path, title: str, facts: Mapping[str, Any], parts
 
 def _html_table(table: Sequence[Sequence[Any]], head: bool = True) -> str:
     rows = []
-    numbers = [all(isinstance(value, (int, float)) for value in column) for column in zip(*table[1:])]
+    numbers = [
+        all(isinstance(value, (int, float)) for value in column) for column in zip(*table[1:])
+    ]
     for place, row in enumerate(table[: _ROWS + 1]):
         if place == 0 and not head:
             continue

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 _FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 
 
-def contact_sheet(images: Sequence[Image.Image], columns: int = 4, cell: int = 240, gap: int = 6) -> Image.Image:
+def contact_sheet(
+    images: Sequence[Image.Image], columns: int = 4, cell: int = 240, gap: int = 6
+) -> Image.Image:
     """Images in rows of ``columns``, each fitted into ``cell x cell`` pixels."""
     if not images:
         raise ValueError("There are no images to put on the sheet.")
@@ -29,18 +31,25 @@ def contact_sheet(images: Sequence[Image.Image], columns: int = 4, cell: int = 2
 
 
 def search_sheet(
-    query: Image.Image, results: Sequence[tuple[Image.Image, str]], columns: int = 5, cell: int = 160
+    query: Image.Image,
+    results: Sequence[tuple[Image.Image, str]],
+    columns: int = 5,
+    cell: int = 160,
 ) -> Image.Image:
     """An image of the query, framed in blue, and of its neighbours with a text below each."""
     tiles = [
         (ImageOps.pad(fitted(image, cell), (cell, cell), color="white"), text)
         for image, text in [(query, "query"), *results]
     ]
-    ImageDraw.Draw(tiles[0][0]).rectangle((0, 0, cell - 1, cell - 1), outline=(40, 90, 200), width=3)
+    ImageDraw.Draw(tiles[0][0]).rectangle(
+        (0, 0, cell - 1, cell - 1), outline=(40, 90, 200), width=3
+    )
     return titled_sheet(tiles, columns=columns)
 
 
-def titled_sheet(tiles: Sequence[tuple[Image.Image, str]], heading: str = "", columns: int = 4) -> Image.Image:
+def titled_sheet(
+    tiles: Sequence[tuple[Image.Image, str]], heading: str = "", columns: int = 4
+) -> Image.Image:
     """Images in rows of ``columns`` cells of equal size, each above its title; a heading above all.
 
     A title takes two lines at most, or one for each of its own lines; what does not fit is cut off.
@@ -51,14 +60,19 @@ def titled_sheet(tiles: Sequence[tuple[Image.Image, str]], heading: str = "", co
     gap = 10
     wide, high = (max(image.size[axis] for image, _ in tiles) for axis in (0, 1))
     parts = [title.split("\n") for _, title in tiles]
-    titles = [[line for part in own for line in wrapped(part, wide, size, 2 if len(own) == 1 else 1)] for own in parts]
+    titles = [
+        [line for part in own for line in wrapped(part, wide, size, 2 if len(own) == 1 else 1)]
+        for own in parts
+    ]
     below = round(1.4 * size) * max(map(len, titles)) + size // 2
     cells = []
     for (image, _), lines in zip(tiles, titles):
         cell = Image.new("RGB", (wide, high + below), "white")
         cell.paste(image, ((wide - image.width) // 2, (high - image.height) // 2))
         text = "\n".join(lines)
-        ImageDraw.Draw(cell).multiline_text((wide / 2, high + 3), text, "black", font(size), "ma", align="center")
+        ImageDraw.Draw(cell).multiline_text(
+            (wide / 2, high + 3), text, "black", font(size), "ma", align="center"
+        )
         cells.append(cell)
     sheet = _rows(cells, columns, wide, gap)
     if not heading:
@@ -71,12 +85,15 @@ def titled_sheet(tiles: Sequence[tuple[Image.Image, str]], heading: str = "", co
 
 
 def wrapped(text: str, width: int, size: int, most: int = 2) -> list[str]:
-    """A text in lines of a width in pixels, broken at spaces; what does not fit into the lines is cut off."""
+    """A text in lines of a width in pixels, broken at spaces; what does not fit into the lines is
+    cut off."""
     letters = font(size)
     rest = " ".join(printable(text).split())
     found = list[str]()
     while rest and len(found) < most:
-        end = next(n for n in range(len(rest), 0, -1) if n == 1 or letters.getlength(rest[:n]) <= width)
+        end = next(
+            n for n in range(len(rest), 0, -1) if n == 1 or letters.getlength(rest[:n]) <= width
+        )
         if end < len(rest) and len(found) == most - 1:
             while end > 1 and letters.getlength(f"{rest[:end]}...") > width:
                 end -= 1
@@ -92,7 +109,9 @@ def text_tile(text: str) -> Image.Image:
     """A square with a text, in the place of an image."""
     tile = Image.new("RGB", (160, 160), "white")
     lines = wrap(text, 22)[:11] or [" "]
-    ImageDraw.Draw(tile).multiline_text((80, 80), "\n".join(lines), "black", anchor="mm", align="center")
+    ImageDraw.Draw(tile).multiline_text(
+        (80, 80), "\n".join(lines), "black", anchor="mm", align="center"
+    )
     return tile
 
 
@@ -100,7 +119,9 @@ def fitted(image: Image.Image, cell: int) -> Image.Image:
     """The image with its long side ``cell``; the pixels of tiny ones stay visible."""
     scale = cell / max(image.size)
     size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
-    return to_rgb(image).resize(size, Image.Resampling.NEAREST if scale > 2 else Image.Resampling.BICUBIC)
+    return to_rgb(image).resize(
+        size, Image.Resampling.NEAREST if scale > 2 else Image.Resampling.BICUBIC
+    )
 
 
 def _rows(tiles: Sequence[Image.Image], columns: int, width: int, gap: int) -> Image.Image:
@@ -115,14 +136,16 @@ def _rows(tiles: Sequence[Image.Image], columns: int, width: int, gap: int) -> I
 
 
 def save_figure(figure: Figure, path: str | Path, dpi: int, **options: Any) -> None:
-    """Write a figure of matplotlib as an image, complete or not at all; ``options`` are those of its ``savefig``."""
+    """Write a figure of matplotlib as an image, complete or not at all; ``options`` are those of
+    its ``savefig``."""
     show_names(figure)
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=dpi, **options)
 
 
 def show_names(figure: Figure) -> None:
-    """Have the texts of a figure drawn as they are: a ``$`` begins no formula, and what is not UTF-8 is escaped.
+    """Have the texts of a figure drawn as they are: a ``$`` begins no formula, and what is not
+    UTF-8 is escaped.
 
     Numbers that matplotlib writes at an axis, some by a formula of its own, stay.
     """
@@ -148,17 +171,20 @@ def show_names(figure: Figure) -> None:
 
 
 def save_image(image: Image.Image, path: str | Path) -> Path:
-    """Write an image, complete or not at all, in the format of its ending: ``.png``, ``.jpg``, ``.jpeg`` or ``.webp``;
-    missing folders are made. Returns the path.
+    """Write an image, complete or not at all, in the format of its ending: ``.png``, ``.jpg``,
+    ``.jpeg`` or ``.webp``; missing folders are made. Returns the path.
 
     Raises:
-        HypvisionError: another ending; the place is not writable or the disk is full. An old file then stays.
+        HypvisionError: another ending; the place is not writable or the disk is full. An old file
+            then stays.
     """
     path = Path(path)
     format = image_format(path)
     options = {"quality": 92} if format in ("JPEG", "WEBP") else {}
     with replacing(path) as temporary:
-        write_image(image.convert("RGB") if format == "JPEG" else image, temporary, format, **options)
+        write_image(
+            image.convert("RGB") if format == "JPEG" else image, temporary, format, **options
+        )
     return path
 
 
@@ -167,5 +193,7 @@ def image_format(path: str | Path) -> str:
     ending = Path(path).suffix.lower()
     if ending not in _FORMATS:
         what = f"ends in '{ending}'" if ending else "has no ending"
-        raise HypvisionError(f"The image '{path}' {what}. End its name in one of {', '.join(_FORMATS)}.")
+        raise HypvisionError(
+            f"The image '{path}' {what}. End its name in one of {', '.join(_FORMATS)}."
+        )
     return _FORMATS[ending]

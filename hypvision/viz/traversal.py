@@ -1,4 +1,5 @@
-"""The way of a photo to the root of a CLIP's embeddings, or to another photo, with the texts and images on it."""
+"""The way of a photo to the root of a CLIP's embeddings, or to another photo, with the texts and
+images on it."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ _GREY = "#b0b0b0"
 
 
 class Found(NamedTuple):
-    """A text or image that is the nearest one at some point of the path: the number of the first such point, its name,
-    its own distance from the root, and for an image its pixels."""
+    """A text or image that is the nearest one at some point of the path: the number of the first
+    such point, its name, its own distance from the root, and for an image its pixels."""
 
     step: int
     name: str
@@ -33,12 +34,17 @@ class Found(NamedTuple):
 
 
 def draw_traversal(
-    photo: Image.Image, radii: Sequence[float], found: Sequence[Found], path: str | Path, end: Image.Image | None = None
+    photo: Image.Image,
+    radii: Sequence[float],
+    found: Sequence[Found],
+    path: str | Path,
+    end: Image.Image | None = None,
 ) -> None:
-    """Write a photo and beside it its way, from top to bottom: at the left the images on it, at the right the texts.
+    """Write a photo and beside it its way, from top to bottom: at the left the images on it, at the
+    right the texts.
 
-    ``radii`` are the distances from the root of the points of the way, the photo's first; ``end`` is the photo where it
-    ends, None if that is the root."""
+    ``radii`` are the distances from the root of the points of the way, the photo's first; ``end``
+    is the photo where it ends, None if that is the root."""
     texts = [each for each in found if each.image is None]
     pictures = [each for each in found if each.image is not None]
     height = max(3.2, _LINE * (len(texts) + 1) + 0.9, _PICTURE * len(pictures) + 1.3)
@@ -56,7 +62,8 @@ def draw_traversal(
     grid["photo"].imshow(photo)
     grid["photo"].axis("off")
     axis = grid["way"]
-    # On the way to another photo the distances may rise again, so draw the remaining share of the way as height.
+    # On the way to another photo the distances may rise again, so draw the remaining share of the
+    # way as height.
     heights = np.asarray(radii, float) if end is None else np.linspace(1, 0, len(radii))
     top = max(heights[0], 1e-6)
     inch = 1.1 * top / (height - 0.9)
@@ -70,15 +77,33 @@ def draw_traversal(
         labels = _apart(places, gap * inch, top)
         reach += [labels[-1] - 0.5 * gap * inch, labels[0] + 0.5 * gap * inch]
         kind = "text" if side > 0 else "image"
-        axis.scatter([0] * len(each), places, s=34, color=colour, zorder=3, label=f"from here on the nearest {kind}")
+        axis.scatter(
+            [0] * len(each),
+            places,
+            s=34,
+            color=colour,
+            zorder=3,
+            label=f"from here on the nearest {kind}",
+        )
         for place, label, one in zip(places, labels, each):
-            axis.plot([0.0, side * 0.1, side * 0.14], [place, label, label], "-", color=colour, linewidth=0.6, zorder=1)
+            axis.plot(
+                [0.0, side * 0.1, side * 0.14],
+                [place, label, label],
+                "-",
+                color=colour,
+                linewidth=0.6,
+                zorder=1,
+            )
             if one.image is None:
                 axis.text(0.155, label, _label(one), va="center", fontsize=9)
             else:
                 _put(axis, one, (-0.15, label))
-    for name, place, align in (("photo", heights[0], "bottom"), ("root" if end is None else "end", heights[-1], "top")):
-        axis.annotate(name, (0, place), (0, 4 if align == "bottom" else -4), textcoords="offset points", ha="center",
+    for name, place, align in (
+        ("photo", heights[0], "bottom"),
+        ("root" if end is None else "end", heights[-1], "top"),
+    ):
+        axis.annotate(name, (0, place), (0, 4 if align == "bottom" else -4),
+        textcoords="offset points", ha="center",
                       va=align, fontsize=9)  # fmt: skip
     margin = 0.25 * inch
     axis.set(xlim=(left, right), ylim=(min(reach) - margin, max(reach) + margin), xticks=[])
@@ -86,7 +111,14 @@ def draw_traversal(
     axis.set_yticks([tick for tick in axis.get_yticks() if -1e-9 <= tick <= top + 1e-9])
     axis.spines[["top", "right", "bottom"]].set_visible(False)
     title = "in brackets: the distance from the root"
-    figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False, title=title, title_fontsize=8)
+    figure.legend(
+        loc="outside lower center",
+        ncols=3,
+        fontsize=8,
+        frameon=False,
+        title=title,
+        title_fontsize=8,
+    )
     save_figure(figure, path, dpi=110)
 
 
@@ -103,13 +135,17 @@ def _put(axis: Any, found: Found, place: tuple[float, float]) -> None:
     small.thumbnail((256, 256))
     zoom = side / max(small.size)
     image = boxes.OffsetImage(np.asarray(small), zoom=zoom)
-    axis.add_artist(boxes.AnnotationBbox(image, place, frameon=False, box_alignment=(1, 0.5), pad=0))
-    axis.annotate(f"({found.radius:.2f})", place, (-zoom * small.width - 4, 0), textcoords="offset points", ha="right",
+    axis.add_artist(
+        boxes.AnnotationBbox(image, place, frameon=False, box_alignment=(1, 0.5), pad=0)
+    )
+    axis.annotate(f"({found.radius:.2f})", place, (-zoom * small.width - 4, 0),
+    textcoords="offset points", ha="right",
                   va="center", fontsize=9)  # fmt: skip
 
 
 def _apart(places: np.ndarray, gap: float, top: float) -> np.ndarray:
-    """Places from high to low, moved by one pass down and one pass up so that neighbours are ``gap`` apart."""
+    """Places from high to low, moved by one pass down and one pass up so that neighbours are
+    ``gap`` apart."""
     moved = places.astype(float).copy()
     moved[0] = min(moved[0], top)
     for number in range(1, len(moved)):

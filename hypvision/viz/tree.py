@@ -1,7 +1,8 @@
-"""Trees that an embedding implies: average linkage, cophenetic distances, and their image. Needs SciPy.
+"""Trees that an embedding implies: average linkage, cophenetic distances, and their image. Needs
+SciPy.
 
-A hierarchy is recovered if the distances of an embedding grow with the height at which the true tree joins two classes;
-the cophenetic correlation says how closely (Sokal and Rohlf, 1962).
+A hierarchy is recovered if the distances of an embedding grow with the height at which the true
+tree joins two classes; the cophenetic correlation says how closely (Sokal and Rohlf, 1962).
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ def _pairs(distances: np.ndarray) -> np.ndarray:
 
 
 def average_linkage(distances: np.ndarray) -> np.ndarray:
-    """Agglomerative clustering by mean distance (UPGMA) of a symmetric matrix ``(N, N)``, N >= 2, as SciPy's linkage
-    has it: ``(N - 1, 4)``, the two clusters that a step joins (clusters made in step ``i`` have the number ``N + i``),
-    their distance, and the number of leaves; sorted by distance."""
+    """Agglomerative clustering by mean distance (UPGMA) of a symmetric matrix ``(N, N)``, N >= 2,
+    as SciPy's linkage has it: ``(N - 1, 4)``, the two clusters that a step joins (clusters made in
+    step ``i`` have the number ``N + i``), their distance, and the number of leaves; sorted by
+    distance."""
     d = np.array(distances, dtype=float)
     square = d.ndim == 2 and d.shape[0] == d.shape[1] > 1
     if not square or not np.isfinite(d).all() or not np.allclose(d, d.T, atol=1e-6):
-        raise ValueError(f"distances must be a symmetric finite matrix (N, N) with N >= 2, got shape {d.shape}.")
+        raise ValueError(
+            f"distances must be a symmetric finite matrix (N, N) with N >= 2, got shape {d.shape}."
+        )
     return cast(np.ndarray, require("scipy.cluster.hierarchy", "viz").linkage(_pairs(d), "average"))
 
 
@@ -45,8 +49,8 @@ def dendrogram_purity(linkage: np.ndarray, groups: Sequence[int]) -> float:
     """How well groups of leaves keep together in a tree (Heller and Ghahramani, ICML 2005), by a
     :func:`average_linkage` of N leaves and the group of each leaf, numbers from 0.
 
-    Over all pairs of leaves of one group, the mean share of that group among the leaves below the node that joins them:
-    1 if each group is a sub-tree; NaN if each leaf is a group of its own.
+    Over all pairs of leaves of one group, the mean share of that group among the leaves below the
+    node that joins them: 1 if each group is a sub-tree; NaN if each leaf is a group of its own.
     """
     counts = list(np.eye(max(groups) + 1)[np.asarray(groups)])
     pure = pairs = 0.0
@@ -61,8 +65,8 @@ def dendrogram_purity(linkage: np.ndarray, groups: Sequence[int]) -> float:
 
 
 def cophenetic_correlation(first: np.ndarray, second: np.ndarray) -> float:
-    """Pearson's correlation of two distance matrices ``(N, N)`` over all pairs; NaN if one of them is constant, as
-    that of a single pair is."""
+    """Pearson's correlation of two distance matrices ``(N, N)`` over all pairs; NaN if one of them
+    is constant, as that of a single pair is."""
     if len(first) < 3:
         return float("nan")
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -76,17 +80,19 @@ def draw_tree(
     leaf_images: Sequence[Image.Image] | None = None,
     title: str = "",
 ) -> Figure:
-    """A dendrogram of :func:`average_linkage`, leaves at the right, with their names in ``colours`` ("" for none) and
-    small images."""
+    """A dendrogram of :func:`average_linkage`, leaves at the right, with their names in ``colours``
+    ("" for none) and small images."""
     count = len(linkage) + 1
     if len(labels) != count:
         raise ValueError(f"A tree with {count} leaves needs {count} labels, got {len(labels)}.")
     height = max(2.0, 0.7 + count * (0.5 if leaf_images else 0.22))
-    figure: Figure = require("matplotlib.figure", "viz").Figure(figsize=(7, height), layout="constrained")
+    figure: Figure = require("matplotlib.figure", "viz").Figure(
+        figsize=(7, height), layout="constrained"
+    )
     axes = figure.add_subplot()
     tree = require("scipy.cluster.hierarchy", "viz").dendrogram(
-        linkage, orientation="left", labels=labels, color_threshold=0, above_threshold_color="0.3", leaf_font_size=9,
-        ax=axes,
+        linkage, orientation="left", labels=labels, color_threshold=0, above_threshold_color="0.3",
+        leaf_font_size=9, ax=axes,
     )  # fmt: skip
     axes.tick_params(axis="y", pad=26 if leaf_images else 4)
     for text, place, leaf in zip(axes.get_yticklabels(), axes.get_yticks(), tree["leaves"]):
@@ -94,8 +100,12 @@ def draw_tree(
             text.set_color(colours[leaf])
         if leaf_images:
             boxes = require("matplotlib.offsetbox", "viz")
-            image = boxes.OffsetImage(np.asarray(to_rgb(leaf_images[leaf]).resize((32, 32))), zoom=0.75)
-            beside = dict(xycoords="data", boxcoords="offset points", frameon=False, annotation_clip=False)
+            image = boxes.OffsetImage(
+                np.asarray(to_rgb(leaf_images[leaf]).resize((32, 32))), zoom=0.75
+            )
+            beside = dict(
+                xycoords="data", boxcoords="offset points", frameon=False, annotation_clip=False
+            )
             axes.add_artist(boxes.AnnotationBbox(image, (0, place), xybox=(14, 0), **beside))
     axes.set_xlabel("distance")
     axes.set_title(title)

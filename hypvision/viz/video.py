@@ -16,19 +16,27 @@ from hypvision.files import replacing, why_no_file
 from hypvision.images import MAX_PIXELS
 
 VIDEO_SUFFIXES = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".webm")
-_RATES = (0.01, 1000.0)  # frames per second: OpenCV's writer hangs at infinity, and takes at most 65,535
+_RATES = (
+    0.01,
+    1000.0,
+)  # frames per second: OpenCV's writer hangs at infinity, and takes at most 65,535
 
 
 def _is_video(path: Path) -> bool:
     """Whether a file begins as those of :data:`VIDEO_SUFFIXES` do.
 
-    FFmpeg would also open files of other kinds, such as playlists, which can refer to any file or address.
+    FFmpeg would also open files of other kinds, such as playlists, which can refer to any file or
+    address.
     """
     with path.open("rb") as file:
         start = file.read(12)
     matroska = start[:4] == b"\x1aE\xdf\xa3"
     avi = start[:4] == b"RIFF" and start[8:] == b"AVI "
-    return matroska or avi or start[4:8] in (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot")
+    return (
+        matroska
+        or avi
+        or start[4:8] in (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot")
+    )
 
 
 def _name(path: Path) -> str:
@@ -37,7 +45,8 @@ def _name(path: Path) -> str:
         str(path).encode()
     except UnicodeEncodeError as error:
         raise HypvisionError(
-            f"The name of the video '{path}' is not UTF-8, which OpenCV needs. Rename the file, or its folder."
+            f"The name of the video '{path}' is not UTF-8, which OpenCV needs. Rename the file, or "
+            "its folder."
         ) from error
     return str(path)
 
@@ -49,18 +58,24 @@ def _reading(path: Path) -> Iterator[Any]:
         raise HypvisionError(f"{why_no_file(path, 'video')} Check the path.")
     if not _is_video(path):
         raise HypvisionError(
-            f"The video '{path}' cannot be read: it is none of {', '.join(VIDEO_SUFFIXES)}, whatever its name says. "
-            "Convert it to .mp4 (H.264) first."
+            f"The video '{path}' cannot be read: it is none of {', '.join(VIDEO_SUFFIXES)}, "
+            "whatever its name says. Convert it to .mp4 (H.264) first."
         )
-    reader = cv2.VideoCapture(_name(path), cv2.CAP_FFMPEG)  # OpenCV's other readers accept images and name patterns
+    reader = cv2.VideoCapture(
+        _name(path), cv2.CAP_FFMPEG
+    )  # OpenCV's other readers accept images and name patterns
     try:
         if not reader.isOpened():
-            raise HypvisionError(f"The video '{path}' cannot be read. Convert it to .mp4 (H.264) first.")
-        width, height = (int(reader.get(side)) for side in (cv2.CAP_PROP_FRAME_WIDTH, cv2.CAP_PROP_FRAME_HEIGHT))
+            raise HypvisionError(
+                f"The video '{path}' cannot be read. Convert it to .mp4 (H.264) first."
+            )
+        width, height = (
+            int(reader.get(side)) for side in (cv2.CAP_PROP_FRAME_WIDTH, cv2.CAP_PROP_FRAME_HEIGHT)
+        )
         if width * height > MAX_PIXELS:
             raise HypvisionError(
-                f"The video '{path}' was not read: its frames are {width} x {height} pixels, more than {MAX_PIXELS:,} "
-                "in all. Make them smaller."
+                f"The video '{path}' was not read: its frames are {width} x {height} pixels, more "
+                f"than {MAX_PIXELS:,} in all. Make them smaller."
             )
         yield reader
     finally:
@@ -81,8 +96,8 @@ def frame_rate(path: Path) -> float:
 
 
 def read_frames(path: Path, every: int = 1) -> Iterator[tuple[int, np.ndarray]]:
-    """Number, from 0, and pixels, RGB uint8 (H, W, 3), of every so-many-th frame of a video. Warns of one that ends
-    before the frames that its header promises."""
+    """Number, from 0, and pixels, RGB uint8 (H, W, 3), of every so-many-th frame of a video. Warns
+    of one that ends before the frames that its header promises."""
     with _reading(path) as reader:
         number = 0
         while reader.grab():
@@ -97,8 +112,8 @@ def read_frames(path: Path, every: int = 1) -> Iterator[tuple[int, np.ndarray]]:
         count = reader.get(require("cv2", "mm").CAP_PROP_FRAME_COUNT)
         if number < 0.95 * count:  # some headers hold an estimate
             warnings.warn(
-                f"The video '{path}' ends after {number} of the {count:.0f} frames that its header promises: it may be "
-                "cut off or damaged. If so, get the file again.",
+                f"The video '{path}' ends after {number} of the {count:.0f} frames that its header "
+                "promises: it may be cut off or damaged. If so, get the file again.",
                 stacklevel=2,
             )
 
@@ -107,7 +122,8 @@ def read_frames(path: Path, every: int = 1) -> Iterator[tuple[int, np.ndarray]]:
 def writing_video(target: Path, rate: float) -> Iterator[Callable[[Image.Image], None]]:
     """A function that appends an image, RGB, to an MP4, which appears when it is complete.
 
-    The video has the size of the first image. Frame rates outside of the usual range are clamped to it.
+    The video has the size of the first image. Frame rates outside of the usual range are clamped to
+    it.
     """
     cv2 = require("cv2", "mm")
     writer = None
@@ -117,10 +133,13 @@ def writing_video(target: Path, rate: float) -> Iterator[Callable[[Image.Image],
     def append(image: Image.Image) -> None:
         nonlocal writer, count
         if writer is None:
-            writer = cv2.VideoWriter(_name(temporary), cv2.VideoWriter_fourcc(*"mp4v"), rate, image.size)
+            writer = cv2.VideoWriter(
+                _name(temporary), cv2.VideoWriter_fourcc(*"mp4v"), rate, image.size
+            )
             if not writer.isOpened():
                 raise HypvisionError(
-                    f"'{target}' was not written: OpenCV has no encoder for MP4 here, or the disk is full."
+                    f"'{target}' was not written: OpenCV has no encoder for MP4 here, or the disk "
+                    "is full."
                 )
         writer.write(np.asarray(image.convert("RGB"))[..., ::-1])
         count += 1

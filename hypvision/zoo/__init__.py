@@ -1,7 +1,8 @@
-"""Trained weights: index, verified downloads, models in one call, cards, export; converters of official checkpoints.
+"""Trained weights: index, verified downloads, models in one call, cards, export; converters of
+official checkpoints.
 
-:func:`load` gives a model, :func:`resolve` a verified file, :func:`builtin_index` the list of all. See
-``docs/model-zoo.md``.
+:func:`load` gives a model, :func:`resolve` a verified file, :func:`builtin_index` the list of all.
+See ``docs/model-zoo.md``.
 """
 
 from hypvision.checkpoints.index import builtin_index, read_index
@@ -11,5 +12,6 @@ from hypvision.checkpoints.sources import find, resolve
 from hypvision.zoo.loading import load
 
 __all__ = [
-    "Index", "Metric", "Record", "WeightFile", "builtin_index", "find", "load", "read_index", "read_weights", "resolve",
+    "Index", "Metric", "Record", "WeightFile", "builtin_index", "find", "load", "read_index",
+    "read_weights", "resolve",
 ]  # fmt: skip

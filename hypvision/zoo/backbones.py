@@ -1,4 +1,5 @@
-"""The timm models that `hypvision explain` draws: without a head, with the weights of any task's checkpoint."""
+"""The timm models that `hypvision explain` draws: without a head, with the weights of any task's
+checkpoint."""
 
 from __future__ import annotations
 
@@ -17,21 +18,31 @@ from hypvision.checkpoints.read import network_weights, read
 from hypvision.checkpoints.sources import find, is_address, resolve
 from hypvision.checkpoints.storage import read_header
 from hypvision.errors import HypvisionError
-from hypvision.zoo.loading import TimmModel, as_tuples, known_model, timm_model, trained_arguments, training_cfg
+from hypvision.zoo.loading import (
+    TimmModel,
+    as_tuples,
+    known_model,
+    timm_model,
+    trained_arguments,
+    training_cfg,
+)
 
 # Arguments of a config's backbone that are not the network's, or that only its training needs.
 _NOT_THE_NETWORK = {
-    "type", "model_name", "out_indices", "pretrained", "checkpoint_path", "frozen_stages", "norm_eval", "with_cp",
-    "pad_multiple", "unused", "feature_cls", "init_cfg", "drop_rate", "drop_path_rate", "proj_drop_rate", "num_classes",
+    "type", "model_name", "out_indices", "pretrained", "checkpoint_path", "frozen_stages",
+    "norm_eval", "with_cp", "pad_multiple", "unused", "feature_cls", "init_cfg", "drop_rate",
+    "drop_path_rate", "proj_drop_rate", "num_classes",
 }  # fmt: skip
 
 
-def model_and_weights(name: str, weights: str | Path | None = None) -> tuple[str, str | Path | None]:
+def model_and_weights(
+    name: str, weights: str | Path | None = None
+) -> tuple[str, str | Path | None]:
     """Timm's name of a model, and its weights.
 
     Args:
-        name: of a model, or of trained weights: a record of the zoo (``"hcformer_nano.cifar10"``, also with
-            ``"zoo:"``), or a release.
+        name: of a model, or of trained weights: a record of the zoo (``"hcformer_nano.cifar10"``,
+            also with ``"zoo:"``), or a release.
         weights: of the model; None where ``name`` is that of trained weights.
     """
     if is_address(name) and weights is not None:
@@ -47,18 +58,21 @@ def explained_models() -> list[str]:
 
 
 def side_seen(model: TimmModel, weights: str | Path | None) -> int:
-    """The short side of the images that a model of :func:`build_model` looks at: that of the zoo's weights, or 224."""
+    """The short side of the images that a model of :func:`build_model` looks at: that of the zoo's
+    weights, or 224."""
     return int(model.pretrained_cfg["input_size"][1]) if is_address(str(weights)) else 224
 
 
-def build_model(name: str, weights: str | Path | None = None, arguments: Mapping[str, Any] | None = None) -> TimmModel:
+def build_model(
+    name: str, weights: str | Path | None = None, arguments: Mapping[str, Any] | None = None
+) -> TimmModel:
     """A clustering timm model without a classifier head, ready to look at.
 
     Args:
         name: name in timm, or of trained weights, see :func:`model_and_weights`.
-        weights: checkpoint, see :func:`load_weights`, or weights of the zoo (``"zoo:NAME"``, ``"hf-hub:USER/REPO"``),
-            which bring the model's arguments and normalisation. None: those that ``name`` means, or random weights
-            drawn from seed 0.
+        weights: checkpoint, see :func:`load_weights`, or weights of the zoo (``"zoo:NAME"``,
+            ``"hf-hub:USER/REPO"``), which bring the model's arguments and normalisation. None:
+            those that ``name`` means, or random weights drawn from seed 0.
         arguments: for the model's constructor, e.g. ``dict(patch_size=2, img_size=32)``.
     """
     name, weights = model_and_weights(name, weights)
@@ -77,10 +91,15 @@ def build_model(name: str, weights: str | Path | None = None, arguments: Mapping
         try:
             model = _create(name, {"num_classes": 0, **arguments})
         except (TypeError, ValueError) as error:
-            raise HypvisionError(f"The model '{name}' does not accept --model-args: {error}") from error
+            raise HypvisionError(
+                f"The model '{name}' does not accept --model-args: {error}"
+            ) from error
     if not hasattr(model, "forward_assignments") and not hasattr(model, "forward_with_hierarchy"):
         known = ", ".join(explained_models())
-        raise HypvisionError(f"The model '{name}' does not cluster, so there is nothing to draw. Take one of: {known}.")
+        raise HypvisionError(
+            f"The model '{name}' does not cluster, so there is nothing to draw. Take one of: "
+            f"{known}."
+        )
     if weights is not None:
         load_weights(model, weights, checkpoint)
     if config:
@@ -89,19 +108,23 @@ def build_model(name: str, weights: str | Path | None = None, arguments: Mapping
 
 
 def _zoo_weights(address: str, name: str) -> tuple[Path, dict[str, Any], dict[str, Any]]:
-    """The verified file of a record, the arguments of its network, and the part of timm's config about its images."""
+    """The verified file of a record, the arguments of its network, and the part of timm's config
+    about its images."""
     index, record = find(address)
     if not timm.is_model(record.model):
         raise HypvisionError(
-            f"'{record.name}' stands on the CLIP '{record.model}', which does not cluster. Of a CLIP the way from an "
-            "image to the root can be drawn: --clip NAME --texts ..."
+            f"'{record.name}' stands on the CLIP '{record.model}', which does not cluster. Of a "
+            "CLIP the way from an image to the root can be drawn: --clip NAME --texts ..."
         )
     if timm.is_model(name) and name.partition(".")[0] != record.model:
-        raise HypvisionError(f"The weights '{address}' are of the model {record.model}: use --model {record.model}.")
+        raise HypvisionError(
+            f"The weights '{address}' are of the model {record.model}: use --model {record.model}."
+        )
     path = resolve(record, index)
     arguments = record.arguments
     if record.task != "classification":
-        # The header has the config of the whole model, whose backbone has arguments of timm and of the wrapper.
+        # The header has the config of the whole model, whose backbone has arguments of timm and of
+        # the wrapper.
         backbone = (read_header(path).get("model") or {}).get("backbone") or {}
         arguments = network_arguments(backbone)
     config = timm_cfg(record)
@@ -110,7 +133,8 @@ def _zoo_weights(address: str, name: str) -> tuple[Path, dict[str, Any], dict[st
 
 
 def network_arguments(backbone: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of the timm model in a config's ``model.backbone``, without the head and its training."""
+    """The arguments of the timm model in a config's ``model.backbone``, without the head and its
+    training."""
     return as_tuples({key: value for key, value in backbone.items() if key not in _NOT_THE_NETWORK})
 
 
@@ -123,14 +147,17 @@ def _create(name: str, arguments: dict[str, Any]) -> TimmModel:
     return timm_model(name, **arguments)
 
 
-def load_weights(model: TimmModel, path: str | Path, checkpoint: Mapping[str, Any] | None = None) -> None:
-    """Load a checkpoint into a timm model; its classifier head may be absent or another one. The size and normalisation
-    of images that the training of hypvision wrote there enter the model's ``pretrained_cfg``.
+def load_weights(
+    model: TimmModel, path: str | Path, checkpoint: Mapping[str, Any] | None = None
+) -> None:
+    """Load a checkpoint into a timm model; its classifier head may be absent or another one. The
+    size and normalisation of images that the training of hypvision wrote there enter the model's
+    ``pretrained_cfg``.
 
     Args:
         model: the model.
-        path: anything that :func:`hypvision.checkpoints.read.read` takes: of hypvision's training of any task, a plain
-            state dict, or the method's official checkpoint.
+        path: anything that :func:`hypvision.checkpoints.read.read` takes: of hypvision's training
+            of any task, a plain state dict, or the method's official checkpoint.
         checkpoint: what was read there; None to read it.
     """
     checkpoint = read(path) if checkpoint is None else checkpoint
@@ -138,8 +165,8 @@ def load_weights(model: TimmModel, path: str | Path, checkpoint: Mapping[str, An
     head = f"{model.pretrained_cfg.get('classifier') or 'head'}."
     load_into(
         model, given, path, f"the model {type(model).__name__}",
-        "Give the --model that it was trained with, and its arguments: --model-args KEY=VALUE ... as in model.backbone "
-        "of its config.",
+        "Give the --model that it was trained with, and its arguments: --model-args KEY=VALUE ... "
+        "as in model.backbone of its config.",
         extra=True, optional=lambda name: name.startswith(head),
     )  # fmt: skip
     model.pretrained_cfg = {**model.pretrained_cfg, **training_cfg(checkpoint, model.num_classes)}

@@ -1,4 +1,5 @@
-"""The weight files on this machine: listing and cleaning the cache of downloads, checking files against the index."""
+"""The weight files on this machine: listing and cleaning the cache of downloads, checking files
+against the index."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ class CachedFile(NamedTuple):
     Attributes:
         path: where it lies.
         bytes: its size.
-        record: name of the record that it belongs to, in the index or in a release that was loaded from before; empty
-            if no record needs it any more.
+        record: name of the record that it belongs to, in the index or in a release that was loaded
+            from before; empty if no record needs it any more.
         partial: whether it is an unfinished download.
     """
 
@@ -38,7 +39,10 @@ def list_cache(index: Index) -> list[CachedFile]:
     known = {record.filename: record.name for source in [*visited(), index] for record in source}
     return [
         CachedFile(
-            path, path.stat().st_size, known.get(path.name.removesuffix(".part"), ""), path.name.endswith(".part")
+            path,
+            path.stat().st_size,
+            known.get(path.name.removesuffix(".part"), ""),
+            path.name.endswith(".part"),
         )
         for path in sorted(cache_folder().glob("*"))
         if path.is_file()
@@ -46,7 +50,8 @@ def list_cache(index: Index) -> list[CachedFile]:
 
 
 def visited() -> list[Index]:
-    """The stored indexes of releases that were used before, without those that can no longer be read."""
+    """The stored indexes of releases that were used before, without those that can no longer be
+    read."""
     found = []
     for path in sorted(index_folder().glob("*.yml")):
         with suppress(HypvisionError):
@@ -60,10 +65,15 @@ def whereabouts(index: Index, record: Record) -> str:
 
 
 def records_here() -> list[tuple[str, Index, Record]]:
-    """Names and records of the built-in index, and of releases that were loaded from before the records whose files are
-    in the cache."""
+    """Names and records of the built-in index, and of releases that were loaded from before the
+    records whose files are in the cache."""
     builtin = builtin_index()
-    others = {record.filename: record for index in visited() for record in index if local_files(Index({}), record)}
+    others = {
+        record.filename: record
+        for index in visited()
+        for record in index
+        if local_files(Index({}), record)
+    }
     for record in builtin:
         others.pop(record.filename, None)
     here = [(record.name, builtin, record) for record in builtin]
@@ -71,7 +81,8 @@ def records_here() -> list[tuple[str, Index, Record]]:
 
 
 def check_files(index: Index, record: Record) -> dict[Path, str]:
-    """The packaged and the cached file of a record, as far as they exist, with what is wrong with each, or ``""``."""
+    """The packaged and the cached file of a record, as far as they exist, with what is wrong with
+    each, or ``""``."""
     results = {}
     for path in local_files(index, record).values():
         try:
@@ -83,7 +94,8 @@ def check_files(index: Index, record: Record) -> dict[Path, str]:
 
 
 def clean(index: Index, names: Iterable[str] = (), everything: bool = False) -> list[CachedFile]:
-    """Remove files from the cache: unfinished downloads and files that no record needs, or those that are named.
+    """Remove files from the cache: unfinished downloads and files that no record needs, or those
+    that are named.
 
     Files that a process is downloading at this moment stay.
 
@@ -100,7 +112,10 @@ def clean(index: Index, names: Iterable[str] = (), everything: bool = False) -> 
         raise HypvisionError("Give either names or --all: --all removes every file in the cache.")
     files = list_cache(index)
     there = {file.record for file in files}
-    chosen = {name if name in there else index.get(name).name for name in (n.removeprefix("zoo:") for n in names)}
+    chosen = {
+        name if name in there else index.get(name).name
+        for name in (n.removeprefix("zoo:") for n in names)
+    }
     removed = []
     for file in files:
         wanted = file.record in chosen if chosen else everything or file.partial or not file.record

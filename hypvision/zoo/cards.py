@@ -1,4 +1,5 @@
-"""Text made from records: the table of ``model_zoo/README.md``, model cards, the table on the terminal."""
+"""Text made from records: the table of ``model_zoo/README.md``, model cards, the table on the
+terminal."""
 
 from __future__ import annotations
 
@@ -50,10 +51,15 @@ def _by(metric: Metric) -> str:
     return "us" if metric.measured else f"reported: {metric.reported}"
 
 
-def _rows(head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[str] = ()) -> list[str]:
+def _rows(
+    head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[str] = ()
+) -> list[str]:
     """A table in Markdown; the columns named in ``right`` are aligned at the right."""
     rules = ["--:" if name in right else "---" for name in head]
-    lines = ([cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in (head, rules, *rows))
+    lines = (
+        [cell.replace("|", "\\|").replace("\n", " ") for cell in row]
+        for row in (head, rules, *rows)
+    )
     return ["| " + " | ".join(cells) + " |" for cells in lines]
 
 
@@ -62,7 +68,17 @@ def readme(index: Index) -> str:
     total = sum(record.file.bytes for record in index)
     example = next((record.name for record in index if record.task == "classification"), "NAME")
     parts = [_README.format(count=len(index), size=size_text(total), example=example)]
-    head = ("name", "parameters", "input", "result", "measured on", "by", "file", "config", "licence")
+    head = (
+        "name",
+        "parameters",
+        "input",
+        "result",
+        "measured on",
+        "by",
+        "file",
+        "config",
+        "licence",
+    )
     for task in TASKS:
         rows = []
         for record in index.select(task=task):
@@ -133,17 +149,37 @@ def model_card(record: Record, front_matter: bool = False) -> str:
     """
     lines: list[str] = []
     if front_matter:
-        library = "timm" if record.task == "classification" else "hypvision"  # which library can load the repository
+        library = (
+            "timm" if record.task == "classification" else "hypvision"
+        )  # which library can load the repository
         lines += ["---", f"license: {record.licence.lower()}", f"library_name: {library}"]
-        lines += [f"pipeline_tag: {_HUB_TASKS[record.task]}", "tags:", "- hypvision", "- hyperbolic", "---", ""]
+        lines += [
+            f"pipeline_tag: {_HUB_TASKS[record.task]}",
+            "tags:",
+            "- hypvision",
+            "- hyperbolic",
+            "---",
+            "",
+        ]
     lines += [f"# {record.name}", "", record.description, ""]
     facts = [
         ("task", record.task),
-        ("model", f"`{record.model}`" + (f" with `{_code(record.arguments)}`" if record.arguments else "")),
+        (
+            "model",
+            f"`{record.model}`"
+            + (f" with `{_code(record.arguments)}`" if record.arguments else ""),
+        ),
         ("parameters", count_text(record.parameters)),
-        ("input", f"{input_text(record)}, RGB, mean {list(record.input.mean)}, std {list(record.input.std)}"),
+        (
+            "input",
+            f"{input_text(record)}, RGB, mean {list(record.input.mean)}, std "
+            f"{list(record.input.std)}",
+        ),
         ("classes", f"{len(record.classes)}: {', '.join(record.classes)}"),
-        ("file", f"`{record.filename}`, {record.file.bytes} bytes, stored as {record.file.storage}"),
+        (
+            "file",
+            f"`{record.filename}`, {record.file.bytes} bytes, stored as {record.file.storage}",
+        ),
         ("sha256", f"`{record.file.sha256}`"),
         ("licence", record.licence),
         ("date", record.date),
@@ -155,10 +191,25 @@ def model_card(record: Record, front_matter: bool = False) -> str:
     lines += ["", "## Intended use", "", record.intended_use]
     lines += ["", "## Data", "", record.data]
     lines += ["", "## Training", "", f"Config `{record.config}`.", ""]
-    lines += ["```sh", record.training, "```"] if record.training.startswith("hypvision ") else [record.training]
-    results = [(metric.name, f"{metric.value:.4g}", metric.data, _by(metric)) for metric in record.metrics]
-    lines += ["", "## Metrics", "", *_rows(("metric", "value", "measured on", "by"), results, right=("value",))]
-    full = [(metric.name, metric.full_precision) for metric in record.metrics if metric.full_precision is not None]
+    lines += (
+        ["```sh", record.training, "```"]
+        if record.training.startswith("hypvision ")
+        else [record.training]
+    )
+    results = [
+        (metric.name, f"{metric.value:.4g}", metric.data, _by(metric)) for metric in record.metrics
+    ]
+    lines += [
+        "",
+        "## Metrics",
+        "",
+        *_rows(("metric", "value", "measured on", "by"), results, right=("value",)),
+    ]
+    full = [
+        (metric.name, metric.full_precision)
+        for metric in record.metrics
+        if metric.full_precision is not None
+    ]
     if full:
         values = ", ".join(f"{name} {value:.4g}" for name, value in full)
         stored = f"The values are those of the file as it is ({record.file.storage})"
@@ -182,7 +233,8 @@ def table(rows: Sequence[Mapping[str, str]]) -> str:
     lines = []
     for cells in [dict(zip(heads, heads)), *rows]:
         aligned = (
-            cells[head].rjust(width) if head in right else cells[head].ljust(width) for head, width in widths.items()
+            cells[head].rjust(width) if head in right else cells[head].ljust(width)
+            for head, width in widths.items()
         )
         lines.append("  ".join(aligned).rstrip())
     return "\n".join(lines)

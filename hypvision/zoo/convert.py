@@ -1,8 +1,9 @@
-"""Official checkpoints to hypvision's state dicts, and back: ``hypvision zoo convert --from NAME IN OUT``.
+"""Official checkpoints to hypvision's state dicts, and back:
+``hypvision zoo convert --from NAME IN OUT``.
 
-A converter is a pair of functions of state dicts (names to tensors), ``NAME_from_official`` and ``NAME_to_official``,
-and ``NAME_variant``, which says to which model converted weights belong. They are defined beside the models;
-:func:`convert_file` applies them to a file.
+A converter is a pair of functions of state dicts (names to tensors), ``NAME_from_official`` and
+``NAME_to_official``, and ``NAME_variant``, which says to which model converted weights belong. They
+are defined beside the models; :func:`convert_file` applies them to a file.
 """
 
 from __future__ import annotations
@@ -22,7 +23,12 @@ from hypvision.checkpoints.sources import fetch
 from hypvision.checkpoints.storage import write_tensors
 from hypvision.checks import one_of
 from hypvision.clip import hyperbolic_checkpoint as official_clip
-from hypvision.clip.hugging_face import clip_variant, from_hugging_face, is_hugging_face, to_hugging_face
+from hypvision.clip.hugging_face import (
+    clip_variant,
+    from_hugging_face,
+    is_hugging_face,
+    to_hugging_face,
+)
 from hypvision.clip.prompting import official as few_shot
 from hypvision.clip.segmentation import official as segmenter
 from hypvision.errors import HypvisionError
@@ -43,11 +49,12 @@ class Converter(NamedTuple):
         from_official, to_official: a state dict by the other names.
         variant: the model of a state dict by our names, and the arguments to create it with.
         arguments: further arguments of the model, from the official state dict.
-        options, back_options: arguments of ``variant`` and of ``to_official`` that follow from no state dict; the user
-            gives them.
-        as_saved: from a state dict and an epoch, what the official code saves; None: the state dict alone.
-        read, files: of a model that the official code spreads over files: from the path of one, all that they hold; and
-            from a state dict and that path, the files to write. None: one file.
+        options, back_options: arguments of ``variant`` and of ``to_official`` that follow from no
+            state dict; the user gives them.
+        as_saved: from a state dict and an epoch, what the official code saves; None: the state dict
+            alone.
+        read, files: of a model that the official code spreads over files: from the path of one, all
+            that they hold; and from a state dict and that path, the files to write. None: one file.
     """
 
     title: str
@@ -65,18 +72,25 @@ class Converter(NamedTuple):
 
 def _family(title: str, module: ModuleType, name: str, **rest: Any) -> Converter:
     """The converter of a module whose functions have the names that are said above."""
-    names = (f"is_official_{name}", f"{name}_from_official", f"{name}_to_official", f"{name}_variant")
+    names = (
+        f"is_official_{name}",
+        f"{name}_from_official",
+        f"{name}_to_official",
+        f"{name}_variant",
+    )
     return Converter(title, *(getattr(module, each) for each in names), **rest)
 
 
 # Name on the command line -> converter.
 CONVERTERS = {
     "hcformer": _family(
-        "HCFormer", hcformer, "hcformer", arguments=hcformer.hcformer_arguments, back_options=("curvature",)
+        "HCFormer", hcformer, "hcformer", arguments=hcformer.hcformer_arguments,
+        back_options=("curvature",)
     ),
     "helm": _family("HELM language model", helm, "helm", arguments=helm.helm_arguments),
     "himapper": _family("Hi-Mapper", himapper, "himapper", options=("backbone",)),
-    "hyperboliccv": _family("HyperbolicCV ResNet", hyperboliccv, "hyperboliccv", back_options=("curvature",)),
+    "hyperboliccv": _family("HyperbolicCV ResNet", hyperboliccv, "hyperboliccv",
+    back_options=("curvature",)),
     "hyperclip": Converter(
         "HyperCLIP segmenter", segmenter.is_official_hyperclip, segmenter.segmenter_from_official,
         segmenter.hyperclip_to_official, segmenter.segmenter_variant,
@@ -87,28 +101,32 @@ CONVERTERS = {
     ),
     **{
         name: Converter(
-            f"few-shot method {name}", partial(few_shot.is_official, name), partial(few_shot.from_official, name),
-            partial(few_shot.to_official, name), partial(few_shot.variant, name), as_saved=few_shot.as_saved,
+            f"few-shot method {name}", partial(few_shot.is_official, name),
+            partial(few_shot.from_official, name), partial(few_shot.to_official, name),
+            partial(few_shot.variant, name), as_saved=few_shot.as_saved,
             read=few_shot.read_cache if name == "tip-adapter" else read_file,
             files=few_shot.cache_files if name == "tip-adapter" else None,
         )
         for name in few_shot.FEW_SHOT
     },
     "meru": Converter(
-        "MERU, HyCoCLIP or CLIP baseline",
-        official_clip.is_official, official_clip.from_official, official_clip.to_official, official_clip.variant,
-        read=official_clip.read_official, as_saved=official_clip.as_official,
+        "MERU, HyCoCLIP or CLIP baseline", official_clip.is_official, official_clip.from_official,
+        official_clip.to_official, official_clip.variant, read=official_clip.read_official,
+        as_saved=official_clip.as_official,
     ),
-    "hf-clip": Converter("open_clip CLIP", is_hugging_face, from_hugging_face, to_hugging_face, clip_variant),
+    "hf-clip": Converter("open_clip CLIP", is_hugging_face, from_hugging_face, to_hugging_face,
+    clip_variant),
 }  # fmt: skip
 
 
 _UNSAID = {
-    "coop": "Where the class name stands is not in the checkpoint: position='end', unless it was trained otherwise.",
-    "clip-adapter": "How much of the feature is adapted is not in the checkpoint: ratio=0.2, unless trained otherwise.",
+    "coop": "Where the class name stands is not in the checkpoint: position='end', unless it was "
+    "trained otherwise.",
+    "clip-adapter": "How much of the feature is adapted is not in the checkpoint: ratio=0.2, "
+    "unless trained otherwise.",
     "tip-adapter": (
-        "alpha and beta are not in the official files, but in the official code's config (init_alpha, init_beta): add "
-        "them to the arguments."
+        "alpha and beta are not in the official files, but in the official code's config "
+        "(init_alpha, init_beta): add them to the arguments."
     ),
 }
 
@@ -129,36 +147,58 @@ class Conversion(NamedTuple):
     def usage(self) -> str:
         """A line of Python, or for a segmenter a command, that uses the file."""
         if self.model.startswith(("hyperclip-", "catseg-")):
-            return f"hypvision test configs/hyperclip/{self.model}_4xb1-80k_coco-stuff164k.py {self.path}"
+            return (
+                f"hypvision test configs/hyperclip/{self.model}_4xb1-80k_coco-stuff164k.py "
+                f"{self.path}"
+            )
         if self.model.startswith("helm_"):
-            context = f", max_seq_len={self.arguments['max_seq_len']}" if "max_seq_len" in self.arguments else ""
-            return f'hypvision.helm.huggingface.HelmForCausalLM.from_official("{self.path}"{context})'
+            context = (
+                f", max_seq_len={self.arguments['max_seq_len']}"
+                if "max_seq_len" in self.arguments
+                else ""
+            )
+            return (
+                f'hypvision.helm.huggingface.HelmForCausalLM.from_official("{self.path}"{context})'
+            )
         arguments = "".join(f", {name}={value!r}" for name, value in self.arguments.items())
         if self.model in few_shot.FEW_SHOT:
-            return f'load_learned(build_host(create_clip(...), "{self.model}"{arguments}), "{self.path}")'
+            return (
+                f'load_learned(build_host(create_clip(...), "{self.model}"{arguments}), '
+                f'"{self.path}")'
+            )
         if self.model.startswith(("ViT-", "meru-", "clip-vit-")):
             return f'hypvision.clip.models.create_clip("{self.model}", "{self.path}"{arguments})'
         return f'timm.create_model("{self.model}"{arguments}, checkpoint_path="{self.path}")'
 
     def note(self, to_official: bool = False) -> str:
-        """Settings that the user must know because the checkpoint does not contain them; empty for most models."""
+        """Settings that the user must know because the checkpoint does not contain them; empty for
+        most models."""
         if to_official:
-            told = "Set init_alpha: {alpha:g} and init_beta: {beta:g} in the official config: its files have no place."
-            return told.format(**self.arguments) if {"alpha", "beta"} <= self.arguments.keys() else ""
+            told = (
+                "Set init_alpha: {alpha:g} and init_beta: {beta:g} in the official config: its "
+                "files have no place."
+            )
+            return (
+                told.format(**self.arguments) if {"alpha", "beta"} <= self.arguments.keys() else ""
+            )
         if self.model in _UNSAID:
             return _UNSAID[self.model]
         if self.model.startswith("helm_"):
             options = helm.untold(preset(self.model, **self.arguments))
-            given = ", ".join(f"{name}={value!r}" for name, value in options.items() if name not in self.arguments)
+            given = ", ".join(
+                f"{name}={value!r}" for name, value in options.items() if name not in self.arguments
+            )
             return (
-                f"Not in the checkpoint, and taken as published: {given}. If the model was trained otherwise, give "
-                "from_official() what differs. save_pretrained() then writes a folder for all of transformers."
+                f"Not in the checkpoint, and taken as published: {given}. If the model was trained "
+                "otherwise, give from_official() what differs. save_pretrained() then writes a "
+                "folder for all of transformers."
             )
         if not self.model.startswith("hecnn_"):
             return ""
         return (
-            "The radius at which a hybrid clips its features is not in the checkpoint. As published it is "
-            "clip=1.0 (the default) for CIFAR, clip=4.0 for Tiny-ImageNet: add that to the arguments."
+            "The radius at which a hybrid clips its features is not in the checkpoint. As "
+            "published it is clip=1.0 (the default) for CIFAR, clip=4.0 for Tiny-ImageNet: add "
+            "that to the arguments."
         )
 
 
@@ -174,13 +214,16 @@ def convert_file(
 
     Args:
         family: a key of :data:`CONVERTERS`.
-        source: ``.safetensors``, or ``.pth`` (``.pt``, ...) as PyTorch writes it, a folder that transformers
-            wrote, or another name of a checkpoint (:func:`hypvision.checkpoints.sources.fetch`). The weights may be the
-            file or its ``state_dict`` or ``model``. No code in it is run.
+        source: ``.safetensors``, or ``.pth`` (``.pt``, ...) as PyTorch writes it, a folder that
+            transformers wrote, or another name of a checkpoint
+            (:func:`hypvision.checkpoints.sources.fetch`). The weights may be the file or its
+            ``state_dict`` or ``model``. No code in it is run.
         target: ``.safetensors``, ``.pth`` or ``.pt``; it appears complete or not at all.
         to_official: convert from hypvision's names to the official ones.
-        curvature: of an HCFormer or Lorentz ResNet that gets official names, if it is neither 1 nor learned.
-        backbone: timm's name of a Hi-Mapper's backbone, if the shapes of the weights do not determine it.
+        curvature: of an HCFormer or Lorentz ResNet that gets official names, if it is neither 1 nor
+            learned.
+        backbone: timm's name of a Hi-Mapper's backbone, if the shapes of the weights do not
+            determine it.
 
     Returns:
         The files that were written, and the name of the model.
@@ -188,7 +231,11 @@ def convert_file(
     one_of(CONVERTERS, family=family)
     converter = CONVERTERS[family]
     target = Path(target).expanduser()
-    given = {name: value for name, value in (("curvature", curvature), ("backbone", backbone)) if value is not None}
+    given = {
+        name: value
+        for name, value in (("curvature", curvature), ("backbone", backbone))
+        if value is not None
+    }
     for name in given:
         if name not in (converter.back_options if to_official else converter.options):
             raise HypvisionError(f"--{name} has no use here: {_USES[name]}.")
@@ -204,13 +251,17 @@ def convert_file(
     if official == to_official:
         expected = f"hypvision {converter.title}" if to_official else f"official {converter.title}"
         hint = " It has official names already." if official else ""
-        if not official and any(".mixer." in name or name.startswith("mapper.") for name in weights):
+        if not official and any(
+            ".mixer." in name or name.startswith("mapper.") for name in weights
+        ):
             hint = " It has hypvision's names already: leave it as it is, or add --to-official."
         raise HypvisionError(
             f"'{source}' is not a checkpoint of an {expected}: it has entries such as "
             f"{', '.join(list(weights)[:3]) or 'none'}.{hint}"
         )
-    converted = converter.to_official(weights, **given) if to_official else converter.from_official(weights)
+    converted = (
+        converter.to_official(weights, **given) if to_official else converter.from_official(weights)
+    )
     if to_official:
         try:
             model, arguments = converter.variant(converter.from_official(converted))
@@ -240,12 +291,14 @@ _USES = {
 
 
 def _weights_file(path: Path) -> Path:
-    """The file itself, or that of a folder which ``save_pretrained()`` or ``hypvision lm save`` has written."""
+    """The file itself, or that of a folder which ``save_pretrained()`` or ``hypvision lm save`` has
+    written."""
     if not path.is_dir():
         return path
     if not (path / "model.safetensors").is_file():
         raise HypvisionError(
-            f"The folder '{path}' has no model.safetensors, as transformers writes it. Give a file of weights."
+            f"The folder '{path}' has no model.safetensors, as transformers writes it. Give a file "
+            "of weights."
         )
     return path / "model.safetensors"
 

@@ -1,7 +1,7 @@
 """Replace the operations of an exported program that ONNX lacks by operations that it has.
 
-:meth:`torch.export.ExportedProgram.run_decompositions` does that too, but traces the whole program anew, twice: half
-the time of an export, to replace a few of hundreds of operations.
+:meth:`torch.export.ExportedProgram.run_decompositions` does that too, but traces the whole program
+anew, twice: half the time of an export, to replace a few of hundreds of operations.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_map_only
 
 _KEPT = {  # composite operations that ONNX has, though the table does not say so
-    torch.ops.aten.reshape.default, torch.ops.aten.sym_size.int, torch.ops.aten.upsample_bilinear2d.vec,
-    torch.ops.aten.upsample_nearest2d.vec,
+    torch.ops.aten.reshape.default, torch.ops.aten.sym_size.int,
+    torch.ops.aten.upsample_bilinear2d.vec, torch.ops.aten.upsample_nearest2d.vec,
 }  # fmt: skip
 _CHECKS = ("aten::_assert_tensor_metadata", "aten::_assert_scalar", "aten::_assert_async")
 
 
 def _series(x: Tensor, direct: Tensor, below: float, *factors: float) -> Tensor:
-    """``x (1 + a q (1 + b q (...)))`` with ``q = x^2`` where ``|x|`` is small, ``direct`` elsewhere."""
+    """``x (1 + a q (1 + b q (...)))`` with ``q = x^2`` where ``|x|`` is small, ``direct``
+    elsewhere."""
     q = x * x
     out = torch.ones_like(x)
     for factor in reversed(factors):
@@ -64,10 +65,11 @@ _DOUBLES = {  # onnxruntime computes these in float32 only
 
 
 def decompose(program: ExportedProgram, table: Mapping[Any, Any]) -> ExportedProgram:
-    """``program.run_decompositions(table)`` in place, operation by operation where the program allows it.
+    """``program.run_decompositions(table)`` in place, operation by operation where the program
+    allows it.
 
-    The program does not allow it if an operation writes into a tensor or contains another program, as loops do, or if
-    this version of PyTorch works differently.
+    The program does not allow it if an operation writes into a tensor or contains another program,
+    as loops do, or if this version of PyTorch works differently.
     """
     graph = program.graph_module.graph
     table = {**table, **_DOUBLES}
@@ -102,7 +104,9 @@ def _writes(graph: Graph) -> bool:
 
 def _composite(operation: Any) -> bool:
     """Whether an operation is defined by others."""
-    found: bool = operation.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+    found: bool = operation.has_kernel_for_dispatch_key(
+        torch._C.DispatchKey.CompositeImplicitAutograd
+    )
     return found
 
 
@@ -129,7 +133,11 @@ def _replace(program: ExportedProgram, node: Node, table: Mapping[Any, Any]) -> 
     with node.graph.inserting_before(node):
         new: Any = node.graph.graph_copy(parts.graph, copies)
     # an operation with several results is used by those that pick one of them
-    picked = [(node, new)] if isinstance(new, Node) else [(user, new[user.args[1]]) for user in list(node.users)]
+    picked = (
+        [(node, new)]
+        if isinstance(new, Node)
+        else [(user, new[user.args[1]]) for user in list(node.users)]
+    )
     for old, result in picked:
         old.replace_all_uses_with(result)
         program.graph_signature.replace_all_uses(old.name, result.name)

@@ -1,11 +1,14 @@
-"""Export a trained model to other runtimes; the file stays only if its outputs equal those of PyTorch.
+"""Export a trained model to other runtimes; the file stays only if its outputs equal those of
+PyTorch.
 
-An exported file (``onnx``, or ``torchexport``: a ``.pt2`` of :func:`torch.export.save`) takes batches of any size, and
-images whose sides are multiples of 32, from those of the training upwards. It is read back and run on images of several
-sizes; if an output differs from eager PyTorch's by more than the tolerance, the file is removed.
+An exported file (``onnx``, or ``torchexport``: a ``.pt2`` of :func:`torch.export.save`) takes
+batches of any size, and images whose sides are multiples of 32, from those of the training upwards.
+It is read back and run on images of several sizes; if an output differs from eager PyTorch's by
+more than the tolerance, the file is removed.
 
-The export contains the whole network of a classifier, segmenter or detector, or the part of any model before its head.
-A whole detector takes one image of a fixed size (:mod:`~hypvision.zoo.export_detector`).
+The export contains the whole network of a classifier, segmenter or detector, or the part of any
+model before its head. A whole detector takes one image of a fixed size
+(:mod:`~hypvision.zoo.export_detector`).
 """
 
 from __future__ import annotations
@@ -41,12 +44,15 @@ from hypvision.zoo.loading import images_of, load, load_trained
 SUFFIXES = {"onnx": ".onnx", "torchexport": ".pt2"}
 FORMATS = tuple(SUFFIXES)
 PARTS = ("whole", "features")
-TOLERANCE = 1e-3  # relative to the largest output: round-off of float32 in another order of operations
+TOLERANCE = (
+    1e-3  # relative to the largest output: round-off of float32 in another order of operations
+)
 HALF_TOLERANCE = 3e-2  # the same for float16 (11 bits), through all layers
 _ABOUT = ("mean", "std", "crop_pct", "interpolation", "crop_mode", "classes", "geometry", "c")
 _PIXELS = (0, 1)  # the range of colours that mean and std are for, in files and in records
 _AXES = ("batch", "channels", "height", "width")
-_UNIT = 32  # sides must be multiples of this: the stride of the last stage, to which windows are aligned
+# sides must be multiples of this: the stride of the last stage, to which windows are aligned
+_UNIT = 32
 
 
 class ExportReport(NamedTuple):
@@ -64,11 +70,15 @@ class ExportReport(NamedTuple):
 
     def __str__(self) -> str:
         shapes = ", ".join("x".join(map(str, shape)) for shape in self.shapes)
-        return f"Equal to eager PyTorch up to {self.difference:.1e} of the largest output, on {shapes}. {self.dynamic}"
+        return (
+            f"Equal to eager PyTorch up to {self.difference:.1e} of the largest output, on "
+            f"{shapes}. {self.dynamic}"
+        )
 
 
 class _Enlarge(nn.Module):
-    """mmseg's Upsample by a whole factor; its own computes sizes as floats, which the tracer takes for constants."""
+    """mmseg's Upsample by a whole factor; its own computes sizes as floats, which the tracer takes
+    for constants."""
 
     def __init__(self, factor: int, mode: str, align_corners: bool | None):
         super().__init__()
@@ -91,7 +101,11 @@ class _Segmenter(nn.Module):
         for parent in list(model.modules()):
             for name, child in parent.named_children():
                 factor = getattr(child, "scale_factor", None)
-                if type(child).__name__ == "Upsample" and isinstance(factor, float) and factor.is_integer():
+                if (
+                    type(child).__name__ == "Upsample"
+                    and isinstance(factor, float)
+                    and factor.is_integer()
+                ):
                     setattr(parent, name, _Enlarge(int(factor), child.mode, child.align_corners))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -100,7 +114,8 @@ class _Segmenter(nn.Module):
 
 
 class _Maps(nn.Module):
-    """Backbone and neck of an mmseg or mmdet model: maps ``(B, C_i, H_i, W_i)``, the finest first."""
+    """Backbone and neck of an mmseg or mmdet model: maps ``(B, C_i, H_i, W_i)``, the finest
+    first."""
 
     def __init__(self, model: Any):
         super().__init__()
@@ -139,22 +154,26 @@ def export_model(
     """Export weights of the zoo, or of a training.
 
     Args:
-        name: as for :func:`hypvision.load`. The network takes normalised images ``(B, C, H, W)`` and gives logits,
-            for segmentation of the size of the images.
+        name: as for :func:`hypvision.load`. The network takes normalised images ``(B, C, H, W)``
+            and gives logits, for segmentation of the size of the images.
         format: one of :data:`FORMATS`.
         path: the file to write.
-        dynamic_size: free sides of the images; otherwise they are those of the training. The batch is free.
-        part: ``"whole"``, or ``"features"``: of a classifier the pooled features ``(B, D)``, of a segmenter or detector
-            the maps of backbone and neck, of a CLIP the image embeddings ``(B, D)``.
-        model, arguments: ``name`` is the checkpoint file of a classifier that is this timm model with these arguments;
-            see :func:`hypvision.zoo.loading.load_trained`.
-        size: side of the images of that training; default: ``img_size`` in ``arguments``, or the model's own.
+        dynamic_size: free sides of the images; otherwise they are those of the training. The batch
+            is free.
+        part: ``"whole"``, or ``"features"``: of a classifier the pooled features ``(B, D)``, of a
+            segmenter or detector the maps of backbone and neck, of a CLIP the image embeddings
+            ``(B, D)``.
+        model, arguments: ``name`` is the checkpoint file of a classifier that is this timm model
+            with these arguments; see :func:`hypvision.zoo.loading.load_trained`.
+        size: side of the images of that training; default: ``img_size`` in ``arguments``, or the
+            model's own.
         tell: is called with the name of each step; a step can take minutes.
         half: compute with 16 bits, which halves the file; images and outputs keep 32.
 
     Raises:
-        HypvisionError: the whole of a CLIP, a detector that finds boxes in a way of its own, a missing package, a
-            network that the format cannot express, weights that do not fit the model, or outputs that differ.
+        HypvisionError: the whole of a CLIP, a detector that finds boxes in a way of its own, a
+            missing package, a network that the format cannot express, weights that do not fit the
+            model, or outputs that differ.
     """
     one_of(PARTS, part=part)
     if model is not None:
@@ -166,26 +185,33 @@ def export_model(
         return export_network(network, shape, format, path, dynamic_size, output, tell, about, half)
     if arguments or size is not None:
         raise HypvisionError(
-            f"The zoo knows the arguments and the size of '{name}': leave them out, or name the model of a file."
+            f"The zoo knows the arguments and the size of '{name}': leave them out, or name the "
+            "model of a file."
         )
     _, record = find(str(name))
     if record.task == "zero-shot" and part == "features" and dynamic_size:
         height, width = record.input.size[1:]
-        raise HypvisionError(f"The image tower of '{name}' takes images of {height}x{width} only: use --fixed-size.")
+        raise HypvisionError(
+            f"The image tower of '{name}' takes images of {height}x{width} only: use --fixed-size."
+        )
     if record.task == "zero-shot" and part == "whole":
         raise HypvisionError(
-            f"'{name}' is a CLIP, two networks whose outputs are compared. Add --part features for the image tower, "
-            "and keep the embeddings of the class names, which do not change."
+            f"'{name}' is a CLIP, two networks whose outputs are compared. Add --part features for "
+            "the image tower, and keep the embeddings of the class names, which do not change."
         )
     model_of_zoo = load(name)
     network, output = part_of(model_of_zoo, record.task, part, record.input.size[1:])
     about = {name: getattr(record.input, name) for name in _ABOUT[:5]} | {"classes": record.classes}
     if record.task == "zero-shot":
         about |= geometry_of(space_of(model_of_zoo))
-    return export_network(network, record.input.size, format, path, dynamic_size, output, tell, about, half)
+    return export_network(
+        network, record.input.size, format, path, dynamic_size, output, tell, about, half
+    )
 
 
-def part_of(model: Any, task: str, part: str, size: Sequence[int]) -> tuple[nn.Module, str | tuple[str, ...]]:
+def part_of(
+    model: Any, task: str, part: str, size: Sequence[int]
+) -> tuple[nn.Module, str | tuple[str, ...]]:
     """The part of a model that is exported, and the names of its outputs in ONNX.
 
     Args:
@@ -196,8 +222,8 @@ def part_of(model: Any, task: str, part: str, size: Sequence[int]) -> tuple[nn.M
     """
     if getattr(model, "open_vocabulary", False):
         raise HypvisionError(
-            "An open-vocabulary model takes other words at any time, so it is not one network. Export the towers of a "
-            "CLIP: hypvision export --clip NAME."
+            "An open-vocabulary model takes other words at any time, so it is not one network. "
+            "Export the towers of a CLIP: hypvision export --clip NAME."
         )
     if task == "classification":
         if part == "features":
@@ -229,15 +255,18 @@ def export_network(
 
     Args:
         model: takes ``(B, C, H, W)``, gives one tensor or several, each with the batch first; or a
-            :class:`~hypvision.zoo.export_detector.DetectorNetwork`, whose batch is 1 and whose size is fixed; or a
-            :class:`~hypvision.zoo.export_clip.TextTower`, which takes tokens ``(B, L)``.
+            :class:`~hypvision.zoo.export_detector.DetectorNetwork`, whose batch is 1 and whose size
+            is fixed; or a :class:`~hypvision.zoo.export_clip.TextTower`, which takes tokens
+            ``(B, L)``.
         size: channels, height and width of the training; of a text tower the length of its texts.
-        output: ONNX's name of the output; for several outputs their common name, which a number follows, or all names.
+        output: ONNX's name of the output; for several outputs their common name, which a number
+            follows, or all names.
         format, path, dynamic_size, tell, half: as for :func:`export_model`.
-        about: the description of images and outputs that is stored in the file: ``mean``, ``std``, ``crop_pct``,
-            ``interpolation``, ``crop_mode``, ``classes``, ``geometry``, ``c``; ``mean`` and ``std`` for colours from 0
-            to 1. It lies, with ``input_size`` and ``pixel_range``, as JSON in ONNX's metadata, or in
-            ``hypvision.json`` of a ``torch.export`` file (``extra_files`` of :func:`torch.export.load`).
+        about: the description of images and outputs that is stored in the file: ``mean``, ``std``,
+            ``crop_pct``, ``interpolation``, ``crop_mode``, ``classes``, ``geometry``, ``c``;
+            ``mean`` and ``std`` for colours from 0 to 1. It lies, with ``input_size`` and
+            ``pixel_range``, as JSON in ONNX's metadata, or in ``hypvision.json`` of a
+            ``torch.export`` file (``extra_files`` of :func:`torch.export.load`).
     """
     one_of(FORMATS, format=format)
     for module in ("onnx", "onnxscript", "onnxruntime") if format == "onnx" else ():
@@ -245,13 +274,18 @@ def export_network(
     dynamic_size = dynamic_size and not isinstance(model, DetectorNetwork | TextTower)
     if dynamic_size and (size[1] % _UNIT or size[2] % _UNIT):
         raise HypvisionError(
-            f"Free sizes are multiples of {_UNIT}, but the training's is {size[1]}x{size[2]}: use --fixed-size."
+            f"Free sizes are multiples of {_UNIT}, but the training's is {size[1]}x{size[2]}: use "
+            "--fixed-size."
         )
     if half and isinstance(model, DetectorNetwork):
         raise HypvisionError(
-            "A whole detector compares its boxes with 32 bits: leave out --half, or export --part features."
+            "A whole detector compares its boxes with 32 bits: leave out --half, or export --part "
+            "features."
         )
-    written = {"input_size": size, **{key: value for key, value in (about or {}).items() if key in _ABOUT and value}}
+    written = {
+        "input_size": size,
+        **{key: value for key, value in (about or {}).items() if key in _ABOUT and value},
+    }
     written |= {"pixel_range": _PIXELS} if "mean" in written else {}
     with replacing(path) as temporary, torch.no_grad(), _quiet(), ExitStack() as folds:
         network = _Half(model) if half else model
@@ -261,18 +295,26 @@ def export_network(
                 folds.enter_context(folded())
         temporary.touch()  # raises an error early if the folder cannot be written
         try:
-            tell(f"Tracing the network of {sum(p.numel() for p in model.parameters()):,} parameters")
+            tell(
+                f"Tracing the network of {sum(p.numel() for p in model.parameters()):,} parameters"
+            )
             program = _program(network, size, dynamic_size, partial(_example, model))
             run = _WRITERS[format](program, temporary, output, tell, written)
         except (HypvisionError, OSError):
             raise
         except Exception as error:  # exporters raise errors of any type
             fixed = " Try --fixed-size." if dynamic_size else ""
-            raise HypvisionError(f"The network cannot be exported as {format}: {one_line(error)}.{fixed}") from error
-        return _compare(model, run, size, dynamic_size, format, tell, HALF_TOLERANCE if half else TOLERANCE)
+            raise HypvisionError(
+                f"The network cannot be exported as {format}: {one_line(error)}.{fixed}"
+            ) from error
+        return _compare(
+            model, run, size, dynamic_size, format, tell, HALF_TOLERANCE if half else TOLERANCE
+        )
 
 
-def _example(model: nn.Module, shape: Sequence[int], generator: torch.Generator | None = None) -> Tensor:
+def _example(
+    model: nn.Module, shape: Sequence[int], generator: torch.Generator | None = None
+) -> Tensor:
     """An input of this shape."""
     if isinstance(model, TextTower):
         return model.example(shape, generator)
@@ -286,13 +328,16 @@ def _shapes(model: nn.Module, size: tuple[int, ...], dynamic_size: bool) -> list
     shapes += [(3, *size)]
     if dynamic_size:
         channels, height, width = size
-        shapes += [(2, channels, height + _UNIT, width), (1, channels, 2 * height, width + 3 * _UNIT)]
+        shapes += [
+            (2, channels, height + _UNIT, width),
+            (1, channels, 2 * height, width + 3 * _UNIT),
+        ]
     return shapes
 
 
 def _compare(
-    model: nn.Module, run: Callable[[Tensor], Any], size: tuple[int, ...], dynamic_size: bool, format: str,
-    tell: Callable[[str], None], tolerance: float,
+    model: nn.Module, run: Callable[[Tensor], Any], size: tuple[int, ...], dynamic_size: bool,
+    format: str, tell: Callable[[str], None], tolerance: float,
 ) -> ExportReport:  # fmt: skip
     generator = torch.Generator().manual_seed(0)
     worst = 0.0
@@ -304,35 +349,44 @@ def _compare(
         expected = _several(model(x))
         if not all(y.isfinite().all() for y in expected):
             raise HypvisionError(
-                "The network itself gives NaN or infinite values, so no file can be compared with it: the training "
-                "that gave its weights has diverged. Take an earlier checkpoint."
+                "The network itself gives NaN or infinite values, so no file can be compared with "
+                "it: the training that gave its weights has diverged. Take an earlier checkpoint."
             )
         try:
             got = _several(run(x))
         except Exception as error:  # violated guards of the exported program, errors of the runtime
             raise HypvisionError(
-                f"The {format} file does not run on {shape}: {one_line(error)}. It was removed; try {other}."
+                f"The {format} file does not run on {shape}: {one_line(error)}. It was removed; "
+                f"try {other}."
             ) from error
         if [y.shape for y in got] != [y.shape for y in expected]:
-            shapes_of = [", ".join(str(tuple(y.shape)) for y in outputs) for outputs in (got, expected)]
-            raise HypvisionError(f"The exported network gives {shapes_of[0]} instead of {shapes_of[1]}.")
+            shapes_of = [
+                ", ".join(str(tuple(y.shape)) for y in outputs) for outputs in (got, expected)
+            ]
+            raise HypvisionError(
+                f"The exported network gives {shapes_of[0]} instead of {shapes_of[1]}."
+            )
         difference = _difference(model, got, expected)
         if difference > tolerance:
             if _difference(model, _several(model(x)), expected) > 0:
                 raise HypvisionError(
-                    "PyTorch itself gives another output at every call: the network draws random numbers in eval mode, "
-                    "which no file can repeat. Switch that off; for a Hi-Mapper: --model-args eval_noise=mean."
+                    "PyTorch itself gives another output at every call: the network draws random "
+                    "numbers in eval mode, which no file can repeat. Switch that off; for a "
+                    "Hi-Mapper: --model-args eval_noise=mean."
                 )
             raise HypvisionError(
-                f"The {format} file computes something else than PyTorch: on {shape} an output differs by "
-                f"{difference:.1e} of the largest one. It was removed; try {other}."
+                f"The {format} file computes something else than PyTorch: on {shape} an output "
+                f"differs by {difference:.1e} of the largest one. It was removed; try {other}."
             )
         worst = max(worst, difference)
     sizes = "Batch is free, sizes are fixed."
     if isinstance(model, DetectorNetwork):
         sizes = "One image of this size at a time; a score of 0 is an empty place."
     if dynamic_size:
-        sizes = f"Batch and size are free: sides are multiples of {_UNIT} from {size[1]}x{size[2]} upwards."
+        sizes = (
+            f"Batch and size are free: sides are multiples of {_UNIT} from {size[1]}x{size[2]} "
+            "upwards."
+        )
     return ExportReport(tuple(shapes), worst, sizes)
 
 
@@ -341,7 +395,8 @@ def _several(outputs: Tensor | Sequence[Tensor]) -> list[Tensor]:
 
 
 def _difference(model: nn.Module, got: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """The largest difference of an output, as a share of the largest number in it; infinite for NaN."""
+    """The largest difference of an output, as a share of the largest number in it; infinite for
+    NaN."""
     if isinstance(model, DetectorNetwork):
         return model.difference(got, expected)
     shares = [(y - z).abs().max() / z.abs().max().clamp_min(1e-12) for y, z in zip(got, expected)]
@@ -350,7 +405,8 @@ def _difference(model: nn.Module, got: Sequence[Tensor], expected: Sequence[Tens
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporters' pages of notes on their own work, and without a search for garbage in their graphs."""
+    """Without the exporters' pages of notes on their own work, and without a search for garbage in
+    their graphs."""
     before = logging.root.manager.disable
     collects = gc.isenabled()
     logging.disable(logging.WARNING)
@@ -366,7 +422,10 @@ def _quiet() -> Iterator[None]:
 
 
 def _program(
-    model: nn.Module, size: tuple[int, ...], dynamic_size: bool, example: Callable[[Sequence[int]], Tensor]
+    model: nn.Module,
+    size: tuple[int, ...],
+    dynamic_size: bool,
+    example: Callable[[Sequence[int]], Tensor],
 ) -> torch.export.ExportedProgram:
     if isinstance(model, DetectorNetwork):
         return torch.export.export(model, (example((1, *size)),))
@@ -380,7 +439,8 @@ def _program(
         # a tracer treats sizes of 1, and equal sizes, as constants
         size = (channels, height + 2 * _UNIT, width + _UNIT)
     with ExitStack() as quicker:
-        if dynamic_size:  # the tracer's cache takes longer to compare results of free sizes than to compute them anew
+        # the tracer's cache takes longer to compare results of free sizes than to compute them anew
+        if dynamic_size:
             quicker.enter_context(torch._dynamo.config.patch(fake_tensor_cache_enabled=False))
             quicker.enter_context(patch.object(padding, "get_same_padding", _even_padding))
         for layer in model.modules():  # a program without writes needs no second tracing for ONNX
@@ -390,14 +450,14 @@ def _program(
 
 
 def _even_padding(x: int, kernel_size: int, stride: int, dilation: int) -> int:
-    """timm's "same" padding for sides that the stride divides, as it does multiples of 32: one number. The formula for
-    a free size grows with every layer, until tracing never ends."""
+    """timm's "same" padding for sides that the stride divides, as it does multiples of 32: one
+    number. The formula for a free size grows with every layer, until tracing never ends."""
     return max((kernel_size - 1) * dilation + 1 - stride, 0)
 
 
 def _write_torchexport(
-    exported: torch.export.ExportedProgram, path: Path, output: str | tuple[str, ...], tell: Callable[[str], None],
-    about: Mapping[str, Any],
+    exported: torch.export.ExportedProgram, path: Path, output: str | tuple[str, ...],
+    tell: Callable[[str], None], about: Mapping[str, Any],
 ) -> Callable[[Tensor], Any]:  # fmt: skip
     tell("Writing the file, reading it back")
     torch.export.save(exported, path, extra_files={"hypvision.json": json.dumps(about)})
@@ -405,8 +465,8 @@ def _write_torchexport(
 
 
 def _write_onnx(
-    exported: torch.export.ExportedProgram, path: Path, output: str | tuple[str, ...], tell: Callable[[str], None],
-    about: Mapping[str, Any],
+    exported: torch.export.ExportedProgram, path: Path, output: str | tuple[str, ...],
+    tell: Callable[[str], None], about: Mapping[str, Any],
 ) -> Callable[[Tensor], Any]:  # fmt: skip
     onnxruntime = require("onnxruntime", "export")
     tell("Translating it to ONNX")
@@ -436,8 +496,8 @@ def _write_onnx(
 def _simplify(model: Any) -> None:
     """Compute what is constant and drop what is unused.
 
-    This skips one step of the exporter's own optimisation, the rewriting by rules. It takes a quarter of the time of an
-    export, and runtimes do it themselves when they load a file.
+    This skips one step of the exporter's own optimisation, the rewriting by rules. It takes a
+    quarter of the time of an export, and runtimes do it themselves when they load a file.
     """
     passes = require("onnx_ir.passes.common", "export")
     passes.InlinePass()(model)
@@ -447,7 +507,8 @@ def _simplify(model: Any) -> None:
         passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
         passes.LiftSubgraphInitializersToMainGraphPass(), passes.DeduplicateInitializersPass(),
         passes.CommonSubexpressionEliminationPass(), passes.OutputFixPass(), passes.NameFixPass(),
-        passes.ClearMetadataAndDocStringPass(),  # removes the source location that every operation stores
+        # removes the source location that every operation stores
+        passes.ClearMetadataAndDocStringPass(),
     ):  # fmt: skip
         step(model)
 
@@ -457,9 +518,13 @@ def _describe(model: Any, about: Mapping[str, Any]) -> None:
     ir = require("onnx_ir", "export")
     model.metadata_props.update({key: json.dumps(value) for key, value in about.items()})
     (inputs,) = model.graph.inputs
-    names = {str(size): name for size, name in zip(inputs.shape, _AXES) if not isinstance(size, int)}
+    names = {
+        str(size): name for size, name in zip(inputs.shape, _AXES) if not isinstance(size, int)
+    }
     for value in (inputs, *model.graph.outputs):
-        value.shape = ir.Shape([s if isinstance(s, int) else names.get(str(s), str(s)) for s in value.shape])
+        value.shape = ir.Shape(
+            [s if isinstance(s, int) else names.get(str(s), str(s)) for s in value.shape]
+        )
 
 
 _WRITERS = {"onnx": _write_onnx, "torchexport": _write_torchexport}

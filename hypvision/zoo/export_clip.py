@@ -1,4 +1,5 @@
-"""The two towers of a CLIP as functions that can be exported, with the lift of hyperbolic models inside."""
+"""The two towers of a CLIP as functions that can be exported, with the lift of hyperbolic models
+inside."""
 
 from __future__ import annotations
 
@@ -16,7 +17,11 @@ from hypvision.clip.towers import class_token_features, encode_text
 from hypvision.clip.views import view_of
 
 TOWERS = ("image", "text")
-_CROP_MODES = {"shortest": None, "longest": "border", "squash": "squash"}  # open_clip's word -> timm's
+_CROP_MODES = {
+    "shortest": None,
+    "longest": "border",
+    "squash": "squash",
+}  # open_clip's word -> timm's
 
 
 class _Lift(nn.Module):
@@ -28,7 +33,9 @@ class _Lift(nn.Module):
         self.hyperbolic = isinstance(space, Hyperboloid)
         if isinstance(space, Hyperboloid):
             self.register_buffer("c", torch.as_tensor(space.c).detach().clone())
-            self.register_buffer("factor", torch.as_tensor(space.scales.get(modality, 1.0)).detach().clone())
+            self.register_buffer(
+                "factor", torch.as_tensor(space.scales.get(modality, 1.0)).detach().clone()
+            )
 
     def forward(self, features: Tensor) -> Tensor:
         space: Space = Sphere()
@@ -82,7 +89,9 @@ def geometry_of(space: Space) -> dict[str, Any]:
     return dict(geometry="sphere")
 
 
-def clip_tower(clip: CLIPBundle, part: str) -> tuple[ImageTower | TextTower, tuple[int, ...], dict[str, Any]]:
+def clip_tower(
+    clip: CLIPBundle, part: str
+) -> tuple[ImageTower | TextTower, tuple[int, ...], dict[str, Any]]:
     """A tower, the shape of one of its inputs, and the description that is stored in the file.
 
     Args:

@@ -1,9 +1,9 @@
 """A whole detector of mmdet as a function of one image, in operators that every format has.
 
-mmdet sorts boxes into lists whose lengths depend on the image. Here every step has a fixed number of boxes: one that a
-threshold or non-maximum suppression drops keeps its place with the score 0. The result is mmdet's for heads that share
-its common post-processing: RetinaNet, FCOS, ATSS and the like, Faster and Mask R-CNN. Images come one by one and have
-one size.
+mmdet sorts boxes into lists whose lengths depend on the image. Here every step has a fixed number
+of boxes: one that a threshold or non-maximum suppression drops keeps its place with the score 0.
+The result is mmdet's for heads that share its common post-processing: RetinaNet, FCOS, ATSS and the
+like, Faster and Mask R-CNN. Images come one by one and have one size.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ _DROPPED = -1.0  # score of boxes that must not suppress others
 
 
 class DetectorNetwork(nn.Module):
-    """``images (1, C, H, W)`` -> boxes ``(N, 4)``, scores ``(N,)``, labels ``(N,)`` and, with a mask head, masks.
+    """``images (1, C, H, W)`` -> boxes ``(N, 4)``, scores ``(N,)``, labels ``(N,)`` and, with a
+    mask head, masks.
 
-    Boxes are x1 y1 x2 y2 in pixels of the image that came in, by falling score; a score of 0 is an empty place. Masks
-    ``(N, M, M)`` are the probabilities inside each box. N is ``max_per_img`` of the config.
+    Boxes are x1 y1 x2 y2 in pixels of the image that came in, by falling score; a score of 0 is an
+    empty place. Masks ``(N, M, M)`` are the probabilities inside each box. N is ``max_per_img`` of
+    the config.
 
     Args:
         model: a detector of mmdet, in eval mode.
         size: height and width of the images.
 
     Raises:
-        HypvisionError: its head finds boxes in another way, or suppresses them in one, or with options, that no
-            format has.
+        HypvisionError: its head finds boxes in another way, or suppresses them in one, or with
+            options, that no format has.
     """
 
     def __init__(self, model: Any, size: Sequence[int]):
@@ -46,7 +48,10 @@ class DetectorNetwork(nn.Module):
             _check(model.rpn_head, ("_predict_by_feat_single", "_bbox_post_process"), "RPNHead")
             _check(head, ("predict_bbox", "_bbox_forward"), "StandardRoIHead", head.test_cfg)
             _check(head.bbox_head, ("predict_by_feat", "_predict_by_feat_single"), "BBoxHead")
-            for extractor in (head.bbox_roi_extractor, *([head.mask_roi_extractor] if head.with_mask else [])):
+            for extractor in (
+                head.bbox_roi_extractor,
+                *([head.mask_roi_extractor] if head.with_mask else []),
+            ):
                 _check(extractor, ("forward", "map_roi_levels"), "SingleRoIExtractor")
         elif hasattr(model, "bbox_head") and hasattr(model.bbox_head, "prior_generator"):
             methods = ("predict_by_feat", "_predict_by_feat_single", "_bbox_post_process")
@@ -62,8 +67,11 @@ class DetectorNetwork(nn.Module):
         proposals, scores, _ = self._keep(boxes, scores, levels, self.model.rpn_head.test_cfg)
         return self._regions(maps, proposals, scores > 0)
 
-    def _levels(self, head: Any, maps: Sequence[Tensor]) -> list[tuple[Tensor, Tensor, Tensor, Tensor | None]]:
-        """For each level the scores (P, classes), box codes (P, 4), priors and, or None, the factors of the scores."""
+    def _levels(
+        self, head: Any, maps: Sequence[Tensor]
+    ) -> list[tuple[Tensor, Tensor, Tensor, Tensor | None]]:
+        """For each level the scores (P, classes), box codes (P, 4), priors and, or None, the
+        factors of the scores."""
         outputs = head(maps)
         priors = head.prior_generator.grid_priors(
             [y.shape[-2:] for y in outputs[0]], outputs[0][0].dtype, maps[0].device
@@ -72,7 +80,9 @@ class DetectorNetwork(nn.Module):
         for number, prior in enumerate(priors):
             logits, codes, *factors = (
                 output[number][0].permute(1, 2, 0).reshape(-1, width)
-                for output, width in zip(outputs, (head.cls_out_channels, head.bbox_coder.encode_size, 1))
+                for output, width in zip(
+                    outputs, (head.cls_out_channels, head.bbox_coder.encode_size, 1)
+                )
             )
             scores = logits.sigmoid() if head.use_sigmoid_cls else logits.softmax(-1)[:, :-1]
             found.append((scores, codes, prior, factors[0][:, 0].sigmoid() if factors else None))
@@ -89,7 +99,9 @@ class DetectorNetwork(nn.Module):
             rows = places // classes
             kept = best > config.get("score_thr", 0)
             best = best if factors is None else best * factors[rows]
-            parts.append((priors[rows], codes[rows], torch.where(kept, best, _DROPPED), places % classes))
+            parts.append(
+                (priors[rows], codes[rows], torch.where(kept, best, _DROPPED), places % classes)
+            )
         priors, codes, scores, labels = (torch.cat(part) for part in zip(*parts))
         return self._decode(head, priors, codes), scores, labels
 
@@ -106,8 +118,11 @@ class DetectorNetwork(nn.Module):
     def _decode(self, head: Any, priors: Tensor, codes: Tensor) -> Tensor:
         return head.bbox_coder.decode(priors, codes, max_shape=self.size)
 
-    def _keep(self, boxes: Tensor, scores: Tensor, labels: Tensor, config: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Greedy non-maximum suppression within each label: ``max_per_img`` places, the empty ones with the score 0."""
+    def _keep(
+        self, boxes: Tensor, scores: Tensor, labels: Tensor, config: Any
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Greedy non-maximum suppression within each label: ``max_per_img`` places, the empty ones
+        with the score 0."""
         smallest = config.get("min_bbox_size", -1)
         if smallest >= 0:
             large = (boxes[:, 2] - boxes[:, 0] > smallest) & (boxes[:, 3] - boxes[:, 1] > smallest)
@@ -116,11 +131,19 @@ class DetectorNetwork(nn.Module):
         # shifts boxes of each label apart, so that different labels do not overlap
         apart = boxes + (groups.to(boxes) * (max(self.size) + 1))[:, None]
         kept = torchvision.ops.nms(apart, scores, config.nms.get("iou_threshold", 0.5))
-        chosen = torch.zeros_like(scores, dtype=torch.bool).index_put((kept,), torch.tensor(True, device=scores.device))
-        scores, order = torch.where(chosen, scores, 0.0).clamp(min=0).topk(_count(config.max_per_img, len(scores)))
+        chosen = torch.zeros_like(scores, dtype=torch.bool).index_put(
+            (kept,), torch.tensor(True, device=scores.device)
+        )
+        scores, order = (
+            torch.where(chosen, scores, 0.0)
+            .clamp(min=0)
+            .topk(_count(config.max_per_img, len(scores)))
+        )
         return boxes[order], scores, labels[order]
 
-    def _regions(self, maps: Sequence[Tensor], proposals: Tensor, valid: Tensor) -> tuple[Tensor, ...]:
+    def _regions(
+        self, maps: Sequence[Tensor], proposals: Tensor, valid: Tensor
+    ) -> tuple[Tensor, ...]:
         head = self.model.roi_head
         box_head = head.bbox_head
         config = head.test_cfg
@@ -128,9 +151,13 @@ class DetectorNetwork(nn.Module):
         scores = logits.softmax(-1)[:, :-1]
         count, classes = scores.shape
         each = 1 if box_head.reg_class_agnostic else classes
-        boxes = self._decode(box_head, proposals.repeat_interleave(each, 0), codes.reshape(count * each, -1))
+        boxes = self._decode(
+            box_head, proposals.repeat_interleave(each, 0), codes.reshape(count * each, -1)
+        )
         boxes = boxes.reshape(count, each, 4).expand(count, classes, 4).reshape(-1, 4)
-        scores = torch.where(valid[:, None] & (scores > config.score_thr), scores, _DROPPED).flatten()
+        scores = torch.where(
+            valid[:, None] & (scores > config.score_thr), scores, _DROPPED
+        ).flatten()
         # The probabilities of a box sum to 1, so at most this many exceed the threshold.
         most = count * int(1 / config.score_thr) if config.score_thr > 0 else -1
         scores, places = scores.topk(_count(most, len(scores)))
@@ -144,8 +171,9 @@ class DetectorNetwork(nn.Module):
     def difference(self, got: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
         """The largest distance from a box to the nearest one of its label in the other result.
 
-        Distances are those of corners, in sides of the image, of scores and of masks. Boxes whose score is within a
-        hundredth of the lowest are left out: round-off decides which of them have a place.
+        Distances are those of corners, in sides of the image, of scores and of masks. Boxes whose
+        score is within a hundredth of the lowest are left out: round-off decides which of them have
+        a place.
         """
         worst = 0.0
         for own, other in ((got, expected), (expected, got)):
@@ -154,9 +182,13 @@ class DetectorNetwork(nn.Module):
                 apart = (other[0] - own[0][number]).abs().amax(1) / max(self.size)
                 apart = torch.maximum(apart, (other[1] - own[1][number]).abs())
                 if len(own) > 3:
-                    apart = torch.maximum(apart, (other[3] - own[3][number]).abs().flatten(1).amax(1))
+                    apart = torch.maximum(
+                        apart, (other[3] - own[3][number]).abs().flatten(1).amax(1)
+                    )
                 apart = torch.where(other[2] == own[2][number], apart, torch.inf)
-                apart = apart.nan_to_num(nan=torch.inf, posinf=torch.inf)  # max() would ignore a NaN
+                apart = apart.nan_to_num(
+                    nan=torch.inf, posinf=torch.inf
+                )  # max() would ignore a NaN
                 worst = max(worst, apart.min().item())
         return worst
 
@@ -170,7 +202,12 @@ def _pool(extractor: Any, maps: Sequence[Tensor], boxes: Tensor) -> Tensor:
     for layer, features in zip(extractor.roi_layers, maps):
         pooled.append(
             torchvision.ops.roi_align(
-                features, rois, layer.output_size, layer.spatial_scale, layer.sampling_ratio, layer.aligned
+                features,
+                rois,
+                layer.output_size,
+                layer.spatial_scale,
+                layer.sampling_ratio,
+                layer.aligned,
             )
         )
     result = pooled[0]
@@ -186,27 +223,34 @@ def _count(most: int, there: int) -> int:
 def _check(part: nn.Module, methods: Sequence[str], owner: str, config: Any = None) -> None:
     """Raise an error for a part that overrides a method of mmdet's common class."""
     for method in methods:
-        if getattr(type(part), method, None) is None or getattr(type(part), method).__qualname__ != f"{owner}.{method}":
+        if (
+            getattr(type(part), method, None) is None
+            or getattr(type(part), method).__qualname__ != f"{owner}.{method}"
+        ):
             raise _refusal(part)
     nms = {} if config is None else config.get("nms") or {}
     kind = nms.get("type", "nms")
     if kind != "nms":
         raise HypvisionError(
-            f"The detector suppresses boxes by '{kind}', which no format has an operator for. Export it with "
-            "nms=dict(type='nms', iou_threshold=...) in test_cfg, or --part features."
+            f"The detector suppresses boxes by '{kind}', which no format has an operator for. "
+            "Export it with nms=dict(type='nms', iou_threshold=...) in test_cfg, or --part "
+            "features."
         )
-    other = [name for name in nms if name not in ("type", "iou_threshold", "class_agnostic", "split_thr")]
+    other = [
+        name for name in nms if name not in ("type", "iou_threshold", "class_agnostic", "split_thr")
+    ]
     if other:
         raise HypvisionError(
-            f"The nms of test_cfg has {', '.join(other)}, which an exported detector does not do. Its options are "
-            "iou_threshold (rename iou_thr, its older name) and class_agnostic. Remove others; score_thr and "
-            "max_per_img of test_cfg drop boxes by score and number."
+            f"The nms of test_cfg has {', '.join(other)}, which an exported detector does not do. "
+            "Its options are iou_threshold (rename iou_thr, its older name) and class_agnostic. "
+            "Remove others; score_thr and max_per_img of test_cfg drop boxes by score and number."
         )
 
 
 def _refusal(part: nn.Module) -> HypvisionError:
     return HypvisionError(
-        f"{type(part).__name__} finds boxes in a way of its own, which cannot be expressed here: whole detectors are "
-        "RetinaNet, FCOS, ATSS and others that share their post-processing, Faster and Mask R-CNN. Add --part features "
-        "for the maps of backbone and neck; docs/model-zoo.md shows how the head takes them."
+        f"{type(part).__name__} finds boxes in a way of its own, which cannot be expressed here: "
+        "whole detectors are RetinaNet, FCOS, ATSS and others that share their post-processing, "
+        "Faster and Mask R-CNN. Add --part features for the maps of backbone and neck; "
+        "docs/model-zoo.md shows how the head takes them."
     )

@@ -1,4 +1,5 @@
-"""What the images that a classifier was trained on look like to it, to tell a picture that is unlike all of them."""
+"""What the images that a classifier was trained on look like to it, to tell a picture that is
+unlike all of them."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ _WITHIN = 0.95  # share of held-out images that are to be within the limit
 class Familiar(NamedTuple):
     """Where the features of the classes lie.
 
-    The distance of a picture is 1 minus the largest cosine between its features and the mean of a class.
+    The distance of a picture is 1 minus the largest cosine between its features and the mean of a
+    class.
     """
 
     means: Tensor
@@ -24,7 +26,8 @@ class Familiar(NamedTuple):
     limit: float
     """The distance below which 95 % of the held-out images are."""
     false_alarms: float
-    """The share of held-out images beyond a limit that others have set: of each half by that of the other."""
+    """The share of held-out images beyond a limit that others have set: of each half by that of the
+    other."""
 
     def distances(self, features: Tensor) -> Tensor:
         """From features ``(B, D)`` to distances ``(B,)``, from 0 to 2."""
@@ -32,13 +35,16 @@ class Familiar(NamedTuple):
 
 
 def fit(features: Tensor, labels: Tensor, held_out: Tensor) -> Familiar:
-    """The means of the classes that ``labels`` (N,) names, of features ``(N, D)``, and the limit by those of two or
-    more held-out images ``(M, D)``."""
+    """The means of the classes that ``labels`` (N,) names, of features ``(N, D)``, and the limit by
+    those of two or more held-out images ``(M, D)``."""
     means = torch.stack([features[labels == label].mean(dim=0) for label in labels.unique()])
     found = Familiar(means, 0.0, 0.0)
     distances = found.distances(held_out)
     halves = distances[::2], distances[1::2]
-    beyond = [(one > other.quantile(_WITHIN)).float().mean().item() for one, other in (halves, halves[::-1])]
+    beyond = [
+        (one > other.quantile(_WITHIN)).float().mean().item()
+        for one, other in (halves, halves[::-1])
+    ]
     return Familiar(means, distances.quantile(_WITHIN).item(), sum(beyond) / 2)
 
 
@@ -55,6 +61,11 @@ def familiar_of(checkpoint: Mapping[str, Any]) -> Familiar | None:
         return None
     means, limit, alarms = (given[name] for name in Familiar._fields)
     numbers = isinstance(limit, float) and isinstance(alarms, float)
-    if not numbers or not isinstance(means, Tensor) or means.ndim != 2 or not means.is_floating_point():
+    if (
+        not numbers
+        or not isinstance(means, Tensor)
+        or means.ndim != 2
+        or not means.is_floating_point()
+    ):
         return None
     return Familiar(means.float(), limit, alarms)

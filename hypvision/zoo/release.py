@@ -1,12 +1,15 @@
-"""Publishing weights: a release folder that any web server can serve, or a repository on the Hugging Face hub.
+"""Publishing weights: a release folder that any web server can serve, or a repository on the
+Hugging Face hub.
 
-A release holds ``index.yml``, the weight files under the names that caches and mirrors use, a card for each record, and
-``SHA256SUMS``. Copy it to a server and others load from it: ``hypvision.load("https://HOST/FOLDER#NAME")``, or for all
-names at once ``HYPVISION_WEIGHTS=https://HOST/FOLDER``. By its ``config.json`` timm, too, reads the release of a single
-classifier of ours: ``timm.create_model("local-dir:FOLDER", pretrained=True)``.
+A release holds ``index.yml``, the weight files under the names that caches and mirrors use, a card
+for each record, and ``SHA256SUMS``. Copy it to a server and others load from it:
+``hypvision.load("https://HOST/FOLDER#NAME")``, or for all names at once
+``HYPVISION_WEIGHTS=https://HOST/FOLDER``. By its ``config.json`` timm, too, reads the release of a
+single classifier of ours: ``timm.create_model("local-dir:FOLDER", pretrained=True)``.
 
-A hub repository holds one record as timm writes it (``config.json``, ``model.safetensors``), so that, after ``import
-hypvision``, ``timm.create_model("hf-hub:USER/REPO", pretrained=True)`` works as well.
+A hub repository holds one record as timm writes it (``config.json``, ``model.safetensors``), so
+that, after ``import hypvision``, ``timm.create_model("hf-hub:USER/REPO", pretrained=True)`` works
+as well.
 """
 
 from __future__ import annotations
@@ -29,8 +32,8 @@ from hypvision.zoo.loading import classifier
 
 
 def _write_config(index: Index, record: Record, folder: Path) -> None:
-    """The ``config.json`` by which timm reads the folder of a classifier of ours, whose class unpacks stored weights;
-    nothing for other tasks and timm's own networks."""
+    """The ``config.json`` by which timm reads the folder of a classifier of ours, whose class
+    unpacks stored weights; nothing for other tasks and timm's own networks."""
     network = classifier(index, record, {}) if record.task == "classification" else None
     if not isinstance(network, AnyCheckpoint):
         return
@@ -53,7 +56,9 @@ def write_release(index: Index, records: Sequence[Record], folder: Path) -> None
     for record in records:
         if record.parent not in names:  # a release must not refer to records outside of it
             record = replace(record, parent=None)
-        copy_verified(resolve(record, index), folder / record.filename, record.file.sha256, record.file.bytes)
+        copy_verified(
+            resolve(record, index), folder / record.filename, record.file.sha256, record.file.bytes
+        )
         sums.append(f"{record.file.sha256}  {record.filename}\n")
         released[record.name] = replace(record, file=replace(record.file, path=record.filename))
         write_text(folder / f"{record.name}.md", model_card(record))
@@ -79,15 +84,20 @@ def push_to_folder(index: Index, records: Sequence[Record], folder: str | Path) 
 
 def hub_folder(index: Index, record: Record, folder: Path) -> None:
     """Write what a hub repository of one record holds."""
-    copy_verified(resolve(record, index), folder / "model.safetensors", record.file.sha256, record.file.bytes)
-    alone = replace(record, parent=None, file=replace(record.file, path="model.safetensors", urls=()))
+    copy_verified(
+        resolve(record, index), folder / "model.safetensors", record.file.sha256, record.file.bytes
+    )
+    alone = replace(
+        record, parent=None, file=replace(record.file, path="model.safetensors", urls=())
+    )
     write_index(Index({record.name: alone}), folder / "index.yml")
     write_text(folder / "README.md", model_card(record, front_matter=True))
     _write_config(index, record, folder)
 
 
 def push_to_hub(index: Index, record: Record, repo: str, private: bool = False) -> str:
-    """Upload one record to a repository on the Hugging Face hub, in one commit; a missing repository is made.
+    """Upload one record to a repository on the Hugging Face hub, in one commit; a missing
+    repository is made.
 
     Args:
         index: where the record is from.
@@ -102,18 +112,23 @@ def push_to_hub(index: Index, record: Record, repo: str, private: bool = False) 
 
     if offline():
         raise HypvisionError(
-            f"'{record.name}' was not pushed to the hub: HYPVISION_OFFLINE or HF_HUB_OFFLINE is set. Unset it, or push "
-            "to a folder with --out DIR."
+            f"'{record.name}' was not pushed to the hub: HYPVISION_OFFLINE or HF_HUB_OFFLINE is "
+            "set. Unset it, or push to a folder with --out DIR."
         )
     with tempfile.TemporaryDirectory(prefix="push-") as place:
         hub_folder(index, record, Path(place))
         try:
             api = HfApi()
             api.create_repo(repo, private=private, exist_ok=True)
-            api.upload_folder(repo_id=repo, folder_path=place, commit_message=f"{record.name} from hypvision")
-        except Exception as error:  # the hub's client raises its own errors and those of its HTTP library
+            api.upload_folder(
+                repo_id=repo, folder_path=place, commit_message=f"{record.name} from hypvision"
+            )
+        except (
+            Exception
+        ) as error:  # the hub's client raises its own errors and those of its HTTP library
             raise HypvisionError(
-                f"'{record.name}' cannot be pushed to the hub repository '{repo}': {one_line(error)}. Log in with a "
-                "token that may write (hf auth login), check the name, or push to a folder with --out DIR."
+                f"'{record.name}' cannot be pushed to the hub repository '{repo}': "
+                f"{one_line(error)}. Log in with a token that may write (hf auth login), check the "
+                "name, or push to a folder with --out DIR."
             ) from error
     return f"hf-hub:{repo}"

@@ -1,4 +1,5 @@
-"""What the tabs of the app ask of the library, without a page: what the commands find, and no other file."""
+"""What the tabs of the app ask of the library, without a page: what the commands find, and no other
+file."""
 
 import shutil
 
@@ -25,14 +26,24 @@ def test_classes_and_clusters(answers, pictures):
     photo = str(pictures / "object.png")
     scores, drawings = answers.classify(photo, " hcformer_nano.cifar10 ")
     [found] = hypvision.predict(photo, "hcformer_nano.cifar10")
-    assert scores == {item["name"]: item["score"] for item in found.result.annotations()} and len(scores) == 5
-    assert [kind for _, kind in drawings] == ["clusters", "regions"] and drawings[1][0].size == (128, 128)
+    assert (
+        scores == {item["name"]: item["score"] for item in found.result.annotations()}
+        and len(scores) == 5
+    )
+    assert [kind for _, kind in drawings] == ["clusters", "regions"] and drawings[1][0].size == (
+        128,
+        128,
+    )
 
 
 def test_a_clip_compares_with_words(answers, pictures):
     photo = str(pictures / "object.png")
     scores, drawings = answers.classify(photo, "shapes-s8.captions", "house, disk,star,")
-    assert set(scores) == {"house", "disk", "star"} and max(scores, key=scores.get) == "house" and drawings == []
+    assert (
+        set(scores) == {"house", "disk", "star"}
+        and max(scores, key=scores.get) == "house"
+        and drawings == []
+    )
 
 
 @pytest.mark.slow
@@ -47,7 +58,16 @@ def test_a_tree_of_parts_is_drawn_and_boxes(answers, pictures):
 def test_search_finds_what_the_command_finds(answers, pictures, tmp_path, capsys):
     query, model = str(pictures / "secret.png"), "hcformer_nano.cifar10"
     found = answers.find("", query, model, 9)
-    line = ["metric", "search", query, "--gallery", str(pictures / "gallery"), "--model", model, "--save"]
+    line = [
+        "metric",
+        "search",
+        query,
+        "--gallery",
+        str(pictures / "gallery"),
+        "--model",
+        model,
+        "--save",
+    ]
     assert main([*line, str(tmp_path / "found.png")]) == 0
     said = [row.split("  ") for row in capsys.readouterr().out.splitlines()[:-1]]
     assert [(f"{float(far):.3f}", path.rpartition("gallery/")[2]) for far, path in said] == [
@@ -79,7 +99,9 @@ def test_search_by_words_in_a_part_of_the_gallery(answers):
     assert [caption.split("  ")[1] in ("blue.png", "navy.png") for _, caption in found] == [True]
 
 
-@pytest.mark.parametrize("folder", ["..", "/", "round/../..", "a\0b", "x" * 5000, "../gallery/../secret.png", "link"])
+@pytest.mark.parametrize(
+    "folder", ["..", "/", "round/../..", "a\0b", "x" * 5000, "../gallery/../secret.png", "link"]
+)
 def test_no_folder_beside_the_gallery_is_searched(answers, pictures, folder):
     link = pictures / "gallery/link"
     if not link.is_symlink():
@@ -94,7 +116,13 @@ def test_no_folder_beside_the_gallery_is_searched(answers, pictures, folder):
 def test_nothing_tells_where_the_gallery_lies(answers, pictures):
     """A way out and in again would tell the names of folders above, and which of them are links."""
     (pictures / "elsewhere").mkdir(exist_ok=True)
-    for folder in (pictures / "gallery", "../gallery", "../elsewhere/../gallery", "../no/../gallery", "round/.."):
+    for folder in (
+        pictures / "gallery",
+        "../gallery",
+        "../elsewhere/../gallery",
+        "../no/../gallery",
+        "round/..",
+    ):
         with pytest.raises(HypvisionError, match="There is no folder"):
             answers.find("disk", None, "shapes-s8.captions", 1, str(folder))
 
@@ -105,7 +133,15 @@ def test_models_go_by_names_alone(answers, pictures, tmp_path, monkeypatch):
     for name in ("config.py", "words.txt", "weights.pth"):
         (tmp_path / name).write_text("raise SystemExit('executed')")
     photo = str(pictures / "scene.png")
-    for name in ("config.py", str(tmp_path / "config.py"), "local-dir:.", "hf-hub:a/b", "hcformer_nan", "", None):
+    for name in (
+        "config.py",
+        str(tmp_path / "config.py"),
+        "local-dir:.",
+        "hf-hub:a/b",
+        "hcformer_nan",
+        "",
+        None,
+    ):
         with pytest.raises(HypvisionError, match="There is no model"):
             known_model(name)
     for name in ("weights.pth", str(tmp_path / "weights.pth"), "local-dir:.", "no_such", ""):
@@ -114,7 +150,10 @@ def test_models_go_by_names_alone(answers, pictures, tmp_path, monkeypatch):
     for name in ("ViT-B-16", "shapes-s8:weights.pth", "ViT-B-16:no_such"):
         with pytest.raises(HypvisionError, match="does not name weights"):
             known_clip(name)
-    assert known_clip("ViT-B-16:openai") == "ViT-B-16:openai" and known_clip(" shapes-s8.captions") == best_clip()
+    assert (
+        known_clip("ViT-B-16:openai") == "ViT-B-16:openai"
+        and known_clip(" shapes-s8.captions") == best_clip()
+    )
     with pytest.raises(HypvisionError, match="never taught 'words.txt'"):  # a word as any other
         answers.segment(photo, "words.txt", "shapes-s8.captions")
 
@@ -130,9 +169,14 @@ def test_segments_are_those_of_the_library(answers, pictures):
 def test_a_walk_goes_from_general_to_specific(answers, pictures):
     pytest.importorskip("matplotlib")
     for walk in ("hierarcaps", "meru"):
-        figure = answers.walk(str(pictures / "scene.png"), scene_texts(8), "shapes-s8.captions", walk)
+        figure = answers.walk(
+            str(pictures / "scene.png"), scene_texts(8), "shapes-s8.captions", walk
+        )
         written = [text.get_text() for text in figure.axes[1].texts]
-        assert written[-1].startswith("a dotted orange face left of a striped orange pentagon") and len(written) > 2
+        assert (
+            written[-1].startswith("a dotted orange face left of a striped orange pentagon")
+            and len(written) > 2
+        )
 
 
 def test_a_hierarchy_in_the_disk(answers, tmp_path):
@@ -143,10 +187,14 @@ def test_a_hierarchy_in_the_disk(answers, tmp_path):
         "<b>animal", "<b>bird &lt;b", "<b>cat", "<b>dog", "<b>mammal"
     ]  # fmt: skip
     assert "below mammal" in dots.hovertext[3] and "above 3 names" not in dots.hovertext[3]
-    assert (dots.x**2 + dots.y**2 < 1).all() and typed.layout.title.text.startswith("5 names, mean rank")
+    assert (dots.x**2 + dots.y**2 < 1).all() and typed.layout.title.text.startswith(
+        "5 names, mean rank"
+    )
     file = tmp_path / "pairs_of_names.csv"
     file.write_text("id1,id2\ndog,mammal\nmammal,animal\n")
-    assert answers.disk("not > read", str(file), 5).layout.title.text.startswith("pairs of names: 3 names")
+    assert answers.disk("not > read", str(file), 5).layout.title.text.startswith(
+        "pairs of names: 3 names"
+    )
     assert len(HIERARCHY.splitlines()) == 20
 
 

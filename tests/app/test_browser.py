@@ -1,4 +1,5 @@
-"""The app in headless Chromium: a photo is uploaded, a result seen; a mistake and a bad file are answered."""
+"""The app in headless Chromium: a photo is uploaded, a result seen; a mistake and a bad file are
+answered."""
 
 import os
 import shutil
@@ -9,7 +10,9 @@ from helpers.bad_images import BAD_IMAGES
 pytest.importorskip("gradio")
 pytest.importorskip("open_clip")
 pytest.importorskip("mmengine")
-pytest.importorskip("playwright.sync_api", reason="the tests in a browser need Playwright (extra full)")
+pytest.importorskip(
+    "playwright.sync_api", reason="the tests in a browser need Playwright (extra full)"
+)
 
 from playwright.sync_api import sync_playwright
 
@@ -33,15 +36,22 @@ CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAM
 def page(pictures):
     """The app, opened; what it asks of other machines ends up in ``page.strange``."""
     if CHROMIUM is None:
-        pytest.skip(f"There is no browser ({', '.join(NAMES)}). Install one, or name it in CHROMIUM.")
+        pytest.skip(
+            f"There is no browser ({', '.join(NAMES)}). Install one, or name it in CHROMIUM."
+        )
     with serving(Answers(pictures / "gallery"), upload=1) as address, sync_playwright() as driver:
         # as root, as in containers, Chromium runs without its sandbox only
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"] * (os.geteuid() == 0))
+        browser = driver.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"] * (os.geteuid() == 0)
+        )
         page = browser.new_page(viewport=dict(width=1280, height=1000))
         page.set_default_timeout(SECONDS)
         page.strange = []
         ours = (address, "data:", "blob:")
-        page.on("request", lambda asked: None if asked.url.startswith(ours) else page.strange.append(asked.url))
+        page.on(
+            "request",
+            lambda asked: None if asked.url.startswith(ours) else page.strange.append(asked.url),
+        )
         page.goto(address)
         yield page
         browser.close()
@@ -50,7 +60,9 @@ def page(pictures):
 def tab(page, name):
     """The tab of that name, brought to the front."""
     page.get_by_role("tab", name=name, exact=True).click()
-    panel = page.get_by_role("tabpanel").filter(has=page.get_by_role("button", name=BUTTONS[name], exact=True))
+    panel = page.get_by_role("tabpanel").filter(
+        has=page.get_by_role("button", name=BUTTONS[name], exact=True)
+    )
     panel.wait_for()
     return panel
 
@@ -107,7 +119,9 @@ def test_the_gallery_is_searched_by_words_and_a_mistake_is_told(page, pictures):
     panel.get_by_label("Words").fill("a blue disk")
     panel.get_by_label("Words").press("Enter")
     panel.get_by_text("round/").first.wait_for()
-    assert panel.locator("#found img").count() == 4 and shown(panel.locator("#found img").first) == (64, 64)
+    assert panel.locator("#found img").count() == 4 and shown(
+        panel.locator("#found img").first
+    ) == (64, 64)
     panel.get_by_label("Folder").fill("../..")
     panel.get_by_role("button", name="Find").click()
     assert "There is no folder" in told(page)
@@ -117,7 +131,11 @@ def test_a_photo_is_segmented_and_bad_files_are_answered(page, pictures, tmp_pat
     panel = tab(page, "Segment by words")
     panel.locator(".gallery-item").first.click()
     panel.get_by_label("Remove Image").wait_for()
-    for name in ("renamed.png", "truncated.png", "bomb.png"):  # text, half a picture, 3.6 thousand million pixels
+    for name in (
+        "renamed.png",
+        "truncated.png",
+        "bomb.png",
+    ):  # text, half a picture, 3.6 thousand million pixels
         (tmp_path / name).write_bytes(BAD_IMAGES.get(name, b"this is text"))
         assert upload(page, panel, tmp_path / name) == 200
         panel.get_by_role("button", name="Segment", exact=True).click()
@@ -125,7 +143,10 @@ def test_a_photo_is_segmented_and_bad_files_are_answered(page, pictures, tmp_pat
         assert f"The image '{name}' cannot be read" in said and str(tmp_path) not in said, said
     assert upload(page, panel, pictures / "scene.png") == 200
     panel.get_by_role("button", name="Segment", exact=True).click()
-    words, clip = panel.get_by_label("Words").input_value(), panel.get_by_label("CLIP", exact=True).input_value()
+    words, clip = (
+        panel.get_by_label("Words").input_value(),
+        panel.get_by_label("CLIP", exact=True).input_value(),
+    )
     expected = Answers().segment(str(pictures / "scene.png"), words, clip)
     assert shown(panel.locator("#segments img")) == expected.size
 

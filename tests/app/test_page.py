@@ -17,7 +17,13 @@ from hypvision.app.page import with_messages
 from hypvision.app.server import serving
 from hypvision.errors import HypvisionError
 
-TABS = ["Classify and explain", "Find", "Segment by words", "From photo to root", "Hierarchy in the disk"]
+TABS = [
+    "Classify and explain",
+    "Find",
+    "Segment by words",
+    "From photo to root",
+    "Hierarchy in the disk",
+]
 
 
 def test_errors_of_the_library_are_shown_as_they_are_and_bugs_are_not():
@@ -73,7 +79,14 @@ def test_the_page_has_its_tabs_and_no_public_endpoints(client):
 @served
 def test_only_files_made_by_the_page_are_served(client, pictures):
     here = Path(__file__)
-    for path in (here, here.name, pictures / "secret.png", pictures / "gallery/red.png", "/etc/passwd", "README.md"):
+    for path in (
+        here,
+        here.name,
+        pictures / "secret.png",
+        pictures / "gallery/red.png",
+        "/etc/passwd",
+        "README.md",
+    ):
         assert client.get(f"gradio_api/file={path}").status_code in (403, 404), path
 
 
@@ -84,7 +97,10 @@ def test_every_input_of_a_page_of_ones_own_checks_its_file(pictures, tmp_path, m
     (tmp_path / "mine.png").write_bytes((pictures / "object.png").read_bytes())
     page = build(Answers(), tmp_path / "examples")
     inputs = {
-        each for action in page.fns.values() for each in action.inputs if each.get_block_name() in ("image", "file")
+        each
+        for action in page.fns.values()
+        for each in action.inputs
+        if each.get_block_name() in ("image", "file")
     }
     assert len(inputs) == 5
     for each in inputs:
@@ -93,7 +109,11 @@ def test_every_input_of_a_page_of_ones_own_checks_its_file(pictures, tmp_path, m
             (pictures / "secret.png", False),
             (Path("/etc/passwd"), False),
         ):
-            payload = gr.FileData(path=str(path)) if marked else type("Payload", (), dict(path=str(path)))()
+            payload = (
+                gr.FileData(path=str(path))
+                if marked
+                else type("Payload", (), dict(path=str(path)))()
+            )
             if fine:
                 assert each.preprocess(payload) == str(path)
             else:
@@ -103,8 +123,16 @@ def test_every_input_of_a_page_of_ones_own_checks_its_file(pictures, tmp_path, m
 
 @served
 def test_uploads_are_limited_and_removed(pictures):
-    with serving(Answers(), upload=1) as address, httpx.Client(base_url=address, trust_env=False) as client:
-        assert client.post("gradio_api/upload", files={"files": ("big.png", bytes(2**20 + 1))}).status_code == 413
+    with (
+        serving(Answers(), upload=1) as address,
+        httpx.Client(base_url=address, trust_env=False) as client,
+    ):
+        assert (
+            client.post(
+                "gradio_api/upload", files={"files": ("big.png", bytes(2**20 + 1))}
+            ).status_code
+            == 413
+        )
         small = client.post("gradio_api/upload", files={"files": ("small.png", b"text")})
         [path] = Path(os.environ["GRADIO_TEMP_DIR"]).glob("*/small.png")
         assert path.read_bytes() == b"text" and str(path.parents[1]) not in small.text
@@ -113,7 +141,10 @@ def test_uploads_are_limited_and_removed(pictures):
 
 @served
 def test_an_address_that_is_taken_is_told(client):
-    with pytest.raises(HypvisionError, match="cannot listen at"), serving(Answers(), port=client.base_url.port):
+    with (
+        pytest.raises(HypvisionError, match="cannot listen at"),
+        serving(Answers(), port=client.base_url.port),
+    ):
         pass
 
 

@@ -1,4 +1,5 @@
-"""What the app takes from a client, without Gradio: files of its session, requests of the page, sentences."""
+"""What the app takes from a client, without Gradio: files of its session, requests of the page,
+sentences."""
 
 import asyncio
 import json
@@ -61,21 +62,36 @@ def test_messages_have_no_folders(capsys):
         ("There is no folder '../a'.", "There is no folder '../a'."),
     ):
         assert without_folders(message) == shown
-    assert told(FileNotFoundError(2, "No such file", "/home/me/a")) == told(FileNotFoundError(2, "No such file", "/a"))
-    assert told(ZeroDivisionError("/home/me")) == UNKNOWN and "ZeroDivisionError" in capsys.readouterr().err
+    assert told(FileNotFoundError(2, "No such file", "/home/me/a")) == told(
+        FileNotFoundError(2, "No such file", "/a")
+    )
+    assert (
+        told(ZeroDivisionError("/home/me")) == UNKNOWN
+        and "ZeroDivisionError" in capsys.readouterr().err
+    )
 
 
 class Gradio:
-    """In place of Gradio: remembers what it is asked, and answers with a text that has ``{path}``s of the server."""
+    """In place of Gradio: remembers what it is asked, and answers with a text that has ``{path}``s
+    of the server."""
 
     def __init__(self, answer="", status=200, error=None, begun=False):
-        self.answer, self.status, self.error, self.begun, self.asked = answer, status, error, begun, []
+        self.answer, self.status, self.error, self.begun, self.asked = (
+            answer,
+            status,
+            error,
+            begun,
+            [],
+        )
 
     async def __call__(self, scope, receive, send):
         body = (await receive())["body"] if scope["method"] == "POST" else b""
         self.asked.append((scope["path"], scope["query_string"].decode(), body))
         if self.begun or not self.error:
-            headers = [(b"content-type", b"text/plain"), (b"content-length", b"%d" % len(self.answer))]
+            headers = [
+                (b"content-type", b"text/plain"),
+                (b"content-length", b"%d" % len(self.answer)),
+            ]
             await send({"type": "http.response.start", "status": self.status, "headers": headers})
         if self.error:
             raise self.error
@@ -96,7 +112,9 @@ def ask(app, method, path, body=b"", cookie=None, query=""):
         sent.append(message)
 
     headers = [(b"cookie", f"a=b; hypvision={cookie}".encode())] if cookie else []
-    scope = dict(type="http", method=method, path=path, query_string=query.encode(), headers=headers)
+    scope = dict(
+        type="http", method=method, path=path, query_string=query.encode(), headers=headers
+    )
     asyncio.run(app(scope, receive, send))
     text = b"".join(message.get("body", b"") for message in sent[1:]).decode()
     return sent[0]["status"], dict(sent[0]["headers"]), text
@@ -107,18 +125,32 @@ JOIN = "/gradio_api/queue/join"
 
 
 def test_a_client_sees_names_of_its_own(folder):
-    gradio = Gradio(json.dumps([f"{folder}/{HASH}/cat.png", f"see {folder}", f"x/file={folder}/{HASH}/a%20b.png"]))
+    gradio = Gradio(
+        json.dumps(
+            [f"{folder}/{HASH}/cat.png", f"see {folder}", f"x/file={folder}/{HASH}/a%20b.png"]
+        )
+    )
     app = Sessions(gradio)
-    mine, yours = (json.loads(ask(app, "POST", "/gradio_api/upload", cookie=each)[2]) for each in (ME, YOU))
+    mine, yours = (
+        json.loads(ask(app, "POST", "/gradio_api/upload", cookie=each)[2]) for each in (ME, YOU)
+    )
     assert mine != yours and str(folder.parent) not in str([mine, yours]) and mine[1] == "see "
-    for cookie, handle, status in ((ME, mine, 200), (YOU, yours, 200), (ME, yours, 403), (YOU, mine, 403)):
+    for cookie, handle, status in (
+        (ME, mine, 200),
+        (YOU, yours, 200),
+        (ME, yours, 403),
+        (YOU, mine, 403),
+    ):
         assert ask(app, "GET", f"/gradio_api/file={handle[0]}", cookie=cookie)[0] == status
         for payload in ({"path": handle[0], "url": "http://x"}, {"path": handle[0], "meta": {}}):
             data = json.dumps(dict(data=[[{"image": payload}]])).encode()
             assert ask(app, "POST", JOIN, data, cookie)[0] == status
             if status == 200:
                 [[inner]] = json.loads(gradio.asked[-1][2])["data"]
-                assert inner["image"]["path"] == f"{folder}/{HASH}/cat.png" and "url" not in inner["image"]
+                assert (
+                    inner["image"]["path"] == f"{folder}/{HASH}/cat.png"
+                    and "url" not in inner["image"]
+                )
     assert ask(app, "GET", f"/gradio_api/file={mine[0]}")[0] == 403  # no cookie is another session
     (folder / HASH / "cat.png").unlink()
     assert ask(app, "GET", f"/gradio_api/file={mine[0]}", cookie=ME)[0] == 403
@@ -135,7 +167,10 @@ def test_no_path_of_the_server_is_a_name(folder):
         ["x"],
         {"path": "x"},
     ]
-    answers = {ask(app, "POST", JOIN, json.dumps(dict(data=[{"path": name}])).encode(), ME)[2] for name in names}
+    answers = {
+        ask(app, "POST", JOIN, json.dumps(dict(data=[{"path": name}])).encode(), ME)[2]
+        for name in names
+    }
     answers |= {ask(app, "GET", f"/gradio_api/file={name}", cookie=ME)[2] for name in names[:3]}
     assert [json.loads(answer)["detail"] for answer in answers] == [NOT_YOURS]
 
@@ -148,9 +183,14 @@ def test_sessions_are_kept_apart(folder):
         ask(app, "POST", JOIN, body, cookie, query="__theme=dark")
         ask(app, "GET", "/gradio_api/queue/data", cookie=cookie, query="session_hash=s&deep_link=x")
         ask(app, "GET", "/gradio_api/heartbeat/s", cookie=cookie)
-    seen = [json.loads(body)["session_hash"] if body else query or path for path, query, body in gradio.asked]
+    seen = [
+        json.loads(body)["session_hash"] if body else query or path
+        for path, query, body in gradio.asked
+    ]
     mine, yours = seen[:3], seen[3:]
-    assert mine[1:] == [f"session_hash={mine[0]}", f"/gradio_api/heartbeat/{mine[0]}"] and not set(mine) & set(yours)
+    assert mine[1:] == [f"session_hash={mine[0]}", f"/gradio_api/heartbeat/{mine[0]}"] and not set(
+        mine
+    ) & set(yours)
     status, headers, _ = ask(app, "GET", "/")
     assert status == 200 and b"HttpOnly; SameSite=Lax" in headers[b"set-cookie"]
     assert b"set-cookie" not in ask(app, "GET", "/", cookie=ME)[1]
@@ -171,9 +211,15 @@ def test_nothing_else_of_gradio_is_reached(folder, path):
 
 def test_mistakes_become_sentences(folder, capsys):
     app = Sessions(Gradio('data: {"error":null}'))
-    assert json.loads(ask(app, "GET", "/gradio_api/queue/data")[2].removeprefix("data: "))["error"] == UNKNOWN
+    assert (
+        json.loads(ask(app, "GET", "/gradio_api/queue/data")[2].removeprefix("data: "))["error"]
+        == UNKNOWN
+    )
     status, _, text = ask(Sessions(Gradio(error=KeyError("/home/me"))), "GET", "/config")
-    assert (status, json.loads(text)["detail"]) == (500, UNKNOWN) and "KeyError" in capsys.readouterr().err
+    assert (status, json.loads(text)["detail"]) == (
+        500,
+        UNKNOWN,
+    ) and "KeyError" in capsys.readouterr().err
     assert ask(Sessions(Gradio(error=KeyError("x"), begun=True)), "GET", "/config")[2] == ""
     assert ask(app, "POST", JOIN, b"[" * 100_000)[0] == ask(app, "POST", JOIN, b"\xff")[0] == 400
     assert ask(app, "POST", JOIN, b'"' + b"x" * LONGEST + b'"')[0] == 413

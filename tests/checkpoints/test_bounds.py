@@ -1,4 +1,5 @@
-"""Files of which a few bytes ask for gigabytes, or for a depth that ends the process, are refused unread."""
+"""Files of which a few bytes ask for gigabytes, or for a depth that ends the process, are refused
+unread."""
 
 import sys
 from pathlib import Path
@@ -21,7 +22,10 @@ WEIGHTS = {"a.weight": torch.ones(4, 4), "a.bias": torch.zeros(4)}
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"\x80\x02}N" + b"\x85" * 1_000_000 + b"Ns.", "nested"),  # the hash of this key ended the process
+        (
+            b"\x80\x02}N" + b"\x85" * 1_000_000 + b"Ns.",
+            "nested",
+        ),  # the hash of this key ended the process
         (b"\x80\x02" + (b"}" + files.text("a")) * 1000 + b"N" + b"s" * 1000 + b".", "nested"),
         (files.PICKLES["bytearray of 2 GiB"](), "builtins.bytearray"),
         (files.PICKLES["codecs that double, 30 times"](), "_codecs.encode"),
@@ -99,7 +103,9 @@ def test_a_table_of_words_is_not_larger_than_the_file_suggests(tmp_path):
         read.read_file(tmp_path / "a.safetensors")
 
 
-@pytest.mark.parametrize("value", [[1], "x", None, torch.ones(3), 1.5], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "value", [[1], "x", None, torch.ones(3), 1.5], ids=lambda value: type(value).__name__
+)
 def test_a_state_dict_is_a_dict(tmp_path, value):
     torch.save({"state_dict": value, "a": torch.ones(1)}, tmp_path / "a.pth")
     with pytest.raises(HypvisionError, match=f"a.pth' is a {type(value).__name__}, not a dict"):
@@ -112,7 +118,10 @@ def test_a_state_dict_is_a_dict(tmp_path, value):
 
 def test_what_trainings_save_is_read(tmp_path):
     """Bytes and bytearrays are pickled by the functions that have stand-ins."""
-    content = {"state_dict": WEIGHTS, "meta": {"a": b"\xffabc", "b": bytearray(b"abc"), "c": bytearray(), "d": [[[1]]]}}
+    content = {
+        "state_dict": WEIGHTS,
+        "meta": {"a": b"\xffabc", "b": bytearray(b"abc"), "c": bytearray(), "d": [[[1]]]},
+    }
     torch.save(content, tmp_path / "a.pth")
     found = read.read_file(tmp_path / "a.pth")
     assert found["meta"] == content["meta"]

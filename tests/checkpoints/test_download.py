@@ -1,4 +1,5 @@
-"""Downloads from a server that misbehaves: what arrives is right, or nothing arrives and the message helps."""
+"""Downloads from a server that misbehaves: what arrives is right, or nothing arrives and the
+message helps."""
 
 import base64
 import hashlib
@@ -46,7 +47,9 @@ def test_what_recovers_arrives(record, server, micro, monkeypatch, mode):
     if mode == "cut":
         half = micro[1].stat().st_size // 2
         first, second = server.ranges("cut")
-        assert first is None and half - 2**16 < int(second.removeprefix("bytes=").rstrip("-")) <= half
+        assert (
+            first is None and half - 2**16 < int(second.removeprefix("bytes=").rstrip("-")) <= half
+        )
 
 
 @pytest.mark.parametrize("times", [0.5, 1, 2])
@@ -103,14 +106,22 @@ def test_a_download_ends_at_its_deadline(record, server, micro, monkeypatch):
         fetch(record, server, monkeypatch, "drip")
     assert time.monotonic() - begun < 5
     monkeypatch.delenv("HYPVISION_DEADLINE")
-    assert hypvision.checkpoints.download.deadline(10**6) == 600 < hypvision.checkpoints.download.deadline(10**9)
-    assert fetch(record, server, monkeypatch, "good").read_bytes() == micro[1].read_bytes()  # after wrong bytes too
+    assert (
+        hypvision.checkpoints.download.deadline(10**6)
+        == 600
+        < hypvision.checkpoints.download.deadline(10**9)
+    )
+    assert (
+        fetch(record, server, monkeypatch, "good").read_bytes() == micro[1].read_bytes()
+    )  # after wrong bytes too
 
 
 def test_a_redirect_takes_no_password_along(record, server, micro, monkeypatch):
     server.other = Server({record.filename: micro[1].read_bytes()})
     try:
-        monkeypatch.setenv("HYPVISION_WEIGHTS", server.url.replace("http://", "http://me:secret@") + "/away")
+        monkeypatch.setenv(
+            "HYPVISION_WEIGHTS", server.url.replace("http://", "http://me:secret@") + "/away"
+        )
         assert resolve(record).read_bytes() == micro[1].read_bytes()
         assert server.tokens[-1][1] is not None and server.other.tokens == [("good", None)]
     finally:
@@ -132,7 +143,8 @@ def test_waiting_for_a_lock_ends(tmp_path, monkeypatch, caplog):
     assert here.poll(60) and here.recv() == "locked"
     monkeypatch.setattr(hypvision.checkpoints.download, "LOCK_WAIT", 0.2)
     wanted = pytest.raises(
-        HypvisionError, match=rf"Waited .* the lock '.*x.lock': process {process.pid} on .* .the work."
+        HypvisionError,
+        match=rf"Waited .* the lock '.*x.lock': process {process.pid} on .* .the work.",
     )
     with wanted, locked(tmp_path / "x.lock", "the work"):
         pass
@@ -143,8 +155,12 @@ def test_waiting_for_a_lock_ends(tmp_path, monkeypatch, caplog):
     assert f"the lock '{tmp_path / 'x.lock'}': process {process.pid} on" in caplog.text
 
 
-@pytest.mark.parametrize(("data", "message"), [(pickle.dumps({"a": 1}), "pickle"), (b"<html>", "web page")])
-def test_other_formats_are_refused_even_with_the_right_sum(item, tmp_path, monkeypatch, data, message):
+@pytest.mark.parametrize(
+    ("data", "message"), [(pickle.dumps({"a": 1}), "pickle"), (b"<html>", "web page")]
+)
+def test_other_formats_are_refused_even_with_the_right_sum(
+    item, tmp_path, monkeypatch, data, message
+):
     """A record whose sum is that of a pickle must not make anybody open the pickle."""
     from helpers.zoo import make_item
 
@@ -233,7 +249,9 @@ def test_read_only_cache(record, server, micro, home, there, monkeypatch):
     if there:
         assert resolve(record) == home / "weights" / record.filename
     else:
-        with pytest.raises(HypvisionError, match=f"HYPVISION_HOME.*hypvision zoo get {record.name}"):
+        with pytest.raises(
+            HypvisionError, match=f"HYPVISION_HOME.*hypvision zoo get {record.name}"
+        ):
             resolve(record)
 
 
@@ -247,7 +265,8 @@ def public_home(monkeypatch):
 
 
 def as_nobody(work):
-    """Runs a function in a process of another user, for whom the permissions of folders count; its text or error."""
+    """Runs a function in a process of another user, for whom the permissions of folders count; its
+    text or error."""
     context = multiprocessing.get_context("fork")
     here, pipe = context.Pipe()
 
@@ -267,7 +286,9 @@ def as_nobody(work):
     return said
 
 
-@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can become another user")
+@pytest.mark.skipif(
+    not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can become another user"
+)
 def test_a_cache_that_users_share(record, server, micro, public_home, monkeypatch):
     """The lock that one user made must not shut out the next."""
     monkeypatch.setenv("HYPVISION_WEIGHTS", f"{server.url}/good")
@@ -313,7 +334,9 @@ def test_links_in_a_shared_cache_lead_nowhere(record, server, home, tmp_path, mo
     assert victim.read_text() == "untouched"
 
 
-def test_a_file_without_a_published_sum_keeps_that_of_its_first_download(server, record, monkeypatch, tmp_path, caplog):
+def test_a_file_without_a_published_sum_keeps_that_of_its_first_download(
+    server, record, monkeypatch, tmp_path, caplog
+):
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
     address, data = f"{server.url}/good/{record.filename}", server.files[record.filename]
     digest = hashlib.sha256(data).hexdigest()
@@ -328,19 +351,28 @@ def test_a_file_without_a_published_sum_keeps_that_of_its_first_download(server,
     assert not path.exists()
     server.files[record.filename] = data
     assert fetch_first(address).read_bytes() == data
-    with pytest.raises(HypvisionError, match="sha256 begins with"):  # where a sum is given it counts, from the start
+    with pytest.raises(
+        HypvisionError, match="sha256 begins with"
+    ):  # where a sum is given it counts, from the start
         fetch_source(f"{address}#sha256={'0' * 64}")
 
 
-def test_files_of_one_name_from_two_addresses_are_not_taken_for_each_other(server, record, monkeypatch, tmp_path):
+def test_files_of_one_name_from_two_addresses_are_not_taken_for_each_other(
+    server, record, monkeypatch, tmp_path
+):
     """HyCoCLIP's and Meta's files have the same names, and no sums are published."""
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
-    other, address = f"{server.url}/good/{record.filename}", f"{server.url}/second/{record.filename}"
+    other, address = (
+        f"{server.url}/good/{record.filename}",
+        f"{server.url}/second/{record.filename}",
+    )
     others, data = server.files[record.filename], b"of the second address"
     plain = fetch_source(f"{other}#sha256={hashlib.sha256(others).hexdigest()}")
     server.files[record.filename] = data
     monkeypatch.setenv("HYPVISION_OFFLINE", "1")
-    with pytest.raises(HypvisionError, match="copy the file to '(.+)' .there is a '.+': rename it") as raised:
+    with pytest.raises(
+        HypvisionError, match="copy the file to '(.+)' .there is a '.+': rename it"
+    ) as raised:
         fetch_first(address)
     hinted = Path(re.search("copy the file to '([^']+)'", str(raised.value))[1])
     hinted.write_bytes(data)

@@ -1,4 +1,5 @@
-"""Files of other people's repositories on the hub: listed, fetched, verified, kept; with limits of time."""
+"""Files of other people's repositories on the hub: listed, fetched, verified, kept; with limits of
+time."""
 
 import hashlib
 import json
@@ -50,7 +51,9 @@ def test_a_file_is_fetched_once(hub, monkeypatch):
     requests = len(hub.log)
     assert fetch_from_hub("me/net", NAME) == path and len(hub.log) == requests
     assert fetch_from_hub("me/net", "no.bin") is None
-    with pytest.raises(HypvisionError, match="'me/other' cannot be fetched from the hub.*404.*give its path"):
+    with pytest.raises(
+        HypvisionError, match="'me/other' cannot be fetched from the hub.*404.*give its path"
+    ):
         fetch_from_hub("me/other", NAME + "x")
     monkeypatch.setenv("HYPVISION_OFFLINE", "1")
     assert fetch_from_hub("me/none", NAME) is None and fetch_from_hub("me/net", NAME) == path
@@ -91,16 +94,24 @@ def test_tags_of_open_clip_come_by_it(hub, home, monkeypatch, custom):
     about = dict(hf_hub="me/net/", mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
     monkeypatch.setattr(open_clip, "get_pretrained_cfg", lambda name, tag: about)
     monkeypatch.setattr("hypvision.clip.models.pretrained_tags", lambda name: ["openai"])
-    monkeypatch.setattr(open_clip.factory, "load_checkpoint", lambda *_, **__: pytest.fail("open_clip has read a file"))
+    monkeypatch.setattr(
+        open_clip.factory,
+        "load_checkpoint",
+        lambda *_, **__: pytest.fail("open_clip has read a file"),
+    )
     torch.manual_seed(1)
-    weights = {name: value + 1 for name, value in open_clip.create_model("tiny-clip").state_dict().items()}
+    weights = {
+        name: value + 1 for name, value in open_clip.create_model("tiny-clip").state_dict().items()
+    }
     weights["logit_scale"] = weights["logit_scale"].reshape(1)
     serve(hub, "me/net", {"open_clip_model.safetensors": weights}, home.parent)
     clip = create_clip("tiny-clip", "openai", force_custom_text=custom)
     assert hasattr(clip.model, "text") == custom and clip.mean == pytest.approx((127.5,) * 3)
     found = {name.removeprefix("text."): value for name, value in clip.model.state_dict().items()}
     assert found.keys() == weights.keys()
-    assert all(torch.equal(value, weights[name].reshape(value.shape)) for name, value in found.items())
+    assert all(
+        torch.equal(value, weights[name].reshape(value.shape)) for name, value in found.items()
+    )
     weights["visual.proj"] = weights["visual.proj"].T.contiguous()
     about["hf_hub"] = "me/other/"
     serve(hub, "me/other", {"open_clip_model.safetensors": weights}, home.parent)
@@ -109,24 +120,36 @@ def test_tags_of_open_clip_come_by_it(hub, home, monkeypatch, custom):
 
 
 def test_tags_of_open_clip_without_a_network(monkeypatch, home):
-    monkeypatch.setattr(open_clip, "create_model", lambda *_, **__: pytest.fail("a network is made for no weights"))
+    monkeypatch.setattr(
+        open_clip, "create_model", lambda *_, **__: pytest.fail("a network is made for no weights")
+    )
     monkeypatch.setenv("HYPVISION_OFFLINE", "1")
-    with pytest.raises(HypvisionError, match="open_clip_model.safetensors .* is not on this machine, and HYPVISION_OF"):
+    with pytest.raises(
+        HypvisionError,
+        match="open_clip_model.safetensors .* is not on this machine, and HYPVISION_OF",
+    ):
         create_clip("ViT-B-32", "openai")
 
 
 def test_weights_of_timm_come_by_it(hub, home, monkeypatch):
     torch.manual_seed(1)
-    weights = {name: value + 1 for name, value in timm.create_model("test_vit").state_dict().items()}
+    weights = {
+        name: value + 1 for name, value in timm.create_model("test_vit").state_dict().items()
+    }
     serve(hub, "timm/test_vit.r160_in1k", {NAME: weights}, home.parent)
     model = create_model("test_vit", pretrained=True)
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
-    assert "state_dict" not in model.pretrained_cfg and model.pretrained_cfg["hf_hub_id"] == "timm/test_vit.r160_in1k"
+    assert (
+        "state_dict" not in model.pretrained_cfg
+        and model.pretrained_cfg["hf_hub_id"] == "timm/test_vit.r160_in1k"
+    )
 
 
 def test_no_network_for_timm_where_it_is_switched_off(hub, monkeypatch):
     monkeypatch.setenv("HYPVISION_OFFLINE", "1")
-    with pytest.raises(HypvisionError, match="weights of 'test_vit' are not on this machine, and HYPVISION_OFFLINE"):
+    with pytest.raises(
+        HypvisionError, match="weights of 'test_vit' are not on this machine, and HYPVISION_OFFLINE"
+    ):
         create_model("test_vit", pretrained=True)
     with pytest.raises(HypvisionError, match="not on this machine"):
         timm.create_model("himapper", backbone="test_vit", leaves=4, levels=2, pretrained=True)

@@ -41,7 +41,10 @@ def test_a_record_survives_writing_and_reading(item):
     record = parse_record(item)
     index = parse_index(dump_index(Index({record.name: record})))
     assert index.get(NAME) == record
-    assert record.filename == f"{NAME}-{item['file']['sha256'][:8]}.safetensors" and record.tag == "micro"
+    assert (
+        record.filename == f"{NAME}-{item['file']['sha256'][:8]}.safetensors"
+        and record.tag == "micro"
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,7 +133,8 @@ def test_broken_files_are_explained(text, message):
 
 
 def test_a_few_lines_cannot_fill_the_memory():
-    """Nine times ten aliases of aliases: a thousand million entries for whoever writes them out in a message."""
+    """Nine times ten aliases of aliases: a thousand million entries for whoever writes them out in
+    a message."""
     lines = ["version: 1", "a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
     with pytest.raises(HypvisionError, match=r"alias '\*a0'; write it out"):
@@ -179,7 +183,9 @@ def test_a_link_out_of_the_folder_is_not_followed(item, tmp_path, micro):
 
 def test_the_readme_is_rendered_from_the_index():
     expected = readme(read_index(ZOO))
-    assert (ZOO / "README.md").read_text() == expected, "run: hypvision zoo list --write-readme model_zoo/README.md"
+    assert (ZOO / "README.md").read_text() == expected, (
+        "run: hypvision zoo list --write-readme model_zoo/README.md"
+    )
 
 
 def test_the_files_that_ship_are_those_of_the_index_and_small():
@@ -207,7 +213,8 @@ def test_each_shipped_record_is_true_of_its_file(record):
 OURS = [
     r
     for r in SHIPPED
-    if r.task == "classification" and timm.model_entrypoint(r.model).__module__.startswith("hypvision")
+    if r.task == "classification"
+    and timm.model_entrypoint(r.model).__module__.startswith("hypvision")
 ]
 
 
@@ -225,13 +232,21 @@ def test_timms_tag_and_the_record_agree(record):
         **{k: tuple(v) if isinstance(v, list) else v for k, v in record.arguments.items()},
     )
     assert str(tagged) == str(plain)
-    assert {k: v.shape for k, v in tagged.state_dict().items()} == {k: v.shape for k, v in plain.state_dict().items()}
+    assert {k: v.shape for k, v in tagged.state_dict().items()} == {
+        k: v.shape for k, v in plain.state_dict().items()
+    }
     if record.model.startswith("hcformer"):
-        assert (tagged.stages[0].blocks[0].layer_scale1 == plain.stages[0].blocks[0].layer_scale1).all()
+        assert (
+            tagged.stages[0].blocks[0].layer_scale1 == plain.stages[0].blocks[0].layer_scale1
+        ).all()
 
 
 def test_every_tag_with_weights_is_in_the_index():
-    ours = [name for name in timm.list_pretrained() if (timm.get_pretrained_cfg(name).url or "").startswith("zoo:")]
+    ours = [
+        name
+        for name in timm.list_pretrained()
+        if (timm.get_pretrained_cfg(name).url or "").startswith("zoo:")
+    ]
     assert sorted(ours) == sorted(record.name for record in OURS)
 
 
@@ -241,7 +256,13 @@ def test_cards_hold_what_the_record_says(record):
     front = yaml.safe_load(card.split("---")[1])
     assert front["license"] == record.licence.lower() and "hypvision" in front["tags"]
     assert (front["library_name"] == "timm") == (record.task == "classification")
-    for part in (record.training, record.data, record.intended_use, record.file.sha256, *record.limits):
+    for part in (
+        record.training,
+        record.data,
+        record.intended_use,
+        record.file.sha256,
+        *record.limits,
+    ):
         assert part in card
     for heading in ("Intended use", "Data", "Training", "Metrics", "Limits"):
         assert f"## {heading}" in card

@@ -1,4 +1,5 @@
-"""Files of every kind: those that are read, those that are named for what they are, and those that are damaged."""
+"""Files of every kind: those that are read, those that are named for what they are, and those that
+are damaged."""
 
 import gzip
 import io
@@ -35,7 +36,9 @@ def tarred(path):
 
 def onnx(path):
     onnx = pytest.importorskip("onnx")
-    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([], "g", [], []), producer_name="test"), path)
+    onnx.save(
+        onnx.helper.make_model(onnx.helper.make_graph([], "g", [], []), producer_name="test"), path
+    )
 
 
 def exported(path):
@@ -58,32 +61,45 @@ def unknown_numbers(path):
 INTACT = {
     "npz": (lambda path: path.write_bytes(saved(np.savez)), "an archive of NumPy arrays"),
     "npy": (lambda path: path.write_bytes(saved(np.save)), r"an array of NumPy \(.npy\)"),
-    "HDF5": (lambda path: path.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100)), "an HDF5 file, as Keras"),
-    "Keras": (lambda path: archive(path, "metadata.json", "config.json", "model.weights.h5"), "a Keras archive"),
+    "HDF5": (lambda path: path.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100)),
+    "an HDF5 file, as Keras"),
+    "Keras": (lambda path: archive(path, "metadata.json", "config.json", "model.weights.h5"),
+    "a Keras archive"),
     "ONNX": (onnx, "a protocol buffer, as ONNX"),
-    "TensorFlow Lite": (lambda path: path.write_bytes(b"\x1c\0\0\0TFL3" + bytes(40)), "TensorFlow Lite"),
+    "TensorFlow Lite": (lambda path: path.write_bytes(b"\x1c\0\0\0TFL3" + bytes(40)),
+    "TensorFlow Lite"),
     "GGUF": (lambda path: path.write_bytes(b"GGUF" + bytes(100)), "a GGUF file"),
     "torch.export": (exported, "a program of torch.export.*model.state_dict"),
-    "old TorchScript": (lambda path: archive(path, "net/model.json", "net/tensors/0"), "TorchScript.* 1.1 or older"),
-    "zip": (lambda path: archive(path, "net/a.pth", "readme.txt"), "zip archive of 'net/a.pth', 'readme.txt'. Unpack"),
+    "old TorchScript": (lambda path: archive(path, "net/model.json", "net/tensors/0"),
+    "TorchScript.* 1.1 or older"),
+    "zip": (lambda path: archive(path, "net/a.pth", "readme.txt"),
+    "zip archive of 'net/a.pth', 'readme.txt'. Unpack"),
     "empty zip": (lambda path: archive(path), "a zip archive of nothing"),
     "tar": (tarred, "a tar archive"),
     "gzip": (lambda path: path.write_bytes(gzip.compress(b"0" * 100)), "a gzip archive. Unpack it"),
-    "pickle 2": (lambda path: path.write_bytes(pickle.dumps({"a": [1]}, 2)), "pickle that torch.save did not write"),
-    "pickle 5": (lambda path: path.write_bytes(pickle.dumps({"a": np.ones(3)}, 5)), "pickle that torch.save did not"),
+    "pickle 2": (lambda path: path.write_bytes(pickle.dumps({"a": [1]}, 2)),
+    "pickle that torch.save did not write"),
+    "pickle 5": (lambda path: path.write_bytes(pickle.dumps({"a": np.ones(3)}, 5)),
+    "pickle that torch.save did not"),
     "joblib": (joblib, "a Python pickle"),
     "JSON": (lambda path: path.write_text('{"a": [1, 2]}'), "a JSON text"),
-    "split weights": (lambda path: path.write_text('{"metadata": {}, "weight_map": {}}'), "split into several files"),
+    "split weights": (lambda path: path.write_text('{"metadata": {}, "weight_map": {}}'),
+    "split into several files"),
     "text": (lambda path: path.write_text("nö checkpoint " * 1000), "a text"),
-    "web page": (lambda path: path.write_text("<!DOCTYPE html><title>404</title>"), "a web page.*Download"),
-    "LFS pointer": (lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\nsize 1"), "git lfs pull"),
+    "web page": (lambda path: path.write_text("<!DOCTYPE html><title>404</title>"),
+    "a web page.*Download"),
+    "LFS pointer": (lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\nsize "
+                                                 "1"), "git lfs pull"),
     "PNG": (lambda path: Image.new("RGB", (4, 4)).save(path, "PNG"), "a PNG image"),
-    "another": (lambda path: path.write_bytes(bytes(range(200, 256)) * 100), "neither those of safetensors nor those"),
+    "another": (lambda path: path.write_bytes(bytes(range(200, 256)) * 100),
+    "neither those of safetensors nor those"),
     "folder": (lambda path: path.mkdir(), "is a folder. Check the path"),
-    "another protocol": (lambda path: torch.save(WEIGHTS, path, pickle_protocol=4), "is whole, but cannot be read"),
+    "another protocol": (lambda path: torch.save(WEIGHTS, path, pickle_protocol=4),
+    "is whole, but cannot be read"),
     "numbers of tomorrow": (unknown_numbers, "is whole, but cannot be read .*F6_E2M3"),
     "a tensor": (lambda path: torch.save(torch.ones(2), path), "holds a Tensor, not a dict"),
-    "a network": (lambda path: torch.save(torch.nn.Linear(2, 2), path), "contains 'torch.nn.modules.linear.Linear'"),
+    "a network": (lambda path: torch.save(torch.nn.Linear(2, 2), path),
+    "contains 'torch.nn.modules.linear.Linear'"),
 }  # fmt: skip
 
 
@@ -101,7 +117,10 @@ def test_intact_files_of_another_kind_are_named(tmp_path, name):
     for suffix in (".pth", ".safetensors"):
         path = (tmp_path / "file.pth").rename(tmp_path / f"file{suffix}")
         if suffix == ".safetensors" and name in ("another protocol", "a tensor", "a network"):
-            says = "not a safetensors file but a zip archive, as torch.save writes it. Rename it: its suffix"
+            says = (
+                "not a safetensors file but a zip archive, as torch.save writes it. Rename it: its "
+                "suffix"
+            )
         with pytest.raises(HypvisionError, match=says) as caught:
             read_file(path)
         assert "damaged" not in str(caught.value) and str(path) in str(caught.value)
@@ -124,7 +143,9 @@ def test_truncated_or_changed_files_are_damaged(tmp_path, name):
     whole = path.read_bytes()
     for length in (len(whole) - 1, len(whole) * 2 // 3, len(whole) // 3, 20, 0):
         path.write_bytes(whole[:length])
-        with pytest.raises(HypvisionError, match="is damaged|contains 'torch'"):  # the latter: cut off within a name
+        with pytest.raises(
+            HypvisionError, match="is damaged|contains 'torch'"
+        ):  # the latter: cut off within a name
             read_file(path)
     if name == "torch.save":
         place = whole.index(b"data.pkl") + 80

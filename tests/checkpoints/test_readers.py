@@ -1,4 +1,5 @@
-"""Every entry point that loads checkpoints: good files of each family load by the same names, hostile ones by none."""
+"""Every entry point that loads checkpoints: good files of each family load by the same names,
+hostile ones by none."""
 
 import copy
 import importlib
@@ -32,13 +33,26 @@ from hypvision.models.timm_models import create_model
 from hypvision.zoo.backbones import load_weights
 from hypvision.zoo.convert import CONVERTERS, convert_file
 
-ARGUMENTS = {key: tuple(value) if isinstance(value, list) else value for key, value in MICRO.items()}
+ARGUMENTS = {
+    key: tuple(value) if isinstance(value, list) else value for key, value in MICRO.items()
+}
 FAMILIES = {
     "hcformer": ("hcformer_nano", ARGUMENTS, hcformer_to_official),
-    "hyperboliccv": ("hcnn_resnet18", dict(layers=(1, 1, 1, 1), widths=(4, 4, 8, 8)), hyperboliccv_to_official),
+    "hyperboliccv": (
+        "hcnn_resnet18",
+        dict(layers=(1, 1, 1, 1), widths=(4, 4, 8, 8)),
+        hyperboliccv_to_official,
+    ),
     "himapper": (
         "himapper",
-        dict(backbone="test_resnet", leaves=4, levels=2, width=16, preset="official", eval_noise="mean"),
+        dict(
+            backbone="test_resnet",
+            leaves=4,
+            levels=2,
+            width=16,
+            preset="official",
+            eval_noise="mean",
+        ),
         himapper_to_official,
     ),
 }
@@ -53,7 +67,9 @@ def family(request):
     for value in model.state_dict().values():
         if value.is_floating_point() and value.dim() < 2:
             value.add_(0.01 * torch.rand_like(value))
-    return SimpleNamespace(family=request.param, name=name, arguments=arguments, model=model, to_official=to_official)
+    return SimpleNamespace(
+        family=request.param, name=name, arguments=arguments, model=model, to_official=to_official
+    )
 
 
 def write(kind, family, folder):
@@ -66,7 +82,9 @@ def write(kind, family, folder):
     if kind == "official":
         torch.save({"model": family.to_official(weights), "epoch": 3}, path)
     elif kind == "timm":
-        torch.save({"state_dict": {f"module.{name}": value for name, value in weights.items()}}, path)
+        torch.save(
+            {"state_dict": {f"module.{name}": value for name, value in weights.items()}}, path
+        )
     elif kind == "training":
         torch.save(
             {
@@ -79,13 +97,19 @@ def write(kind, family, folder):
 
 
 def by_path(family, path):
-    return timm.create_model(family.name, num_classes=3, checkpoint_path=str(path), **family.arguments)
+    return timm.create_model(
+        family.name, num_classes=3, checkpoint_path=str(path), **family.arguments
+    )
 
 
 def by_overlay(family, path):
     overlay = dict(file=str(path), num_classes=3)
     return timm.create_model(
-        family.name, num_classes=3, pretrained=True, pretrained_cfg_overlay=overlay, **family.arguments
+        family.name,
+        num_classes=3,
+        pretrained=True,
+        pretrained_cfg_overlay=overlay,
+        **family.arguments,
     )
 
 
@@ -133,7 +157,8 @@ def by_load_from(family, path):
 
 
 def by_init_cfg(family, path):
-    """As the backbone of a segmenter or detector; the classifier, which it has not, is put back for the comparison."""
+    """As the backbone of a segmenter or detector; the classifier, which it has not, is put back for
+    the comparison."""
     pytest.importorskip("mmcv")
     from hypvision.openmmlab import TimmBackbone
 
@@ -141,8 +166,13 @@ def by_init_cfg(family, path):
     backbone = TimmBackbone(family.name, out_indices=(0, 1), init_cfg=init_cfg, **family.arguments)
     backbone.init_weights()
     expected = family.model.state_dict()
-    found = {name.removeprefix("model."): value for name, value in backbone.timm_model.state_dict().items()}
-    return SimpleNamespace(state_dict=lambda: {**expected, **{n: v for n, v in found.items() if n in expected}})
+    found = {
+        name.removeprefix("model."): value
+        for name, value in backbone.timm_model.state_dict().items()
+    }
+    return SimpleNamespace(
+        state_dict=lambda: {**expected, **{n: v for n, v in found.items() if n in expected}}
+    )
 
 
 ENTRY_POINTS = {
@@ -157,10 +187,16 @@ ENTRY_POINTS = {
 }
 
 
-# Every file of one family; of the others, which differ in their official names, that with these names.
+# Every file of one family; of the others, which differ in their official names, that with these
+# names.
 @pytest.mark.parametrize(
     ("family", "kind"),
-    [("hcformer", "timm"), ("hcformer", "training"), ("hcformer", "zoo"), *((name, "official") for name in FAMILIES)],
+    [
+        ("hcformer", "timm"),
+        ("hcformer", "training"),
+        ("hcformer", "zoo"),
+        *((name, "official") for name in FAMILIES),
+    ],
     indirect=["family"],
 )
 @pytest.mark.parametrize("entry_point", ENTRY_POINTS)
@@ -193,7 +229,8 @@ class Whole(NamedTuple):
         module: what registers it.
         part: the name that it keeps that network by; empty for the whole.
         official: weights of the part by the official names.
-        load: a function of ours, beside those of all families, that loads a file of the part; gives a state dict.
+        load: a function of ours, beside those of all families, that loads a file of the part; gives
+            a state dict.
     """
 
     model: dict[str, Any]
@@ -208,7 +245,8 @@ SEGMENTATION = "hypvision.openmmlab.open_vocabulary.segmentation"
 SEGMENTER = dict(
     type="HyperCLIPSegmentor", clip=CLIP, upsample=(8, 8), resolution=64, crop=64, slide=96,
     head=dict(
-        hidden=8, heads=2, layers=1, guidance=8, text_guidance=8, decoder=(8, 8), decoder_guidance=(4, 4), pad_len=4
+        hidden=8, heads=2, layers=1, guidance=8, text_guidance=8, decoder=(8, 8),
+        decoder_guidance=(4, 4), pad_len=4
     ),
 )  # fmt: skip
 
@@ -249,7 +287,11 @@ def load_host(whole, path):
 
 
 def few_shot(method):
-    options = {"maple": dict(depth=2), "promptsrc": dict(depth=2, templates=2), "promptkd": dict(depth=2)}
+    options = {
+        "maple": dict(depth=2),
+        "promptsrc": dict(depth=2, templates=2),
+        "promptkd": dict(depth=2),
+    }
     options["tip-adapter"] = dict(keys=6, classes=3, alpha=2.0)
     if method == "promptkd":
         options["promptkd"]["teacher"] = dict(clip=CLIP, host=dict(name="zeroshot"))
@@ -259,8 +301,13 @@ def few_shot(method):
 
 
 def with_frozen(weights):
-    """An official file of a few-shot training, which has the frozen CLIP beside what was learned."""
-    return {**weights, "image_encoder.ln_post.weight": torch.ones(32), "logit_scale": torch.tensor(1 / 0.07).log()}
+    """An official file of a few-shot training, which has the frozen CLIP beside what was
+    learned."""
+    return {
+        **weights,
+        "image_encoder.ln_post.weight": torch.ones(32),
+        "logit_scale": torch.tensor(1 / 0.07).log(),
+    }
 
 
 WHOLES = {
@@ -273,7 +320,8 @@ WHOLES = {
         SEGMENTATION, "", CONVERTERS["hyperclip"].to_official, load_into_segmenter,
     ),
     "catseg": Whole(
-        dict(SEGMENTER, tune="attention"), SEGMENTATION, "", CONVERTERS["catseg"].to_official, load_into_segmenter
+        dict(SEGMENTER, tune="attention"), SEGMENTATION, "", CONVERTERS["catseg"].to_official,
+        load_into_segmenter
     ),
     "hf-clip": Whole(
         dict(type="CLIPContrast", clip=CLIP),
@@ -294,9 +342,15 @@ def small_clip():
     vision = dict(image_size=32, patch_size=8, head_width=16, **size)
     text = dict(context_length=77, vocab_size=49408, heads=2, **size)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(ARCHITECTURES, CLIP["name"], dict(embed_dim=32, vision_cfg=vision, text_cfg=text))
-        vision = dict(image_size=32, timm_model_name="test_vit", timm_pool="token", timm_proj="linear")
-        small = dict(embed_dim=32, vision_cfg=vision, text_cfg=text, geometry="lorentz", vision_heads=2)
+        patch.setitem(
+            ARCHITECTURES, CLIP["name"], dict(embed_dim=32, vision_cfg=vision, text_cfg=text)
+        )
+        vision = dict(
+            image_size=32, timm_model_name="test_vit", timm_pool="token", timm_proj="linear"
+        )
+        small = dict(
+            embed_dim=32, vision_cfg=vision, text_cfg=text, geometry="lorentz", vision_heads=2
+        )
         patch.setitem(ARCHITECTURES, "meru-vit-s-16", small)
         yield
 
@@ -326,7 +380,10 @@ def whole(request, tmp_path_factory):
     state = build_whole(family).state_dict()
     part = {name.removeprefix(f"{family.part}."): value for name, value in state.items()}
     official = family.official(part)
-    torch.save({"model": with_frozen(official) if request.param in FEW_SHOT else official}, folder / "official.pth")
+    torch.save(
+        {"model": with_frozen(official) if request.param in FEW_SHOT else official},
+        folder / "official.pth",
+    )
     save_file(CONVERTERS[request.param].from_official(official), folder / "converted.safetensors")
     torch.save({"state_dict": state, "meta": {"epoch": 1}}, folder / "training.pth")
     return SimpleNamespace(family=family, state=state, part=part, folder=folder)
@@ -366,7 +423,11 @@ def test_models_of_the_engine_load_every_file(whole):
 
 @pytest.mark.parametrize("kind", ["official", "converted", "training"])
 def test_functions_of_a_family_load_every_file(whole, kind):
-    expected = whole.part if whole.family.load in (load_clip, load_meru, load_language_model) else whole.state
+    expected = (
+        whole.part
+        if whole.family.load in (load_clip, load_meru, load_language_model)
+        else whole.state
+    )
     found = whole.family.load(whole.family, file_of(whole, kind))
     same({name: found[name] for name in expected}, expected)
 
@@ -376,7 +437,8 @@ def test_load_takes_a_config(whole):
     config = whole.folder / "config.py"
     imports = dict(imports=[whole.family.module])
     config.write_text(
-        f"default_scope = {scope_of(whole.family)!r}\nmodel = {whole.family.model!r}\ncustom_imports = {imports!r}\n"
+        f"default_scope = {scope_of(whole.family)!r}\nmodel = "
+        f"{whole.family.model!r}\ncustom_imports = {imports!r}\n"
     )
     model = hypvision.load(file_of(whole, "official"), model=str(config))
     assert not model.training
@@ -385,14 +447,20 @@ def test_load_takes_a_config(whole):
 
 # Entries of official files beside those that our converters write.
 BESIDE = {
-    "catseg": {"clip_pixel_mean": torch.tensor([122.7709383, 116.7460125, 104.09373615]).reshape(3, 1, 1)},
+    "catseg": {
+        "clip_pixel_mean": torch.tensor([122.7709383, 116.7460125, 104.09373615]).reshape(3, 1, 1)
+    },
     "helm": {
         "attn_mask": torch.ones(5, 5, dtype=torch.bool).triu(1),
-        "freqs_complex": torch.polar(torch.ones(5, 16), torch.outer(torch.arange(5), 1e4 ** (-torch.arange(16) / 16))),
+        "freqs_complex": torch.polar(
+            torch.ones(5, 16), torch.outer(torch.arange(5), 1e4 ** (-torch.arange(16) / 16))
+        ),
     },
     "hf-clip": {"text_model.embeddings.position_ids": torch.arange(77)[None]},
     "himapper": {"last_l.Llinear.bias": torch.zeros(128)},
-    "hyperclip": {"clip_pixel_std": torch.tensor([68.5005327, 66.6321579, 70.3231630]).reshape(3, 1, 1)},
+    "hyperclip": {
+        "clip_pixel_std": torch.tensor([68.5005327, 66.6321579, 70.3231630]).reshape(3, 1, 1)
+    },
 }
 # Entries of official files that the official code itself never uses.
 UNUSED = {
@@ -413,7 +481,9 @@ def test_no_entry_of_an_official_file_is_dropped(name):
     else:
         state = build_whole(WHOLES[name]).state_dict()
         part = f"{WHOLES[name].part}."
-        official = WHOLES[name].official({key.removeprefix(part): value for key, value in state.items()})
+        official = WHOLES[name].official(
+            {key.removeprefix(part): value for key, value in state.items()}
+        )
     official = {**official, **BESIDE.get(name, {})}
     converter = CONVERTERS[name]
 
@@ -424,11 +494,19 @@ def test_no_entry_of_an_official_file_is_dropped(name):
         }
 
     expected = read_as_ours(official)
-    kinds = {re.sub(r"\d+", "N", entry): entry for entry in official if not re.fullmatch(UNUSED.get(name, "$"), entry)}
+    kinds = {
+        re.sub(r"\d+", "N", entry): entry
+        for entry in official
+        if not re.fullmatch(UNUSED.get(name, "$"), entry)
+    }
     for entry in kinds.values():  # of equal layers the last
         value = official[entry]
         other = (
-            ~value if value.dtype == torch.bool else value + 1 if not value.is_floating_point() else 1.5 * value + 0.25
+            ~value
+            if value.dtype == torch.bool
+            else value + 1
+            if not value.is_floating_point()
+            else 1.5 * value + 0.25
         )
         try:
             found = read_as_ours({**official, entry: other})
@@ -464,7 +542,9 @@ def test_load_takes_the_name_of_a_clip_model(tmp_path):
 
 
 def test_feature_maps_take_files_of_classifiers(tmp_path):
-    family = SimpleNamespace(model=timm.create_model("hcnn_resnet18", num_classes=3, **FAMILIES["hyperboliccv"][1]))
+    family = SimpleNamespace(
+        model=timm.create_model("hcnn_resnet18", num_classes=3, **FAMILIES["hyperboliccv"][1])
+    )
     path = write("training", family, tmp_path)
     maps = timm.create_model(
         "hcnn_resnet18", features_only=True, out_indices=(1, 2), checkpoint_path=str(path),
@@ -475,12 +555,16 @@ def test_feature_maps_take_files_of_classifiers(tmp_path):
 
 
 def test_names_of_the_zoo_stand_for_files(zoo, micro):
-    """Also where timm itself opens files only; and the config of the model does not keep the weights."""
+    """Also where timm itself opens files only; and the config of the model does not keep the
+    weights."""
     family = SimpleNamespace(name="hcformer_nano", arguments=ARGUMENTS)
     for load in (by_overlay, by_config):
         for address in (f"zoo:{NAME}", f"file://{zoo}#{NAME}"):
             model = load(family, address)
-            assert all(torch.equal(value, micro[0].state_dict()[name]) for name, value in model.state_dict().items())
+            assert all(
+                torch.equal(value, micro[0].state_dict()[name])
+                for name, value in model.state_dict().items()
+            )
             assert "state_dict" not in model.pretrained_cfg
     by_url = dict(url=f"zoo:{NAME}", num_classes=3)
     create_model("hcformer_nano", True, pretrained_cfg_overlay=by_url, num_classes=3, **ARGUMENTS)
@@ -547,14 +631,24 @@ def test_every_reader_refuses_hostile_files(tmp_path, good, name):
     path = write_damaged(name, good, tmp_path)
     for reader, load in READERS.items():
         with pytest.raises(
-            HypvisionError, match="was refused|is damaged|is not a checkpoint|cannot be read|holds a list"
+            HypvisionError,
+            match="was refused|is damaged|is not a checkpoint|cannot be read|holds a list",
         ) as caught:
             load(NANO, path)
         assert str(path) in str(caught.value) and "\n" not in str(caught.value), reader
     # timm's own checkpoint_path alone is read by timm, which raises errors of its own.
-    if name not in ("code in the state", "bomb", "keys that are tensors", "a class", "expanded", "array too short"):
+    if name not in (
+        "code in the state",
+        "bomb",
+        "keys that are tensors",
+        "a class",
+        "expanded",
+        "array too short",
+    ):
         with pytest.raises(Exception):  # noqa: B017
-            by_path(NANO, path)  # of the others, what stands beside the weights is not looked at, or never leaves timm
+            by_path(
+                NANO, path
+            )  # of the others, what stands beside the weights is not looked at, or never leaves timm
     assert not (tmp_path / "proof").exists()
 
 
@@ -566,7 +660,9 @@ def test_hidden_methods_do_not_matter(tmp_path, good):
 
 def test_classes_that_other_code_allows_are_ignored(tmp_path, good):
     """The reader does not make objects of a class that other code has registered with PyTorch."""
-    with torch.serialization.safe_globals([np.dtype, *(type(np.dtype(kind)) for kind in ("f8", "V8"))]):
+    with torch.serialization.safe_globals(
+        [np.dtype, *(type(np.dtype(kind)) for kind in ("f8", "V8"))]
+    ):
         path = write_damaged("object at an address", good, tmp_path)
         with pytest.raises(HypvisionError, match=r"contains 'numpy\.dtype'"):
             read_file(path)
@@ -576,19 +672,26 @@ def test_classes_that_other_code_allows_are_ignored(tmp_path, good):
 def test_weights_must_be_named_by_strings(tmp_path, good):
     torch.save({"state_dict": {**good, 3: torch.ones(2)}}, tmp_path / "odd.pth")
     for load in (by_load, by_converter):
-        with pytest.raises(HypvisionError, match="weight (named 3: names must be|whose name is 3, not a string)"):
+        with pytest.raises(
+            HypvisionError, match="weight (named 3: names must be|whose name is 3, not a string)"
+        ):
             load(NANO, tmp_path / "odd.pth")
 
 
 @pytest.mark.parametrize("kind", ["complex", "integers"])
 def test_numbers_of_another_kind(tmp_path, good, kind):
-    change = {"complex": lambda value: value.to(torch.complex64), "integers": lambda value: value.long()}[kind]
+    change = {
+        "complex": lambda value: value.to(torch.complex64),
+        "integers": lambda value: value.long(),
+    }[kind]
     weights = {name: change(value) for name, value in good.items()}
     torch.save(weights, tmp_path / "odd.pth")
     model = timm.create_model("hcformer_nano", num_classes=3, **ARGUMENTS)
     expected = {name: value.clone() for name, value in model.state_dict().items()}
     for load in (by_load, by_path, by_overlay, by_weights_option):
-        with pytest.raises(HypvisionError, match=f"{kind.removesuffix('s')}.* instead of real numbers"):
+        with pytest.raises(
+            HypvisionError, match=f"{kind.removesuffix('s')}.* instead of real numbers"
+        ):
             load(NANO, tmp_path / "odd.pth")
     with pytest.raises(HypvisionError, match="instead of real numbers"):
         check_compatible(model, read_file(tmp_path / "odd.pth"), "odd.pth")
@@ -614,7 +717,9 @@ def test_a_file_is_known_by_its_content(tmp_path, good):
     save_file({name: value.contiguous() for name, value in good.items()}, tmp_path / "weights.pth")
     assert read_file(tmp_path / "weights.pth").keys() == good.keys()
     torch.save(good, tmp_path / "weights.safetensors")
-    with pytest.raises(HypvisionError, match="is not a safetensors file but a zip archive.*its suffix must be"):
+    with pytest.raises(
+        HypvisionError, match="is not a safetensors file but a zip archive.*its suffix must be"
+    ):
         read_file(tmp_path / "weights.safetensors")
 
 
@@ -626,7 +731,10 @@ def test_averaged_weights_come_first_as_in_timm(tmp_path, good):
 
 
 def test_reading_is_quiet(tmp_path):
-    torch.save({"state_dict": ReferenceHCFormer("hcformer_nano", num_classes=2).state_dict()}, tmp_path / "a.pth")
+    torch.save(
+        {"state_dict": ReferenceHCFormer("hcformer_nano", num_classes=2).state_dict()},
+        tmp_path / "a.pth",
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         read_file(tmp_path / "a.pth")

@@ -34,18 +34,28 @@ def weights():
     }
 
 
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak is read from Linux")
+@pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="the peak is read from Linux"
+)
 @pytest.mark.parametrize(("dtype", "times"), [("bfloat16", 2), ("float16", 2), ("int8", 4)])
 def test_the_file_does_not_lie_in_the_memory_beside_its_weights(tmp_path, dtype, times):
     path = tmp_path / "w.safetensors"
     stored = {f"w{i}": torch.ones(512, 1024, dtype=getattr(torch, dtype)) for i in range(40)}
-    scales = {f"{name}.int8_scale": torch.ones(len(value)) for name, value in stored.items() if dtype == "int8"}
+    scales = {
+        f"{name}.int8_scale": torch.ones(len(value))
+        for name, value in stored.items()
+        if dtype == "int8"
+    }
     save_file({**stored, **scales, "norm": torch.ones(64)}, path)
     size = path.stat().st_size
     del stored, scales
 
     def peak():
-        line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+        line = next(
+            line
+            for line in Path("/proc/self/status").read_text().splitlines()
+            if line.startswith("VmHWM")
+        )
         return int(line.split()[1]) * 1024
 
     Path("/proc/self/clear_refs").write_text("5")  # the peak is now what is in use
@@ -70,7 +80,11 @@ def test_weights_come_back_within_the_bound(tmp_path, storage):
         elif storage == "int8":
             # Half a step of each row's own scale; vectors and small matrices are exact.
             rows = value.dim() >= 2 and value.numel() >= 1024
-            step = value.flatten(1).abs().amax(1).reshape(-1, *[1] * (value.dim() - 1)) / 127 if rows else 0
+            step = (
+                value.flatten(1).abs().amax(1).reshape(-1, *[1] * (value.dim() - 1)) / 127
+                if rows
+                else 0
+            )
             assert ((got[name] - value).abs() <= 0.5001 * torch.as_tensor(step)).all(), name
         else:
             relative = {"float16": 2**-10, "bfloat16": 2**-8}[storage]
@@ -103,14 +117,31 @@ def test_bytes_that_do_not_give_the_weight_are_refused():
     packed = pack({"w": torch.randn(32, 64)}, "int8")
     stream, shape = packed["w"], packed["w.int8_shape"]
     assert stream.dtype == torch.uint8 and shape.tolist() == [32, 64]
-    damaged = [{"w": stream[:-1]}, {"w": stream.flip(0)}, {"w": stream.to(torch.int16)}, {"w": stream[:0]}]
+    damaged = [
+        {"w": stream[:-1]},
+        {"w": stream.flip(0)},
+        {"w": stream.to(torch.int16)},
+        {"w": stream[:0]},
+    ]
     damaged.append({"w": torch.cat([stream, stream[:5]])})
     for place in range(0, stream.numel(), 97):
         damaged.append({"w": stream.clone()})
         damaged[-1]["w"][place] ^= 4
-    for wrong in ([64, 64], [16, 64], [2**40, 2**20], [-32, -64], [0, 64], [], 2048, [[32, 64]], [32.0, 64.0]):
+    for wrong in (
+        [64, 64],
+        [16, 64],
+        [2**40, 2**20],
+        [-32, -64],
+        [0, 64],
+        [],
+        2048,
+        [[32, 64]],
+        [32.0, 64.0],
+    ):
         damaged.append({"w.int8_shape": torch.tensor(wrong)})
-    repeats = torch.frombuffer(bytearray(zlib.compress(bytes(2**24))), dtype=torch.uint8)  # a thousandth of its content
+    repeats = torch.frombuffer(
+        bytearray(zlib.compress(bytes(2**24))), dtype=torch.uint8
+    )  # a thousandth of its content
     damaged.append({"w": repeats, "w.int8_shape": torch.tensor([32, 2**19])})
     damaged += [{"w.int8_shape": shape.cfloat()}, {"w.int8_scale": packed["w.int8_scale"].cfloat()}]
     for change in (*damaged, {"w.int8_shape": "32 x 64"}, {"w.int8_scale": 1.0}):
@@ -121,8 +152,11 @@ def test_bytes_that_do_not_give_the_weight_are_refused():
 def test_trained_weights_take_less_than_a_byte_each():
     weights = {"w": torch.randn(256, 512), "same": torch.ones(64, 64)}
     packed = pack(weights, "int8")
-    # a normal row of 512 whose largest number is 127 has about 6.7 bits of entropy; equal numbers take one bit
-    assert packed["w"].numel() < 0.93 * weights["w"].numel() and packed["same"].numel() < 64 * 64 / 7
+    # a normal row of 512 whose largest number is 127 has about 6.7 bits of entropy; equal numbers
+    # take one bit
+    assert (
+        packed["w"].numel() < 0.93 * weights["w"].numel() and packed["same"].numel() < 64 * 64 / 7
+    )
     assert torch.equal(unpack(packed)["same"], weights["same"])
 
 
@@ -158,11 +192,18 @@ def test_headers_whose_length_begins_like_a_pickle(tmp_path):
     ],
 )
 def test_configs_in_headers_lead_nowhere_else(tmp_path, config):
-    """Weights and an index may come from others; what they say of the network must not load or run anything more."""
+    """Weights and an index may come from others; what they say of the network must not load or run
+    anything more."""
     write_weights({"w": torch.ones(2)}, tmp_path / "w.safetensors", header={"model": config})
     with pytest.raises(HypvisionError, match="was refused: the config of the model"):
         read_header(tmp_path / "w.safetensors")
-    harmless = {"pretrained": False, "checkpoint": None, "mode": "bilinear", "type": "mmdet.FPN", "size": [1, 2.5]}
+    harmless = {
+        "pretrained": False,
+        "checkpoint": None,
+        "mode": "bilinear",
+        "type": "mmdet.FPN",
+        "size": [1, 2.5],
+    }
     harmless["prompt"] = "a photo of the {}, isn't it?"
     write_weights({"w": torch.ones(2)}, tmp_path / "w.safetensors", header={"model": harmless})
     assert read_header(tmp_path / "w.safetensors")["model"] == harmless
@@ -176,7 +217,9 @@ def test_files_of_others(tmp_path):
         with pytest.raises(HypvisionError, match="header"):
             read_header(tmp_path / "odd.safetensors")
     write_weights({"w": torch.ones(2)}, tmp_path / "ours.safetensors", "float16")
-    assert load_file(tmp_path / "ours.safetensors")["w"].dtype == torch.float16  # any reader reads it
+    assert (
+        load_file(tmp_path / "ours.safetensors")["w"].dtype == torch.float16
+    )  # any reader reads it
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""TorchScript archives: their tensors by the names of the state dict, in each precision, and nothing of them is run."""
+"""TorchScript archives: their tensors by the names of the state dict, in each precision, and
+nothing of them is run."""
 
 import os
 import pickle
@@ -47,7 +48,9 @@ def network():
     return Network().eval()
 
 
-@pytest.mark.parametrize("make", [torch.jit.script, lambda net: torch.jit.trace(net, torch.ones(2, 4))])
+@pytest.mark.parametrize(
+    "make", [torch.jit.script, lambda net: torch.jit.trace(net, torch.ones(2, 4))]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_tensors_are_those_of_the_state_dict(tmp_path, make, dtype):
     net = network().to(dtype) if dtype != torch.float32 else network()
@@ -58,9 +61,14 @@ def test_tensors_are_those_of_the_state_dict(tmp_path, make, dtype):
         found = read_file(tmp_path / "net.pt")
     expected = net.state_dict()
     assert found.keys() == expected.keys() and found["resolution"].dtype == torch.int64
-    assert all(torch.equal(found[name], value) and found[name].dtype == value.dtype for name, value in expected.items())
+    assert all(
+        torch.equal(found[name], value) and found[name].dtype == value.dtype
+        for name, value in expected.items()
+    )
     weights = network_weights(found)
-    assert all(value.dtype == torch.float32 for value in weights.values() if value.is_floating_point())
+    assert all(
+        value.dtype == torch.float32 for value in weights.values() if value.is_floating_point()
+    )
     again = network()
     again.load_state_dict(weights)
     assert torch.equal(again.blocks[2].linear.weight, weights["head.weight"])
@@ -85,7 +93,9 @@ def rewritten(path, pickled):
     torch.jit.script(network()).save(str(path.with_name("good.pt")))
     with zipfile.ZipFile(path.with_name("good.pt")) as source, zipfile.ZipFile(path, "w") as target:
         for entry in source.infolist():
-            target.writestr(entry, pickled if entry.filename.endswith("/data.pkl") else source.read(entry))
+            target.writestr(
+                entry, pickled if entry.filename.endswith("/data.pkl") else source.read(entry)
+            )
     return path
 
 
@@ -93,15 +103,27 @@ CLASS = b"c__torch__\nNetwork\n)\x81"  # an object of a class of the archive
 HOSTILE = {
     "a call": (lambda proof: pickle.dumps(Reduces(f"touch {proof}"), 2), "contains 'posix.system'"),
     "a call in a module": (
-        lambda proof: b"\x80\x02" + CLASS + b"}U\x01a" + pickle.dumps(Reduces(f"touch {proof}"), 2)[2:-1] + b"sb.",
+        lambda proof: (
+            b"\x80\x02"
+            + CLASS
+            + b"}U\x01a"
+            + pickle.dumps(Reduces(f"touch {proof}"), 2)[2:-1]
+            + b"sb."
+        ),
         "contains 'posix.system'",
     ),
-    "a module in itself": (lambda proof: b"\x80\x02" + CLASS + b"q\x00}U\x01ah\x00sb.", "contains '__torch__'"),
+    "a module in itself": (
+        lambda proof: b"\x80\x02" + CLASS + b"q\x00}U\x01ah\x00sb.",
+        "contains '__torch__'",
+    ),
     "names without end": (
         lambda proof: b"\x80\x02" + CLASS + b"q\x00}X\x00\x00\x40\x00" + b"a" * 2**22 + b"h\x00sb.",
         "contains '__torch__'",
     ),
-    "a function as a class": (lambda proof: b"\x80\x02c__torch__\nX\n(U\x01atR.", "is whole, but cannot be read"),
+    "a function as a class": (
+        lambda proof: b"\x80\x02c__torch__\nX\n(U\x01atR.",
+        "is whole, but cannot be read",
+    ),
     "a class of Python": (lambda proof: b"\x80\x02cbuiltins\neval\n(U\x011tR.", "contains 'eval'"),
 }
 

@@ -21,7 +21,9 @@ def test_without_gradio_a_sentence_says_what_to_install(monkeypatch, capsys):
 def test_it_serves_until_it_is_ended_and_leaves_nothing(tmp_path):
     pytest.importorskip("gradio")
     line = [sys.executable, "-m", "hypvision.cli", "app", "--device", "cpu"]
-    process = subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)})
+    process = subprocess.Popen(
+        line, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
     try:
         said = process.stdout.readline()
         assert said.startswith("The app is at http://127.0.0.1:") and list(tmp_path.iterdir())

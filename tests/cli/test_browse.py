@@ -31,12 +31,20 @@ def browse(config, out, *words):
 
 
 def test_the_normalisation_is_undone(photos, tmp_path, capsys):
-    sheet = browse(write_config(tmp_path / "c.py", photos), tmp_path / "out", "--part", "val", "--samples", 1)["val"]
+    sheet = browse(
+        write_config(tmp_path / "c.py", photos), tmp_path / "out", "--part", "val", "--samples", 1
+    )["val"]
     said = capsys.readouterr().out
-    assert "val: 1 of 6 samples" in said and "images 3 x 32 x 32" in said and "3 classes: blue, green, red" in said
+    assert (
+        "val: 1 of 6 samples" in said
+        and "images 3 x 32 x 32" in said
+        and "3 classes: blue, green, red" in said
+    )
     assert "mean 0.485, 0.456, 0.406; std 0.229, 0.224, 0.225 (of pixels from 0 to 1)" in said
     seen = np.asarray(sheet.crop((LEFT, TOP, LEFT + 256, TOP + 256)))[4::8, 4::8]  # enlarged by 8
-    files = [np.asarray(Image.open(path).convert("RGB")) for path in (photos / "val").glob("*/*.png")]
+    files = [
+        np.asarray(Image.open(path).convert("RGB")) for path in (photos / "val").glob("*/*.png")
+    ]
     assert any((seen == pixels).all() for pixels in files)
 
 
@@ -44,7 +52,11 @@ def test_a_box_is_mirrored_with_its_picture(tmp_path):
     data = export(tmp_path / "data", "coco", 1, 1, 64, level="kind")
     path = data / "annotations/instances_train2017.json"
     content = json.loads(path.read_text())
-    box = dict(content["annotations"][0], bbox=[10, 20, 20, 30], segmentation=[[10, 20, 30, 20, 30, 50, 10, 50]])
+    box = dict(
+        content["annotations"][0],
+        bbox=[10, 20, 20, 30],
+        segmentation=[[10, 20, 30, 20, 30, 50, 10, 50]],
+    )
     content["annotations"] = [box]
     path.write_text(json.dumps(content))
     Image.new("RGB", (64, 64)).save(data / "train2017" / content["images"][0]["file_name"])
@@ -58,7 +70,9 @@ def test_a_box_is_mirrored_with_its_picture(tmp_path):
     assert abs(columns.min() - edges[0]) <= 2 and abs(columns.max() - edges[1]) <= 2
     assert abs(rows.max() + 100 - 50 * 4) <= 2
     inside = seen[120:160, edges[0] + 8 : edges[1] - 8].reshape(-1, 3)
-    assert np.abs(inside.astype(int) - colour // 2).max() <= 1  # the mask, at half its strength on black
+    assert (
+        np.abs(inside.astype(int) - colour // 2).max() <= 1
+    )  # the mask, at half its strength on black
 
 
 def test_classes_have_one_legend_and_one_colour_on_the_whole_sheet(tmp_path, capsys):
@@ -75,8 +89,12 @@ def test_classes_have_one_legend_and_one_colour_on_the_whole_sheet(tmp_path, cap
 
 
 def test_the_seed_chooses_and_augments(photos, tmp_path):
-    config = write_config(tmp_path / "c.py", photos, transform=dict(input_size=32, is_training=True))
-    one, again, other = (browsing.browse(config, phases=["train"], count=3, seed=seed)[0].sheet for seed in (1, 1, 2))
+    config = write_config(
+        tmp_path / "c.py", photos, transform=dict(input_size=32, is_training=True)
+    )
+    one, again, other = (
+        browsing.browse(config, phases=["train"], count=3, seed=seed)[0].sheet for seed in (1, 1, 2)
+    )
     assert one.tobytes() == again.tobytes() != other.tobytes()
 
 
@@ -111,7 +129,9 @@ def test_grey_pictures_are_seen_in_grey_and_bytes_as_they_are():
 
 def test_what_cannot_be_shown(photos, tmp_path, capsys):
     config = write_config(tmp_path / "c.py", photos)
-    said = fails(capsys, "browse", config, "--part", "test", "--cfg-options", "test_dataloader=None")
+    said = fails(
+        capsys, "browse", config, "--part", "test", "--cfg-options", "test_dataloader=None"
+    )
     assert "has no data for test" in said
     said = fails(capsys, "browse", config, "--out", photos / "train/red")
     assert "holds data" in said

@@ -13,7 +13,18 @@ from PIL import Image
 from hypvision.cli import COMMANDS, main, parser_of
 
 ROOT = Path(__file__).parents[2]
-HEAVY = ("torch", "torchvision", "timm", "numpy", "PIL", "mmengine", "safetensors", "yaml", "tqdm", "matplotlib")
+HEAVY = (
+    "torch",
+    "torchvision",
+    "timm",
+    "numpy",
+    "PIL",
+    "mmengine",
+    "safetensors",
+    "yaml",
+    "tqdm",
+    "matplotlib",
+)
 
 BLOCKED = f"""
 import contextlib, io, sys
@@ -40,7 +51,9 @@ def call(*words):
 
 def run(code):
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, "-c", BLOCKED + code], capture_output=True, text=True, env=env)
+    return subprocess.run(
+        [sys.executable, "-c", BLOCKED + code], capture_output=True, text=True, env=env
+    )
 
 
 def test_help_version_and_mistakes_need_no_pytorch():
@@ -71,11 +84,18 @@ assert status == 2, text
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completions_need_no_pytorch(shell):
-    done = run(f"status, text = call('--completion', {shell!r})\nassert status in (0, None), text\nprint(text)")
+    done = run(
+        f"status, text = call('--completion', {shell!r})\nassert status in (0, None), "
+        "text\nprint(text)"
+    )
     assert done.returncode == 0, done.stderr
-    assert all(word in done.stdout for word in ("make-chains", "prepare", "--cfg-options", "--gallery"))
+    assert all(
+        word in done.stdout for word in ("make-chains", "prepare", "--cfg-options", "--gallery")
+    )
     if shell == "bash":  # the script is one: bash reads it, and completes a word of a group
-        asked = "COMP_WORDS=(hypvision zoo ve); COMP_CWORD=2; _shtab_hypvision; echo ${COMPREPLY[@]}"
+        asked = (
+            "COMP_WORDS=(hypvision zoo ve); COMP_CWORD=2; _shtab_hypvision; echo ${COMPREPLY[@]}"
+        )
         found = subprocess.run(["bash", "-c", done.stdout + asked], capture_output=True, text=True)
         assert found.stdout.strip() == "verify", found.stderr
 
@@ -112,7 +132,10 @@ def test_the_tables_in_help_are_those_of_the_rooms():
     assert (*hypvision.data.prepare.PREPARED, *hypvision.data.prepare.FOLDERS) == cli.data.PREPARED
     assert tuple(cli.data.LAYOUTS) == tuple(hypvision.data.export.LAYOUTS)
     assert tuple(cli.data.LEVELS) == tuple(hypvision.data.taxonomy.LEVELS)
-    assert cli.export.FORMATS == hypvision.zoo.export.FORMATS and cli.export.PARTS == hypvision.zoo.export.PARTS
+    assert (
+        cli.export.FORMATS == hypvision.zoo.export.FORMATS
+        and cli.export.PARTS == hypvision.zoo.export.PARTS
+    )
     assert cli.zoo.STORAGES == hypvision.checkpoints.storage.STORAGES
     assert cli.predict.WRITES == hypvision.inference.writers.KINDS
     assert cli.clip.CLASS_LISTS == hypvision.clip.classes.CLASS_LISTS
@@ -122,10 +145,12 @@ def test_the_tables_in_help_are_those_of_the_rooms():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["metric", "search", "a.png", "--galery", "d"], "There is no option '--galery'. Did you mean --gallery"),
+        (["metric", "search", "a.png", "--galery", "d"], "There is no option '--galery'. Did you "
+                                                         "mean --gallery"),
         (["export", "x", "--format", "onxn"], "no --format 'onxn'. Did you mean onnx?"),
         (["export", "x", "--format", "torchscript"], "There are: onnx, torchexport"),
-        (["metric", "embed", "a.png", "--batch", "many"], "--batch: takes a whole number, got 'many'"),
+        (["metric", "embed", "a.png", "--batch", "many"], "--batch: takes a whole number, got "
+                                                          "'many'"),
         (["metric", "embed", "a.png", "--batch", "9" * 5000], "--batch"),
         (["clip", "segment", "a.png", "--classes", "a", "--device", "gpu"], "takes cpu, cuda or cuda:N"),
         (["explain", "a.png", "--model", "m", "--mean", "nan"], "takes a finite number"),
@@ -140,8 +165,8 @@ def test_mistakes_say_what_was_meant(capsys, words, said):
 
 
 HIMAPPER = (
-    "--model himapper --size 32 --model-args backbone=vit_tiny_patch16_224 patch_size=8 embed_dim=48 depth=1 "
-    "num_heads=2 img_size=32"
+    "--model himapper --size 32 --model-args backbone=vit_tiny_patch16_224 patch_size=8 "
+    "embed_dim=48 depth=1 num_heads=2 img_size=32"
 )
 #: Lines with an option that nothing would read, and what their error has to say.
 WITHOUT_EFFECT = [
@@ -150,11 +175,14 @@ WITHOUT_EFFECT = [
     ("clip chains a.csv --template {}.", "--template has an effect only with --hyperlex or --tree"),
     *((f"clip chains a.csv {given}", "has an effect only with --show")
       for given in ("--traversal hierarcaps", "--candidates b.csv")),
-    *((f"clip chains a.csv --embeddings e.safetensors {given}", "needs a CLIP, which --embeddings replaces")
+    *((f"clip chains a.csv --embeddings e.safetensors {given}",
+    "needs a CLIP, which --embeddings replaces")
       for given in ("--tuned t.pth", "--images .", "--hyperlex h.txt", "--device cpu")),
     *((f"{command} --every 2", "is for the frames of videos, and no video is given")
-      for command in ("predict in.png --model hcformer_nano", "explain in.png --model hcformer_nano",
-                      "clip segment in.png --classes a", "metric embed in.png --model hcformer_nano",
+      for command in ("predict in.png --model hcformer_nano",
+      "explain in.png --model hcformer_nano",
+                      "clip segment in.png --classes a",
+                      "metric embed in.png --model hcformer_nano",
                       "metric embed --texts a --clip shapes-s8.captions",
                       "metric search in.png --gallery . --model hcformer_nano")),
     *((f"clip make-chains {source} out.csv {given}", f"has no effect on chains of {source}")
@@ -167,22 +195,27 @@ WITHOUT_EFFECT = [
       for model in ("hcformer_nano.cifar10", "test_vit", "mine.py --weights mine.pth")),
     ("predict in.png --clip shapes-s8 --classes a,b --things a", "leave out the things"),
     *((f"fewshot base2new {given}", "describes the teacher of --teacher FILE")
-      for given in ("--teacher-clip ViT-L-14", "--teacher-method promptsrc", "--teacher-host depth=4")),
+      for given in ("--teacher-clip ViT-L-14", "--teacher-method promptsrc",
+      "--teacher-host depth=4")),
     *((f"explain in.png --clip shapes-s8 --texts a {given}", "is for a --model, and --clip")
-      for given in ("--weights w.pth", "--model-args a=1", "--size 64", "--mean 0", "--std 1", "--stage 0", "--block 0",
+      for given in ("--weights w.pth", "--model-args a=1", "--size 64", "--mean 0", "--std 1",
+      "--stage 0", "--block 0",
                     "--head 0", "--level both", "--regions 0")),
     *((f"explain in.png --model hcformer_nano {given}", "is for a CLIP")
       for given in ("--texts a", "--gallery .", "--to in.png", "--captions .", "--steps 50")),
-    *((f"explain in.png {given} {HIMAPPER}", "is for the clusters of an HCFormer, and 'himapper' has none")
+    *((f"explain in.png {given} {HIMAPPER}",
+    "is for the clusters of an HCFormer, and 'himapper' has none")
       for given in ("--stage 0", "--block 0", "--head 0", "--level both", "--regions 0")),
     *((f"scaling {what} {given}", f"{given.split()[0]} has no effect on scaling {what.split()[0]}")
       for what, options in {
           "run quick": ("--tensor a", "--tokenizer b.json"),
           "heads paper": ("--tiny", "--seed 3", "--widths 8", "--losses a.csv"),
-          "tokens a.npy": ("--tensor a", "--alphas 1"), "fit a.csv": ("--tokenizer b.json", "--replicates 2"),
+          "tokens a.npy": ("--tensor a", "--alphas 1"),
+          "fit a.csv": ("--tokenizer b.json", "--replicates 2"),
       }.items() for given in options),
     *((f"fewshot {what} folder {given}", f"{given.split()[0]} has no effect on fewshot {what}")
-      for what in ("table", "explain") for given in ("--method coop", "--seeds 4", "--amp bf16", "--skip-broken")),
+      for what in ("table", "explain") for given in ("--method coop", "--seeds 4", "--amp bf16",
+      "--skip-broken")),
     ("fewshot table folder --root a", "--root has no effect on fewshot table"),
 ]  # fmt: skip
 
@@ -194,11 +227,14 @@ def test_options_without_effect_are_refused(tmp_path, monkeypatch, capsys):
     for line, said in WITHOUT_EFFECT:
         assert main(line.split()) == 2, line
         error = capsys.readouterr().err
-        assert said in error and error.count("hypvision: error:") == 1 and "Traceback" not in error, (line, error)
+        assert (
+            said in error and error.count("hypvision: error:") == 1 and "Traceback" not in error
+        ), (line, error)
     assert identities(tmp_path) == before
 
 
-# Every argument that is an output, of every command, with what else the command needs. The inputs exist.
+# Every argument that is an output, of every command, with what else the command needs. The inputs
+# exist.
 NEEDED = {
     "train": ["in.py"],
     "test": ["in.py", "in.pth"],
@@ -247,7 +283,8 @@ def test_every_command_that_writes_declares_it():
 def identities(folder):
     """Which files a folder has, and when each was written."""
     return {
-        path.name: (path.lstat().st_ino, path.lstat().st_mode, path.lstat().st_mtime_ns) for path in folder.iterdir()
+        path.name: (path.lstat().st_ino, path.lstat().st_mode, path.lstat().st_mtime_ns)
+        for path in folder.iterdir()
     }
 
 
@@ -261,13 +298,19 @@ def test_outputs_are_new_or_regular(tmp_path, monkeypatch, capsys, name, option,
     Path("link").symlink_to("target")
     Path("dangling").symlink_to("nowhere")
     wrong = ["pipe", "dangling", "target/deep", ""]
-    wrong += [] if what == "folder" else ["link", *(word for word in NEEDED[name] if word.startswith("in."))]
+    wrong += (
+        []
+        if what == "folder"
+        else ["link", *(word for word in NEEDED[name] if word.startswith("in."))]
+    )
     wrong += ["target"] if what == "folder" else ["folder"] if what == "file" else []
     before = identities(tmp_path)
     for place in wrong:
         assert main([*name.split(), *NEEDED[name], *option, place]) == 2, place
         error = capsys.readouterr().err
-        assert any(word in error for word in ("is a", "is no", "is empty", "was not written", "an input")), (
+        assert any(
+            word in error for word in ("is a", "is no", "is empty", "was not written", "an input")
+        ), (
             place,
             error,
         )
@@ -281,7 +324,22 @@ def test_inputs_in_folders_are_kept(tmp_path, monkeypatch, capsys):
     for name in ("a.png", "a_overlay.png"):
         Image.new("RGB", (96, 96), "red").save(name)
     before = Path("a_overlay.png").read_bytes()
-    assert main(["clip", "segment", "*.png", "--classes", "disk, ring", "--clip", "shapes-s8", "--out", "."]) == 2
+    assert (
+        main(
+            [
+                "clip",
+                "segment",
+                "*.png",
+                "--classes",
+                "disk, ring",
+                "--clip",
+                "shapes-s8",
+                "--out",
+                ".",
+            ]
+        )
+        == 2
+    )
     assert "a_overlay.png' would be overwritten, but it is an input" in capsys.readouterr().err
     assert Path("a_overlay.png").read_bytes() == before
 

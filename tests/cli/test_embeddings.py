@@ -42,7 +42,8 @@ def learner(tmp_path_factory):
 
     def loader(classes):
         dataset = dict(
-            type="RetrievalFolder", root=str(data), classes=classes, ancestors=ANCESTORS, transform=transform
+            type="RetrievalFolder", root=str(data), classes=classes, ancestors=ANCESTORS,
+            transform=transform
         )  # fmt: skip
         return dict(batch_size=4, num_workers=0, dataset=dataset)
 
@@ -52,7 +53,9 @@ def learner(tmp_path_factory):
             data_root=str(data),
             model=dict(
                 type="MetricLearner",
-                backbone=dict(model_name="test_vit", img_size=32, pretrained=True),  # not fetched again
+                backbone=dict(
+                    model_name="test_vit", img_size=32, pretrained=True
+                ),  # not fetched again
                 neck=dict(dim=8, geometry="lorentz"),
                 num_classes=2,
                 hier_loss=dict(num_proxies=6, neighbours=3, draws=3),
@@ -75,7 +78,19 @@ def options(learner):
 def test_embed_writes_points_of_the_hyperboloid(learner, tmp_path):
     out = tmp_path / "deep" / "found.npz"
     assert (
-        main(["metric", "embed", str(learner / "data/cat"), *options(learner), "--batch", "2", "--save", str(out)]) == 0
+        main(
+            [
+                "metric",
+                "embed",
+                str(learner / "data/cat"),
+                *options(learner),
+                "--batch",
+                "2",
+                "--save",
+                str(out),
+            ]
+        )
+        == 0
     )
     with np.load(out) as file:
         found = torch.from_numpy(file["embeddings"])
@@ -95,25 +110,50 @@ def test_search_finds_a_copy_first(learner, tmp_path, capsys, kind):
     query = tmp_path / "query.png"
     write_image(query, 2, 3)  # the colour of a ship, and its noise
     weights = learner / ("weights.pth" if kind == "learner" else "timm.pth")
-    given = options(learner) if kind == "learner" else ["--model", "test_vit", "--weights", str(weights)]
+    given = (
+        options(learner)
+        if kind == "learner"
+        else ["--model", "test_vit", "--weights", str(weights)]
+    )
     out = tmp_path / ("found.jpg" if kind == "timm" else "found.png")
     assert (
         main(
-            ["metric", "search", str(query), "--gallery", str(learner / "data"), *given, "-k", "4", "--save", str(out)]
+            [
+                "metric",
+                "search",
+                str(query),
+                "--gallery",
+                str(learner / "data"),
+                *given,
+                "-k",
+                "4",
+                "--save",
+                str(out),
+            ]
         )
         == 0
     )
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("0.0000") and said[0].endswith("ship/0003.png") and len(said) == 5
     assert said[-1] == f"Drawn in {out}; weights {weights}"
-    assert [float(line.split()[0]) for line in said[:4]] == sorted(float(line.split()[0]) for line in said[:4])
+    assert [float(line.split()[0]) for line in said[:4]] == sorted(
+        float(line.split()[0]) for line in said[:4]
+    )
     with Image.open(out) as drawn:
-        assert drawn.size[0] == 5 * 170 + 10 and drawn.format == ("JPEG" if kind == "timm" else "PNG")
+        assert drawn.size[0] == 5 * 170 + 10 and drawn.format == (
+            "JPEG" if kind == "timm" else "PNG"
+        )
 
 
 def test_weights_bring_the_images_that_their_training_wrote(tmp_path):
     """As in hypvision.load of the same file; other files leave those of the model."""
-    given = dict(size=[3, 64, 64], mean=[0.1, 0.2, 0.3], std=[0.4, 0.5, 0.6], crop_pct=1.0, interpolation="bilinear")
+    given = dict(
+        size=[3, 64, 64],
+        mean=[0.1, 0.2, 0.3],
+        std=[0.4, 0.5, 0.6],
+        crop_pct=1.0,
+        interpolation="bilinear",
+    )
     network = timm.create_model("hcformer_nano", num_classes=3)
     for name, meta in (("ours", dict(meta=dict(input=given))), ("plain", {})):
         torch.save(dict(state_dict=network.state_dict(), **meta), tmp_path / f"{name}.pth")
@@ -121,13 +161,16 @@ def test_weights_bring_the_images_that_their_training_wrote(tmp_path):
     plain = load_embedder(model="hcformer_nano", weights=tmp_path / "plain.pth").transform(red)
     assert tuple(plain.shape) == network.pretrained_cfg["input_size"]
     seen = load_embedder(model="hcformer_nano", weights=tmp_path / "ours.pth").transform(red)
-    assert seen.shape == (3, 64, 64) and seen[:, 0, 0].tolist() == pytest.approx([0.9 / 0.4, -0.4, -0.5], abs=1e-5)
+    assert seen.shape == (3, 64, 64) and seen[:, 0, 0].tolist() == pytest.approx(
+        [0.9 / 0.4, -0.4, -0.5], abs=1e-5
+    )
     explained = build_model("hcformer_nano", tmp_path / "ours.pth").pretrained_cfg
     assert explained["mean"] == (0.1, 0.2, 0.3) and explained["input_size"] == (3, 64, 64)
 
 
 def test_a_timm_model_comes_with_its_published_weights(learner, tmp_path, capsys, monkeypatch):
-    """The checkpoint stands for the download: what the hub is asked for, and that its weights compute the features."""
+    """The checkpoint stands for the download: what the hub is asked for, and that its weights
+    compute the features."""
     asked = []
 
     def fetch(repository, name):
@@ -138,7 +181,20 @@ def test_a_timm_model_comes_with_its_published_weights(learner, tmp_path, capsys
     features = []
     for model in ("test_vit.r160_in1k", f"test_vit --weights {learner / 'timm.pth'}"):
         out = tmp_path / "found.npz"
-        assert main(["metric", "embed", str(learner / "data/cat"), "--model", *model.split(), "--save", str(out)]) == 0
+        assert (
+            main(
+                [
+                    "metric",
+                    "embed",
+                    str(learner / "data/cat"),
+                    "--model",
+                    *model.split(),
+                    "--save",
+                    str(out),
+                ]
+            )
+            == 0
+        )
         with np.load(out) as file:
             features.append(file["embeddings"])
             assert str(file["weights"]) == model.split()[-1]
@@ -153,39 +209,72 @@ def test_a_timm_model_comes_with_its_published_weights(learner, tmp_path, capsys
     monkeypatch.setattr("timm.models._builder.load_state_dict_from_hf", offline)
     assert main(["metric", "embed", str(learner / "data/cat"), "--model", "test_vit"]) == 2
     said = capsys.readouterr().err
-    assert "weights of 'test_vit' cannot be fetched (OSError: no route to the hub)" in said and "--weights" in said
+    assert (
+        "weights of 'test_vit' cannot be fetched (OSError: no route to the hub)" in said
+        and "--weights" in said
+    )
 
 
 def test_the_query_is_not_among_its_results(learner, tmp_path, capsys):
     query = learner / "data/ship/0001.png"
-    assert main(["metric", "search", str(query), "--gallery", str(learner / "data"), *options(learner), "-k", "99",
+    assert main(["metric", "search", str(query), "--gallery", str(learner / "data"),
+    *options(learner), "-k", "99",
                  "--save", str(tmp_path / "found.png")]) == 0  # fmt: skip
     said = capsys.readouterr().out
     assert "ship/0001.png" not in said and said.count(".png") == 4 * 5 - 1 + 1
 
 
 def test_search_and_embed_take_lists_and_patterns(learner, tmp_path, capsys):
-    (tmp_path / "list.txt").write_text(f"{learner}/data/cat/0001.png\n{learner}/data/ship/0003.png\n")
+    (tmp_path / "list.txt").write_text(
+        f"{learner}/data/cat/0001.png\n{learner}/data/ship/0003.png\n"
+    )
     out = tmp_path / "found.png"
-    given = ["--gallery", str(learner / "data/*/000[13].png"), *options(learner), "-k", "3", "--save", str(out)]
+    given = [
+        "--gallery",
+        str(learner / "data/*/000[13].png"),
+        *options(learner),
+        "-k",
+        "3",
+        "--save",
+        str(out),
+    ]
     assert main(["metric", "search", str(tmp_path / "list.txt"), *given]) == 0
     names = ["found.csv", "found.json", "found_0001.png", "found_0003.png", "list.txt"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     queries = json.loads((tmp_path / "found.json").read_text())["queries"]
     said = capsys.readouterr().out.splitlines()
     rows = list(csv.DictReader((tmp_path / "found.csv").open()))
-    assert [Path(query["file"]).parent.name for query in queries] == ["cat", "ship"] and len(rows) == 6
+    assert [Path(query["file"]).parent.name for query in queries] == ["cat", "ship"] and len(
+        rows
+    ) == 6
     for i, query in enumerate(queries):
         found = query["neighbours"]
         assert query["file"] not in [item["file"] for item in found]  # nor is it its own neighbour
         assert [item["distance"] for item in found] == sorted(item["distance"] for item in found)
-        assert said[4 * i : 4 * i + 4] == [query["file"], *(f"{x['distance']:.4f}  {x['file']}" for x in found)]
-        assert [row["file"] for row in rows if row["query"] == query["file"]] == [item["file"] for item in found]
+        assert said[4 * i : 4 * i + 4] == [
+            query["file"],
+            *(f"{x['distance']:.4f}  {x['file']}" for x in found),
+        ]
+        assert [row["file"] for row in rows if row["query"] == query["file"]] == [
+            item["file"] for item in found
+        ]
     assert (
-        main(["metric", "embed", str(tmp_path / "list.txt"), *options(learner), "--save", str(tmp_path / "e.npz")]) == 0
+        main(
+            [
+                "metric",
+                "embed",
+                str(tmp_path / "list.txt"),
+                *options(learner),
+                "--save",
+                str(tmp_path / "e.npz"),
+            ]
+        )
+        == 0
     )
     with np.load(tmp_path / "e.npz") as file:
-        assert [Path(path).parent.name for path in file["paths"]] == ["cat", "ship"] and (file["frames"] == -1).all()
+        assert [Path(path).parent.name for path in file["paths"]] == ["cat", "ship"] and (
+            file["frames"] == -1
+        ).all()
 
 
 def test_frames_of_videos_are_found(learner, tmp_path, capsys):
@@ -195,14 +284,30 @@ def test_frames_of_videos_are_found(learner, tmp_path, capsys):
     if not writer.isOpened():
         pytest.skip("OpenCV has no encoder here")
     for name in ("cat", "dog", "ship"):
-        writer.write(np.array(Image.open(learner / f"data/{name}/0001.png").convert("RGB"))[..., ::-1].copy())
+        writer.write(
+            np.array(Image.open(learner / f"data/{name}/0001.png").convert("RGB"))[..., ::-1].copy()
+        )
     writer.release()
-    given = ["--gallery", str(path), *options(learner), "-k", "1", "--save", str(tmp_path / "found.png")]
+    given = [
+        "--gallery",
+        str(path),
+        *options(learner),
+        "-k",
+        "1",
+        "--save",
+        str(tmp_path / "found.png"),
+    ]
     assert main(["metric", "search", str(path), *given, "--every", "2"]) == 0
     queries = json.loads((tmp_path / "found.json").read_text())["queries"]
-    assert [(query["frame"], query["neighbours"][0]["frame"]) for query in queries] == [(0, 2), (2, 0)]
+    assert [(query["frame"], query["neighbours"][0]["frame"]) for query in queries] == [
+        (0, 2),
+        (2, 0),
+    ]
     assert (tmp_path / "found_clip_000002.png").is_file()
-    assert main(["metric", "embed", str(path), *options(learner), "--save", str(tmp_path / "e.npz")]) == 0
+    assert (
+        main(["metric", "embed", str(path), *options(learner), "--save", str(tmp_path / "e.npz")])
+        == 0
+    )
     with np.load(tmp_path / "e.npz") as file:
         assert file["frames"].tolist() == [0, 1, 2] and set(file["paths"]) == {str(path)}
 
@@ -217,7 +322,10 @@ def test_a_sheet_shows_the_images_in_order():
 def test_the_text_below_a_neighbour_has_a_second_line():
     """What does not fit into the first line of a long name is drawn below it, not cut off."""
     grey = Image.new("RGB", (SIZE, SIZE), "grey")
-    short, long = (search_sheet(grey, [(grey, text)], cell=100) for text in ("a", "a " * 9 + "photos/Lemon_001"))
+    short, long = (
+        search_sheet(grey, [(grey, text)], cell=100)
+        for text in ("a", "a " * 9 + "photos/Lemon_001")
+    )
     assert long.height > short.height and long.width == short.width
 
 
@@ -225,14 +333,29 @@ def test_the_text_below_a_neighbour_has_a_second_line():
 def test_hierarchy_draws_and_reports(learner, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     out = tmp_path / "drawn"
-    assert main(["metric", "hierarchy", *options(learner), "--per-class", "3", "--out", str(out)]) == 0
+    assert (
+        main(["metric", "hierarchy", *options(learner), "--per-class", "3", "--out", str(out)]) == 0
+    )
     report = json.loads((out / "hierarchy.json").read_text())
-    assert report["classes"] == list(CLASSES) and report["images"] == 12 and report["curvature"] == pytest.approx(1)
+    assert (
+        report["classes"] == list(CLASSES)
+        and report["images"] == 12
+        and report["curvature"] == pytest.approx(1)
+    )
     assert all(-1 <= value <= 1 for value in report["cophenetic"].values())
     assert json.loads(capsys.readouterr().out.splitlines()[0]) == report
     for name in ("disk", "tree", "proxies"):
-        assert len(np.unique(np.asarray(Image.open(out / f"{name}.png").convert("RGB")).reshape(-1, 3), axis=0)) > 10
-    assert main(["metric", "hierarchy", *options(learner), "--split", "test", "--out", str(out), "--data-root",
+        assert (
+            len(
+                np.unique(
+                    np.asarray(Image.open(out / f"{name}.png").convert("RGB")).reshape(-1, 3),
+                    axis=0,
+                )
+            )
+            > 10
+        )
+    assert main(["metric", "hierarchy", *options(learner), "--split", "test", "--out", str(out),
+    "--data-root",
                  str(learner / "data")]) == 0  # fmt: skip
     assert json.loads((out / "hierarchy.json").read_text())["classes"] == ["ship", "truck"]
 
@@ -247,12 +370,18 @@ def test_another_data_root_moves_queries_and_gallery(tmp_path):
                 Image.new("RGB", (32, 32), colour).save(tmp_path / colour / part / name / "1.png")
     old = str(tmp_path / "red")
     transform = dict(input_size=32, mean=(0,) * 3, std=(1,) * 3)
-    dataset = dict(type="RetrievalFolder", root=f"{old}/query", gallery=f"{old}/gallery", transform=transform)
-    config = Config(dict(model=dict(type="MetricLearner"), data_root=old, test_dataloader=dict(dataset=dataset)))
+    dataset = dict(
+        type="RetrievalFolder", root=f"{old}/query", gallery=f"{old}/gallery", transform=transform
+    )
+    config = Config(
+        dict(model=dict(type="MetricLearner"), data_root=old, test_dataloader=dict(dataset=dataset))
+    )
     learner = SimpleNamespace(embed=lambda x: x.mean((2, 3)), comparable=lambda x: x)
     found = embed_classes(learner, config, "test", data_root=str(tmp_path / "blue"))
     assert found.points.tolist() == [[0, 0, 1]] * 4 and found.labels.tolist() == [0, 0, 1, 1]
-    assert config.data_root == old and embed_classes(learner, config, "test").points[0].tolist() == [1, 0, 0]
+    assert config.data_root == old and embed_classes(learner, config, "test").points[
+        0
+    ].tolist() == [1, 0, 0]
     config.data_root = ""
     with pytest.raises(HypvisionError, match="no 'data_root'"):
         embed_classes(learner, config, "test", data_root=old)
@@ -267,14 +396,20 @@ def test_a_class_of_both_splits_is_one(tmp_path, monkeypatch):
             (tmp_path / colour / name).mkdir(parents=True)
             Image.new("RGB", (32, 32), colour).save(tmp_path / colour / name / "1.png")
         transform = dict(input_size=32, mean=(0,) * 3, std=(1,) * 3)
-        return dict(dataset=dict(type="RetrievalFolder", root=str(tmp_path / colour), transform=transform))
+        return dict(
+            dataset=dict(type="RetrievalFolder", root=str(tmp_path / colour), transform=transform)
+        )
 
     loaders = dict(train_dataloader=data("abc", "red"), test_dataloader=data("bd", "blue"))
     config = Config(dict(model=dict(type="MetricLearner"), **loaders))
     learner = SimpleNamespace(embed=lambda x: x.mean((2, 3)), comparable=lambda x: x)
     found = embed_classes(learner, config)
     assert found.classes == list("abcd") and found.labels.tolist() == [0, 1, 2, 1, 3]
-    assert len(found.examples) == len(found.ancestors) == 4 and found.points[3].tolist() == [0, 0, 1]
+    assert len(found.examples) == len(found.ancestors) == 4 and found.points[3].tolist() == [
+        0,
+        0,
+        1,
+    ]
     build = DATASETS.build
 
     def with_two_cranes(about):  # as ImageNet has
@@ -298,7 +433,9 @@ def test_recovered_hierarchy_of_known_places():
     assert recovered_groups(points, labels, [("a",), ("a",), ("b",), ("b",)]) == [1.0]
     assert recovered_groups(points, labels, [("a",), ("b",), ("a",), ("b",)]) == [0.5]
     present = labels != 1  # a class without a sample does not count
-    assert recovered_groups(points[present], labels[present], [("a",), ("c",), ("b",), ("b",)]) == [1.0]
+    assert recovered_groups(points[present], labels[present], [("a",), ("c",), ("b",), ("b",)]) == [
+        1.0
+    ]
     # one level above the other: of the three of "a" a pair keeps together, two are joined by the root
     above = [("a", "x"), ("a", "x"), ("a", "y"), ("b", "z")]
     assert recovered_groups(points, labels, above) == [pytest.approx((1 + 0.75 + 0.75) / 3), 1.0]
@@ -308,36 +445,58 @@ def test_recovered_hierarchy_of_known_places():
     "command, said",
     [
         ("metric embed {data}/cat", "either --config CONFIG --weights FILE, or --model"),
-        ("metric embed {data}/cat --config {config} --weights {weights} --model test_vit", "either --config"),
+        (
+            "metric embed {data}/cat --config {config} --weights {weights} --model test_vit",
+            "either --config",
+        ),
         ("metric embed {data}/cat --config {config}", "--config needs --weights"),
-        ("metric embed {data}/cat --config {config} --weights nowhere.pth", "no checkpoint 'nowhere.pth'"),
+        (
+            "metric embed {data}/cat --config {config} --weights nowhere.pth",
+            "no checkpoint 'nowhere.pth'",
+        ),
         ("metric embed {data}/cat --model test_vot", "no model 'test_vot'"),
         ("metric embed {data}/cat --model hcnn_resnet18", "no weights for 'hcnn_resnet18'"),
         ("metric embed {data}/cat --model hcformer_nano", "zoo has no weights for 'hcformer_nano'"),
         ("metric embed {data}/cow --model test_vit --weights {timm}", "no image"),
-        ("metric embed {data}/cat --model test_vit --batch 0", "argument --batch: must be at least 1"),
+        (
+            "metric embed {data}/cat --model test_vit --batch 0",
+            "argument --batch: must be at least 1",
+        ),
         ("metric embed {data}/cat --model test_vit --device cuda", "finds no GPU"),
-        ("metric search {data}/cat/0000.png --gallery nowhere --model test_vit --weights {timm}", "no image 'nowhere'"),
+        (
+            "metric search {data}/cat/0000.png --gallery nowhere --model test_vit --weights {timm}",
+            "no image 'nowhere'",
+        ),
         ("metric search {data}/cat/0000.png --gallery {empty} --model test_vit", "has no images"),
-        ("metric search {data}/cat/0000.png --gallery {data} --model test_vit -k 0", "argument -k: must be at least 1"),
+        (
+            "metric search {data}/cat/0000.png --gallery {data} --model test_vit -k 0",
+            "argument -k: must be at least 1",
+        ),
         (
             "metric search {data}/cat/0000.png --gallery {data} --model test_vit --save x.tiff",
             "ends in '.tiff'. End its name",
         ),
-        ("metric search {data}/cat/0000.png --gallery {data} --model test_vit --save found", "has no ending. End its"),
         (
-            "metric hierarchy --config configs/hcformer/hcformer-nano_cifar10.py --weights {weights}",
+            "metric search {data}/cat/0000.png --gallery {data} --model test_vit --save found",
+            "has no ending. End its",
+        ),
+        (
+            "metric hierarchy --config configs/hcformer/hcformer-nano_cifar10.py --weights "
+            "{weights}",
             "not a MetricLearner",
         ),
-        ("metric hierarchy --config {config} --weights {weights} --per-class 0", "argument --per-class: must be"),
+        (
+            "metric hierarchy --config {config} --weights {weights} --per-class 0",
+            "argument --per-class: must be",
+        ),
     ],
 )
 def test_mistakes_are_explained(command, said, learner, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.chdir(Path(__file__).parents[2])
     names = dict(
-        data=learner / "data", config=learner / "learner.py", weights=learner / "weights.pth", empty=tmp_path,
-        timm=learner / "timm.pth",
+        data=learner / "data", config=learner / "learner.py", weights=learner / "weights.pth",
+        empty=tmp_path, timm=learner / "timm.pth",
     )  # fmt: skip
     assert main(command.format(**names).split()) == 2
     assert said in capsys.readouterr().err

@@ -1,4 +1,5 @@
-"""What holds for every command: a full disk and Ctrl-C end it in a sentence, keep what is finished, and do no more."""
+"""What holds for every command: a full disk and Ctrl-C end it in a sentence, keep what is finished,
+and do no more."""
 
 import importlib.util
 import re
@@ -12,7 +13,12 @@ from helpers.processes import Forks, forked
 
 from hypvision.cli import COMMANDS
 
-QUICK = (["predict", "photos"], ["zoo", "card"], ["data", "make"], ["check", "good.py"])  # the others are slow tests
+QUICK = (
+    ["predict", "photos"],
+    ["zoo", "card"],
+    ["data", "make"],
+    ["check", "good.py"],
+)  # the others are slow tests
 LINES = [
     pytest.param(
         words,
@@ -38,11 +44,14 @@ def forks():
 
 @pytest.fixture
 def call(request, words):
-    """Runs a line in a fork: of this process, or for those that train of one that has not trained."""
+    """Runs a line in a fork: of this process, or for those that train of one that has not
+    trained."""
     if words[:2] in QUICK:
         return lambda *arguments, **options: forked(lambda: commands.call(*arguments, **options))
     forks = request.getfixturevalue("forks")
-    return lambda words, place, longest=None, after=None: forks("call", words, str(place), longest, after)
+    return lambda words, place, longest=None, after=None: forks(
+        "call", words, str(place), longest, after
+    )
 
 
 @pytest.fixture
@@ -51,12 +60,18 @@ def place(inputs, tmp_path):
 
 
 def files(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def results(folder, inputs):
     """The files that are no inputs, and no logs of mmengine, which are written as they grow."""
-    found = {name: content for name, content in files(folder).items() if not (inputs / name).is_file()}
+    found = {
+        name: content for name, content in files(folder).items() if not (inputs / name).is_file()
+    }
     return {name: content for name, content in found.items() if not re.search(r"\d{8}_\d{6}", name)}
 
 
@@ -67,7 +82,8 @@ def test_the_lines_are_of_every_command():
 @pytest.mark.quick("data-make", "check-good.py")
 @pytest.mark.parametrize("words", LINES)
 def test_a_full_disk(words, place, inputs, call):
-    """At the first byte and later, also over earlier results. What is there is whole, and is taken up."""
+    """At the first byte and later, also over earlier results. What is there is whole, and is taken
+    up."""
 
     def fails_or_is_done(longest):
         done = call(words, place, longest=longest)
@@ -77,7 +93,9 @@ def test_a_full_disk(words, place, inputs, call):
         if done.returncode == 2:
             said = "not written|Cannot write|file system refused|No usable temporary|is not empty"
             assert re.search(said, done.output), done.output
-        assert {name: content for name, content in files(place).items() if (inputs / name).is_file()} == files(inputs)
+        assert {
+            name: content for name, content in files(place).items() if (inputs / name).is_file()
+        } == files(inputs)
         assert not [name for name in files(place) if ".hyp-" in name]
         return done.returncode
 
@@ -91,13 +109,16 @@ def test_a_full_disk(words, place, inputs, call):
     before = results(place, inputs)
     assert bool(before) == (2 in statuses)
     fails_or_is_done(0)
-    assert {name: content for name, content in results(place, inputs).items() if name in before} == before
+    assert {
+        name: content for name, content in results(place, inputs).items() if name in before
+    } == before
 
 
 @pytest.mark.quick("data-make", "zoo-card")
 @pytest.mark.parametrize("words", LINES)
 def test_ctrl_c(words, place, inputs, call):
-    """Again and again, in ever later calls; the line then does its work, and Ctrl-C leaves what it has done."""
+    """Again and again, in ever later calls; the line then does its work, and Ctrl-C leaves what it
+    has done."""
     shutil.copytree(inputs, place.with_name("other"))
     done = call(words, place.with_name("other"), after=0)
     assert done.returncode == 0, done.output
@@ -118,4 +139,6 @@ def test_ctrl_c(words, place, inputs, call):
     before = results(place, inputs)
     is_interrupted(count // 2 + 1)
     after = results(place, inputs)
-    assert all(after.get(name) for name, content in before.items() if content), before.keys() - after.keys()
+    assert all(after.get(name) for name, content in before.items() if content), (
+        before.keys() - after.keys()
+    )

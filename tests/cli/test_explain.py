@@ -1,4 +1,5 @@
-"""`hypvision explain`: label maps of hand-made assignments, the images it writes, the mistakes it explains."""
+"""`hypvision explain`: label maps of hand-made assignments, the images it writes, the mistakes it
+explains."""
 
 import numpy as np
 import pytest
@@ -28,7 +29,8 @@ MICRO = ["layers=(1,1,1,1)", "dims=(8,16,24,32)", "heads=(2,2,2,2)", "head_dim=4
 
 
 def assignment():
-    """A 2 x 4 map in two windows side by side, two centres each: pixels alternate between the centres."""
+    """A 2 x 4 map in two windows side by side, two centres each: pixels alternate between the
+    centres."""
     patch = torch.zeros(1, 1, 2, 2, 4)
     patch[:, :, 0, :, ::2] = 1
     patch[:, :, 1, :, 1::2] = 1
@@ -47,7 +49,9 @@ def test_confidence_is_0_for_uniform_and_1_for_hard_assignments():
     hard = assignment()
     assert (confidence_map(hard, 0) == 1).all()
     soft = hard._replace(patch=0.25 * hard.patch + 0.375, window=torch.full((1, 1, 4, 1, 2), 0.25))
-    np.testing.assert_allclose(confidence_map(soft, 0, size=(4, 8)), 0.25, atol=1e-7)  # (0.625 - 0.5) / (1 - 0.5)
+    np.testing.assert_allclose(
+        confidence_map(soft, 0, size=(4, 8)), 0.25, atol=1e-7
+    )  # (0.625 - 0.5) / (1 - 0.5)
     assert confidence_map(soft, 0, "window").tolist() == [[0] * 4] * 2
     assert confidence_map(hard._replace(patch=torch.ones(1, 1, 1, 2, 4)), 0).max() == 0
 
@@ -57,16 +61,21 @@ def test_maps_have_the_resolution_of_the_photo_and_no_level_of_one_centre(monkey
     single = assignment()._replace(patch=torch.ones(1, 1, 1, 2, 4))
     entries = [StageAssignments(0, 0, assignment()), StageAssignments(1, 0, single)]
     grid = draw_cluster_maps(photo, entries)
-    assert 2 * 123 < grid.width < 3 * 123 and 77 < grid.height < 2 * 77  # the photo and one map in one row
+    assert (
+        2 * 123 < grid.width < 3 * 123 and 77 < grid.height < 2 * 77
+    )  # the photo and one map in one row
     with pytest.raises(HypvisionError, match=r"stage=1.*a single centre"):
         draw_cluster_maps(photo, entries, stage=1)
-    monkeypatch.setattr("hypvision.viz.clusters.LARGEST", 40_000)  # pixels: a grid of large photos is made smaller
+    monkeypatch.setattr(
+        "hypvision.viz.clusters.LARGEST", 40_000
+    )  # pixels: a grid of large photos is made smaller
     grid = draw_cluster_maps(Image.new("RGB", (800, 600)), entries)
     assert 2 * 160 < grid.width < 2 * 180  # two maps of 163 x 122
 
 
 def test_nearly_uniform_assignments_are_told(caplog):
-    model = build_model("hcformer_nano", None, dict(dims=(8, 16, 24, 32), heads=(2, 2, 2, 2), head_dim=4,
+    model = build_model("hcformer_nano", None, dict(dims=(8, 16, 24, 32), heads=(2, 2, 2, 2),
+    head_dim=4,
                                                     layers=(1, 1, 1, 1)))  # fmt: skip
     drawings = explain_image(model, make_scene(0, size=64).image, 64)
     assert "nearly uniform in stages.0.blocks.0, patch level (" in caplog.text
@@ -89,7 +98,9 @@ def test_the_nearly_uniform_maps_alone_are_named(caplog):
 
 
 def test_regions_are_few_and_cover_the_image():
-    model = HCFormer(num_classes=0, layers=(1, 1, 1, 1), dims=(8, 16, 24, 32), heads=(2, 2, 2, 2), head_dim=4).eval()
+    model = HCFormer(
+        num_classes=0, layers=(1, 1, 1, 1), dims=(8, 16, 24, 32), heads=(2, 2, 2, 2), head_dim=4
+    ).eval()
     labels = merge_regions(model, torch.randn(1, 3, 64, 96), 4)
     assert labels.shape[-2:] == (64, 96)
     assert len(np.unique(labels)) <= 4
@@ -118,7 +129,12 @@ def test_command_writes_images(tmp_path, capsys):
     ("name", "prefix", "size"),
     [
         pytest.param("hcformer_nano.cifar10", "", 32, marks=pytest.mark.slow),
-        pytest.param("semantic-fpn_hcformer_nano.camvid", "backbone.timm_model.model.", 192, marks=pytest.mark.slow),
+        pytest.param(
+            "semantic-fpn_hcformer_nano.camvid",
+            "backbone.timm_model.model.",
+            192,
+            marks=pytest.mark.slow,
+        ),
         ("mask-rcnn_hcformer_nano.shapes", "backbone.timm_model.model.", 96),
     ],
 )
@@ -128,13 +144,24 @@ def test_weights_of_the_zoo(tmp_path, monkeypatch, capsys, name, prefix, size):
     path = resolve(name)
     expected = read_weights(path)
     model = build_model("hcformer_nano", f"zoo:{name}")
-    for key in ("stem.0.weight", "stages.2.blocks.1.mlp.fc1.weight", "stages.3.blocks.0.mixer.bias"):
+    for key in (
+        "stem.0.weight",
+        "stages.2.blocks.1.mlp.fc1.weight",
+        "stages.3.blocks.0.mixer.bias",
+    ):
         assert torch.equal(model.state_dict()[key], expected[prefix + key]), key
     assert model.pretrained_cfg["input_size"][1:] == (size, size)
     if prefix:
         assert torch.equal(model.norm.weight, expected[f"{prefix}feature_norms.3.weight"])
     make_scene(0, size=size).image.save(tmp_path / "scene.png")
-    command = ["explain", str(tmp_path / "scene.png"), "--model", "hcformer_nano", "--out", str(tmp_path / "out")]
+    command = [
+        "explain",
+        str(tmp_path / "scene.png"),
+        "--model",
+        "hcformer_nano",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     assert main([*command, "--weights", f"zoo:{name}"]) == 0
     by_address = Image.open(tmp_path / "out" / "scene_clusters.png").tobytes()
     for own in (name, *([] if prefix else [f"zoo:{name}"])):  # the name of the weights alone
@@ -144,7 +171,12 @@ def test_weights_of_the_zoo(tmp_path, monkeypatch, capsys, name, prefix, size):
     # The file itself, with what its record says, draws the same.
     record = builtin_index().get(name)
     network = record.arguments or network_arguments(read_header(path)["model"]["backbone"])
-    arguments = ["--model-args", *(f"{key}={value!r}" for key, value in network.items()), "--size", str(size)]
+    arguments = [
+        "--model-args",
+        *(f"{key}={value!r}" for key, value in network.items()),
+        "--size",
+        str(size),
+    ]
     arguments += ["--mean", *map(str, record.input.mean), "--std", *map(str, record.input.std)]
     assert main([*command, "--weights", str(path), *arguments]) == 0
     assert Image.open(tmp_path / "out" / "scene_clusters.png").tobytes() == by_address
@@ -154,14 +186,26 @@ def test_weights_of_the_zoo(tmp_path, monkeypatch, capsys, name, prefix, size):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["scene.png", "--model", "hcformer_nano", "--weights", "zoo:hcformer_nano.cifar"], "hcformer_nano.cifar10"),
-        (["scene.png", "--model", "hcformer_tiny", "--weights", "zoo:hcformer_nano.cifar10"], "--model hcformer_nano"),
-        (["scene.png", "--model", "zoo:hcformer_nano.cifar10", "--weights", "x.pth"], "leave out --weights"),
+        (
+            ["scene.png", "--model", "hcformer_nano", "--weights", "zoo:hcformer_nano.cifar"],
+            "hcformer_nano.cifar10",
+        ),
+        (
+            ["scene.png", "--model", "hcformer_tiny", "--weights", "zoo:hcformer_nano.cifar10"],
+            "--model hcformer_nano",
+        ),
+        (
+            ["scene.png", "--model", "zoo:hcformer_nano.cifar10", "--weights", "x.pth"],
+            "leave out --weights",
+        ),
         (["scene.png", "--model", "zoo:hcformer_nano.cifar"], "Did you mean hcformer_nano.cifar10"),
         (["none.png", "--model", "hcformer_nano"], "none.png"),
         (["broken.png", "--model", "hcformer_nano"], "broken.png"),
         (["scene.png", "--model", "hcformer_nan"], "hcformer_nano"),
-        (["scene.png", "--model", "hcformer_nano.nope"], "no weights 'nope'. Did you mean hcformer_nano."),
+        (
+            ["scene.png", "--model", "hcformer_nano.nope"],
+            "no weights 'nope'. Did you mean hcformer_nano.",
+        ),
         (["scene.png", "--model", "resnet18"], "does not cluster"),
         (["scene.png", "--model", "semantic-fpn_tf_efficientnet_lite0.camvid"], "does not cluster"),
         (["scene.png", "--model", "hcformer_nano", "--weights", "none.pth"], "none.pth"),
@@ -190,12 +234,16 @@ def test_a_training_is_explained_by_its_config(tmp_path, capsys):
     config, weights = tmp_path / "mine.py", resolve("hcformer_nano.cifar10")
     config.write_text(
         "model = dict(backbone=dict(model_name='hcformer_nano.cifar10', num_classes=16))\n"
-        "test_dataloader = dict(dataset=dict(transform=dict(input_size=64, mean=(0.5,) * 3, std=(0.5,) * 3)))\n"
+        "test_dataloader = dict(dataset=dict(transform=dict(input_size=64, mean=(0.5,) * 3, "
+        "std=(0.5,) * 3)))\n"
     )
     command = ["explain", str(tmp_path / "scene.png"), "--regions", "0", "--stage", "2", "--out"]
     assert main([*command, str(tmp_path / "a"), "--model", str(config)]) == 2
     assert "A config needs --weights" in capsys.readouterr().err
-    assert main([*command, str(tmp_path / "a"), "--model", str(config), "--weights", str(weights)]) == 0
+    assert (
+        main([*command, str(tmp_path / "a"), "--model", str(config), "--weights", str(weights)])
+        == 0
+    )
     by_hand = ["--model", "hcformer_nano.cifar10", "--size", "64", "--mean", "0.5", "--std", "0.5"]
     assert main([*command, str(tmp_path / "b"), *by_hand]) == 0
     first, second = ((tmp_path / name / "scene_clusters.png").read_bytes() for name in "ab")

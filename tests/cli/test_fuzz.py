@@ -1,7 +1,9 @@
-"""Random bad invocations of every command end in a sentence, never in a traceback, and leave what is not theirs.
+"""Random bad invocations of every command end in a sentence, never in a traceback, and leave what
+is not theirs.
 
-The arguments are drawn from the parsers themselves, so a new command is covered as soon as it is in ``COMMANDS``. All
-paths are relative to a scratch folder, where devices of its own stand for those of the machine.
+The arguments are drawn from the parsers themselves, so a new command is covered as soon as it is in
+``COMMANDS``. All paths are relative to a scratch folder, where devices of its own stand for those
+of the machine.
 """
 
 import io
@@ -39,8 +41,10 @@ CONFIGS = {
     "raises.py": "raise ValueError('at the top')",
     "empty.py": "",
     "wrong.py": "model = 3\ntrain_dataloader = 'x'\ntest_dataloader = []\n",
-    "nothing.py": "model = dict(type='NoSuchModel')\ntrain_dataloader = dict()\ntest_dataloader = dict()\n",
-    "learner.py": "model = dict(type='MetricLearner', backbone=dict(model_name='no_such'), num_classes=2)\n",
+    "nothing.py": "model = dict(type='NoSuchModel')\ntrain_dataloader = dict()\ntest_dataloader = "
+    "dict()\n",
+    "learner.py": "model = dict(type='MetricLearner', backbone=dict(model_name='no_such'), "
+    "num_classes=2)\n",
     "segmentor.py": "model = dict(type='HyperCLIPSegmentor', clip=dict(name='shapes-s8'))\n",
     "circle.py": "_base_ = ['circle.py']\n",
     "base.py": "_base_ = ['no_such.py']\n",
@@ -58,15 +62,19 @@ TEXTS = {
     "classes.txt": "cat\ndog\ncat\n",
     "text.safetensors": "no tensors",
     "lm/config.json": '{"model_type": "helm", "vocab_size": -1}',
-    "data/dtd/split_zhou_DescribableTextures.json": '{"train": [["a.jpg", 0]], "val": [], "test": 3}',
+    "data/dtd/split_zhou_DescribableTextures.json": '{"train": [["a.jpg", 0]], "val": [], "test": '
+    "3}",
     "results/settings.json": '{"steps": "many"}',
     "closure.csv": "id1,id2\ndog,animal\ncat,animal\ncat,pet\n",
     "pairs.tsv": "dog\tanimal\nanimal\tthing\n",
     "circle.csv": "id1,id2\ndog,dog\n",
-    "run/vis_data/scalars.json": '{"loss": 1.5, "iter": 1, "step": 1}\n{"loss": 1.2, "iter": 2, "step": 2}\n{"top1": 5',
+    "run/vis_data/scalars.json": '{"loss": 1.5, "iter": 1, "step": 1}\n{"loss": 1.2, "iter": 2, '
+    '"step": 2}\n{"top1": 5',
     "run/scalars.json": '{"loss": "NaN", "step": -1}\n[]\n',
-    "pairs/captions.csv": "image,caption,left,top,right,bottom,words\na.png,a dog,0,0,9,9,dog\nb.png,a cat,,,,,\n",
-    "lines/captions.jsonl": '{"image": "a.png", "caption": "a dog", "boxes": [{"box": [0, 0, 4, 4], "words": "a"}]}\n',
+    "pairs/captions.csv": "image,caption,left,top,right,bottom,words\na.png,a "
+    "dog,0,0,9,9,dog\nb.png,a cat,,,,,\n",
+    "lines/captions.jsonl": '{"image": "a.png", "caption": "a dog", "boxes": [{"box": [0, 0, 4, '
+    '4], "words": "a"}]}\n',
 }
 
 
@@ -118,75 +126,104 @@ def write_scratch(folder):
 
 
 WORDS = [
-    "", " ", ".", "..", "-", "--", "-1", "0", "1", "2", "7", "1.5", "nan", "inf", "-inf", "1e400", "0x10", "9" * 40,
-    "\u0663", "no_such", "None", "x" * 300, "x" * 5000, "~nobody_here/x", "a/b/c.png", "../new.png", "new/../../new",
-    "*.png", "**", "[", "{a,b}", "a\0b", "\udcff", "%s", "%(prog)s", "$HOME", "zoo:", "zoo:no_such", "hf-hub:no/such",
-    "https://", "https://127.0.0.1:9/a.pth", "http://127.0.0.1:9/a.pth#sha256=00", "file:///no/such", "file://", "#",
-    "a#b", "KEY=VALUE", "=", "=1", "a=", "a.b=3", "model=3", "img_size=((((", "num_classes=-1", "img_size=0",
-    "drop_rate=5", "no_such=1", "cat, dog", ",,", "cat,cat", "voc20", "shapes-s8", "shapes-s8:", "shapes-s8:no_such",
-    "ViT-B-16", ":", "test_vit", "hcformer_nano", "himapper", "resnet10t.", "a:b:c", "new.png", "new.npz", "new.pth",
-    "new.safetensors", "new.json", "new", "NEW.PNG", "new.tiff", "cpu", "cuda", "cuda:99", "32x32", "x32", "auto",
+    "", " ", ".", "..", "-", "--", "-1", "0", "1", "2", "7", "1.5", "nan", "inf", "-inf", "1e400",
+    "0x10", "9" * 40, "\u0663", "no_such", "None", "x" * 300, "x" * 5000, "~nobody_here/x",
+    "a/b/c.png", "../new.png", "new/../../new", "*.png", "**", "[", "{a,b}", "a\0b", "\udcff", "%s",
+    "%(prog)s", "$HOME", "zoo:", "zoo:no_such", "hf-hub:no/such", "https://",
+    "https://127.0.0.1:9/a.pth", "http://127.0.0.1:9/a.pth#sha256=00", "file:///no/such", "file://",
+    "#", "a#b", "KEY=VALUE", "=", "=1", "a=", "a.b=3", "model=3", "img_size=((((", "num_classes=-1",
+    "img_size=0", "drop_rate=5", "no_such=1", "cat, dog", ",,", "cat,cat", "voc20", "shapes-s8",
+    "shapes-s8:", "shapes-s8:no_such", "ViT-B-16", ":", "test_vit", "hcformer_nano", "himapper",
+    "resnet10t.", "a:b:c", "new.png", "new.npz", "new.pth", "new.safetensors", "new.json", "new",
+    "NEW.PNG", "new.tiff", "cpu", "cuda", "cuda:99", "32x32", "x32", "auto",
 ]  # fmt: skip
 
 
-# What gets past the first checks, by the name of the argument, so that the work itself is reached with the rest wrong.
+# What gets past the first checks, by the name of the argument, so that the work itself is reached
+# with the rest wrong.
 PLAUSIBLE = {
     "config": [*CONFIGS, *["good.py"] * len(CONFIGS)],
-    "weights": ["other.pth", "tensor.pth", "nothing.pth", "code.pth", "cut.pth", "header.safetensors", "pipe"],
+    "weights": ["other.pth", "tensor.pth", "nothing.pth", "code.pth", "cut.pth",
+    "header.safetensors", "pipe"],
     "checkpoint": ["other.pth", "tensor.pth", "nothing.pth", "code.pth", "cut.pth", "pipe"],
     "source": ["other.pth", "tensor.pth", "code.pth", "header.safetensors", "folder", "pipe"],
     "adapter": ["other.pth", "header.safetensors", "text.safetensors", "pipe"],
     "model": ["hcformer_nano", "test_vit", "himapper", "hcnn_resnet18", "resnet10t", "no_such"],
-    "images": ["good.png", "folder", "*.png", "bad/*", "pixel.png", "folder/**/*.png", "pipe", "link.png"],
+    "images": ["good.png", "folder", "*.png", "bad/*", "pixel.png", "folder/**/*.png", "pipe",
+    "link.png"],
     "image": ["good.png", "pixel.png", "link.png", "bad/truncated.png", "folder", "pipe"],
     "gallery": ["folder", "bad", "empty", "good.png"],
-    "classes": ["cat, dog", "classes.txt", "latin.txt", "broken.json", "voc20", "cat", ", ,", "folder", "config.json"],
-    "clip": ["shapes-s8", "shapes-s8:other.pth", "shapes-s8:code.pth", "shapes-s8:no_such", "ViT-B-16"],
-    "model_args": ["patch_size=2", "img_size=32", "img_size=0", "layers=(1,1,1,1)", "no_such=1", "num_classes=-1", "a"],
+    "classes": ["cat, dog", "classes.txt", "latin.txt", "broken.json", "voc20", "cat", ", ,",
+    "folder", "config.json"],
+    "clip": ["shapes-s8", "shapes-s8:other.pth", "shapes-s8:code.pth", "shapes-s8:no_such",
+    "ViT-B-16"],
+    "model_args": ["patch_size=2", "img_size=32", "img_size=0", "layers=(1,1,1,1)", "no_such=1",
+    "num_classes=-1", "a"],
     "cfg_options": [
-        "model.type=x", "data_root=folder", "a.b=3", "train_dataloader=3", "model=3", "=", "x", "log_level=x",
-        "randomness.seed=x", "env_cfg.dist_cfg=3", "env_cfg.mp_cfg=3", "train_dataloader.dataset.transform=3",
-        "train_dataloader.dataset=3", "train_dataloader.dataset.root=3", "train_dataloader.dataset.indices=3",
-        "train_dataloader.sampler=3", "train_dataloader.collate_fn=3", "train_dataloader.num_workers=x",
-        "train_dataloader.batch_size=x", "train_cfg.max_epochs=x", "train_cfg.val_interval=x", "model.backbone=3",
-        "model.backbone.model_name=3", "model.backbone.img_size=x", "model.backbone.drop_rate=x", "model.mixup=3",
-        "model.data_preprocessor=3", "model.label_smoothing=x", "model.type=os.mkdir", "log_processor.window_size=x",
-        "val_evaluator.type=3", "val_evaluator.topk=x", "visualizer.type=3", "optim_wrapper.optimizer=3",
-        "optim_wrapper.optimizer.lr=x", "optim_wrapper.constructor=3", "default_hooks.logger=3",
-        "default_hooks.checkpoint.interval=x", "load_from=mmcls://nosuch", "load_from=torchvision://nosuch",
-        "load_from=open-mmlab://nosuch", "custom_imports=nosuch", "custom_imports.imports=nosuch",
+        "model.type=x", "data_root=folder", "a.b=3", "train_dataloader=3", "model=3", "=", "x",
+        "log_level=x", "randomness.seed=x", "env_cfg.dist_cfg=3", "env_cfg.mp_cfg=3",
+        "train_dataloader.dataset.transform=3", "train_dataloader.dataset=3",
+        "train_dataloader.dataset.root=3", "train_dataloader.dataset.indices=3",
+        "train_dataloader.sampler=3", "train_dataloader.collate_fn=3",
+        "train_dataloader.num_workers=x", "train_dataloader.batch_size=x", "train_cfg.max_epochs=x",
+        "train_cfg.val_interval=x", "model.backbone=3", "model.backbone.model_name=3",
+        "model.backbone.img_size=x", "model.backbone.drop_rate=x", "model.mixup=3",
+        "model.data_preprocessor=3", "model.label_smoothing=x", "model.type=os.mkdir",
+        "log_processor.window_size=x", "val_evaluator.type=3", "val_evaluator.topk=x",
+        "visualizer.type=3", "optim_wrapper.optimizer=3", "optim_wrapper.optimizer.lr=x",
+        "optim_wrapper.constructor=3", "default_hooks.logger=3",
+        "default_hooks.checkpoint.interval=x", "load_from=mmcls://nosuch",
+        "load_from=torchvision://nosuch", "load_from=open-mmlab://nosuch", "custom_imports=nosuch",
+        "custom_imports.imports=nosuch",
     ],
-    "name": ["zoo:no_such", "a.b", "shapes-s8.captions", "#", "file:///no/such#a", "voc20", "pc59", "ade847"],
+    "name": ["zoo:no_such", "a.b", "shapes-s8.captions", "#", "file:///no/such#a", "voc20", "pc59",
+    "ade847"],
     "names": ["zoo:no_such", "shapes-s8.captions", "hcformer_nano.cifar10", "file://x#a", "#"],
     "about": ["about.yml", "config.yaml", "classes.txt", "latin.txt", "good.png"],
-    "out": ["new", "new/deep", "new.png", "new.npz", "empty", "folder", "pipe", "good.png", "link.png", "dangling"],
+    "out": ["new", "new/deep", "new.png", "new.npz", "empty", "folder", "pipe", "good.png",
+    "link.png", "dangling"],
     "chains": ["chains.csv", "ragged.csv", "empty.csv", "broken.json", "pipe"],
-    "candidates": ["chains.csv", "ragged.csv", "empty.csv"], "captions": ["chains.csv", "classes.txt", "latin.txt"],
-    "terms": ["classes.txt", "empty.csv", "good.png"], "embeddings": ["arrays.npz", "ids.npy", "other.pth", "pipe"],
-    "tuned": ["other.pth", "header.safetensors", "pipe"], "hyperlex": ["classes.txt", "chains.csv", "good.png"],
+    "candidates": ["chains.csv", "ragged.csv", "empty.csv"],
+    "captions": ["chains.csv", "classes.txt", "latin.txt"],
+    "terms": ["classes.txt", "empty.csv", "good.png"],
+    "embeddings": ["arrays.npz", "ids.npy", "other.pth", "pipe"],
+    "tuned": ["other.pth", "header.safetensors", "pipe"],
+    "hyperlex": ["classes.txt", "chains.csv", "good.png"],
     "tree": ["broken.json", "config.json", "chains.csv"], "tree_images": ["folder", "empty", "bad"],
-    "show": ["good.png", "bad/truncated.png", "pipe"], "levels": ["1", "2", "3", "0"], "length": ["0", "1", "3"],
-    "method": ["zeroshot", "maple", "coop+lath", "promptkd", "tip-adapter", "linear-probe", "no_such"],
-    "datasets": ["dtd", "eurosat", "imagenet", "no_such"], "root": ["data", "folder", "empty", "pipe"],
-    "results": ["results", "folder", "empty", "pipe"], "pretrained": ["other.pth", "zoo:shapes-s8.captions", "no_such"],
-    "teacher": ["other.pth", "code.pth", "no_such"], "host": ["depth=3", "n_ctx=-1", "x"], "pickles": ["folder", "new"],
+    "show": ["good.png", "bad/truncated.png", "pipe"], "levels": ["1", "2", "3", "0"],
+    "length": ["0", "1", "3"],
+    "method": ["zeroshot", "maple", "coop+lath", "promptkd", "tip-adapter", "linear-probe",
+    "no_such"],
+    "datasets": ["dtd", "eurosat", "imagenet", "no_such"],
+    "root": ["data", "folder", "empty", "pipe"], "results": ["results", "folder", "empty", "pipe"],
+    "pretrained": ["other.pth", "zoo:shapes-s8.captions", "no_such"],
+    "teacher": ["other.pth", "code.pth", "no_such"], "host": ["depth=3", "n_ctx=-1", "x"],
+    "pickles": ["folder", "new"],
     "folder": ["lm", "images", "pairs", "lines", "folder", "empty", "new", "pipe"],
     "include": ["folder", "no_such"], "tasks": ["no_such", "a,b"],
     "prompts": ["a", "", "\u0663", "x" * 5000],
     "subjects": ["quick", "fig1", "fig8", "losses.csv", "ids.npy", "code.pth"],
-    "losses": ["losses.csv", "empty.csv", "chains.csv"], "tokenizer": ["broken.json", "config.json", "good.png"],
-    "widths": ["2", "4", "0"], "densities": ["0.1", "2", "nan"], "write": ["overlay", "labels", "json", "no_such"],
-    "things": ["cat", "dog", "no_such"], "score": ["0", "0.5", "2"], "submit_options": ["timeout_min=1", "x", "a=b"],
-    "mean": ["0", "0.5", "1e30"], "std": ["0.5", "1", "-1", "1e-30"], "sweep": ["0", "1", "-1", "1e30"],
-    "runs": ["run", "run/vis_data", "run/scalars.json", "run/vis_data/scalars.json", "folder", "config.json", "pipe"],
-    "keys": ["loss", "lr", "loss*", "[", "no_such"], "closure": ["closure.csv", "pairs.tsv", "circle.csv", "pipe"],
-    "dim": ["1", "2", "5", "0", "9" * 40], "rate": ["0.1", "0", "-1", "1e30"], "temperature": ["1", "0", "-1", "1e-30"],
-    "texts": ["a dog", "classes.txt", "latin.txt", "", "no_such.txt"], "resume": ["other.pth", "code.pth", "no_such"],
-    "work_dir": ["new", "folder", "pipe", "good.png"], "show_dir": ["new", "pipe"], "samples": ["1", "2", "0"],
+    "losses": ["losses.csv", "empty.csv", "chains.csv"],
+    "tokenizer": ["broken.json", "config.json", "good.png"], "widths": ["2", "4", "0"],
+    "densities": ["0.1", "2", "nan"], "write": ["overlay", "labels", "json", "no_such"],
+    "things": ["cat", "dog", "no_such"], "score": ["0", "0.5", "2"],
+    "submit_options": ["timeout_min=1", "x", "a=b"], "mean": ["0", "0.5", "1e30"],
+    "std": ["0.5", "1", "-1", "1e-30"], "sweep": ["0", "1", "-1", "1e30"],
+    "runs": ["run", "run/vis_data", "run/scalars.json", "run/vis_data/scalars.json", "folder",
+    "config.json", "pipe"],
+    "keys": ["loss", "lr", "loss*", "[", "no_such"],
+    "closure": ["closure.csv", "pairs.tsv", "circle.csv", "pipe"],
+    "dim": ["1", "2", "5", "0", "9" * 40], "rate": ["0.1", "0", "-1", "1e30"],
+    "temperature": ["1", "0", "-1", "1e-30"],
+    "texts": ["a dog", "classes.txt", "latin.txt", "", "no_such.txt"],
+    "resume": ["other.pth", "code.pth", "no_such"],
+    "work_dir": ["new", "folder", "pipe", "good.png"], "show_dir": ["new", "pipe"],
+    "samples": ["1", "2", "0"],
     "save": ["new.png", "new.svg", "new.json", "new.npz", "new.csv", "pipe", "good.png", "folder"],
     "emoji": ["folder", "emoji", "pipe"], "photos": ["folder", "empty"], "every": ["1", "2", "0"],
     "workers": ["0", "-1", "x"], "data_root": ["folder", "data", "pipe"], "port": ["-1", "x"],
-    "size": ["32", "64", "33", "0", "8193"], "stage": ["0", "3", "4", "-1"], "head": ["0", "99"], "block": ["0", "99"],
+    "size": ["32", "64", "33", "0", "8193"], "stage": ["0", "3", "4", "-1"], "head": ["0", "99"],
+    "block": ["0", "99"],
 }  # fmt: skip
 
 
@@ -203,7 +240,19 @@ def draw(random_, action, files):
 
 # Commands that train at once: as little as they can.
 SHORT = {"scaling": ["--tiny", "--replicates", "1"], "fewshot": []}
-NO_SCRIPTS = ["", "no_such.py", "folder", "pipe", "good.png", "latin.txt", "dangling", "loop", "--", "-x", "\udcff"]
+NO_SCRIPTS = [
+    "",
+    "no_such.py",
+    "folder",
+    "pipe",
+    "good.png",
+    "latin.txt",
+    "dangling",
+    "loop",
+    "--",
+    "-x",
+    "\udcff",
+]
 
 
 def invocation(random_, files):
@@ -240,13 +289,18 @@ def invocation(random_, files):
             words.append(flag[:-1] if random_.random() < 0.01 else flag)
         words += [draw(random_, action, files) for _ in range(count)]
     if random_.random() < 0.03:
-        words.insert(random_.randrange(1, len(words) + 1), random_.choice(["--no-such", "-z", "--", "extra"]))
+        words.insert(
+            random_.randrange(1, len(words) + 1), random_.choice(["--no-such", "-z", "--", "extra"])
+        )
     return words
 
 
 def state(folder):
     """What must stay as it is: links, pipes, and what lies outside the working folder."""
-    special = {name: os.lstat(folder / "inner" / name).st_ino for name in ("pipe", "dangling", "loop", "link.png")}
+    special = {
+        name: os.lstat(folder / "inner" / name).st_ino
+        for name in ("pipe", "dangling", "loop", "link.png")
+    }
     return (folder / "outside.txt").read_text(), special
 
 
@@ -256,7 +310,9 @@ def attempt(words):
     def hangs(*args):
         raise TimeoutError(f"more than {SECONDS} s")
 
-    out = io.TextIOWrapper(io.BytesIO(), "utf-8", "strict", write_through=True)  # as the streams of a process
+    out = io.TextIOWrapper(
+        io.BytesIO(), "utf-8", "strict", write_through=True
+    )  # as the streams of a process
     err = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", write_through=True)
     before = signal.signal(signal.SIGALRM, hangs)
     signal.alarm(SECONDS)
@@ -271,7 +327,9 @@ def attempt(words):
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
     said, complained = (stream.buffer.getvalue().decode() for stream in (out, err))
-    if status not in ((0, 1, 2) if words[:1] == ["check"] else (0, 2)):  # 1: there are faults in the data
+    if status not in (
+        (0, 1, 2) if words[:1] == ["check"] else (0, 2)
+    ):  # 1: there are faults in the data
         return f"status {status}"
     if status == 2 and complained.count("hypvision: error:") != 1:
         return f"no sentence: {complained[-300:]}"
@@ -289,7 +347,9 @@ def enter(inner, monkeypatch):
         TORCH_HOME=home / "torch",
     ).items():  # fmt: skip
         monkeypatch.setenv(name, str(value))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # the variable is read at its import
+    monkeypatch.setattr(
+        "huggingface_hub.constants.HF_HUB_OFFLINE", True
+    )  # the variable is read at its import
 
 
 def fuzz(folder, monkeypatch, seed, count):
@@ -312,7 +372,8 @@ def fuzz(folder, monkeypatch, seed, count):
         if wrong is not None:
             failures.append((words, wrong))
     text = "\n".join(
-        f"hypvision {' '.join(map(repr, (word[:60] for word in words)))}\n    {wrong}" for words, wrong in failures
+        f"hypvision {' '.join(map(repr, (word[:60] for word in words)))}\n    {wrong}"
+        for words, wrong in failures
     )
     assert not failures, f"{len(failures)} of {count}:\n{text}"
 
@@ -330,7 +391,8 @@ def test_bad_invocations(tmp_path, monkeypatch, seed):
     fuzz(tmp_path, monkeypatch, seed, count=200)
 
 
-WRONG = ["", "no_such", "pipe", "empty", "\udcff", "a\0b", "-1", "0", "nan", "9" * 40, "x" * 5000, "loop", "[", "=",
+WRONG = ["", "no_such", "pipe", "empty", "\udcff", "a\0b", "-1", "0", "nan", "9" * 40, "x" * 5000,
+"loop", "[", "=",
          "photos/b.png", "words.txt", "head.safetensors"]  # fmt: skip
 
 
@@ -342,19 +404,35 @@ def damaged(content, random_):
         for place in random_.sample(range(len(noise)), min(count, len(noise))):
             noise[place] = random_.randrange(256)
         found.append(bytes(noise))
-    pairs = [(b"0", b"-1"), (b"1", b"nan"), (b"a", b"\xe9"), (b",", b";"), (b'"', b""), (b"e", b"[")]
+    pairs = [
+        (b"0", b"-1"),
+        (b"1", b"nan"),
+        (b"a", b"\xe9"),
+        (b",", b";"),
+        (b'"', b""),
+        (b"e", b"["),
+    ]
     return found + [content.replace(*pair) for pair in pairs if b"\0" not in content[:1000]]
 
 
 def single_faults(words, random_):
-    """A line with one fault each: a word that is missing or another one, or a file that is damaged for its time."""
-    first = next(len(name.split()) for name in COMMANDS if name.split() == words[: len(name.split())])
+    """A line with one fault each: a word that is missing or another one, or a file that is damaged
+    for its time."""
+    first = next(
+        len(name.split()) for name in COMMANDS if name.split() == words[: len(name.split())]
+    )
     for place in range(first, len(words)):
         for wrong in ([], *([word] for word in WRONG)):
             yield [*words[:place], *wrong, *words[place + 1 :]]
     named = [Path(word) for word in words[first:] if os.path.exists(word) and words[0] != "exec"]
-    folders = [{path.suffix: path for path in sorted(folder.rglob("*")) if path.is_file()} for folder in named]
-    for path in [*filter(Path.is_file, named), *(path for folder in folders for path in folder.values())]:
+    folders = [
+        {path.suffix: path for path in sorted(folder.rglob("*")) if path.is_file()}
+        for folder in named
+    ]
+    for path in [
+        *filter(Path.is_file, named),
+        *(path for folder in folders for path in folder.values()),
+    ]:
         whole = path.read_bytes()
         for content in damaged(whole, random_):
             path.unlink()
@@ -368,9 +446,12 @@ def single_faults(words, random_):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("words", [line for line in commands.lines() if line[0] != "export"], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [line for line in commands.lines() if line[0] != "export"], ids=" ".join
+)
 def test_single_faults(tmp_path, monkeypatch, words):
-    """In lines that work but for it, so that it is met deep inside. An export takes too long for hundreds."""
+    """In lines that work but for it, so that it is met deep inside. An export takes too long for
+    hundreds."""
     inner = commands.write_inputs(tmp_path / "inner")
     os.mkfifo(inner / "pipe")
     (inner / "loop").symlink_to("loop")

@@ -1,4 +1,5 @@
-"""Every command that ranks by a CLIP ranks a hyperbolic one by its distances, computed here from the points."""
+"""Every command that ranks by a CLIP ranks a hyperbolic one by its distances, computed here from
+the points."""
 
 import csv
 import json
@@ -57,7 +58,10 @@ def run(place, *words):
 
 @torch.no_grad()
 def points(clip, place):
-    photos = [view_of(clip.model)(Image.open(place / f"photos/{colour}.png")) for colour in sorted(COLOURS)]
+    photos = [
+        view_of(clip.model)(Image.open(place / f"photos/{colour}.png"))
+        for colour in sorted(COLOURS)
+    ]
     return clip.embed_images(torch.stack(photos))
 
 
@@ -67,20 +71,38 @@ def distances(clip, x, y):
 
 
 def test_predict(place, clip, tmp_path):
-    run(place, "predict", place / "photos", "--classes", ", ".join(CLASSES), "--out", tmp_path, "--write", "csv")
+    run(
+        place,
+        "predict",
+        place / "photos",
+        "--classes",
+        ", ".join(CLASSES),
+        "--out",
+        tmp_path,
+        "--write",
+        "csv",
+    )
     with (tmp_path / "predictions.csv").open() as file:
-        found = {(row["file"].rpartition("/")[2], row["name"]): float(row["score"]) for row in csv.DictReader(file)}
+        found = {
+            (row["file"].rpartition("/")[2], row["name"]): float(row["score"])
+            for row in csv.DictReader(file)
+        }
     model = OpenVocabularyCLIP()
     model.build_clip(clip, tune="frozen", classes=CLASSES, dense=False)
     with torch.no_grad():
         means = [
-            clip.model.encode_text(clip.tokenizer([t.format(c) for t in model.templates])).mean(0) for c in CLASSES
+            clip.model.encode_text(clip.tokenizer([t.format(c) for t in model.templates])).mean(0)
+            for c in CLASSES
         ]
         texts = clip.space.embed(torch.stack(means), "text")
-        truth = (-clip.model.logit_scale.exp() * distances(clip, points(clip, place), texts)).softmax(-1)
+        truth = (
+            -clip.model.logit_scale.exp() * distances(clip, points(clip, place), texts)
+        ).softmax(-1)
     for row, colour in enumerate(sorted(COLOURS)):
         for column, name in enumerate(CLASSES):
-            assert found[f"{colour}.png", name] == pytest.approx(float(truth[row, column]), abs=2e-3)
+            assert found[f"{colour}.png", name] == pytest.approx(
+                float(truth[row, column]), abs=2e-3
+            )
 
 
 def test_embed(place, clip, tmp_path):
@@ -89,22 +111,44 @@ def test_embed(place, clip, tmp_path):
     with np.load(tmp_path / "images.npz") as images, np.load(tmp_path / "texts.npz") as texts:
         assert np.allclose(images["embeddings"], points(clip, place), atol=1e-5)
         assert np.allclose(texts["embeddings"], clip.embed_texts(CLASSES).detach(), atol=1e-5)
-        assert str(images["space"]) == "lorentz" and float(images["c"]) == pytest.approx(float(clip.space.c))
+        assert str(images["space"]) == "lorentz" and float(images["c"]) == pytest.approx(
+            float(clip.space.c)
+        )
         assert [*texts["texts"]] == CLASSES
     lines = [CLASSES[0], CLASSES[1], "", CLASSES[0]]
     (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
-    run(place, "metric", "embed", "--texts", tmp_path / "lines.txt", "--save", tmp_path / "lines.npz")
+    run(
+        place,
+        "metric",
+        "embed",
+        "--texts",
+        tmp_path / "lines.txt",
+        "--save",
+        tmp_path / "lines.npz",
+    )
     with np.load(tmp_path / "lines.npz") as found:  # row i is line i
         assert [*found["texts"]] == lines
         assert np.allclose(found["embeddings"], clip.embed_texts(lines).detach(), atol=1e-5)
 
 
 def test_search_by_text(place, clip, tmp_path):
-    run(place, "metric", "search", "--texts", "a red wall", "--gallery", place / "photos", "--save", tmp_path / "s.png")
+    run(
+        place,
+        "metric",
+        "search",
+        "--texts",
+        "a red wall",
+        "--gallery",
+        place / "photos",
+        "--save",
+        tmp_path / "s.png",
+    )
     [query] = json.loads((tmp_path / "s.json").read_text())["queries"]
     found = [(row["file"].rpartition("/")[2], row["distance"]) for row in query["neighbours"]]
     truth = distances(clip, clip.embed_texts(["a red wall"]), points(clip, place))[0].tolist()
-    expected = sorted(zip((f"{colour}.png" for colour in sorted(COLOURS)), truth), key=lambda pair: pair[1])
+    expected = sorted(
+        zip((f"{colour}.png" for colour in sorted(COLOURS)), truth), key=lambda pair: pair[1]
+    )
     assert [name for name, _ in found] == [name for name, _ in expected]
     assert [far for _, far in found] == pytest.approx([far for _, far in expected], abs=1e-3)
 
@@ -116,23 +160,43 @@ def test_chains(place, clip, tmp_path):
     found = json.loads((tmp_path / "out/chains.json").read_text())["models"]
     texts = clip.embed_texts([text for chain in chains for text in chain])
     radii = lorentz.dist0(texts, float(clip.space.c)).reshape(2, 3)
-    assert next(iter(found.values()))["d_corr"] == pytest.approx(float(kendall_tau(radii).mean()), abs=1e-6)
+    assert next(iter(found.values()))["d_corr"] == pytest.approx(
+        float(kendall_tau(radii).mean()), abs=1e-6
+    )
 
 
 def test_radius(place, clip, tmp_path, capsys):
     run(place, "clip", "radius", "--classes", "dog, cat", "--out", tmp_path)
     [found] = json.loads((tmp_path / "radius.json").read_text())["statistics"].values()
-    sentences = [template.format(name) for name in ("dog", "cat") for template in TEMPLATES["catseg"]]
+    sentences = [
+        template.format(name) for name in ("dog", "cat") for template in TEMPLATES["catseg"]
+    ]
     radii = lorentz.dist0(clip.embed_texts(sentences), float(clip.space.c))
     assert found["mean"] == pytest.approx(float(radii.mean()), rel=1e-4)
-    half = ["clip", "radius", "--clip", f"meru-tiny:{place / 'meru.pth'}", "--classes", "dog", "--convention", "half"]
-    assert main([*half, "--out", str(tmp_path)]) == 2 and "has a metric of its own" in capsys.readouterr().err
+    half = [
+        "clip",
+        "radius",
+        "--clip",
+        f"meru-tiny:{place / 'meru.pth'}",
+        "--classes",
+        "dog",
+        "--convention",
+        "half",
+    ]
+    assert (
+        main([*half, "--out", str(tmp_path)]) == 2
+        and "has a metric of its own" in capsys.readouterr().err
+    )
 
 
 def test_segmentation_is_refused(clip, monkeypatch):
     with pytest.raises(HypvisionError, match="do not segment.*a patch has no distance to a text"):
         OpenVocabularyCLIP().build_clip(clip, tune="frozen", classes=CLASSES)
     text = dict(context_length=77, vocab_size=49408, width=32, heads=2, layers=1)
-    monkeypatch.setitem(ARCHITECTURES, "clip-vit-s-16", ARCHITECTURES["clip-vit-s-16"] | dict(text_cfg=text))
-    with pytest.raises(HypvisionError, match="baselines 'clip-vit-.*do not segment.*Take a CLIP such as ViT-B-16"):
+    monkeypatch.setitem(
+        ARCHITECTURES, "clip-vit-s-16", ARCHITECTURES["clip-vit-s-16"] | dict(text_cfg=text)
+    )
+    with pytest.raises(
+        HypvisionError, match="baselines 'clip-vit-.*do not segment.*Take a CLIP such as ViT-B-16"
+    ):
         OpenVocabularyCLIP().build_clip(dict(name="clip-vit-s-16"), tune="frozen", classes=CLASSES)

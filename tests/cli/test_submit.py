@@ -1,4 +1,5 @@
-"""Running many cells: equal results by every launcher, isolated failures, and no files left behind."""
+"""Running many cells: equal results by every launcher, isolated failures, and no files left
+behind."""
 
 import os
 import signal
@@ -17,7 +18,8 @@ from hypvision.errors import HypvisionError
 
 ROOT = Path(__file__).parents[2]
 
-# Processes import what they call by name, so that these live in a module and not in this file, which pytest names.
+# Processes import what they call by name, so that these live in a module and not in this file,
+# which pytest names.
 WORK = """
 import os, time
 from pathlib import Path
@@ -85,14 +87,20 @@ def test_every_way_gives_the_same_and_failures_stay_alone(work, tmp_path, capsys
     assert outcome.failures["bug"].startswith("ZeroDivisionError")
     assert outcome.failures["long"].startswith("The file system refused")
     said = capsys.readouterr().out
-    assert "return 1 // 0" in said and said.count("Traceback") == 1  # of the bug, not of the mistake
-    with pytest.raises(HypvisionError, match=r"3 of 6 cells failed. \w+: .*finished cells are not repeated"):
+    assert (
+        "return 1 // 0" in said and said.count("Traceback") == 1
+    )  # of the bug, not of the mistake
+    with pytest.raises(
+        HypvisionError, match=r"3 of 6 cells failed. \w+: .*finished cells are not repeated"
+    ):
         outcome.check()
     assert (tmp_path / "jobs").exists() == ("submit" in way)
 
 
 def test_a_reason_that_all_cells_share_is_printed_once(work, capsys):
-    outcome = run_cells([Cell("one", work.mistake), Cell("two", work.bug), Cell("three", work.mistake)])
+    outcome = run_cells(
+        [Cell("one", work.mistake), Cell("two", work.bug), Cell("three", work.mistake)]
+    )
     said = capsys.readouterr().out
     assert said.count("The width is too large.") == 1 and "three failed: as one did" in said
     assert outcome.failures["one"] == outcome.failures["three"] == "The width is too large."
@@ -140,7 +148,10 @@ def test_an_interruption_ends_what_runs(work, tmp_path, way):
     """
     (tmp_path / "main.py").write_text(textwrap.dedent(code))
     main = subprocess.Popen(
-        [sys.executable, tmp_path / "main.py"], stderr=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, tmp_path / "main.py"],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     deadline = time.monotonic() + 300
     while not all((tmp_path / name).exists() and (tmp_path / name).read_text() for name in "ab"):
@@ -171,7 +182,15 @@ def test_the_options_of_a_command(capsys):
     parser = Parser(prog="x")
     add_submit_arguments(parser)
     args = parser.parse_args(
-        ["--jobs", "3", "--submit", "slurm", "--submit-options", "timeout_min=240", "slurm_partition=gpu"]
+        [
+            "--jobs",
+            "3",
+            "--submit",
+            "slurm",
+            "--submit-options",
+            "timeout_min=240",
+            "slurm_partition=gpu",
+        ]
     )
     expected = dict(jobs=3, submit="slurm", options=dict(timeout_min=240, slurm_partition="gpu"))
     assert submit_options(args) == expected

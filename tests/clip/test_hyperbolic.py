@@ -58,46 +58,68 @@ def test_official_files_go_in_and_come_out_equal(meru):
     path, weights = meru
     clip = create_clip("meru-tiny", path)
     assert {name.split(".")[0] for name in weights} == {
-        "visual", "textual", "visual_proj", "textual_proj", "logit_scale", "curv", "visual_alpha", "textual_alpha",
-        "pixel_mean", "pixel_std",
+        "visual", "textual", "visual_proj", "textual_proj", "logit_scale", "curv", "visual_alpha",
+        "textual_alpha", "pixel_mean", "pixel_std",
     }  # fmt: skip
     back = to_official(clip.model.state_dict())
-    assert back.keys() == weights.keys() and all(torch.equal(back[name], weights[name]) for name in weights)
-    assert clip.mean == pytest.approx((123.675, 116.28, 103.53)) and isinstance(clip.space, Hyperboloid)
+    assert back.keys() == weights.keys() and all(
+        torch.equal(back[name], weights[name]) for name in weights
+    )
+    assert clip.mean == pytest.approx((123.675, 116.28, 103.53)) and isinstance(
+        clip.space, Hyperboloid
+    )
 
 
-HYCOCLIP = torch.tensor([0.229, 0.224, 0.225]).reshape(3, 1, 1)  # mean and deviation in its official files
+HYCOCLIP = torch.tensor([0.229, 0.224, 0.225]).reshape(
+    3, 1, 1
+)  # mean and deviation in its official files
 
 
 def test_the_normalisation_of_a_file_goes_everywhere(meru, tmp_path, monkeypatch):
-    """Through a conversion both ways, a training and its checkpoint, an export; and files without it stay MERU's."""
+    """Through a conversion both ways, a training and its checkpoint, an export; and files without
+    it stay MERU's."""
     path, weights = meru
     images = torch.randint(0, 256, (2, 3, 32, 32))
     torch.save({"model": {**weights, "pixel_mean": HYCOCLIP}}, path)
     clip = create_clip("meru-tiny", path)
     expected = clip.embed_images(images)
     assert clip.mean == pytest.approx([255 * value for value in HYCOCLIP.flatten().tolist()])
-    monkeypatch.setitem(CONVERTERS, "meru", CONVERTERS["meru"]._replace(variant=lambda weights: ("tiny", {})))
+    monkeypatch.setitem(
+        CONVERTERS, "meru", CONVERTERS["meru"]._replace(variant=lambda weights: ("tiny", {}))
+    )
     convert_file("meru", path, tmp_path / "ours.safetensors")
     convert_file("meru", tmp_path / "ours.safetensors", tmp_path / "out.pth", to_official=True)
     back = torch.load(tmp_path / "out.pth", weights_only=True)["model"]
     assert all(torch.equal(back[name], HYCOCLIP) for name in PIXELS)
-    torch.testing.assert_close(create_clip("meru-tiny", tmp_path / "ours.safetensors").embed_images(images), expected)
+    torch.testing.assert_close(
+        create_clip("meru-tiny", tmp_path / "ours.safetensors").embed_images(images), expected
+    )
 
     task = CLIPContrast(dict(name="meru-tiny"), classes=["a"])
-    torch.save({"state_dict": CLIPContrast(dict(name="meru-tiny", pretrained=path)).state_dict()}, tmp_path / "a.pth")
+    torch.save(
+        {"state_dict": CLIPContrast(dict(name="meru-tiny", pretrained=path)).state_dict()},
+        tmp_path / "a.pth",
+    )
     load_trained(task, torch.load(tmp_path / "a.pth", weights_only=True), tmp_path / "a.pth")
     torch.testing.assert_close(task(images, None), expected)
-    torch.testing.assert_close(create_clip("meru-tiny", tmp_path / "a.pth").embed_images(images), expected)
+    torch.testing.assert_close(
+        create_clip("meru-tiny", tmp_path / "a.pth").embed_images(images), expected
+    )
     about = clip_tower(clip, "image")[2]
     assert about["std"] == pytest.approx(HYCOCLIP.flatten().tolist()) == about["mean"]
 
     # A user who forces another gets it; files of older trainings have none.
     forced = create_clip("meru-tiny", path, force_preprocess_cfg=dict(mean=(0.5, 0.5, 0.5)))
     assert forced.mean == (127.5,) * 3 and forced.std == clip.std
-    old = {f"clip.{name}": value for name, value in clip.model.state_dict().items() if name not in PIXELS}
+    old = {
+        f"clip.{name}": value
+        for name, value in clip.model.state_dict().items()
+        if name not in PIXELS
+    }
     torch.save({"state_dict": old}, tmp_path / "old.pth")
-    assert create_clip("meru-tiny", tmp_path / "old.pth").mean == pytest.approx((123.675, 116.28, 103.53))
+    assert create_clip("meru-tiny", tmp_path / "old.pth").mean == pytest.approx(
+        (123.675, 116.28, 103.53)
+    )
     load_trained(task, torch.load(tmp_path / "old.pth", weights_only=True), tmp_path / "old.pth")
 
 
@@ -112,7 +134,8 @@ def test_the_normalisation_of_a_file_goes_everywhere(meru, tmp_path, monkeypatch
     ],
 )
 def test_weights_of_other_models_are_not_dropped(meru, entry, message):
-    """PHyCLIP has 192 curvatures and scales beside MERU's entries, without which its embeddings would be wrong."""
+    """PHyCLIP has 192 curvatures and scales beside MERU's entries, without which its embeddings
+    would be wrong."""
     path, weights = meru
     torch.save({"model": {**weights, entry: torch.zeros(())}}, path)
     with pytest.raises(HypvisionError, match=message):
@@ -146,8 +169,11 @@ def test_a_training_leaves_constants_alone():
             set_tuning(model, mode)
             trained = {name for name, p in model.named_parameters() if p.requires_grad}
             assert trained and not trained & fixed, mode
-            # The scale of a modality trains with its tower, the curvature, which both have, with either.
-            scalars = {*SCALARS} - {dict(image="textual_alpha", text="visual_alpha").get(mode)} - fixed
+            # The scale of a modality trains with its tower, the curvature, which both have, with
+            # either.
+            scalars = (
+                {*SCALARS} - {dict(image="textual_alpha", text="visual_alpha").get(mode)} - fixed
+            )
             assert trained & {*SCALARS} == (scalars if hasattr(model, "curv") else set()), mode
         set_tuning(model, "full")
         assert {name for name, p in model.named_parameters() if not p.requires_grad} == fixed
@@ -157,7 +183,11 @@ def test_a_training_leaves_constants_alone():
 def test_points_and_similarities_against_mpmath(length):
     """The sheet's lift with its cut at asinh(2^15), and the inner product of two points."""
     c, space = 1.7, Hyperboloid(1.7, scales={"image": torch.tensor(0.5)})
-    features = F.normalize(torch.randn(2, 24, generator=torch.Generator().manual_seed(0)), dim=-1) * length / 0.5
+    features = (
+        F.normalize(torch.randn(2, 24, generator=torch.Generator().manual_seed(0)), dim=-1)
+        * length
+        / 0.5
+    )
     points = space.embed(features, "image")
     with mpmath.workdps(30):
         truth = []
@@ -168,10 +198,14 @@ def test_points_and_similarities_against_mpmath(length):
             x = [mpmath.sinh(min(root, mpmath.asinh(2**15))) * value / root for value in v]
             truth.append([mpmath.sqrt(1 / mpmath.mpf(c) + sum(value**2 for value in x)), *x])
         assert torch.allclose(
-            points.double(), torch.tensor([[float(v) for v in row] for row in truth]).double(), rtol=2e-5
+            points.double(),
+            torch.tensor([[float(v) for v in row] for row in truth]).double(),
+            rtol=2e-5,
         )
         inner = -truth[0][0] * truth[1][0] + sum(a * b for a, b in zip(truth[0][1:], truth[1][1:]))
-        assert float(space.similarity(points, points)[0, 1]) == pytest.approx(float(inner), rel=2e-5)
+        assert float(space.similarity(points, points)[0, 1]) == pytest.approx(
+            float(inner), rel=2e-5
+        )
         logits = space.logits(points, points, torch.tensor(2.0))
         assert float(logits[0, 1]) == pytest.approx(
             -2 * float(mpmath.acosh(max(1, -c * inner)) / mpmath.sqrt(c)), abs=2e-3
@@ -193,7 +227,11 @@ def test_without_curvature_the_ranking_is_that_of_euclidean_distance():
     orders = [torch.cdist(x, y).argsort()]
     for c in (1e-6, 1.0):
         space = Hyperboloid(c)
-        orders.append(space.similarity(space.embed(x, "image"), space.embed(y, "text")).argsort(descending=True))
+        orders.append(
+            space.similarity(space.embed(x, "image"), space.embed(y, "text")).argsort(
+                descending=True
+            )
+        )
     assert torch.equal(orders[0], orders[1]) and not torch.equal(orders[0], orders[2])
 
 
@@ -220,9 +258,15 @@ def test_positions_are_those_of_the_sheet():
 def test_merging_keeps_embeddings_and_its_factors_are_one():
     model = tiny()
     images, tokens = torch.randn(2, 3, 32, 32), torch.tensor([[49406, 320, 1929, 49407, 0, 0]])
-    before = model.encode_image(images, normalize=True), model.encode_text(F.pad(tokens, (0, 71)), normalize=True)
+    before = (
+        model.encode_image(images, normalize=True),
+        model.encode_text(F.pad(tokens, (0, 71)), normalize=True),
+    )
     model.merge()
-    after = model.encode_image(images, normalize=True), model.encode_text(F.pad(tokens, (0, 71)), normalize=True)
+    after = (
+        model.encode_image(images, normalize=True),
+        model.encode_text(F.pad(tokens, (0, 71)), normalize=True),
+    )
     assert all(torch.allclose(x, y, atol=1e-6) for x, y in zip(before, after))
     assert float(model.visual_alpha) == float(model.textual_alpha) == 0
 
@@ -243,22 +287,31 @@ def test_autocast_keeps_lift_and_distances_in_float32():
 
 
 def test_a_file_of_a_hyperbolic_clip_is_not_taken_for_its_baseline(tmp_path):
-    """The two have the same tables: ``--clip FILE`` tells them apart, and no loader takes the one for the other."""
+    """The two have the same tables: ``--clip FILE`` tells them apart, and no loader takes the one
+    for the other."""
     for name in ("hycoclip-emoji-s16", "emoji-s16"):
         model = create_clip(name).model
         if name.startswith("hyco"):
             model.curv.data.fill_(0.5)
         torch.save(model.state_dict(), path := tmp_path / f"{name}.pth")
         options = clip_options(str(path))
-        assert json.loads(json.dumps(options)) == dict(name=name, pretrained=str(path))  # few-shot records store them
+        assert json.loads(json.dumps(options)) == dict(
+            name=name, pretrained=str(path)
+        )  # few-shot records store them
         space = create_clip(**options).space
-        assert float(space.c) == pytest.approx(math.exp(0.5)) if name.startswith("hyco") else isinstance(space, Sphere)
+        assert (
+            float(space.c) == pytest.approx(math.exp(0.5))
+            if name.startswith("hyco")
+            else isinstance(space, Sphere)
+        )
     baseline = OpenVocabularyCLIP()
     baseline.build_clip(dict(name="emoji-s16"), tune="frozen", dense=False)
     hyperbolic = tmp_path / "hycoclip-emoji-s16.pth"
     for load in (
         lambda: create_clip(**clip_options(f"emoji-s16:{hyperbolic}")),
-        lambda: baseline.checkpoint_filter(torch.load(hyperbolic)),  # test, resume and load_from of the engine
+        lambda: baseline.checkpoint_filter(
+            torch.load(hyperbolic)
+        ),  # test, resume and load_from of the engine
     ):
         with pytest.raises(HypvisionError, match="has 'curv', so its model is hyperbolic"):
             load()
@@ -270,28 +323,46 @@ def test_scalars_stay_in_their_intervals():
         for parameter in (model.curv, model.visual_alpha, model.textual_alpha, model.logit_scale):
             parameter.fill_(50.0)
     model.clamp_scalars()
-    assert float(model.curv) == pytest.approx(math.log(10)) and float(model.logit_scale) == pytest.approx(math.log(100))
+    assert float(model.curv) == pytest.approx(math.log(10)) and float(
+        model.logit_scale
+    ) == pytest.approx(math.log(100))
     assert float(model.visual_alpha) == float(model.textual_alpha) == 0
 
 
 @pytest.mark.parametrize(
     ("change", "name", "message"),
     [
-        ({"curv": None, "visual_alpha": None, "textual_alpha": None}, "meru-tiny", "its model is the CLIP baseline"),
+        (
+            {"curv": None, "visual_alpha": None, "textual_alpha": None},
+            "meru-tiny",
+            "its model is the CLIP baseline",
+        ),
         ({}, "clip-tiny", "hyperbolic"),
         ({"textual_alpha": None}, "meru-tiny", "lacks textual_alpha"),
         ({"curv": None}, "meru-tiny", "lacks curv"),
         ({"logit_scale": None}, "meru-tiny", "logit_scale"),
-        ({"logit_scale": None, "curv": None, "visual_alpha": None, "textual_alpha": None}, "clip-tiny", "logit_scale"),
+        (
+            {"logit_scale": None, "curv": None, "visual_alpha": None, "textual_alpha": None},
+            "clip-tiny",
+            "logit_scale",
+        ),
         ({"curv": torch.tensor(math.log(0.09))}, "meru-tiny", "curvature 0.09"),
         ({"curv": torch.zeros(2)}, "meru-tiny", "not one finite number"),
-        ({"visual_alpha": torch.tensor(math.inf)}, "meru-tiny", "'visual_alpha' is not one finite number"),
+        (
+            {"visual_alpha": torch.tensor(math.inf)},
+            "meru-tiny",
+            "'visual_alpha' is not one finite number",
+        ),
         ({"curv": torch.tensor(5.0)}, "meru-tiny", "curvature 148.4"),
         ({"curv": torch.tensor(math.nan)}, "meru-tiny", "not one finite number"),
         ({"pixel_mean": torch.full((3, 1, 1), math.nan)}, "meru-tiny", "'pixel_mean'"),
         ({"pixel_mean": torch.ones(1)}, "meru-tiny", "'pixel_mean'"),
         ({"pixel_std": torch.zeros(3, 1, 1)}, "meru-tiny", "'pixel_std'"),
-        ({"textual.attn_mask": torch.ones(77, 77, dtype=torch.bool)}, "meru-tiny", "'textual.attn_mask'"),
+        (
+            {"textual.attn_mask": torch.ones(77, 77, dtype=torch.bool)},
+            "meru-tiny",
+            "'textual.attn_mask'",
+        ),
     ],
 )
 def test_wrong_files_are_named(meru, change, name, message):
@@ -305,7 +376,11 @@ def test_wrong_files_are_named(meru, change, name, message):
 @pytest.mark.parametrize(
     ("change", "name", "message"),
     [
-        ({"curv": None, "visual_alpha": None, "textual_alpha": None}, "meru-tiny", "its model is the CLIP baseline"),
+        (
+            {"curv": None, "visual_alpha": None, "textual_alpha": None},
+            "meru-tiny",
+            "its model is the CLIP baseline",
+        ),
         ({}, "clip-tiny", "hyperbolic"),
         ({"textual_alpha": None}, "meru-tiny", "lacks textual_alpha"),
         ({"curv": torch.tensor(5.0)}, "meru-tiny", "curvature 148.4"),
@@ -317,7 +392,11 @@ def test_trainings_and_tests_refuse_them_too(meru, change, name, message, offici
     weights = {key: value for key, value in {**meru[1], **change}.items() if value is not None}
     if not official:
         renamed = from_official(meru[1])
-        weights = {f"clip.{key}": value for key, value in {**renamed, **change}.items() if value is not None}
+        weights = {
+            f"clip.{key}": value
+            for key, value in {**renamed, **change}.items()
+            if value is not None
+        }
     model = OpenVocabularyCLIP()
     model.build_clip(dict(name=name), tune="frozen", dense=False)
     with pytest.raises(HypvisionError, match=message):
@@ -327,7 +406,9 @@ def test_trainings_and_tests_refuse_them_too(meru, change, name, message, offici
 def test_a_part_of_the_weights_may_lack_the_scalars():
     model = OpenVocabularyCLIP()
     model.build_clip(CLIPBundle(tiny(), len, (0.0,) * 3, (1.0,) * 3), tune="frozen", dense=False)
-    assert [*model.checkpoint_filter({"clip.ln_final.bias": torch.zeros(32)})] == ["clip.ln_final.bias"]
+    assert [*model.checkpoint_filter({"clip.ln_final.bias": torch.zeros(32)})] == [
+        "clip.ln_final.bias"
+    ]
 
 
 @pytest.mark.parametrize("bound, way", [(0.1, 1), (10.0, -1)])
@@ -358,21 +439,31 @@ def test_the_root_of_a_baseline(meru, tmp_path):
 
 @pytest.mark.parametrize("geometry", ["lorentz", "sphere"])
 def test_converting_keeps_weights_and_root(tmp_path, monkeypatch, geometry):
-    monkeypatch.setitem(CONVERTERS, "meru", CONVERTERS["meru"]._replace(variant=lambda weights: ("tiny", {})))
+    monkeypatch.setitem(
+        CONVERTERS, "meru", CONVERTERS["meru"]._replace(variant=lambda weights: ("tiny", {}))
+    )
     content = {"model": to_official(tiny(geometry).state_dict()), "iteration": 3}
     content |= {"root": torch.arange(24.0)} if geometry == "sphere" else {}
     torch.save(content, tmp_path / "in.pth")
     convert_file("meru", tmp_path / "in.pth", tmp_path / "ours.safetensors")
     convert_file("meru", tmp_path / "ours.safetensors", tmp_path / "out.pth", to_official=True)
     back = torch.load(tmp_path / "out.pth", weights_only=True)
-    assert back.keys() == content.keys() - {"iteration"} and back["model"].keys() == content["model"].keys()
+    assert (
+        back.keys() == content.keys() - {"iteration"}
+        and back["model"].keys() == content["model"].keys()
+    )
     assert all(torch.equal(value, content["model"][name]) for name, value in back["model"].items())
     assert geometry == "lorentz" or torch.equal(back["root"], content["root"])
 
 
 def test_names_and_tags():
-    assert pretrained_tags("hycoclip-vit-s-16") == ["grit"] and pretrained_tags("meru-vit-l-16") == ["redcaps"]
-    assert pretrained_tags("meru-vit-b-16") == ["redcaps", "grit"] and pretrained_tags("shapes-s8") == []
+    assert pretrained_tags("hycoclip-vit-s-16") == ["grit"] and pretrained_tags(
+        "meru-vit-l-16"
+    ) == ["redcaps"]
+    assert (
+        pretrained_tags("meru-vit-b-16") == ["redcaps", "grit"]
+        and pretrained_tags("shapes-s8") == []
+    )
     assert isinstance(space_of(torch.nn.Identity()), Sphere)
     with pytest.raises(HypvisionError, match="has no weights 'openai'"):
         create_clip("meru-vit-s-16", "openai")
@@ -380,17 +471,29 @@ def test_names_and_tags():
 
 
 def test_weights_from_every_place(meru, tmp_path, monkeypatch):
-    """A tag, a file of the hub, an address with a sum and the path of a file lead to the same model."""
+    """A tag, a file of the hub, an address with a sum and the path of a file lead to the same
+    model."""
     path, _ = meru
     asked = []
     monkeypatch.setattr(places, "fetch_first", lambda address: asked.append(address) or path)
-    monkeypatch.setattr(places, "fetch_from_hub", lambda repository, name: asked.append((repository, name)) or path)
+    monkeypatch.setattr(
+        places, "fetch_from_hub", lambda repository, name: asked.append((repository, name)) or path
+    )
     monkeypatch.setattr(places, "fetch", lambda address: asked.append(address) or path)
-    monkeypatch.setitem(PUBLISHED, "meru-tiny", {"redcaps": "https://host/meru.pth", "grit": "hf-hub:me/grit#m.pth"})
+    monkeypatch.setitem(
+        PUBLISHED, "meru-tiny", {"redcaps": "https://host/meru.pth", "grit": "hf-hub:me/grit#m.pth"}
+    )
     found = [create_clip("meru-tiny", path).model.state_dict()]
-    for source in ("redcaps", "grit", "hf-hub:you/repo#other.pth", "https://host/net.pth#sha256=00", str(path)):
+    for source in (
+        "redcaps",
+        "grit",
+        "hf-hub:you/repo#other.pth",
+        "https://host/net.pth#sha256=00",
+        str(path),
+    ):
         found.append(create_clip("meru-tiny", source).model.state_dict())
-    assert asked == ["https://host/meru.pth", ("me/grit", "m.safetensors"), ("you/repo", "other.safetensors"),
+    assert asked == ["https://host/meru.pth", ("me/grit", "m.safetensors"), ("you/repo",
+    "other.safetensors"),
                      "https://host/net.pth#sha256=00"]  # fmt: skip
     assert all(torch.equal(value, found[0][name]) for each in found for name, value in each.items())
 
@@ -415,7 +518,11 @@ def test_long_texts_are_cut_with_one_warning(meru):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         again = clip.tokenizer(["one" + " a" * 100])
-    assert torch.equal(cut[1], again[0]) and cut.shape == (2, 77) and int(cut[1, -1]) == int(fits[0, -1]) == 49407
+    assert (
+        torch.equal(cut[1], again[0])
+        and cut.shape == (2, 77)
+        and int(cut[1, -1]) == int(fits[0, -1]) == 49407
+    )
     assert torch.equal(cut[1, 2:-1], fits[0, 2:-1])
 
 
@@ -430,5 +537,7 @@ def test_the_last_block_of_the_class_token_alone_gives_the_same(monkeypatch):
     for x, y in zip(*found.values()):
         assert float((x - y).detach().norm()) <= 1e-5 * float(y.detach().norm()) + 1e-6
     calls = []
-    model.visual.trunk.blocks[-1].register_forward_hook(lambda *args: calls.append(1))  # then it runs as a whole
+    model.visual.trunk.blocks[-1].register_forward_hook(
+        lambda *args: calls.append(1)
+    )  # then it runs as a whole
     assert torch.allclose(model.encode_image(images), found["timm"][0], atol=1e-5) and calls

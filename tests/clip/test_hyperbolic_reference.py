@@ -1,4 +1,5 @@
-"""MERU and HyCoCLIP as CLIP models and in training against the formulas of the papers in float64."""
+"""MERU and HyCoCLIP as CLIP models and in training against the formulas of the papers in
+float64."""
 
 import math
 from types import SimpleNamespace
@@ -29,7 +30,8 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 def random_state(sizes, heads, lengths, mean=MEAN):
     """An official state dict in float32.
 
-    ``lengths``: about those of its features of images and texts after alpha, times sqrt(c); None for a baseline.
+    ``lengths``: about those of its features of images and texts after alpha, times sqrt(c); None
+    for a baseline.
     """
     torch.manual_seed(0)
     state = {}
@@ -37,15 +39,24 @@ def random_state(sizes, heads, lengths, mean=MEAN):
         spread = 1 / math.sqrt(math.prod(shape[1:])) if len(shape) in (2, 4) else 0.1
         is_scale = key.endswith("weight") and ("norm" in key or "ln_" in key)
         state[key] = torch.randn(shape) * spread + float(is_scale)
-    state["visual.pos_embed"] = reference.sine_cosine_positions(sizes["width"], sizes["grid"]).float()
+    state["visual.pos_embed"] = reference.sine_cosine_positions(
+        sizes["width"], sizes["grid"]
+    ).float()
     state["textual.token_embed.weight"] = torch.randn(state["textual.token_embed.weight"].shape)
     state["textual.attn_mask"] = torch.ones(77, 77, dtype=torch.bool).triu(1)
     state["pixel_mean"] = torch.tensor(mean).view(3, 1, 1)
     state["pixel_std"] = torch.tensor(STD).view(3, 1, 1)
     state["logit_scale"] = torch.tensor(1.3)
     if lengths is not None:
-        state |= {"curv": torch.tensor(0.4), "visual_alpha": torch.tensor(-0.7), "textual_alpha": torch.tensor(-0.2)}
-        image, ids = torch.rand(1, 3, 16 * sizes["grid"], 16 * sizes["grid"]), torch.tensor([[49406, 320, 49407]])
+        state |= {
+            "curv": torch.tensor(0.4),
+            "visual_alpha": torch.tensor(-0.7),
+            "textual_alpha": torch.tensor(-0.2),
+        }
+        image, ids = (
+            torch.rand(1, 3, 16 * sizes["grid"], 16 * sizes["grid"]),
+            torch.tensor([[49406, 320, 49407]]),
+        )
         image = reference.image_features(state, image, heads["visual"])
         text = reference.text_features(state, ids, heads["textual"])
         for tower, features, length in zip(("visual", "textual"), (image, text), lengths):
@@ -56,21 +67,33 @@ def random_state(sizes, heads, lengths, mean=MEAN):
 
 @pytest.fixture
 def build(tmp_path, monkeypatch):
-    """One random model on both sides: this package's, loaded from an official file, and the state in float64."""
+    """One random model on both sides: this package's, loaded from an official file, and the state
+    in float64."""
 
     def build(lengths, sizes=TINY, heads=HEADS, name="reference-tiny", mean=MEAN):
         state = random_state(sizes, heads, lengths, mean)
         torch.save({"model": state}, tmp_path / "official.pth")
-        vision = dict(image_size=32, timm_model_name="vit_tiny_patch16_224", timm_pool="token", timm_proj="linear")
+        vision = dict(
+            image_size=32,
+            timm_model_name="vit_tiny_patch16_224",
+            timm_pool="token",
+            timm_proj="linear",
+        )
         text = dict(context_length=77, vocab_size=49408, width=32, heads=2, layers=2)
         config = dict(embed_dim=24, vision_cfg=vision, text_cfg=text, vision_heads=3)
         config["geometry"] = "sphere" if lengths is None else "lorentz"
         monkeypatch.setitem(ARCHITECTURES, "reference-tiny", config)
-        task = CLIPContrast(dict(name=name, pretrained=str(tmp_path / "official.pth")), classes=["dog", "cat"])
+        task = CLIPContrast(
+            dict(name=name, pretrained=str(tmp_path / "official.pth")), classes=["dog", "cat"]
+        )
         state = {key: value.double().requires_grad_() for key, value in state.items()}
         size = 16 * sizes["grid"]
-        pixels = torch.randint(0, 200, (2, len(CAPTIONS), 3, 1, 1)) + torch.randint(0, 56, (2, 1, 3, size, size))
-        clip = CLIPBundle(task.clip, task.tokenizer, task.mean.flatten().tolist(), task.std.flatten().tolist())
+        pixels = torch.randint(0, 200, (2, len(CAPTIONS), 3, 1, 1)) + torch.randint(
+            0, 56, (2, 1, 3, size, size)
+        )
+        clip = CLIPBundle(
+            task.clip, task.tokenizer, task.mean.flatten().tolist(), task.std.flatten().tolist()
+        )
         return SimpleNamespace(clip=clip, task=task, state=state, pixels=pixels.byte(), heads=heads)
 
     return build
@@ -81,7 +104,9 @@ def embeddings(case, pixels, captions):
     ids = case.clip.tokenizer(captions)
     images = reference.image_features(case.state, pixels.double() / 255, case.heads["visual"])
     texts = reference.text_features(case.state, ids, case.heads["textual"])
-    return reference.embed(case.state, images, "visual_alpha"), reference.embed(case.state, texts, "textual_alpha")
+    return reference.embed(case.state, images, "visual_alpha"), reference.embed(
+        case.state, texts, "textual_alpha"
+    )
 
 
 def error(found, truth):
@@ -97,7 +122,9 @@ def check_step(case, boxes):
         box = embeddings(case, case.pixels[1], BOX_CAPTIONS)
         truth = reference.hycoclip_loss(case.state, image, text, *box)
     else:
-        truth = (reference.meru_loss if "curv" in case.state else reference.clip_loss)(case.state, image, text)
+        truth = (reference.meru_loss if "curv" in case.state else reference.clip_loss)(
+            case.state, image, text
+        )
     losses = case.task.train()(**batch, mode="loss")
     assert len(losses) == (8 if boxes else 2 + ("curv" in case.state))
     assert error(sum(losses.values()), truth) < TOLERANCE
@@ -106,13 +133,18 @@ def check_step(case, boxes):
     expected = dict(zip(learned, torch.autograd.grad(truth, list(learned.values()))))
     case.task.zero_grad()
     sum(losses.values()).backward()
-    found = to_official({name: p.grad for name, p in case.task.clip.named_parameters() if p.grad is not None})
+    found = to_official(
+        {name: p.grad for name, p in case.task.clip.named_parameters() if p.grad is not None}
+    )
     assert found.keys() - set(fixed) == expected.keys()
     largest = max(float(gradient.norm()) for gradient in expected.values())
     for key, gradient in expected.items():
-        # A scalar's gradient is a sum over all pairs, which cancels: its rounding is that of the terms.
+        # A scalar's gradient is a sum over all pairs, which cancels: its rounding is that of the
+        # terms.
         floor = 2e-6 * largest if gradient.ndim == 0 else 0.0
-        assert float((found[key] - gradient).norm()) < TOLERANCE * float(gradient.norm()) + floor, key
+        assert float((found[key] - gradient).norm()) < TOLERANCE * float(gradient.norm()) + floor, (
+            key
+        )
 
 
 def check_embeddings(case):
@@ -120,7 +152,10 @@ def check_embeddings(case):
     clip = case.clip
     images, texts = clip.embed_images(case.pixels[0]), clip.embed_texts(CAPTIONS)
     for found, truth in ((images, image), (texts, text)):
-        assert error(found[:, 1:], truth) < TOLERANCE and error(found[:, 0], reference.time(truth, c)) < TOLERANCE
+        assert (
+            error(found[:, 1:], truth) < TOLERANCE
+            and error(found[:, 0], reference.time(truth, c)) < TOLERANCE
+        )
     assert error(clip.similarity(images, texts), reference.inner(image, text, c)) < TOLERANCE
 
 
@@ -132,7 +167,8 @@ def test_images_are_normalised_as_the_file_says(build):
     assert case.clip.mean == expected and case.clip.std == expected
 
 
-# Features at the first step, MERU's cones with an aperture of a right angle, and where the lift is cut.
+# Features at the first step, MERU's cones with an aperture of a right angle, and where the lift is
+# cut.
 @pytest.mark.parametrize("lengths", [(1.0, 1.0), (1.0, 0.1), (14.0, 60.0)])
 @pytest.mark.quick("lengths0")
 def test_embeddings_losses_and_gradients(build, lengths):
@@ -169,7 +205,9 @@ def test_scalars_before_a_step(build):
                 case.state[name].fill_(value)
         case.task(case.pixels[0], CAPTIONS, mode="loss")
         for name, truth in reference.clamp_scalars(case.state).items():
-            assert float(getattr(case.task.clip, name)) == pytest.approx(float(truth), rel=1e-5), name
+            assert float(getattr(case.task.clip, name)) == pytest.approx(float(truth), rel=1e-5), (
+                name
+            )
 
 
 @pytest.mark.parametrize("lengths", [(1.0, 0.5), None])
@@ -179,14 +217,17 @@ def test_words_and_classes_of_several_templates(build, lengths):
     whole = [49406, *SimpleTokenizer().encode(CAPTIONS[-1]), 49407]
     assert len(whole) > 77 and ids[-1].tolist() == [*whole[:76], 49407]
     assert ids[0].tolist() == [49406, 320, 1125, 539, 320, 1929, 49407] + [0] * 70
-    truth = reference.class_weights(case.state, reference.text_features(case.state, ids, case.heads["textual"]))
+    truth = reference.class_weights(
+        case.state, reference.text_features(case.state, ids, case.heads["textual"])
+    )
     found = case.clip.space.mean(case.clip.model.encode_text(ids)[None], "text")[0]
     assert error(found[1:] if lengths else found, truth) < TOLERANCE
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_walks(seed):
-    """Texts are scattered around the way from the image to the root, so that some cones hold parts of it."""
+    """Texts are scattered around the way from the image to the root, so that some cones hold parts
+    of it."""
     generator = torch.Generator().manual_seed(seed)
     c = torch.tensor(1.7, dtype=torch.float64)
     image = torch.randn(6, generator=generator, dtype=torch.float64)

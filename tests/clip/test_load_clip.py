@@ -1,4 +1,5 @@
-"""CLIP models are made by one function, and every user gets the settings that their weights need."""
+"""CLIP models are made by one function, and every user gets the settings that their weights
+need."""
 
 import ast
 from pathlib import Path
@@ -30,20 +31,36 @@ ROOT = Path(hypvision.__file__).parent
 
 
 def test_only_create_clip_builds_models_and_reads_their_settings():
-    """In the code: open_clip's own constructors, and where it stores the size and the normalisation of images."""
-    constructors = {"create_model", "create_model_and_transforms", "create_model_from_pretrained", "get_tokenizer",
+    """In the code: open_clip's own constructors, and where it stores the size and the normalisation
+    of images."""
+    constructors = {"create_model", "create_model_and_transforms", "create_model_from_pretrained",
+    "get_tokenizer",
              "get_pretrained_cfg", "get_model_config"}  # fmt: skip
     kept = {"preprocess_cfg", "image_mean", "image_std", "image_size"}
     for path in sorted(ROOT.rglob("*.py")):
         place = path.relative_to(ROOT).as_posix()
         text = path.read_text()
-        tree = ast.parse(text) if any(word in text for word in ("open_clip", *kept)) else ast.Module([], [])
+        tree = (
+            ast.parse(text)
+            if any(word in text for word in ("open_clip", *kept))
+            else ast.Module([], [])
+        )
         for node in ast.walk(tree):
             if not isinstance(node, ast.Attribute):
                 continue
-            opened = isinstance(node.value, ast.Name) and node.value.id == "open_clip" and node.attr in constructors
-            assert not opened or place in ("clip/models.py", "clip/places.py"), f"{place}:{node.lineno} opens a CLIP"
-            looked = node.attr in kept and place not in ("clip/models.py", "clip/views.py", "clip/towers.py")
+            opened = (
+                isinstance(node.value, ast.Name)
+                and node.value.id == "open_clip"
+                and node.attr in constructors
+            )
+            assert not opened or place in ("clip/models.py", "clip/places.py"), (
+                f"{place}:{node.lineno} opens a CLIP"
+            )
+            looked = node.attr in kept and place not in (
+                "clip/models.py",
+                "clip/views.py",
+                "clip/towers.py",
+            )
             assert not looked, f"{place}:{node.lineno} looks at {node.attr}: ask view_of"
 
 
@@ -58,7 +75,9 @@ def odd(tmp_path, monkeypatch):
 @pytest.fixture
 def photo(tmp_path):
     path = tmp_path / "photo.png"
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 56, 3), dtype=np.uint8)).save(path)
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 56, 3), dtype=np.uint8)).save(
+        path
+    )
     return path
 
 
@@ -71,7 +90,9 @@ def segmenter_of_a_training(odd, tmp_path):
     options = dict(resolution=32, crop=32, slide=32, head=dict(type="similarity"), tune="frozen")
     trained = hypvision.clip.OpenVocabSegmenter(clip=odd, **options)
     save_file(trained.state_dict(), tmp_path / "trained.safetensors")
-    return load_segmenter(tmp_path / "trained.safetensors", dict(type="HyperCLIPSegmentor", clip=odd, **options))
+    return load_segmenter(
+        tmp_path / "trained.safetensors", dict(type="HyperCLIPSegmentor", clip=odd, **options)
+    )
 
 
 def few_shot(odd, tmp_path):
@@ -103,10 +124,14 @@ def contrast(odd, tmp_path):
 def command(odd, tmp_path):
     """Of radius and chains."""
     bundle = create_clip(**clip_options("tiny-clip:odd"))
-    return SimpleNamespace(clip=bundle.model, mean=torch.tensor(bundle.mean), std=torch.tensor(bundle.std))
+    return SimpleNamespace(
+        clip=bundle.model, mean=torch.tensor(bundle.mean), std=torch.tensor(bundle.std)
+    )
 
 
-@pytest.mark.parametrize("make", [segmenter, segmenter_of_a_training, few_shot, teacher, radial, contrast, command])
+@pytest.mark.parametrize(
+    "make", [segmenter, segmenter_of_a_training, few_shot, teacher, radial, contrast, command]
+)
 def test_every_entry_point_applies_the_settings_of_the_weights(odd, tmp_path, make):
     found = make(odd, tmp_path)
     gelus = [module for name, module in found.clip.named_modules() if name.endswith(".gelu")]
@@ -114,12 +139,17 @@ def test_every_entry_point_applies_the_settings_of_the_weights(odd, tmp_path, ma
     assert found.mean.flatten().tolist() == pytest.approx([102.0, 127.5, 153.0])
     assert found.std.flatten().tolist() == pytest.approx([51.0, 63.75, 76.5])
     assert view_of(found.clip) == VIEW and found.clip.context_length == 16
-    assert torch.equal(found.clip.state_dict()["text_projection"], clip_repository.weights()["text_projection"])
+    assert torch.equal(
+        found.clip.state_dict()["text_projection"], clip_repository.weights()["text_projection"]
+    )
 
 
 def test_a_teacher_that_sees_images_otherwise_is_told(odd):
     student = create_clip(**odd, force_preprocess_cfg=dict(resize_mode="longest"))
-    with pytest.warns(UserWarning, match="teacher was trained on images of View.*'squash'.*student, View.*'longest'"):
+    with pytest.warns(
+        UserWarning,
+        match="teacher was trained on images of View.*'squash'.*student, View.*'longest'",
+    ):
         build_host(student, "promptkd", teacher=dict(clip=odd, host=dict(name="zeroshot")), depth=2)
 
 
@@ -157,7 +187,9 @@ def test_few_shot_data_show_them_so(odd, tmp_path):
     model = FewShotCLIP(clip=odd, host=dict(name="zeroshot"))
 
     def data(**options):
-        return FewShotDataset(str(tmp_path), "caltech101", **{"part": "test", "subset": "base", **options})
+        return FewShotDataset(
+            str(tmp_path), "caltech101", **{"part": "test", "subset": "base", **options}
+        )
 
     def by_cache(dataset):
         image_features(model.host, dataset)
@@ -170,7 +202,9 @@ def test_few_shot_data_show_them_so(odd, tmp_path):
         dataset = data()
         assert dataset.view == View()
         show(dataset)
-        assert dataset.view == VIEW and torch.equal(dataset[0]["inputs"], VIEW(Image.open(dataset.paths[0])))
+        assert dataset.view == VIEW and torch.equal(
+            dataset[0]["inputs"], VIEW(Image.open(dataset.paths[0]))
+        )
         assert dataset.viewed(augment=True)[0]["inputs"].shape == (3, 32, 32)
     train = data(part="train", shots=1, size=(48, 48))
     by_hook(train)
@@ -189,11 +223,15 @@ def test_chains_with_images_show_them_so(odd, tmp_path, photo):
     data = TextChains(tmp_path / "chains.csv", images=tmp_path / "images")
     model = RadialTuning(clip=odd, tune="both")
     loader = SimpleNamespace(dataset=data)
-    runner = SimpleNamespace(model=model, _train_loop=1, train_dataloader=loader, logger=SimpleNamespace(info=print))
+    runner = SimpleNamespace(
+        model=model, _train_loop=1, train_dataloader=loader, logger=SimpleNamespace(info=print)
+    )
     FrozenTextsHook(folder=tmp_path / "kept").before_run(runner)
     assert torch.equal(data[0]["inputs"], VIEW(Image.open(photo)))
     found = model.encode_images(data[0]["inputs"][None].float())
-    assert torch.allclose(found, model.image_reference[[data[0]["image"]]], atol=2e-3)  # which is kept in float16
+    assert torch.allclose(
+        found, model.image_reference[[data[0]["image"]]], atol=2e-3
+    )  # which is kept in float16
 
 
 # Names of kept features
@@ -207,7 +245,9 @@ CHANGES = {
     "size": dict(force_image_size=48),
     "heads": dict(vision_cfg=dict(clip_repository.CONFIG["vision_cfg"], head_width=8)),
     "pooling": dict(vision_cfg=dict(clip_repository.CONFIG["vision_cfg"], pool_type="avg")),
-    "constant of norms": dict(vision_cfg=dict(clip_repository.CONFIG["vision_cfg"], norm_kwargs=dict(eps=1e-3))),
+    "constant of norms": dict(
+        vision_cfg=dict(clip_repository.CONFIG["vision_cfg"], norm_kwargs=dict(eps=1e-3))
+    ),
     "length of texts": dict(force_context_length=12),
     "mask of texts": dict(text_cfg=dict(clip_repository.CONFIG["text_cfg"], no_causal_mask=True)),
     "pooling of texts": dict(text_cfg=dict(clip_repository.CONFIG["text_cfg"], pool_type="last")),
@@ -216,7 +256,8 @@ BOTH = ("activation",)  # of both towers
 
 
 def names_of_kept_features(tmp_path, data, options):
-    """The names of the files that each cache keeps features of a model in: of images, then of texts."""
+    """The names of the files that each cache keeps features of a model in: of images, then of
+    texts."""
     clip = create_clip("tiny-clip", tmp_path / "weights.safetensors", **options)
     host = build_host(clip, "zeroshot")
     folder = tmp_path / "kept"
@@ -228,14 +269,17 @@ def names_of_kept_features(tmp_path, data, options):
 
     images = [written(lambda: image_features(host, data, folder=folder / "a")), written(
         lambda: frozen_images(clip, data.paths[:2], folder / "b"))]  # fmt: skip
-    texts = [written(lambda: cached_texts(folder / "c", host, ["a cat"], lambda: torch.ones(1))), written(
-        lambda: frozen_texts(clip.model, clip.tokenizer, ["a cat", "a dog"], folder / "d"))]  # fmt: skip
+    texts = [written(lambda: cached_texts(folder / "c", host, ["a cat"], lambda: torch.ones(1))),
+    written(
+        lambda: frozen_texts(clip.model, clip.tokenizer, ["a cat", "a dog"],
+        folder / "d"))]  # fmt: skip
     return images, texts
 
 
 @pytest.mark.slow
 def test_kept_features_are_those_of_the_same_model(tmp_path, monkeypatch):
-    """Equal weights in a model that computes something else are no reason to take features that were kept."""
+    """Equal weights in a model that computes something else are no reason to take features that
+    were kept."""
     clip_repository.register(monkeypatch)
     save_file(clip_repository.weights(), tmp_path / "weights.safetensors")
     coop(tmp_path, size=40)

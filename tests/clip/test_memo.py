@@ -52,7 +52,9 @@ def test_copies_begin_empty():
 
 def test_a_compiled_graph_computes_anew():
     memo, weight = Memo(), torch.ones(2)
-    run = torch.compile(lambda x: x + memo.get([weight], lambda: 2 * weight), fullgraph=True, backend="eager")
+    run = torch.compile(
+        lambda x: x + memo.get([weight], lambda: 2 * weight), fullgraph=True, backend="eager"
+    )
     assert run(torch.zeros(2)).tolist() == [2, 2]
     weight.data.mul_(3)
     assert run(torch.zeros(2)).tolist() == [6, 6]

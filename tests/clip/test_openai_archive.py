@@ -1,4 +1,5 @@
-"""CLIP as OpenAI published it: a TorchScript archive in half precision, which says itself that it needs QuickGELU."""
+"""CLIP as OpenAI published it: a TorchScript archive in half precision, which says itself that it
+needs QuickGELU."""
 
 import open_clip
 import pytest
@@ -12,13 +13,17 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit", "ignore::torch.jit.
 
 
 def publish(path, quick_gelu=True, half=True):
-    """An archive with OpenAI's names and its three numbers beside them, traced as theirs are; and the network."""
+    """An archive with OpenAI's names and its three numbers beside them, traced as theirs are; and
+    the network."""
     torch.manual_seed(0)
     model = open_clip.CLIP(**clip_repository.config(quick_gelu=quick_gelu)).eval()
     for name, number in (("input_resolution", 32), ("context_length", 16), ("vocab_size", 49408)):
         vars(model).pop(name, None)
         model.register_buffer(name, torch.tensor(number))
-    images, tokens = torch.randn(2, 3, 32, 32), open_clip.SimpleTokenizer(context_length=16)(["a cat", "a red dog"])
+    images, tokens = (
+        torch.randn(2, 3, 32, 32),
+        open_clip.SimpleTokenizer(context_length=16)(["a cat", "a red dog"]),
+    )
     traced = torch.jit.trace(model, (images, tokens), check_trace=False)
     (traced.half() if half else traced).save(str(path))
     return model, images, tokens
@@ -46,7 +51,10 @@ def test_it_computes_what_the_archive_does(archive, half):
         expected = model.state_dict()[name]
         assert torch.equal(value, expected.half().float() if half else expected)
     with torch.no_grad():
-        found = clip.model.encode_image(images, normalize=True), clip.model.encode_text(tokens, normalize=True)
+        found = (
+            clip.model.encode_image(images, normalize=True),
+            clip.model.encode_text(tokens, normalize=True),
+        )
         if not half:  # as PyTorch runs it
             for ours, theirs in zip(found, torch.jit.load(str(archive))(images, tokens)):
                 assert torch.allclose(ours, theirs, atol=1e-6)
@@ -68,7 +76,9 @@ def test_the_activation_is_that_of_the_archive_unless_asked_otherwise(archive):
 
 def test_a_file_that_is_not_here_cannot_say_it(archive):
     """A network for a checkpoint, on a machine without the file that its training began with."""
-    with pytest.warns(UserWarning, match="ViT-tiny.pt' are not here.* name the model 'tiny-clip-quickgelu'"):
+    with pytest.warns(
+        UserWarning, match="ViT-tiny.pt' are not here.* name the model 'tiny-clip-quickgelu'"
+    ):
         create_clip("tiny-clip", archive, load_weights=False)
     for name, options in (("tiny-clip-quickgelu", {}), ("tiny-clip", dict(force_quick_gelu=True))):
         assert is_quick(create_clip(name, archive, load_weights=False, **options).model)

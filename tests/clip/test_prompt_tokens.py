@@ -9,20 +9,26 @@ from hypvision.clip import adapters
 from hypvision.clip.towers import PromptTokens, encode_dense, encode_image, encode_text, find_towers
 from hypvision.errors import HypvisionError
 
-# Blocks with tokens of their own: CoOp and shallow prompts, deep ones, some that join later, sets of unequal length.
+# Blocks with tokens of their own: CoOp and shallow prompts, deep ones, some that join later, sets
+# of unequal length.
 LAYERS = [{0: 2}, {0: 3, 1: 3, 2: 3}, {0: 2, 2: 4}, {1: 4, 2: 1}]
 
 
 def clip(trained=False):
     model = clip_models.openai_clip().requires_grad_(trained)
-    for block in [*model.visual.transformer.resblocks, *model.transformer.resblocks]:  # biases are zero at first
+    for block in [
+        *model.visual.transformer.resblocks,
+        *model.transformer.resblocks,
+    ]:  # biases are zero at first
         torch.nn.init.normal_(block.attn.in_proj_bias, std=0.3)
     return model
 
 
 def tokens(layers, width, *batch, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    return {number: torch.randn(*batch, n, width, generator=generator) for number, n in layers.items()}
+    return {
+        number: torch.randn(*batch, n, width, generator=generator) for number, n in layers.items()
+    }
 
 
 @pytest.mark.parametrize("layers", LAYERS, ids=str)
@@ -38,7 +44,8 @@ def test_text_is_that_of_the_reference(layers):
 
 @pytest.mark.parametrize("layers", [{0: 2}, {0: 3, 1: 3}], ids=str)
 def test_text_with_placeholders(layers):
-    """CoOp's way: words that stand for the context are overwritten, and the text is as long as before."""
+    """CoOp's way: words that stand for the context are overwritten, and the text is as long as
+    before."""
     model, ids = clip(), clip_models.prompts(4)
     given = tokens(layers, 32)
     found = encode_text(model, ids, prompts=PromptTokens(given, overwrite=True))
@@ -47,7 +54,9 @@ def test_text_with_placeholders(layers):
         assert (text - expected).abs().max() < 5e-6
     # Without placeholders, the same tokens inserted give the same text.
     n = layers[0]
-    shorter = torch.cat([ids[:, :1], ids[:, 1 + n :], torch.zeros(len(ids), n, dtype=ids.dtype)], dim=1)
+    shorter = torch.cat(
+        [ids[:, :1], ids[:, 1 + n :], torch.zeros(len(ids), n, dtype=ids.dtype)], dim=1
+    )
     assert (encode_text(model, shorter, prompts=PromptTokens(given)) - found).abs().max() < 5e-6
 
 
@@ -72,7 +81,9 @@ def test_the_last_block_is_run_for_all_tokens_where_somebody_listens():
 
     before = embed()
     for tower in find_towers(model):
-        tower.blocks[-1].register_forward_hook(lambda block, inputs, out: heard.append(out.shape[1]))
+        tower.blocks[-1].register_forward_hook(
+            lambda block, inputs, out: heard.append(out.shape[1])
+        )
     for a, b in zip(before, embed()):
         assert (a - b).abs().max() < 5e-6
     assert len(heard) == 2 and min(heard) > 2
@@ -87,7 +98,9 @@ def test_each_sequence_can_have_its_own():
         encode_image(model, images, prompts=PromptTokens(own[1])),
     ]
     for i in range(2):
-        alone = [PromptTokens({number: value[i] for number, value in given.items()}) for given in own]
+        alone = [
+            PromptTokens({number: value[i] for number, value in given.items()}) for given in own
+        ]
         one = [
             encode_text(model, ids[i : i + 1], prompts=alone[0]),
             encode_image(model, images[i : i + 1], prompts=alone[1]),
@@ -99,19 +112,27 @@ def test_learned_words_anywhere():
     """Embeddings in place of those of the tokens, for contexts around or behind a class name."""
     model, ids = clip(), clip_models.prompts(2)
     embedded = model.token_embedding(ids)
-    assert (encode_text(model, ids, embeddings=embedded) - encode_text(model, ids)).abs().max() < 5e-6
+    assert (
+        encode_text(model, ids, embeddings=embedded) - encode_text(model, ids)
+    ).abs().max() < 5e-6
     learned = torch.randn(2, 32)
     embedded[:, 1:3] = learned
     expected = encode_text(model, ids, prompts=PromptTokens({0: learned}, overwrite=True))
     assert (encode_text(model, ids, embeddings=embedded) - expected).abs().max() < 5e-6
 
 
-@pytest.mark.parametrize("make", [clip_models.openai_clip, clip_models.siglip, clip_models.custom_blocks])
+@pytest.mark.parametrize(
+    "make", [clip_models.openai_clip, clip_models.siglip, clip_models.custom_blocks]
+)
 def test_without_tokens_the_outputs_are_those_of_open_clip(make):
     model = make()
     images, ids = clip_models.random_images(model), clip_models.prompts()
     with torch.no_grad():
-        expected = [model.encode_image(images), model.encode_text(ids), encode_dense(model, images)[0]]
+        expected = [
+            model.encode_image(images),
+            model.encode_text(ids),
+            encode_dense(model, images)[0],
+        ]
         none = PromptTokens({})
         found = [
             encode_image(model, images, prompts=none),
@@ -119,7 +140,9 @@ def test_without_tokens_the_outputs_are_those_of_open_clip(make):
             encode_dense(model, images, prompts=none)[0],
         ]
         assert all((a - b).abs().max() < 5e-6 for a, b in zip(found, expected))
-        assert (encode_image(model, images, normalize=True, prompts=none).norm(dim=-1) - 1).abs().max() < 1e-5
+        assert (
+            encode_image(model, images, normalize=True, prompts=none).norm(dim=-1) - 1
+        ).abs().max() < 1e-5
         assert torch.equal(encode_image(model, images), expected[0])
 
 
@@ -132,9 +155,17 @@ def test_other_towers(make):
     with torch.no_grad():
         plain = encode_image(model, images), encode_text(model, ids)
         for layers in ({0: 2}, {1: 2}, {0: 1, 1: 2}):
-            text, image = PromptTokens(tokens(layers, width["text"])), PromptTokens(tokens(layers, width["vision"]))
-            found = encode_image(model, images, prompts=image), encode_text(model, ids, prompts=text)
-            assert all(a.shape == b.shape and (a - b).abs().max() > 1e-3 for a, b in zip(found, plain))
+            text, image = (
+                PromptTokens(tokens(layers, width["text"])),
+                PromptTokens(tokens(layers, width["vision"])),
+            )
+            found = (
+                encode_image(model, images, prompts=image),
+                encode_text(model, ids, prompts=text),
+            )
+            assert all(
+                a.shape == b.shape and (a - b).abs().max() > 1e-3 for a, b in zip(found, plain)
+            )
             dense, maps, _ = encode_dense(model, images, (1,), prompts=image)
             before, maps_before, _ = encode_dense(model, images, (1,))
             assert dense.shape == before.shape and maps[0].shape == maps_before[0].shape
@@ -147,7 +178,9 @@ def test_dense_embeddings():
     images, given = clip_models.random_images(model), PromptTokens(tokens({0: 2, 2: 2}, 64))
     dense, maps, _ = encode_dense(model, images, (1, 3), prompts=given)
     sequence = []
-    hook = model.visual.transformer.resblocks[1].register_forward_hook(lambda *args: sequence.append(args[2]))
+    hook = model.visual.transformer.resblocks[1].register_forward_hook(
+        lambda *args: sequence.append(args[2])
+    )
     encode_image(model, images, prompts=given)
     hook.remove()
     expected = sequence[0][:, 1:17].transpose(1, 2).unflatten(2, (4, 4))
@@ -161,16 +194,22 @@ def test_gradients_reach_the_tokens():
     for again in (False, True):
         model = clip().train()
         model.set_grad_checkpointing(again)
-        given = [{n: t.requires_grad_() for n, t in tokens({0: 2, 2: 2}, width).items()} for width in (32, 64)]
+        given = [
+            {n: t.requires_grad_() for n, t in tokens({0: 2, 2: 2}, width).items()}
+            for width in (32, 64)
+        ]
         text = encode_text(model, clip_models.prompts(), prompts=PromptTokens(given[0]))
-        image = encode_image(model, clip_models.random_images(model), prompts=PromptTokens(given[1]))
+        image = encode_image(
+            model, clip_models.random_images(model), prompts=PromptTokens(given[1])
+        )
         (text.square().sum() + image.square().sum()).backward()
         found.append([t.grad for layers in given for t in layers.values()])
     assert all(torch.allclose(a, b, atol=1e-5) and a.abs().max() > 0 for a, b in zip(*found))
 
 
 def test_tokens_get_gradients_beside_an_adapter():
-    """Those of the text tower directly, those of the image tower through the map from which they come."""
+    """Those of the text tower directly, those of the image tower through the map from which they
+    come."""
     model = adapters.inject(clip(), block=16)
     images, ids = clip_models.random_images(model), clip_models.prompts()
     context, project = torch.nn.Parameter(torch.randn(2, 32)), torch.nn.Linear(32, 64)
@@ -188,12 +227,20 @@ def test_mistakes_are_explained():
         with pytest.raises(HypvisionError, match=match):
             function(model, given, prompts=PromptTokens(layers, **options))
 
-    fails("vision block 4: the tower has blocks 0 to 3", encode_image, images, {4: torch.zeros(1, 64)})
+    fails(
+        "vision block 4: the tower has blocks 0 to 3", encode_image, images, {4: torch.zeros(1, 64)}
+    )
     fails(r"shape \(1, 32\) instead of \(n, 64\)", encode_image, images, {0: torch.zeros(1, 32)})
     fails(r"shape \(32,\) instead of", encode_text, ids, {0: torch.zeros(32)})
     fails("Texts of 11 tokens and 10 prompt tokens do not fit into the 20 positions", encode_text,
           clip_models.prompts(4), {0: torch.zeros(10, 32)})  # fmt: skip
-    fails("12 prompt tokens cannot replace", encode_text, ids, {0: torch.zeros(12, 32)}, overwrite=True)
+    fails(
+        "12 prompt tokens cannot replace",
+        encode_text,
+        ids,
+        {0: torch.zeros(12, 32)},
+        overwrite=True,
+    )
     model.visual = torch.nn.Identity()
     fails("is not a ViT", encode_image, images, {0: torch.zeros(1, 64)})
     model.cls_emb = torch.nn.Parameter(torch.zeros(32))

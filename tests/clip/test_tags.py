@@ -1,4 +1,5 @@
-"""All that open_clip knows of each set of weights reaches the model, its tokenizer and its images: a walk over all."""
+"""All that open_clip knows of each set of weights reaches the model, its tokenizer and its images:
+a walk over all."""
 
 import inspect
 import warnings
@@ -35,7 +36,8 @@ class Tokenizer:
 
 @pytest.fixture
 def recorded(monkeypatch):
-    """open_clip with networks and tokenizers that only record how they are made, and nothing to download."""
+    """open_clip with networks and tokenizers that only record how they are made, and nothing to
+    download."""
     for name in ("CLIP", "CustomTextCLIP", "CoCa"):
         real = getattr(open_clip.factory, name)
         stub = type(name, (Recorded,), {"__signature__": inspect.signature(real)})
@@ -52,10 +54,17 @@ def recorded(monkeypatch):
 def made_by_open_clip(name, tag, **options):
     """The model, its test transform and its tokenizer as open_clip's own functions make them."""
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # "QuickGELU mismatch": then the network is not that of the weights
-        if (name, tag) == ("roberta-ViT-B-32", "laion2b_s12b_b32k"):  # the tag does not say what its model says
+        warnings.simplefilter(
+            "error"
+        )  # "QuickGELU mismatch": then the network is not that of the weights
+        if (name, tag) == (
+            "roberta-ViT-B-32",
+            "laion2b_s12b_b32k",
+        ):  # the tag does not say what its model says
             warnings.simplefilter("ignore")
-        model, _, transform = open_clip.create_model_and_transforms(name, tag, load_weights=False, **options)
+        model, _, transform = open_clip.create_model_and_transforms(
+            name, tag, load_weights=False, **options
+        )
     return model, transform, open_clip.get_tokenizer(name)
 
 
@@ -70,9 +79,13 @@ def test_everything_of_every_tag(recorded):
         expected, transform, tokenizer = made_by_open_clip(name, tag, force_quick_gelu=needed)
         found = create_clip(name, tag, load_weights=False)
         assert type(found.model) is type(expected), name
-        ours, theirs = ({**model.config, "quick_gelu": model.config.get("quick_gelu", False)} for model in
+        ours, theirs = ({**model.config, "quick_gelu": model.config.get("quick_gelu",
+        False)} for model in
                         (found.model, expected))  # fmt: skip
-        ours["text_cfg"].pop("hf_model_pretrained", None), theirs["text_cfg"].pop("hf_model_pretrained", None)
+        (
+            ours["text_cfg"].pop("hf_model_pretrained", None),
+            theirs["text_cfg"].pop("hf_model_pretrained", None),
+        )
         assert ours == theirs and ours["quick_gelu"] == needed, (name, tag)
         if needed and not open_clip.get_model_config(name).get("quick_gelu"):
             quick.append((name, tag))
@@ -81,13 +94,20 @@ def test_everything_of_every_tag(recorded):
         assert found.mean == pytest.approx([255 * value for value in about["mean"]])
         assert found.std == pytest.approx([255 * value for value in about["std"]])
         view = view_of(found.model)
-        assert (view.interpolation, view.resize_mode) == (about["interpolation"], about["resize_mode"]), (name, tag)
+        assert (view.interpolation, view.resize_mode) == (
+            about["interpolation"],
+            about["resize_mode"],
+        ), (name, tag)
         assert view.size == (preprocess["size"],) * 2 == (image_size(name),) * 2
         assert found.tokenizer.asked == tokenizer.asked, name
-        kinds.setdefault((view.interpolation, view.resize_mode, found.mean, view.size[0] // 200), (found, transform))
+        kinds.setdefault(
+            (view.interpolation, view.resize_mode, found.mean, view.size[0] // 200),
+            (found, transform),
+        )
     # By the table of open_clip 3.3: these would be given GELU by their names alone.
     assert sum(tag != "openai" for _, tag in quick) >= 18 and {tag for _, tag in quick} >= {
-        "openai", "metaclip_400m", "metaclip_fullcc", "dfn2b", "dfn5b", "laion400m_e32", "yfcc15m", "cc12m"
+        "openai", "metaclip_400m", "metaclip_fullcc", "dfn2b", "dfn5b", "laion400m_e32", "yfcc15m",
+        "cc12m"
     }  # fmt: skip
     assert ("ViT-B-32", "laion400m_e32") in quick and ("ViT-B-32", "laion2b_e16") not in quick
     for found, transform in kinds.values():  # an image through both
@@ -98,19 +118,25 @@ def test_everything_of_every_tag(recorded):
 
 
 def test_archives_that_are_not_from_openai_are_recognised():
-    """The counts of the table that this project was measured with; a newer open_clip may have more."""
+    """The counts of the table that this project was measured with; a newer open_clip may have
+    more."""
     about = [open_clip.get_pretrained_cfg(*pair) for pair in PAIRS]
-    assert sum((a["resize_mode"], a["interpolation"]) != ("shortest", "bicubic") for a in about) >= 57
+    assert (
+        sum((a["resize_mode"], a["interpolation"]) != ("shortest", "bicubic") for a in about) >= 57
+    )
 
 
 @pytest.mark.parametrize(
-    ("mode", "interpolation"), [("shortest", "bicubic"), ("longest", "bilinear"), ("squash", "bicubic")]
+    ("mode", "interpolation"),
+    [("shortest", "bicubic"), ("longest", "bilinear"), ("squash", "bicubic")],
 )
 @pytest.mark.parametrize("shape", [(40, 56), (100, 64), (30, 30), (1, 90)])
 def test_views_are_the_transforms_of_open_clip(mode, interpolation, shape):
     pixels = np.random.default_rng(1).integers(0, 256, (*shape, 3), dtype=np.uint8)
     options = dict(interpolation=interpolation, resize_mode=mode, fill_color=7)
-    expected = image_transform_v2(PreprocessCfg(size=48, mean=(0.0,) * 3, std=(1.0,) * 3, **options), is_train=False)
+    expected = image_transform_v2(
+        PreprocessCfg(size=48, mean=(0.0,) * 3, std=(1.0,) * 3, **options), is_train=False
+    )
     found = View(48, **options)(Image.fromarray(pixels))
     assert found.dtype == torch.uint8 and found.shape == (3, 48, 48)
     assert torch.equal(found, (255 * expected(Image.fromarray(pixels))).round().byte())
@@ -133,9 +159,21 @@ def test_views_that_there_are_not():
 
 
 def test_options_go_before_the_tag(recorded):
-    given = dict(force_image_size=336, force_context_length=32, force_patch_dropout=0.5, init_logit_bias=-10.0)
+    given = dict(
+        force_image_size=336,
+        force_context_length=32,
+        force_patch_dropout=0.5,
+        init_logit_bias=-10.0,
+    )
     own = dict(mean=(0.1,) * 3, interpolation="bilinear")
-    found = create_clip("ViT-B-32", "metaclip_400m", False, **given, force_preprocess_cfg=own, force_quick_gelu=False)
+    found = create_clip(
+        "ViT-B-32",
+        "metaclip_400m",
+        False,
+        **given,
+        force_preprocess_cfg=own,
+        force_quick_gelu=False,
+    )
     expected, *_ = made_by_open_clip("ViT-B-32", "laion2b_e16", **given)
     assert found.model.config == expected.config and not found.model.config.get("quick_gelu")
     view = view_of(found.model)
@@ -143,14 +181,23 @@ def test_options_go_before_the_tag(recorded):
     assert found.std == pytest.approx(
         [255 * v for v in open_clip.get_pretrained_cfg("ViT-B-32", "metaclip_400m")["std"]]
     )
-    assert found.tokenizer.asked[2]["context_length"] == 32 and image_size("ViT-B-32", force_image_size=336) == 336
+    assert (
+        found.tokenizer.asked[2]["context_length"] == 32
+        and image_size("ViT-B-32", force_image_size=336) == 336
+    )
 
 
 @pytest.mark.parametrize("name", ["shapes-s8", "ViT-B-32", "coca_ViT-B-32"])
 def test_options_that_do_not_apply_are_refused(recorded, name):
-    for wrong in (dict(nonsense=3), dict(weights_only=False), dict(require_pretrained=True), dict(jit=True)):
+    for wrong in (
+        dict(nonsense=3),
+        dict(weights_only=False),
+        dict(require_pretrained=True),
+        dict(jit=True),
+    ):
         with pytest.raises(
-            HypvisionError, match=f"takes no option '{next(iter(wrong))}'.* It takes: .*force_image_size"
+            HypvisionError,
+            match=f"takes no option '{next(iter(wrong))}'.* It takes: .*force_image_size",
         ):
             create_clip(name, **wrong)
     with pytest.raises(HypvisionError, match="Did you mean force_quick_gelu"):
@@ -159,9 +206,15 @@ def test_options_that_do_not_apply_are_refused(recorded, name):
 
 SMALL = dict(layers=1, width=32)
 TOO_LARGE = [
-    (dict(vision_cfg=dict(image_size=64, patch_size=8, layers=10**6, width=32)), "layers in vision_cfg.*at most 1000"),
+    (
+        dict(vision_cfg=dict(image_size=64, patch_size=8, layers=10**6, width=32)),
+        "layers in vision_cfg.*at most 1000",
+    ),
     (dict(text_cfg=dict(heads=4, layers=1e6, width=32)), "layers in text_cfg.*at most 1000"),
-    (dict(vision_cfg=dict(image_size=64, patch_size=8, layers=1, width=10**9)), "GiB of memory here.*Correct width"),
+    (
+        dict(vision_cfg=dict(image_size=64, patch_size=8, layers=1, width=10**9)),
+        "GiB of memory here.*Correct width",
+    ),
     (dict(text_cfg=dict(heads=4, layers=1, width=10**9)), "GiB of memory here"),
     (dict(text_cfg=dict(heads=4, vocab_size=10**15, **SMALL)), "GiB of memory here"),
     (dict(force_context_length=10**15), "GiB of memory here"),
@@ -184,14 +237,22 @@ def test_weights_of_one_tower_are_for_models_without_weights(recorded):
 
 def test_options_of_this_project_s_models():
     for wrong in (dict(precision="fp16"), dict(device="cpu"), dict(jit=True), dict(cache_dir="x")):
-        with pytest.raises(HypvisionError, match=f"'shapes-s8' takes no option '{next(iter(wrong))}'"):
+        with pytest.raises(
+            HypvisionError, match=f"'shapes-s8' takes no option '{next(iter(wrong))}'"
+        ):
             create_clip("shapes-s8", **wrong)
     with pytest.raises(HypvisionError, match="precision must be one of 'fp32', 'fp16'.*got 'fp61'"):
         create_clip("ViT-B-32", precision="fp61")
-    options = dict(force_image_size=96, force_context_length=20, force_quick_gelu=True, init_logit_scale=1.0)
+    options = dict(
+        force_image_size=96, force_context_length=20, force_quick_gelu=True, init_logit_scale=1.0
+    )
     clip = create_clip("shapes-s8", **options, force_preprocess_cfg=dict(resize_mode="squash"))
-    assert clip.model.positional_embedding.shape == (20, 128) and clip.tokenizer(["a cat"]).shape == (1, 20)
-    assert clip.model.visual.positional_embedding.shape == (145, 128) and clip.model.logit_scale == 1
+    assert clip.model.positional_embedding.shape == (20, 128) and clip.tokenizer(
+        ["a cat"]
+    ).shape == (1, 20)
+    assert (
+        clip.model.visual.positional_embedding.shape == (145, 128) and clip.model.logit_scale == 1
+    )
     assert type(clip.model.visual.transformer.resblocks[0].mlp.gelu).__name__ == "QuickGELU"
     assert view_of(clip.model) == View(96, resize_mode="squash")
     assert clip.model.encode_text(clip.tokenizer(["a cat"])).shape == (1, 128)

@@ -1,4 +1,5 @@
-"""Text and dense image embeddings against open_clip's own and against a plain transformer written here."""
+"""Text and dense image embeddings against open_clip's own and against a plain transformer written
+here."""
 
 import pytest
 import torch
@@ -22,23 +23,32 @@ from hypvision.clip.towers import (
 from hypvision.errors import HypvisionError
 
 
-@pytest.mark.parametrize("make", [clip_models.openai_clip, clip_models.siglip, clip_models.custom_blocks])
+@pytest.mark.parametrize(
+    "make", [clip_models.openai_clip, clip_models.siglip, clip_models.custom_blocks]
+)
 def test_text_is_that_of_the_model_in_less_tokens(make):
     model = make()
     adapters.inject(model, block=16)
     tokens = clip_models.prompts(5)
     lengths = []
-    hook = find_towers(model)[0].trunk.register_forward_pre_hook(lambda _, args: lengths.append(args[0].shape[1]))
+    hook = find_towers(model)[0].trunk.register_forward_pre_hook(
+        lambda _, args: lengths.append(args[0].shape[1])
+    )
     for normalize in (False, True):
-        assert (encode_text(model, tokens, normalize) - model.encode_text(tokens, normalize)).abs().max() < 2e-6
+        assert (
+            encode_text(model, tokens, normalize) - model.encode_text(tokens, normalize)
+        ).abs().max() < 2e-6
     hook.remove()
-    assert lengths[0] == (20 if make is clip_models.siglip else 11)  # bidirectional text cannot be cut
+    assert lengths[0] == (
+        20 if make is clip_models.siglip else 11
+    )  # bidirectional text cannot be cut
     assert (encode_text(model, tokens, cut=False) == model.encode_text(tokens)).all()
 
 
 @pytest.mark.parametrize("make", [clip_models.openai_clip, clip_models.siglip, clip_models.meru])
 def test_texts_in_parts_give_the_table_of_words_one_gradient(make):
-    """The points and gradients of all texts at once; words that are looked up in parts would give one each."""
+    """The points and gradients of all texts at once; words that are looked up in parts would give
+    one each."""
     model, tokens, found = make().train(), clip_models.prompts(9), []
     for encode in (encode_text, encode_by_length):
         table, calls = text_part(model).token_embedding, []
@@ -75,7 +85,9 @@ def test_dense_embeddings_are_the_reference(size):
             assert (dense[i] - expected[0]).abs().max() <= 5e-6 * expected[0].abs().max()
             assert (token[i] - expected[2]).abs().max() <= 5e-6 * expected[2].abs().max()
             for found, number in zip(maps, (1, 2)):
-                assert (found[i] - expected[1][number]).abs().max() <= 5e-6 * expected[1][number].abs().max()
+                assert (found[i] - expected[1][number]).abs().max() <= 5e-6 * expected[1][
+                    number
+                ].abs().max()
 
 
 def test_dense_siglip_pools_each_patch_alone():
@@ -101,15 +113,23 @@ def test_dense_gradients_with_and_without_checkpointing():
         gradients.append([parameter.grad for parameter in adapters.trainable_parameters(model)])
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*gradients))
     *_, q, k, v = gradients[0]
-    assert (q == 0).all() and (k == 0).all() and (v != 0).any()  # the last block has no attention here
+    assert (
+        (q == 0).all() and (k == 0).all() and (v != 0).any()
+    )  # the last block has no attention here
 
 
 def test_feature_form_in_dense_mode():
-    models = [adapters.inject(clip_models.openai_clip(), block=16, form=form) for form in ("weight", "feature")]
+    models = [
+        adapters.inject(clip_models.openai_clip(), block=16, form=form)
+        for form in ("weight", "feature")
+    ]
     with torch.no_grad():
         for parameter in adapters.trainable_parameters(models[0]):
             parameter.add_(0.1 * torch.randn_like(parameter))
-        turned = {name: value.mT.contiguous() for name, value in adapters.adapter_state_dict(models[0]).items()}
+        turned = {
+            name: value.mT.contiguous()
+            for name, value in adapters.adapter_state_dict(models[0]).items()
+        }
         models[1].load_state_dict(turned, strict=False)
         dense = [encode_dense(model, clip_models.random_images(model))[0] for model in models]
     assert torch.allclose(*dense, atol=1e-5)
@@ -130,7 +150,10 @@ def test_images_take_the_dtype_of_the_tower(dtype):
 def test_mistakes_are_explained():
     model = clip_models.openai_clip()
     assert patch_size(model) == (16, 16) and patch_size(clip_models.siglip()) == (16, 16)
-    for size, match in (((8, 32), "8 x 32 pixels, less than one patch"), ((40, 64), "not a multiple of the patch")):
+    for size, match in (
+        ((8, 32), "8 x 32 pixels, less than one patch"),
+        ((40, 64), "not a multiple of the patch"),
+    ):
         with pytest.raises(HypvisionError, match=match):
             encode_dense(model, torch.randn(1, 3, *size))
     with pytest.raises(HypvisionError, match="no image block 4"):

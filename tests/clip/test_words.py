@@ -31,9 +31,15 @@ def model():
 
 
 def test_the_words_of_the_training_are_known(model):
-    own = [*TAXONOMY.classes["shape"], *(" ".join(words) for words in TAXONOMY.instances[::40]), *NOUNS.values()]
+    own = [
+        *TAXONOMY.classes["shape"],
+        *(" ".join(words) for words in TAXONOMY.instances[::40]),
+        *NOUNS.values(),
+    ]
     assert unknown_words(model.clip, model.tokenizer, own) == []
-    assert unknown_words(model.clip, model.tokenizer, ["disk", "road", "a red car", "red giraffe"]) == [
+    assert unknown_words(
+        model.clip, model.tokenizer, ["disk", "road", "a red car", "red giraffe"]
+    ) == [
         "road",
         "red giraffe",
     ]
@@ -54,7 +60,10 @@ def test_a_table_without_blank_rows_knows_every_word(model):
 
 def test_classes_of_a_data_set_that_a_clip_does_not_know_are_warned_of(model):
     assert lacks_words(model.clip)
-    with pytest.warns(UserWarning, match=r"never taught 1 of the 3 classes of 'mine' \('road'\): .* guess.*shapes-s8"):
+    with pytest.warns(
+        UserWarning,
+        match=r"never taught 1 of the 3 classes of 'mine' \('road'\): .* guess.*shapes-s8",
+    ):
         warn_of_classes(model.clip, model.tokenizer, ["disk", "road", "ring"], "mine")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -66,19 +75,28 @@ def test_words_of_one_embedding_are_refused(model):
         warnings.simplefilter("ignore")
         assert equal_pairs(model.encode_classes(["disk", "road", "ring", "sky"])) == [(1, 3)]
     with pytest.raises(
-        HypvisionError, match="cannot distinguish 'road' from 'sky': .*never taught 'road', 'sky'.*ViT-B-16:openai"
+        HypvisionError,
+        match="cannot distinguish 'road' from 'sky': .*never taught 'road', 'sky'.*ViT-B-16:openai",
     ):
         check_words(model, ["car", "road", "sky"])
-    with pytest.raises(HypvisionError, match="cannot distinguish 'disk' from 'Disk': .*Leave one out"):
+    with pytest.raises(
+        HypvisionError, match="cannot distinguish 'disk' from 'Disk': .*Leave one out"
+    ):
         check_words(model, ["disk", "ring", "Disk"])
-    with pytest.raises(HypvisionError, match=r"never taught any of the words 'road', 'traffic light'\. Small CLIPs"):
+    with pytest.raises(
+        HypvisionError, match=r"never taught any of the words 'road', 'traffic light'\. Small CLIPs"
+    ):
         check_words(model, ["road", "traffic light"])
     with pytest.raises(HypvisionError, match="never taught 'road'"):
         check_words(model, ["road"])
 
 
 def test_a_long_list_may_have_some_equal_names(model):
-    colours = [f"{colour} {shape}" for colour in ("red", "blue", "green") for shape in TAXONOMY.classes["shape"]]
+    colours = [
+        f"{colour} {shape}"
+        for colour in ("red", "blue", "green")
+        for shape in TAXONOMY.classes["shape"]
+    ]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_words(model, [*colours, "Red disk"])
@@ -86,7 +104,9 @@ def test_a_long_list_may_have_some_equal_names(model):
 
 def test_an_unknown_word_among_known_ones_gives_a_warning(model):
     image = np.zeros((96, 96, 3), dtype=np.uint8)
-    with pytest.warns(UserWarning, match="never taught 'road': what it finds there means little") as caught:
+    with pytest.warns(
+        UserWarning, match="never taught 'road': what it finds there means little"
+    ) as caught:
         segment(image, ["car", "road"], model)
     assert len(caught) == 1
     with pytest.raises(HypvisionError, match="cannot distinguish"):
@@ -100,12 +120,27 @@ def test_the_command_warns_once_and_paints_correctly(tmp_path, capsys):
 
     for name in "ab":
         Image.new("RGB", (96, 96)).save(tmp_path / f"{name}.png")
-    words = ["clip", "segment", str(tmp_path), "--clip", "shapes-s8", "--out", str(tmp_path / "out"), "--classes"]
+    words = [
+        "clip",
+        "segment",
+        str(tmp_path),
+        "--clip",
+        "shapes-s8",
+        "--out",
+        str(tmp_path / "out"),
+        "--classes",
+    ]
     assert main([*words, "car, road, sky"]) == 2
-    assert "cannot distinguish 'road' from 'sky'" in capsys.readouterr().err and not (tmp_path / "out").exists()
+    assert (
+        "cannot distinguish 'road' from 'sky'" in capsys.readouterr().err
+        and not (tmp_path / "out").exists()
+    )
     assert main([*words, "car, road"]) == 0
     said = capsys.readouterr()
-    assert said.err.startswith("warning: This CLIP was never taught 'road'") and said.err.count("warning") == 1
+    assert (
+        said.err.startswith("warning: This CLIP was never taught 'road'")
+        and said.err.count("warning") == 1
+    )
     assert "warning" not in said.out
 
 
@@ -124,6 +159,8 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize("count", [MANY_TEXTS, MANY_TEXTS + 1])
 def test_thousands_of_texts_show_how_far_they_are(monkeypatch, count):
     monkeypatch.setattr("sys.stderr", screen := Terminal())
-    monkeypatch.setattr("hypvision.clip.towers.encode_text", lambda model, tokens, embeddings: tokens)
+    monkeypatch.setattr(
+        "hypvision.clip.towers.encode_text", lambda model, tokens, embeddings: tokens
+    )
     assert len(encode_by_length(torch.nn.Linear(1, 1), torch.zeros(count, 1), budget=1000)) == count
     assert ("texts: " in screen.getvalue()) == (count > MANY_TEXTS)

@@ -1,6 +1,8 @@
-"""What is differentiated by hand: its backward is the same inside autocast, where users call it, and outside.
+"""What is differentiated by hand: its backward is the same inside autocast, where users call it,
+and outside.
 
-Every such function of the package has a row in ``CASES``; a new one fails ``test_the_table_is_complete`` until it has.
+Every such function of the package has a row in ``CASES``; a new one fails
+``test_the_table_is_complete`` until it has.
 """
 
 import importlib
@@ -48,7 +50,10 @@ def of(function: Callable, *args, **kwargs) -> tuple[Callable[[], Tensor], list[
 def fresh(function: Callable, *args) -> tuple[Callable[[], Tensor], list[Tensor]]:
     """As before, of a function that writes into its first arguments."""
     return of(
-        lambda *given: function(*(g * 1.0 if isinstance(g, Tensor) and g.requires_grad else g for g in given)), *args
+        lambda *given: function(
+            *(g * 1.0 if isinstance(g, Tensor) and g.requires_grad else g for g in given)
+        ),
+        *args,
     )
 
 
@@ -66,12 +71,24 @@ def turning(length: int, half: int) -> tuple[Tensor, Tensor]:
 def full_heads() -> tuple:
     cos, sin = (t[:, None] for t in turning(5, 1))
     return fresh(
-        attention._Heads.apply, leaf(2, 5, 3 * 2 * 4 + 8), torch.ones(1, requires_grad=True), cos, sin, 2, 4, 3
+        attention._Heads.apply,
+        leaf(2, 5, 3 * 2 * 4 + 8),
+        torch.ones(1, requires_grad=True),
+        cos,
+        sin,
+        2,
+        4,
+        3,
     )
 
 
 def latent_heads() -> tuple:
-    given = leaf(2, 5, 2 * 6), leaf(2, 5, 2 * 2 * 6), leaf(2, 5, 2), torch.ones(1, requires_grad=True)
+    given = (
+        leaf(2, 5, 2 * 6),
+        leaf(2, 5, 2 * 2 * 6),
+        leaf(2, 5, 2),
+        torch.ones(1, requires_grad=True),
+    )
     return fresh(attention._LatentHeads.apply, *given, *turning(5, 1), 2, 3, 4, 1)
 
 
@@ -88,19 +105,29 @@ def triplets() -> tuple:
 CASES = {
     norm._BatchNorm: batch_norm,
     hier._TripletLoss: triplets,
-    rows._InBlocks: lambda: of(lorentz.expmap, leaf(1024, 257, size=0.05), leaf(1024, 257, size=0.05), curvature()),
+    rows._InBlocks: lambda: of(
+        lorentz.expmap, leaf(1024, 257, size=0.05), leaf(1024, 257, size=0.05), curvature()
+    ),
     numerics._Convert: lambda: of(lorentz.dist, point(3, 4), point(3, 4), curvature()),
-    numerics._ConvertForward: lambda: of(numerics._ConvertForward.apply, leaf(3, 4), torch.float64, None, 1e18),
-    hyperclip._MapRows: lambda: of(hyperclip.map_packed, torch.randn(12, 4), leaf(3, 2, 2, 2), 0.01),
+    numerics._ConvertForward: lambda: of(
+        numerics._ConvertForward.apply, leaf(3, 4), torch.float64, None, 1e18
+    ),
+    hyperclip._MapRows: lambda: of(
+        hyperclip.map_packed, torch.randn(12, 4), leaf(3, 2, 2, 2), 0.01
+    ),
     hcformer._GeluLinear: lambda: of(hcformer._GeluLinear.apply, leaf(3, 4), leaf(5, 4), leaf(5)),
     hierarchy_mapper._Attach: lambda: of(hierarchy_mapper._Attach.apply, leaf(3, 4), leaf(5)),
-    helm._Residual: lambda: of(helm.residual_norm, point(3, 7), leaf(3, 8), leaf(1), leaf(8), 7, 7, 1.0, 1e-5),
+    helm._Residual: lambda: of(
+        helm.residual_norm, point(3, 7), leaf(3, 8), leaf(1), leaf(8), 7, 7, 1.0, 1e-5
+    ),
     helm._SwiGLU: lambda: of(helm.swiglu, leaf(3, 16), 5, curvature()),
     head._CrossEntropy: cross_entropy,
     attention._Heads: full_heads,
     attention._LatentHeads: latent_heads,
 }
-every = pytest.mark.parametrize("function", CASES, ids=lambda f: f"{f.__module__.rsplit('.', 1)[-1]}.{f.__name__}")
+every = pytest.mark.parametrize(
+    "function", CASES, ids=lambda f: f"{f.__module__.rsplit('.', 1)[-1]}.{f.__name__}"
+)
 
 
 def subclasses(function: type) -> Iterator[type]:
@@ -114,10 +141,14 @@ def test_the_table_is_complete():
     for path in OWN.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         if re.search(r"^class \w+\(.*\bFunction\)", text, re.MULTILINE):
-            importlib.import_module(".".join(("hypvision", *path.relative_to(OWN).with_suffix("").parts)))
+            importlib.import_module(
+                ".".join(("hypvision", *path.relative_to(OWN).with_suffix("").parts))
+            )
         for given in re.findall(r"\.register_autograd\((\w+)", text):
             assert given == "without_autocast", path
-    found = {f for f in subclasses(torch.autograd.Function) if f.__module__.startswith("hypvision.")}
+    found = {
+        f for f in subclasses(torch.autograd.Function) if f.__module__.startswith("hypvision.")
+    }
     # what a GPU computes is tested beside the plain form, in Triton's interpreter
     assert found - {numerics.Function, norm._Fused, conv._FusedBoost} == set(CASES)
     assert all(issubclass(f, numerics.Function) for f in found)
@@ -141,8 +172,11 @@ def half(on: bool = True):
     return torch.autocast("cpu", torch.bfloat16, enabled=on)
 
 
-def differentiated(call: Callable, leaves: list[Tensor], forward: bool, backward: bool, twice: bool = False) -> list:
-    """Outputs and gradients; forward and backward each inside autocast or outside, ``twice`` second derivatives."""
+def differentiated(
+    call: Callable, leaves: list[Tensor], forward: bool, backward: bool, twice: bool = False
+) -> list:
+    """Outputs and gradients; forward and backward each inside autocast or outside, ``twice`` second
+    derivatives."""
 
     def gradients(outs: list[Tensor], **kwargs) -> list:
         generator = torch.Generator().manual_seed(1)
@@ -155,7 +189,9 @@ def differentiated(call: Callable, leaves: list[Tensor], forward: bool, backward
     outs = [o for o in (out if isinstance(out, tuple) else (out,)) if o is not None]
     with half(backward):
         if twice:
-            first = [g for g in gradients(outs, create_graph=True) if g is not None and g.requires_grad]
+            first = [
+                g for g in gradients(outs, create_graph=True) if g is not None and g.requires_grad
+            ]
             return [outs, gradients(first)]
         return [outs, gradients(outs)]
 
@@ -173,7 +209,9 @@ def test_a_backward_inside_autocast_is_that_outside(function):
             assert a is None or a.dtype == b.dtype and torch.equal(a, b)
 
 
-@pytest.mark.parametrize("function", [f for f in CASES if "@once_differentiable" not in inspect.getsource(f)])
+@pytest.mark.parametrize(
+    "function", [f for f in CASES if "@once_differentiable" not in inspect.getsource(f)]
+)
 def test_second_derivatives_inside_autocast(function):
     """They come from plain operations, whose own products PyTorch takes in half precision there."""
     torch.manual_seed(0)
@@ -204,6 +242,8 @@ def test_compiled_functions_too():
     call, leaves = CASES[numerics._Convert]()
     _, expected = differentiated(call, leaves, True, backward=False)
     torch._dynamo.reset()
-    _, found = differentiated(torch.compile(call, backend="aot_eager", fullgraph=True), leaves, True, backward=True)
+    _, found = differentiated(
+        torch.compile(call, backend="aot_eager", fullgraph=True), leaves, True, backward=True
+    )
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)

@@ -1,6 +1,7 @@
 """What every family in timm's registry keeps: the hub, exports, GPUs, compilers, processes.
 
-A property is a test here, a family a row of ``helpers/families.py``; docs/everywhere.md has the table.
+A property is a test here, a family a row of ``helpers/families.py``; docs/everywhere.md has the
+table.
 """
 
 import ast
@@ -26,7 +27,9 @@ from hypvision.optim import RiemannianAdamW, param_groups
 every_family = pytest.mark.parametrize("name", FAMILIES)
 # Fake tensors are slow: one of each code base in `make test`, all in `make test-all`.
 FIRST = ("hcformer", "hecnn", "himapper-cnn")
-fast_and_slow = [pytest.param(name, marks=[] if name in FIRST else pytest.mark.slow) for name in FAMILIES]
+fast_and_slow = [
+    pytest.param(name, marks=[] if name in FIRST else pytest.mark.slow) for name in FAMILIES
+]
 every_family_in_time = pytest.mark.parametrize("name", fast_and_slow)
 OWN = Path(hypvision.__file__).parent
 
@@ -61,25 +64,37 @@ def test_the_hub_gives_back_exact_weights(tmp_path, monkeypatch, name):
     model = family.create()
     weights, head = model.state_dict(), head_of(model)
     save_for_hf(model, tmp_path, safe_serialization=True)
-    monkeypatch.setattr("timm.models._hub.hf_hub_download", lambda repo_id, filename, **_: str(tmp_path / filename))
+    monkeypatch.setattr(
+        "timm.models._hub.hf_hub_download", lambda repo_id, filename, **_: str(tmp_path / filename)
+    )
     address = f"local-dir:{tmp_path}"
-    for again in (timm.create_model(place, pretrained=True) for place in (address, "hf-hub:someone/something")):
+    for again in (
+        timm.create_model(place, pretrained=True) for place in (address, "hf-hub:someone/something")
+    ):
         is_same(again, weights)
         torch.testing.assert_close(again.eval()(family.images()), model(family.images()))
     tuned = timm.create_model(address, pretrained=True, num_classes=5)
     is_same(tuned, weights, head)
     assert tuned.eval()(family.images()).shape == (2, 5)
     # A learned curvature that only the head has goes with it.
-    is_same(timm.create_model(address, pretrained=True, num_classes=0), weights, (*head, "head_manifold."))
+    is_same(
+        timm.create_model(address, pretrained=True, num_classes=0),
+        weights,
+        (*head, "head_manifold."),
+    )
     maps = timm.create_model(address, pretrained=True, features_only=True)
     own = {key.removeprefix("model."): value for key, value in maps.state_dict().items()}
     shared = [key for key in own if key in weights]
-    assert len(shared) > 0.3 * len(weights) and all(torch.equal(own[key], weights[key]) for key in shared)
+    assert len(shared) > 0.3 * len(weights) and all(
+        torch.equal(own[key], weights[key]) for key in shared
+    )
     file = dict(file=str(tmp_path / "model.safetensors"), num_classes=7)
     for how in ("pretrained_cfg", "pretrained_cfg_overlay"):
         if "." in family.model and how == "pretrained_cfg":
             continue  # a tag is a config already
-        again = timm.create_model(family.model, True, **{how: file}, **{"num_classes": 7, **family.arguments})
+        again = timm.create_model(
+            family.model, True, **{how: file}, **{"num_classes": 7, **family.arguments}
+        )
         is_same(again, weights)
     written = json.loads((tmp_path / "config.json").read_text())
     assert {"classifier", "first_conv"} <= set(written["pretrained_cfg"])
@@ -100,7 +115,11 @@ def test_what_is_pushed_can_be_fine_tuned(tmp_path):
             hub_folder(index, index.get(name), folder)
         expected = hypvision.load(name).state_dict()
         is_same(timm.create_model(f"local-dir:{folder}", pretrained=True), expected)
-        is_same(timm.create_model(f"local-dir:{folder}", pretrained=True, num_classes=5), expected, ("head.",))
+        is_same(
+            timm.create_model(f"local-dir:{folder}", pretrained=True, num_classes=5),
+            expected,
+            ("head.",),
+        )
         grey = timm.create_model(f"local-dir:{folder}", pretrained=True, in_chans=1)
         assert grey.get_parameter("stem.0.weight").shape[1] == 1
 
@@ -126,7 +145,8 @@ def test_the_model_that_takes_any_backbone_has_one_of_its_own():
 @pytest.mark.quick("hcformer")
 @every_family_in_time
 def test_nothing_is_left_on_the_cpu(monkeypatch, name):
-    """In evaluation with fake tensors: one that meets another device raises, and so does a number that it waits for."""
+    """In evaluation with fake tensors: one that meets another device raises, and so does a number
+    that it waits for."""
     family = FAMILIES[name]
     model = family.create()
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -135,8 +155,8 @@ def test_nothing_is_left_on_the_cpu(monkeypatch, name):
         assert logits.device.type == "cuda" and logits.shape == (2, 7)
 
 
-# Where what a training step is made of takes numbers out of tensors, and why that is no harm on a GPU. A file that is
-# no part of a step stands as a whole.
+# Where what a training step is made of takes numbers out of tensors, and why that is no harm on a
+# GPU. A file that is no part of a step stands as a whole.
 WAITS = {
     "clip/adapters/base.py: Adapter.fingerprint": "of what is written with an adapter",
     "clip/classes.py: warn_of_equal_texts": "tokens of class names, on the CPU",
@@ -160,7 +180,8 @@ WAITS = {
     "geometry/manifolds.py: PoincareBall.check_point": "of the reason that a check gives",
     "helm/attention.py: _Attention.scales": "on a CPU",
     "helm/experts.py: _sizes": "the tokens of each expert, once a layer with experts",
-    "helm/experts.py: grouped_linear": "the tokens of each expert, once a layer with experts, compiled",
+    "helm/experts.py: grouped_linear": "the tokens of each expert, once a layer with experts, "
+    "compiled",
     "helm/experts.py: _backward": "the tokens of each expert, once a layer with experts, compiled",
     "helm/head.py: token_losses": "the positions that have a label, once a step",
     "helm/huggingface.py: HelmForCausalLM.forward": "columns of a cache that a caller gives",
@@ -179,7 +200,8 @@ WAITS = {
     "openmmlab/open_vocabulary/panoptic.py: OpenVocabPanopticMetric.process": "a metric",
     "openmmlab/label_maps.py: LabelMapIoUMetric.process": "a metric",
     "openmmlab/open_vocabulary/segmentation.py: OpenVocabIoUMetric.compute_metrics": "a metric",
-    "openmmlab/ops.py: _attend": "the sizes of the maps, twice a layer with deformable attention: mmcv's function asks",
+    "openmmlab/ops.py: _attend": "the sizes of the maps, twice a layer with deformable attention: "
+    "mmcv's function asks",
     "openmmlab/predicting.py": "of predictions",
     "optim/adam.py: RiemannianAdam._foreign": "a counter that lies on the CPU, unless capturable",
     "optim/adam.py: RiemannianAdam._points": "a counter that lies on the CPU, unless capturable",
@@ -216,7 +238,8 @@ WAITS = {
     "tasks/few_shot_figures.py": "of figures",
     "tasks/language.py: LanguageModel.forward": "of predictions",
     "tasks/language.py: ExpertLoadHook._before_step": "which experts had tokens, once a step",
-    "tasks/language.py: ExpertLoadHook.after_train_iter": "what is logged of all experts, once a step",
+    "tasks/language.py: ExpertLoadHook.after_train_iter": "what is logged of all experts, once a "
+    "step",
     "tasks/language_models.py: generate": "of generated text",
     "openmmlab/detection_report.py: curve_parts": "a report",
     "openmmlab/detection_report.py: match_boxes": "a report",
@@ -243,8 +266,14 @@ NUMBERS = ("item", "cpu", "numpy", "tolist", "nonzero")
 def takers(node, names=()):
     """Functions that call one of :data:`NUMBERS`, by their dotted names."""
     for child in ast.iter_child_nodes(node):
-        inner = (*names, child.name) if isinstance(child, (ast.FunctionDef, ast.ClassDef)) else names
-        if isinstance(child, ast.Call) and isinstance(child.func, ast.Attribute) and child.func.attr in NUMBERS:
+        inner = (
+            (*names, child.name) if isinstance(child, (ast.FunctionDef, ast.ClassDef)) else names
+        )
+        if (
+            isinstance(child, ast.Call)
+            and isinstance(child.func, ast.Attribute)
+            and child.func.attr in NUMBERS
+        ):
             yield ".".join(inner)
         yield from takers(child, inner)
 
@@ -263,11 +292,16 @@ def test_functions_that_read_values_of_tensors_are_listed():
 @every_family_in_time
 def test_a_training_step_does_not_wait_for_the_gpu(monkeypatch, name):
     """Forward, losses and the optimiser with fake tensors, which have no numbers to give."""
-    monkeypatch.setattr(torch.Tensor, "cpu", lambda self: pytest.fail("Tensor.cpu in a training step"))
+    monkeypatch.setattr(
+        torch.Tensor, "cpu", lambda self: pytest.fail("Tensor.cpu in a training step")
+    )
     family = FAMILIES[name]
     model = family.create().train()
     with FakeTensorMode(allow_non_fake_inputs=True):
-        images, labels = torch.empty(2, 3, family.side, family.side, device="cuda"), torch.tensor([0, 1], device="cuda")
+        images, labels = (
+            torch.empty(2, 3, family.side, family.side, device="cuda"),
+            torch.tensor([0, 1], device="cuda"),
+        )
         on_gpu(model)
         if hasattr(model, "forward_with_hierarchy"):
             out = model.forward_with_hierarchy(images)
@@ -277,7 +311,9 @@ def test_a_training_step_does_not_wait_for_the_gpu(monkeypatch, name):
         assert loss.device.type == "cuda" and loss.requires_grad
         for parameter in model.parameters():  # autograd itself would look for the GPU
             parameter.grad = torch.empty_like(parameter)
-        optimizer = RiemannianAdamW(param_groups(model, weight_decay=0.05), lr=1e-3, capturable=True)
+        optimizer = RiemannianAdamW(
+            param_groups(model, weight_decay=0.05), lr=1e-3, capturable=True
+        )
         for _ in range(2):
             optimizer.step()
 
@@ -292,7 +328,9 @@ def test_one_graph_forward_and_backward(name):
     model = family.create()
     expected = model(family.images())
     expected.sum().backward()
-    gradients = {key: value.grad.clone() for key, value in model.named_parameters() if value.grad is not None}
+    gradients = {
+        key: value.grad.clone() for key, value in model.named_parameters() if value.grad is not None
+    }
     model.zero_grad()
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
@@ -303,7 +341,9 @@ def test_one_graph_forward_and_backward(name):
     for key, value in model.named_parameters():
         if key in gradients:
             scale = gradients[key].abs().max().item()
-            torch.testing.assert_close(value.grad, gradients[key], rtol=1e-2, atol=1e-3 * scale + 1e-5, msg=key)
+            torch.testing.assert_close(
+                value.grad, gradients[key], rtol=1e-2, atol=1e-3 * scale + 1e-5, msg=key
+            )
     run(any_batch(family.images(5)))
     assert counter.frame_count == 1  # for all batch sizes
 
@@ -318,20 +358,25 @@ def test_exports_compute_the_same(tmp_path, name, kind):
         pytest.importorskip("onnxruntime")
     family = FAMILIES[name]
     free = name.startswith("hc") or name == "himapper-cnn"  # transformers' positions fix the size
-    report = export_network(family.create(), (3, family.side, family.side), kind, tmp_path / "model", free)
+    report = export_network(
+        family.create(), (3, family.side, family.side), kind, tmp_path / "model", free
+    )
     assert report.difference < 1e-3 and len(report.shapes) == (4 if free else 2)
 
 
 @every_family
 def test_int8_works_on_linear_layers(name):
-    """PyTorch's dynamic quantisation; layers on the hyperboloid have weights of their own and stay as they are."""
+    """PyTorch's dynamic quantisation; layers on the hyperboloid have weights of their own and stay
+    as they are."""
     family = FAMILIES[name]
     model = family.create()
     with torch.no_grad():
         expected = model(family.images())
         small = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
         found = small(family.images())
-    exchanged = sum(isinstance(layer, torch.ao.nn.quantized.dynamic.Linear) for layer in small.modules())
+    exchanged = sum(
+        isinstance(layer, torch.ao.nn.quantized.dynamic.Linear) for layer in small.modules()
+    )
     assert exchanged == sum(type(layer) is nn.Linear for layer in model.modules())
     assert (exchanged == 0) == name.startswith(("hcnn", "hecnn"))
     assert (found - expected).norm() < 0.1 * expected.norm()

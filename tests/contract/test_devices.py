@@ -1,9 +1,10 @@
 """Layers, losses, adapters, hosts of prompts and methods of manifolds on a GPU that is not there.
 
-Fake tensors have a device and no numbers: one that meets another device raises, and so does what waits for a number.
+Fake tensors have a device and no numbers: one that meets another device raises, and so does what
+waits for a number.
 
-The distances of points look for pairs too close to be told from round-off, the one list that a GPU waits for
-(hypvision.geometry.lorentz.distances).
+The distances of points look for pairs too close to be told from round-off, the one list that a GPU
+waits for (hypvision.geometry.lorentz.distances).
 """
 
 import inspect
@@ -40,7 +41,9 @@ def devices(value):
         return {value.device.type}
     if isinstance(value, dict):
         value = value.values()
-    if isinstance(value, (list, tuple)) or not isinstance(value, (str, float, int, bool, type(None))):
+    if isinstance(value, (list, tuple)) or not isinstance(
+        value, (str, float, int, bool, type(None))
+    ):
         return set().union(*map(devices, value)) if value else set()
     return set()
 
@@ -77,7 +80,11 @@ LAYERS = {
 
 def modules_of(package):
     public = {name: getattr(package, name) for name in package.__all__}
-    return {name for name, value in public.items() if inspect.isclass(value) and issubclass(value, nn.Module)}
+    return {
+        name
+        for name, value in public.items()
+        if inspect.isclass(value) and issubclass(value, nn.Module)
+    }
 
 
 def test_every_layer_has_a_row():
@@ -112,7 +119,10 @@ def losses():
         "EntailmentConeLoss": (hypvision.losses.EntailmentConeLoss(), CHAINS),
         "MERUEntailmentLoss": (hypvision.losses.MERUEntailmentLoss(), CHAINS),
         "RadialLoss": (hypvision.losses.RadialLoss(), CHAINS),
-        "HIERLoss": (hypvision.losses.HIERLoss(ball, 8, num_proxies=5), ((6, 8), (6,), [(4, 3), (4, 3)])),
+        "HIERLoss": (
+            hypvision.losses.HIERLoss(ball, 8, num_proxies=5),
+            ((6, 8), (6,), [(4, 3), (4, 3)]),
+        ),
         "ProxyAnchorLoss": (hypvision.losses.ProxyAnchorLoss(3, 8), ((6, 8), (6,))),
         "ProxyNCALoss": (hypvision.losses.ProxyNCALoss(3, 8), ((6, 8), (6,))),
     }
@@ -151,7 +161,9 @@ def test_adapters(options):
         text = encode_text(model, gpu(*tokens.shape, dtype=torch.long), cut=False)
         found = [features, text]
         if adapters.is_injected(model, "lathadapter"):
-            found.append(adapters.adapter_of(model, "lathadapter").module(features, text, 10.0).logits)
+            found.append(
+                adapters.adapter_of(model, "lathadapter").module(features, text, 10.0).logits
+            )
         assert devices(found) == {"cuda"}
 
 
@@ -175,14 +187,18 @@ HOST_OPTIONS = {
 @pytest.mark.parametrize("name", sorted(HOSTS))
 def test_hosts_of_prompts(monkeypatch, name):
     # Otherwise it asks for the longest text, once.
-    monkeypatch.setattr("hypvision.clip.prompting.hosts.encode_text", partial(encode_text, cut=False))
+    monkeypatch.setattr(
+        "hypvision.clip.prompting.hosts.encode_text", partial(encode_text, cut=False)
+    )
     teacher = dict(teacher=build_host(bundle(seed=5), "zeroshot")) if name == "promptkd" else {}
     host = build_host(bundle(), name, **HOST_OPTIONS.get(name, {}), **teacher)
     host.set_classes(NAMES)
     images = clip_models.random_images(host.clip)
     with FakeTensorMode(allow_non_fake_inputs=True):
         on_gpu(host)
-        monkeypatch.setattr(Host, "tokens", lambda _, sentences: gpu(len(sentences), 20, dtype=torch.long))
+        monkeypatch.setattr(
+            Host, "tokens", lambda _, sentences: gpu(len(sentences), 20, dtype=torch.long)
+        )
         for mode in (True, False):
             out = host.train(mode)(gpu(*images.shape), gpu(len(images), dtype=torch.long))
             assert devices([out.logits(), *out.losses.values()]) == {"cuda"}
@@ -194,38 +210,53 @@ KINDS = {
     "Lorentz": lambda: Lorentz(1.0, learnable=True),
     "PoincareBall": lambda: PoincareBall(1.0, learnable=True),
     "Euclidean": Euclidean,
-    "Product": lambda: Product((Lorentz(1.0, learnable=True), 2), (Euclidean(), 2)),  # of balls there is a row
+    "Product": lambda: Product(
+        (Lorentz(1.0, learnable=True), 2), (Euclidean(), 2)
+    ),  # of balls there is a row
 }
 # Functions that give numbers, or change the manifold; checks wait for the device on purpose.
 NO_TENSORS = {
-    "check_point", "check_point_on_manifold", "check_vector_on_tangent", "assert_check_point_on_manifold",
-    "assert_check_vector_on_tangent", "clamp_",
-    "max_distance",
+    "check_point", "check_point_on_manifold", "check_vector_on_tangent",
+    "assert_check_point_on_manifold", "assert_check_vector_on_tangent", "clamp_", "max_distance",
 }  # fmt: skip
 JOINED = dict(
-    boost="xy", unboost="xy", mobius_add="xy", mobius_sub="xy", logmap="xy", egrad2rgrad="xv", expmap="xu", retr="xu",
-    proju="xv", projx="x", transp="xyv",
+    boost="xy", unboost="xy", mobius_add="xy", mobius_sub="xy", logmap="xy", egrad2rgrad="xv",
+    expmap="xu", retr="xu", proju="xv", projx="x", transp="xyv",
 )  # fmt: skip
 
 
 def arguments(manifold, name, key, point, vector):
-    """A fake tensor, or a number, for an argument of this name; points and vectors have these widths."""
+    """A fake tensor, or a number, for an argument of this name; points and vectors have these
+    widths."""
     planes, ball = name in ("hyperplane_logits", "ganea_logits"), isinstance(manifold, PoincareBall)
     if key == "a":
-        return gpu(2, vector) if name == "ganea_logits" else gpu(2) if planes else gpu(3, vector) if ball else gpu(3)
-    if key in ("x", "xs", "y", "mean") or (key == "p" and not planes and name not in ("busemann", "horosphere_dist")):
+        return (
+            gpu(2, vector)
+            if name == "ganea_logits"
+            else gpu(2)
+            if planes
+            else gpu(3, vector)
+            if ball
+            else gpu(3)
+        )
+    if key in ("x", "xs", "y", "mean") or (
+        key == "p" and not planes and name not in ("busemann", "horosphere_dist")
+    ):
         return gpu(3, point)
     if key in ("u", "v", "w", "z", "p"):
         return gpu(2, vector) if planes else gpu(3, vector)
     return dict(
-        r=lambda: gpu(2) if planes else gpu(3, 1), weights=lambda: gpu(2, 3), matrix=lambda: gpu(4, 4),
-        t=lambda: gpu(3, 1), fn=lambda: torch.tanh, tau=lambda: gpu(3), std=lambda: 1.0, c_new=lambda: gpu(),
-        n=lambda: 4, points=lambda: [gpu(3, point), gpu(3, point)], sizes=lambda: [1, 3], space=lambda: gpu(3, 4),
+        r=lambda: gpu(2) if planes else gpu(3, 1), weights=lambda: gpu(2, 3),
+        matrix=lambda: gpu(4, 4), t=lambda: gpu(3, 1), fn=lambda: torch.tanh, tau=lambda: gpu(3),
+        std=lambda: 1.0, c_new=lambda: gpu(), n=lambda: 4,
+        points=lambda: [gpu(3, point), gpu(3, point)], sizes=lambda: [1, 3],
+        space=lambda: gpu(3, 4),
     )[key]()  # fmt: skip
 
 
 def call(manifold, name):
-    """The devices of what a method gives; a vector may be as wide as a point or, at the origin, as the space."""
+    """The devices of what a method gives; a vector may be as wide as a point or, at the origin, as
+    the space."""
     method, wrong = getattr(manifold, name), []
     names = [
         key
@@ -234,7 +265,13 @@ def call(manifold, name):
     ]
     names = list(JOINED[name]) if isinstance(manifold, Product) and name in JOINED else names
     if name in ("origin", "random", "random_normal"):
-        size = () if name == "origin" and isinstance(manifold, Product) else (4,) if name == "origin" else (3, 4)
+        size = (
+            ()
+            if name == "origin" and isinstance(manifold, Product)
+            else (4,)
+            if name == "origin"
+            else (3, 4)
+        )
         return devices(method(*size, device="cuda"))
     extra = 1 if isinstance(manifold, Product) else manifold.extra
     for point, vector in ((4 + extra, 4 + extra), (4 + extra, 4), (4, 4)):
@@ -252,7 +289,11 @@ def call(manifold, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "kind", ["Lorentz", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind != "Lorentz")]
+    "kind",
+    [
+        "Lorentz",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind != "Lorentz"),
+    ],
 )
 def test_methods_of_manifolds(kind):
     manifold, wrong = KINDS[kind](), {}

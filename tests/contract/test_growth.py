@@ -1,4 +1,5 @@
-"""What work grows with: counts of comparisons, of looks at the disk and of large tensors, never seconds."""
+"""What work grows with: counts of comparisons, of looks at the disk and of large tensors, never
+seconds."""
 
 import gc
 import os
@@ -50,7 +51,9 @@ def with_columns(names, others):
 LOOKUPS = {
     "captions of a contrastive step": lambda names, others: distinct([*names, *others]),
     "names of a file and a config": lambda names, others: compare_names(names, others, "The file"),
-    "names of a model and its data": lambda names, others: name_difference(names, "The data", others, "the model"),
+    "names of a model and its data": lambda names, others: name_difference(
+        names, "The data", others, "the model"
+    ),
     "classes of a group": lambda names, others: groups_of(names, dict(novel=others)),
     "classes left out": lambda names, others: held_out(names, others[: len(others) // 2]),
     "columns of a table": with_columns,
@@ -62,7 +65,10 @@ def test_names_are_not_searched_in_a_list(name):
     """A dict compares a name once or twice; a list of n names compares each n / 2 times."""
     counts = []
     for n in (200, 400):
-        names, others = [Name(f"class {i}") for i in range(n)], [Name(f"class {i}") for i in reversed(range(n))]
+        names, others = (
+            [Name(f"class {i}") for i in range(n)],
+            [Name(f"class {i}") for i in reversed(range(n))],
+        )
         Name.compared = 0
         LOOKUPS[name](names, others)
         counts.append(Name.compared)
@@ -90,7 +96,9 @@ def listed(root, count):
     for number in range(count):
         Image.new("L", (2, 2)).save(root / f"{number}.png")
     (root / "list.txt").write_text("".join(f"{number}.png 0\n" for number in range(count)))
-    return lambda: ImageFolderDataset(str(root), dict(input_size=8), ann_file=str(root / "list.txt"))
+    return lambda: ImageFolderDataset(
+        str(root), dict(input_size=8), ann_file=str(root / "list.txt")
+    )
 
 
 def retrieval(kind, write):
@@ -120,7 +128,9 @@ def test_files_are_listed_and_not_looked_at_one_by_one(name, tmp_path, monkeypat
         looks.clear()
         with monkeypatch.context() as patch, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            patch.setattr(os, "stat", lambda *args, **options: looks.append(args) or stat(*args, **options))
+            patch.setattr(
+                os, "stat", lambda *args, **options: looks.append(args) or stat(*args, **options)
+            )
             build()
         counts.append(len(looks))
     assert counts[1] <= counts[0] + 2
@@ -139,16 +149,22 @@ class Large(TorchDispatchMode):
         tensors = [x for x in made if isinstance(x, torch.Tensor) and x.layout == torch.strided]
         # views and changes in place of the table itself make nothing
         old = {
-            x.untyped_storage().data_ptr() for x in args if isinstance(x, torch.Tensor) and x.layout == torch.strided
+            x.untyped_storage().data_ptr()
+            for x in args
+            if isinstance(x, torch.Tensor) and x.layout == torch.strided
         }
-        self.found += sum(x.numel() >= self.size and x.untyped_storage().data_ptr() not in old for x in tensors)
+        self.found += sum(
+            x.numel() >= self.size and x.untyped_storage().data_ptr() not in old for x in tensors
+        )
         return out
 
 
 @pytest.mark.parametrize("space", [Lorentz(1.0), Euclidean()])
 def test_a_step_on_a_closure_makes_nothing_of_the_size_of_all_names(space):
     count = 3000
-    closure = Closure([str(n) for n in range(count)], np.stack([np.arange(1, count), np.arange(1, count) // 2], 1))
+    closure = Closure(
+        [str(n) for n in range(count)], np.stack([np.arange(1, count), np.arange(1, count) // 2], 1)
+    )
     counts = []
     for steps in (1, 4):
         with Large(count) as large:

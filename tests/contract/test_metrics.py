@@ -1,5 +1,5 @@
-"""What every metric keeps: of nothing it gives NaN and one warning, never a number; of what is not finite it gives an
-error that names the image."""
+"""What every metric keeps: of nothing it gives NaN and one warning, never a number; of what is not
+finite it gives an error that names the image."""
 
 import importlib
 import inspect
@@ -47,7 +47,8 @@ def paired(image=(1.0, 2.0), text=(1.0, 2.0)):
 
 def segmented(truth, predicted=((0, 0),), logit=0.0):
     logits = torch.full((4, 1, 2), logit)
-    return dict(pred_sem_seg=dict(data=torch.tensor(predicted)[None]), gt_sem_seg=dict(data=torch.tensor(truth)[None]),
+    return dict(pred_sem_seg=dict(data=torch.tensor(predicted)[None]),
+    gt_sem_seg=dict(data=torch.tensor(truth)[None]),
                 seg_logits=dict(data=logits), img_path="street.jpg")  # fmt: skip
 
 
@@ -55,28 +56,37 @@ BOX = [0.0, 0.0, 40.0, 40.0]
 
 
 def detected(truth, box=BOX, score=0.9):
-    """``truth``: (label, crowd) of boxes in the same place as the one that is found, of the first class."""
+    """``truth``: (label, crowd) of boxes in the same place as the one that is found, of the first
+    class."""
     found = dict(bboxes=torch.tensor([box]), labels=torch.tensor([0]), scores=torch.tensor([score]))
     instances = [dict(bbox=BOX, bbox_label=label, ignore_flag=crowd) for label, crowd in truth]
-    return dict(pred_instances=found, img_id=3, ori_shape=(50, 50), instances=instances, img_path="street.jpg")
+    return dict(
+        pred_instances=found,
+        img_id=3,
+        ori_shape=(50, 50),
+        instances=instances,
+        img_path="street.jpg",
+    )
 
 
 def panoptic(truth, predicted=((0, 0),)):
-    """``truth``: (category, crowd) of the segments 1, 2, ... that halve the image; without any all is void."""
+    """``truth``: (category, crowd) of the segments 1, 2, ... that halve the image; without any all
+    is void."""
     ids = np.array([[min(k, len(truth)) for k in (1, 2)]])
     segments = [dict(id=k, category=c, iscrowd=crowd) for k, (c, crowd) in enumerate(truth, 1)]
     return dict(pred_panoptic_seg=dict(sem_seg=torch.tensor(predicted)[None]), panoptic_ids=ids,
                 segments_info=segments, img_path="street.jpg")  # fmt: skip
 
 
-# For each metric: its options; samples that it can measure; lists of samples without any truth; samples without truth
-# for a class, and how it is called; samples that are not finite, and the image.
+# For each metric: its options; samples that it can measure; lists of samples without any truth;
+# samples without truth for a class, and how it is called; samples that are not finite, and the
+# image.
 CASES = {
     "TopKAccuracy": dict(
-        good=[scored(index=0)],
-        no_truth=[[scored(label=None, index=0)]],
+        good=[scored(index=0)], no_truth=[[scored(label=None, index=0)]],
         partly=([scored(index=0), scored(label=None, index=1)], "1 of 2 images"),
-        bad=[[scored(index=0), scored((NAN,) * 4, index=7)], [scored((INF, 0.0, 0.0, 0.0), index=7)]],
+        bad=[[scored(index=0), scored((NAN,) * 4, index=7)], [scored((INF, 0.0, 0.0, 0.0),
+        index=7)]],
         named="image 7 of the data",
     ),
     "MultiLabelAP": dict(
@@ -86,14 +96,16 @@ CASES = {
         bad=[[scored((INF, 0.0, 0.0, 0.0), label=[1.0] * 4, index=7)]],
         named="image 7 of the data",
     ),
-    "ZeroShotAccuracy": dict(good=[scored()], bad=[[scored(), scored((NAN,) * 4)]], named="sample 1"),
+    "ZeroShotAccuracy": dict(good=[scored()], bad=[[scored(), scored((NAN,) * 4)]],
+    named="sample 1"),
     "ImageTextRetrieval": dict(
-        good=[paired()], bad=[[paired(), paired((NAN, 0.0))], [paired(), paired(text=(INF, 0.0))]], named="sample 1"
+        good=[paired()], bad=[[paired(), paired((NAN, 0.0))], [paired(), paired(text=(INF, 0.0))]],
+        named="sample 1"
     ),
     "BitsPerByte": dict(
-        good=[dict(loss=3.0, count=2)],
-        no_truth=[[dict(loss=0.0, count=0)]],
-        bad=[[dict(loss=1.0, count=1), dict(loss=NAN, count=3)], [dict(loss=1.0, count=1), dict(loss=INF, count=3)]],
+        good=[dict(loss=3.0, count=2)], no_truth=[[dict(loss=0.0, count=0)]],
+        bad=[[dict(loss=1.0, count=1), dict(loss=NAN, count=3)], [dict(loss=1.0, count=1),
+        dict(loss=INF, count=3)]],
         named="sample 1",
     ),
     "ChainOrder": dict(
@@ -106,9 +118,9 @@ CASES = {
         good=[embedded(index=i, label=0) for i in range(3)],
         no_truth=[[embedded(index=i, label=i) for i in range(3)], [embedded()]],
         partly=([embedded(index=i, label=i // 2) for i in range(3)], "1 of 3 queries"),
-        bad=[[embedded(index=0), embedded((NAN, 1.0), index=9)], [embedded(index=0), embedded((INF, 1.0), index=9)]],
-        named="image 9 of the data",
-        options=dict(recall=(1,), device="cpu"),
+        bad=[[embedded(index=0), embedded((NAN, 1.0), index=9)], [embedded(index=0), embedded((INF,
+        1.0), index=9)]],
+        named="image 9 of the data", options=dict(recall=(1,), device="cpu"),
     ),
     "IoUMetric": dict(
         good=[segmented([[0, 0]])],
@@ -122,9 +134,11 @@ CASES = {
         good=[detected([(0, 0)])],
         no_truth=[[detected([])], [detected([(0, 1)])]],  # nothing, and crowds alone
         partly=([detected([(0, 0)])], "bee, cow, doe"),
-        bad=[[detected([(0, 0)], box=[NAN] * 4)], [detected([(0, 0)], score=NAN)], [detected([(0, 0)], score=INF)]],
+        bad=[[detected([(0, 0)], box=[NAN] * 4)], [detected([(0, 0)], score=NAN)], [detected([(0,
+        0)], score=INF)]],
         named="street.jpg",
-        variants=(dict(), dict(classwise=True), dict(metric="proposal"), dict(metric="proposal_fast"),
+        variants=(dict(), dict(classwise=True), dict(metric="proposal"),
+        dict(metric="proposal_fast"),
                   dict(proposal_nums=(1, 10, 50)), dict(metric="proposal", proposal_nums=(5,)),
                   dict(metric_items=["mAP_50"])),
     ),
@@ -137,20 +151,27 @@ CASES = {
     ),
 }  # fmt: skip
 CASES["CalibrationError"] = CASES["TopKAccuracy"]
-GROUPS = dict(ancestors=dict(ant=["bug"], bee=["bug"], cow=["beast"], doe=["beast"]), levels=["kind"])
-CASES["HierarchicalErrors"] = CASES["ZeroShotAccuracy"] | dict(variants=(dict(ancestors=GROUPS["ancestors"]),))
+GROUPS = dict(
+    ancestors=dict(ant=["bug"], bee=["bug"], cow=["beast"], doe=["beast"]), levels=["kind"]
+)
+CASES["HierarchicalErrors"] = CASES["ZeroShotAccuracy"] | dict(
+    variants=(dict(ancestors=GROUPS["ancestors"]),)
+)
 CASES["GroupAccuracy"] = CASES["TopKAccuracy"] | dict(variants=(GROUPS,))
 CASES["OpenVocabIoUMetric"] = CASES["IoUMetric"] | dict(
     variants=(dict(), dict(absent_classes="zero"), dict(groups=dict(novel=["bee"])))
 )
-CASES["OpenVocabCocoMetric"] = CASES["CocoMetric"] | dict(variants=(dict(), dict(groups=dict(novel=["bee"]))))
+CASES["OpenVocabCocoMetric"] = CASES["CocoMetric"] | dict(
+    variants=(dict(), dict(groups=dict(novel=["bee"])))
+)
 REGISTRIES = (mmengine.registry.METRICS, mmdet.registry.METRICS, mmseg.registry.METRICS)
 
 
 def registered():
     """Every metric of hypvision by its name, those that take the place of others included."""
     return {name: kind for registry in REGISTRIES for name, kind in registry.module_dict.items()
-            if kind.__module__.startswith("hypvision") and not issubclass(kind, ReportMetric)}  # fmt: skip
+            if kind.__module__.startswith("hypvision") and not issubclass(kind,
+            ReportMetric)}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -173,14 +194,20 @@ def measure(name, samples, options, **attributes):
 
 def variants(key="good"):
     return [pytest.param(name, options, id="-".join([name, *map(str, options)]))
-            for name, case in CASES.items() if case.get(key) for options in case.get("variants", ({},))]  # fmt: skip
+            for name, case in CASES.items() if case.get(key) for options in case.get("variants",
+            ({},))]  # fmt: skip
 
 
 def test_every_metric_has_a_case():
     assert set(registered()) == set(CASES)
     assert all(issubclass(kind, Metric) for kind in registered().values())
-    for registry, name in ((mmdet.registry.METRICS, "CocoMetric"), (mmseg.registry.METRICS, "IoUMetric")):
-        assert registry.get(name).__module__.startswith("hypvision")  # what a user's config means by it
+    for registry, name in (
+        (mmdet.registry.METRICS, "CocoMetric"),
+        (mmseg.registry.METRICS, "IoUMetric"),
+    ):
+        assert registry.get(name).__module__.startswith(
+            "hypvision"
+        )  # what a user's config means by it
 
 
 @pytest.mark.parametrize(("name", "options"), variants())
@@ -201,7 +228,9 @@ def test_nothing_gives_no_number(name, options, told):
 def test_missing_ground_truth_is_reported_once(name, options, told):
     samples, missing = CASES[name]["partly"]
     found = measure(name, samples, options)
-    assert [text for text in told() if f"no truth for {missing}" in text] == told() and len(told()) == 1
+    assert [text for text in told() if f"no truth for {missing}" in text] == told() and len(
+        told()
+    ) == 1
     assert any(math.isfinite(value) for value in found.values())
     metric = registered()[name](**(options or CASES[name].get("options", {})))
     metric.dataset_meta = dict(classes=CLASSES)
@@ -216,12 +245,18 @@ def test_what_is_not_finite_is_an_error_that_names_the_image(name, options, told
     for samples in CASES[name]["bad"]:
         with pytest.raises(HypvisionError, match=rf"{CASES[name]['named']}.* is not finite"):
             measure(name, samples, options)
-        found = measure(name, samples, options, allow_nonfinite=True)  # hypvision test --allow-nonfinite
+        found = measure(
+            name, samples, options, allow_nonfinite=True
+        )  # hypvision test --allow-nonfinite
         assert found and all(math.isnan(value) for value in found.values())
         assert CASES[name]["named"] in told()[-1]
 
 
-MAPS = [name for name, case in CASES.items() if any("Seg" in key or "seg" in key for key in case["good"][0])]
+MAPS = [
+    name
+    for name, case in CASES.items()
+    if any("Seg" in key or "seg" in key for key in case["good"][0])
+]
 
 
 @pytest.mark.parametrize("name", MAPS)
@@ -243,7 +278,9 @@ def test_pixels_and_segments_of_a_long_test_set_are_counted_exactly(name):
 def retrieval(x, labels=(0, 0, 1, 1), **options):
     from hypvision.tasks.metric_learning_metrics import evaluate_retrieval
 
-    return evaluate_retrieval(x, torch.tensor(labels, dtype=torch.long), recall=(1,), space="cosine", **options)
+    return evaluate_retrieval(
+        x, torch.tensor(labels, dtype=torch.long), recall=(1,), space="cosine", **options
+    )
 
 
 def neighbours(x):
@@ -256,7 +293,9 @@ def hierarchy(x, labels=(0, 0, 1, 1)):
     from hypvision.geometry import lorentz
     from hypvision.tasks.class_hierarchy import recovered_hierarchy
 
-    return recovered_hierarchy(lorentz.expmap0(x, 1.0), torch.tensor(labels), [("a",), ("a",), ("b",)])
+    return recovered_hierarchy(
+        lorentz.expmap0(x, 1.0), torch.tensor(labels), [("a",), ("a",), ("b",)]
+    )
 
 
 def chains(x):
@@ -300,7 +339,10 @@ def ordered(x):
 def related(x):
     from hypvision.clip.radial.retrieval import HyperLexPair, hyperlex_correlation
 
-    words, pairs = dict(cat=0, animal=1, dog=2, pet=3), [("animal", "cat"), ("pet", "dog"), ("pet", "cat")]
+    words, pairs = (
+        dict(cat=0, animal=1, dog=2, pet=3),
+        [("animal", "cat"), ("pet", "dog"), ("pet", "cat")],
+    )
     pairs = [HyperLexPair(*pair, "N", float(k)) for k, pair in enumerate(pairs)]
     return hyperlex_correlation(pairs, words, x, Sphere(torch.tensor([1.0, 0.0])))
 
@@ -312,9 +354,10 @@ def neighbourhood(x):
 
 
 FUNCTIONS = {
-    "evaluate_retrieval": retrieval, "nearest": neighbours, "recovered_hierarchy": hierarchy, "chain_metrics": chains,
-    "chain_metrics, images": images_of_chains, "level_accuracy": levels, "tree_recall": tree, "recall_at": recalled,
-    "kendall_tau": ordered, "hyperlex_correlation": related, "graph_map": neighbourhood,
+    "evaluate_retrieval": retrieval, "nearest": neighbours, "recovered_hierarchy": hierarchy,
+    "chain_metrics": chains, "chain_metrics, images": images_of_chains, "level_accuracy": levels,
+    "tree_recall": tree, "recall_at": recalled, "kendall_tau": ordered,
+    "hyperlex_correlation": related, "graph_map": neighbourhood,
 }  # fmt: skip
 NO_NUMBERS_OF_A_MODEL = {
     "lca_heights": "of a tree", "read_hyperlex": "a file", "read_tree": "a file",
@@ -344,8 +387,14 @@ def test_an_image_whose_embedding_is_not_finite_is_named(tmp_path):
     paths = [tmp_path / f"{name}.png" for name in "ab"]
     for path in paths:
         Image.new("RGB", (4, 4)).save(path)
-    embedder = Embedder(lambda x: torch.tensor([[1.0], [NAN]])[: len(x)], lambda image: torch.zeros(3), "cosine", "")
-    assert len(embed_sources(embedder, Sources(tuple(paths[:1])))[1]) == len(Sources(tuple(paths[:1]))) == 1
+    embedder = Embedder(
+        lambda x: torch.tensor([[1.0], [NAN]])[: len(x)], lambda image: torch.zeros(3), "cosine", ""
+    )
+    assert (
+        len(embed_sources(embedder, Sources(tuple(paths[:1])))[1])
+        == len(Sources(tuple(paths[:1])))
+        == 1
+    )
     with pytest.raises(HypvisionError, match=r"b\.png' is not finite"):
         embed_sources(embedder, Sources(tuple(paths)))
 
@@ -384,7 +433,11 @@ def test_metrics_without_data_are_nan():
     assert all(map(math.isnan, ordered(torch.randn(3, 1)).values()))
     from hypvision.tasks.few_shot_tables import harmonic
 
-    assert math.isnan(harmonic(NAN, 50.0)) and math.isnan(harmonic(0.0, NAN)) and harmonic(0.0, 0.0) == 0.0
+    assert (
+        math.isnan(harmonic(NAN, 50.0))
+        and math.isnan(harmonic(0.0, NAN))
+        and harmonic(0.0, 0.0) == 0.0
+    )
 
 
 def test_products_that_overflow_are_not_ranked():

@@ -1,4 +1,5 @@
-"""What segmenters, detectors, adapted CLIPs, metric learners and language models keep: GPUs, compilers, processes.
+"""What segmenters, detectors, adapted CLIPs, metric learners and language models keep: GPUs,
+compilers, processes.
 
 A kind of model is a row of ``helpers/task_models.py``; docs/everywhere.md has the table.
 """
@@ -39,9 +40,14 @@ def several(value):
 
 @pytest.fixture
 def no_numbers(monkeypatch):
-    """Fake tensors have none; these are the lists that may be waited for, see WAITS in test_contract.py."""
-    monkeypatch.setattr(FakeTensor, "tolist", lambda self: [96 // len(self)] * len(self))  # two experts of 48 tokens
-    monkeypatch.setattr(torch.Tensor, "nonzero", lambda self: torch.arange(len(self), device=self.device)[:, None])
+    """Fake tensors have none; these are the lists that may be waited for, see WAITS in
+    test_contract.py."""
+    monkeypatch.setattr(
+        FakeTensor, "tolist", lambda self: [96 // len(self)] * len(self)
+    )  # two experts of 48 tokens
+    monkeypatch.setattr(
+        torch.Tensor, "nonzero", lambda self: torch.arange(len(self), device=self.device)[:, None]
+    )
     monkeypatch.setattr(torch.Tensor, "cpu", lambda self: pytest.fail("Tensor.cpu"))
 
 
@@ -66,18 +72,24 @@ def test_nothing_is_left_on_the_cpu(no_numbers, name):
 
 
 def test_the_loss_of_a_segmenter_does_not_wait_for_the_gpu(no_numbers, monkeypatch):
-    """But for the accuracy that mmseg reports beside it, which counts the pixels that have a label."""
+    """But for the accuracy that mmseg reports beside it, which counts the pixels that have a
+    label."""
     from mmengine.structures import PixelData
     from mmseg.structures import SegDataSample
 
-    monkeypatch.setattr("mmseg.models.decode_heads.decode_head.accuracy", lambda logits, *_, **__: logits.sum())
+    monkeypatch.setattr(
+        "mmseg.models.decode_heads.decode_head.accuracy", lambda logits, *_, **__: logits.sum()
+    )
     model = segmenter().train()
     with FakeTensorMode(allow_non_fake_inputs=True):
         on_gpu(model)
         truth = torch.zeros(1, *SIZE, dtype=torch.long, device="cuda")
         samples = [SegDataSample(gt_sem_seg=PixelData(data=truth)) for _ in range(2)]
         losses = model.loss(torch.empty(2, 3, *SIZE, device="cuda"), samples)
-        assert losses["decode.loss_ce"].device.type == "cuda" and losses["decode.loss_ce"].requires_grad
+        assert (
+            losses["decode.loss_ce"].device.type == "cuda"
+            and losses["decode.loss_ce"].requires_grad
+        )
 
 
 @pytest.mark.parametrize("name", LANGUAGE)
@@ -91,7 +103,8 @@ def test_the_loss_of_a_language_model_does_not_wait_for_the_gpu(no_numbers, name
 
 
 class Takers(TorchDispatchMode):
-    """Who makes numbers, or lists of an unknown length, of tensors: what a GPU must be waited for."""
+    """Who makes numbers, or lists of an unknown length, of tensors: what a GPU must be waited
+    for."""
 
     NAMES = ("_local_scalar_dense", "nonzero", "unique", "masked_select", "bincount")
 
@@ -113,19 +126,26 @@ class Takers(TorchDispatchMode):
 
 @pytest.mark.parametrize("name", HEADS)
 def test_in_the_loss_of_a_detector_nobody_but_mmdet_waits(name):
-    """Its assigners make lists of the boxes of each image; backbone, neck and operators wait for nothing."""
+    """Its assigners make lists of the boxes of each image; backbone, neck and operators wait for
+    nothing."""
     from mmdet.testing import demo_mm_inputs
 
     model = detector(name).train()
     data = demo_mm_inputs(2, [[3, *SIZE]] * 2, num_classes=CLASSES, with_mask=name == "mask_rcnn")
     data = model.data_preprocessor(data, True)
     maps = tuple(part.detach() for part in model.extract_feat(data["inputs"]))
-    model.extract_feat = lambda x: maps  # what a backbone takes out of tensors on a CPU is test_contract.py's
+    model.extract_feat = lambda x: (
+        maps
+    )  # what a backbone takes out of tensors on a CPU is test_contract.py's
     with Takers() as takers:
         model(**data, mode="loss")
-    libraries = [Path(sys.modules[library].__file__).parent for library in ("mmdet", "mmengine", "mmcv")]
+    libraries = [
+        Path(sys.modules[library].__file__).parent for library in ("mmdet", "mmengine", "mmcv")
+    ]
     assert takers.found
-    assert all(any(Path(path).is_relative_to(place) for place in libraries) for path in takers.found), takers.found
+    assert all(
+        any(Path(path).is_relative_to(place) for place in libraries) for path in takers.found
+    ), takers.found
 
 
 # Compilers
@@ -135,11 +155,16 @@ def test_in_the_loss_of_a_detector_nobody_but_mmdet_waits(name):
 @pytest.mark.slow
 def test_one_graph_forward_and_backward(name):
     if name == "helm_mice":
-        pytest.skip("the lengths of the experts' lists are numbers; a layer without experts is in tests/helm")
+        pytest.skip(
+            "the lengths of the experts' lists are numbers; a layer without experts is in "
+            "tests/helm"
+        )
     model, inputs = TASKS[name].create(), TASKS[name].inputs()
     expected = several(TASKS[name].run(model, inputs))
     sum(value.sum() for value in expected).backward()
-    gradients = {key: value.grad.clone() for key, value in model.named_parameters() if value.grad is not None}
+    gradients = {
+        key: value.grad.clone() for key, value in model.named_parameters() if value.grad is not None
+    }
     model.zero_grad()
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
@@ -155,7 +180,9 @@ def test_one_graph_forward_and_backward(name):
     assert gradients
     for key, expected in gradients.items():
         scale = expected.abs().max().item()
-        torch.testing.assert_close(own[key].grad, expected, rtol=1e-2, atol=1e-3 * scale + 1e-5, msg=key)
+        torch.testing.assert_close(
+            own[key].grad, expected, rtol=1e-2, atol=1e-3 * scale + 1e-5, msg=key
+        )
 
 
 # Smaller
@@ -163,13 +190,16 @@ def test_one_graph_forward_and_backward(name):
 
 @every_task
 def test_int8_works_on_linear_layers(name):
-    """PyTorch's dynamic quantisation; weights that are joined, adapted or of rows of points stay as they are."""
+    """PyTorch's dynamic quantisation; weights that are joined, adapted or of rows of points stay as
+    they are."""
     model, inputs = TASKS[name].create(), TASKS[name].inputs()
     with torch.no_grad():
         expected = several(TASKS[name].run(model, inputs))
         small = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
         found = several(TASKS[name].run(small, inputs))
-    exchanged = sum(isinstance(layer, torch.ao.nn.quantized.dynamic.Linear) for layer in small.modules())
+    exchanged = sum(
+        isinstance(layer, torch.ao.nn.quantized.dynamic.Linear) for layer in small.modules()
+    )
     assert (exchanged == 0) == name.startswith("helm")
     for got, wanted in zip(found, expected, strict=True):
         assert (got - wanted).norm() < 0.1 * wanted.norm()
@@ -185,10 +215,11 @@ def trained(tmp_path):
     torch.save(dict(state_dict=model.state_dict()), tmp_path / "learner.pth")
     config = tmp_path / "learner.py"
     config.write_text(
-        "custom_imports = dict(imports=['hypvision.tasks.metric_learning', 'hypvision.data.image_folder'])\n"
-        f"default_scope = 'mmengine'\nmodel = dict(type='MetricLearner', backbone={VIT}, num_classes=4,\n"
-        f"    neck=dict(dim=8, geometry='lorentz'), hier_loss={HIER})\n"
-        "test_dataloader = dict(dataset=dict(type='ImageFolderDataset', root='x', transform=dict(input_size=32)))\n"
+        "custom_imports = dict(imports=['hypvision.tasks.metric_learning', "
+        "'hypvision.data.image_folder'])\ndefault_scope = 'mmengine'\nmodel = "
+        f"dict(type='MetricLearner', backbone={VIT}, num_classes=4,\n    neck=dict(dim=8, "
+        f"geometry='lorentz'), hier_loss={HIER})\ntest_dataloader = "
+        "dict(dataset=dict(type='ImageFolderDataset', root='x', transform=dict(input_size=32)))\n"
     )
     return config, tmp_path / "learner.pth", model
 
@@ -196,19 +227,33 @@ def trained(tmp_path):
 @pytest.mark.slow
 def test_a_metric_learner_is_exported_by_its_config(tmp_path, capsys, trained):
     config, weights, model = trained
-    command = ["export", str(weights), "--model", str(config), "--format", "torchexport", "--fixed-size"]
+    command = [
+        "export",
+        str(weights),
+        "--model",
+        str(config),
+        "--format",
+        "torchexport",
+        "--fixed-size",
+    ]
     assert main([*command, "--save", str(tmp_path / "m.pt2")]) == 0
     said = capsys.readouterr()
     assert "Equal to eager PyTorch" in said.out
     steps = [line for line in said.err.splitlines() if line.endswith(" ...")]
-    assert steps[0] == "Loading learner ..." and steps[-1] == "Comparing with PyTorch on 3x3x32x32 ..."
+    assert (
+        steps[0] == "Loading learner ..." and steps[-1] == "Comparing with PyTorch on 3x3x32x32 ..."
+    )
     x = torch.randn(5, 3, 32, 32)
-    torch.testing.assert_close(torch.export.load(tmp_path / "m.pt2").module()(x), model(x), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        torch.export.load(tmp_path / "m.pt2").module()(x), model(x), rtol=1e-4, atol=1e-4
+    )
     assert main([*command, "--model-args", "img_size=32"]) == 2
     assert "A config contains the arguments of its model" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "kind"), [("segmenter", "_Segmenter"), ("retinanet", "DetectorNetwork")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("segmenter", "_Segmenter"), ("retinanet", "DetectorNetwork")]
+)
 def test_the_whole_of_a_training_is_exported_by_its_config(tmp_path, monkeypatch, name, kind):
     """What is exported; that the file computes the same is tested for records of the zoo."""
     model, config = TASKS[name].create(), config_of(name)
@@ -224,9 +269,20 @@ def test_the_whole_of_a_training_is_exported_by_its_config(tmp_path, monkeypatch
 
     monkeypatch.setattr("hypvision.tasks.exporting.export_network", export_network)
     (tmp_path / "out").touch()
-    command = ["export", str(tmp_path / "mine.pth"), "--model", str(tmp_path / "mine.py"), "--format", "onnx"]
+    command = [
+        "export",
+        str(tmp_path / "mine.pth"),
+        "--model",
+        str(tmp_path / "mine.py"),
+        "--format",
+        "onnx",
+    ]
     assert main([*command, "--save", str(tmp_path / "out"), "--size", "64"]) == 0
-    assert type(given["network"]).__name__ == kind and given["size"] == (3, 64, 64) and not given["network"].training
+    assert (
+        type(given["network"]).__name__ == kind
+        and given["size"] == (3, 64, 64)
+        and not given["network"].training
+    )
     for key, value in given["network"].model.state_dict().items():
         assert torch.equal(value, model.state_dict()[key]), key
 
@@ -244,9 +300,14 @@ class Logits(nn.Module):
 @pytest.mark.parametrize("name", LANGUAGE)
 def test_a_language_model_is_exported_with_any_batch_and_length(name):
     model, tokens = TASKS[name].create(), TASKS[name].inputs()
-    free = {0: torch.export.Dim("batch", min=1), 1: torch.export.Dim("length", min=2, max=model.config.max_seq_len)}
+    free = {
+        0: torch.export.Dim("batch", min=1),
+        1: torch.export.Dim("length", min=2, max=model.config.max_seq_len),
+    }
     with torch.no_grad():
-        program = torch.export.export(Logits(model).eval(), (tokens,), dynamic_shapes=(free,)).module()
+        program = torch.export.export(
+            Logits(model).eval(), (tokens,), dynamic_shapes=(free,)
+        ).module()
         for shape in ((1, 2), (3, 17), (2, 100)):
             tokens = torch.randint(0, 259, shape)
             torch.testing.assert_close(program(tokens), model(tokens).logits, rtol=1e-4, atol=1e-4)
@@ -293,13 +354,17 @@ def test_two_processes_train_segmenters_and_language_models(tmp_path):
     run_in_two(TWO, tmp_path, __file__)
 
 
-@pytest.mark.parametrize("scope, kind", [("mmseg", "HyperCLIPSegmentor"), ("mmengine", "FewShotCLIP")])
+@pytest.mark.parametrize(
+    "scope, kind", [("mmseg", "HyperCLIPSegmentor"), ("mmengine", "FewShotCLIP")]
+)
 def test_models_without_fixed_classes_are_not_exported(monkeypatch, tmp_path, scope, kind):
     """Whether or not its config says how large the images are."""
     from hypvision.tasks import exporting
 
     (tmp_path / "mine.py").write_text(f"default_scope = '{scope}'\nmodel = dict(type='{kind}')\n")
-    monkeypatch.setattr(exporting, "trained_model", lambda *_: SimpleNamespace(open_vocabulary=True))
+    monkeypatch.setattr(
+        exporting, "trained_model", lambda *_: SimpleNamespace(open_vocabulary=True)
+    )
     monkeypatch.setattr(exporting, "import_extensions", lambda *_: None)
     with pytest.raises(HypvisionError, match=f"describes a {kind}.*that have fixed classes"):
         exporting.export_trained(tmp_path / "mine.py", "mine.pth", "onnx", tmp_path / "mine.onnx")

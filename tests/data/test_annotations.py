@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from hypvision.data.annotations import MAX_POINTS, check_names, compare_names, decode_counts, mask_fault
+from hypvision.data.annotations import (
+    MAX_POINTS,
+    check_names,
+    compare_names,
+    decode_counts,
+    mask_fault,
+)
 from hypvision.errors import HypvisionError
 
 mask_tools = pytest.importorskip("pycocotools.mask")
@@ -64,7 +70,10 @@ WRONG = {
     "many": ([TRIANGLE] * 10**6, "more than 100,000 points"),
     "without size": (dict(counts="a"), "without the lists"),
     "without counts": (dict(size=[HEIGHT, WIDTH]), "without the lists"),
-    "swapped": (rle(size=[WIDTH, HEIGHT]), r"size \[96, 72\] \(height, width\), but its image \[72, 96\]"),
+    "swapped": (
+        rle(size=[WIDTH, HEIGHT]),
+        r"size \[96, 72\] \(height, width\), but its image \[72, 96\]",
+    ),
     "too many pixels": (rle(counts=[0, 203954]), "203,954 pixels in all, but its image 6,912"),
     "too few pixels": (rle(counts=[100, 5]), "105 pixels in all"),
     "negative runs": (rle(counts=[HEIGHT * WIDTH + 5, -5]), "damaged"),
@@ -112,5 +121,7 @@ def test_names_of_file_and_config(own, classes, ignored, message):
 
 def test_names_that_are_one_text():
     check_names(("cat",))
-    with pytest.raises(HypvisionError, match=r'the text \'cat\', not a list.*write classes=\("cat",\) with a comma'):
+    with pytest.raises(
+        HypvisionError, match=r'the text \'cat\', not a list.*write classes=\("cat",\) with a comma'
+    ):
         check_names("cat")

@@ -1,4 +1,5 @@
-"""Folders of images with captions and boxes: two forms of one table, and what can be wrong with them."""
+"""Folders of images with captions and boxes: two forms of one table, and what can be wrong with
+them."""
 
 import json
 
@@ -11,7 +12,10 @@ from hypvision.data.caption_folder import CaptionFolder, read_captions
 from hypvision.errors import HypvisionError
 
 HEAD = "image,caption,left,top,right,bottom,words\n"
-TABLE = HEAD + "a.png,a dog and a cat,0,0,4,4,a dog\na.png,a dog and a cat,4,2,8,6,a cat\nb.jpg,two birds,,,,,\n"
+TABLE = (
+    HEAD + "a.png,a dog and a cat,0,0,4,4,a dog\na.png,a dog and a cat,4,2,8,6,a cat\nb.jpg,two "
+    "birds,,,,,\n"
+)
 
 
 @pytest.fixture
@@ -28,8 +32,14 @@ def folder(tmp_path):
 
 def test_captions_and_boxes(folder):
     whole = CaptionFolder(folder)
-    assert len(whole) == 2 and whole[1]["caption"] == "two birds" and whole[0]["inputs"].shape == (3, 6, 8)
-    assert whole[1]["image"] == str(folder / "images/b.jpg")  # one of another folder may have the same name
+    assert (
+        len(whole) == 2
+        and whole[1]["caption"] == "two birds"
+        and whole[0]["inputs"].shape == (3, 6, 8)
+    )
+    assert whole[1]["image"] == str(
+        folder / "images/b.jpg"
+    )  # one of another folder may have the same name
     data = CaptionFolder(folder, boxes=True)
     seen = set()
     for _ in range(30):
@@ -47,7 +57,11 @@ def test_both_tables_say_the_same(folder):
     rows = read_captions(folder)
     (folder / "captions.csv").unlink()
     lines = [
-        dict(image=row.image, caption=row.caption, boxes=[dict(box=b.box, words=b.words) for b in row.boxes])
+        dict(
+            image=row.image,
+            caption=row.caption,
+            boxes=[dict(box=b.box, words=b.words) for b in row.boxes],
+        )
         for row in rows
     ]
     (folder / "captions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -58,7 +72,10 @@ def test_both_tables_say_the_same(folder):
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        (HEAD + "a.png,a dog,0,0,9,4,a dog\n", r"\[0, 0, 9, 4\] is not inside the image of 8 x 6 pixels"),
+        (
+            HEAD + "a.png,a dog,0,0,9,4,a dog\n",
+            r"\[0, 0, 9, 4\] is not inside the image of 8 x 6 pixels",
+        ),
         (HEAD + "a.png,a dog,-1,0,4,4,a dog\n", "is not inside the image"),
         (HEAD + "a.png,a dog,4,0,4,4,a dog\n", "is not inside the image"),
         (HEAD + "a.png,a dog,0,0,4,4, \n", "a box has no words"),
@@ -77,11 +94,14 @@ def test_what_is_wrong_is_named(folder, table, message):
 
 
 @pytest.mark.parametrize(
-    "line", ["{", '{"image": "a.png"}', '{"image": "a.png", "caption": "x", "boxes": [{"box": [1]}]}']
+    "line",
+    ["{", '{"image": "a.png"}', '{"image": "a.png", "caption": "x", "boxes": [{"box": [1]}]}'],
 )
 def test_lines_that_are_wrong_are_named(folder, line):
     (folder / "captions.csv").unlink()
-    (folder / "captions.jsonl").write_text(f'{{"image": "b.jpg", "caption": "two birds"}}\n{line}\n')
+    (folder / "captions.jsonl").write_text(
+        f'{{"image": "b.jpg", "caption": "two birds"}}\n{line}\n'
+    )
     with pytest.raises(HypvisionError, match="captions.jsonl', line 2"):
         CaptionFolder(folder)
 

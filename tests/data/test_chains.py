@@ -1,4 +1,5 @@
-"""Chains: files of both schemas and their mistakes, shapes and emoji, captions with a table of broader terms."""
+"""Chains: files of both schemas and their mistakes, shapes and emoji, captions with a table of
+broader terms."""
 
 import gzip
 
@@ -6,14 +7,23 @@ import pytest
 from helpers.emoji import make_emoji
 
 from hypvision.data.broader import build_chains, read_terms
-from hypvision.data.chains import Chain, emoji_chains, read_chains, shape_chains, with_negatives, write_chains
+from hypvision.data.chains import (
+    Chain,
+    emoji_chains,
+    read_chains,
+    shape_chains,
+    with_negatives,
+    write_chains,
+)
 from hypvision.data.emoji import read_emoji
 from hypvision.data.text_chains import TextChains
 from hypvision.errors import HypvisionError
 
 CHAINS = [
     Chain(
-        ("food", "fruit", "a red  apple"), ("animal", "dish", "a pear, green"), "http://x/COCO_val2014_000000000042.jpg"
+        ("food", "fruit", "a red  apple"),
+        ("animal", "dish", "a pear, green"),
+        "http://x/COCO_val2014_000000000042.jpg",
     ),
     Chain(("food", "dish", 'a "bowl" of ramen'), ("tool", "fruit", "a plate of rice"), "b.jpg"),
 ]
@@ -34,7 +44,9 @@ def test_what_is_written_is_read(tmp_path, name):
 
 
 def test_schemas(tmp_path):
-    found = read_chains(write(tmp_path / "a.csv", "id,captions,image_url\n7,a=>b => c,http://x/1.jpg\n8,a=>d=>e,\n"))
+    found = read_chains(
+        write(tmp_path / "a.csv", "id,captions,image_url\n7,a=>b => c,http://x/1.jpg\n8,a=>d=>e,\n")
+    )
     assert found == [Chain(("a", "b", "c"), (), "http://x/1.jpg"), Chain(("a", "d", "e"), (), "8")]
     found = read_chains(write(tmp_path / "b.csv", "positive,negative\r\na => b,c => d\r\n"))
     assert found == [Chain(("a", "b"), ("c", "d"), None)]
@@ -45,8 +57,14 @@ def test_schemas(tmp_path):
     [
         ("", "no rows"),
         ("id,captions\n", "no rows"),
-        ("id,text\n1,a => b\n", "Line 2 .* has neither 'captions' nor 'positive'.* Expected: 'positive,negative"),
-        ("id,captions\n1,a => b\n2,a => b => c\n", "Line 3 .* chain of 3 texts, but the chains before have 2"),
+        (
+            "id,text\n1,a => b\n",
+            "Line 2 .* has neither 'captions' nor 'positive'.* Expected: 'positive,negative",
+        ),
+        (
+            "id,captions\n1,a => b\n2,a => b => c\n",
+            "Line 3 .* chain of 3 texts, but the chains before have 2",
+        ),
         ("id,captions\n1,a =>  => b\n", "Line 2 .* level 2 of 'a =>  => b' is empty"),
         ("id,captions\n1,a\n", "Line 2 .* is not a chain"),
         ("positive,negative\na => b,c\n", "Line 2 .* is not a chain"),
@@ -72,18 +90,29 @@ def test_files_that_are_none(tmp_path):
 
 
 def test_negatives_are_siblings(tmp_path):
-    texts = [("animal", "dog", "a black dog"), ("animal", "dog", "a dog"), ("animal", "cat", "a cat"),
+    texts = [("animal", "dog", "a black dog"), ("animal", "dog", "a dog"), ("animal", "cat",
+    "a cat"),
              ("food", "cake", "a slice")]  # fmt: skip
     for seed in range(5):
-        found = {chain.texts: chain.negatives for chain in with_negatives([Chain(t) for t in texts], seed)}
+        found = {
+            chain.texts: chain.negatives
+            for chain in with_negatives([Chain(t) for t in texts], seed)
+        }
         assert found[texts[0]] == ("food", "cat", "a dog")
-        assert found[texts[2]][:2] == ("food", "dog") and found[texts[2]][2] in ("a black dog", "a dog")
+        assert found[texts[2]][:2] == ("food", "dog") and found[texts[2]][2] in (
+            "a black dog",
+            "a dog",
+        )
         assert found[texts[3]][0] == "animal" and found[texts[3]][1] in ("dog", "cat")
     with pytest.raises(HypvisionError, match="All chains have 'animal' at level 1"):
         with_negatives([Chain(t) for t in texts[:3]])
-    own = Chain(("animal", "bird", "a gull"), ("stone", "fish", "a crow"))  # stays beside chains without
+    own = Chain(
+        ("animal", "bird", "a gull"), ("stone", "fish", "a crow")
+    )  # stays beside chains without
     mixed = [own, *(Chain(t) for t in texts)]
-    assert with_negatives(mixed)[0] == own and all(len(chain.negatives) == 3 for chain in with_negatives(mixed))
+    assert with_negatives(mixed)[0] == own and all(
+        len(chain.negatives) == 3 for chain in with_negatives(mixed)
+    )
     with pytest.raises(HypvisionError, match="1 of 5 chains have negatives.*with_negatives"):
         write_chains(tmp_path / "mixed.csv", mixed)
     text = "captions,negative\na => b,n => m\nc => d,\ne => f,\n"
@@ -93,7 +122,9 @@ def test_negatives_are_siblings(tmp_path):
 def test_shapes():
     chains = shape_chains(5)
     assert chains == shape_chains(5) and {len(chain.texts) for chain in chains} == {4}
-    assert chains[0].texts[0] == "something on a grey ground" and chains[0].negatives[0].startswith("nothing")
+    assert chains[0].texts[0] == "something on a grey ground" and chains[0].negatives[0].startswith(
+        "nothing"
+    )
     assert all(a != b for chain in chains for a, b in zip(chain.texts, chain.negatives))
 
 
@@ -102,10 +133,17 @@ def test_emoji(tmp_path):
     chains = emoji_chains(root, "val")
     ids = [item.id for item in read_emoji(root, "val")[0]]
     assert [chain.image for chain in chains] == ids
-    assert chains[1].texts == ("animal or plant", "mammal", "val mammal 1", "val mammal 1: one, two")
+    assert chains[1].texts == (
+        "animal or plant",
+        "mammal",
+        "val mammal 1",
+        "val mammal 1: one, two",
+    )
     words = {text for chain in chains for text in chain.texts}
     assert all(set(chain.negatives) <= words - set(chain.texts) for chain in chains)
-    assert not any("train" in text or "test" in text for chain in chains for text in chain.negatives)
+    assert not any(
+        "train" in text or "test" in text for chain in chains for text in chain.negatives
+    )
 
 
 TERMS = """word,broader
@@ -122,7 +160,10 @@ dog,animal
 
 def test_own_captions(tmp_path):
     terms = read_terms(write(tmp_path / "terms.csv", TERMS))
-    texts = [build_chains([(text, None)], terms, 3)[0].texts for text in ("A bowl of Ramen with egg", "two pizzas")]
+    texts = [
+        build_chains([(text, None)], terms, 3)[0].texts
+        for text in ("A bowl of Ramen with egg", "two pizzas")
+    ]
     assert texts == [("food", "ramen", "A bowl of Ramen with egg"), ("food", "pizza", "two pizzas")]
     chains = build_chains([("a bowl of ramen", "1.jpg"), ("a car", "2.jpg")], terms, 5)
     assert chains == [
@@ -136,13 +177,22 @@ def test_own_captions(tmp_path):
 
 
 def test_wordnet_export(tmp_path):
-    write(tmp_path / "nouns.tsv", "wnid\tsynset\tlemmas\tgloss\n1\tanimal.n.01\tanimal|beast\ta \"thing\n"
+    write(tmp_path / "nouns.tsv",
+    "wnid\tsynset\tlemmas\tgloss\n1\tanimal.n.01\tanimal|beast\ta \"thing\n"
           "2\tcat.n.03\tcat\tgossip\n3\tcat.n.01\tcat|true cat\tfeline\n"
           "4\tdog.n.01\tdog\t\n5\tguy.n.01\tguy|cat\t\n")  # fmt: skip
     write(tmp_path / "edges.tsv", "child\tparent\tkind\n3\t1\tis-a\n4\t1\tis-a\n2\t5\tis-a\n")
     terms = read_terms(tmp_path)
-    assert build_chains([("a true cat", None)], terms, 3)[0].texts == ("animal", "true cat", "a true cat")
-    assert build_chains([("the cat, my cat", None)], terms, 3)[0].negatives == ("guy", "dog", "the dog, my dog")
+    assert build_chains([("a true cat", None)], terms, 3)[0].texts == (
+        "animal",
+        "true cat",
+        "a true cat",
+    )
+    assert build_chains([("the cat, my cat", None)], terms, 3)[0].negatives == (
+        "guy",
+        "dog",
+        "the dog, my dog",
+    )
 
 
 @pytest.mark.parametrize(
@@ -172,4 +222,6 @@ def test_negatives_are_of_the_same_share(tmp_path):
     path = write(tmp_path / "c.csv", "\n".join(["id,captions", *lines]))
     for share in ((0.0, 0.5), (0.5, 1.0)):
         rows = [TextChains(path, share=share)[i] for i in range(10)]
-        assert {text for row in rows for text in row["negative"]} <= {text for row in rows for text in row["positive"]}
+        assert {text for row in rows for text in row["negative"]} <= {
+            text for row in rows for text in row["positive"]
+        }

@@ -1,7 +1,8 @@
-"""Every reader of class names: a label has one name, a name one label, and labels are whole numbers.
+"""Every reader of class names: a label has one name, a name one label, and labels are whole
+numbers.
 
-The message names the file, the label, both names and what to do; texts that differ only where CLIP no longer reads
-them are warned of.
+The message names the file, the label, both names and what to do; texts that differ only where CLIP
+no longer reads them are warned of.
 """
 
 import json
@@ -104,7 +105,9 @@ def pets(root, mistake):
 
 def actions(root, mistake):
     folder = root / "ucf101/ucfTrainTestlist"
-    rows = [f"{label if label == 0.5 else label + 1} {name.title()}" for label, name in rows_of(mistake)]
+    rows = [
+        f"{label if label == 0.5 else label + 1} {name.title()}" for label, name in rows_of(mistake)
+    ]
     lines(folder / "classInd.txt", rows)
     for part in ("trainlist01", "testlist01"):
         lines(folder / f"{part}.txt", ["Cat/1.avi"])
@@ -125,7 +128,11 @@ def flowers(root, mistake):
     folder.mkdir()
     labels = [0.5 if label == 0.5 else label + 1 for label, _ in rows_of(mistake)]
     io.savemat(folder / "imagelabels.mat", {"labels": [labels * 2]})
-    pairs = [f'"{int(label) + 1}": "{name}"' for label, name in dict.fromkeys(rows_of(mistake)) if label != 0.5]
+    pairs = [
+        f'"{int(label) + 1}": "{name}"'
+        for label, name in dict.fromkeys(rows_of(mistake))
+        if label != 0.5
+    ]
     (folder / "cat_to_name.json").write_text("{" + ", ".join(pairs) + "}")
     return lambda: load_split("oxford_flowers", root)
 
@@ -161,7 +168,8 @@ def coco(root, mistake):
     return lambda: CheckedCOCO(str(root / "a.json"))
 
 
-MISTAKES = {  # the file, the label, both names, and what to do; of doubled keys of JSON what stands beside them
+# the file, the label, both names, and what to do; of doubled keys of JSON what stands beside them
+MISTAKES = {
     "two names": (
         r"FILE.*calls .*(\b[12]\b|'b'|'n00000002').* '([dD]og|cow|bird)'.*'([cC]ow|dog|bird)'.*\. [A-Z].*\.$",
         r"FILE.*the key '[12]' is there twice, with 'dog' and 'cow'",
@@ -170,7 +178,10 @@ MISTAKES = {  # the file, the label, both names, and what to do; of doubled keys
         r"FILE.* has '(c/cat|[cC]at|A380)' more than once, for the labels \d and \d.*\. [A-Z].*\.$",
         r"FILE.*the key 'cat' is there twice, with 0 and 2",
     ),
-    "half": (r"FILE.*0\.5.*(whole number|an integer)", r"FILE.*no number: '?0\.5'? stands beside 'cow'"),
+    "half": (
+        r"FILE.*0\.5.*(whole number|an integer)",
+        r"FILE.*no number: '?0\.5'? stands beside 'cow'",
+    ),
 }
 # Reader -> the file that the message names, and the mistakes that can be written there.
 READERS = {
@@ -184,7 +195,10 @@ READERS = {
     pets: ("oxford_pets|trainval.txt", ("two names", "two labels", "half")),
     actions: ("classInd.txt", ("two names", "two labels", "half")),
     scenes: ("ClassName.txt", ("two labels",)),
-    flowers: ("cat_to_name.json|oxford_flowers|imagelabels.mat", ("two names", "two labels", "half")),
+    flowers: (
+        "cat_to_name.json|oxford_flowers|imagelabels.mat",
+        ("two names", "two labels", "half"),
+    ),
     pickled: ("shot_1-seed_1.pkl", ("two names", "two labels", "half")),
     coco: ("a.json", ("two names",)),
 }
@@ -204,14 +218,20 @@ def test_labels_and_names_belong_together(reader, mistake, tmp_path, monkeypatch
         read()
     told = str(caught.value)
     assert "\n" not in told
-    assert any(re.search(text.replace("FILE", f"({READERS[reader][0]})"), told) for text in MISTAKES[mistake]), told
+    assert any(
+        re.search(text.replace("FILE", f"({READERS[reader][0]})"), told)
+        for text in MISTAKES[mistake]
+    ), told
 
 
 def test_published_lists_may_share_a_name(tmp_path):
     """As two pairs of ImageNet's classes do; who reads the names warns."""
     assert class_names(published_split(tmp_path, "two labels")().train) == ["cat", "dog", "cat"]
     host = build_host(bundle(), "zeroshot")
-    with pytest.warns(UserWarning, match=r"The classes 0 \('cat'\) and 2 \('cat'\) have the same text of 20 tokens"):
+    with pytest.warns(
+        UserWarning,
+        match=r"The classes 0 \('cat'\) and 2 \('cat'\) have the same text of 20 tokens",
+    ):
         host.set_classes(["cat", "dog", "cat"])
 
 
@@ -227,7 +247,9 @@ def test_texts_that_are_equal_where_they_are_read_are_warned_of(name):
         options["depth"] = 2
     clip = bundle()
     plain = clip.tokenizer
-    clip = clip._replace(tokenizer=lambda texts: plain(texts, 200)[:, :20])  # as CLIP's, which cuts what is too long
+    clip = clip._replace(
+        tokenizer=lambda texts: plain(texts, 200)[:, :20]
+    )  # as CLIP's, which cuts what is too long
     host = build_host(clip, name, **options)
     if name == "promptkd":
         host.teacher.tokenizer = clip.tokenizer
@@ -240,24 +262,32 @@ def test_texts_that_are_equal_where_they_are_read_are_warned_of(name):
         host.set_classes(["cat", long + "dog", long + "cow"])
     told = [str(warning.message) for warning in caught]
     assert len(told) == (name != "linear-probe")  # which does not read them
-    assert not told or re.search(r"classes 1 \('a very long .*'\) and 2 \('a very .* 20 tokens \(1 such", told[0])
+    assert not told or re.search(
+        r"classes 1 \('a very long .*'\) and 2 \('a very .* 20 tokens \(1 such", told[0]
+    )
 
 
 def test_the_sentence_is_that_of_clips_own_tokens():
     tokens = torch.tensor([[98, 3, 99], [98, 4, 99], [98, 3, 99], [98, 4, 99]])
-    with pytest.warns(UserWarning, match=r"classes 0 \('a'\) and 2 \('c'\) .* of 3 tokens \(2 such pairs\)"):
+    with pytest.warns(
+        UserWarning, match=r"classes 0 \('a'\) and 2 \('c'\) .* of 3 tokens \(2 such pairs\)"
+    ):
         warn_of_equal_texts("abcd", tokens)
 
 
 def test_folders_with_blanks_have_names(tmp_path):
-    """A folder ends where one that is there ends, not at the first blank; a tab says it in any case."""
+    """A folder ends where one that is there ends, not at the first blank; a tab says it in any
+    case."""
     for part in ("train", "test"):
         folders(tmp_path, f"mine/{part}", ["big dog", "c1", "big"], 1)
     sheet = tmp_path / "mine/classnames.txt"
     sheet.write_text("c1 tree of life\nbig\tcow\nbig dog\tred car\n")
     assert class_names(load_split("mine", tmp_path).train) == ["tree of life", "cow", "red car"]
     sheet.write_text("big dog red car\n")
-    with pytest.raises(HypvisionError, match=r"line 1: 'big dog red car' may be of the folder 'big' or 'big dog'. Put"):
+    with pytest.raises(
+        HypvisionError,
+        match=r"line 1: 'big dog red car' may be of the folder 'big' or 'big dog'. Put",
+    ):
         load_split("mine", tmp_path)
     for part in ("train", "test"):
         (tmp_path / "mine" / part / "big").rename(tmp_path / "mine" / part / "small")
@@ -281,6 +311,9 @@ def test_labels_are_whole_numbers():
 def test_given_classes_of_folders(tmp_path):
     folders(tmp_path, "data", ["cat", "dog"], 1)
     with pytest.raises(
-        HypvisionError, match="'classes' of the data set has 'cat' more than once, for the labels 0 and 1"
+        HypvisionError,
+        match="'classes' of the data set has 'cat' more than once, for the labels 0 and 1",
     ):
-        ImageFolderDataset(str(tmp_path / "data"), dict(input_size=8), classes=["cat", "cat", "dog"])
+        ImageFolderDataset(
+            str(tmp_path / "data"), dict(input_size=8), classes=["cat", "cat", "dog"]
+        )

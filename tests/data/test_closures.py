@@ -8,7 +8,13 @@ import pytest
 from hypvision.data.closures import closure_of, read_closure
 from hypvision.errors import HypvisionError
 
-PAIRS = [("dog", "mammal"), ("cat", "mammal"), ("dog", "canine"), ("canine", "mammal"), ("wolf", "canine")]
+PAIRS = [
+    ("dog", "mammal"),
+    ("cat", "mammal"),
+    ("dog", "canine"),
+    ("canine", "mammal"),
+    ("wolf", "canine"),
+]
 
 
 def write(path, rows):
@@ -20,7 +26,9 @@ def write(path, rows):
 @pytest.mark.parametrize("name", ["pairs.csv", "pairs.csv.gz", "pairs.tsv"])
 def test_both_forms(tmp_path, name):
     rows = (
-        ["\t".join(pair) for pair in PAIRS] if "tsv" in name else ["id1,id2,weight", *(f"{a},{b},1" for a, b in PAIRS)]
+        ["\t".join(pair) for pair in PAIRS]
+        if "tsv" in name
+        else ["id1,id2,weight", *(f"{a},{b},1" for a, b in PAIRS)]
     )
     closure = read_closure(write(tmp_path / name, [*rows, rows[-1], ""]))
     assert closure.names == ["canine", "cat", "dog", "mammal", "wolf"]
@@ -28,11 +36,18 @@ def test_both_forms(tmp_path, name):
 
 
 def test_ancestors_of_ancestors_and_parents_alone(tmp_path):
-    closure = read_closure(write(tmp_path / "pairs.tsv", ["\t".join(pair) for pair in PAIRS]), transitive=True)
+    closure = read_closure(
+        write(tmp_path / "pairs.tsv", ["\t".join(pair) for pair in PAIRS]), transitive=True
+    )
     found = {(closure.names[a], closure.names[b]) for a, b in closure.pairs}
     assert found == {*PAIRS, ("wolf", "mammal")}
     parents = {(closure.names[a], closure.names[b]) for a, b in closure.parents()}
-    assert parents == {("canine", "mammal"), ("cat", "mammal"), ("dog", "canine"), ("wolf", "canine")}
+    assert parents == {
+        ("canine", "mammal"),
+        ("cat", "mammal"),
+        ("dog", "canine"),
+        ("wolf", "canine"),
+    }
     # as a search of all ways would find them
     count = len(closure.names)
     steps = np.zeros((count, count), dtype=int)
@@ -44,7 +59,10 @@ def test_ancestors_of_ancestors_and_parents_alone(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (["a\tb", "b\tc", "c\ta", "x\ty"], "in a circle: [abc] > [abc] > [abc] > [abc]. A hierarchy"),
+        (
+            ["a\tb", "b\tc", "c\ta", "x\ty"],
+            "in a circle: [abc] > [abc] > [abc] > [abc]. A hierarchy",
+        ),
         (["id1,id2", "a,a"], "has no pair"),
         (["id1,id2"], "has no pair"),
         (["child,parent", "a,b"], "begins with 'child,parent'"),
@@ -81,7 +99,9 @@ def test_chains_make_a_closure():
 
 
 def test_files_and_hierarchies_are_limited(tmp_path):
-    rows = [f"{number}\t{number + 1}" for number in range(200)]  # 200 pairs, with ancestors of ancestors 20,100
+    rows = [
+        f"{number}\t{number + 1}" for number in range(200)
+    ]  # 200 pairs, with ancestors of ancestors 20,100
     packed = write(tmp_path / "pairs.gz", rows)
     assert len(read_closure(packed, limit=2000, most=200).pairs) == 200
     assert len(read_closure(packed, True, most=20_100).pairs) == 20_100

@@ -5,7 +5,16 @@ import math
 import numpy as np
 import pytest
 
-from hypvision.data.drawing import COLOURS, OUTLINES, PARTS, TEXTURES, Sprite, add_noise, draw_background, rasterise
+from hypvision.data.drawing import (
+    COLOURS,
+    OUTLINES,
+    PARTS,
+    TEXTURES,
+    Sprite,
+    add_noise,
+    draw_background,
+    rasterise,
+)
 
 
 def polygon(sides: int) -> float:
@@ -13,15 +22,22 @@ def polygon(sides: int) -> float:
 
 
 def crescent() -> float:
-    """The unit disk without its overlap with a disk of radius 0.82 around (0.5, 0): a lens of two circular segments."""
+    """The unit disk without its overlap with a disk of radius 0.82 around (0.5, 0): a lens of two
+    circular segments."""
     d, r = 0.5, 0.82
     a, b = (d * d + 1 - r * r) / (2 * d), (d * d + r * r - 1) / (2 * d)
-    lens = math.acos(a) - a * math.sqrt(1 - a * a) + r * r * math.acos(b / r) - b * math.sqrt(r * r - b * b)
+    lens = (
+        math.acos(a)
+        - a * math.sqrt(1 - a * a)
+        + r * r * math.acos(b / r)
+        - b * math.sqrt(r * r - b * b)
+    )
     return math.pi - lens
 
 
 def bars(count: int, width: float) -> float:
-    """Rectangles through one point: their sum, less the rhombs that two share, plus what all share."""
+    """Rectangles through one point: their sum, less the rhombs that two share, plus what all
+    share."""
     total = count * 4 * width * math.sqrt(1 - width * width)
     if count == 2:
         return total - 4 * width * width
@@ -46,8 +62,8 @@ AREAS = {  # in the unit circle
 
 def sprite(shape="disk", texture="plain", **changes) -> Sprite:
     values = dict(
-        colour="red", x=80.0, y=80.0, radius=60.0, angle=0.0, period=20.0, grain=0.0, phase=(0.0, 0.0), lighter=True,
-        tint=(0.0, 0.0, 0.0),
+        colour="red", x=80.0, y=80.0, radius=60.0, angle=0.0, period=20.0, grain=0.0,
+        phase=(0.0, 0.0), lighter=True, tint=(0.0, 0.0, 0.0),
     )  # fmt: skip
     return Sprite(shape=shape, texture=texture, **{**values, **changes})
 
@@ -67,14 +83,18 @@ def test_every_shape_fits_its_circle_and_turns_with_its_angle(shape):
     grid = np.arange(128) + 0.5 - 64
     distance = np.hypot(grid[:, None], grid[None, :])[upright.window]
     assert distance[upright.inside].max() <= 60.6
-    turned = rasterise(sprite(shape, x=64.0, y=64.0, angle=math.pi / 2), 128, 128)  # clockwise: y points down
+    turned = rasterise(
+        sprite(shape, x=64.0, y=64.0, angle=math.pi / 2), 128, 128
+    )  # clockwise: y points down
     assert (np.rot90(upright.inside, -1) != turned.inside).mean() < 2e-3
     cut = rasterise(sprite(shape, x=0.0, y=128.0), 128, 128)
     assert cut.cover.shape == (61, 61) and cut.window == (slice(67, 128), slice(0, 61))
     assert np.array_equal(cut.inside, upright.inside[:61, -61:])  # the upper right quarter
 
 
-@pytest.mark.parametrize(("texture", "share"), [("striped", 0.5), ("checkered", 0.5), ("dotted", math.pi * 0.31**2)])
+@pytest.mark.parametrize(
+    ("texture", "share"), [("striped", 0.5), ("checkered", 0.5), ("dotted", math.pi * 0.31**2)]
+)
 def test_textures_mix_two_shades(texture, share):
     stamp = rasterise(sprite("disk", texture, lighter=False, grain=0.3), 160, 160)
     inner = stamp.cover == 1
@@ -94,11 +114,17 @@ def test_plain_has_one_colour_and_its_tint():
 def test_parts_lie_in_wholes(shape):
     stamp = rasterise(sprite(shape, "striped", angle=0.2), 160, 160)
     names = [part.name for part in OUTLINES[shape]]
-    assert {PARTS[number - 1] for number in np.unique(stamp.parts) if number} == {f"{shape}/{name}" for name in names}
-    assert np.array_equal(stamp.parts > 0, stamp.inside)  # every pixel of the whole is one part, none lies outside
+    assert {PARTS[number - 1] for number in np.unique(stamp.parts) if number} == {
+        f"{shape}/{name}" for name in names
+    }
+    assert np.array_equal(
+        stamp.parts > 0, stamp.inside
+    )  # every pixel of the whole is one part, none lies outside
     if shape == "face":
         whole = math.pi * 60**2
-        assert (stamp.parts == PARTS.index("face/eye") + 1).sum() == pytest.approx(2 * 0.17**2 * whole, rel=0.05)
+        assert (stamp.parts == PARTS.index("face/eye") + 1).sum() == pytest.approx(
+            2 * 0.17**2 * whole, rel=0.05
+        )
 
 
 def test_blend_paints_by_coverage():
@@ -116,10 +142,17 @@ def test_background_is_grey_smooth_and_of_any_size(size):
     ground = draw_background(np.random.default_rng(0), *size)
     assert ground.shape == (*size, 3) and ground.min() > 30 and ground.max() < 230
     assert np.ptp(ground, axis=2).max() <= 17  # nearly grey
-    assert np.abs(np.diff(ground, axis=0)).max() < 70 * 3 / size[0] and np.abs(np.diff(ground, axis=1)).max() < 7
+    assert (
+        np.abs(np.diff(ground, axis=0)).max() < 70 * 3 / size[0]
+        and np.abs(np.diff(ground, axis=1)).max() < 7
+    )
     image = add_noise(np.random.default_rng(1), ground)
     assert image.dtype == np.uint8 and np.abs(image - ground).max() <= 6.5
 
 
 def test_texts_name_what_there_is():
-    assert tuple(sorted(TEXTURES)) == TEXTURES and list(COLOURS) == sorted(COLOURS) and len(set(PARTS)) == len(PARTS)
+    assert (
+        tuple(sorted(TEXTURES)) == TEXTURES
+        and list(COLOURS) == sorted(COLOURS)
+        and len(set(PARTS)) == len(PARTS)
+    )

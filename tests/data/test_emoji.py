@@ -1,4 +1,5 @@
-"""Emoji: which images and words a training may see, captions that are true, images that stay what they are."""
+"""Emoji: which images and words a training may see, captions that are true, images that stay what
+they are."""
 
 import json
 import math
@@ -64,20 +65,32 @@ def test_captions_say_what_is_shown(root):
         owner, label, group = item["concepts"].tolist()
         emoji = data.emoji[owner]
         names = (emoji.name, emoji.classname, emoji.group)
-        bare = [item["caption"].removeprefix(t.format("")) for t in TEMPLATES if item["caption"].startswith(t[:-2])]
+        bare = [
+            item["caption"].removeprefix(t.format(""))
+            for t in TEMPLATES
+            if item["caption"].startswith(t[:-2])
+        ]
         said, _, keywords = (bare or [item["caption"]])[0].partition(": ")
         assert said == names[item["level"]] and label == item["label"] == emoji.label
-        assert set(filter(None, keywords.split(", "))) <= set(emoji.keywords) and data.groups[group] == emoji.group
+        assert (
+            set(filter(None, keywords.split(", "))) <= set(emoji.keywords)
+            and data.groups[group] == emoji.group
+        )
         levels[item["level"]] += 1
     assert levels[1] == pytest.approx(100, abs=30) and levels[2] == pytest.approx(40, abs=20)
     again = EmojiCaptions(root, styles=["noto", "fxemoji"], length=400)
-    assert torch.equal(data[7]["inputs"], again[7]["inputs"]) and data[7]["caption"] == again[7]["caption"]
+    assert (
+        torch.equal(data[7]["inputs"], again[7]["inputs"])
+        and data[7]["caption"] == again[7]["caption"]
+    )
 
 
 def test_other_splits_are_shown_once_as_they_are(root):
     data = EmojiCaptions(root, "val", styles=["noto", "fxemoji"])
     assert len(data) == 6 + 4  # fxemoji lacks one emoji of each class
-    assert "used 10 of 12 images. Left out: 2 images (no file: val-0-0.png, val-1-0.png)" in str(data.usage)
+    assert "used 10 of 12 images. Left out: 2 images (no file: val-0-0.png, val-1-0.png)" in str(
+        data.usage
+    )
     assert data[0]["caption"] == data.emoji[0].name
     colours = {tuple(colour) for colour in data[0]["inputs"].flatten(1).T.tolist()}
     assert len(colours) == 2 and (255, 255, 255) in colours
@@ -88,7 +101,9 @@ def test_one_sided_pictures_are_not_mirrored(root):
     assert [item.one_sided for item in emoji] == [False] * 3 + [True] * 3
     pixels = np.full((64, 64, 3), 255, dtype=np.uint8)
     pixels[24:40, 4:20] = 0
-    left = [augment(np.random.default_rng(i), pixels, mirror=False)[:, :32].mean() for i in range(40)]
+    left = [
+        augment(np.random.default_rng(i), pixels, mirror=False)[:, :32].mean() for i in range(40)
+    ]
     assert max(left) < 250  # the square is always on the left
     right = [augment(np.random.default_rng(i), pixels)[:, 32:].mean() for i in range(40)]
     assert 8 < sum(value < 250 for value in right) < 32
@@ -118,12 +133,15 @@ def test_mistakes_are_told(root, tmp_path):
     with pytest.raises(HypvisionError, match="emoji.json.*missing keywords"):
         EmojiCaptions(broken)
     (broken / "emoji.json").write_text("{")
-    with pytest.raises(HypvisionError, match="cannot be read as JSON: .* Replace it by an intact copy"):
+    with pytest.raises(
+        HypvisionError, match="cannot be read as JSON: .* Replace it by an intact copy"
+    ):
         EmojiCaptions(broken)
 
 
 def test_captions_that_are_true_of_several_images():
-    """The loss written out: a class caption is true of both mammals, a name of one emoji in both its images."""
+    """The loss written out: a class caption is true of both mammals, a name of one emoji in both
+    its images."""
     model = CLIPContrast(dict(name="emoji-s16"), classes=["a"]).eval()
     inputs = torch.randint(0, 256, (4, 3, 64, 64), dtype=torch.uint8)
     captions = ["mammal", "cat", "dog: pet", "hand"]
@@ -143,9 +161,16 @@ def test_captions_that_are_true_of_several_images():
     def mean(values):
         return sum(values) / len(values)
 
-    of_image = -mean([mean([log_share(row, order.index(t)) for t in names]) for row, names in zip(logits, true)])
+    of_image = -mean(
+        [mean([log_share(row, order.index(t)) for t in names]) for row, names in zip(logits, true)]
+    )
     columns = [[row[t] for row in logits] for t in range(4)]
-    of_text = -mean([mean([log_share(columns[t], i) for i in range(4) if order[t] in true[i]]) for t in range(4)])
+    of_text = -mean(
+        [
+            mean([log_share(columns[t], i) for i in range(4) if order[t] in true[i]])
+            for t in range(4)
+        ]
+    )
     assert float(found["loss_image"]) == pytest.approx(of_image / 2, rel=1e-4)
     assert float(found["loss_text"]) == pytest.approx(of_text / 2, rel=1e-4)
 
@@ -159,4 +184,6 @@ def test_config_takes_steps_and_words_without_a_caption_stay_blank(root, tmp_pat
     model = runner.model
     weights = stripped(dict(state_dict=model.state_dict()), "zero-shot")
     assert 5 < len(weights["token_embedding.index"]) < 100
-    assert torch.equal(expand_tokens(weights)["token_embedding.weight"], model.clip.token_embedding.weight)
+    assert torch.equal(
+        expand_tokens(weights)["token_embedding.weight"], model.clip.token_embedding.weight
+    )

@@ -1,4 +1,5 @@
-"""Scenes of emoji: boxes and masks are exact, captions name what is there, boxes hold what their words say."""
+"""Scenes of emoji: boxes and masks are exact, captions name what is there, boxes hold what their
+words say."""
 
 import dataclasses
 import pickle
@@ -39,7 +40,12 @@ def test_masks_are_what_differs_from_the_photo(folders):
             assert not (first.mask & second.mask).any()
         left, top, right, bottom = objects[-1].box  # nothing covers the last one
         rows, columns = np.nonzero(objects[-1].mask)
-        assert (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1) == (left, top, right, bottom)
+        assert (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1) == (
+            left,
+            top,
+            right,
+            bottom,
+        )
         assert 0 <= left < right <= 96 and 0 <= top < bottom <= 96
     assert counts == {2, 3}
 
@@ -49,10 +55,16 @@ def test_captions_and_boxes(folders):
     for index in range(40):
         sample, objects = data[index], data.scene(index).objects
         names = [data.emoji[placed.emoji].name for placed in objects]
-        assert sorted(sample["caption"].replace(" and a ", ", a ").split(", ")) == sorted(f"a {name}" for name in names)
-        assert sample["box_caption"] in names and sample["inputs"].shape == sample["box_inputs"].shape == (3, 96, 96)
+        assert sorted(sample["caption"].replace(" and a ", ", a ").split(", ")) == sorted(
+            f"a {name}" for name in names
+        )
+        assert sample["box_caption"] in names and sample["inputs"].shape == sample[
+            "box_inputs"
+        ].shape == (3, 96, 96)
         assert sample["inputs"].dtype == torch.uint8
-    words = {EmojiScenes(*folders, boxes=True, general=(0.0, 1.0))[i]["box_caption"] for i in range(30)}
+    words = {
+        EmojiScenes(*folders, boxes=True, general=(0.0, 1.0))[i]["box_caption"] for i in range(30)
+    }
     assert words <= {"animal or plant", "person or body part"}
 
 
@@ -63,7 +75,9 @@ def test_a_cache_gives_what_was_drawn(folders, tmp_path, boxes):
     for data in (cached, cached, pickle.loads(pickle.dumps(cached))):
         for index in (0, 2, 0):
             drawn, found = plain[index], data[index]
-            assert found.keys() == drawn.keys() and all(np.array_equal(found[key], drawn[key]) for key in drawn)
+            assert found.keys() == drawn.keys() and all(
+                np.array_equal(found[key], drawn[key]) for key in drawn
+            )
     cached[1]["inputs"].zero_()
     assert cached[1]["inputs"].any() and len(pickle.dumps(cached)) < 100_000
     EmojiScenes(*folders, length=3, size=32, boxes=boxes, seed=1, cache=tmp_path / "cache")[0]
@@ -72,23 +86,31 @@ def test_a_cache_gives_what_was_drawn(folders, tmp_path, boxes):
 
 def test_a_cache_follows_its_images_and_keeps_long_captions_whole(folders, tmp_path):
     photos = shutil.copytree(folders[1], tmp_path / "photos")
-    build = partial(EmojiScenes, folders[0], photos, length=2, size=32, count=(1, 1), cache=tmp_path / "cache")
+    build = partial(
+        EmojiScenes, folders[0], photos, length=2, size=32, count=(1, 1), cache=tmp_path / "cache"
+    )
     dark = build()[0]["inputs"]
     for path in photos.iterdir():
         Image.new("RGB", (60, 60), "white").save(path)
     data = build()
     assert data[0]["inputs"].float().mean() > dark.float().mean() + 50
-    data.emoji = [dataclasses.replace(item, name="x" * 500, classname="x" * 500) for item in data.emoji]
+    data.emoji = [
+        dataclasses.replace(item, name="x" * 500, classname="x" * 500) for item in data.emoji
+    ]
     assert data[1]["caption"] == data[1]["caption"] == "a " + "x" * 500
 
 
 def test_samples_repeat_and_splits_differ(folders):
     one, two = EmojiScenes(*folders, length=3), EmojiScenes(*folders, length=9)
     assert all(
-        torch.equal(one[i]["inputs"], two[i]["inputs"]) and one[i]["caption"] == two[i]["caption"] for i in (0, 2)
+        torch.equal(one[i]["inputs"], two[i]["inputs"]) and one[i]["caption"] == two[i]["caption"]
+        for i in (0, 2)
     )
     assert not torch.equal(EmojiScenes(*folders, seed=1)[0]["inputs"], one[0]["inputs"])
-    assert all("test" in EmojiScenes(*folders, split="test", general=(0.0, 0.0))[i]["caption"] for i in range(3))
+    assert all(
+        "test" in EmojiScenes(*folders, split="test", general=(0.0, 0.0))[i]["caption"]
+        for i in range(3)
+    )
 
 
 def test_white_inside_is_not_paper():

@@ -22,10 +22,21 @@ from hypvision.errors import HypvisionError
 
 
 @settings(deadline=None, max_examples=25)
-@given(st.integers(0, 10**6), st.integers(32, 120), st.integers(32, 120), st.sampled_from(["train", "val", "test"]))
+@given(
+    st.integers(0, 10**6),
+    st.integers(32, 120),
+    st.integers(32, 120),
+    st.sampled_from(["train", "val", "test"]),
+)
 def test_scenes_are_consistent_and_deterministic(index, height, width, split):
-    scene, again = make_scene(index, split, (height, width)), make_scene(index, split, (height, width))
-    assert np.array_equal(np.array(scene.image), np.array(again.image)) and scene.captions == again.captions
+    scene, again = (
+        make_scene(index, split, (height, width)),
+        make_scene(index, split, (height, width)),
+    )
+    assert (
+        np.array_equal(np.array(scene.image), np.array(again.image))
+        and scene.captions == again.captions
+    )
     assert scene.image.size == (width, height) and 1 <= len(scene.objects) <= 5
     assert scene.masks.sum(0).max() <= 1
     for item, mask in zip(scene.objects, scene.masks):
@@ -33,7 +44,10 @@ def test_scenes_are_consistent_and_deterministic(index, height, width, split):
         assert item.box == (columns[0], rows[0], columns[-1] + 1, rows[-1] + 1)
         assert item.area == mask.sum() > 0
     kinds, shapes = {item.kind for item in scene.objects}, {item.shape for item in scene.objects}
-    for level, words, present in ((1, TAXONOMY.classes["kind"], kinds), (2, TAXONOMY.classes["shape"], shapes)):
+    for level, words, present in (
+        (1, TAXONOMY.classes["kind"], kinds),
+        (2, TAXONOMY.classes["shape"], shapes),
+    ):
         assert any(word in scene.captions[level] for word in words if word in present)
         assert not any(word in scene.contradictions[level].split() for word in present)
 
@@ -93,7 +107,9 @@ def test_the_same_export_again_does_nothing_and_others_are_refused(tmp_path):
     assert (tmp_path / "mine" / "thesis.tex").exists()
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")]
+)
 def test_what_breaks_off_leaves_nothing(tmp_path, monkeypatch, error):
     def broken(root, *_):
         (root / "half").write_text("x")
@@ -128,14 +144,22 @@ def _scenes(sources, split, length, **options):
     from hypvision.data.emoji_scenes import EmojiScenes
 
     photos = sources["photos"] / {"train": "train", "val": "test"}[split]
-    return EmojiScenes(sources["emoji"], photos, split, length=length, augmented=split == "train", **options)
+    return EmojiScenes(
+        sources["emoji"], photos, split, length=length, augmented=split == "train", **options
+    )
 
 
-@pytest.mark.parametrize(("level", "field"), [("group", "group"), ("class", "classname"), ("name", "name")])
+@pytest.mark.parametrize(
+    ("level", "field"), [("group", "group"), ("class", "classname"), ("name", "name")]
+)
 def test_label_maps_of_emoji(tmp_path, sources, level, field):
     root = export_emoji(tmp_path / "data", **sources, train=2, val=3, size=64, level=level)
     classes = (root / "classes.txt").read_text().splitlines()
-    known = [getattr(item, field) for split in ("train", "val") for item in _scenes(sources, split, 1).emoji]
+    known = [
+        getattr(item, field)
+        for split in ("train", "val")
+        for item in _scenes(sources, split, 1).emoji
+    ]
     assert classes[0] == "photo" and sorted(classes[1:]) == sorted(set(known))
     for split, length, shade in (("train", 2, 60), ("val", 3, 120)):
         data = _scenes(sources, split, length, size=64)
@@ -160,7 +184,11 @@ def test_validation_scenes_of_known_emoji_and_of_another_style(tmp_path, sources
     root = export_emoji(tmp_path / "data", emoji, photos, styles=("twemoji",), **few)
     known = {item.name for item in read_emoji(emoji, "train")[0]}
     classes = np.array((root / "classes.txt").read_text().splitlines())
-    shown = {name for path in (root / "val/masks").iterdir() for name in classes[np.unique(Image.open(path))]}
+    shown = {
+        name
+        for path in (root / "val/masks").iterdir()
+        for name in classes[np.unique(Image.open(path))]
+    }
     assert shown - {"photo"} <= known and len(shown) > 2
     with pytest.raises(HypvisionError, match=r"No style of \['noto'\]"):
         export_emoji(tmp_path / "none", emoji, photos, **few)
@@ -169,8 +197,12 @@ def test_validation_scenes_of_known_emoji_and_of_another_style(tmp_path, sources
 def test_classes_of_emoji_come_in_the_order_of_their_labels(tmp_path, sources):
     root = export_emoji(tmp_path / "data", **sources, train=1, val=1, size=48, level="class")
     data = _scenes(sources, "train", 1)
-    shown = {item.classname for split in ("train", "val") for item in _scenes(sources, split, 1).emoji}
-    assert (root / "classes.txt").read_text().splitlines()[1:] == [n for n in data.metainfo["classes"] if n in shown]
+    shown = {
+        item.classname for split in ("train", "val") for item in _scenes(sources, split, 1).emoji
+    }
+    assert (root / "classes.txt").read_text().splitlines()[1:] == [
+        n for n in data.metainfo["classes"] if n in shown
+    ]
 
 
 def test_boxes_of_emoji(tmp_path, sources):
@@ -185,7 +217,9 @@ def test_boxes_of_emoji(tmp_path, sources):
             rows, columns = np.nonzero(mask)
             left, top = columns.min(), rows.min()
             assert item["bbox"] == [left, top, columns.max() + 1 - left, rows.max() + 1 - top]
-            assert truth.loadCats([item["category_id"]])[0]["name"] == data.emoji[placed.emoji].group
+            assert (
+                truth.loadCats([item["category_id"]])[0]["name"] == data.emoji[placed.emoji].group
+            )
         with Image.open(root / "val2017" / truth.loadImgs([i])[0]["file_name"]) as image:
             assert image.size == (96, 96)
 
@@ -193,8 +227,12 @@ def test_boxes_of_emoji(tmp_path, sources):
 @pytest.mark.parametrize("layout", ["masks", "coco"])
 def test_emoji_of_one_seed_are_the_same_files(tmp_path, sources, layout):
     def files(name, seed):
-        root = export_emoji(tmp_path / name, **sources, layout=layout, train=2, val=1, size=48, seed=seed)
-        return {path.relative_to(root): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+        root = export_emoji(
+            tmp_path / name, **sources, layout=layout, train=2, val=1, size=48, seed=seed
+        )
+        return {
+            path.relative_to(root): path.read_bytes() for path in root.rglob("*") if path.is_file()
+        }
 
     first, other = files("one", 3), files("other", 4)
     assert files("two", 3) == first and first.keys() == other.keys()
@@ -225,7 +263,9 @@ def test_emoji_by_the_command(tmp_path, sources, capsys):
     places = [f"--{name}={path}" for name, path in sources.items()]
     command = ["data", "make", str(tmp_path / "data"), "--train=1", "--val=1"]
     assert main([*command, *places, "--size=48"]) == 0
-    assert (tmp_path / "data/masks/classes.txt").exists() and (tmp_path / "data/coco/val2017").is_dir()
+    assert (tmp_path / "data/masks/classes.txt").exists() and (
+        tmp_path / "data/coco/val2017"
+    ).is_dir()
     for words, message in (
         (places[:1], "need both: --emoji DIR and --photos DIR"),
         ([*places, "--size=48x64"], "square"),

@@ -1,4 +1,5 @@
-"""The few-shot benchmark's data: 15 layouts, official shots, base and new classes, pickles that run no code."""
+"""The few-shot benchmark's data: 15 layouts, official shots, base and new classes, pickles that run
+no code."""
 
 import json
 import pickle
@@ -12,9 +13,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers.fewshot_layouts import NAMES, SPLIT_SETS, aircraft, coop, folders, imagenet, write_image
+from helpers.fewshot_layouts import (
+    NAMES,
+    SPLIT_SETS,
+    aircraft,
+    coop,
+    folders,
+    imagenet,
+    write_image,
+)
 
-from hypvision.data.fewshot import LAYOUTS, FewShotDataset, Item, Split, draw_shots, load_split, take_subset
+from hypvision.data.fewshot import (
+    LAYOUTS,
+    FewShotDataset,
+    Item,
+    Split,
+    draw_shots,
+    load_split,
+    take_subset,
+)
 from hypvision.data.fewshot.dataset import load_cell
 from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS, layout_of
 from hypvision.data.fewshot.pickles import read_pickled_shots
@@ -24,7 +41,19 @@ from hypvision.errors import HypvisionError
 
 def test_the_table_is_the_benchmarks():
     assert len(LAYOUTS) == 15 and len(SETS) == 11 and len(CROSS) == 10 and len(DOMAINS) == 4
-    assert [LAYOUTS[name].classes for name in SETS] == [1000, 100, 37, 196, 102, 101, 100, 397, 47, 10, 101]
+    assert [LAYOUTS[name].classes for name in SETS] == [
+        1000,
+        100,
+        37,
+        196,
+        102,
+        101,
+        100,
+        397,
+        47,
+        10,
+        101,
+    ]
     assert LAYOUTS["food101"].template == "a photo of {}, a type of food."
     assert all(layout.template.count("{}") == 1 for layout in LAYOUTS.values())
 
@@ -47,17 +76,30 @@ def test_imagenet_and_its_variants(tmp_path):
         assert class_names(split.test)[0] == "great apple" and len(split.test) == 10
     for name in ("imagenet_a", "imagenet_r"):  # numbered among their own classes
         split = load_split(name, tmp_path)
-        assert class_names(split.test) == ["bird", "cup", "dice"] and {i.label for i in split.test} == {0, 1, 2}
-    drawn = draw_shots(load_split("imagenet", tmp_path), 1, 1, layout_of("imagenet", tmp_path).val_is_drawn)
+        assert class_names(split.test) == ["bird", "cup", "dice"] and {
+            i.label for i in split.test
+        } == {0, 1, 2}
+    drawn = draw_shots(
+        load_split("imagenet", tmp_path), 1, 1, layout_of("imagenet", tmp_path).val_is_drawn
+    )
     assert len(drawn.train) == 5 and len(drawn.val) == 10
     gone = next((tmp_path / "imagenet/images/val").iterdir())
     gone.rename(tmp_path / gone.name)
-    with pytest.raises(HypvisionError, match=rf"val' has no images of '{gone.name}' .*, the other part has some"):
+    with pytest.raises(
+        HypvisionError, match=rf"val' has no images of '{gone.name}' .*, the other part has some"
+    ):
         load_split("imagenet", tmp_path)
     (tmp_path / gone.name).rename(gone)
     (tmp_path / "imagenet/classnames.txt").unlink()
-    told = pytest.warns(UserWarning, match=r"no '.*classnames.txt', the benchmark's list of class names")
-    with told, pytest.raises(HypvisionError, match="has a folder 'n00000001', which the class names do not list"):
+    told = pytest.warns(
+        UserWarning, match=r"no '.*classnames.txt', the benchmark's list of class names"
+    )
+    with (
+        told,
+        pytest.raises(
+            HypvisionError, match="has a folder 'n00000001', which the class names do not list"
+        ),
+    ):
         load_split("imagenet", tmp_path)
     for part in ("train", "val"):
         (tmp_path / "imagenet/images" / part).rename(tmp_path / f"old {part}")
@@ -68,13 +110,18 @@ def test_imagenet_and_its_variants(tmp_path):
 
 def test_aircraft(tmp_path):
     split = load_split("fgvc_aircraft", aircraft(tmp_path))
-    assert class_names(split.train) == ["707-320", "A380", "Cessna 172"] and [len(p) for p in split] == [6, 6, 6]
+    assert class_names(split.train) == ["707-320", "A380", "Cessna 172"] and [
+        len(p) for p in split
+    ] == [6, 6, 6]
 
 
 def test_splits_drawn_from_folders(tmp_path):
-    """Sizes and names by the benchmark's rule; the second time the same, from the file that was written."""
+    """Sizes and names by the benchmark's rule; the second time the same, from the file that was
+    written."""
     folders(
-        tmp_path, "caltech-101/101_ObjectCategories", ["BACKGROUND_Google", "Faces", "Faces_easy", "Motorbikes", "ant"]
+        tmp_path,
+        "caltech-101/101_ObjectCategories",
+        ["BACKGROUND_Google", "Faces", "Faces_easy", "Motorbikes", "ant"],
     )
     folders(tmp_path, "eurosat/2750", ["AnnualCrop", "SeaLake"])
     split = load_split("caltech101", tmp_path)
@@ -85,10 +132,16 @@ def test_splits_drawn_from_folders(tmp_path):
     assert (tmp_path / "caltech-101/split_drawn_Caltech101.json").is_file()
     assert class_names(load_split("eurosat", tmp_path).train) == ["Annual Crop Land", "Sea or Lake"]
     folders(tmp_path, "eurosat/2750", ["River"])  # the file does not know it
-    with pytest.raises(HypvisionError, match="'River' only here.*split_drawn_EuroSAT.json.*or remove the file"):
+    with pytest.raises(
+        HypvisionError, match="'River' only here.*split_drawn_EuroSAT.json.*or remove the file"
+    ):
         load_split("eurosat", tmp_path)
     (tmp_path / "eurosat/split_drawn_EuroSAT.json").unlink()
-    assert class_names(load_split("eurosat", tmp_path).train) == ["Annual Crop Land", "River", "Sea or Lake"]
+    assert class_names(load_split("eurosat", tmp_path).train) == [
+        "Annual Crop Land",
+        "River",
+        "Sea or Lake",
+    ]
 
 
 def lines(path, rows):
@@ -98,29 +151,48 @@ def lines(path, rows):
 
 def test_splits_of_lists_by_their_authors(tmp_path):
     """A fifth of the training images is for validation, the test images are the official ones."""
-    rows = [f"{breed}_{i} {label} 1 1" for label, breed in ((1, "Abyssinian"), (2, "great_Pug")) for i in range(10)]
+    rows = [
+        f"{breed}_{i} {label} 1 1"
+        for label, breed in ((1, "Abyssinian"), (2, "great_Pug"))
+        for i in range(10)
+    ]
     lines(tmp_path / "oxford_pets/annotations/trainval.txt", ["# a comment", *rows])
     lines(tmp_path / "oxford_pets/annotations/test.txt", ["great_Pug_77 2 1 1"])
     split = load_split("oxford_pets", tmp_path)
-    assert class_names(split.train) == ["abyssinian", "great_pug"] and [len(part) for part in split] == [16, 4, 1]
-    assert split.test == [Item(str(tmp_path / "oxford_pets/images/great_Pug_77.jpg"), 1, "great_pug")]
+    assert class_names(split.train) == ["abyssinian", "great_pug"] and [
+        len(part) for part in split
+    ] == [16, 4, 1]
+    assert split.test == [
+        Item(str(tmp_path / "oxford_pets/images/great_Pug_77.jpg"), 1, "great_pug")
+    ]
     assert load_split("oxford_pets", tmp_path) == split  # from the file that was written
 
     folder = tmp_path / "sun397"
     lines(folder / "ClassName.txt", ["/a/abbey", "/c/church/indoor"])
-    lines(folder / "Training_01.txt", [f"/c/church/indoor/{i}.jpg" for i in range(5)] + ["/a/abbey/1.jpg"])
+    lines(
+        folder / "Training_01.txt",
+        [f"/c/church/indoor/{i}.jpg" for i in range(5)] + ["/a/abbey/1.jpg"],
+    )
     lines(folder / "Testing_01.txt", ["/a/abbey/2.jpg"])
     split = load_split("sun397", tmp_path)
-    assert class_names(split.train) == ["abbey", "indoor church"] and [len(part) for part in split] == [5, 1, 1]
+    assert class_names(split.train) == ["abbey", "indoor church"] and [
+        len(part) for part in split
+    ] == [5, 1, 1]
     assert split.test[0].path == str(folder / "SUN397/a/abbey/2.jpg")
 
     folder = tmp_path / "ucf101/ucfTrainTestlist"
     lines(folder / "classInd.txt", ["1 ApplyEyeMakeup", "2 TaiChi"])
-    videos = [f"{name}/v_{name}_g0{i}.avi {n}" for n, name in ((1, "ApplyEyeMakeup"), (2, "TaiChi")) for i in range(5)]
+    videos = [
+        f"{name}/v_{name}_g0{i}.avi {n}"
+        for n, name in ((1, "ApplyEyeMakeup"), (2, "TaiChi"))
+        for i in range(5)
+    ]
     lines(folder / "trainlist01.txt", videos)
     lines(folder / "testlist01.txt", ["TaiChi/v_TaiChi_g09.avi"])
     split = load_split("ucf101", tmp_path)
-    assert class_names(split.train) == ["Apply_Eye_Makeup", "Tai_Chi"] and [len(part) for part in split] == [8, 2, 1]
+    assert class_names(split.train) == ["Apply_Eye_Makeup", "Tai_Chi"] and [
+        len(part) for part in split
+    ] == [8, 2, 1]
     assert split.test[0].path.endswith("ucf101/UCF-101-midframes/Tai_Chi/v_TaiChi_g09.jpg")
     (tmp_path / "ucf101/split_drawn_UCF101.json").unlink()
     lines(folder / "testlist01.txt", ["TaiCho/v.avi"])
@@ -136,8 +208,12 @@ def test_splits_of_matlab_files(tmp_path):
     io.savemat(folder / "imagelabels.mat", {"labels": labels})
     (folder / "cat_to_name.json").write_text('{"1": "pink primrose", "2": "sword lily"}')
     split = load_split("oxford_flowers", tmp_path)
-    assert class_names(split.train) == ["pink primrose", "sword lily"] and [len(part) for part in split] == [15, 6, 9]
-    assert all((int(Path(i.path).stem[-5:]) <= 10) == (i.label == 1) for part in split for i in part)
+    assert class_names(split.train) == ["pink primrose", "sword lily"] and [
+        len(part) for part in split
+    ] == [15, 6, 9]
+    assert all(
+        (int(Path(i.path).stem[-5:]) <= 10) == (i.label == 1) for part in split for i in part
+    )
 
     folder = tmp_path / "stanford_cars"
     (folder / "devkit").mkdir(parents=True)
@@ -169,7 +245,8 @@ def test_data_of_ones_own(tmp_path):
     assert class_names(load_split("other", tmp_path).train) == NAMES[:2]
 
 
-# Shots ----------------------------------------------------------------------------------------------------------------
+# Shots
+# --------------------------------------------------------------------------------------------------
 
 
 def official_shots(train, val, shots, seed, repeat=False):
@@ -194,8 +271,16 @@ def official_shots(train, val, shots, seed, repeat=False):
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_official_shots(shuffled):
     sizes = [3, 20, 17, 1, 40, 16, 9, 8, 25, 30, 5]  # 11 classes, some with fewer images than shots
-    items = [Item(f"{label}/{i}.jpg", label, str(label)) for label, size in enumerate(sizes) for i in range(size)]
-    val = [Item(f"v{label}/{i}.jpg", label, str(label)) for label in range(11) for i in range(label % 6)]
+    items = [
+        Item(f"{label}/{i}.jpg", label, str(label))
+        for label, size in enumerate(sizes)
+        for i in range(size)
+    ]
+    val = [
+        Item(f"v{label}/{i}.jpg", label, str(label))
+        for label in range(11)
+        for i in range(label % 6)
+    ]
     if shuffled:
         random.Random(7).shuffle(items)
     split, seen = Split(items, val, []), set()
@@ -209,8 +294,13 @@ def test_official_shots(shuffled):
             assert (found.train, found.val) == official_shots(items, val, shots, seed, repeat=True)
             assert Counter(item.label for item in found.train) == dict.fromkeys(range(11), shots)
     assert len(seen) == 15
-    first = [item.path for item in draw_shots(Split([i for i in items if i.label == 1], [], []), 2, 1).train]
-    if not shuffled:  # a number of the generator itself: random.seed(1); random.sample(range(20), 2) is [4, 18]
+    first = [
+        item.path
+        for item in draw_shots(Split([i for i in items if i.label == 1], [], []), 2, 1).train
+    ]
+    if (
+        not shuffled
+    ):  # a number of the generator itself: random.seed(1); random.sample(range(20), 2) is [4, 18]
         assert first == ["1/4.jpg", "1/18.jpg"]
     with pytest.raises(HypvisionError, match="shots must be an integer of at least 1"):
         draw_shots(split, 0, 1)
@@ -221,7 +311,10 @@ def test_base_and_new(classes, base):
     items = [Item(str(label), label, f"c{label}") for label in reversed(range(classes))]
     split = Split(items, items, items)
     first, second = take_subset(split, "base"), take_subset(split, "new")
-    assert sorted(i.label for i in first.train) == list(range(base)) and class_names(first.train)[0] == "c0"
+    assert (
+        sorted(i.label for i in first.train) == list(range(base))
+        and class_names(first.train)[0] == "c0"
+    )
     assert sorted(i.label for i in second.test) == list(range(classes - base))
     assert class_names(second.test)[0] == f"c{base}"
     with pytest.raises(HypvisionError, match="no 'new' classes"):
@@ -238,7 +331,8 @@ def test_base_and_all_see_the_same_shots(tmp_path):
     assert load_cell(tmp_path, "caltech101", 2, 2).train != every
 
 
-# Pickles --------------------------------------------------------------------------------------------------------------
+# Pickles
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -277,7 +371,8 @@ def test_official_pickles(official, protocol, tmp_path):
 def test_a_cell_from_official_pickles(official, tmp_path):
     coop(tmp_path)
     path = official({"train": [("/x/101_ObjectCategories/cup/train1.png", 2, "cup"),
-                               ("/x/101_ObjectCategories/elk/train0.png", 4, "elk")], "val": []})  # fmt: skip
+                               ("/x/101_ObjectCategories/elk/train0.png", 4, "elk")],
+                               "val": []})  # fmt: skip
     split = load_cell(tmp_path, "caltech101", 1, 1, pickles=str(path.parent))
     assert [i.name for i in split.train] == ["cup", "elk"] and Path(split.train[0].path).is_file()
     elsewhere = ("of/caltech101", f"{tmp_path}/of/{{dataset}}")
@@ -285,7 +380,9 @@ def test_a_cell_from_official_pickles(official, tmp_path):
         (tmp_path / name).mkdir(parents=True)
         path = path.rename(tmp_path / name / path.name)
         assert load_cell(tmp_path, "caltech101", 1, 1, pickles=pickles) == split
-    with pytest.raises(HypvisionError, match="caltech-101/split_fewshot/shot_1-seed_1.pkl' cannot be read"):
+    with pytest.raises(
+        HypvisionError, match="caltech-101/split_fewshot/shot_1-seed_1.pkl' cannot be read"
+    ):
         load_cell(tmp_path, "caltech101", 1, 1, pickles="split_fewshot")
 
 
@@ -315,7 +412,8 @@ def test_pickles_run_no_code(official, tmp_path):
         read_pickled_shots(path, "images", ".")
 
 
-# The data set ---------------------------------------------------------------------------------------------------------
+# The data set
+# --------------------------------------------------------------------------------------------------
 
 
 def test_samples(tmp_path):
@@ -327,7 +425,11 @@ def test_samples(tmp_path):
         and data.metainfo["template"] == "a photo of a {}."
     )
     sample = data[3]
-    assert sample["inputs"].shape == (3, 32, 32) and sample["inputs"].dtype == torch.uint8 and sample["label"] == 1
+    assert (
+        sample["inputs"].shape == (3, 32, 32)
+        and sample["inputs"].dtype == torch.uint8
+        and sample["label"] == 1
+    )
     assert not torch.equal(data[0]["inputs"], data[0]["inputs"])  # augmented
     test = FewShotDataset(str(tmp_path), "caltech101", part="test", size=32)
     assert len(test) == 10 and torch.equal(test[0]["inputs"], test[0]["inputs"])
@@ -365,8 +467,13 @@ def _as_split_file(root, train, test):
 def test_a_class_with_another_name_in_the_test_data(tmp_path, write):
     """Both lists are shown, and which two names may mean the same."""
     write(tmp_path, ["apple", "banana", "cherry"], ["apple", "Banana", "cherry"])
-    said = "'Banana' only here.*: 3 classes, of which 'banana' only there. 'Banana' is called 'banana' there"
-    with pytest.raises(HypvisionError, match=f"test.*: 3 classes, of which {said}.*call it the same in all"):
+    said = (
+        "'Banana' only here.*: 3 classes, of which 'banana' only there. 'Banana' is called "
+        "'banana' there"
+    )
+    with pytest.raises(
+        HypvisionError, match=f"test.*: 3 classes, of which {said}.*call it the same in all"
+    ):
         load_split("mine", tmp_path)
 
 
@@ -378,7 +485,8 @@ def test_class_folders_one_folder_too_deep(tmp_path, part):
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(tmp_path / "copy", place / "data")
     with pytest.raises(
-        HypvisionError, match=rf"one class 'data'.*one folder deeper. Move what is in '{place}/data' up"
+        HypvisionError,
+        match=rf"one class 'data'.*one folder deeper. Move what is in '{place}/data' up",
     ):
         load_split("mine", tmp_path)
 
@@ -392,20 +500,36 @@ def test_mistakes_are_explained(tmp_path):
     fails("neither one of imagenet, caltech101", load_split, "flowers", tmp_path)
     fails(r"'dtd' is not in '.*/dtd' .*put it there.*--root", load_split, "dtd", tmp_path)
     (tmp_path / "sun397").mkdir()
-    fails("split_zhou_SUN397.json' is missing .*put it there.*no '.*ClassName.txt'", load_split, "sun397", tmp_path)
+    fails(
+        "split_zhou_SUN397.json' is missing .*put it there.*no '.*ClassName.txt'",
+        load_split,
+        "sun397",
+        tmp_path,
+    )
     file = tmp_path / "sun397/split_zhou_SUN397.json"
     for content in ("", "[]", '{"train": [["a"]]}', '{"train": [["a", "x", "b"]]}'):
         file.write_text(content)
         fails("(cannot be read as JSON|of another form).*Expected", load_split, "sun397", tmp_path)
     file.write_text('{"train": [["a", 0, "b"]], "val": [], "test": []}')
     fails("lists no images for 'test'", load_split, "sun397", tmp_path)
-    file.write_text('{"train": [["a", 0, "b"]], "val": [["c", 2, "d"]], "test": [["b", 0, "b"], ["e", 1, "f"]]}')
-    fails("'test' of the split file.*'f' only here.*training images of 'f'", load_split, "sun397", tmp_path)
+    file.write_text(
+        '{"train": [["a", 0, "b"]], "val": [["c", 2, "d"]], "test": [["b", 0, "b"], ["e", 1, "f"]]}'
+    )
+    fails(
+        "'test' of the split file.*'f' only here.*training images of 'f'",
+        load_split,
+        "sun397",
+        tmp_path,
+    )
     file.write_text('{"train": [["a", 0, "b"]], "val": [], "test": [["b", 0, "b"], ["e", 1, "b"]]}')
     fails("no training images of 'b', the class of '.*/e'", load_split, "sun397", tmp_path)
     file.write_text('{"train": [["a", 0, "b"]], "val": [], "test": [["b", 0, "b"]]}')
     (image,) = FewShotDataset(str(tmp_path), "sun397", part="test").paths
-    fails(f"'{image}'.*--skip-broken", FewShotDataset(str(tmp_path), "sun397", part="test").__getitem__, 0)
+    fails(
+        f"'{image}'.*--skip-broken",
+        FewShotDataset(str(tmp_path), "sun397", part="test").__getitem__,
+        0,
+    )
     (tmp_path / "mine").mkdir()
     fails("is not a few-shot data set. Expected: a split.json", load_split, "mine", tmp_path)
     folders(tmp_path, "mine/train", ["a"], 1)
@@ -418,10 +542,20 @@ def test_mistakes_are_explained(tmp_path):
     )
     (tmp_path / "mine/train/b").mkdir()
     fails("class folder '.*/b' has no images", load_split, "mine", tmp_path)
-    fails("part must be one of 'train', 'val', 'test'", FewShotDataset, str(tmp_path), "mine", part="training")
+    fails(
+        "part must be one of 'train', 'val', 'test'",
+        FewShotDataset,
+        str(tmp_path),
+        "mine",
+        part="training",
+    )
     coop(tmp_path)
     split = load_split("caltech101", tmp_path)
     images = tmp_path / "caltech-101/101_ObjectCategories"
     write_split(tmp_path / "again.json", split, images)
-    assert json.loads((tmp_path / "again.json").read_text())["val"][0] == ["apple/val0.png", 0, "apple"]
+    assert json.loads((tmp_path / "again.json").read_text())["val"][0] == [
+        "apple/val0.png",
+        0,
+        "apple",
+    ]
     write_image(tmp_path / "x.png", 1)

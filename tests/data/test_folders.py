@@ -1,4 +1,5 @@
-"""Class folders: every file is used or counted with its reason, whatever lies there, by every reader of them."""
+"""Class folders: every file is used or counted with its reason, whatever lies there, by every
+reader of them."""
 
 import os
 import subprocess
@@ -24,21 +25,26 @@ def counted(folder):
     usage = Usage(folder)
     found = class_folders(folder, usage=usage)
     usage.use("files", sum(map(len, found.values())))
-    return SimpleNamespace(usage=usage, paths=sum(found.values(), []), metainfo=dict(classes=tuple(found)))
+    return SimpleNamespace(
+        usage=usage, paths=sum(found.values(), []), metainfo=dict(classes=tuple(found))
+    )
 
 
 READERS = {
     "ImageFolderDataset": lambda folder: ImageFolderDataset(folder, EVAL),
     "RetrievalFolder": lambda folder: RetrievalFolder(folder, EVAL),
     "class_folders": counted,
-    "FewShotDataset": lambda folder: FewShotDataset(folder.parent.parent, folder.parent.name, shots=None),
+    "FewShotDataset": lambda folder: FewShotDataset(
+        folder.parent.parent, folder.parent.name, shots=None
+    ),
 }
 readers = pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """Three images of each class, in the place where a few-shot data set has its training images."""
+    """Three images of each class, in the place where a few-shot data set has its training
+    images."""
     for part in ("train", "test"):
         for number, name in enumerate(("cat", "dog")):
             place = tmp_path / "mine" / part / name
@@ -88,16 +94,27 @@ def test_links_are_read_once(folder, reader):
     assert len(data.paths) == 7 and len({os.path.realpath(path) for path in data.paths}) == 7
     assert "3 folders (link to a folder that is read already" in said(data)
     (folder / "eel").symlink_to(folder / "cat", target_is_directory=True)
-    with pytest.raises(HypvisionError, match="eel' is a link to .*cat': its images would have two labels"):
+    with pytest.raises(
+        HypvisionError, match="eel' is a link to .*cat': its images would have two labels"
+    ):
         reader(folder)
 
 
 @readers
 def test_every_suffix_that_is_read(folder, reader):
-    formats = {".jfif": "JPEG", ".jpe": "JPEG", ".avif": "AVIF", ".pgm": "PPM", ".tif": "TIFF", ".jpg": "JPEG"}
+    formats = {
+        ".jfif": "JPEG",
+        ".jpe": "JPEG",
+        ".avif": "AVIF",
+        ".pgm": "PPM",
+        ".tif": "TIFF",
+        ".jpg": "JPEG",
+    }
     for suffix in SUFFIXES - {".heic", ".heif"}:
         name = formats.get(suffix, suffix[1:].upper()).replace("AVIFS", "AVIF")
-        image = Image.new("L" if suffix == ".pgm" else "RGB", (16, 16), 90 if suffix == ".pgm" else (200, 90, 10))
+        image = Image.new(
+            "L" if suffix == ".pgm" else "RGB", (16, 16), 90 if suffix == ".pgm" else (200, 90, 10)
+        )
         image.save(folder / f"dog/x{suffix.upper()}", format={"PNM": "PPM"}.get(name, name))
     data = reader(folder)
     extra = [path for path in data.paths if os.path.basename(path).startswith("x")]
@@ -113,7 +130,9 @@ def test_formats_that_this_pillow_cannot_read_name_the_package_to_install(folder
         assert "suffix .heic: install pillow-heif" in said(ImageFolderDataset(folder, EVAL))
     for path in (folder / "dog").glob("*.png"):
         path.unlink()
-    with pytest.raises(HypvisionError, match="a class without images: 'dog'.*photo.HEIC|cannot be read"):
+    with pytest.raises(
+        HypvisionError, match="a class without images: 'dog'.*photo.HEIC|cannot be read"
+    ):
         ImageFolderDataset(folder, EVAL)[3]
 
 
@@ -139,7 +158,8 @@ assert len(ImageFolderDataset(folder, EVAL, classes=["\\xe4pple"])) == 3
 
 @pytest.mark.slow
 def test_names_are_utf_8_whatever_the_locale(folder):
-    """A name that is stored with a model is the same where the process takes the names of files for ASCII."""
+    """A name that is stored with a model is the same where the process takes the names of files for
+    ASCII."""
     for part in ("train", "test"):
         (folder.parent / part / "dog").rename(folder.parent / part / "äpple")
     (folder.parent / "list.txt").write_text("äpple/0.png 0\ncat/0.png 1\n", encoding="utf-8")
@@ -159,7 +179,9 @@ def test_names_in_other_encodings_still_lead_to_their_folder(folder):
 
 def test_a_root_that_lies_too_high(folder):
     for root, right in ((folder.parent.parent, "mine"), (folder.parent, "test")):
-        with pytest.raises(HypvisionError, match=f"one folder deeper. Give '{root / right}' as root"):
+        with pytest.raises(
+            HypvisionError, match=f"one folder deeper. Give '{root / right}' as root"
+        ):
             ImageFolderDataset(root, EVAL)
     assert len(ImageFolderDataset(folder.parent, EVAL, classes=["train", "test"])) == 12  # told to
     (folder / "cat").rename(folder / "day")
@@ -168,7 +190,9 @@ def test_a_root_that_lies_too_high(folder):
 
 
 def test_folders_and_files_that_were_not_asked_for(folder):
-    assert "1 folders (none of the classes: dog)" in said(ImageFolderDataset(folder, EVAL, classes=["cat"]))
+    assert "1 folders (none of the classes: dog)" in said(
+        ImageFolderDataset(folder, EVAL, classes=["cat"])
+    )
     Image.new("RGB", (8, 8)).save(folder / "lost.png")
     (folder / "readme.txt").write_text("x")
     text = said(ImageFolderDataset(folder, EVAL))

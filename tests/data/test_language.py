@@ -112,14 +112,16 @@ def test_rows(tmp_path, tail):
 
 
 def test_what_is_left_out_of_text_is_counted(tmp_path):
-    (tmp_path / "t.jsonl").write_text("".join(json.dumps(dict(text=line)) + "\n" for line in ("a" * 25, "b", "c" * 9)))
+    (tmp_path / "t.jsonl").write_text(
+        "".join(json.dumps(dict(text=line)) + "\n" for line in ("a" * 25, "b", "c" * 9))
+    )
     options = dict(length=10, cache=tmp_path / "cache")
     usage = PackedText(tmp_path / "t.jsonl", **options).usage
     assert usage.used == dict(documents=3, tokens=38, rows=4) and not usage.left_out()
     usage = PackedText(tmp_path / "t.jsonl", tail="drop", limit=2, **options).usage
     assert str(usage).endswith(
-        "t.jsonl': used 3 of 3 documents, 32 of 38 tokens, 2 of 4 rows. Left out: "
-        "6 tokens (tail='drop': ends of documents longer than a row, ...); 2 rows (limit=2: the last)."
+        "t.jsonl': used 3 of 3 documents, 32 of 38 tokens, 2 of 4 rows. Left out: 6 tokens "
+        "(tail='drop': ends of documents longer than a row, ...); 2 rows (limit=2: the last)."
     ), str(usage)
 
 
@@ -150,7 +152,10 @@ def test_mistakes_are_sentences(tmp_path):
 
 def test_stored_tokens_are_those_of_the_tokenizer(tmp_path):
     """A folder's tokenizer is made anew, with as many words in another order."""
-    transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
+    transformers, tokenizers = (
+        pytest.importorskip("transformers"),
+        pytest.importorskip("tokenizers"),
+    )
     (tmp_path / "a.txt").write_text("a b a b")
     for words in (("a", "b", "c"), ("c", "a", "b")):
         numbers = {word: i for i, word in enumerate(("[UNK]", "[BOS]", *words))}
@@ -159,7 +164,9 @@ def test_stored_tokens_are_those_of_the_tokenizer(tmp_path):
         options = dict(tokenizer_object=inner, unk_token="[UNK]", bos_token="[BOS]")
         transformers.PreTrainedTokenizerFast(**options).save_pretrained(tmp_path / "tokenizer")
         for _ in range(2):  # the second time from the disk
-            data = PackedText(tmp_path / "a.txt", str(tmp_path / "tokenizer"), length=8, cache=tmp_path / "cache")
+            data = PackedText(
+                tmp_path / "a.txt", str(tmp_path / "tokenizer"), length=8, cache=tmp_path / "cache"
+            )
             assert data.tokens.tolist() == [1, *(numbers[word] for word in "abab")]
     assert len(list((tmp_path / "cache").glob("*.bin"))) == 2
 
@@ -170,7 +177,12 @@ def test_stored_tokens_that_are_damaged_are_made_again(tmp_path):
     whole = PackedText(tmp_path / "a.txt", **options)
     tokens = whole.tokens.tolist()  # a copy: the file is overwritten below
     (flat,), (facts,) = (list((tmp_path / "tokens").glob(kind)) for kind in ("*.bin", "*.json"))
-    for path, content in ((flat, flat.read_bytes()[:-5]), (flat, b""), (facts, b"{"), (facts, b'{"sizes": [3]}')):
+    for path, content in (
+        (flat, flat.read_bytes()[:-5]),
+        (flat, b""),
+        (facts, b"{"),
+        (facts, b'{"sizes": [3]}'),
+    ):
         path.write_bytes(content)
         again = PackedText(tmp_path / "a.txt", **options)
         assert again.rows == whole.rows and again.tokens.tolist() == tokens

@@ -1,4 +1,5 @@
-"""Names in lists, tables and annotations that lead out of the folder of the data, through every reader of them."""
+"""Names in lists, tables and annotations that lead out of the folder of the data, through every
+reader of them."""
 
 import json
 from pathlib import Path
@@ -72,7 +73,11 @@ def detection(root, **options):
 
     import hypvision.openmmlab.datasets.detection  # noqa: F401
 
-    common = dict(data_root=str(root), metainfo=dict(classes=("cat",)), pipeline=[dict(type="LoadImageFromFile")])
+    common = dict(
+        data_root=str(root),
+        metainfo=dict(classes=("cat",)),
+        pipeline=[dict(type="LoadImageFromFile")],
+    )
     return DATASETS.build(dict(common, **options, _scope_="mmdet"))
 
 
@@ -86,7 +91,9 @@ def coco(root, name):
 
 def voc_xml(root, name):
     write(root / "train.txt", str(Path(name).with_suffix("")))
-    return detection(root, type="XMLDataset", ann_file="train.txt", data_prefix=dict(sub_data_root=""))
+    return detection(
+        root, type="XMLDataset", ann_file="train.txt", data_prefix=dict(sub_data_root="")
+    )
 
 
 def semantic(root, name):
@@ -96,7 +103,8 @@ def semantic(root, name):
     import hypvision.openmmlab.datasets.segmentation  # noqa: F401
 
     write(root / "val.txt", str(Path(name).with_suffix("")))
-    return DATASETS.build(dict(type="BaseSegDataset", data_root=str(root), ann_file="val.txt", _scope_="mmseg",
+    return DATASETS.build(dict(type="BaseSegDataset", data_root=str(root), ann_file="val.txt",
+    _scope_="mmseg",
                                data_prefix=dict(img_path="images"), pipeline=[]))  # fmt: skip
 
 
@@ -107,9 +115,10 @@ def prepared(root, name):
 
 # The reader, and the folder that its names start from.
 READERS = dict(
-    list=(image_list, "."), labels=(multi_label, "."), captions=(captions, "images"), products=(products, "."),
-    split=(split, "own/images"), pets=(pets, "oxford_pets/images"), coco=(coco, "images"), voc=(voc_xml, "Annotations"),
-    semantic=(semantic, "images"), prepare=(prepared, "JPEGImages"),
+    list=(image_list, "."), labels=(multi_label, "."), captions=(captions, "images"),
+    products=(products, "."), split=(split, "own/images"), pets=(pets, "oxford_pets/images"),
+    coco=(coco, "images"), voc=(voc_xml, "Annotations"), semantic=(semantic, "images"),
+    prepare=(prepared, "JPEGImages"),
 )  # fmt: skip
 
 
@@ -118,7 +127,12 @@ READERS = dict(
 def test_no_reader_leaves_the_folder(tmp_path, reader, way, monkeypatch):
     root, secret = tmp_path / "data", tmp_path / "other/secret.jpg"
     read, place = READERS[reader]
-    for path in (root / place / "b.png", root / "b.png", root / "SegmentationClassAug/l.png", secret):
+    for path in (
+        root / place / "b.png",
+        root / "b.png",
+        root / "SegmentationClassAug/l.png",
+        secret,
+    ):
         picture(path)
     write(secret.with_suffix(".xml"), "<annotation/>")
     (root / place / "far").symlink_to(secret.parent)
@@ -128,7 +142,9 @@ def test_no_reader_leaves_the_folder(tmp_path, reader, way, monkeypatch):
         "up": f"{up}/other/secret.jpg",
         "up from a link": f"far/../{up}/other/secret.jpg",
     }
-    with pytest.raises(HypvisionError, match="lies outside of|no image|leads to another folder|does not exist") as told:
+    with pytest.raises(
+        HypvisionError, match="lies outside of|no image|leads to another folder|does not exist"
+    ) as told:
         read(root, name[way])
     if "lies outside of" in str(told.value):
         assert "HYPVISION_ALLOW_OUTSIDE" in str(told.value)

@@ -32,7 +32,10 @@ def test_ade847(tmp_path):
     assert 1 not in ids
     assert prepare("ade847", tmp_path / "in", tmp_path / "out") == 1
     found = label(tmp_path / "out/annotations/validation/a.tif")
-    assert found[0][:4] == [0, 300, 846, 65535] and (tmp_path / "out/images/validation/a.jpg").is_file()
+    assert (
+        found[0][:4] == [0, 300, 846, 65535]
+        and (tmp_path / "out/images/validation/a.jpg").is_file()
+    )
     photo(folder / "b.jpg", (1600, 1030))
     Image.new("RGB", (1600, 1030)).save(folder / "b_seg.png")
     assert prepare("ade847", tmp_path / "in", tmp_path / "out") == 2  # goes on where it stopped
@@ -53,9 +56,13 @@ def test_pc59(tmp_path):
     ]
     images = [dict(image_id=7, file_name="x.jpg", height=4, width=6, phase="val"),
               dict(image_id=8, file_name="y.jpg", height=4, width=6, phase="train")]  # fmt: skip
-    (tmp_path / "in/trainval_merged.json").write_text(json.dumps(dict(images=images, annos=annotations)))
+    (tmp_path / "in/trainval_merged.json").write_text(
+        json.dumps(dict(images=images, annos=annotations))
+    )
     assert prepare("pc59", tmp_path / "in", tmp_path / "out") == 1
-    assert label(tmp_path / "out/annotations/validation/x.png") == [[0, 0, 58, 58, 58, 255]] * 3 + [[255] * 6]
+    assert label(tmp_path / "out/annotations/validation/x.png") == [[0, 0, 58, 58, 58, 255]] * 3 + [
+        [255] * 6
+    ]
     assert len(load_classes("pc59")) == 59
 
 
@@ -64,22 +71,30 @@ def test_pc459(tmp_path):
 
     photo(tmp_path / "in/JPEGImages/x.jpg", (2, 1))
     (tmp_path / "in/trainval").mkdir()
-    savemat(str(tmp_path / "in/trainval/x.mat"), dict(LabelMap=np.array([[1, 459]], dtype=np.uint16)))
+    savemat(
+        str(tmp_path / "in/trainval/x.mat"), dict(LabelMap=np.array([[1, 459]], dtype=np.uint16))
+    )
     (tmp_path / "in/pascalcontext_val.txt").write_text("x\n")
     assert prepare("pc459", tmp_path / "in", tmp_path / "out") == 1
     assert label(tmp_path / "out/annotations/validation/x.tif") == [[0, 458]]
-    savemat(str(tmp_path / "in/trainval/x.mat"), dict(LabelMap=np.array([[0, 459]], dtype=np.uint16)))
+    savemat(
+        str(tmp_path / "in/trainval/x.mat"), dict(LabelMap=np.array([[0, 459]], dtype=np.uint16))
+    )
     with pytest.raises(HypvisionError, match="labels from 0 to 459"):
         prepare("pc459", tmp_path / "in", tmp_path / "new")
 
 
-@pytest.mark.parametrize("name,expected", [("voc20", [[255, 0, 19, 255]]), ("voc20b", [[20, 0, 19, 255]])])
+@pytest.mark.parametrize(
+    "name,expected", [("voc20", [[255, 0, 19, 255]]), ("voc20b", [[20, 0, 19, 255]])]
+)
 def test_voc(tmp_path, name, expected, capsys):
     photo(tmp_path / "in/JPEGImages/x.jpg", (4, 1))
     (tmp_path / "in/ImageSets/Segmentation").mkdir(parents=True)
     (tmp_path / "in/ImageSets/Segmentation/val.txt").write_text("x\n")
     (tmp_path / "in/SegmentationClassAug").mkdir()
-    Image.fromarray(np.array([[0, 1, 20, 255]], dtype=np.uint8)).save(tmp_path / "in/SegmentationClassAug/x.png")
+    Image.fromarray(np.array([[0, 1, 20, 255]], dtype=np.uint8)).save(
+        tmp_path / "in/SegmentationClassAug/x.png"
+    )
     assert main(["data", "prepare", name, str(tmp_path / "in"), str(tmp_path / "out")]) == 0
     assert label(tmp_path / "out/annotations/validation/x.png") == expected
     assert f"{name}: 1 images" in capsys.readouterr().out
@@ -87,7 +102,8 @@ def test_voc(tmp_path, name, expected, capsys):
 
 @pytest.mark.parametrize("name", PREPARED)
 def test_label_maps_have_the_size_of_their_images(tmp_path, name):
-    """Of every set: the labels are 4 x 2 pixels, the image 4 x 3 and then 2 x 4 with a mark that turns it."""
+    """Of every set: the labels are 4 x 2 pixels, the image 4 x 3 and then 2 x 4 with a mark that
+    turns it."""
     from scipy.io import savemat
 
     from hypvision.data.masks import run_length
@@ -110,21 +126,29 @@ def test_label_maps_have_the_size_of_their_images(tmp_path, name):
         exif = image.getexif()
         exif[0x0112] = orientation
         image.save(place, exif=exif)
-        with pytest.raises(HypvisionError, match=rf"label map '.*' is 4 x 2 pixels, but its .*x.jpg' has {shown}"):
+        with pytest.raises(
+            HypvisionError, match=rf"label map '.*' is 4 x 2 pixels, but its .*x.jpg' has {shown}"
+        ):
             prepare(name, root, tmp_path / "out")
     photo(place, (4, 2))
     assert prepare(name, root, tmp_path / "out") == 1
     if name == "pc59":
         content["images"][0]["height"] = 3
         (root / "trainval_merged.json").write_text(json.dumps(content))
-        with pytest.raises(HypvisionError, match=r"has a mask of 4 x 2 pixels for 'x.jpg', which has 4 x 3"):
+        with pytest.raises(
+            HypvisionError, match=r"has a mask of 4 x 2 pixels for 'x.jpg', which has 4 x 3"
+        ):
             prepare(name, root, tmp_path / "new")
 
 
-@pytest.mark.parametrize(("value", "message"), [(21, "label 21; expected are 0 to 20"), (254, "label 254")])
+@pytest.mark.parametrize(
+    ("value", "message"), [(21, "label 21; expected are 0 to 20"), (254, "label 254")]
+)
 def test_numbers_outside_of_vocs_labels_are_an_error(tmp_path, value, message):
     voc(tmp_path / "in", ["x"])
-    Image.fromarray(np.array([[0, 1, value, 255]], dtype=np.uint8)).save(tmp_path / "in/SegmentationClassAug/x.png")
+    Image.fromarray(np.array([[0, 1, value, 255]], dtype=np.uint8)).save(
+        tmp_path / "in/SegmentationClassAug/x.png"
+    )
     with pytest.raises(HypvisionError, match=message):
         prepare("voc20", tmp_path / "in", tmp_path / "out")
 
@@ -164,7 +188,10 @@ def test_damaged_files_are_named(tmp_path):
         (tmp_path / name).write_text("x\n")
     fails("SegmentationClassAug/x.png' cannot be read: the file is damaged, or none of", "voc20")
     fails("trainval/x.mat' cannot be read", "pc459")
-    for list_, name in (("ImageSets/Segmentation/val.txt", "voc20"), ("pascalcontext_val.txt", "pc459")):
+    for list_, name in (
+        ("ImageSets/Segmentation/val.txt", "voc20"),
+        ("pascalcontext_val.txt", "pc459"),
+    ):
         (tmp_path / list_).write_bytes("gar\xe7on\n".encode("latin-1"))
         fails(f"{list_}', the list of images, is not text in UTF-8", name)
     for content in (
@@ -190,7 +217,8 @@ def voc(folder, names):
 
 @pytest.mark.parametrize("name", ["../../../../evil", "deep/x", "/tmp/evil", ".."])
 def test_nothing_is_written_or_read_outside(tmp_path, name):
-    """Names in a list led out of OUT, and out of SOURCE: a file of the reader's would have been copied."""
+    """Names in a list led out of OUT, and out of SOURCE: a file of the reader's would have been
+    copied."""
     voc(tmp_path / "a/b/c/in", ["x"])
     photo(tmp_path / "a/evil.jpg", (4, 1))
     Image.new("L", (4, 1)).save(tmp_path / "a/evil.png")
@@ -219,7 +247,8 @@ def test_links_in_the_output_are_not_followed(tmp_path):
 
 
 def test_cifar_as_published(tmp_path, monkeypatch, capsys):
-    """The pixels and classes of the archive, as torchvision reads them; a second call writes what is missing."""
+    """The pixels and classes of the archive, as torchvision reads them; a second call writes what
+    is missing."""
     import hashlib
     import pickle
 
@@ -268,8 +297,15 @@ def test_tiny_imagenet(tmp_path):
     table = source / "val/val_annotations.txt"
     table.write_text("val_0.JPEG\tn02\t0\t0\t9\t9\nval_1.JPEG\tn01\t0\t0\t9\t9\n")
     assert prepare("tiny-imagenet", source, tmp_path / "out") == 4
-    found = sorted(path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.JPEG"))
-    assert found == ["train/n01/n01_0.JPEG", "train/n02/n02_0.JPEG", "val/n01/val_1.JPEG", "val/n02/val_0.JPEG"]
+    found = sorted(
+        path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.JPEG")
+    )
+    assert found == [
+        "train/n01/n01_0.JPEG",
+        "train/n02/n02_0.JPEG",
+        "val/n01/val_1.JPEG",
+        "val/n02/val_0.JPEG",
+    ]
     table.write_text("val_0.JPEG\tn03\n")
     with pytest.raises(HypvisionError, match="n03"):
         prepare("tiny-imagenet", source, tmp_path / "new")

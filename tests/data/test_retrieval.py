@@ -1,4 +1,5 @@
-"""The retrieval data sets in their published layouts, what they say when something is wrong, and the sampler."""
+"""The retrieval data sets in their published layouts, what they say when something is wrong, and
+the sampler."""
 
 import json
 import shutil
@@ -13,7 +14,14 @@ from PIL import Image
 pytest.importorskip("mmengine")
 from mmengine.dataset import DefaultSampler
 
-from hypvision.data.retrieval import CUB200, Cars196, InShop, RetrievalFolder, StanfordOnlineProducts, car_maker
+from hypvision.data.retrieval import (
+    CUB200,
+    Cars196,
+    InShop,
+    RetrievalFolder,
+    StanfordOnlineProducts,
+    car_maker,
+)
 from hypvision.data.samplers import MPerClassBatchSampler
 from hypvision.errors import HypvisionError
 
@@ -41,7 +49,9 @@ def test_splits_have_the_images_and_classes_of_their_lists(name, tmp_path):
     for data, classes in ((train, 4), (test, 3)):
         assert Counter(data.labels.tolist()) == dict.fromkeys(range(classes), 4)
         assert data.usage.used == {"images": 4 * classes} and not data.usage.left_out()
-        named = 98 if name == "cars" else classes  # its names are in one table, whether there are images or not
+        named = (
+            98 if name == "cars" else classes
+        )  # its names are in one table, whether there are images or not
         assert len(data.metainfo["classes"]) == len(data.metainfo["ancestors"]) == named
     assert not set(train.metainfo["classes"]) & set(test.metainfo["classes"])
     assert not set(train.paths) & set(test.paths)
@@ -50,7 +60,11 @@ def test_splits_have_the_images_and_classes_of_their_lists(name, tmp_path):
     if name != "inshop":
         assert abs(first - second).max() < 10 < abs(first - other).max()
     sample = test[5]
-    assert sample["inputs"].shape == (3, 32, 32) and sample["index"] == 5 and sample["label"] == test.labels[5]
+    assert (
+        sample["inputs"].shape == (3, 32, 32)
+        and sample["index"] == 5
+        and sample["label"] == test.labels[5]
+    )
 
 
 def test_ancestors(tmp_path):
@@ -58,16 +72,23 @@ def test_ancestors(tmp_path):
         (name,) for name in ("sparrow", "albatross") * 2
     )
     assert set(build("sop", tmp_path / "sop").metainfo["ancestors"]) == {("bicycle",), ("cabinet",)}
-    assert set(build("inshop", tmp_path / "shop").metainfo["ancestors"]) == {("WOMEN", "Dresses"), ("MEN", "Denim")}
+    assert set(build("inshop", tmp_path / "shop").metainfo["ancestors"]) == {
+        ("WOMEN", "Dresses"),
+        ("MEN", "Denim"),
+    }
     if pytest.importorskip("scipy"):
         cars = build("cars", tmp_path / "cars")
-        assert cars.metainfo["ancestors"][0] == ("BMW",) and cars.metainfo["classes"][0].startswith("BMW Model1")
+        assert cars.metainfo["ancestors"][0] == ("BMW",) and cars.metainfo["classes"][0].startswith(
+            "BMW Model1"
+        )
 
 
 def test_inshop_has_queries_first_in_both_layouts(tmp_path):
     flat, nested = (build("inshop", tmp_path / str(n), "test", nested=n) for n in (False, True))
     assert flat.metainfo["queries"] == 6 and len(flat) == 12
-    assert [p.rpartition("img/")[2] for p in flat.paths] == [p.rpartition("img/")[2] for p in nested.paths]
+    assert [p.rpartition("img/")[2] for p in flat.paths] == [
+        p.rpartition("img/")[2] for p in nested.paths
+    ]
     assert all(int(p[-14:-12].strip("/")) % 2 == (i < 6) for i, p in enumerate(flat.paths))
     assert set(flat.labels[:6]) == set(flat.labels[6:]) == {0, 1, 2}
 
@@ -136,7 +157,9 @@ def test_class_numbers_and_annotations_are_checked(tmp_path):
     (cub / "classes.txt").write_text("one 001.Bird_1_Sparrow\n")
     with pytest.raises(HypvisionError, match="classes.txt' has the label 'one'"):
         CUB200(str(cub), EVAL)
-    (sop / "Ebay_train.txt").write_text("image_id class_id super_class_id path\n1 first 1 bicycle_final/1_0.JPG\n")
+    (sop / "Ebay_train.txt").write_text(
+        "image_id class_id super_class_id path\n1 first 1 bicycle_final/1_0.JPG\n"
+    )
     with pytest.raises(HypvisionError, match="Ebay_train.txt' has the label 'first'"):
         StanfordOnlineProducts(str(sop), EVAL)
     cars = write_cars(tmp_path / "cars", devkit=True)
@@ -167,9 +190,17 @@ def test_a_partial_copy_is_told(tmp_path):
 def test_folders_as_a_stand_in(tmp_path):
     root = write_folder(tmp_path, ("cat", "dog", "ship"), images=9)
     above = dict(cat=("animal",), dog=("animal",), ship=("vehicle",))
-    data = RetrievalFolder(root, EVAL, classes=("ship", "cat"), ancestors=above, per_class=3, cache=True)
-    assert data.labels.tolist() == [0, 0, 0, 1, 1, 1] and data.metainfo["classes"] == ("ship", "cat")
-    assert data.metainfo["ancestors"] == (("vehicle",), ("animal",)) and data.metainfo["queries"] is None
+    data = RetrievalFolder(
+        root, EVAL, classes=("ship", "cat"), ancestors=above, per_class=3, cache=True
+    )
+    assert data.labels.tolist() == [0, 0, 0, 1, 1, 1] and data.metainfo["classes"] == (
+        "ship",
+        "cat",
+    )
+    assert (
+        data.metainfo["ancestors"] == (("vehicle",), ("animal",))
+        and data.metainfo["queries"] is None
+    )
     assert [p[-8:] for p in data.paths[:3]] == ["0000.png", "0004.png", "0008.png"]
     with pytest.raises(HypvisionError, match="no entry for the class 'dog'"):
         RetrievalFolder(root, EVAL, ancestors=dict(cat=("animal",)))
@@ -185,12 +216,22 @@ def test_folders_search_in_a_gallery_and_lists_come_from_files(tmp_path):
     folders = dict(root=str(tmp_path / "test"), gallery=str(tmp_path / "train"), transform=EVAL)
     lists = dict(classes=f"{tmp_path}/split.json:test", ancestors=f"{tmp_path}/split.json:above")
     data = RetrievalFolder(**folders, **lists, cache=True)
-    assert data.metainfo["queries"] == 6 and data.labels.tolist() == [1] * 3 + [0] * 3 + [1] * 5 + [0] * 5
-    assert data.metainfo["ancestors"] == (("vehicle",), ("animal",)) and data[15]["inputs"].shape[0] == 3
+    assert (
+        data.metainfo["queries"] == 6
+        and data.labels.tolist() == [1] * 3 + [0] * 3 + [1] * 5 + [0] * 5
+    )
+    assert (
+        data.metainfo["ancestors"] == (("vehicle",), ("animal",))
+        and data[15]["inputs"].shape[0] == 3
+    )
     assert ["train" in path for path in data.paths] == [False] * 6 + [True] * 10
     assert len(RetrievalFolder(**folders, **lists, per_class=2)) == 8
     (tmp_path / "above.json").write_text(json.dumps(above))
-    assert RetrievalFolder(**folders, ancestors=f"{tmp_path}/above.json").metainfo["classes"] == ("cat", "dog", "ship")
+    assert RetrievalFolder(**folders, ancestors=f"{tmp_path}/above.json").metainfo["classes"] == (
+        "cat",
+        "dog",
+        "ship",
+    )
     with pytest.raises(HypvisionError, match="has no folder for the classes 'eel'"):
         RetrievalFolder(**{**folders, "root": folders["gallery"], "gallery": folders["root"]})
     for wrong in (f"{tmp_path}/split.json:val", f"{tmp_path}/none.json:test"):
@@ -277,7 +318,9 @@ def test_drawn_instances_with_the_hierarchy_they_come_from(tmp_path):
     data = RetrievalFolder(tmp_path, EVAL, classes=("* cross",), ancestors="shapes")
     assert data.metainfo["classes"] == ("dotted red cross", "plain blue cross")
     assert data.metainfo["ancestors"] == (("branched", "cross"),) * 2
-    data = RetrievalFolder(tmp_path, EVAL, classes=("plain blue car", "* red *"), ancestors="shapes")
+    data = RetrievalFolder(
+        tmp_path, EVAL, classes=("plain blue car", "* red *"), ancestors="shapes"
+    )
     assert data.metainfo["classes"] == ("dotted red cross", "plain blue car")
     assert data.metainfo["ancestors"][1] == ("composite", "car")
     with pytest.raises(HypvisionError, match="matches the class pattern '. ring'"):

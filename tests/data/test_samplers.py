@@ -1,4 +1,5 @@
-"""How often and where an epoch draws each image: repeated augmentation, balanced classes; under mmengine."""
+"""How often and where an epoch draws each image: repeated augmentation, balanced classes; under
+mmengine."""
 
 from collections import Counter
 from types import SimpleNamespace
@@ -15,7 +16,9 @@ from hypvision.errors import HypvisionError
 def epochs_of_ranks(monkeypatch, images, ranks, epoch=0, kind=RepeatAugSampler, **options):
     drawn = []
     for rank in range(ranks):
-        monkeypatch.setattr(hypvision.data.samplers, "get_dist_info", lambda rank=rank: (rank, ranks))
+        monkeypatch.setattr(
+            hypvision.data.samplers, "get_dist_info", lambda rank=rank: (rank, ranks)
+        )
         sampler = kind(images, **{"seed": 5, **options})
         sampler.set_epoch(epoch)
         drawn.append(list(sampler))
@@ -37,9 +40,17 @@ def test_copies_of_an_image_go_to_different_processes(monkeypatch, ranks, repeat
 def test_epochs_differ_and_seeds_repeat(monkeypatch):
     first, again = (epochs_of_ranks(monkeypatch, range(300), 2) for _ in range(2))
     assert first == again
-    others = [epochs_of_ranks(monkeypatch, range(300), 2, **given) for given in (dict(epoch=1), dict(seed=9))]
+    others = [
+        epochs_of_ranks(monkeypatch, range(300), 2, **given)
+        for given in (dict(epoch=1), dict(seed=9))
+    ]
     assert first not in others and others[0] != others[1]
-    assert epochs_of_ranks(monkeypatch, range(300), 1, shuffle=False, epoch=3)[0][:4] == [0, 0, 0, 1]
+    assert epochs_of_ranks(monkeypatch, range(300), 1, shuffle=False, epoch=3)[0][:4] == [
+        0,
+        0,
+        0,
+        1,
+    ]
 
 
 def test_under_mmengine():
@@ -61,7 +72,9 @@ def test_under_mmengine():
     )
     orders = []
     for epoch in range(2):
-        runner = type("Runner", (), {"train_loop": type("Loop", (), {"dataloader": loader}), "epoch": epoch})
+        runner = type(
+            "Runner", (), {"train_loop": type("Loop", (), {"dataloader": loader}), "epoch": epoch}
+        )
         DistSamplerSeedHook().before_train_epoch(runner)
         batches = [batch[0].tolist() for batch in loader]
         assert all(sorted(Counter(batch).values()) == [3, 3] for batch in batches[:-1])
@@ -87,24 +100,38 @@ LABELS = [7] * 90 + [2] * 9 + [4]  # a class of 90 images, one of 9 and one of a
 )
 def test_classes_are_drawn_by_their_shares(monkeypatch, ranks, options, expected):
     data = SimpleNamespace(labels=LABELS)
-    epochs = [epochs_of_ranks(monkeypatch, data, ranks, epoch, BalancedSampler, **options) for epoch in range(40)]
+    epochs = [
+        epochs_of_ranks(monkeypatch, data, ranks, epoch, BalancedSampler, **options)
+        for epoch in range(40)
+    ]
     total = 0
     for drawn in epochs:
         assert len({len(part) for part in drawn}) == 1
         counts = Counter(index for part in drawn for index in part)
         for label, share in zip((7, 2, 4), expected):
             own = [counts[index] for index in range(100) if LABELS[index] == label]
-            assert abs(sum(own) - share) < 1 and max(own) - min(own) <= 1, "each image as often as the others"
+            assert abs(sum(own) - share) < 1 and max(own) - min(own) <= 1, (
+                "each image as often as the others"
+            )
         total += sum(counts[index] for index in range(90))
     assert total / 40 == pytest.approx(expected[0], abs=0.35)
-    assert epochs[0] == epochs_of_ranks(monkeypatch, data, ranks, 0, BalancedSampler, **options) != epochs[1]
+    assert (
+        epochs[0]
+        == epochs_of_ranks(monkeypatch, data, ranks, 0, BalancedSampler, **options)
+        != epochs[1]
+    )
     if options.get("shuffle", True):
-        assert epochs[0] != epochs_of_ranks(monkeypatch, data, ranks, 0, BalancedSampler, **{**options, "seed": 9})
+        assert epochs[0] != epochs_of_ranks(
+            monkeypatch, data, ranks, 0, BalancedSampler, **{**options, "seed": 9}
+        )
 
 
 @pytest.mark.parametrize("labels", [None, [], [[0, 1], [1, 0]]])
 def test_samplers_of_classes_need_one_label_an_image(labels):
     data = SimpleNamespace(labels=labels) if labels is not None else range(4)
-    for build in (BalancedSampler, lambda data: MPerClassBatchSampler(SimpleNamespace(dataset=data), 2)):
+    for build in (
+        BalancedSampler,
+        lambda data: MPerClassBatchSampler(SimpleNamespace(dataset=data), 2),
+    ):
         with pytest.raises(HypvisionError, match="labels of the training data, one per image"):
             build(data)

@@ -8,7 +8,14 @@ from torch.utils.data import DataLoader
 from hypvision.cli import main
 from hypvision.data import shapes as module
 from hypvision.data.drawing import PARTS
-from hypvision.data.shapes import SPLITS, TAXONOMY, ShapesClassification, ShapesScenes, make_object, make_scene
+from hypvision.data.shapes import (
+    SPLITS,
+    TAXONOMY,
+    ShapesClassification,
+    ShapesScenes,
+    make_object,
+    make_scene,
+)
 from hypvision.data.taxonomy import LEVELS
 from hypvision.errors import HypvisionError
 
@@ -21,12 +28,22 @@ def test_this_version_draws_what_it_drew():
     assert make_scene(0, "train", 64).captions[2:] == FIRST_CAPTIONS
 
 
-FIRST_OBJECTS = ["dotted red cross", "dotted blue pentagon", "dotted blue tree", "checkered purple crescent"]
+FIRST_OBJECTS = [
+    "dotted red cross",
+    "dotted blue pentagon",
+    "dotted blue tree",
+    "checkered purple crescent",
+]
 FIRST_CAPTIONS = ("a face", "a dotted blue face left of a striped green face")
 
 
 def test_seeds_and_splits_and_indices_differ():
-    images = {make_object(i, split, 32, seed)[0].tobytes() for i in (0, 1) for split in SPLITS for seed in (0, 1)}
+    images = {
+        make_object(i, split, 32, seed)[0].tobytes()
+        for i in (0, 1)
+        for split in SPLITS
+        for seed in (0, 1)
+    }
     assert len(images) == 12
 
 
@@ -54,13 +71,16 @@ def test_labels_of_all_levels_and_transforms():
 
 
 def test_workers_draw_the_same():
-    data = ShapesClassification("train", 12, 32, transform=lambda image: torch.from_numpy(np.array(image)))
+    data = ShapesClassification(
+        "train", 12, 32, transform=lambda image: torch.from_numpy(np.array(image))
+    )
     images = torch.cat([batch for batch, _ in DataLoader(data, batch_size=4, num_workers=2)])
     assert torch.equal(images, torch.stack([data[i][0] for i in range(12)]))
 
 
 def test_the_object_is_where_its_colour_is():
-    """A plain object stands out: the pixels far from grey make up the area that its shape should have."""
+    """A plain object stands out: the pixels far from grey make up the area that its shape should
+    have."""
     found = 0
     for i in range(384):
         drawn, label = make_object(i, "train", 64)
@@ -96,7 +116,10 @@ def test_scenes_keep_what_they_promise(monkeypatch, size):
             for sprite, stamp in drawn:
                 whole[:] = False
                 whole[stamp.window] = stamp.inside
-                if (mask <= whole).all() and (sprite.shape, sprite.colour) == (item.shape, item.colour):
+                if (mask <= whole).all() and (sprite.shape, sprite.colour) == (
+                    item.shape,
+                    item.colour,
+                ):
                     fits.append((mask.sum() / whole.sum(), sprite))
             visible, sprite = max(fits, key=lambda pair: pair[0])
             assert visible >= 0.5
@@ -107,7 +130,9 @@ def test_scenes_keep_what_they_promise(monkeypatch, size):
             assert (semantic[scene.instances == 0] == 0).all()
             for number, (label, item) in enumerate(zip(labels, scene.objects), start=1):
                 assert (semantic[scene.instances == number] == label + 1).all()
-                assert TAXONOMY.classes[level][label] == (item.name if level == "instance" else getattr(item, level))
+                assert TAXONOMY.classes[level][label] == (
+                    item.name if level == "instance" else getattr(item, level)
+                )
         assert np.array_equal(scene.semantic, scene.semantic_at("shape"))
         assert scene.boxes.tolist() == [list(item.box) for item in scene.objects]
 
@@ -128,7 +153,9 @@ def test_parts_lie_in_their_wholes():
 
 
 def test_scenes_as_a_data_set():
-    data = ShapesScenes("test", 3, (40, 56), seed=1, transform=lambda scene: (scene.image.size, len(scene.objects)))
+    data = ShapesScenes(
+        "test", 3, (40, 56), seed=1, transform=lambda scene: (scene.image.size, len(scene.objects))
+    )
     assert len(data) == 3 and [data[i] for i in range(3)] == [
         ((56, 40), len(make_scene(i, "test", (40, 56), 1).objects)) for i in range(3)
     ]
@@ -150,13 +177,27 @@ def test_mistakes():
 
 def test_make_data_command(tmp_path, capsys):
     out = tmp_path / "shapes"
-    command = ["data", "make", str(out), "--train", "4", "--val", "2", "--size", "40x56", "--level", "instance"]
+    command = [
+        "data",
+        "make",
+        str(out),
+        "--train",
+        "4",
+        "--val",
+        "2",
+        "--size",
+        "40x56",
+        "--level",
+        "instance",
+    ]
     assert main(command) == 0
     assert sorted(path.name for path in out.iterdir()) == ["ade", "coco", "imagefolder"]
     assert "coco: " in capsys.readouterr().out
     from PIL import Image
 
-    labels = np.array(Image.open(out / "ade/annotations/training/000000.png"))  # 384 classes need 16 bits
+    labels = np.array(
+        Image.open(out / "ade/annotations/training/000000.png")
+    )  # 384 classes need 16 bits
     scene = make_scene(0, "train", (40, 56))
     assert np.array_equal(labels, scene.semantic_at("instance") + 1) and labels.max() > 255
     assert main([*command, "--seed", "1"]) == 2

@@ -1,4 +1,5 @@
-"""Shards: every sample once for all processes and workers, going on in the middle, and files that are damaged."""
+"""Shards: every sample once for all processes and workers, going on in the middle, and files that
+are damaged."""
 
 import io
 import json
@@ -94,7 +95,10 @@ def test_epochs_of_so_many_batches_are_parts_of_the_stream(captions, workers):
 
 def test_a_process_counts_its_share(captions, monkeypatch):
     monkeypatch.setattr(shards, "get_dist_info", lambda: (0, 4))
-    assert len(shards.CaptionShards(captions)) == 11 and len(shards.CaptionShards(captions, shuffle=0)) == 44
+    assert (
+        len(shards.CaptionShards(captions)) == 11
+        and len(shards.CaptionShards(captions, shuffle=0)) == 44
+    )
 
 
 def test_shards_that_were_seen_are_not_opened_again(captions, monkeypatch):
@@ -102,7 +106,9 @@ def test_shards_that_were_seen_are_not_opened_again(captions, monkeypatch):
     assert whole != sorted(whole) and sorted(whole) == list(range(44))
     opened, real = [], tarfile.open
     data = shards.CaptionShards(captions, shuffle=3)
-    monkeypatch.setattr(tarfile, "open", lambda path, *rest: opened.append(path) or real(path, *rest))
+    monkeypatch.setattr(
+        tarfile, "open", lambda path, *rest: opened.append(path) or real(path, *rest)
+    )
     data.seek(16, 1)
     assert read(data, 1) == whole[16:17] and len(opened) == 1
 
@@ -115,7 +121,9 @@ def test_a_pass_without_shuffling_is_in_order_and_ends(captions):
 def test_counts_are_remembered_until_a_shard_changes(tmp_path, monkeypatch):
     write_tar(tmp_path / "a.tar", pair(1) | pair(2))
     assert len(shards.CaptionShards(tmp_path)) == 2
-    assert json.loads((tmp_path / shards.INDEX).read_text())["CaptionShards"]["a.tar"]["samples"] == 2
+    assert (
+        json.loads((tmp_path / shards.INDEX).read_text())["CaptionShards"]["a.tar"]["samples"] == 2
+    )
     with monkeypatch.context() as patch:
         patch.setattr(tarfile, "open", lambda *_: pytest.fail("opened again"))
         assert len(shards.CaptionShards(tmp_path)) == 2
@@ -124,7 +132,12 @@ def test_counts_are_remembered_until_a_shard_changes(tmp_path, monkeypatch):
 
 
 def test_what_cannot_be_used_is_named(tmp_path):
-    files = pair(1) | {"002.png": picture(2), "003.txt": b"alone", "004.png": picture(4), "004.txt": b"\xff\xfe"}
+    files = pair(1) | {
+        "002.png": picture(2),
+        "003.txt": b"alone",
+        "004.png": picture(4),
+        "004.txt": b"\xff\xfe",
+    }
     files |= {"005.png": picture(5), "005.json": b"{"} | pair(6)
     write_tar(tmp_path / "a.tar", files)
     write_tar(tmp_path / "b.tar", pair(7) | pair(8))
@@ -146,15 +159,24 @@ def test_an_image_that_cannot_be_read_is_named(tmp_path):
 
 
 def test_the_layout_of_grit(tmp_path):
-    files = {"7.child.jpg": picture(7, "JPEG"), "7.child.txt": b"a dog and a cat", "7.numparents.txt": b"2"}
+    files = {
+        "7.child.jpg": picture(7, "JPEG"),
+        "7.child.txt": b"a dog and a cat",
+        "7.numparents.txt": b"2",
+    }
     for n, words in enumerate((b"dog", b"cat")):
         files |= {f"7.parent00{n}.jpg": picture(100 + n, "JPEG"), f"7.parent00{n}.txt": words}
-    write_tar(tmp_path / "a.tar", files | {"8.child.jpg": picture(8, "JPEG"), "8.child.txt": b"no box"})
+    write_tar(
+        tmp_path / "a.tar", files | {"8.child.jpg": picture(8, "JPEG"), "8.child.txt": b"no box"}
+    )
     data = shards.CaptionShards(tmp_path, boxes=True)
     stream, seen = iter(data), set()
     for _ in range(20):
         sample = next(stream)
-        assert sample["caption"] == "a dog and a cat" and abs(int(sample["inputs"].float().mean()) - 7) <= 2
+        assert (
+            sample["caption"] == "a dog and a cat"
+            and abs(int(sample["inputs"].float().mean()) - 7) <= 2
+        )
         assert sample["box_inputs"].dtype == torch.uint8
         seen.add((sample["box_caption"], int(sample["box_inputs"].float().mean().round())))
     assert seen == {("dog", 100), ("cat", 101)}
@@ -162,13 +184,19 @@ def test_the_layout_of_grit(tmp_path):
 
 
 def test_labels(tmp_path):
-    write_tar(tmp_path / "a.tar", {"1.png": picture(1), "1.cls": b"1", "2.png": picture(2), "2.cls": b"2"})
+    write_tar(
+        tmp_path / "a.tar", {"1.png": picture(1), "1.cls": b"1", "2.png": picture(2), "2.cls": b"2"}
+    )
     transform = dict(input_size=4, is_training=False)
     data = shards.ImageShards(tmp_path, transform, classes=["cat", "dog"], shuffle=0)
     assert [sample["label"] for sample in data] == [1]
     assert "a label beyond the classes: a.tar, 2" in str(data.usage)
     more = shards.ImageShards(tmp_path, transform, classes=["cat", "dog", "cow"], shuffle=0)
-    assert [sample["label"] for sample in more] == [1, 2] and len(more) == 2 and not more.usage.left_out()
+    assert (
+        [sample["label"] for sample in more] == [1, 2]
+        and len(more) == 2
+        and not more.usage.left_out()
+    )
 
 
 def test_shards_that_do_not_exist_or_do_not_suffice(captions, tmp_path, monkeypatch):
@@ -187,9 +215,13 @@ def test_half_of_the_captions_begin_with_the_subreddit(tmp_path):
         content = {"caption": f"number {n}", **({"subreddit": "catpictures"} if n % 2 else {})}
         files |= {f"{n}.png": picture(n), f"{n}.json": json.dumps(content).encode()}
     write_tar(tmp_path / "a.tar", files)
-    captions = [sample["caption"] for sample in shards.CaptionShards(tmp_path, shuffle=0, subreddits=0.5)]
+    captions = [
+        sample["caption"] for sample in shards.CaptionShards(tmp_path, shuffle=0, subreddits=0.5)
+    ]
     named = [caption for caption in captions if caption.startswith("cat pictures : number ")]
     assert 30 <= len(named) <= 70 and all(int(caption.split()[-1]) % 2 for caption in named)
-    assert {caption.removeprefix("cat pictures : ") for caption in captions} == {f"number {n}" for n in range(200)}
+    assert {caption.removeprefix("cat pictures : ") for caption in captions} == {
+        f"number {n}" for n in range(200)
+    }
     plain = [sample["caption"] for sample in shards.CaptionShards(tmp_path, shuffle=0)]
     assert plain == [f"number {n}" for n in range(200)]

@@ -1,4 +1,5 @@
-"""Captions made of tags: crops, words and their order against the label maps, mistakes told, CamVid's configs."""
+"""Captions made of tags: crops, words and their order against the label maps, mistakes told,
+CamVid's configs."""
 
 import re
 from pathlib import Path
@@ -29,7 +30,8 @@ PREFIX = dict(img_path="img/train", seg_map_path="ann/train")
 
 @pytest.fixture
 def folder(tmp_path):
-    """Two images of sky over road, one with a red apple and a stripe of void; colours tell the labels."""
+    """Two images of sky over road, one with a red apple and a stripe of void; colours tell the
+    labels."""
     for kind in ("img", "ann"):
         (tmp_path / kind / "train").mkdir(parents=True)
     for number in range(2):
@@ -60,7 +62,9 @@ def test_sentences():
 def test_words_are_what_the_crop_shows(folder):
     (folder / "img/train/2.xcf").write_bytes(b"x")
     data = TagCaptions(folder, PREFIX, NAMES, size=48, zoom=(0.2, 0.9), share=0.1, most=2)
-    assert str(data.usage).endswith(f"used 2 of 3 images. Left out: 1 images (suffix .xcf: {folder}/img/train/2.xcf).")
+    assert str(data.usage).endswith(
+        f"used 2 of 3 images. Left out: 1 images (suffix .xcf: {folder}/img/train/2.xcf)."
+    )
     seen = set()
     for i in range(80):
         item = data[i]
@@ -74,7 +78,10 @@ def test_words_are_what_the_crop_shows(folder):
                 assert name in words, (item["caption"], found)
             if found[k] == 0:
                 assert name not in words, (item["caption"], found)
-        if len(words) == 2 and abs(found[NAMES.index(words[0])] - found[NAMES.index(words[1])]) > 0.1:
+        if (
+            len(words) == 2
+            and abs(found[NAMES.index(words[0])] - found[NAMES.index(words[1])]) > 0.1
+        ):
             assert found[NAMES.index(words[0])] > found[NAMES.index(words[1])]
         assert 1 <= len(words) <= 2
         if found.max() > 0.55:
@@ -84,7 +91,9 @@ def test_words_are_what_the_crop_shows(folder):
 
 
 def test_samples_are_repeatable_and_single_ones_have_a_label(folder):
-    data, again = (TagCaptions(folder, PREFIX, NAMES, single=True, jitter=0.2, length=30) for _ in range(2))
+    data, again = (
+        TagCaptions(folder, PREFIX, NAMES, single=True, jitter=0.2, length=30) for _ in range(2)
+    )
     for i in range(30):
         one, two = data[i], again[i]
         assert torch.equal(one["inputs"], two["inputs"]) and one["caption"] == two["caption"]
@@ -94,36 +103,57 @@ def test_samples_are_repeatable_and_single_ones_have_a_label(folder):
 
 
 def test_balance(folder):
-    """Pixels: of sky 1200 + 20 * 55 - 200, of road 1200 + 20 * 55, of the apple 200; void does not count."""
+    """Pixels: of sky 1200 + 20 * 55 - 200, of road 1200 + 20 * 55, of the apple 200; void does not
+    count."""
     total = np.array([2100.0, 2300.0, 200.0])
     for balance in (0.0, 0.5, 1.0):
         chances = TagCaptions(folder, PREFIX, NAMES, balance=balance)._chances
         expected = total**balance / (total**balance).sum()
         assert np.allclose(chances, expected)
-    assert np.allclose(TagCaptions(folder, PREFIX, [*NAMES, "void", "cow"])._chances[4], 0)  # nowhere to be seen
+    assert np.allclose(
+        TagCaptions(folder, PREFIX, [*NAMES, "void", "cow"])._chances[4], 0
+    )  # nowhere to be seen
 
 
 def test_an_unnamed_class_is_not_named_and_no_crop_is_drawn_for_it(folder):
     every, few = (TagCaptions(folder, PREFIX, NAMES, unnamed=names) for names in ((), ["road"]))
     assert few._chances[1] == 0 < few._chances[0] and every._chances[1] > 0
     captions = [[data[i]["caption"] for i in range(60)] for data in (every, few)]
-    assert any("road" in caption for caption in captions[0]) and not any("road" in caption for caption in captions[1])
-    assert any("sky" in caption for caption in captions[1]) and any("apple" in caption for caption in captions[1])
+    assert any("road" in caption for caption in captions[0]) and not any(
+        "road" in caption for caption in captions[1]
+    )
+    assert any("sky" in caption for caption in captions[1]) and any(
+        "apple" in caption for caption in captions[1]
+    )
     single = TagCaptions(folder, PREFIX, NAMES, unnamed=["road"], single=True)
     assert {single[i]["label"] for i in range(20)} <= {0, 2}
-    with pytest.raises(HypvisionError, match=r"unnamed\[0\] must be one of 'sky', 'road', 'apple', got 'rod'.*mean"):
+    with pytest.raises(
+        HypvisionError, match=r"unnamed\[0\] must be one of 'sky', 'road', 'apple', got 'rod'.*mean"
+    ):
         TagCaptions(folder, PREFIX, NAMES, unnamed=["rod"])
 
 
 def test_mistakes_are_told(folder):
     with pytest.raises(HypvisionError, match="no images"):
         TagCaptions(folder, dict(img_path="img/val", seg_map_path="ann/val"), NAMES)
-    for options in (dict(zoom=(0.5, 0.2)), dict(zoom=(0, 1)), dict(share=1.0), dict(most=0), dict(jitter=1.0)):
-        with pytest.raises(HypvisionError, match="most must be" if "most" in options else "jitter below 1"):
+    for options in (
+        dict(zoom=(0.5, 0.2)),
+        dict(zoom=(0, 1)),
+        dict(share=1.0),
+        dict(most=0),
+        dict(jitter=1.0),
+    ):
+        with pytest.raises(
+            HypvisionError, match="most must be" if "most" in options else "jitter below 1"
+        ):
             TagCaptions(folder, PREFIX, NAMES, **options)
     Image.new("RGB", (30, 30)).save(folder / "img/train/0.png")
     with pytest.raises(HypvisionError, match="60 x 40 pixels, but its image .* has 30 x 30"):
-        [item for data in [TagCaptions(folder, PREFIX, NAMES)] for item in (data[i] for i in range(20))]
+        [
+            item
+            for data in [TagCaptions(folder, PREFIX, NAMES)]
+            for item in (data[i] for i in range(20))
+        ]
     Image.new("RGB", (60, 40)).save(folder / "ann/train/0.png")
     with pytest.raises(HypvisionError, match="one number a pixel"):
         TagCaptions(folder, PREFIX, NAMES)
@@ -144,7 +174,10 @@ def test_pictures_are_compared_with_the_configs_words(folder):
     model = CLIPContrast(dict(name="shapes-s8"), classes=NAMES).eval()
     data = TagCaptions(folder, PREFIX, NAMES, single=True)
     batch = [data[i] for i in range(3)]
-    inputs, labels = torch.stack([item["inputs"] for item in batch]), torch.tensor([item["label"] for item in batch])
+    inputs, labels = (
+        torch.stack([item["inputs"] for item in batch]),
+        torch.tensor([item["label"] for item in batch]),
+    )
     with torch.no_grad():
         found = model(inputs, [item["caption"] for item in batch], labels, mode="predict")
         text = model.clip.encode_text(
@@ -156,7 +189,8 @@ def test_pictures_are_compared_with_the_configs_words(folder):
 
 
 def test_configs_of_camvid_agree():
-    """Held-out classes have no label in training; the words are those of the pre-training, in the labels' order."""
+    """Held-out classes have no label in training; the words are those of the pre-training, in the
+    labels' order."""
     from hypvision.openmmlab.datasets.segmentation import CamVidDataset
 
     pre = load_config(CONFIGS / "clip-camvid_1000i.py")
@@ -166,7 +200,9 @@ def test_configs_of_camvid_agree():
     assert [name.replace("sign", "signsymbol") for name in names] == official
     train, test = tuned.train_dataloader.dataset, tuned.test_dataloader.dataset
     assert list(train.classes) == list(test.classes) == [*names, "void"]
-    assert set(train.ignore_classes) == {"car", "pavement", "tree", "void"} and list(test.ignore_classes) == ["void"]
+    assert set(train.ignore_classes) == {"car", "pavement", "tree", "void"} and list(
+        test.ignore_classes
+    ) == ["void"]
     groups = tuned.test_evaluator.groups
     assert sorted([*groups.base, *groups.novel]) == sorted(names)
     assert set(groups.novel) == set(train.ignore_classes) - {"void"}
@@ -176,20 +212,32 @@ def test_configs_of_camvid_agree():
 
 
 def test_configs_of_emoji_agree():
-    """One list of words, of which the held-out classes have neither label nor box in training, and all are tested."""
+    """One list of words, of which the held-out classes have neither label nor box in training, and
+    all are tested."""
     pre, masks, boxes = (
         load_config(CONFIGS / name)
-        for name in ("clip-emoji-scenes_900i.py", "emoji_hyperclip_600i.py", "emoji_hyperclip-det_600i.py")
+        for name in (
+            "clip-emoji-scenes_900i.py",
+            "emoji_hyperclip_600i.py",
+            "emoji_hyperclip-det_600i.py",
+        )
     )
     names, novel = list(pre.emoji_classes), list(pre.emoji_novel)
     assert len(set(names)) == 86 and len(set(novel)) == 26 and set(novel) < set(names)
-    assert list(pre.model.classes) == ["photo", *names] and list(pre.train_dataloader.dataset.unnamed) == ["photo"]
+    assert list(pre.model.classes) == ["photo", *names] and list(
+        pre.train_dataloader.dataset.unnamed
+    ) == ["photo"]
     for config, ground in ((masks, ["photo"]), (boxes, [])):
         train, test = config.train_dataloader.dataset, config.test_dataloader.dataset
         assert list(train.classes) == list(test.classes) == [*ground, *names]
-        assert list(train.ignore_classes) == [*ground, *novel] and list(test.get("ignore_classes", [])) == ground
+        assert (
+            list(train.ignore_classes) == [*ground, *novel]
+            and list(test.get("ignore_classes", [])) == ground
+        )
         groups = config.test_evaluator.groups
-        assert sorted([*groups.base, *groups.novel]) == sorted(names) and list(groups.novel) == novel
+        assert (
+            sorted([*groups.base, *groups.novel]) == sorted(names) and list(groups.novel) == novel
+        )
     assert list(boxes.model.train_classes) == [name for name in names if name not in novel]
 
 
@@ -200,7 +248,11 @@ def scenes(tmp_path_factory):
     for split in ("train", "test"):
         (root / "photos" / split).mkdir(parents=True)
         Image.new("RGB", (70, 60), (60, 60, 60)).save(root / "photos" / split / "grey.png")
-    emoji = make_emoji(root / "emoji", styles=("noto",), classes=[(name, name, name) for name in ("cat", "car", "cup")])
+    emoji = make_emoji(
+        root / "emoji",
+        styles=("noto",),
+        classes=[(name, name, name) for name in ("cat", "car", "cup")],
+    )
     for folder in ("known", "test", "boxes", "boxes-test"):
         layout = "coco" if "boxes" in folder else "masks"
         options = dict(train=2, val=2, size=192, level="class", val_emoji="train")
@@ -214,8 +266,15 @@ def test_tuning_on_scenes_of_emoji_takes_a_step(scenes, tmp_path, config):
     root, names = scenes
     ground, base, novel = ["photo"] if "det" not in config else [], names[1:], names[:1]
     options = {"data_root": str(root), "model.clip.pretrained": None, "train_cfg.max_iters": 1}
-    options |= {"train_cfg.val_interval": 1, "train_dataloader.batch_size": 2, "param_scheduler": []}
-    options |= {f"{phase}_dataloader.dataset.classes": [*ground, *names] for phase in ("train", "val", "test")}
+    options |= {
+        "train_cfg.val_interval": 1,
+        "train_dataloader.batch_size": 2,
+        "param_scheduler": [],
+    }
+    options |= {
+        f"{phase}_dataloader.dataset.classes": [*ground, *names]
+        for phase in ("train", "val", "test")
+    }
     options |= {"train_dataloader.dataset.ignore_classes": [*ground, *novel]}
     options |= {"val_evaluator.groups": dict(base=base, novel=novel)}
     if not ground:
@@ -237,14 +296,20 @@ def camvid(tmp_path_factory):
         for number in range(2):
             labels = rng.permutation(12).astype(np.uint8).reshape(3, 4).repeat(24, 0).repeat(24, 1)
             Image.fromarray(labels).save(root / f"ann/{split}/{number}.png")
-            Image.fromarray((labels[..., None] * [9, 20, 5]).astype(np.uint8)).save(root / f"img/{split}/{number}.jpg")
+            Image.fromarray((labels[..., None] * [9, 20, 5]).astype(np.uint8)).save(
+                root / f"img/{split}/{number}.jpg"
+            )
     return root
 
 
 @pytest.mark.slow  # the emoji's CLIP takes steps in the quick tests
 def test_pretraining_takes_a_step(camvid, tmp_path):
     options = {"data_root": str(camvid), "train_dataloader.batch_size": 4, "train_cfg.max_iters": 1}
-    options |= {"model.clip.pretrained": None, "val_dataloader.dataset.length": 6, "train_cfg.val_interval": 1}
+    options |= {
+        "model.clip.pretrained": None,
+        "val_dataloader.dataset.length": 6,
+        "train_cfg.val_interval": 1,
+    }
     config = load_config(CONFIGS / "clip-camvid_1000i.py", options)
     runner = train(config, tmp_path)
     assert runner.iter == 1 and runner.message_hub.get_scalar("train/loss_text").current() > 0
@@ -258,8 +323,12 @@ def test_tuning_ignores_the_held_out_classes(camvid, tmp_path):
     config = load_config(path, {**options, "train_cfg.val_interval": 1})
     runner = train(config, tmp_path)
     kept = [name for name in config.classes if name not in config.novel]
-    assert runner.model.train_classes == tuple(kept) and runner.model.test_classes == tuple(config.classes)
-    runner.train_dataloader.dataset.pipeline.transforms[2:-1] = []  # neither resized nor cut: as they are on disk
+    assert runner.model.train_classes == tuple(kept) and runner.model.test_classes == tuple(
+        config.classes
+    )
+    runner.train_dataloader.dataset.pipeline.transforms[
+        2:-1
+    ] = []  # neither resized nor cut: as they are on disk
     labels = runner.train_dataloader.dataset[0]["data_samples"].gt_sem_seg.data[0].numpy()
     original = np.asarray(Image.open(camvid / "ann/train/0.png"))
     table = np.array([kept.index(name) if name in kept else 255 for name in config.classes] + [255])

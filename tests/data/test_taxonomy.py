@@ -51,7 +51,10 @@ def test_classes_and_distances(level):
 def test_labels_at_every_level_belong_together():
     for label, (texture, colour, shape) in enumerate(TAXONOMY.instances):
         assert TAXONOMY.instance_label(texture, colour, shape) == label
-        names = [TAXONOMY.classes[level][TAXONOMY.ancestors(level, of="instance")[label]] for level in LEVELS]
+        names = [
+            TAXONOMY.classes[level][TAXONOMY.ancestors(level, of="instance")[label]]
+            for level in LEVELS
+        ]
         kind = next(kind for kind, shapes in KINDS.items() if shape in shapes)
         assert names == [kind, shape, f"{texture} {colour} {shape}"]
     for level in LEVELS:

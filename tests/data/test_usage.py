@@ -10,8 +10,8 @@ def test_counts_and_reasons():
         usage.leave_out("images", "suffix .xcf", f"{i}.xcf")
     usage.leave_out("boxes", "outside the image", "a.jpg, annotation 7")
     assert str(usage) == (
-        "'photos': used 3 of 7 images, 0 of 1 boxes. Left out: 4 images (suffix .xcf: 0.xcf, 1.xcf, 2.xcf, ...); "
-        "1 boxes (outside the image: a.jpg, annotation 7)."
+        "'photos': used 3 of 7 images, 0 of 1 boxes. Left out: 4 images (suffix .xcf: 0.xcf, "
+        "1.xcf, 2.xcf, ...); 1 boxes (outside the image: a.jpg, annotation 7)."
     )
     assert usage.left_out() == 5 and usage.left_out("boxes") == 1
     assert usage.rows()[0] == ("images", 3, "used", "")
@@ -22,6 +22,8 @@ def test_counts_and_reasons():
 
 def test_counts_inside_wrappers():
     inner = SimpleNamespace(usage=Usage("a"))
-    wrapped = SimpleNamespace(dataset=SimpleNamespace(datasets=[inner, SimpleNamespace(usage=Usage("b"))]))
+    wrapped = SimpleNamespace(
+        dataset=SimpleNamespace(datasets=[inner, SimpleNamespace(usage=Usage("b"))])
+    )
     assert [usage.place for usage in usages(wrapped)] == ["a", "b"]
     assert list(usages(SimpleNamespace())) == []

@@ -1,4 +1,5 @@
-"""Shards that the command writes hold what the folder holds, and are read by the data sets of shards."""
+"""Shards that the command writes hold what the folder holds, and are read by the data sets of
+shards."""
 
 import tarfile
 
@@ -73,12 +74,23 @@ def test_labels(tmp_path, workers):
             save(tmp_path / "animals" / name / f"{n}.png", 50 * label + n)
     (tmp_path / "names.txt").write_text("owl\ncat\ndog\n")
     folder, out = str(tmp_path / "animals"), str(tmp_path / "out")
-    arguments = ["data", "shard", folder, out, "--samples", "4", "--classes", str(tmp_path / "names.txt")]
+    arguments = [
+        "data",
+        "shard",
+        folder,
+        out,
+        "--samples",
+        "4",
+        "--classes",
+        str(tmp_path / "names.txt"),
+    ]
     assert main([*arguments, "--workers", str(workers)]) == 0
     data = shards.ImageShards(out, None, shuffle=0)
     assert data.metainfo["classes"] == ("owl", "cat", "dog") and len(data.paths) == 3
     found = [(sample["label"], int(sample["inputs"][0, 0, 0])) for sample in data]
-    assert sorted(found) == [(label, 50 * at + n) for label, at in enumerate((2, 0, 1)) for n in range(3)]
+    assert sorted(found) == [
+        (label, 50 * at + n) for label, at in enumerate((2, 0, 1)) for n in range(3)
+    ]
     labels = [label for label, _ in found]
     assert labels != sorted(labels)  # classes are mixed
 

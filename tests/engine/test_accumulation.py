@@ -1,4 +1,5 @@
-"""A run that goes on from a checkpoint between two steps of its optimiser ends where the uninterrupted one does."""
+"""A run that goes on from a checkpoint between two steps of its optimiser ends where the
+uninterrupted one does."""
 
 import shutil
 
@@ -23,9 +24,11 @@ def text(tmp_path_factory):
 
 
 def language(text, folder, count, interval):
-    """Experts, whose loads are summed as the gradients are; the last step may have fewer iterations."""
+    """Experts, whose loads are summed as the gradients are; the last step may have fewer
+    iterations."""
     config = small("helm-mice-tiny_books.py", text, folder, **{
-        "train_cfg.max_iters": STEPS, "train_cfg.val_interval": 100, "default_hooks.checkpoint.interval": interval,
+        "train_cfg.max_iters": STEPS, "train_cfg.val_interval": 100,
+        "default_hooks.checkpoint.interval": interval,
         "default_hooks.checkpoint.max_keep_ckpts": -1, "optim_wrapper.accumulative_counts": count,
         "model.n_layers": 2,
     })  # fmt: skip
@@ -49,7 +52,10 @@ def goes_on(make, folder, names):
         states = [runner.optim_wrapper.optimizer.state_dict()["state"] for runner in (whole, again)]
         assert states[0].keys() == states[1].keys()
         for number, entry in states[0].items():
-            assert all(torch.equal(entry[key], states[1][number][key]) for key in entry), (name, number)
+            assert all(torch.equal(entry[key], states[1][number][key]) for key in entry), (
+                name,
+                number,
+            )
 
 
 def test_a_checkpoint_within_an_accumulation(text, tmp_path):

@@ -20,12 +20,21 @@ CHANGES = {
 @pytest.mark.parametrize("kind", CHANGES)
 def test_a_training_that_changes_nothing_is_told(tmp_path, capsys, kind):
     options, message = CHANGES[kind]
-    data = make_images(tmp_path / "data", per_class=2, classes=("blue",) if kind == "classes" else ("blue", "red"))
+    data = make_images(
+        tmp_path / "data", per_class=2, classes=("blue",) if kind == "classes" else ("blue", "red")
+    )
     text = write_config(tmp_path / "config.py", data, batch=2).read_text()
     (tmp_path / "config.py").write_text(
         text.replace("num_classes=3", "num_classes=2").replace("topk=(1, 2)", "topk=(1,)")
     )
-    command = ["train", str(tmp_path / "config.py"), "--work-dir", str(tmp_path / "run"), "--cfg-options", *options]
+    command = [
+        "train",
+        str(tmp_path / "config.py"),
+        "--work-dir",
+        str(tmp_path / "run"),
+        "--cfg-options",
+        *options,
+    ]
     assert main(command) == 2
     assert message in capsys.readouterr().err
     assert not list((tmp_path / "run").glob("*.pth"))
@@ -41,7 +50,9 @@ def run_with(*rates, frozen=False, **heads):
         param_groups=[dict(lr=rate, initial_lr=rate) for rate in rates],
     )
     logger = SimpleNamespace(warning=lambda text, *values: told.append(text % values))
-    return SimpleNamespace(model=model, optim_wrapper=wrapper, logger=logger, iter=4, max_iters=10, told=told)
+    return SimpleNamespace(
+        model=model, optim_wrapper=wrapper, logger=logger, iter=4, max_iters=10, told=told
+    )
 
 
 @pytest.mark.parametrize(

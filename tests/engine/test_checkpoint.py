@@ -64,7 +64,11 @@ class MethodOf:
 
 
 def resumable(epoch=1, **changes):
-    return {"state_dict": {"w": torch.ones(2)}, "meta": {"epoch": epoch, "iter": 10 * epoch}, **changes}
+    return {
+        "state_dict": {"w": torch.ones(2)},
+        "meta": {"epoch": epoch, "iter": 10 * epoch},
+        **changes,
+    }
 
 
 GROUPS = [dict(lr=0.1, params=[0])]
@@ -79,7 +83,10 @@ GROUPS = [dict(lr=0.1, params=[0])]
         (dict(optimizer=3), "optimizer"),
         (dict(optimizer=dict(state={}, param_groups=[])), "optimizer"),
         (dict(optimizer=dict(state=[], param_groups=GROUPS)), "optimizer"),
-        (dict(optimizer=dict(state={0: dict(m=torch.tensor([np.nan]))}, param_groups=GROUPS)), "'m' of parameter 0"),
+        (
+            dict(optimizer=dict(state={0: dict(m=torch.tensor([np.nan]))}, param_groups=GROUPS)),
+            "'m' of parameter 0",
+        ),
         (dict(optimizer=dict(state={0: 5}, param_groups=GROUPS)), "damaged"),
         (dict(accumulated=[{}]), "damaged"),
         (dict(state_dict={"w": torch.tensor([np.inf])}), "'w' is not finite"),
@@ -111,7 +118,12 @@ def test_what_a_resume_needs_survives(tmp_path):
         history=history,
         best=np.float64(0.5),
         flag=np.bool_(True),
-        arrays=[np.arange(3, dtype=np.uint8), np.array([True, False]), np.eye(2, dtype=">f4"), np.array(2.5)],
+        arrays=[
+            np.arange(3, dtype=np.uint8),
+            np.array([True, False]),
+            np.eye(2, dtype=">f4"),
+            np.array(2.5),
+        ],
         classes=("cat", "dog"),
     )
     torch.save(content, tmp_path / "a.pth")
@@ -137,8 +149,12 @@ def test_numpy_arrays_of_both_major_versions(tmp_path):
 def test_code_in_a_pickle_is_refused_and_not_run(tmp_path, zipped):
     proof = tmp_path / "proof"
     path = tmp_path / "bad.pth"
-    torch.save(resumable(extra=Command(f"touch {proof}")), path, _use_new_zipfile_serialization=zipped)
-    with pytest.raises(HypvisionError, match=r"bad\.pth' was refused: it contains 'posix\.system'.*convert it once"):
+    torch.save(
+        resumable(extra=Command(f"touch {proof}")), path, _use_new_zipfile_serialization=zipped
+    )
+    with pytest.raises(
+        HypvisionError, match=r"bad\.pth' was refused: it contains 'posix\.system'.*convert it once"
+    ):
         CheckpointLoader.load_checkpoint(str(path))
     assert not proof.exists()
     torch.load(path, weights_only=False)
@@ -155,7 +171,9 @@ def test_annotations_in_a_pickle_are_refused_and_not_run(tmp_path, suffix):
     assert pickle.loads((tmp_path / f"results.{suffix}").read_bytes()) == [1]
 
 
-@pytest.mark.parametrize("arguments", [(HistoryBuffer, "__init__"), (np.ndarray, "tofile"), (np.ndarray, "mean")])
+@pytest.mark.parametrize(
+    "arguments", [(HistoryBuffer, "__init__"), (np.ndarray, "tofile"), (np.ndarray, "mean")]
+)
 def test_attributes_of_anything_else_are_refused(tmp_path, arguments):
     torch.save({"x": MethodOf(*arguments)}, tmp_path / "bad.pth")
     with pytest.raises(HypvisionError, match="refused: it contains 'builtins.getattr'"):
@@ -165,13 +183,22 @@ def test_attributes_of_anything_else_are_refused(tmp_path, arguments):
 def test_a_missing_file_is_named_beside_those_that_are_there(tmp_path):
     for name in ("half", "whole"):
         torch.save(resumable(), tmp_path / f"{name}.pth")
-    with pytest.raises(HypvisionError, match=r"no checkpoint '.*none.pth'. The folder has: half.pth, whole.pth"):
+    with pytest.raises(
+        HypvisionError, match=r"no checkpoint '.*none.pth'. The folder has: half.pth, whole.pth"
+    ):
         load_checkpoint_file(tmp_path / "none.pth")
 
 
 def test_config_text_that_mmengine_would_execute_is_dropped(tmp_path):
-    torch.save(resumable(meta={"epoch": 1, "iter": 1, "config": "import os", "cfg": "text"}), tmp_path / "a.pth")
-    assert CheckpointLoader.load_checkpoint(str(tmp_path / "a.pth"))["meta"] == {"epoch": 1, "iter": 1, "cfg": "text"}
+    torch.save(
+        resumable(meta={"epoch": 1, "iter": 1, "config": "import os", "cfg": "text"}),
+        tmp_path / "a.pth",
+    )
+    assert CheckpointLoader.load_checkpoint(str(tmp_path / "a.pth"))["meta"] == {
+        "epoch": 1,
+        "iter": 1,
+        "cfg": "text",
+    }
 
 
 def test_packed_weights_are_unpacked(tmp_path):
@@ -204,7 +231,10 @@ def site(tmp_path, monkeypatch):
     for name in ("HYPVISION_OFFLINE", "HF_HUB_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
     yield SimpleNamespace(
-        url=f"http://127.0.0.1:{server.server_port}", folder=folder, cache=tmp_path / "hub" / "checkpoints", asked=asked
+        url=f"http://127.0.0.1:{server.server_port}",
+        folder=folder,
+        cache=tmp_path / "hub" / "checkpoints",
+        asked=asked,
     )
     server.shutdown()
     server.server_close()
@@ -214,18 +244,24 @@ def test_checkpoints_from_the_net_are_verified(site, monkeypatch):
     torch.save(resumable(), site.folder / "net.pth")
     digest = hashlib.sha256((site.folder / "net.pth").read_bytes()).hexdigest()
     for _ in range(2):
-        loaded = CheckpointLoader.load_checkpoint(f"{site.url}/net.pth?raw=1#sha256={digest.upper()}")
+        loaded = CheckpointLoader.load_checkpoint(
+            f"{site.url}/net.pth?raw=1#sha256={digest.upper()}"
+        )
         assert loaded["state_dict"]["w"].tolist() == [1, 1]
     assert site.asked == ["/net.pth?raw=1"]  # the second time from the cache
     monkeypatch.setenv("HYPVISION_OFFLINE", "1")
     CheckpointLoader.load_checkpoint(f"{site.url}/net.pth#sha256={digest}")
-    with pytest.raises(HypvisionError, match=r"not on this machine, and HYPVISION_OFFLINE .* copy the file to"):
+    with pytest.raises(
+        HypvisionError, match=r"not on this machine, and HYPVISION_OFFLINE .* copy the file to"
+    ):
         CheckpointLoader.load_checkpoint(f"{site.url}/other.pth#sha256={digest}")
     assert len(site.asked) == 1
     monkeypatch.delenv("HYPVISION_OFFLINE")
 
     torch.save(resumable(7), site.folder / "net.pth")
-    with pytest.raises(HypvisionError, match="has the wrong content: its sha256 begins with .* instead of 00000000"):
+    with pytest.raises(
+        HypvisionError, match="has the wrong content: its sha256 begins with .* instead of 00000000"
+    ):
         CheckpointLoader.load_checkpoint(f"{site.url}/net.pth#sha256={'0' * 64}")
     (site.cache / "net.pth").write_bytes(b"another file of this name")
     with pytest.raises(HypvisionError, match="begins with"):
@@ -233,7 +269,10 @@ def test_checkpoints_from_the_net_are_verified(site, monkeypatch):
     assert [file.name for file in site.cache.iterdir()] == ["net.pth"]
 
     digest = hashlib.sha256((site.folder / "net.pth").read_bytes()).hexdigest()
-    assert CheckpointLoader.load_checkpoint(f"{site.url}/net.pth#sha256={digest}")["meta"]["epoch"] == 7
+    assert (
+        CheckpointLoader.load_checkpoint(f"{site.url}/net.pth#sha256={digest}")["meta"]["epoch"]
+        == 7
+    )
     with pytest.raises(HypvisionError, match=r"gone\.pth' cannot be downloaded: .*no such file"):
         CheckpointLoader.load_checkpoint(f"{site.url}/gone.pth#sha256={digest}")
 
@@ -241,8 +280,15 @@ def test_checkpoints_from_the_net_are_verified(site, monkeypatch):
 def test_checkpoints_without_a_sum_are_not_fetched(site):
     torch.save(resumable(), site.folder / "net.pth")
     digest = hashlib.sha256((site.folder / "net.pth").read_bytes()).hexdigest()
-    for name in ("net.pth", "net.pth#sha256=" + digest[:8], f"net-{digest[:8]}.pth", "net.pth#md5=" + digest):
-        with pytest.raises(HypvisionError, match=r"not loaded.*#sha256=HEX.* zoo:NAME, hf-hub:USER/REPO .* a file"):
+    for name in (
+        "net.pth",
+        "net.pth#sha256=" + digest[:8],
+        f"net-{digest[:8]}.pth",
+        "net.pth#md5=" + digest,
+    ):
+        with pytest.raises(
+            HypvisionError, match=r"not loaded.*#sha256=HEX.* zoo:NAME, hf-hub:USER/REPO .* a file"
+        ):
             CheckpointLoader.load_checkpoint(f"{site.url}/{name}")
     assert not site.asked
 
@@ -261,9 +307,14 @@ def test_official_names_carry_their_sum(tmp_path, monkeypatch):
     monkeypatch.setattr(hypvision.checkpoints.sources, "download", fetch)
     CheckpointLoader.load_checkpoint("https://example.org/fpn_r50_20200101-0a1b2c3d.pth")
     CheckpointLoader.load_checkpoint("torchvision://resnet50")
-    assert fetched[0] == ("https://example.org/fpn_r50_20200101-0a1b2c3d.pth", "0a1b2c3d") and len(fetched) >= 2
+    assert (
+        fetched[0] == ("https://example.org/fpn_r50_20200101-0a1b2c3d.pth", "0a1b2c3d")
+        and len(fetched) >= 2
+    )
     url, prefix = fetched[-1]
-    assert url.startswith("https://download.pytorch.org/models/resnet50-") and url.endswith(f"-{prefix}.pth")
+    assert url.startswith("https://download.pytorch.org/models/resnet50-") and url.endswith(
+        f"-{prefix}.pth"
+    )
 
 
 def test_writing_is_atomic_and_is_what_mmengine_uses(tmp_path):
@@ -295,14 +346,20 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch, step):
         with pytest.raises(HypvisionError) as caught:
             save_checkpoint(resumable(3), str(tmp_path / target))
         message = str(caught.value)
-        assert "disk is full" in message and f"{target}' was not written" in message and "--resume" in message
+        assert (
+            "disk is full" in message
+            and f"{target}' was not written" in message
+            and "--resume" in message
+        )
         assert f"last complete checkpoint is '{tmp_path / last}'" in message
     assert sorted(file.name for file in tmp_path.iterdir()) == ["epoch_1.pth", "epoch_2.pth"]
     assert (tmp_path / "epoch_2.pth").read_bytes() == before
 
 
 def test_the_first_checkpoint_on_a_full_disk(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+    monkeypatch.setattr(
+        os, "replace", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full"))
+    )
     with pytest.raises(HypvisionError, match="no complete checkpoint yet"):
         save_checkpoint(resumable(), str(tmp_path / "epoch_1.pth"))
     assert not list(tmp_path.iterdir())
@@ -317,7 +374,9 @@ def test_an_interrupted_write_leaves_nothing(tmp_path, monkeypatch):
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(HypvisionError, match=r"epoch_1\.pth' was not written: '.*file' is not a folder"):
+    with pytest.raises(
+        HypvisionError, match=r"epoch_1\.pth' was not written: '.*file' is not a folder"
+    ):
         save_checkpoint(resumable(), str(tmp_path / "file" / "epoch_1.pth"))
 
 
@@ -347,7 +406,8 @@ def test_resume_takes_the_newest_that_loads(tmp_path):
         if path.is_file():
             path.write_bytes(b"")
     with pytest.raises(
-        HypvisionError, match=r"None of the checkpoints .* can be resumed .*epoch_10\.pth.*Check the path"
+        HypvisionError,
+        match=r"None of the checkpoints .* can be resumed .*epoch_10\.pth.*Check the path",
     ):
         find_resume_checkpoint(tmp_path)
 
@@ -355,13 +415,21 @@ def test_resume_takes_the_newest_that_loads(tmp_path):
 @pytest.mark.parametrize(
     "named,there,told",
     [
-        ("epoch_9.pth", ["epoch_8.pth", "epoch_2.pth", "best_top1_epoch_9.pth"], "--resume .*epoch_8.pth"),
+        (
+            "epoch_9.pth",
+            ["epoch_8.pth", "epoch_2.pth", "best_top1_epoch_9.pth"],
+            "--resume .*epoch_8.pth",
+        ),
         (
             "epoch_9.pth",
             ["best_top1_epoch_9.pth"],
             "epoch_9.pth.*best_top1_epoch_9.pth.*--resume CHECKPOINT.*--work-dir",
         ),
-        ("epoch_9.pth", [], "epoch_9.pth', which its last_checkpoint names, is not there.*--work-dir"),
+        (
+            "epoch_9.pth",
+            [],
+            "epoch_9.pth', which its last_checkpoint names, is not there.*--work-dir",
+        ),
         ("", [], "no checkpoint of it can be resumed.*--work-dir"),
         (None, ["best_top1_epoch_9.pth"], "best_top1_epoch_9.pth.*weights only.*--work-dir"),
     ],
@@ -377,7 +445,12 @@ def test_a_newest_checkpoint_that_is_gone_is_asked_after(tmp_path, named, there,
 
 def test_resume_takes_what_was_written_after_last_checkpoint(tmp_path):
     """By a training that was killed before it changed that; one of an earlier training is older."""
-    for name, age in (("epoch_9.pth", 100), ("epoch_2.pth", 50), ("last_checkpoint", 40), ("epoch_3.pth", 30)):
+    for name, age in (
+        ("epoch_9.pth", 100),
+        ("epoch_2.pth", 50),
+        ("last_checkpoint", 40),
+        ("epoch_3.pth", 30),
+    ):
         torch.save(resumable(), tmp_path / name)
         if name == "last_checkpoint":
             (tmp_path / name).write_text(str(tmp_path / "epoch_2.pth"))
@@ -419,18 +492,30 @@ def test_checkpoints_of_another_architecture_are_refused():
     check_compatible(model, good, "x.pth")
     check_compatible(model, {f"module.{name}": value for name, value in good.items()}, "x.pth")
     check_compatible(model, {**good, "auxiliary.weight": torch.ones(2)}, "x.pth")
-    check_compatible(model, {name: v for name, v in good.items() if "num_batches" not in name}, "x.pth")
+    check_compatible(
+        model, {name: v for name, v in good.items() if "num_batches" not in name}, "x.pth"
+    )
 
     other_head = {**good, "2.weight": torch.ones(7, 4), "2.bias": torch.ones(7)}
     check_compatible(model, other_head, "x.pth", exact=False)
-    with pytest.raises(HypvisionError, match=r"'x\.pth' does not fit.*6 of 8.*of another shape: 2\.weight \(7x4 "):
+    with pytest.raises(
+        HypvisionError, match=r"'x\.pth' does not fit.*6 of 8.*of another shape: 2\.weight \(7x4 "
+    ):
         check_compatible(model, other_head, "x.pth")
     for exact in (True, False):
-        with pytest.raises(HypvisionError, match=r"missing in the file: 0\.weight.*unknown to the model: layers\.0"):
-            check_compatible(model, {f"layers.{name}": v for name, v in good.items()}, "x.pth", exact)
+        with pytest.raises(
+            HypvisionError, match=r"missing in the file: 0\.weight.*unknown to the model: layers\.0"
+        ):
+            check_compatible(
+                model, {f"layers.{name}": v for name, v in good.items()}, "x.pth", exact
+            )
     with pytest.raises(HypvisionError, match="1 missing in the file: 2.bias"):
-        check_compatible(model, {name: value for name, value in good.items() if name != "2.bias"}, "x.pth")
-    assert compare({}, {}).share == 1  # a model without weights, such as zero-shot CLIP, whose checkpoint has none
+        check_compatible(
+            model, {name: value for name, value in good.items() if name != "2.bias"}, "x.pth"
+        )
+    assert (
+        compare({}, {}).share == 1
+    )  # a model without weights, such as zero-shot CLIP, whose checkpoint has none
 
 
 class Toy(BaseModel):
@@ -457,7 +542,9 @@ def toy_runner(work_dir, epochs, keep=2, **options):
         train_cfg={"by_epoch": True, "max_epochs": epochs},
         optim_wrapper={"optimizer": {"type": "Adam", "lr": 0.01}},
         param_scheduler={"type": "CosineAnnealingLR", "T_max": 4, "end": 4},
-        default_hooks={"checkpoint": {"type": "CheckpointHook", "interval": 1, "max_keep_ckpts": keep}},
+        default_hooks={
+            "checkpoint": {"type": "CheckpointHook", "interval": 1, "max_keep_ckpts": keep}
+        },
         experiment_name=f"{Path(work_dir).name}{epochs}{len(options)}",
         **options,
     )
@@ -466,11 +553,19 @@ def toy_runner(work_dir, epochs, keep=2, **options):
 def test_a_runner_saves_and_resumes_through_it(tmp_path, monkeypatch):
     written = []
     put = AtomicLocalBackend.put
-    monkeypatch.setattr(AtomicLocalBackend, "put", lambda self, obj, path: (written.append(path), put(self, obj, path)))
+    monkeypatch.setattr(
+        AtomicLocalBackend,
+        "put",
+        lambda self, obj, path: (written.append(path), put(self, obj, path)),
+    )
     toy_runner(tmp_path / "broken", 1).train()
     assert [Path(path).name for path in written] == ["epoch_1.pth"]
     newest = find_resume_checkpoint(tmp_path / "broken")
-    assert newest == str(tmp_path / "broken" / "epoch_1.pth") == (tmp_path / "broken/last_checkpoint").read_text()
+    assert (
+        newest
+        == str(tmp_path / "broken" / "epoch_1.pth")
+        == (tmp_path / "broken/last_checkpoint").read_text()
+    )
 
     resumed = toy_runner(tmp_path / "broken", 3, load_from=newest, resume=True)
     resumed.train()
@@ -478,7 +573,9 @@ def test_a_runner_saves_and_resumes_through_it(tmp_path, monkeypatch):
     whole.train()
     assert resumed.epoch == 3 and resumed.iter == 6
     torch.testing.assert_close(resumed.model.state_dict(), whole.model.state_dict(), rtol=0, atol=0)
-    first, second = (runner.message_hub.get_scalar("train/loss").data[0] for runner in (resumed, whole))
+    first, second = (
+        runner.message_hub.get_scalar("train/loss").data[0] for runner in (resumed, whole)
+    )
     np.testing.assert_array_equal(first, second)  # the log history went through the checkpoint
 
 
@@ -492,7 +589,9 @@ def test_a_runner_on_a_full_disk_ends_with_the_paragraph(tmp_path, monkeypatch):
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(HypvisionError, match=r"epoch_2\.pth' was not written: the disk is full.*epoch_1\.pth'"):
+    with pytest.raises(
+        HypvisionError, match=r"epoch_2\.pth' was not written: the disk is full.*epoch_1\.pth'"
+    ):
         runner.train()
     assert Path(find_resume_checkpoint(tmp_path)).name == "epoch_1.pth"
     assert not list(tmp_path.glob(".*.tmp"))
@@ -500,7 +599,8 @@ def test_a_runner_on_a_full_disk_ends_with_the_paragraph(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("part", ["weights", "optimizer"])
 def test_what_is_not_finite_does_not_take_the_place_of_the_last_good_checkpoint(tmp_path, part):
-    """A square of a large gradient overflows in the optimizer, whose weights just stand still then."""
+    """A square of a large gradient overflows in the optimizer, whose weights just stand still
+    then."""
     runner = toy_runner(tmp_path, 2, keep=1)
 
     def spoil(runner):
@@ -514,7 +614,9 @@ def test_what_is_not_finite_does_not_take_the_place_of_the_last_good_checkpoint(
     hook = Hook()
     hook.after_train_epoch = spoil
     runner.register_hook(hook, "HIGHEST")
-    with pytest.raises(HypvisionError, match=r"is not finite.*last good checkpoint is '.*epoch_1\.pth'.*--resume"):
+    with pytest.raises(
+        HypvisionError, match=r"is not finite.*last good checkpoint is '.*epoch_1\.pth'.*--resume"
+    ):
         runner.train()
     assert Path(find_resume_checkpoint(tmp_path)).name == "epoch_1.pth"
 
@@ -527,13 +629,17 @@ def test_a_resumed_training_deletes_what_a_killed_one_left(tmp_path, monkeypatch
     toy_runner(tmp_path, 1, keep=1).train()
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(CheckpointHook, "_delete_outdated", killed)
-        toy_runner(tmp_path, 2, keep=1, load_from=find_resume_checkpoint(tmp_path), resume=True).train()
+        toy_runner(
+            tmp_path, 2, keep=1, load_from=find_resume_checkpoint(tmp_path), resume=True
+        ).train()
     assert sorted(path.name for path in tmp_path.glob("*.pth")) == ["epoch_1.pth", "epoch_2.pth"]
     toy_runner(tmp_path, 3, keep=1, load_from=find_resume_checkpoint(tmp_path), resume=True).train()
     assert [path.name for path in tmp_path.glob("*.pth")] == ["epoch_3.pth"]
 
 
-@pytest.mark.parametrize("address", ["s3://bucket/net.pth", "cluster:s3://b/net.pth", "petrel://net.pth", "pavi://net"])
+@pytest.mark.parametrize(
+    "address", ["s3://bucket/net.pth", "cluster:s3://b/net.pth", "petrel://net.pth", "pavi://net"]
+)
 def test_stores_without_verification_are_refused(address):
     with pytest.raises(HypvisionError, match="cannot be verified"):
         CheckpointLoader.load_checkpoint(address)
@@ -550,7 +656,10 @@ def test_devices_and_pipes_are_not_read(tmp_path):
 def test_a_config_is_formatted_once_for_all_checkpoints():
     from yapf.yapflib.yapf_api import FormatCode
 
-    text, style = "model=dict(a = 1)\n", dict(based_on_style="pep8", blank_line_before_nested_class_or_def=True)
+    text, style = (
+        "model=dict(a = 1)\n",
+        dict(based_on_style="pep8", blank_line_before_nested_class_or_def=True),
+    )
     assert format_once(text, style_config=style) == FormatCode(text, style_config=style)
     assert format_once(text, style_config=style) is format_once(text, style_config=dict(style))
 

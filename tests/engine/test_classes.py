@@ -1,4 +1,5 @@
-"""The class names of training, validation, test and checkpoint are compared for every task; labels follow them."""
+"""The class names of training, validation, test and checkpoint are compared for every task; labels
+follow them."""
 
 import re
 import shutil
@@ -50,7 +51,10 @@ def dataset(names, place, **more):
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        (("blue", "green", "Red"), "'Red' only here.*'red' only there.*'Red' is called 'red' there"),
+        (
+            ("blue", "green", "Red"),
+            "'Red' only here.*'red' only there.*'Red' is called 'red' there",
+        ),
         (("blue", "red", "green"), "in another order: label 1 is 'red' here and 'green' there"),
         (("blue", "light_green", "red"), "3 classes, of which 'light_green' only here"),
         (("blue", "red"), "2 classes. .*3 classes, of which 'green' only there"),
@@ -89,7 +93,9 @@ def test_words_that_a_model_is_tested_with_are_those_of_the_data():
         (("red", "x", "y"), True),  # 'red' is known at another place
         (("x", "y", "z"), False),  # words that nobody has chosen for these data
     ):
-        with pytest.raises(HypvisionError, match="class names differ.*Set model.classes in the config"):
+        with pytest.raises(
+            HypvisionError, match="class names differ.*Set model.classes in the config"
+        ):
             check(names, NAMES, given)
     numbers = ("n01", "n02", "n03")
     words, said = check(numbers)  # a word for each folder, such as ImageNet's
@@ -123,7 +129,9 @@ def test_a_resumed_training_keeps_the_classes_and_a_new_one_may_have_others(key)
         run.train_dataloader = SimpleNamespace(dataset=dataset(("car", "bus", "bike"), "mine"))
         run.val_loop = None
         if resume:
-            with pytest.raises(HypvisionError, match="'old.pth'.*'blue', 'green', 'red' only there"):
+            with pytest.raises(
+                HypvisionError, match="'old.pth'.*'blue', 'green', 'red' only there"
+            ):
                 hook.before_train(run)
         else:
             hook.before_train(run)
@@ -160,13 +168,20 @@ def test_the_test_uses_the_names_of_the_checkpoint(trained, tmp_path):
     expected = measure(config, folder / "run/epoch_1.pth", tmp_path / "one")
     options = dict(data_root=str(data))
     (data / "val/red").rename(data / "val/Red")
-    with pytest.raises(HypvisionError, match="'Red' only here.*epoch_1.pth.*'Red' is called 'red' there"):
+    with pytest.raises(
+        HypvisionError, match="'Red' only here.*epoch_1.pth.*'Red' is called 'red' there"
+    ):
         measure(config, folder / "run/epoch_1.pth", tmp_path / "two", cfg_options=options)
-    with pytest.raises(HypvisionError, match="'Red' is called 'red' there"):  # before the first epoch
+    with pytest.raises(
+        HypvisionError, match="'Red' is called 'red' there"
+    ):  # before the first epoch
         train(config, tmp_path / "three", cfg_options=options)
     assert not list(tmp_path.glob("three/*.pth"))
     (data / "val/Red").rename(data / "val/red")
-    assert measure(config, folder / "run/epoch_1.pth", tmp_path / "four", cfg_options=options) == expected
+    assert (
+        measure(config, folder / "run/epoch_1.pth", tmp_path / "four", cfg_options=options)
+        == expected
+    )
 
 
 def test_a_head_to_start_from_keeps_its_classes(trained, tmp_path):
@@ -181,7 +196,9 @@ def test_a_head_to_start_from_keeps_its_classes(trained, tmp_path):
         torch.save(checkpoint, tmp_path / "start.pth")
         work = tmp_path / names[-1]
         runner = train(config, work, cfg_options={"model.checkpoint": str(tmp_path / "start.pth")})
-        assert runner.train_dataloader.dataset.metainfo["classes"] == (NAMES if "sky" in names else names)
+        assert runner.train_dataloader.dataset.metainfo["classes"] == (
+            NAMES if "sky" in names else names
+        )
         assert re.search(said, next(work.glob("*/*.log")).read_text())
 
 

@@ -1,4 +1,5 @@
-"""Compiled training: which blocks, equal numbers, one graph a kind, and eager execution where it fails."""
+"""Compiled training: which blocks, equal numbers, one graph a kind, and eager execution where it
+fails."""
 
 import logging
 from collections import Counter
@@ -148,11 +149,18 @@ def test_errors_of_the_network_itself_stay():
 def test_a_training_is_compiled_and_its_checkpoint_is_as_any_other(tmp_path, capsys):
     data = make_images(tmp_path / "data")
     config = write_config(tmp_path / "mine.py", data)
-    for name, options in {"plain": [], "compiled": ["--compile", "--cfg-options", "compile.backend=aot_eager"]}.items():
-        assert main(["train", str(config), "--work-dir", str(tmp_path / name), *options]) in (0, None)
+    for name, options in {
+        "plain": [],
+        "compiled": ["--compile", "--cfg-options", "compile.backend=aot_eager"],
+    }.items():
+        assert main(["train", str(config), "--work-dir", str(tmp_path / name), *options]) in (
+            0,
+            None,
+        )
     assert "6 Block" in capsys.readouterr().err
     plain, compiled = (
-        torch.load(tmp_path / name / "epoch_1.pth", weights_only=False)["state_dict"] for name in ("plain", "compiled")
+        torch.load(tmp_path / name / "epoch_1.pth", weights_only=False)["state_dict"]
+        for name in ("plain", "compiled")
     )
     assert list(plain) == list(compiled)
     for key, value in plain.items():

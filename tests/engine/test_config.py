@@ -17,7 +17,13 @@ from mmengine.runner import activation_checkpointing
 from torch import nn
 
 from hypvision.cli import main
-from hypvision.engine.config import RUN_KEYS, leave_out_pretrained, load_config, parse_options, prepare
+from hypvision.engine.config import (
+    RUN_KEYS,
+    leave_out_pretrained,
+    load_config,
+    parse_options,
+    prepare,
+)
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
 
@@ -33,7 +39,9 @@ def test_yaml_configs_run_nothing(tmp_path, suffix, as_base):
     if as_base:
         (tmp_path / "config.py").write_text(f"_base_ = ['{path.name}']")
         path = tmp_path / "config.py"
-    with pytest.raises(HypvisionError, match=f"config{suffix}' ends in '{suffix}', but configs are Python"):
+    with pytest.raises(
+        HypvisionError, match=f"config{suffix}' ends in '{suffix}', but configs are Python"
+    ):
         load_config(path)
     assert not target.exists()
 
@@ -55,7 +63,9 @@ def test_a_config_without_env_cfg_trains_where_there_is_no_gpu(tmp_path):
 def test_weights_that_a_checkpoint_replaces_are_not_fetched():
     model = dict(
         type="MaskRCNN",
-        backbone=dict(type="TimmBackbone", pretrained=True, init_cfg=dict(type="Pretrained", checkpoint="x")),
+        backbone=dict(
+            type="TimmBackbone", pretrained=True, init_cfg=dict(type="Pretrained", checkpoint="x")
+        ),
         neck=[dict(pretrained="torchvision://resnet50", checkpoint_path="zoo:x")],
         clip=dict(name="ViT-B-16", pretrained="openai"),
         distillation=dict(teacher=dict(pretrained=True)),
@@ -74,16 +84,25 @@ def test_an_option_of_a_variable_is_told(tmp_path, caplog):
     """It changes nothing: what the file made from the variable was made before."""
     path = tmp_path / "config.py"
     path.write_text("model = dict()\nbatch = 4\ntrain_dataloader = dict(batch_size=batch)\n")
-    assert load_config(path, {"train_dataloader.batch_size": 8}).train_dataloader.batch_size == 8 and not caplog.text
+    assert (
+        load_config(path, {"train_dataloader.batch_size": 8}).train_dataloader.batch_size == 8
+        and not caplog.text
+    )
     assert load_config(path, {"batch": 8}).train_dataloader.batch_size == 4
-    assert "'batch' is a variable" in caplog.text and "Change that: train_dataloader.batch_size." in caplog.text
+    assert (
+        "'batch' is a variable" in caplog.text
+        and "Change that: train_dataloader.batch_size." in caplog.text
+    )
 
 
 def test_the_processes_of_gpus_are_joined_before_any_is_asked_for(tmp_path, monkeypatch):
-    """Each would take itself for the first one, and the lock on the folder would stop the others."""
+    """Each would take itself for the first one, and the lock on the folder would stop the
+    others."""
     joined = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr("hypvision.engine.config.init_dist", lambda launcher, **kw: joined.append((launcher, kw)))
+    monkeypatch.setattr(
+        "hypvision.engine.config.init_dist", lambda launcher, **kw: joined.append((launcher, kw))
+    )
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.setenv(name, "1")
     path = tmp_path / "config.py"
@@ -119,7 +138,11 @@ def keys_that_mmengine_reads():
         *Path(mmengine.__file__).parent.glob("hooks/*.py"),
     ):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr == "get"
+            ):
                 owner, key = node.func.value, node.args[0]
             elif isinstance(node, ast.Subscript):
                 owner, key = node.value, node.slice
@@ -135,7 +158,11 @@ def test_every_key_that_mmengine_reads_is_an_option():
     known = keys_that_mmengine_reads()
     assert {"compile", "activation_checkpointing", "efficient_conv_bn_eval", "sync_bn"} <= known
     assert known - {"type"} <= set(RUN_KEYS)
-    options = {"compile": True, "activation_checkpointing": "backbone", "efficient_conv_bn_eval": ["backbone"]}
+    options = {
+        "compile": True,
+        "activation_checkpointing": "backbone",
+        "efficient_conv_bn_eval": ["backbone"],
+    }
     options |= {"sync_bn": "torch", "auto_scale_lr.enable": True, "env_cfg.cudnn_benchmark": True}
     config = load_config(ROOT / "configs/hcformer/hcformer-medium_4xb256-310e_in1k.py", options)
     assert all(config.get(key.partition(".")[0]) is not None for key in options)
@@ -147,7 +174,9 @@ def test_compile_and_checkpointing_take_effect(tmp_path, monkeypatch):
     compiled, recomputed = [], []
     wrap = activation_checkpointing.wrap_forward
     monkeypatch.setattr(nn.Module, "compile", lambda block, **options: compiled.append(options))
-    monkeypatch.setattr(activation_checkpointing, "wrap_forward", lambda f: recomputed.append(f) or wrap(f))
+    monkeypatch.setattr(
+        activation_checkpointing, "wrap_forward", lambda f: recomputed.append(f) or wrap(f)
+    )
     config = write_config(tmp_path / "config.py", make_images(tmp_path / "data", per_class=2))
     options = [
         "compile.dynamic=False",
@@ -173,7 +202,9 @@ def loaders_of(name, on_gpu, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: on_gpu)
     config = prepare(load_config(ROOT / name))
     return {
-        phase: config[f"{phase}_dataloader"] for phase in ("train", "val", "test") if f"{phase}_dataloader" in config
+        phase: config[f"{phase}_dataloader"]
+        for phase in ("train", "val", "test")
+        if f"{phase}_dataloader" in config
     }
 
 
@@ -184,17 +215,25 @@ for _path in sorted((ROOT / "configs").glob("[a-z]*/*.py")):
 
 @pytest.mark.slow
 def test_all_configs_pin_their_batches(monkeypatch):
-    names = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "configs").glob("[a-z]*/*.py"))]
+    names = [
+        path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "configs").glob("[a-z]*/*.py"))
+    ]
     for name in names:
         loaders = loaders_of(name, True, monkeypatch)
-        wrong = [phase for phase, loader in loaders.items() if loader and loader.get("pin_memory") is not True]
+        wrong = [
+            phase
+            for phase, loader in loaders.items()
+            if loader and loader.get("pin_memory") is not True
+        ]
         assert not wrong, f"{name}: {wrong}"
 
 
 @pytest.mark.parametrize("name", [FIRST["hyperclip"], FIRST["lhier"]])
 def test_batches_are_pinned_where_there_is_a_gpu(name, monkeypatch):
     assert all(loader.pin_memory is True for loader in loaders_of(name, True, monkeypatch).values())
-    assert not any("pin_memory" in loader for loader in loaders_of(name, False, monkeypatch).values())
+    assert not any(
+        "pin_memory" in loader for loader in loaders_of(name, False, monkeypatch).values()
+    )
 
 
 def test_copies_to_the_device_do_not_wait(tmp_path, monkeypatch):
@@ -215,7 +254,10 @@ def test_copies_to_the_device_do_not_wait(tmp_path, monkeypatch):
             return preprocess(self, data)
 
     monkeypatch.setattr(BaseDataPreprocessor, "cast_data", watched)
-    assert main(["train", str(config), "--work-dir", str(tmp_path / "run"), "--cfg-options", *options]) == 0
+    assert (
+        main(["train", str(config), "--work-dir", str(tmp_path / "run"), "--cfg-options", *options])
+        == 0
+    )
     assert copies and all(copies)
 
 

@@ -26,25 +26,43 @@ def config(tmp_path):
 def test_a_training_and_a_test_print_the_important_lines(tmp_path, config, capsys):
     work = tmp_path / "work"
     with open(config, "a") as file:
-        file.write("__import__('warnings').warn('a note that a library makes when it is imported')\n")
+        file.write(
+            "__import__('warnings').warn('a note that a library makes when it is imported')\n"
+        )
     assert main(["train", config, "--work-dir", str(work)]) == 0
     said = capsys.readouterr()
     lines = said.err.splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith(("train ", "validate ")))
     assert first <= 25 and said.out == "" and "a note" not in said.err
     begin = "\n".join(lines[:first])
-    for word in ("ImageClassifier on test_vit", "0.3 M parameters", "24 samples", "3 classes", "CPU", "log", "6 steps"):
+    for word in (
+        "ImageClassifier on test_vit",
+        "0.3 M parameters",
+        "24 samples",
+        "3 classes",
+        "CPU",
+        "log",
+        "6 steps",
+    ):
         assert word in begin, word
     [bar] = [line for line in lines if line.startswith("train 6/6")]
     assert "loss " in bar and "lr " in bar and "it/s" in bar
-    assert [line.split() for line in lines].count(["epoch", "top1", "top2"]) == 1, "later rows stand alone"
+    assert [line.split() for line in lines].count(["epoch", "top1", "top2"]) == 1, (
+        "later rows stand alone"
+    )
     *_, row, worst, weights, curves = lines
     assert row.split()[0] == "2" and len(row.split()) == 3
     assert worst.startswith("  worst of 3 classes: ") and worst.count("(of 8)") == 3
-    assert weights == f"weights {work / 'epoch_2.pth'}" and curves == f"curves  {work / 'results.png'}"
+    assert (
+        weights == f"weights {work / 'epoch_2.pth'}" and curves == f"curves  {work / 'results.png'}"
+    )
     [log] = work.glob("*/*.log")
     text = log.read_text()
-    assert "train_dataloader = dict(" in text and "Epoch(train)" in text and len(text.splitlines()) > 200
+    assert (
+        "train_dataloader = dict(" in text
+        and "Epoch(train)" in text
+        and len(text.splitlines()) > 200
+    )
     line = ["test", config, str(work / "epoch_2.pth"), "--work-dir", str(tmp_path / "test")]
     assert main([*line, "--out", str(tmp_path / "out")]) == 0
     said = capsys.readouterr()
@@ -80,8 +98,16 @@ def test_errors_and_our_warnings_reach_the_console(tmp_path, capsys):
     for handler in logger.handlers:
         handler.flush()
     said, text = capsys.readouterr(), (tmp_path / "log").read_text()
-    assert "error: serious\n" in said.err and "details" not in said.err and "theirs" not in said.err and said.out == ""
-    assert all(word in text for word in ("details", "theirs", "serious", "printed by a library", "of Python"))
+    assert (
+        "error: serious\n" in said.err
+        and "details" not in said.err
+        and "theirs" not in said.err
+        and said.out == ""
+    )
+    assert all(
+        word in text
+        for word in ("details", "theirs", "serious", "printed by a library", "of Python")
+    )
     record = logging.LogRecord("x", logging.WARNING, console.__file__, 1, "ours", (), None)
     assert _is_brief(record)
 
@@ -95,7 +121,9 @@ def test_a_terminal_has_a_live_bar(monkeypatch, capsys):
     assert "train: 100%" in capsys.readouterr().err and bar.bar.n == 4
 
 
-@pytest.mark.parametrize(("rates", "said"), [([0.1, 0.1], "lr 0.1"), ([0.01, 0.1, 0.02], "lr 0.01 to 0.1")])
+@pytest.mark.parametrize(
+    ("rates", "said"), [([0.1, 0.1], "lr 0.1"), ([0.01, 0.1, 0.02], "lr 0.01 to 0.1")]
+)
 def test_the_bar_shows_all_rates_of_the_groups(rates, said):
     hook, shown = ConsoleHook(), []
     hook.train_bar = SimpleNamespace(update=lambda done, facts: shown.append((done, facts)))
@@ -130,7 +158,11 @@ def test_a_table_is_as_wide_as_the_terminal(monkeypatch):
     row = {f"coco/bbox_mAP_{number}": "0.5" for number in range(12)}
     monkeypatch.setenv("COLUMNS", "80")
     head, values = _table(row).splitlines()
-    assert len(head) <= 80 and head.endswith("bbox_mAP_4  +7 in the log") and values.split() == ["0.5"] * 5
+    assert (
+        len(head) <= 80
+        and head.endswith("bbox_mAP_4  +7 in the log")
+        and values.split() == ["0.5"] * 5
+    )
     monkeypatch.setenv("COLUMNS", "200")
     head, values = _table(row).splitlines()
     assert head.endswith("bbox_mAP_11") and len(head) == len(values) and len(values.split()) == 12
@@ -139,26 +171,44 @@ def test_a_table_is_as_wide_as_the_terminal(monkeypatch):
 def test_the_head_of_a_table_comes_again(capsys):
     hook = console.ConsoleHook()
     metric = SimpleNamespace(classes=[])
-    runner = SimpleNamespace(_train_loop=None, iter=5, val_evaluator=SimpleNamespace(metrics=[metric]))
+    runner = SimpleNamespace(
+        _train_loop=None, iter=5, val_evaluator=SimpleNamespace(metrics=[metric])
+    )
     for _ in range(11):
         hook.after_val_epoch(runner, {"mIoU": 1.0})
     hook.after_val_epoch(runner, {"mIoU": 1.0, "aAcc": 2.0})
     lines = [line.split() for line in capsys.readouterr().err.splitlines()]
-    assert lines[0] == lines[11] == ["step", "mIoU"] and lines[13] == ["step", "mIoU", "aAcc"] and len(lines) == 15
+    assert (
+        lines[0] == lines[11] == ["step", "mIoU"]
+        and lines[13] == ["step", "mIoU", "aAcc"]
+        and len(lines) == 15
+    )
 
 
 def test_the_worst_classes_stand_below_the_table(capsys):
-    found = [OfClass(name, value, 4) for name, value in (("ant", 50.0), ("bee", 25.0), ("cow", 75.0), ("doe", 100.0))]
+    found = [
+        OfClass(name, value, 4)
+        for name, value in (("ant", 50.0), ("bee", 25.0), ("cow", 75.0), ("doe", 100.0))
+    ]
     evaluator = SimpleNamespace(metrics=[SimpleNamespace(classes=2 * found)])
-    console.ConsoleHook().after_test_epoch(SimpleNamespace(test_evaluator=evaluator), {"top1": 62.5})
+    console.ConsoleHook().after_test_epoch(
+        SimpleNamespace(test_evaluator=evaluator), {"top1": 62.5}
+    )
     said = capsys.readouterr().err.splitlines()[-1]
-    assert said.split(": ")[1] == "bee 25 (of 4), bee 25 (of 4), ant 50 (of 4), ant 50 (of 4), cow 75 (of 4)"
+    assert (
+        said.split(": ")[1]
+        == "bee 25 (of 4), bee 25 (of 4), ant 50 (of 4), ant 50 (of 4), cow 75 (of 4)"
+    )
 
 
 def test_a_model_without_a_backbone_is_named_by_its_clip(capsys):
     parts = dict(log_dir="logs", test_dataloader=None)
-    runner = SimpleNamespace(model=torch.nn.Linear(2, 2), cfg=dict(model=dict(clip=dict(name="shapes-s8"))), **parts)
+    runner = SimpleNamespace(
+        model=torch.nn.Linear(2, 2), cfg=dict(model=dict(clip=dict(name="shapes-s8"))), **parts
+    )
     console.ConsoleHook().before_run(runner)
     assert "model   Linear on shapes-s8, 0.0 k parameters" in capsys.readouterr().err
-    console.ConsoleHook().before_run(SimpleNamespace(**{**vars(runner), "cfg": dict(model=dict(type="Linear"))}))
+    console.ConsoleHook().before_run(
+        SimpleNamespace(**{**vars(runner), "cfg": dict(model=dict(type="Linear"))})
+    )
     assert "model   Linear, 0.0 k parameters" in capsys.readouterr().err

@@ -19,9 +19,24 @@ def launch(config, work_dir):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    environment = dict(os.environ, PYTHON=sys.executable, PORT=str(port), OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
-    command = ["bash", str(ROOT / "tools" / "dist_train.sh"), str(config), "2", "--work-dir", str(work_dir)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400, cwd=ROOT)
+    environment = dict(
+        os.environ,
+        PYTHON=sys.executable,
+        PORT=str(port),
+        OMP_NUM_THREADS="1",
+        CUDA_VISIBLE_DEVICES="",
+    )
+    command = [
+        "bash",
+        str(ROOT / "tools" / "dist_train.sh"),
+        str(config),
+        "2",
+        "--work-dir",
+        str(work_dir),
+    ]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=400, cwd=ROOT
+    )
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -55,7 +70,10 @@ def test_hyperclip_trains_in_two_processes_as_in_one(tmp_path):
         content.dump(str(tmp_path / f"{name}.py"))
     launch(tmp_path / "two.py", tmp_path / "two")
     train(tmp_path / "one.py", tmp_path / "one")
-    one, two = (torch.load(tmp_path / name / "iter_2.pth", weights_only=False)["state_dict"] for name in ("one", "two"))
+    one, two = (
+        torch.load(tmp_path / name / "iter_2.pth", weights_only=False)["state_dict"]
+        for name in ("one", "two")
+    )
     blocks = [name for name in one if ".hyperclip." in name]
     eye = torch.eye(32)
     # queries and keys of the last image block are not used: dense features take its values alone

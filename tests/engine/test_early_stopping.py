@@ -1,4 +1,5 @@
-"""A training stops when its metric no longer gets better, says why, and does so in the same epoch after a break."""
+"""A training stops when its metric no longer gets better, says why, and does so in the same epoch
+after a break."""
 
 import math
 from types import SimpleNamespace
@@ -15,7 +16,10 @@ from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
 
 VALUES = {1: 10.0, 2: 30.0, 3: 30.0, 4: 20.0, 5: 25.0, 6: 90.0}
-STOP = {"default_hooks.early_stopping.type": "EarlyStoppingHook", "default_hooks.early_stopping.patience": 3}
+STOP = {
+    "default_hooks.early_stopping.type": "EarlyStoppingHook",
+    "default_hooks.early_stopping.patience": 3,
+}
 
 
 @HOOKS.register_module(force=True)
@@ -33,22 +37,36 @@ def test_it_says_why_and_stops_in_the_same_epoch_after_a_break(tmp_path, capsys)
     config = write_config(tmp_path / "config.py", make_images(tmp_path / "data", 2), epochs=6)
     config.write_text(config.read_text() + 'custom_hooks = [dict(type="ValuesHook")]\n')
     said = (
-        "Stopped early, after epoch 5: top1 is 25, was best with 30 after epoch 2 and did not get better in 3 "
-        f"validations (patience 3). The best weights are in {tmp_path / 'work/best_top1_epoch_2.pth'}."
+        "Stopped early, after epoch 5: top1 is 25, was best with 30 after epoch 2 and did not get "
+        "better in 3 validations (patience 3). The best weights are in "
+        f"{tmp_path / 'work/best_top1_epoch_2.pth'}."
     )
-    for lost, steps in (([], 5), (["epoch_5.pth"], 5), ([], 5)):  # at last, a resumed training that had stopped
+    for lost, steps in (
+        ([], 5),
+        (["epoch_5.pth"], 5),
+        ([], 5),
+    ):  # at last, a resumed training that had stopped
         for name in lost:
             (tmp_path / "work" / name).unlink()
         runner = train(config, tmp_path / "work", resume="auto", cfg_options=STOP)
         assert runner.epoch == steps and capsys.readouterr().err.count(said) == 1
-    runner = train(config, tmp_path / "work", "auto", cfg_options={**STOP, "default_hooks.early_stopping.patience": 9})
+    runner = train(
+        config,
+        tmp_path / "work",
+        "auto",
+        cfg_options={**STOP, "default_hooks.early_stopping.patience": 9},
+    )
     assert runner.epoch == 6
 
 
 def test_a_metric_that_validation_does_not_give(tmp_path):
     config = write_config(tmp_path / "config.py", make_images(tmp_path / "data", 2))
-    with pytest.raises(HypvisionError, match="looks at the metric 'mIoU', but validation gives top1, top2"):
-        train(config, tmp_path, cfg_options={**STOP, "default_hooks.early_stopping.monitor": "mIoU"})
+    with pytest.raises(
+        HypvisionError, match="looks at the metric 'mIoU', but validation gives top1, top2"
+    ):
+        train(
+            config, tmp_path, cfg_options={**STOP, "default_hooks.early_stopping.monitor": "mIoU"}
+        )
 
 
 @pytest.mark.parametrize(
@@ -77,7 +95,9 @@ def test_when_it_stops(options, values, stopped):
         if runner.train_loop.stop_training:
             break
     assert (runner.iter if runner.train_loop.stop_training else None) == stopped
-    assert len(said) == (stopped is not None) and all(f"after iteration {stopped}:" in text for text in said)
+    assert len(said) == (stopped is not None) and all(
+        f"after iteration {stopped}:" in text for text in said
+    )
 
 
 def test_without_a_metric_or_a_validation_it_asks():
@@ -87,4 +107,6 @@ def test_without_a_metric_or_a_validation_it_asks():
         ("perplexity", True, "whether a greater or a smaller 'perplexity' is better"),
     ):
         with pytest.raises(HypvisionError, match=said):
-            EarlyStoppingHook(monitor).before_train(SimpleNamespace(train_loop=None, val_loop=loop, iter=0, hooks=[]))
+            EarlyStoppingHook(monitor).before_train(
+                SimpleNamespace(train_loop=None, val_loop=loop, iter=0, hooks=[])
+            )

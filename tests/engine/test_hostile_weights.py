@@ -1,4 +1,5 @@
-"""``test`` and ``train --resume`` with files that are not what they seem: no metric for weights that never got in."""
+"""``test`` and ``train --resume`` with files that are not what they seem: no metric for weights
+that never got in."""
 
 import json
 import re
@@ -39,7 +40,10 @@ def test_weights_that_do_not_fit_give_no_metrics(trained, tmp_path, capsys, kind
     config, checkpoint = trained
     change, message = CHANGES[kind]
     weights = load_checkpoint_file(checkpoint)["state_dict"]
-    weights = {name: change(value) if value.is_floating_point() else value for name, value in weights.items()}
+    weights = {
+        name: change(value) if value.is_floating_point() else value
+        for name, value in weights.items()
+    }
     torch.save({"state_dict": weights, "meta": {}}, tmp_path / "odd.pth")
     command = ["test", str(config), str(tmp_path / "odd.pth"), "--work-dir", str(tmp_path / "run")]
     assert main(command) == 2
@@ -56,20 +60,38 @@ def resume(trained, folder, change):
     content = load_checkpoint_file(checkpoint)
     change(content)
     torch.save(content, folder / "epoch_1.pth")
-    command = ["train", str(config), "--work-dir", str(folder / "run"), "--resume", str(folder / "epoch_1.pth")]
+    command = [
+        "train",
+        str(config),
+        "--work-dir",
+        str(folder / "run"),
+        "--resume",
+        str(folder / "epoch_1.pth"),
+    ]
     return main([*command, "--cfg-options", "train_cfg.max_epochs=2"])
 
 
 def test_an_honest_resume_goes_on(trained, tmp_path):
-    assert resume(trained, tmp_path, lambda state: state["message_hub"]["runtime_info"].update(x=np.arange(3))) == 0
+    assert (
+        resume(
+            trained,
+            tmp_path,
+            lambda state: state["message_hub"]["runtime_info"].update(x=np.arange(3)),
+        )
+        == 0
+    )
     assert (tmp_path / "run" / "epoch_2.pth").is_file()
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        # The log of a training is where the attack lay: the file chose the address of an object, and the process died.
-        (lambda s: s["message_hub"]["runtime_info"].update(x=object_at_an_address()), "contains 'numpy.dtype'"),
+        # The log of a training is where the attack lay: the file chose the address of an object,
+        # and the process died.
+        (
+            lambda s: s["message_hub"]["runtime_info"].update(x=object_at_an_address()),
+            "contains 'numpy.dtype'",
+        ),
         (
             lambda s: s["optimizer"]["state"][0].update(exp_avg=torch.ones(7)),
             "epoch_1.pth' cannot be resumed: .*for a parameter of",

@@ -24,7 +24,11 @@ MICRO = dict(model_name="hecnn_resnet18", num_classes=3, layers=(1, 1, 1, 1), wi
 
 def test_groups_have_their_rates():
     model = ImageClassifier(MICRO)
-    config = dict(optimizer=dict(type="RiemannianSGD", lr=0.1, momentum=0.9, weight_decay=5e-4, move="project"))
+    config = dict(
+        optimizer=dict(
+            type="RiemannianSGD", lr=0.1, momentum=0.9, weight_decay=5e-4, move="project"
+        )
+    )
     wrapper = RiemannianParamGroups(config, dict(manifold_lr_scale=0.2, curvature_lr=0.01))(model)
     assert isinstance(wrapper.optimizer, RiemannianSGD)
     groups = {group["name"]: group for group in wrapper.optimizer.param_groups}
@@ -39,9 +43,13 @@ def test_groups_have_their_rates():
 
 
 @pytest.mark.parametrize("constructor", [RiemannianParamGroups, TimmParamGroups])
-@pytest.mark.parametrize("arguments", [{}, dict(model_name="himapper", backbone="vit_tiny_patch16_224")])
+@pytest.mark.parametrize(
+    "arguments", [{}, dict(model_name="himapper", backbone="vit_tiny_patch16_224")]
+)
 def test_modules_inside_spare_their_parameters_from_weight_decay(constructor, arguments):
-    model = ImageClassifier(dict(model_name="vit_tiny_patch16_224", img_size=32, depth=1, num_classes=3) | arguments)
+    model = ImageClassifier(
+        dict(model_name="vit_tiny_patch16_224", img_size=32, depth=1, num_classes=3) | arguments
+    )
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     groups = constructor(dict(optimizer=dict(type="RiemannianAdamW", lr=0.1, weight_decay=0.1)))(
         model
@@ -53,24 +61,33 @@ def test_modules_inside_spare_their_parameters_from_weight_decay(constructor, ar
 
 
 def _recipe():
-    return load_config(Path(__file__).parents[2] / "configs/hecnn/hcnn-plus-resnet18_200e_cifar10.py")
+    return load_config(
+        Path(__file__).parents[2] / "configs/hecnn/hcnn-plus-resnet18_200e_cifar10.py"
+    )
 
 
 def test_the_recipe_of_the_papers_has_their_schedule():
-    """Rates and weight decay of each group over the 200 epochs: x 0.2 after 60, 120 and 160; points skip the first."""
+    """Rates and weight decay of each group over the 200 epochs: x 0.2 after 60, 120 and 160; points
+    skip the first."""
     config = _recipe()
     wrapper = RiemannianParamGroups(config.optim_wrapper, config.optim_wrapper.paramwise_cfg)
     wrapper.optim_wrapper_cfg = dict(type="OptimWrapper")
     wrapped = wrapper(ImageClassifier(dict(MICRO, model_name="hcnn_resnet18", plus=True)))
     optimizer = wrapped.optimizer
-    schedules = [PARAM_SCHEDULERS.build(dict(s), default_args=dict(optimizer=wrapped)) for s in config.param_scheduler]
+    schedules = [
+        PARAM_SCHEDULERS.build(dict(s), default_args=dict(optimizer=wrapped))
+        for s in config.param_scheduler
+    ]
     expected = {"weights": 0.1, "no_weight_decay": 0.1, "points": 0.02, "curvatures": 1e-3}
     assert {group["name"] for group in optimizer.param_groups} == set(expected)
     for epoch in range(config.train_cfg.max_epochs):
         drops = (epoch >= 60) + (epoch >= 120) + (epoch >= 160)
         for group in optimizer.param_groups:
             own = drops - (epoch >= 60) if group["name"] == "points" else drops
-            assert group["lr"] == pytest.approx(expected[group["name"]] * 0.2**own), (epoch, group["name"])
+            assert group["lr"] == pytest.approx(expected[group["name"]] * 0.2**own), (
+                epoch,
+                group["name"],
+            )
             assert group["weight_decay"] == (0 if group["name"] == "curvatures" else 5e-4)
         wrapped.step()
         for schedule in schedules:
@@ -82,7 +99,11 @@ def test_the_recipe_of_the_papers_has_their_data():
     assert config.train_dataloader.batch_size == 128 and config.train_cfg.max_epochs == 200
     for loader in (config.train_dataloader, config.val_dataloader, config.test_dataloader):
         transform = loader.dataset.transform
-        assert tuple(transform.mean) == (0.5074, 0.4867, 0.4411) and tuple(transform.std) == (0.267, 0.256, 0.276)
+        assert tuple(transform.mean) == (0.5074, 0.4867, 0.4411) and tuple(transform.std) == (
+            0.267,
+            0.256,
+            0.276,
+        )
     transform = config.train_dataloader.dataset.transform
     assert transform.pad_crop == 4 and transform.auto_augment is None and transform.re_prob == 0
 
@@ -99,7 +120,9 @@ def test_spared_points_are_points_for_schedules_and_for_decay_all():
     config = dict(optimizer=dict(type="RiemannianSGD", lr=0.1, weight_decay=0.05))
     for decay_all in (False, True):
         wrapper = RiemannianParamGroups(config, dict(decay_all=decay_all))(Spared())
-        (points,) = (g for g in wrapper.optimizer.param_groups if g["name"] == "points_no_weight_decay")
+        (points,) = (
+            g for g in wrapper.optimizer.param_groups if g["name"] == "points_no_weight_decay"
+        )
         assert points["weight_decay"] == (0.05 if decay_all else 0.0)
     schedule = GroupMultiStepLR(wrapper.optimizer, milestones=[1], gamma=0.1, leave_out=("points",))
     wrapper.optimizer.step()
@@ -115,8 +138,12 @@ def test_groups_to_leave_out_need_names():
 
 
 def test_unknown_options_are_explained():
-    with pytest.raises(HypvisionError, match="'curvature_rate', but RiemannianParamGroups knows manifold_lr_scale"):
-        RiemannianParamGroups(dict(optimizer=dict(type="RiemannianSGD", lr=0.1)), dict(curvature_rate=1.0))
+    with pytest.raises(
+        HypvisionError, match="'curvature_rate', but RiemannianParamGroups knows manifold_lr_scale"
+    ):
+        RiemannianParamGroups(
+            dict(optimizer=dict(type="RiemannianSGD", lr=0.1)), dict(curvature_rate=1.0)
+        )
 
 
 @pytest.mark.parametrize(
@@ -127,7 +154,9 @@ def test_unknown_options_are_explained():
         (dict(speed=1), "optim_wrapper.optimizer of the config.*'speed'"),
     ],
 )
-@pytest.mark.parametrize("constructor", [RiemannianParamGroups, MetricLearningParamGroups, TimmParamGroups])
+@pytest.mark.parametrize(
+    "constructor", [RiemannianParamGroups, MetricLearningParamGroups, TimmParamGroups]
+)
 def test_values_that_the_optimizer_refuses_are_mistakes_of_the_config(constructor, wrong, message):
     config = dict(optimizer=dict(type="RiemannianSGD", lr=0.1, **wrong))
     with pytest.raises(HypvisionError, match=message):
@@ -136,7 +165,9 @@ def test_values_that_the_optimizer_refuses_are_mistakes_of_the_config(constructo
 
 @pytest.mark.parametrize("value", [-1.0, 0.0, math.nan])
 def test_values_that_the_network_refuses_are_mistakes_of_the_config(value):
-    with pytest.raises(HypvisionError, match="model.backbone of the config.*curvature must be .* above 0"):
+    with pytest.raises(
+        HypvisionError, match="model.backbone of the config.*curvature must be .* above 0"
+    ):
         ImageClassifier(dict(MICRO, curvature=value))
 
 
@@ -157,7 +188,9 @@ def test_calibration_error_is_that_of_a_count_by_hand():
     scores = [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.55, 0.45]]  # all in the upper bin
     samples = [dict(scores=torch.tensor(s), label=label) for s, label in zip(scores, (0, 0, 0, 1))]
     metric.process(None, samples)
-    metric.process(None, [dict(scores=torch.tensor([0.4, 0.3, 0.3]), label=1)])  # alone in the lower
+    metric.process(
+        None, [dict(scores=torch.tensor([0.4, 0.3, 0.3]), label=1)]
+    )  # alone in the lower
     expected = 100 * (4 / 5 * abs(2 / 4 - (0.9 + 0.8 + 0.6 + 0.55) / 4) + 1 / 5 * 0.4)
     assert metric.compute_metrics(metric.results)["ece"] == pytest.approx(expected, rel=1e-5)
     assert CalibrationError().compute_metrics([(1.0, True), (1.0, True)])["ece"] == 0
@@ -182,7 +215,9 @@ def test_curvatures_are_logged(caplog):
     assert "manifolds.0 1" in caplog.text
 
 
-@pytest.mark.parametrize("kind", ["ExponentialMovingAverage", "MomentumAnnealingEMA", "StochasticWeightAverage"])
+@pytest.mark.parametrize(
+    "kind", ["ExponentialMovingAverage", "MomentumAnnealingEMA", "StochasticWeightAverage"]
+)
 @pytest.mark.parametrize(
     "manifold",
     [

@@ -1,4 +1,5 @@
-"""What a run reads is never written by it: its config, that one's bases, the files that it names; links stay links."""
+"""What a run reads is never written by it: its config, that one's bases, the files that it names;
+links stay links."""
 
 import json
 from contextlib import nullcontext
@@ -43,8 +44,23 @@ def test_a_config_in_its_own_work_dir_stays(config, capsys):
     capsys.readouterr()
     for written in (base, config):
         before = written.read_text()
-        assert main(["test", str(child), weights, "--work-dir", str(config.parent / "t"), "--save", str(written)]) == 2
-        assert "an input of this command" in capsys.readouterr().err and written.read_text() == before
+        assert (
+            main(
+                [
+                    "test",
+                    str(child),
+                    weights,
+                    "--work-dir",
+                    str(config.parent / "t"),
+                    "--save",
+                    str(written),
+                ]
+            )
+            == 2
+        )
+        assert (
+            "an input of this command" in capsys.readouterr().err and written.read_text() == before
+        )
 
 
 def test_a_test_leaves_the_record_of_the_training(config, tmp_path, capsys):
@@ -53,7 +69,9 @@ def test_a_test_leaves_the_record_of_the_training(config, tmp_path, capsys):
     assert main(["train", str(config), *options, "randomness.seed=7"]) == 0
     record = (work / "config.py").read_text()
     assert "seed=7" in record
-    assert main(["test", str(config), str(work / "epoch_1.pth"), *options, "randomness.seed=8"]) == 0
+    assert (
+        main(["test", str(config), str(work / "epoch_1.pth"), *options, "randomness.seed=8"]) == 0
+    )
     [own] = set(work.glob("*.py")) - {work / "config.py"}
     assert (work / "config.py").read_text() == record and "seed=8" in own.read_text()
 
@@ -73,8 +91,25 @@ def test_images_of_the_data_stay(config, monkeypatch, capsys):
     weights, data = str(config.parent / "epoch_1.pth"), config.parents[1] / "data"
     image = data / "val/blue/0.png"
     before = image.read_bytes()
-    for option, place in (("--save", image), ("--save", data / "train/new.json"), ("--show-dir", data / "val/blue")):
-        assert main(["test", str(config), weights, "--work-dir", str(config.parent / "t"), option, str(place)]) == 2
+    for option, place in (
+        ("--save", image),
+        ("--save", data / "train/new.json"),
+        ("--show-dir", data / "val/blue"),
+    ):
+        assert (
+            main(
+                [
+                    "test",
+                    str(config),
+                    weights,
+                    "--work-dir",
+                    str(config.parent / "t"),
+                    option,
+                    str(place),
+                ]
+            )
+            == 2
+        )
         assert "which holds data" in capsys.readouterr().err
     assert image.read_bytes() == before and not (data / "train/new.json").exists()
 
@@ -98,11 +133,20 @@ def test_label_maps_and_annotations_of_the_data_stay(tmp_path, monkeypatch, root
         ("IoUMetric", ".", root != ""), ("TopKAccuracy", "ann.json", True), ("TopKAccuracy", "work/a.json", False),
     ):  # fmt: skip
         part = dict(dataset, data_prefix=prefixes[out == "."])
-        content = dict(model=dict(type="x"), test_dataloader=dict(dataset=part), test_evaluator=dict(type=metric))
+        content = dict(
+            model=dict(type="x"),
+            test_dataloader=dict(dataset=part),
+            test_evaluator=dict(type=metric),
+        )
         (tmp_path / "config.json").write_text(json.dumps(content))
         found = load_config(tmp_path / "config.json")
-        with protecting(*files_of(found)), pytest.raises(HypvisionError) if refused else nullcontext():
-            _write_report(found, Path(out), "x") if metric == "IoUMetric" else _write_predictions(found, Path(out))
+        with (
+            protecting(*files_of(found)),
+            pytest.raises(HypvisionError) if refused else nullcontext(),
+        ):
+            _write_report(found, Path(out), "x") if metric == "IoUMetric" else _write_predictions(
+                found, Path(out)
+            )
 
 
 def test_names_of_classes_lead_nowhere(tmp_path):
@@ -136,11 +180,13 @@ def test_label_maps_are_files_of_their_own(tmp_path, kind, count):
     dataset = MagicMock(get_data_info=lambda index: dict(img_path=paths[index]))
     dataset.__len__.return_value = 3
     runner = SimpleNamespace(
-        test_dataloader=SimpleNamespace(dataset=dataset), test_evaluator=SimpleNamespace(metrics=[metric])
+        test_dataloader=SimpleNamespace(dataset=dataset),
+        test_evaluator=SimpleNamespace(metrics=[metric]),
     )
     LabelMapNamesHook().before_test(runner)
     labels = [torch.full((1, 2, 2), i if count == 3 else 290 + i) for i in range(3)]
-    images = [dict(img_path=path, pred_sem_seg=dict(data=map_), gt_sem_seg=dict(data=map_), reduce_zero_label=i == 2)
+    images = [dict(img_path=path, pred_sem_seg=dict(data=map_), gt_sem_seg=dict(data=map_),
+    reduce_zero_label=i == 2)
                 for i, (path, map_) in enumerate(zip(paths, labels))]  # fmt: skip
     metric.process({}, images)
     for name, expected in (("a", labels[0]), ("a-2", labels[1]), ("b", labels[2] + 1)):

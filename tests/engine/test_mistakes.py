@@ -1,4 +1,5 @@
-"""Mistakes around a segmenter or detector (data, config, checkpoint, disk): one paragraph each, nothing left behind."""
+"""Mistakes around a segmenter or detector (data, config, checkpoint, disk): one paragraph each,
+nothing left behind."""
 
 import errno
 import json
@@ -34,7 +35,10 @@ ANNOTATIONS = "annotations/instances_train2017.json"
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory):
     root = tmp_path_factory.mktemp("originals")
-    return {task: export(root / task, layout, 4, 2, 64, level="kind") for task, layout in LAYOUTS.items()}
+    return {
+        task: export(root / task, layout, 4, 2, 64, level="kind")
+        for task, layout in LAYOUTS.items()
+    }
 
 
 @pytest.fixture
@@ -50,15 +54,22 @@ def checkpoints(originals, tmp_path_factory):
     for task, data in originals.items():
         config = tiny(task, data, folder / f"{task}.py")
         assert main(["train", str(config), "--work-dir", str(folder / task)]) == 0
-    return dict(segmentation=folder / "segmentation/iter_2.pth", detection=folder / "detection/epoch_1.pth")
+    return dict(
+        segmentation=folder / "segmentation/iter_2.pth", detection=folder / "detection/epoch_1.pth"
+    )
 
 
 def remains(folder: Path) -> list[str]:
     """Checkpoints and temporary files below a folder."""
-    return sorted(path.name for path in folder.rglob("*") if path.suffix in (".pth", ".tmp") or path.name[0] == ".")
+    return sorted(
+        path.name
+        for path in folder.rglob("*")
+        if path.suffix in (".pth", ".tmp") or path.name[0] == "."
+    )
 
 
-# Single samples, without a run --------------------------------------------------------------------------------------
+# Single samples, without a run
+# --------------------------------------------------------------------------------------
 
 
 @lru_cache
@@ -87,13 +98,41 @@ def label_map(value: int, shape=(64, 64)):
 @pytest.mark.parametrize(
     ("folder", "spoil", "message"),
     [
-        ("images", lambda path: path.write_bytes(b"no image"), r"image '.*000001\.jpg' cannot be read: .*Replace"),
-        ("images", lambda path: path.write_bytes(b""), r"image '.*000001\.jpg' cannot be read \(it is empty\)"),
-        ("annotations", lambda path: path.write_bytes(b"no"), r"label map '.*000001\.png' cannot be read: .*Replace"),
-        ("annotations", Path.unlink, r"label map '.*000001\.png' of the image '.*000001\.jpg' does not exist\. Put it"),
-        ("annotations", label_map(200), r"000001\.png' has the label 200, .* 5 classes, so labels from 1 to 5 are"),
-        ("annotations", label_map(1, (64, 64, 3)), r"000001\.png' is a coloured image: it has several channels"),
-        ("annotations", label_map(1, (32, 48)), r"000001\.png' is 48 x 32 pixels, but its image '.*' has 64 x 64"),
+        (
+            "images",
+            lambda path: path.write_bytes(b"no image"),
+            r"image '.*000001\.jpg' cannot be read: .*Replace",
+        ),
+        (
+            "images",
+            lambda path: path.write_bytes(b""),
+            r"image '.*000001\.jpg' cannot be read \(it is empty\)",
+        ),
+        (
+            "annotations",
+            lambda path: path.write_bytes(b"no"),
+            r"label map '.*000001\.png' cannot be read: .*Replace",
+        ),
+        (
+            "annotations",
+            Path.unlink,
+            r"label map '.*000001\.png' of the image '.*000001\.jpg' does not exist\. Put it",
+        ),
+        (
+            "annotations",
+            label_map(200),
+            r"000001\.png' has the label 200, .* 5 classes, so labels from 1 to 5 are",
+        ),
+        (
+            "annotations",
+            label_map(1, (64, 64, 3)),
+            r"000001\.png' is a coloured image: it has several channels",
+        ),
+        (
+            "annotations",
+            label_map(1, (32, 48)),
+            r"000001\.png' is 48 x 32 pixels, but its image '.*' has 64 x 64",
+        ),
     ],
 )
 def test_segmentation_samples(copies, folder, spoil, message):
@@ -138,19 +177,34 @@ def changed(key: str, value) -> callable:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (changed("category_id", 77), r"annotation 2 \(annotations\[1\]\) has the category_id 77, .*\(1, 2, 3, 4\)"),
+        (
+            changed("category_id", 77),
+            r"annotation 2 \(annotations\[1\]\) has the category_id 77, .*\(1, 2, 3, 4\)",
+        ),
         (changed("image_id", 77), r"has the image_id 77"),
         (changed("id", 1), r"annotation 1 \(annotations\[1\]\) has an id that an earlier one has"),
-        (changed("bbox", [1, 2, None, 3]), r"has the box \[1, 2, None, 3\]\. Expected: \[left, top"),
+        (
+            changed("bbox", [1, 2, None, 3]),
+            r"has the box \[1, 2, None, 3\]\. Expected: \[left, top",
+        ),
         (lambda content: content["annotations"][1].pop("bbox"), r"annotations\[1\] has no 'bbox'"),
         (lambda content: content["images"][0].pop("file_name"), r"images\[0\] has no 'file_name'"),
-        (lambda content: content.pop("categories"), r"lacks one of the lists images, annotations, categories"),
+        (
+            lambda content: content.pop("categories"),
+            r"lacks one of the lists images, annotations, categories",
+        ),
         (
             lambda content: content["categories"][3].update(name="oval"),
             r"lacks 'round' and has 'oval'.*of the config: 'branched', .*, 'round'\. Of the file: .*, 'oval'\. ",
         ),
-        (lambda content: content["categories"].append(dict(id=9, name="round")), r"has a name more than once"),
-        (lambda content: [c.update(name="x") for c in content["categories"]], r"lacks 'branched', 'composite'"),
+        (
+            lambda content: content["categories"].append(dict(id=9, name="round")),
+            r"has a name more than once",
+        ),
+        (
+            lambda content: [c.update(name="x") for c in content["categories"]],
+            r"lacks 'branched', 'composite'",
+        ),
     ],
 )
 def test_annotation_files(copies, spoil, message):
@@ -177,7 +231,9 @@ def test_lists_of_images_without_truth(copies):
     data = copies("detection")
     content = json.loads((data / ANNOTATIONS).read_text())
     boxes = CheckedCOCO(data / ANNOTATIONS).img_ann_map
-    assert [len(boxes[i]) for i in range(4)] == [len(make_scene(i, size=64).objects) for i in range(4)]
+    assert [len(boxes[i]) for i in range(4)] == [
+        len(make_scene(i, size=64).objects) for i in range(4)
+    ]
     del content["annotations"]
     (data / ANNOTATIONS).write_text(json.dumps(content))
     assert CheckedCOCO(data / ANNOTATIONS).get_img_ids() == [0, 1, 2, 3]
@@ -190,11 +246,14 @@ def test_damaged_annotation_file(copies):
         open_training_data("detection", data)
 
 
-# Whole runs ---------------------------------------------------------------------------------------------------------
+# Whole runs
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", ["segmentation", pytest.param("detection", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "task", ["segmentation", pytest.param("detection", marks=pytest.mark.slow)]
+)
 def test_corrupt_image_in_a_worker(copies, tmp_path, capsys, task):
     data = copies(task)
     for path in data.glob("**/*.jpg"):
@@ -210,7 +269,9 @@ def test_label_out_of_range_in_test_data(copies, checkpoints, tmp_path, capsys):
     data = copies("segmentation")
     label_map(77)(data / "annotations/validation/000001.png")
     config = tiny("segmentation", data, tmp_path / "segmentation.py")
-    said = fails(capsys, "test", config, checkpoints["segmentation"], "--work-dir", tmp_path / "run")
+    said = fails(
+        capsys, "test", config, checkpoints["segmentation"], "--work-dir", tmp_path / "run"
+    )
     assert "validation/000001.png' has the label 77" in said
 
 
@@ -221,12 +282,16 @@ def test_missing_and_empty_data(copies, tmp_path, capsys, task):
     images = data / ("images/training" if task == "segmentation" else "train2017")
     for path in images.iterdir():
         path.unlink()
-    assert f"'{images}' of the train data" in fails(capsys, "train", config, "--work-dir", tmp_path / "run")
+    assert f"'{images}' of the train data" in fails(
+        capsys, "train", config, "--work-dir", tmp_path / "run"
+    )
     annotations = data / ("annotations/validation" if task == "segmentation" else ANNOTATIONS)
     annotations.rename(tmp_path / "away")
     (images / "0.jpg").write_bytes(b"")
     said = fails(capsys, "train", config, "--work-dir", tmp_path / "run")
-    assert f"'{annotations}' of the " in said and "does not exist" in said and "docs/data.md" in said
+    assert (
+        f"'{annotations}' of the " in said and "does not exist" in said and "docs/data.md" in said
+    )
     shutil.rmtree(data)
     said = fails(capsys, "train", config, "--work-dir", tmp_path / "run")
     assert f"The data folder '{data}" in said and "--cfg-options data_root=" in said
@@ -238,16 +303,24 @@ def test_no_sample_is_left(copies, tmp_path, capsys):
     (data / ANNOTATIONS).write_text(json.dumps({**content, "annotations": []}))
     config = tiny("detection", data, tmp_path / "detection.py")
     said = fails(capsys, "train", config, "--work-dir", tmp_path / "run")
-    assert "no images to learn from" in said and "4 images (without objects, see filter_empty_gt" in said
+    assert (
+        "no images to learn from" in said
+        and "4 images (without objects, see filter_empty_gt" in said
+    )
 
 
 @pytest.mark.parametrize(
     ("task", "key"),
-    [("segmentation", "model.decode_head.num_classes"), ("detection", "model.roi_head.bbox_head.num_classes")],
+    [
+        ("segmentation", "model.decode_head.num_classes"),
+        ("detection", "model.roi_head.bbox_head.num_classes"),
+    ],
 )
 def test_class_counts_that_differ(originals, tmp_path, capsys, task, key):
     config = tiny(task, originals[task], tmp_path / f"{task}.py")
-    said = fails(capsys, "train", config, "--work-dir", tmp_path / "run", "--cfg-options", f"{key}=7")
+    said = fails(
+        capsys, "train", config, "--work-dir", tmp_path / "run", "--cfg-options", f"{key}=7"
+    )
     expected = 5 if task == "segmentation" else 4
     assert f"has {expected} classes, but the " in said and "predicts 7. Set num_classes" in said
 
@@ -265,7 +338,13 @@ def test_models_that_take_the_classes_at_run_time(originals):
 def test_nan_loss(originals, tmp_path, capsys, task):
     config = tiny(task, originals[task], tmp_path / f"{task}.py")
     said = fails(
-        capsys, "train", config, "--work-dir", tmp_path / "run", "--cfg-options", "optim_wrapper.optimizer.lr=1e30"
+        capsys,
+        "train",
+        config,
+        "--work-dir",
+        tmp_path / "run",
+        "--cfg-options",
+        "optim_wrapper.optimizer.lr=1e30",
     )
     assert "The loss became nan in iteration 2" in said and "optim_wrapper.optimizer.lr" in said
     # The checkpoint of the iteration before is complete; nothing was written after.
@@ -276,12 +355,17 @@ def test_checkpoints_of_others(originals, checkpoints, tmp_path, capsys):
     for task, other in (("segmentation", "detection"), ("detection", "segmentation")):
         config = tiny(task, originals[task], tmp_path / f"{task}.py")
         said = fails(capsys, "test", config, checkpoints[other], "--work-dir", tmp_path / "run")
-        assert f"'{checkpoints[other]}' does not fit the model of the config" in said and "missing in the file" in said
+        assert (
+            f"'{checkpoints[other]}' does not fit the model of the config" in said
+            and "missing in the file" in said
+        )
         (trained_with,) = checkpoints[other].parent.glob("*.py")
         assert f"that the checkpoint was trained with ({trained_with})" in said
     wrong = tmp_path / "wrong.pth"
     wrong.write_bytes(checkpoints["segmentation"].read_bytes()[:1000])
-    assert "wrong.pth' is damaged" in fails(capsys, "test", config, wrong, "--work-dir", tmp_path / "run")
+    assert "wrong.pth' is damaged" in fails(
+        capsys, "test", config, wrong, "--work-dir", tmp_path / "run"
+    )
     import timm
     import torch
 
@@ -290,14 +374,18 @@ def test_checkpoints_of_others(originals, checkpoints, tmp_path, capsys):
         (dict(checkpoint=str(wrong)), "wrong.pth' does not fit the backbone 'hcformer_nano'"),
         (dict(checkpoint=str(tmp_path / "none.pth")), "There is no checkpoint '"),
     ):
-        config = tiny("segmentation", originals["segmentation"], tmp_path / "segmentation.py", init=init)
+        config = tiny(
+            "segmentation", originals["segmentation"], tmp_path / "segmentation.py", init=init
+        )
         assert message in fails(capsys, "train", config, "--work-dir", tmp_path / "run")
 
 
 def test_unknown_names(originals, tmp_path, capsys):
     config = tiny("segmentation", originals["segmentation"], tmp_path / "segmentation.py")
     arguments = ["train", config, "--work-dir", tmp_path / "run", "--cfg-options"]
-    assert "Did you mean hcformer_nano" in fails(capsys, *arguments, "model.backbone.model_name=hcformer_nanoo")
+    assert "Did you mean hcformer_nano" in fails(
+        capsys, *arguments, "model.backbone.model_name=hcformer_nanoo"
+    )
     assert "EncoderDecodr is not in the" in fails(capsys, *arguments, "model.type=EncoderDecodr")
     said = fails(capsys, *arguments, "model.neck.in_channels=[8,8,8,8]")
     assert "model.neck (FPN)" in said and "Set model.neck.in_channels=[16, 16, 16, 16]" in said
@@ -305,15 +393,22 @@ def test_unknown_names(originals, tmp_path, capsys):
 
 def test_channels_of_a_head_without_neck():
     Part = SimpleNamespace
-    model = Part(backbone=Part(out_channels=[8, 16, 32]), decode_head=Part(in_channels=[16, 32], in_index=[1, 2]))
+    model = Part(
+        backbone=Part(out_channels=[8, 16, 32]),
+        decode_head=Part(in_channels=[16, 32], in_index=[1, 2]),
+    )
     check_channels(model)
     model.decode_head.in_channels = [16, 64]
-    with pytest.raises(HypvisionError, match=r"model\.decode_head .* expects maps of \[16, 64\] .* returns \[16, 32\]"):
+    with pytest.raises(
+        HypvisionError,
+        match=r"model\.decode_head .* expects maps of \[16, 64\] .* returns \[16, 32\]",
+    ):
         check_channels(model)
     check_channels(Part(backbone=Part()))  # a backbone that does not tell
 
 
-# Disks --------------------------------------------------------------------------------------------------------------
+# Disks
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_checkpoint_that_cannot_be_written_leaves_nothing(originals, tmp_path, capsys):
@@ -340,7 +435,9 @@ def test_full_disk(originals, checkpoints, tmp_path, capsys, monkeypatch, task):
     monkeypatch.setattr(os, "replace", full)  # mmengine's files and ours
     out = tmp_path / "out" / "found"
     flag = "--save" if task == "detection" else "--out"
-    said = fails(capsys, "test", config, checkpoints[task], "--work-dir", tmp_path / "run", flag, out)
+    said = fails(
+        capsys, "test", config, checkpoints[task], "--work-dir", tmp_path / "run", flag, out
+    )
     assert "he disk is full" in said and "Free some space" in said
     assert remains(tmp_path / "out") == []
     if task == "detection":
@@ -360,22 +457,31 @@ def test_full_disk_in_classification(tmp_path, capsys, monkeypatch):
     arguments = ["test", config, tmp_path / "run/epoch_1.pth", "--work-dir", tmp_path / "run"]
     assert f"'{out}' was not written: the disk is full" in fails(capsys, *arguments, "--save", out)
     assert out.read_text() == "old" and remains(tmp_path / "data") == []
-    assert "was not written: the disk is full" in fails(capsys, *arguments, "--show-dir", tmp_path / "shown")
+    assert "was not written: the disk is full" in fails(
+        capsys, *arguments, "--show-dir", tmp_path / "shown"
+    )
     assert list((tmp_path / "shown").iterdir()) == []
 
 
 def test_places_that_cannot_be(originals, checkpoints, tmp_path, capsys):
     config = tiny("segmentation", originals["segmentation"], tmp_path / "segmentation.py")
     (tmp_path / "file").write_text("x")
-    assert "file' is not a folder" in fails(capsys, "train", config, "--work-dir", tmp_path / "file")
-    assert "file' is not a folder" in fails(capsys, "train", config, "--work-dir", tmp_path / "file/run")
+    assert "file' is not a folder" in fails(
+        capsys, "train", config, "--work-dir", tmp_path / "file"
+    )
+    assert "file' is not a folder" in fails(
+        capsys, "train", config, "--work-dir", tmp_path / "file/run"
+    )
     weights = checkpoints["segmentation"]
-    said = fails(capsys, "test", config, weights, "--work-dir", tmp_path / "run", "--out", tmp_path / "file")
+    said = fails(
+        capsys, "test", config, weights, "--work-dir", tmp_path / "run", "--out", tmp_path / "file"
+    )
     assert "file' is not a folder" in said and (tmp_path / "file").read_text() == "x"
     assert explain(OSError(errno.EBADF, "Bad file descriptor")) is None  # a bug keeps its traceback
 
 
-# Options that do not fit ---------------------------------------------------------------------------------------------
+# Options that do not fit
+# ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -383,48 +489,93 @@ def classifier(tmp_path_factory):
     folder = tmp_path_factory.mktemp("classifier")
     mixup = dict(mixup_alpha=0.5)
     data = make_images(folder / "data", per_class=2)
-    return write_config(folder / "config.py", data, batch=5, mixup=mixup)  # the last batch has one image
+    return write_config(
+        folder / "config.py", data, batch=5, mixup=mixup
+    )  # the last batch has one image
 
 
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("train_dataloader.batchsize=8", "has no 'batchsize'.* Did you mean train_dataloader.batch_size"),
+        (
+            "train_dataloader.batchsize=8",
+            "has no 'batchsize'.* Did you mean train_dataloader.batch_size",
+        ),
         ("train_dataloader.batch=8", "DataLoader an argument 'batch'.* Did you mean batch_size"),
-        ("train_dataloader.batch_size=0", "batch_size should be a positive integer value, but got batch_size=0"),
-        ("train_dataloader.dataset.rot=x", "ImageFolderDataset an argument 'rot'.* Did you mean root"),
-        ("train_cfg.max_epoch=3", "train_cfg of .* has no 'max_epoch'.* Did you mean train_cfg.max_epochs"),
-        ("default_hooks.logger.intervals=3", "has no 'intervals'.* Did you mean default_hooks.logger.interval"),
-        ("optim_wrapper.optimizer.learning_rate=0.1", "unexpected keyword argument 'learning_rate'"),
-        ("optim_wrapper.optimiser.lr=1", "OptimWrapper an argument 'optimiser'.* Did you mean optimizer"),
-        ("model.smoothing=0.2", "ImageClassifier an argument 'smoothing'.* Did you mean label_smoothing"),
+        (
+            "train_dataloader.batch_size=0",
+            "batch_size should be a positive integer value, but got batch_size=0",
+        ),
+        (
+            "train_dataloader.dataset.rot=x",
+            "ImageFolderDataset an argument 'rot'.* Did you mean root",
+        ),
+        (
+            "train_cfg.max_epoch=3",
+            "train_cfg of .* has no 'max_epoch'.* Did you mean train_cfg.max_epochs",
+        ),
+        (
+            "default_hooks.logger.intervals=3",
+            "has no 'intervals'.* Did you mean default_hooks.logger.interval",
+        ),
+        (
+            "optim_wrapper.optimizer.learning_rate=0.1",
+            "unexpected keyword argument 'learning_rate'",
+        ),
+        (
+            "optim_wrapper.optimiser.lr=1",
+            "OptimWrapper an argument 'optimiser'.* Did you mean optimizer",
+        ),
+        (
+            "model.smoothing=0.2",
+            "ImageClassifier an argument 'smoothing'.* Did you mean label_smoothing",
+        ),
         ("model.mixup.mixup_alfa=1", "Mixup an argument 'mixup_alfa'"),
         ("model.backbone.classes=3", "does not accept what model.backbone .* 'classes'"),
-        ("lr=0.1", r"no 'lr', so .* would change nothing\. Did you mean optim_wrapper.optimizer.lr\?"),
+        (
+            "lr=0.1",
+            r"no 'lr', so .* would change nothing\. Did you mean optim_wrapper.optimizer.lr\?",
+        ),
         ("optim_wraper.optimizer.lr=0.1", r"no 'optim_wraper', .*\. Did you mean optim_wrapper"),
     ],
 )
 def test_misspelt_options(classifier, tmp_path, capsys, option, message):
-    said = fails(capsys, "train", classifier, "--work-dir", tmp_path / "run", "--cfg-options", option)
+    said = fails(
+        capsys, "train", classifier, "--work-dir", tmp_path / "run", "--cfg-options", option
+    )
     assert re.search(message, said), said
     assert remains(tmp_path / "run") == []
 
 
 def test_a_misspelt_part_of_an_option_is_reported_before_the_data_is_read():
-    config = Path(__file__).parents[2] / "configs/hcformer/semantic-fpn_hcformer-nano_600i_camvid.py"
+    config = (
+        Path(__file__).parents[2] / "configs/hcformer/semantic-fpn_hcformer-nano_600i_camvid.py"
+    )
     for option, message in (
-        ("model.decode_head.num_clases", r"model\.decode_head of the config has no 'num_clases'.*head\.num_classes\?"),
-        ("param_scheduler.0.start_facto", r"param_scheduler\.0 of the config has no.*0\.start_factor\?"),
+        (
+            "model.decode_head.num_clases",
+            r"model\.decode_head of the config has no 'num_clases'.*head\.num_classes\?",
+        ),
+        (
+            "param_scheduler.0.start_facto",
+            r"param_scheduler\.0 of the config has no.*0\.start_factor\?",
+        ),
     ):
         with pytest.raises(HypvisionError, match=message):
             load_config(config, {"data_root": "nowhere", option: 4})
-    new = {"model.decode_head.loss_decode2": dict(), "model.backbone.drop_rate": 0.1, "env_cfg.dist_cfg.timeout": 3}
+    new = {
+        "model.decode_head.loss_decode2": dict(),
+        "model.backbone.drop_rate": 0.1,
+        "env_cfg.dist_cfg.timeout": 3,
+    }
     assert load_config(config, new).model.backbone.drop_rate == 0.1
 
 
 def test_a_place_for_data_that_is_made_on_the_fly():
     config = Path(__file__).parents[2] / "configs/hyperclip/shapes_hyperclip_450i.py"
-    with pytest.raises(HypvisionError, match="no 'data_root', so the option 'data_root' would change nothing"):
+    with pytest.raises(
+        HypvisionError, match="no 'data_root', so the option 'data_root' would change nothing"
+    ):
         load_config(config, {"data_root": "data"})
     assert load_config(config, {"randomness.seed": 3}).randomness.seed == 3
 
@@ -432,11 +583,17 @@ def test_a_place_for_data_that_is_made_on_the_fly():
 def test_values_that_a_network_refuses(classifier, tmp_path, capsys):
     arguments = ["train", classifier, "--work-dir", tmp_path / "run", "--cfg-options"]
     for model, option, message in (
-        ("hcformer_nano", "curvature=0", "curvature, minus the sectional curvature, must be a finite number above 0"),
+        (
+            "hcformer_nano",
+            "curvature=0",
+            "curvature, minus the sectional curvature, must be a finite number above 0",
+        ),
         ("hcformer_nano", "patch_size=0", "patch_size must be an integer of at least 1"),
     ):
         options = [f"model.backbone.model_name={model}", f"model.backbone.{option}"]
-        assert f"'{model}' does not accept what model.backbone" in (said := fails(capsys, *arguments, *options))
+        assert f"'{model}' does not accept what model.backbone" in (
+            said := fails(capsys, *arguments, *options)
+        )
         assert message in said
 
 
@@ -463,7 +620,15 @@ def test_values_that_a_network_refuses(classifier, tmp_path, capsys):
     ],
 )
 def test_a_value_of_another_kind(classifier, tmp_path, capsys, option, message):
-    said = fails(capsys, "train", classifier, "--work-dir", tmp_path / "run", "--cfg-options", *option.split())
+    said = fails(
+        capsys,
+        "train",
+        classifier,
+        "--work-dir",
+        tmp_path / "run",
+        "--cfg-options",
+        *option.split(),
+    )
     assert message in said
 
 
@@ -482,7 +647,9 @@ def test_bugs_keep_their_traceback():
 def test_a_launcher_that_started_nothing(classifier, tmp_path, capsys, monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
-    said = fails(capsys, "train", classifier, "--work-dir", tmp_path / "run", "--launcher", "pytorch")
+    said = fails(
+        capsys, "train", classifier, "--work-dir", tmp_path / "run", "--launcher", "pytorch"
+    )
     assert "torchrun started, which sets RANK" in said and "tools/dist_train.sh" in said
 
 
@@ -504,8 +671,24 @@ def test_commands_without_mmengine(tmp_path, capsys, originals):
 
 def test_half_of_a_loop_is_told(tmp_path, capsys):
     """mmengine's own words for it are a ValueError."""
-    loaders = "train_dataloader = dict()\ntest_dataloader = dict(dataset=dict(type='CIFARDataset'))\n"
+    loaders = (
+        "train_dataloader = dict()\ntest_dataloader = dict(dataset=dict(type='CIFARDataset'))\n"
+    )
     (tmp_path / "half.py").write_text("model = dict(type='x')\n" + loaders)
     (tmp_path / "a.pth").write_bytes(b"")
-    assert main(["test", str(tmp_path / "half.py"), str(tmp_path / "a.pth"), "--work-dir", str(tmp_path / "out")]) == 2
-    assert "has train_dataloader, but no train_cfg and no optim_wrapper. Add what" in capsys.readouterr().err
+    assert (
+        main(
+            [
+                "test",
+                str(tmp_path / "half.py"),
+                str(tmp_path / "a.pth"),
+                "--work-dir",
+                str(tmp_path / "out"),
+            ]
+        )
+        == 2
+    )
+    assert (
+        "has train_dataloader, but no train_cfg and no optim_wrapper. Add what"
+        in capsys.readouterr().err
+    )

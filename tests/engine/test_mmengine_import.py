@@ -15,14 +15,19 @@ import hypvision.engine.mmengine_import as first_import
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    """A cache folder as yapf leaves it, and a function that imports a module as a process with this folder does."""
+    """A cache folder as yapf leaves it, and a function that imports a module as a process with this
+    folder does."""
     folder = tmp_path_factory.mktemp("cache")
 
     def imports(name, sleep=None):
         def work():
-            os.environ.update(XDG_CACHE_HOME=str(folder), HOME=str(folder), LOCALAPPDATA=str(folder))
+            os.environ.update(
+                XDG_CACHE_HOME=str(folder), HOME=str(folder), LOCALAPPDATA=str(folder)
+            )
             for loaded in list(sys.modules):
-                if loaded.startswith(("yapf", "mmengine", "hypvision.openmmlab", "hypvision.engine")):
+                if loaded.startswith(
+                    ("yapf", "mmengine", "hypvision.openmmlab", "hypvision.engine")
+                ):
                     del sys.modules[loaded]
             if sleep is not None:
                 first_import.time.sleep = sleep

@@ -1,4 +1,5 @@
-"""What ``--tta``, ``--out``, ``--save`` and ``--show-dir`` give for the three tasks, against a direct computation."""
+"""What ``--tta``, ``--out``, ``--save`` and ``--show-dir`` give for the three tasks, against a
+direct computation."""
 
 import base64
 import csv
@@ -44,7 +45,11 @@ def trained(task, layout, side, folder):
     checkpoint = folder / "run" / ("epoch_1.pth" if task == "detection" else "iter_2.pth")
     classes = read(checkpoint)["meta"]["dataset_meta"]["classes"]
     return SimpleNamespace(
-        config=folder / f"{task}.py", checkpoint=checkpoint, data=data, model=runner.model.eval(), classes=classes
+        config=folder / f"{task}.py",
+        checkpoint=checkpoint,
+        data=data,
+        model=runner.model.eval(),
+        classes=classes,
     )
 
 
@@ -69,23 +74,28 @@ def confusion(folder) -> list[list[int]]:
 
 
 def check_page(folder, tables):
-    """The report has these tables, its pictures are in the page, and nothing in it leads out of it."""
+    """The report has these tables, its pictures are in the page, and nothing in it leads out of
+    it."""
     assert {path.stem for path in folder.glob("*.csv")} - {"confused"} == tables - {"confused"}
     page = (folder / "report.html").read_text()
     pictures = re.findall(r'src="data:image/(?:png|jpeg);base64,([^"]+)"', page)
     found = [path.read_bytes() for path in folder.iterdir() if path.suffix in (".png", ".jpg")]
     assert sorted(map(base64.b64decode, pictures)) == sorted(found) and len(found) > 0
-    assert page.count("src=") == len(pictures) and not re.search(r"href=|url\(|https?:|<script|@import", page)
+    assert page.count("src=") == len(pictures) and not re.search(
+        r"href=|url\(|https?:|<script|@import", page
+    )
 
 
 def images(paths) -> list[torch.Tensor]:
-    """BGR images ``(3, H, W)``, as mmcv reads them, by OpenCV itself (JPEG decoders differ by a grey level)."""
+    """BGR images ``(3, H, W)``, as mmcv reads them, by OpenCV itself (JPEG decoders differ by a
+    grey level)."""
     import cv2
 
     return [torch.from_numpy(cv2.imread(str(path)).transpose(2, 0, 1).copy()) for path in paths]
 
 
-# Segmentation -------------------------------------------------------------------------------------------------------
+# Segmentation
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -106,8 +116,17 @@ def probabilities(model, image: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("tta", [False, True])
 def test_segmentation(segmenter, tmp_path, capsys, tta):
     names = sorted((segmenter.data / "images/validation").glob("*.jpg"))
-    arguments = ["--work-dir", tmp_path, "--out", tmp_path / "report", "--show-dir", tmp_path / "shown"]
-    metrics = run(capsys, segmenter.config, segmenter.checkpoint, *arguments, *(["--tta"] if tta else []))
+    arguments = [
+        "--work-dir",
+        tmp_path,
+        "--out",
+        tmp_path / "report",
+        "--show-dir",
+        tmp_path / "shown",
+    ]
+    metrics = run(
+        capsys, segmenter.config, segmenter.checkpoint, *arguments, *(["--tta"] if tta else [])
+    )
     expected = []
     for image in images(names):
         scores = probabilities(segmenter.model, image)
@@ -120,15 +139,21 @@ def test_segmentation(segmenter, tmp_path, capsys, tta):
         picture = Labels(labels, segmenter.classes).draw(Image.open(path))
         assert occurs(picture, tmp_path / f"shown/{path.stem}.png")
     assert len(list((tmp_path / "shown").iterdir())) == len(names)
-    truth = [np.array(Image.open(segmenter.data / "annotations/validation" / f"{path.stem}.png")) - 1 for path in names]
+    truth = [
+        np.array(Image.open(segmenter.data / "annotations/validation" / f"{path.stem}.png")) - 1
+        for path in names
+    ]
     right = np.mean([a == b for a, b in zip(expected, truth)])
     assert metrics["aAcc"] == pytest.approx(100 * right, abs=0.01)
     pairs = Counter(pair for a, b in zip(truth, expected) for pair in zip(a.flat, b.flat))
-    assert confusion(tmp_path / "report") == [[pairs[true, guess] for guess in range(5)] for true in range(5)]
+    assert confusion(tmp_path / "report") == [
+        [pairs[true, guess] for guess in range(5)] for true in range(5)
+    ]
     check_page(tmp_path / "report", {"metrics", "confusion", "confused", "classes", "mistakes"})
 
 
-# Detection ----------------------------------------------------------------------------------------------------------
+# Detection
+# --------------------------------------------------------------------------------------------------
 
 
 SIDE = 96  # what the test pipeline resizes to: nothing changes
@@ -150,7 +175,8 @@ def predict(model, image: torch.Tensor) -> InstanceData:
 
 
 def thinned(boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray, limit: float) -> list[int]:
-    """Greedy non-maximum suppression in each class, one pair at a time; numbers of the boxes kept, best first."""
+    """Greedy non-maximum suppression in each class, one pair at a time; numbers of the boxes kept,
+    best first."""
     kept: list[int] = []
     for i in np.argsort(-scores, kind="stable"):
         overlaps = []
@@ -168,14 +194,31 @@ def thinned(boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray, limit: fl
 @pytest.mark.quick("True")
 @pytest.mark.parametrize("tta", [False, True])
 def test_detection(detector, tmp_path, capsys, tta):
-    options = ["--cfg-options", "model.test_cfg.rcnn.score_thr=0.01", "model.test_cfg.rcnn.max_per_img=20"]
-    places = ["--save", tmp_path / "found.json", "--out", tmp_path / "report", "--show-dir", tmp_path / "shown"]
+    options = [
+        "--cfg-options",
+        "model.test_cfg.rcnn.score_thr=0.01",
+        "model.test_cfg.rcnn.max_per_img=20",
+    ]
+    places = [
+        "--save",
+        tmp_path / "found.json",
+        "--out",
+        tmp_path / "report",
+        "--show-dir",
+        tmp_path / "shown",
+    ]
     arguments = ["--work-dir", tmp_path, *places, *options]
-    metrics = run(capsys, detector.config, detector.checkpoint, *arguments, *(["--tta"] if tta else []))
+    metrics = run(
+        capsys, detector.config, detector.checkpoint, *arguments, *(["--tta"] if tta else [])
+    )
     assert {"coco/bbox_mAP", "coco/segm_mAP"} <= metrics.keys()
-    written = {kind: json.loads((tmp_path / f"found.{kind}.json").read_text()) for kind in ("bbox", "segm")}
+    written = {
+        kind: json.loads((tmp_path / f"found.{kind}.json").read_text()) for kind in ("bbox", "segm")
+    }
     names = sorted((detector.data / "val2017").glob("*.jpg"))
-    assert sorted(file.stem for file in (tmp_path / "shown").iterdir()) == [path.stem for path in names]
+    assert sorted(file.stem for file in (tmp_path / "shown").iterdir()) == [
+        path.stem for path in names
+    ]
     detector.model.roi_head.test_cfg.update(score_thr=0.01, max_per_img=20)
     for number, image in enumerate(images(names)):
         views = [predict(detector.model, image)]
@@ -198,16 +241,26 @@ def test_detection(detector, tmp_path, capsys, tta):
         np.testing.assert_allclose([item["score"] for item in found], scores[kept], atol=1e-5)
         assert [item["category_id"] - 1 for item in found] == labels[kept].tolist()
         sure = [i for i in kept if scores[i] >= 0.3]
-        shown = Boxes(boxes[sure], scores[sure], labels[sure], detector.classes, masks[sure].astype(bool))
-        assert occurs(shown.draw(Image.open(names[number])), tmp_path / f"shown/{names[number].stem}.png")
+        shown = Boxes(
+            boxes[sure], scores[sure], labels[sure], detector.classes, masks[sure].astype(bool)
+        )
+        assert occurs(
+            shown.draw(Image.open(names[number])), tmp_path / f"shown/{names[number].stem}.png"
+        )
         segments = [item["segmentation"] for item in written["segm"] if item["image_id"] == number]
-        assert np.array_equal(np.stack([coco_mask.decode(s) for s in segments]).astype(bool), masks[kept])
+        assert np.array_equal(
+            np.stack([coco_mask.decode(s) for s in segments]).astype(bool), masks[kept]
+        )
     rows = table(tmp_path / "report/classes.csv")
     known = [float(row["AP50"]) for row in rows if row["AP50"] != "nan"]
     assert np.mean(known) / 100 == pytest.approx(metrics["coco/bbox_mAP_50"], abs=1e-3)
-    truth = json.loads((detector.data / "annotations/instances_val2017.json").read_text())["annotations"]
+    truth = json.loads((detector.data / "annotations/instances_val2017.json").read_text())[
+        "annotations"
+    ]
     assert sum(int(row["objects"]) for row in rows) == len(truth)
-    check_page(tmp_path / "report", {"metrics", "precision_recall", "classes", "confusion", "mistakes"})
+    check_page(
+        tmp_path / "report", {"metrics", "precision_recall", "classes", "confusion", "mistakes"}
+    )
 
 
 def test_mirror_detector_without_masks_or_findings():
@@ -236,11 +289,21 @@ def test_mirror_detector_without_masks_or_findings():
 
 def test_views_follow_from_the_test_pipeline():
     load, pack = dict(type="LoadImageFromFile"), dict(type="PackDetInputs", meta_keys=("img_id",))
-    middle = [dict(type="Resize", scale=(8, 8)), dict(type="Pad", size=(16, 16)), dict(type="LoadAnnotations")]
+    middle = [
+        dict(type="Resize", scale=(8, 8)),
+        dict(type="Pad", size=(16, 16)),
+        dict(type="LoadAnnotations"),
+    ]
     first, views = mirror_pipeline([load, *middle, pack])
     assert first == load and views["type"] == "TestTimeAug"
     steps = views["transforms"]
-    assert [step[0]["type"] for step in steps] == ["Resize", "RandomFlip", "Pad", "LoadAnnotations", "PackDetInputs"]
+    assert [step[0]["type"] for step in steps] == [
+        "Resize",
+        "RandomFlip",
+        "Pad",
+        "LoadAnnotations",
+        "PackDetInputs",
+    ]
     assert [flip["prob"] for flip in steps[1]] == [0.0, 1.0]  # the first view is the image as it is
     assert {"img_id", "flip", "flip_direction", "ori_shape"} <= set(steps[-1][0]["meta_keys"])
     assert pack["meta_keys"] == ("img_id",)
@@ -255,12 +318,18 @@ def test_tta_of_a_config_comes_first(segmenter, tmp_path):
 
     config = load_config(ROOT / "configs/hcformer/semantic-fpn_hcformer-nano_600i_camvid.py")
     _use_tta(config)
-    assert config.test_dataloader.dataset.pipeline == config.tta_pipeline and config.model.type == "SegTTAModel"
+    assert (
+        config.test_dataloader.dataset.pipeline == config.tta_pipeline
+        and config.model.type == "SegTTAModel"
+    )
     with pytest.raises(HypvisionError, match="tta_model"):
-        _use_tta(Config(dict(model=dict(type="Other"), test_dataloader=dict(dataset=dict(pipeline=[])))))
+        _use_tta(
+            Config(dict(model=dict(type="Other"), test_dataloader=dict(dataset=dict(pipeline=[]))))
+        )
 
 
-# Classification -----------------------------------------------------------------------------------------------------
+# Classification
+# --------------------------------------------------------------------------------------------------
 
 
 def test_classification(tmp_path):
@@ -270,7 +339,9 @@ def test_classification(tmp_path):
     inputs = torch.stack([data[i]["inputs"] for i in range(len(data))])
     out, shown, folder = tmp_path / "out.json", tmp_path / "shown", tmp_path / "report"
     for tta in (False, True):
-        metrics = measure(config, tmp_path / "run/epoch_1.pth", tmp_path / "run", folder, shown, tta, save=out)
+        metrics = measure(
+            config, tmp_path / "run/epoch_1.pth", tmp_path / "run", folder, shown, tta, save=out
+        )
         with torch.no_grad():
             logits = model.backbone(inputs)
             if tta:
@@ -284,9 +355,13 @@ def test_classification(tmp_path):
         assert metrics["top1"] == pytest.approx(100 * np.mean(right))
         assert len(list(shown.glob("right_*.png"))) == sum(right)
         pairs = Counter(zip(data.labels.tolist(), best))
-        assert confusion(folder) == [[pairs[true, guess] for guess in range(3)] for true in range(3)]
+        assert confusion(folder) == [
+            [pairs[true, guess] for guess in range(3)] for true in range(3)
+        ]
         check_page(
-            folder, {"metrics", "confusion", "classes"} | ({"confused", "mistakes"} if not all(right) else set())
+            folder,
+            {"metrics", "confusion", "classes"}
+            | ({"confused", "mistakes"} if not all(right) else set()),
         )
         for file in shown.iterdir():
             file.unlink()

@@ -20,7 +20,9 @@ class Model(nn.Module):
     def __init__(self, radius: float = 0.5):
         super().__init__()
         torch.manual_seed(0)
-        self.points = ManifoldParameter(Lorentz(1.0).from_tangent0(radius * torch.randn(6, 3)), Lorentz(1.0))
+        self.points = ManifoldParameter(
+            Lorentz(1.0).from_tangent0(radius * torch.randn(6, 3)), Lorentz(1.0)
+        )
         self.linear = nn.Linear(4, 2)
 
     def loss(self):
@@ -43,7 +45,9 @@ def test_optimisers_by_name(kind):
 def test_gradients_are_clipped_by_their_riemannian_norm():
     model = Model(radius=3.0)
     config = dict(
-        type="RiemannianOptimWrapper", optimizer=dict(type="RiemannianSGD", lr=0.0), clip_grad=dict(max_norm=0.5)
+        type="RiemannianOptimWrapper",
+        optimizer=dict(type="RiemannianSGD", lr=0.0),
+        clip_grad=dict(max_norm=0.5),
     )
     wrapper = build_optim_wrapper(model, config)
     model.loss().backward()
@@ -68,15 +72,30 @@ def test_values_are_clipped_as_ever():
 
 
 def test_muon_leaves_tables_to_adamw():
-    model = nn.ModuleDict({"words": nn.Embedding(40, 8), "head": nn.Linear(8, 8), "norm": nn.LayerNorm(8)})
+    model = nn.ModuleDict(
+        {"words": nn.Embedding(40, 8), "head": nn.Linear(8, 8), "norm": nn.LayerNorm(8)}
+    )
     model.register_parameter("positional_embedding", nn.Parameter(torch.randn(5, 8)))
     config = dict(optimizer=dict(type="TimmMuon", lr=0.1, weight_decay=0.05))
     optimizer = TimmParamGroups(config)(model).optimizer
-    tables = {id(p) for group in optimizer.param_groups if group.get("use_fallback") for p in group["params"]}
+    tables = {
+        id(p)
+        for group in optimizer.param_groups
+        if group.get("use_fallback")
+        for p in group["params"]
+    }
     assert tables == {id(model["words"].weight), id(model.positional_embedding)}
-    assert sum(len(group["params"]) for group in optimizer.param_groups) == len(list(model.parameters()))
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == len(
+        list(model.parameters())
+    )
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    loss = model["norm"](model["head"](model["words"](torch.arange(3)) + model.positional_embedding[:3])).square().sum()
+    loss = (
+        model["norm"](
+            model["head"](model["words"](torch.arange(3)) + model.positional_embedding[:3])
+        )
+        .square()
+        .sum()
+    )
     loss.backward()
     optimizer.step()
     moved = {name: (p - before[name]).abs().max().item() for name, p in model.named_parameters()}
@@ -85,12 +104,18 @@ def test_muon_leaves_tables_to_adamw():
     assert moved["words.weight"] == pytest.approx(0.1, rel=0.2)
 
 
-@pytest.mark.parametrize("constructor", [TimmParamGroups, RiemannianParamGroups, MetricLearningParamGroups])
+@pytest.mark.parametrize(
+    "constructor", [TimmParamGroups, RiemannianParamGroups, MetricLearningParamGroups]
+)
 def test_muon_leaves_proxies_prompts_and_points_to_adamw(constructor):
     """By every constructor; rows of these are vectors of their own, not a matrix."""
     backbone = dict(model_name="test_vit", img_size=32)
-    learner = MetricLearner(backbone, dict(dim=8, geometry="poincare"), 5, hier_loss=dict(num_proxies=16))
-    mapper = nn.ModuleDict({"backbone": timm.create_model("himapper", backbone="test_vit", img_size=32, num_classes=5)})
+    learner = MetricLearner(
+        backbone, dict(dim=8, geometry="poincare"), 5, hier_loss=dict(num_proxies=16)
+    )
+    mapper = nn.ModuleDict(
+        {"backbone": timm.create_model("himapper", backbone="test_vit", img_size=32, num_classes=5)}
+    )
     prompts = nn.Module()
     prompts.learner = nn.Module()
     for name in ("ctx", "visual", "keys", "other"):
@@ -103,14 +128,21 @@ def test_muon_leaves_proxies_prompts_and_points_to_adamw(constructor):
         (Model(), {"points"}),
     ):
         optimizer = constructor(dict(optimizer=dict(type="TimmMuon", lr=0.1)))(model).optimizer
-        apart = {id(p) for group in optimizer.param_groups if group.get("use_fallback") for p in group["params"]}
+        apart = {
+            id(p)
+            for group in optimizer.param_groups
+            if group.get("use_fallback")
+            for p in group["params"]
+        }
         found = {name for name, p in model.named_parameters() if id(p) in apart}
         assert {name for name in found if not name.endswith("pos_embed")} == expected
 
 
 def test_a_factor_of_zero_keeps_parameters_as_they_are_under_muon_and_decay():
     torch.manual_seed(0)
-    model = nn.ModuleDict({"stages": nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), "head": nn.Linear(4, 2)})
+    model = nn.ModuleDict(
+        {"stages": nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), "head": nn.Linear(4, 2)}
+    )
     wrapper = build_optim_wrapper(
         model,
         dict(

@@ -30,7 +30,9 @@ def step(kind):
     return torch.randn(24, 16) - weight.detach()
 
 
-@pytest.mark.parametrize("slowness", [1.6, 15.0])  # with vector instructions for bfloat16, and without
+@pytest.mark.parametrize(
+    "slowness", [1.6, 15.0]
+)  # with vector instructions for bfloat16, and without
 def test_muon_orthogonalises_in_float32_where_bfloat16_is_no_faster(monkeypatch, slowness):
     monkeypatch.setattr(precision, "slowness_of_bfloat16", lambda: slowness)
     exact, coarse = step(Muon), step(timm.optim.Muon)
@@ -42,7 +44,10 @@ def test_muon_orthogonalises_in_float32_where_bfloat16_is_no_faster(monkeypatch,
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="of a machine without a GPU")
 def test_amp_is_full_precision_where_bfloat16_is_slow(monkeypatch, slow, caplog, tmp_path):
-    config = dict(model=dict(type="x"), optim_wrapper=dict(type="OptimWrapper", optimizer=dict(type="SGD", lr=0.1)))
+    config = dict(
+        model=dict(type="x"),
+        optim_wrapper=dict(type="OptimWrapper", optimizer=dict(type="SGD", lr=0.1)),
+    )
     from mmengine.config import Config
 
     def kind():

@@ -21,10 +21,12 @@ from hypvision.engine.hooks import CoreTimeHook
 from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
 
-# Everything that uses random numbers is on: augmentation in a worker, mixup, dropout, stochastic depth, and EMA too.
+# Everything that uses random numbers is on: augmentation in a worker, mixup, dropout, stochastic
+# depth, and EMA too.
 RANDOM = dict(
     epochs=3, workers=1, drop=0.2, mixup=dict(mixup_alpha=0.8, cutmix_alpha=1.0),
-    transform=dict(input_size=32, is_training=True, pad_crop=4, auto_augment="rand-m9-mstd0.5-inc1", re_prob=0.25),
+    transform=dict(input_size=32, is_training=True, pad_crop=4, auto_augment="rand-m9-mstd0.5-inc1",
+    re_prob=0.25),
     hooks=[dict(type="EMAHook", ema_type="ExponentialMovingAverage", momentum=0.1)],
 )  # fmt: skip
 
@@ -49,10 +51,18 @@ sys.exit(main(["train", config, "--work-dir", folder]))
 
 
 def run_until(signal_name, at, folder, config):
-    """Train in a process that sends itself a signal before iteration ``at``; the finished process."""
+    """Train in a process that sends itself a signal before iteration ``at``; the finished
+    process."""
     script = folder / "signal_hook.py"
     script.write_text(SIGNAL_HOOK)
-    command = [sys.executable, str(script), signal_name, str(at), str(config), str(folder / "broken")]
+    command = [
+        sys.executable,
+        str(script),
+        signal_name,
+        str(at),
+        str(config),
+        str(folder / "broken"),
+    ]
     paths = [str(ROOT), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(paths))
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -92,7 +102,9 @@ def test_resume_after_sigkill_repeats_the_uninterrupted_run(tmp_path, by_epoch):
 
 def test_core_time_adds_up_over_restarts(tmp_path, monkeypatch):
     clock = iter(range(0, 10**6, 10))  # ten seconds from one look at it to the next
-    monkeypatch.setattr("hypvision.engine.hooks.time", SimpleNamespace(process_time=lambda: float(next(clock))))
+    monkeypatch.setattr(
+        "hypvision.engine.hooks.time", SimpleNamespace(process_time=lambda: float(next(clock)))
+    )
     data = make_images(tmp_path / "data", per_class=2)
     config = write_config(tmp_path / "config.py", data, epochs=2, hooks=[dict(type="CoreTimeHook")])
     whole = train(config, tmp_path / "whole").message_hub.get_info("core_seconds")
@@ -100,17 +112,26 @@ def test_core_time_adds_up_over_restarts(tmp_path, monkeypatch):
     train(config, tmp_path / "run")
     (tmp_path / "run/epoch_2.pth").unlink()
     first = tmp_path / "run/epoch_1.pth"
-    assert train(config, tmp_path / "run", resume=first).message_hub.get_info("core_seconds") == 20.0 + 30.0
-    step = torch.load(tmp_path / "run/epoch_2.pth", weights_only=False)["message_hub"]["runtime_info"]
+    assert (
+        train(config, tmp_path / "run", resume=first).message_hub.get_info("core_seconds")
+        == 20.0 + 30.0
+    )
+    step = torch.load(tmp_path / "run/epoch_2.pth", weights_only=False)["message_hub"][
+        "runtime_info"
+    ]
     assert step["core_seconds"] == 40.0
-    hook, hub = CoreTimeHook(), MessageHub.get_instance("steps")  # a training by steps writes files within its epoch
+    hook, hub = (
+        CoreTimeHook(),
+        MessageHub.get_instance("steps"),
+    )  # a training by steps writes files within its epoch
     hook.before_train(runner := SimpleNamespace(message_hub=hub))
     hook.after_train_iter(runner, batch_idx=0, data_batch=None, outputs=None)
     assert hub.get_info("core_seconds") == 10.0
 
 
 def test_a_training_begins_with_the_weights_that_its_config_loads(tmp_path):
-    """Also where --resume finds nothing to go on from: it must not begin from random weights in silence."""
+    """Also where --resume finds nothing to go on from: it must not begin from random weights in
+    silence."""
     config = write_config(tmp_path / "config.py", make_images(tmp_path / "data", per_class=2))
     train(config, tmp_path / "first")
     given = tmp_path / "first/epoch_1.pth"
@@ -119,7 +140,11 @@ def test_a_training_begins_with_the_weights_that_its_config_loads(tmp_path):
     ways = (
         ["--resume", *still, f"load_from={given}"],
         ["--resume", *still, f"model.checkpoint={given}"],
-        [*still, f"model.checkpoint={given}", "resume=True"],  # resume beside load_from is mmengine's: it goes on
+        [
+            *still,
+            f"model.checkpoint={given}",
+            "resume=True",
+        ],  # resume beside load_from is mmengine's: it goes on
     )
     for number, way in enumerate(ways):
         place = tmp_path / str(number)
@@ -173,7 +198,9 @@ def test_a_validation_that_was_cut_short_is_repeated(tmp_path, by_epoch, at):
     )
     steps = "" if by_epoch else ITERATIONS.replace("max_iters=9", "max_iters=3")
     for path in (config, killed):
-        text = path.read_text() + steps.replace("by_epoch=False, interval=3", "by_epoch=False, interval=1")
+        text = path.read_text() + steps.replace(
+            "by_epoch=False, interval=3", "by_epoch=False, interval=1"
+        )
         path.write_text(text + "train_cfg['val_interval'] = 2\n")
     work = tmp_path / "work"
     with pytest.raises(Killed):
@@ -209,15 +236,20 @@ def test_a_signal_that_workers_get_too_is_an_interruption(tmp_path, capsys):
 
 
 def test_resume_after_a_break(tmp_path):
-    """The quick form of the test above, without a process and workers: three iterations, the last one repeated."""
+    """The quick form of the test above, without a process and workers: three iterations, the last
+    one repeated."""
     options = dict(epochs=1, batch=4, drop=0.2, mixup=dict(mixup_alpha=0.8), hooks=[])
-    data = make_images(tmp_path / "data", per_class=4)  # three batches: the run is killed within an epoch
+    data = make_images(
+        tmp_path / "data", per_class=4
+    )  # three batches: the run is killed within an epoch
     short = ITERATIONS.replace("max_iters=9", "max_iters=3").replace(
         "by_epoch=False, interval=3", "by_epoch=False, interval=2"
     )
     config = write_config(tmp_path / "config.py", data, **options)
     config.write_text(config.read_text() + short)
-    killed = write_config(tmp_path / "killed.py", data, **{**options, "hooks": [dict(type="KillHook")]})
+    killed = write_config(
+        tmp_path / "killed.py", data, **{**options, "hooks": [dict(type="KillHook")]}
+    )
     killed.write_text(killed.read_text() + short)
     with pytest.raises(Killed):
         main(["train", str(killed), "--work-dir", str(tmp_path / "broken")])
@@ -226,7 +258,10 @@ def test_resume_after_a_break(tmp_path):
         assert main(["train", str(config), "--work-dir", str(tmp_path / folder), *resume]) == 0
     assert len(scalars(tmp_path / "whole", "loss")) == 3
     assert scalars(tmp_path / "broken", "loss")[-1] == scalars(tmp_path / "whole", "loss")[-1]
-    expected, got = (load_checkpoint_file(tmp_path / name / "iter_3.pth")["state_dict"] for name in ("whole", "broken"))
+    expected, got = (
+        load_checkpoint_file(tmp_path / name / "iter_3.pth")["state_dict"]
+        for name in ("whole", "broken")
+    )
     assert all(torch.equal(got[name], value) for name, value in expected.items())
 
 
@@ -240,7 +275,9 @@ def test_interruption_ends_with_130_and_says_how_to_resume(tmp_path, signal_name
     done = run_until(signal_name, 4, tmp_path, config)
     assert done.returncode == 130, done.output[-2000:]
     assert "Traceback" not in done.output
-    saved = "epoch_1.pth" if by_epoch else "iter_5.pth"  # an iteration-based run saves where it stops
+    saved = (
+        "epoch_1.pth" if by_epoch else "iter_5.pth"
+    )  # an iteration-based run saves where it stops
     assert f"{saved}' is complete" in done.output and "--resume" in done.output
     checkpoint = torch.load(tmp_path / "broken" / saved, weights_only=False)
     assert checkpoint["meta"]["iter"] == (3 if by_epoch else 5)

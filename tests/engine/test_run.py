@@ -33,9 +33,18 @@ def trained(data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     config = write_config(folder / "trained.py", data, epochs=2)
     environment = dict(os.environ, OMP_NUM_THREADS="1")
-    command = [sys.executable, "tools/train.py", str(config), "--work-dir", str(folder / "run"), "--amp"]
+    command = [
+        sys.executable,
+        "tools/train.py",
+        str(config),
+        "--work-dir",
+        str(folder / "run"),
+        "--amp",
+    ]
     command += ["--cfg-options", "train_dataloader.batch_size=6"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=ROOT)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=300, cwd=ROOT
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "validate 3/3" in done.stderr and "epoch     top1" in done.stderr  # lines for people
     (log,) = (folder / "run").glob("*/*.log")  # and all of mmengine's in the file
@@ -47,12 +56,33 @@ def trained(data, tmp_path_factory):
 def test_train_then_test(trained, tmp_path, capsys):
     config, checkpoint = trained
     assert any(checkpoint.parent.glob("best_top1_epoch_*.pth"))
-    arguments = ["--save", tmp_path / "predictions.json", "--show-dir", tmp_path / "painted", "--tta"]
+    arguments = [
+        "--save",
+        tmp_path / "predictions.json",
+        "--show-dir",
+        tmp_path / "painted",
+        "--tta",
+    ]
     capsys.readouterr()
-    assert main(["test", str(config), str(checkpoint), "--work-dir", str(tmp_path), *map(str, arguments)]) == 0
+    assert (
+        main(
+            [
+                "test",
+                str(config),
+                str(checkpoint),
+                "--work-dir",
+                str(tmp_path),
+                *map(str, arguments),
+            ]
+        )
+        == 0
+    )
     metrics = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
     report = json.loads((tmp_path / "predictions.json").read_text())
-    assert metrics["top1"] == pytest.approx(report["metrics"]["top1"], abs=1e-3) and len(report["predictions"]) == 24
+    assert (
+        metrics["top1"] == pytest.approx(report["metrics"]["top1"], abs=1e-3)
+        and len(report["predictions"]) == 24
+    )
     assert len(list((tmp_path / "painted").glob("*.png"))) == 24
 
 
@@ -67,7 +97,9 @@ def test_tensorboard_logs(data, tmp_path):
 
 @pytest.mark.slow
 def test_all_configs_load():
-    files = sorted(file for file in (ROOT / "configs").glob("*/*.py") if file.parent.name != "_base_")
+    files = sorted(
+        file for file in (ROOT / "configs").glob("*/*.py") if file.parent.name != "_base_"
+    )
     assert files
     for file in files:
         config = load_config(file)
@@ -86,19 +118,24 @@ def test_all_configs_load():
     ],
 )
 def test_options_that_change_the_form_of_a_config(key, value, expected):
-    with pytest.raises(HypvisionError, match=re.escape(f"has {key} = {value!r}, but {expected} is expected there")):
+    with pytest.raises(
+        HypvisionError, match=re.escape(f"has {key} = {value!r}, but {expected} is expected there")
+    ):
         load_config(ROOT / "configs/hcformer/hcformer-nano_cifar10.py", {key: value})
 
 
 def test_data_root_moves_every_data_set():
-    config = load_config(ROOT / "configs/hcformer/hcformer-nano_cifar10.py", dict(data_root="/elsewhere/"))
+    config = load_config(
+        ROOT / "configs/hcformer/hcformer-nano_cifar10.py", dict(data_root="/elsewhere/")
+    )
     assert config.train_dataloader.dataset.root == "/elsewhere/train"
     assert config.test_dataloader.dataset.root == "/elsewhere/test"
 
 
 def test_data_root_moves_evaluators_and_they_are_looked_at(tmp_path):
     config = load_config(
-        ROOT / "configs/hcformer/mask-rcnn_hcformer-nano_8xb2-1x_coco.py", dict(data_root=f"{tmp_path}/")
+        ROOT / "configs/hcformer/mask-rcnn_hcformer-nano_8xb2-1x_coco.py",
+        dict(data_root=f"{tmp_path}/"),
     )
     truth = "annotations/instances_val2017.json"
     assert config.val_evaluator.ann_file == f"{tmp_path}/{truth}"
@@ -110,7 +147,10 @@ def test_data_root_moves_evaluators_and_they_are_looked_at(tmp_path):
         (tmp_path / f"annotations/instances_{split}2017.json").touch()
     check_data(config, ("train", "val"))
     config.val_evaluator.ann_file = "data/elsewhere.json"
-    with pytest.raises(HypvisionError, match=rf"reads 'data/elsewhere.json'.*The val data have '{tmp_path}/{truth}'"):
+    with pytest.raises(
+        HypvisionError,
+        match=rf"reads 'data/elsewhere.json'.*The val data have '{tmp_path}/{truth}'",
+    ):
         check_data(config, ("val",))
 
 
@@ -120,9 +160,13 @@ def test_prepare_fits_the_config_to_a_cpu(monkeypatch):
     kind = "BFloat16OptimWrapper" if has_fast_bfloat16() else "OptimWrapper"
     assert config.optim_wrapper.type == kind and config.env_cfg.dist_cfg.backend == "gloo"
     assert config.work_dir == "work_dirs/hcformer-nano_4xb256-310e_in1k"
-    assert not config.train_dataloader.persistent_workers and config.val_dataloader.persistent_workers
+    assert (
+        not config.train_dataloader.persistent_workers and config.val_dataloader.persistent_workers
+    )
     again = prepare(config.copy())
-    assert sorted(hook.type for hook in again.custom_hooks) == sorted(hook.type for hook in config.custom_hooks)
+    assert sorted(hook.type for hook in again.custom_hooks) == sorted(
+        hook.type for hook in config.custom_hooks
+    )
 
 
 def test_options():
@@ -130,12 +174,19 @@ def test_options():
     options = parse_options(["a.b=3", "c=[1,2]", "d=x=y", "e=False"])
     assert options == {"a.b": 3, "c": [1, 2], "d": "x=y", "e": False}
     options = parse_options(["words=a photo of a", "list=[a b, 2, (c, d e)]", "pair=1, 2", "f= 4"])
-    assert options == {"words": "a photo of a", "list": ["a b", 2, ("c", "d e")], "pair": [1, 2], "f": 4}
+    assert options == {
+        "words": "a photo of a",
+        "list": ["a b", 2, ("c", "d e")],
+        "pair": [1, 2],
+        "f": 4,
+    }
     options = parse_options(["template={}", "words=a dict (of words), of {dict}"])
     assert options["template"] == "{}" and "dict(of words)" in str(options["words"])
 
 
-@pytest.mark.parametrize("value", ["[dict(type='X')]", "dict(type='X',gamma=2)", "{type: X}", "[1, {'a': 2, 'b': 3}]"])
+@pytest.mark.parametrize(
+    "value", ["[dict(type='X')]", "dict(type='X',gamma=2)", "{type: X}", "[1, {'a': 2, 'b': 3}]"]
+)
 def test_a_dict_is_no_value_of_an_option(value):
     with pytest.raises(HypvisionError, match=r"has a dict, but .* KEY\.0\.NAME=VALUE"):
         parse_options(["param_scheduler=" + value])
@@ -147,27 +198,37 @@ def segmentation_or_detection(metric: str, hook: str, **more) -> Config:
     return Config(
         dict(
             model=dict(type="EncoderDecoder"), test_dataloader=dict(dataset=dataset),
-            test_evaluator=[dict(type="Other"), dict(type=metric)], visualizer=dict(type="Visualizer"), custom_hooks=[],
+            test_evaluator=[dict(type="Other"), dict(type=metric)],
+            visualizer=dict(type="Visualizer"), custom_hooks=[],
             default_hooks=dict(visualization=dict(type=hook)), **more,
         )
     )  # fmt: skip
 
 
 def test_options_of_test_reach_the_parts_of_segmentation_and_detection(tmp_path):
-    config = segmentation_or_detection("mmseg.IoUMetric", "SegVisualizationHook", default_scope="mmseg")
+    config = segmentation_or_detection(
+        "mmseg.IoUMetric", "SegVisualizationHook", default_scope="mmseg"
+    )
     with pytest.raises(HypvisionError, match="Use --out DIR"):
         engine._write_predictions(config, tmp_path / "maps.json")
     engine._write_report(config, tmp_path / "report", "x.pth")
     assert config.test_evaluator[1].output_dir == str(tmp_path / "report/label_maps")
-    assert config.test_evaluator[2].type == "SegmentationReport" and config.custom_hooks[-1].type == "ReportHook"
+    assert (
+        config.test_evaluator[2].type == "SegmentationReport"
+        and config.custom_hooks[-1].type == "ReportHook"
+    )
     engine._show(config, tmp_path / "painted")
-    assert config.custom_hooks[-1] == dict(type="ResultPainterHook", out_dir=str(tmp_path / "painted"))
-    with pytest.raises(HypvisionError, match="tta_model"):  # the config tells neither mmseg nor mmdet
+    assert config.custom_hooks[-1] == dict(
+        type="ResultPainterHook", out_dir=str(tmp_path / "painted")
+    )
+    with pytest.raises(
+        HypvisionError, match="tta_model"
+    ):  # the config tells neither mmseg nor mmdet
         engine._use_tta(segmentation_or_detection("mmseg.IoUMetric", "SegVisualizationHook"))
 
     config = segmentation_or_detection(
-        "CocoMetric", "mmdet.DetVisualizationHook", tta_model=dict(type="DetTTAModel"), tta_pipeline=["augmented"],
-        default_scope="mmdet",
+        "CocoMetric", "mmdet.DetVisualizationHook", tta_model=dict(type="DetTTAModel"),
+        tta_pipeline=["augmented"], default_scope="mmdet",
     )  # fmt: skip
     engine._write_predictions(config, tmp_path / "boxes.json")
     assert config.test_evaluator[1].outfile_prefix == str(tmp_path / "boxes")
@@ -178,7 +239,8 @@ def test_options_of_test_reach_the_parts_of_segmentation_and_detection(tmp_path)
         engine._write_predictions(segmentation_or_detection("PascalMetric", ""), tmp_path)
 
 
-# User errors --------------------------------------------------------------------------------------------------------
+# User errors
+# --------------------------------------------------------------------------------------------------
 
 
 def test_bad_configs(capsys, tmp_path, data):
@@ -191,13 +253,17 @@ def test_bad_configs(capsys, tmp_path, data):
     assert "no 'model'" in fails(capsys, "train", ROOT / "configs/_base_/default_runtime.py")
     config = write_config(tmp_path / "good.py", data)
     assert "KEY=VALUE" in fails(capsys, "train", config, "--cfg-options", "lr")
-    assert "none.pth" in fails(capsys, "train", config, "--work-dir", tmp_path, "--resume", tmp_path / "none.pth")
+    assert "none.pth" in fails(
+        capsys, "train", config, "--work-dir", tmp_path, "--resume", tmp_path / "none.pth"
+    )
 
 
 def test_unknown_names(capsys, tmp_path, data):
     work = ["--work-dir", tmp_path / "run"]
     config = write_config(tmp_path / "unknown.py", data)
-    said = fails(capsys, "train", config, *work, "--cfg-options", "model.backbone.model_name=hcformer_nanoo")
+    said = fails(
+        capsys, "train", config, *work, "--cfg-options", "model.backbone.model_name=hcformer_nanoo"
+    )
     assert "hcformer_nano" in said and "model.backbone.model_name" in said
     said = fails(capsys, "train", config, *work, "--cfg-options", "model.type=ImageClasifier")
     assert "ImageClasifier" in said and "registry" in said
@@ -206,7 +272,15 @@ def test_unknown_names(capsys, tmp_path, data):
 def test_missing_data(capsys, tmp_path, data):
     config = write_config(tmp_path / "moved.py", data)
     run = tmp_path / "run"
-    said = fails(capsys, "train", config, "--work-dir", run, "--cfg-options", f"data_root={tmp_path / 'nowhere'}")
+    said = fails(
+        capsys,
+        "train",
+        config,
+        "--work-dir",
+        run,
+        "--cfg-options",
+        f"data_root={tmp_path / 'nowhere'}",
+    )
     assert "nowhere/train' does not exist" in said and "docs/data.md" in said
     assert not run.exists()  # told before anything was begun
 
@@ -222,7 +296,15 @@ def test_corrupt_image(capsys, tmp_path, workers):
 
 def test_label_out_of_range(capsys, tmp_path, data):
     config = write_config(tmp_path / "few.py", data)
-    said = fails(capsys, "train", config, "--work-dir", tmp_path, "--cfg-options", "model.backbone.num_classes=2")
+    said = fails(
+        capsys,
+        "train",
+        config,
+        "--work-dir",
+        tmp_path,
+        "--cfg-options",
+        "model.backbone.num_classes=2",
+    )
     assert "has 3 classes, but the model predicts 2" in said and "'red'" in said
 
 
@@ -230,7 +312,12 @@ def test_nan_loss(capsys, tmp_path, data):
     config = write_config(tmp_path / "hot.py", data, epochs=3)
     options = ["optim_wrapper.optimizer.type=SGD", "optim_wrapper.optimizer.lr=1e38"]
     said = fails(capsys, "train", config, "--work-dir", tmp_path / "run", "--cfg-options", *options)
-    assert "loss became" in said and "iteration 2" in said and "No checkpoint without" in said and "lr" in said
+    assert (
+        "loss became" in said
+        and "iteration 2" in said
+        and "No checkpoint without" in said
+        and "lr" in said
+    )
     assert not list((tmp_path / "run").glob("*.pth"))
 
 
@@ -247,14 +334,17 @@ def test_bad_checkpoints(capsys, trained, tmp_path):
     assert "epoch_2.pth" in fails(capsys, "train", config, *work, *other)
     weights = torch.load(checkpoint, weights_only=False)["state_dict"]
     torch.save(dict(state_dict=weights), tmp_path / "weights.pth")
-    assert "load_from" in fails(capsys, "train", config, "--resume", tmp_path / "weights.pth", *work)
+    assert "load_from" in fails(
+        capsys, "train", config, "--resume", tmp_path / "weights.pth", *work
+    )
 
 
 def test_errors_from_below():
     full = OSError(errno.ENOSPC, "No space left on device", "epoch_3.pth")
     assert "disk is full at 'epoch_3.pth'" in explain(full)
-    worker = HypvisionError("Caught HypvisionError in DataLoader worker process 0.\nOriginal Traceback:\n  File x\n"
-                            "hypvision.errors.HypvisionError: The image 'a.png' cannot be read.\n")  # fmt: skip
+    worker = HypvisionError("Caught HypvisionError in DataLoader worker process 0.\nOriginal "
+                            "Traceback:\n  File x\nhypvision.errors.HypvisionError: The image "
+                            "'a.png' cannot be read.\n")  # fmt: skip
     assert explain(worker) == "The image 'a.png' cannot be read."
     assert "label 200" in explain(IndexError("Target 200 is out of bounds."))
     assert "measures 'segm'" in explain(KeyError("segm is not in results"))
@@ -265,12 +355,20 @@ def test_errors_from_below():
 def test_check_data_looks_into_wrappers(tmp_path):
     (tmp_path / "img").mkdir()
     (tmp_path / "img" / "1.jpg").touch()
-    inner = dict(type="ADE20KDataset", data_root=str(tmp_path), data_prefix=dict(img_path="img", seg_map_path="ann"))
+    inner = dict(
+        type="ADE20KDataset",
+        data_root=str(tmp_path),
+        data_prefix=dict(img_path="img", seg_map_path="ann"),
+    )
     config = dict(train_dataloader=dict(dataset=dict(type="ConcatDataset", datasets=[inner])))
-    with pytest.raises(HypvisionError, match=r"ann' of the train data \(ADE20KDataset\) does not exist.*label maps"):
+    with pytest.raises(
+        HypvisionError, match=r"ann' of the train data \(ADE20KDataset\) does not exist.*label maps"
+    ):
         check_data(config)
     (tmp_path / "ann").mkdir()
-    with pytest.raises(HypvisionError, match=r"folder '.*ann' of the train data \(ADE20KDataset\) is empty"):
+    with pytest.raises(
+        HypvisionError, match=r"folder '.*ann' of the train data \(ADE20KDataset\) is empty"
+    ):
         check_data(config)
     (tmp_path / "ann" / "1.png").touch()
     check_data(config)
@@ -281,7 +379,12 @@ def test_check_data_looks_into_wrappers(tmp_path):
 
 def test_the_layout_of_voc_is_told_in_words(tmp_path):
     dataset = dict(
-        type="CheckedVOCDataset", data_root=str(tmp_path), ann_file="none.txt", data_prefix=dict(sub_data_root="")
+        type="CheckedVOCDataset",
+        data_root=str(tmp_path),
+        ann_file="none.txt",
+        data_prefix=dict(sub_data_root=""),
     )
-    with pytest.raises(HypvisionError, match=r"none\.txt' of the val.*': the folders of the images.*list of names"):
+    with pytest.raises(
+        HypvisionError, match=r"none\.txt' of the val.*': the folders of the images.*list of names"
+    ):
         check_data(dict(val_dataloader=dict(dataset=dataset)), ("val",))

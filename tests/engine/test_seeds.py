@@ -13,9 +13,10 @@ from hypvision.engine.seeds import train_seeds
 from hypvision.errors import HypvisionError
 
 SMALL = [
-    "model.backbone.widths=(4,4,4,4)", "train_dataloader.batch_size=8", "train_dataloader.num_workers=0",
-    "val_dataloader.num_workers=0", "val_dataloader.persistent_workers=False", "train_cfg.max_epochs=1",
-    "train_cfg.val_interval=1", "param_scheduler=[]",
+    "model.backbone.widths=(4,4,4,4)", "train_dataloader.batch_size=8",
+    "train_dataloader.num_workers=0", "val_dataloader.num_workers=0",
+    "val_dataloader.persistent_workers=False", "train_cfg.max_epochs=1", "train_cfg.val_interval=1",
+    "param_scheduler=[]",
 ]  # fmt: skip
 
 
@@ -24,7 +25,14 @@ def test_seeds_as_one_command(tmp_path, capsys):
     (tmp_path / "data/val").rename(tmp_path / "data/test")
     options = [*SMALL, f"data_root={tmp_path / 'data'}"]
     folder = tmp_path / "runs"
-    command = ["train", "resnet18-small_3e_cifar10", "--work-dir", str(folder), "--cfg-options", *options]
+    command = [
+        "train",
+        "resnet18-small_3e_cifar10",
+        "--work-dir",
+        str(folder),
+        "--cfg-options",
+        *options,
+    ]
     assert main([*command, "--seeds", "1"]) == 0
     first = json.loads((folder / "seeds.json").read_text())
     logs = {path.name: path.stat().st_mtime_ns for path in (folder / "seed-0").iterdir()}
@@ -33,7 +41,9 @@ def test_seeds_as_one_command(tmp_path, capsys):
     assert found["seeds"]["0"] == first["seeds"]["0"] and set(found["seeds"]) == {"0", "1"}
     assert logs == {path.name: path.stat().st_mtime_ns for path in (folder / "seed-0").iterdir()}
     with pytest.raises(HypvisionError, match="seeds.json.*--work-dir"):  # of another training
-        train_seeds("resnet18-small_3e_cifar10", 2, folder, _parsed([*options, "model.backbone.plus=True"]))
+        train_seeds(
+            "resnet18-small_3e_cifar10", 2, folder, _parsed([*options, "model.backbone.plus=True"])
+        )
     with pytest.raises(HypvisionError, match="seeds.json.*--work-dir"):
         train_seeds("resnet18-small_3e_cifar10", 2, folder, _parsed(options), amp=True)
     found = found["seeds"]
@@ -42,9 +52,16 @@ def test_seeds_as_one_command(tmp_path, capsys):
         assert load_config(run).randomness.seed == int(seed)
     name = next(name for name in found["0"] if "top1" in name)
     values = [found[seed][name] for seed in ("0", "1")]
-    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith(name) and "±" in line)
+    line = next(
+        line
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith(name) and "±" in line
+    )
     assert f"{mean(values):.4g} ± {stdev(values):.4g}" in line
-    once = train(load_config("resnet18-small_3e_cifar10", _parsed([*options, "randomness.seed=1"])), tmp_path / "once")
+    once = train(
+        load_config("resnet18-small_3e_cifar10", _parsed([*options, "randomness.seed=1"])),
+        tmp_path / "once",
+    )
     assert once.message_hub.get_scalar(f"val/{name}").current() == pytest.approx(found["1"][name])
 
 

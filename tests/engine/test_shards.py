@@ -1,4 +1,5 @@
-"""A classifier on shards with labels, by epochs: it ends, resumes as if it had not been cut, and can be looked at."""
+"""A classifier on shards with labels, by epochs: it ends, resumes as if it had not been cut, and
+can be looked at."""
 
 import io
 import tarfile
@@ -17,7 +18,8 @@ from hypvision.engine.run import train
 
 @pytest.fixture
 def config(tmp_path):
-    """A function that gives the config of a training of so many epochs, on three shards of six images."""
+    """A function that gives the config of a training of so many epochs, on three shards of six
+    images."""
     make_images(tmp_path / "data", per_class=6)
     for part in ("train", "val"):
         write_shards(tmp_path / "data" / part, tmp_path / "shards" / part, samples=6)
@@ -26,7 +28,11 @@ def config(tmp_path):
         config = load_config(write_config(tmp_path / "mine.py", tmp_path / "data", epochs=2))
         config.custom_imports = dict(imports=["hypvision.tasks", "hypvision.data.shards"])
         for part in ("train", "val"):
-            data = dict(type="ImageShards", shards=str(tmp_path / "shards" / part), transform=dict(input_size=32))
+            data = dict(
+                type="ImageShards",
+                shards=str(tmp_path / "shards" / part),
+                transform=dict(input_size=32),
+            )
             loader = config[f"{part}_dataloader"]
             loader.batch_size, loader.sampler, loader.dataset = 4, None, data
         config.train_dataloader.num_workers = workers
@@ -42,7 +48,10 @@ def config(tmp_path):
 def test_an_epoch_ends(config, tmp_path):
     runner = train(config(1), tmp_path / "work")
     assert runner.epoch == 1 and runner.iter == 5  # of 18 images, four at a time
-    assert len(runner.val_dataloader.dataset) == 18 and 0 <= runner.message_hub.get_scalar("val/top1").current() <= 100
+    assert (
+        len(runner.val_dataloader.dataset) == 18
+        and 0 <= runner.message_hub.get_scalar("val/top1").current() <= 100
+    )
 
 
 @pytest.mark.slow
@@ -67,12 +76,22 @@ def test_faults_of_shards_are_reported_at_once(config, tmp_path, capsys):
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
     config(1).dump(tmp_path / "mine.py")
-    words = ["check", str(tmp_path / "mine.py"), "--all", "--out", str(tmp_path / "seen"), "--workers"]
+    words = [
+        "check",
+        str(tmp_path / "mine.py"),
+        "--all",
+        "--out",
+        str(tmp_path / "seen"),
+        "--workers",
+    ]
     for workers in "02":
         with pytest.raises(SystemExit):
             main([*words, workers])
         told = capsys.readouterr().out
         for name in broken:
-            assert f"The sample '{name.partition('.')[0]}' of the shard '{path}' cannot be read" in told
+            assert (
+                f"The sample '{name.partition('.')[0]}' of the shard '{path}' cannot be read"
+                in told
+            )
         assert "All 36 samples were read; 2 faults" in told
     assert len([*(tmp_path / "seen").glob("train_*.png")]) == 5

@@ -18,7 +18,8 @@ CLASSES = 4
 
 
 class Network(nn.Module):
-    """Two layers with a ReLU6, as timm's networks have a head; ``kill`` is the bias before the ReLU6."""
+    """Two layers with a ReLU6, as timm's networks have a head; ``kill`` is the bias before the
+    ReLU6."""
 
     def __init__(self, kill=0.0):
         super().__init__()
@@ -33,7 +34,16 @@ class Network(nn.Module):
         return self.head(nn.functional.relu6(self.body(x) + self.kill))
 
 
-def run(network, rate, interval=10, steps=60, predicted=None, labels=(0, 1, 2, 3), loss=None, multi_label=False):
+def run(
+    network,
+    rate,
+    interval=10,
+    steps=60,
+    predicted=None,
+    labels=(0, 1, 2, 3),
+    loss=None,
+    multi_label=False,
+):
     """A training as the Runner makes it, with the hook; what it has told."""
     torch.manual_seed(0)
     centres = 3 * torch.randn(CLASSES, 6)
@@ -45,8 +55,10 @@ def run(network, rate, interval=10, steps=60, predicted=None, labels=(0, 1, 2, 3
     told = []
     dataset = SimpleNamespace(labels=labels, metainfo=dict(classes=("ant", "bee", "cat", "dog")))
     runner = SimpleNamespace(
-        model=model, max_iters=steps, iter=0, _train_loop=True, logger=SimpleNamespace(warning=told.append),
-        optim_wrapper=SimpleNamespace(optimizer=optimizer), val_dataloader=SimpleNamespace(dataset=dataset),
+        model=model, max_iters=steps, iter=0, _train_loop=True,
+        logger=SimpleNamespace(warning=told.append),
+        optim_wrapper=SimpleNamespace(optimizer=optimizer),
+        val_dataloader=SimpleNamespace(dataset=dataset),
     )  # fmt: skip
     hook = SignsHook(interval=interval)
     hook.before_train(runner)
@@ -58,7 +70,9 @@ def run(network, rate, interval=10, steps=60, predicted=None, labels=(0, 1, 2, 3
         value = nn.functional.cross_entropy(network(centres[label]), label)
         value.backward()
         optimizer.step()
-        hook.after_train_iter(runner, step, None, dict(loss=value if loss is None else torch.tensor(loss)))
+        hook.after_train_iter(
+            runner, step, None, dict(loss=value if loss is None else torch.tensor(loss))
+        )
     hook.before_val_epoch(runner)
     scores = torch.eye(CLASSES)[torch.tensor(predicted or [0, 1, 2])]
     hook.after_val_iter(runner, 0, None, [dict(scores=row, label=0) for row in scores])
@@ -79,7 +93,12 @@ def test_a_loss_of_guessing():
 
 
 def test_a_long_training_has_a_tenth_of_its_steps_to_leave_the_loss_of_guessing():
-    assert run(Network(), 0.1, steps=200, interval=10, loss=math.log(CLASSES))[0].count("after step 20 ") == 1
+    assert (
+        run(Network(), 0.1, steps=200, interval=10, loss=math.log(CLASSES))[0].count(
+            "after step 20 "
+        )
+        == 1
+    )
     assert run(Network(), 0.1, steps=60, interval=100, loss=math.log(CLASSES)) == []
     assert run(Network(), 0.1, loss=0.97 * math.log(CLASSES)) == []
 
@@ -118,7 +137,12 @@ def test_features_up_to_rounding():
 def test_every_run_has_it(tmp_path, capsys, rate):
     assert "SignsHook" in RUN_HOOKS
     hooks = [dict(type="SignsHook", interval=2)]
-    config = write_config(tmp_path / "config.py", make_images(tmp_path / "data"), hooks=hooks, epochs=8)
+    config = write_config(
+        tmp_path / "config.py", make_images(tmp_path / "data"), hooks=hooks, epochs=8
+    )
     options = [f"optim_wrapper.optimizer.lr={rate}", "model.mixup=None", "model.label_smoothing=0"]
-    assert main(["train", str(config), "--work-dir", str(tmp_path / "run"), "--cfg-options", *options]) == 0
+    assert (
+        main(["train", str(config), "--work-dir", str(tmp_path / "run"), "--cfg-options", *options])
+        == 0
+    )
     assert ("Nothing seems to be learned" in capsys.readouterr().err) == (rate < 1e-6)

@@ -1,4 +1,5 @@
-"""``hypvision train --log``: asked for by one word, refused before any work if the package is missing."""
+"""``hypvision train --log``: asked for by one word, refused before any work if the package is
+missing."""
 
 import sys
 from types import ModuleType
@@ -20,7 +21,13 @@ FOUND = dict.fromkeys(TRACKERS, True)
 @pytest.fixture
 def installed(monkeypatch):
     monkeypatch.setattr(tracking, "find_spec", FOUND.get)
-    for name in ("WANDB_MODE", "WANDB_PROJECT", "WANDB_NAME", "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+    for name in (
+        "WANDB_MODE",
+        "WANDB_PROJECT",
+        "WANDB_NAME",
+        "MLFLOW_TRACKING_URI",
+        "MLFLOW_EXPERIMENT_NAME",
+    ):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -33,7 +40,9 @@ def test_a_missing_package_is_one_sentence_before_the_work(tmp_path, capsys, mon
     monkeypatch.setattr(tracking, "find_spec", lambda name: None)
     path = write_config(tmp_path / "c.py", make_images(tmp_path / "data", per_class=1))
     said = fails(capsys, "train", path, "--work-dir", tmp_path / "run", "--log", name)
-    assert said.endswith(f"--log {name}: the package '{name}' is not installed. Run: pip install {name}")
+    assert said.endswith(
+        f"--log {name}: the package '{name}' is not installed. Run: pip install {name}"
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -43,7 +52,10 @@ def test_backends_are_added_once_beside_the_files(installed):
     assert mine.visualizer == dict(type="Mine", vis_backends=[dict(type="TensorboardVisBackend")])
     mine = config()
     track(mine, "tensorboard")
-    assert [part.type for part in mine.visualizer.vis_backends] == ["LocalVisBackend", "TensorboardVisBackend"]
+    assert [part.type for part in mine.visualizer.vis_backends] == [
+        "LocalVisBackend",
+        "TensorboardVisBackend",
+    ]
     with pytest.raises(HypvisionError, match="got 'wand'. Did you mean wandb"):
         track(mine, "wand")
 

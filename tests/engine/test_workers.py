@@ -1,4 +1,5 @@
-"""Workers of data loaders that are new processes, as on Windows, get what is patched here before their data."""
+"""Workers of data loaders that are new processes, as on Windows, get what is patched here before
+their data."""
 
 import importlib
 import multiprocessing
@@ -59,7 +60,9 @@ def test_the_extensions_come_before_the_data(spawning, monkeypatch, loaded):
         set_spawning_popen(None)
     again = pickle.loads(sent)
     assert (["mine", "data"] if loaded else ["data"]) == CALLS
-    assert type(again) is multiprocessing.get_context("spawn").Process and again.name == process.name
+    assert (
+        type(again) is multiprocessing.get_context("spawn").Process and again.name == process.name
+    )
 
 
 def test_forked_workers_have_everything():
@@ -68,7 +71,11 @@ def test_forked_workers_have_everything():
 
 
 def classification(folder):
-    return dict(type="ImageFolderDataset", root=f"{make_images(folder)}/train", transform=dict(input_size=32))
+    return dict(
+        type="ImageFolderDataset",
+        root=f"{make_images(folder)}/train",
+        transform=dict(input_size=32),
+    )
 
 
 def dense(task, layout, kind, **changes):
@@ -78,7 +85,9 @@ def dense(task, layout, kind, **changes):
         data = export(folder / "data", layout, 2, 2, 64, level="kind")
         config = load_config(tiny(task, data, folder / "config.py"))
         import_extensions(config)
-        data = {key: value for key, value in config.train_dataloader.dataset.items() if key != "level"}
+        data = {
+            key: value for key, value in config.train_dataloader.dataset.items() if key != "level"
+        }
         return dict(data, type=kind, _scope_=config.default_scope, **changes)
 
     return make
@@ -93,13 +102,20 @@ def few_shot(folder):
 
 
 def language(folder):
-    return dict(type="PackedText", source=str(make_text(folder) / "train.txt"), length=32, cache=str(folder / "tokens"))
+    return dict(
+        type="PackedText",
+        source=str(make_text(folder) / "train.txt"),
+        length=32,
+        cache=str(folder / "tokens"),
+    )
 
 
 TASKS = {
     "classification": classification,
     "segmentation": dense("segmentation", "ade", "ADE20KDataset", reduce_zero_label=True),
-    "detection": dense("detection", "coco", "CocoDataset", metainfo=dict(classes=("branched", "composite"))),
+    "detection": dense(
+        "detection", "coco", "CocoDataset", metainfo=dict(classes=("branched", "composite"))
+    ),
     "metric learning": metric_learning,
     "few-shot": few_shot,
     "language": language,
@@ -127,11 +143,16 @@ def test_every_task_reads_its_data_in_a_new_process(spawning, tmp_path, task):
 @pytest.mark.slow
 def test_a_killed_worker_is_a_sentence(tmp_path, capsys):
     """And the checkpoint of the epoch before is kept."""
-    config = write_config(tmp_path / "config.py", make_images(tmp_path / "data"), workers=1, epochs=3)
-    text = config.read_text().replace("custom_hooks = []", "custom_hooks = [dict(type='KillWorker')]")
+    config = write_config(
+        tmp_path / "config.py", make_images(tmp_path / "data"), workers=1, epochs=3
+    )
+    text = config.read_text().replace(
+        "custom_hooks = []", "custom_hooks = [dict(type='KillWorker')]"
+    )
     (tmp_path / "killing.py").write_text(KILLING)
     config.write_text(
-        f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n{text}\ncustom_imports = dict(imports='killing')\n"
+        f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n{text}\ncustom_imports = "
+        "dict(imports='killing')\n"
     )
     assert main(["train", str(config), "--work-dir", str(tmp_path / "run")]) == 2
     error = capsys.readouterr().err

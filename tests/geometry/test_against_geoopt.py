@@ -1,8 +1,10 @@
-"""geoopt's public methods on the same arguments, as the reference, in float64, where they keep their digits.
+"""geoopt's public methods on the same arguments, as the reference, in float64, where they keep
+their digits.
 
-geoopt's own test files cannot be run: no release of it on the package index holds them (0.0.1 to 0.5.0 as source, none
-of 0.5.1). What they ask of a manifold is asked here of ours, with geoopt's result as the truth: methods and gradients,
-forth and back, and the two steps of its optimisers. Radii end at 3, beyond which geoopt itself loses digits.
+geoopt's own test files cannot be run: no release of it on the package index holds them (0.0.1 to
+0.5.0 as source, none of 0.5.1). What they ask of a manifold is asked here of ours, with geoopt's
+result as the truth: methods and gradients, forth and back, and the two steps of its optimisers.
+Radii end at 3, beyond which geoopt itself loses digits.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ RADII, CURVATURES = (0.01, 3.0), (0.25, 4.0)
 
 
 class Points(NamedTuple):
-    """Points ``x``, ``y``; ``u``, ``v`` tangent vectors at ``x``, ``w`` one at the origin; ``e`` any vector."""
+    """Points ``x``, ``y``; ``u``, ``v`` tangent vectors at ``x``, ``w`` one at the origin; ``e``
+    any vector."""
 
     x: Tensor
     y: Tensor
@@ -73,7 +76,11 @@ class Lorentzian:
 class Ball:
     theirs = staticmethod(lambda c: geoopt.PoincareBallExact(c=c).double())
     ours = PoincareBall
-    names = {name: places for name, places in Lorentzian.names.items() if name not in ("retr", "retr_transp")} | {
+    names = {
+        name: places
+        for name, places in Lorentzian.names.items()
+        if name not in ("retr", "retr_transp")
+    } | {
         "geodesic": "txy",
         "geodesic_unit": "txu",
         "norm": "xu",
@@ -104,9 +111,14 @@ def draw(model: type, c: float, radius: float) -> Points:
     torch.manual_seed(0)
     manifold = model.ours(c)
     a, b, s, r, w, e = (torch.randn(40, 5, dtype=DTYPE) for _ in range(6))
-    x, y = (manifold.from_tangent0(torch.nn.functional.normalize(p, dim=-1) * radius / c**0.5) for p in (a, b))
+    x, y = (
+        manifold.from_tangent0(torch.nn.functional.normalize(p, dim=-1) * radius / c**0.5)
+        for p in (a, b)
+    )
     e = torch.randn_like(x) if model is Lorentzian else e
-    return Points(x, y, manifold.transp0(x, 0.3 * s), manifold.transp0(x, 0.3 * r), model.origin(0.3 * w), e)
+    return Points(
+        x, y, manifold.transp0(x, 0.3 * s), manifold.transp0(x, 0.3 * r), model.origin(0.3 * w), e
+    )
 
 
 def arguments(places: str, points: Points) -> list[Tensor]:
@@ -135,16 +147,22 @@ def test_values_are_those_of_geoopt(model, name, radius, c):
     if name == "dist2plane":
         given[2] = given[2] / given[2].norm(dim=-1, keepdim=True)
     theirs = getattr(kind.theirs(c), name)
-    if model == "ball" and name == "inner":  # without keepdim geoopt's is a matrix of all rows with all
+    if (
+        model == "ball" and name == "inner"
+    ):  # without keepdim geoopt's is a matrix of all rows with all
         theirs = lambda *given: getattr(kind.theirs(c), name)(*given, keepdim=True).squeeze(-1)  # noqa: E731
     expected = theirs(*[g.clone() for g in given])
     found = kind.call(kind.ours(c), name, *given)
-    for out, right in zip(*(o if isinstance(o, tuple) else (o,) for o in (found, expected)), strict=True):
+    for out, right in zip(
+        *(o if isinstance(o, tuple) else (o,) for o in (found, expected)), strict=True
+    ):
         torch.testing.assert_close(out, right, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("radius", [0.3, 2.0])
-@pytest.mark.parametrize("name", ["dist", "logmap", "mobius_add", "expmap", "dist0", "logmap0", "expmap0"])
+@pytest.mark.parametrize(
+    "name", ["dist", "logmap", "mobius_add", "expmap", "dist0", "logmap0", "expmap0"]
+)
 def test_gradients_are_those_of_geoopt(name, radius):
     """On the ball, whose points have no coordinate that the others determine."""
     given = arguments(Ball.names[name], draw(Ball, 1.0, radius))
@@ -154,21 +172,30 @@ def test_gradients_are_those_of_geoopt(name, radius):
     torch.testing.assert_close(ours, gradients, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name, places", [("dist", "xy"), ("logmap", "xy"), ("expmap", "xu"), ("transp", "xyu")])
+@pytest.mark.parametrize(
+    "name, places", [("dist", "xy"), ("logmap", "xy"), ("expmap", "xu"), ("transp", "xyu")]
+)
 def test_gradients_along_the_hyperboloid_are_those_of_geoopt(name, places):
-    """geoopt reads the time coordinate of a point and we do not: by the space part both are the same."""
+    """geoopt reads the time coordinate of a point and we do not: by the space part both are the
+    same."""
     points = draw(Lorentzian, 1.0, 1.0)
     space = [point[..., 1:].clone() for point in (points.x, points.y)]
 
     def lift(function: Callable) -> Callable:
         def call(a: Tensor, b: Tensor):
-            x, y = (torch.cat([(1 + p.square().sum(-1, keepdim=True)).sqrt(), p], -1) for p in (a, b))
-            u = torch.cat([(a * points.u[..., 1:]).sum(-1, keepdim=True) / x[..., :1], points.u[..., 1:]], -1)
+            x, y = (
+                torch.cat([(1 + p.square().sum(-1, keepdim=True)).sqrt(), p], -1) for p in (a, b)
+            )
+            u = torch.cat(
+                [(a * points.u[..., 1:]).sum(-1, keepdim=True) / x[..., :1], points.u[..., 1:]], -1
+            )
             return function(*[{"x": x, "y": y, "u": u}[place] for place in places]) + 0 * b.sum()
 
         return call
 
-    expected, gradients = both(lift(getattr(geoopt.Lorentz().double(), name)), [s.clone() for s in space])
+    expected, gradients = both(
+        lift(getattr(geoopt.Lorentz().double(), name)), [s.clone() for s in space]
+    )
     found, ours = both(lift(getattr(Lorentz(1.0), name)), space)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
     torch.testing.assert_close(ours, gradients, rtol=1e-5, atol=1e-5)
@@ -184,7 +211,14 @@ def test_geoopt_finds_our_points_and_vectors_on_its_manifold(model, c):
         ours = PoincareBall(c, eps=4e-3)  # as far from the boundary as geoopt stays
     points = draw(kind, c, 1.0)
     x, y, u, v, w, e = (p.float() for p in points)  # its checks compare with float32
-    for point in (x, y, ours.expmap(x, u), kind.call(ours, "expmap0", w), ours.projx(e), ours.geodesic(0.3, x, y)):
+    for point in (
+        x,
+        y,
+        ours.expmap(x, u),
+        kind.call(ours, "expmap0", w),
+        ours.projx(e),
+        ours.geodesic(0.3, x, y),
+    ):
         assert theirs.check_point_on_manifold(point, atol=1e-4)
     for vector in (u, v, ours.logmap(x, y), ours.proju(x, e), ours.egrad2rgrad(x, e)):
         assert theirs.check_vector_on_tangent(x, vector, atol=1e-4)

@@ -1,7 +1,8 @@
-"""One definition a formula: eager, compiled and transformed calls agree, on ordinary and on extreme arguments.
+"""One definition a formula: eager, compiled and transformed calls agree, on ordinary and on extreme
+arguments.
 
-The forms that compilers and ``torch.func`` see are called here directly, which takes milliseconds; that compilers take
-them is tested in ``test_robustness``.
+The forms that compilers and ``torch.func`` see are called here directly, which takes milliseconds;
+that compilers take them is tested in ``test_robustness``.
 """
 
 from __future__ import annotations
@@ -62,7 +63,12 @@ def test_eager_and_compiled_forms_agree(name, scale, compiling):
 
 NOT_NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 NUMBERS = ("number", "offset", "offsets", "weights", "many weights")
-SHARED = ("matrix", "normals", "plane points", "offsets")  # every row of the result depends on all of their rows
+SHARED = (
+    "matrix",
+    "normals",
+    "plane points",
+    "offsets",
+)  # every row of the result depends on all of their rows
 
 
 def with_value(op, i: int, value: float) -> list[Tensor]:
@@ -81,8 +87,11 @@ def repeated(op, i: int, copy: bool, value: float) -> list[Tensor]:
     return tensors
 
 
-def first_row(name: str, i: int, what: float, call: Callable, arguments: Callable) -> tuple[Tensor, ...]:
-    """Results of the row with ``what``, which are not finite; other rows, and pairs of other points, keep their values.
+def first_row(
+    name: str, i: int, what: float, call: Callable, arguments: Callable
+) -> tuple[Tensor, ...]:
+    """Results of the row with ``what``, which are not finite; other rows, and pairs of other
+    points, keep their values.
 
     Infinite numbers that are no coordinates may count as the largest finite ones.
     """
@@ -95,7 +104,9 @@ def first_row(name: str, i: int, what: float, call: Callable, arguments: Callabl
     found, clean = result(what), result(0.5)
     rows = tuple(out[0] for out in found)
     if all(row.isfinite().all() for row in rows):
-        assert math.isinf(what) and (kind in NUMBERS or name == "lorentz.minkowski_inner"), "it became a number"
+        assert math.isinf(what) and (kind in NUMBERS or name == "lorentz.minkowski_inner"), (
+            "it became a number"
+        )
         largest = math.copysign(torch.finfo(torch.float32).max, what)
         torch.testing.assert_close(rows, tuple(out[0] for out in result(largest)))
     if kind not in SHARED:
@@ -112,19 +123,23 @@ def first_row(name: str, i: int, what: float, call: Callable, arguments: Callabl
 @pytest.mark.slow
 @each("name", [name for name, op in TABLE.items() if op.kinds])
 def test_what_is_not_a_number_stays_so(name, compiling):
-    """In every argument, for one tensor in all places and for copies of it, eager and compiled: all the same."""
+    """In every argument, for one tensor in all places and for copies of it, eager and compiled: all
+    the same."""
     op = TABLE[name]
     for i, kind in enumerate(op.kinds.values()):
         shapes = [t.shape for t in op.tensors()]
         repeats = shapes.count(shapes[i]) > 1 or kind in ("cloud", "other cloud")
-        # of coordinates, one sign of the infinite numbers in each argument: squares and largest sizes know no sign
+        # of coordinates, one sign of the infinite numbers in each argument: squares and largest
+        # sizes know no sign
         for what in NOT_NUMBERS.values() if kind in NUMBERS else (math.nan, (-1) ** i * math.inf):
             alone, together = [], []
             for compiled in (False, True):
                 compiling(compiled)
                 alone.append(first_row(name, i, what, op.call, partial(with_value, op, i)))
                 for copy in (False, True) if repeats else ():
-                    together.append(first_row(name, i, what, op.call, partial(repeated, op, i, copy)))
+                    together.append(
+                        first_row(name, i, what, op.call, partial(repeated, op, i, copy))
+                    )
             for ways in (alone, together):
                 for rows in ways[1:]:
                     torch.testing.assert_close(rows, ways[0], rtol=1e-3, atol=1e-3, equal_nan=True)
@@ -137,7 +152,10 @@ def check_compiled(name: str, backend: str) -> None:
         torch._dynamo.reset()
         compiled = torch.compile(op.call, fullgraph=True, backend=backend)
         for what in NOT_NUMBERS.values():
-            ways = [first_row(name, 0, what, call, partial(repeated, op, 0, copy)) for call in (op.call, compiled)]
+            ways = [
+                first_row(name, 0, what, call, partial(repeated, op, 0, copy))
+                for call in (op.call, compiled)
+            ]
             torch.testing.assert_close(*ways, rtol=1e-3, atol=1e-3, equal_nan=True)
 
 
@@ -147,7 +165,9 @@ def test_compilers_keep_what_is_not_a_number(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["lorentz.cdist", "poincare.cdist", "lorentz.logmap", "lorentz.expmap0"])
+@pytest.mark.parametrize(
+    "name", ["lorentz.cdist", "poincare.cdist", "lorentz.logmap", "lorentz.expmap0"]
+)
 def test_inductor_keeps_what_is_not_a_number(name):
     check_compiled(name, "inductor")
 
@@ -162,7 +182,9 @@ def test_gradients_of_rows_that_are_long_in_every_coordinate_are_finite(name, si
     """Of which the sums overflow, and no coordinate alone."""
     op = TABLE[name]
     torch.manual_seed(0)
-    tensors = [torch.randn(200, n) for n in (6, 5 if name == "lorentz.transp0" else 6)][: len(op.kinds)]
+    tensors = [torch.randn(200, n) for n in (6, 5 if name == "lorentz.transp0" else 6)][
+        : len(op.kinds)
+    ]
     tensors = [(t / t.abs().max() * size).requires_grad_() for t in tensors]
     c = torch.tensor(1e-4, requires_grad=True)
     out = op.call(*tensors, c=c)
@@ -184,7 +206,9 @@ def test_compiled_calls_of_far_points_are_finite(name, c, compiling):
     compiling()
     if name != "transp":
         check_finite_gradients(TABLE[f"lorentz.{name}"], c, learned=True)
-    far = [torch.randn(8, 65) * size for size in (3e18, 1.0, 1.0)][: len(TABLE[f"lorentz.{name}"].kinds)]
+    far = [torch.randn(8, 65) * size for size in (3e18, 1.0, 1.0)][
+        : len(TABLE[f"lorentz.{name}"].kinds)
+    ]
     assert getattr(lorentz, name)(*far, c).isfinite().all()
 
 
@@ -199,14 +223,21 @@ def test_forward_derivatives_equal_backward_ones(name):
         return sum((out * out).sum() for out in parts(op.call(first, *tensors[1:])))
 
     value = function(tensors[0])
-    forward, backward = torch.func.jacfwd(function)(tensors[0]), torch.func.jacrev(function)(tensors[0])
+    forward, backward = (
+        torch.func.jacfwd(function)(tensors[0]),
+        torch.func.jacrev(function)(tensors[0]),
+    )
     torch.testing.assert_close(forward, backward, rtol=1e-8, atol=1e-9)
     leaf = tensors[0].clone().requires_grad_()
     (eager,) = torch.autograd.grad(function(leaf), leaf)
-    torch.testing.assert_close(eager, backward, rtol=1e-6, atol=1e-7 * value.abs().clamp(min=1).item())
+    torch.testing.assert_close(
+        eager, backward, rtol=1e-6, atol=1e-7 * value.abs().clamp(min=1).item()
+    )
     hessian = torch.func.hessian(function)(tensors[0]).flatten(0, tensors[0].dim() - 1).flatten(1)
     assert hessian.isfinite().all()
-    torch.testing.assert_close(hessian, hessian.t(), rtol=1e-5, atol=1e-6 * hessian.abs().max().item() + 1e-9)
+    torch.testing.assert_close(
+        hessian, hessian.t(), rtol=1e-5, atol=1e-6 * hessian.abs().max().item() + 1e-9
+    )
 
 
 @pytest.mark.slow
@@ -223,18 +254,24 @@ def test_second_derivatives_of_the_frechet_mean(name):
 def test_means_of_nothing_and_without_data():
     for module, extra in ((lorentz, 1), (poincare, 0)):
         centroid = lorentz.centroid if module is lorentz else poincare.midpoint
-        torch.testing.assert_close(centroid(torch.zeros(2, 0, 3 + extra), c=4.0)[..., extra:], torch.zeros(2, 3))
+        torch.testing.assert_close(
+            centroid(torch.zeros(2, 0, 3 + extra), c=4.0)[..., extra:], torch.zeros(2, 3)
+        )
         assert module.frechet_mean(torch.zeros(0, 4, 3 + extra), c=1.0).shape == (0, 3 + extra)
         torch.testing.assert_close(
             module.frechet_mean(torch.zeros(2, 0, 3 + extra), c=4.0)[..., extra:], torch.zeros(2, 3)
         )
-        assert module.frechet_mean(torch.zeros(2, 4, 3 + extra, device="meta"), c=1.0).shape == (2, 3 + extra)
+        assert module.frechet_mean(torch.zeros(2, 4, 3 + extra, device="meta"), c=1.0).shape == (
+            2,
+            3 + extra,
+        )
 
 
 @pytest.mark.parametrize("c", [0.5, 2.0])
 @pytest.mark.parametrize(("radius", "least"), [(0.01, -6), (3.0, -4), (8.0, -2)])
 def test_pairwise_distances_of_near_points(radius, least, c):
-    """Each point beside its neighbour, up to a hundred times the least distance apart, in 64 dimensions."""
+    """Each point beside its neighbour, up to a hundred times the least distance apart, in 64
+    dimensions."""
     torch.manual_seed(0)
     direction = torch.nn.functional.normalize(torch.randn(40, 64, dtype=torch.float64), dim=-1)
     x = lorentz.expmap0(direction * (radius / c**0.5), c)
@@ -252,7 +289,10 @@ def test_pairwise_distances_of_near_points(radius, least, c):
     exact = torch.stack([lorentz.dist(left, row.expand(40, -1), c) for row in right], 1)
     for g, e in zip(gradients, torch.autograd.grad((exact * weight).sum(), (left, right))):
         torch.testing.assert_close(g.double(), e, rtol=2e-3, atol=2e-3 * e.abs().max().item())
-    for itself in (lorentz.cdist(x, x, c), torch.func.vmap(lambda p: lorentz.cdist(p, p, c))(x.unsqueeze(0))[0]):
+    for itself in (
+        lorentz.cdist(x, x, c),
+        torch.func.vmap(lambda p: lorentz.cdist(p, p, c))(x.unsqueeze(0))[0],
+    ):
         assert (itself.diagonal() == 0).all()
     batch = lorentz.cdist(torch.stack([x, x]), y, torch.tensor([c, c]).view(2, 1, 1))
     torch.testing.assert_close(batch[1], found.detach(), rtol=1e-4, atol=1e-6)
@@ -262,7 +302,9 @@ def test_pairwise_distances_of_near_points(radius, least, c):
 @pytest.mark.parametrize("radius", [0.01, 3.0, 8.0])
 def test_pairwise_distances_of_near_points_of_the_ball(radius, c):
     torch.manual_seed(0)
-    x = poincare.expmap0(torch.nn.functional.normalize(torch.randn(20, 64), dim=-1) * (radius / 2 / c**0.5), c)
+    x = poincare.expmap0(
+        torch.nn.functional.normalize(torch.randn(20, 64), dim=-1) * (radius / 2 / c**0.5), c
+    )
     y = poincare.expmap(x, torch.randn(20, 64) * 1e-3 / poincare.conformal_factor(x, c), c)
     found = poincare.cdist(x, y, c)
     exact = torch.stack([poincare.dist(x.double(), row.double().expand(20, -1), c) for row in y], 1)
@@ -288,7 +330,8 @@ def test_far_and_near_at_once():
 @pytest.mark.parametrize("radius", [100.0, 200.0, 345.0])
 @pytest.mark.parametrize("name", ["dist", "logmap"])
 def test_float64_up_to_the_cap(name, radius, c, compiling):
-    """Products with the squared chord, whose square does not fit, in all forms; gradients and the curvature's too."""
+    """Products with the squared chord, whose square does not fit, in all forms; gradients and the
+    curvature's too."""
     torch.manual_seed(0)
     heading = torch.nn.functional.normalize(torch.randn(8, 5, dtype=torch.float64), dim=-1)
     x, y = lorentz.expmap0(heading * (radius / c**0.5), c).split(4)
@@ -310,7 +353,8 @@ def test_float64_up_to_the_cap(name, radius, c, compiling):
 
 @pytest.mark.parametrize("radius", [1e-3, 1.0, 10.0, 25.0, 39.0])
 def test_gradients_from_the_origin_to_the_cap(radius):
-    """In float32 against the closed form, of few rows, and of many, whose gradient one function writes."""
+    """In float32 against the closed form, of few rows, and of many, whose gradient one function
+    writes."""
     torch.manual_seed(0)
     heading = torch.nn.functional.normalize(torch.randn(6, 5, dtype=torch.float64), dim=-1)
     space = (heading * torch.tensor(radius, dtype=torch.float64).sinh()).float()
@@ -326,22 +370,33 @@ def test_gradients_from_the_origin_to_the_cap(radius):
 
 @pytest.mark.parametrize("c", [0.4, 1.0])
 def test_gradients_of_many_radii(c):
-    """By one function; those of the origin are 0, and the curvature's is that of ``asinh(sqrt(c) s) / sqrt(c)``."""
+    """By one function; those of the origin are 0, and the curvature's is that of
+    ``asinh(sqrt(c) s) / sqrt(c)``."""
     torch.manual_seed(0)
     x = torch.randn(5000, 5, dtype=torch.float64)
     x[7] = 0
-    leaf, curvature = x.clone().requires_grad_(), torch.tensor(c, dtype=torch.float64, requires_grad=True)
+    leaf, curvature = (
+        x.clone().requires_grad_(),
+        torch.tensor(c, dtype=torch.float64, requires_grad=True),
+    )
     weight = torch.randn(5000, dtype=torch.float64)
-    by_x, by_c = torch.autograd.grad((lorentz.dist0(leaf, curvature) * weight).sum(), (leaf, curvature))
+    by_x, by_c = torch.autograd.grad(
+        (lorentz.dist0(leaf, curvature) * weight).sum(), (leaf, curvature)
+    )
     size = x[:, 1:].norm(dim=-1)
     slope = weight / (1 + c * size**2).sqrt()
     expected = x[:, 1:] * (slope / size).nan_to_num().unsqueeze(-1)
     torch.testing.assert_close(by_x[:, 1:], expected, rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(
-        by_c, (slope * size - weight * (c**0.5 * size).asinh() / c**0.5).sum() / (2 * c), rtol=1e-10, atol=0
+        by_c,
+        (slope * size - weight * (c**0.5 * size).asinh() / c**0.5).sum() / (2 * c),
+        rtol=1e-10,
+        atol=0,
     )
     short = x[:3300].clone().requires_grad_()
-    assert torch.autograd.gradgradcheck(lambda y: lorentz.dist0(torch.cat([y, short[1:]]), c)[:1], short[:1], atol=1e-6)
+    assert torch.autograd.gradgradcheck(
+        lambda y: lorentz.dist0(torch.cat([y, short[1:]]), c)[:1], short[:1], atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -368,12 +423,19 @@ def test_rows_do_not_depend_on_their_blocks(monkeypatch):
     c = torch.tensor(1.0, requires_grad=True)
 
     def everything():
-        outs = [lorentz.dist(x, y, c), lorentz.sqdist(x, y, c), lorentz.logmap(x, y, c), lorentz.transp(x, y, v, c)]
+        outs = [
+            lorentz.dist(x, y, c),
+            lorentz.sqdist(x, y, c),
+            lorentz.logmap(x, y, c),
+            lorentz.transp(x, y, v, c),
+        ]
         outs.append(lorentz.expmap(x, v, c))
         return [
             *outs,
             *torch.autograd.grad(
-                [o / (1 + o.detach().abs()) for o in outs], (x, y, v, c), [torch.ones_like(o) for o in outs]
+                [o / (1 + o.detach().abs()) for o in outs],
+                (x, y, v, c),
+                [torch.ones_like(o) for o in outs],
             ),
         ]
 

@@ -15,9 +15,12 @@ KINDS = (Lorentz(C), PoincareBall(C), Euclidean(), Product((Lorentz(C), 2), (Poi
 
 
 def draw(manifold, *shape):
-    """Points ``x``, ``y`` within a radius of about 2, where geoopt keeps its digits; tangent vectors at ``x``."""
+    """Points ``x``, ``y`` within a radius of about 2, where geoopt keeps its digits; tangent
+    vectors at ``x``."""
     generator = torch.Generator().manual_seed(0)
-    a, b, s, r = (torch.randn(*shape, 3, dtype=torch.float64, generator=generator) for _ in range(4))
+    a, b, s, r = (
+        torch.randn(*shape, 3, dtype=torch.float64, generator=generator) for _ in range(4)
+    )
     x, y = manifold.from_tangent0(a / 2), manifold.from_tangent0(b / 2)
     return x, y, manifold.transp0(x, s), manifold.transp0(x, r)
 
@@ -31,7 +34,9 @@ CALLS = {
     "mobius_coadd": lambda m, x, y, u, v: m.mobius_coadd(x, y),
     "mobius_cosub": lambda m, x, y, u, v: m.mobius_cosub(x, y),
     "mobius_fn_apply": lambda m, x, y, u, v: m.mobius_fn_apply(torch.nn.functional.softplus, x),
-    "mobius_fn_apply with arguments": lambda m, x, y, u, v: m.mobius_fn_apply(torch.add, x, y[0], alpha=0.1),
+    "mobius_fn_apply with arguments": lambda m, x, y, u, v: m.mobius_fn_apply(
+        torch.add, x, y[0], alpha=0.1
+    ),
     "inner of one": lambda m, x, y, u, v: m.inner(x, u, keepdim=True),
     "mobius_pointwise_mul": lambda m, x, y, u, v: m.mobius_pointwise_mul(y[0] + 2, x),
     "midpoint of all": lambda m, x, y, u, v: m.weighted_midpoint(x),
@@ -47,7 +52,9 @@ def test_values_are_those_of_geoopt(name):
     shared = ("dist2", "transp_follow_expmap", "inner of one")
     for ours, theirs in (BALLS, SPACES) if name in shared else (BALLS,):
         given = draw(ours, 4, 6)
-        torch.testing.assert_close(CALLS[name](ours, *given), CALLS[name](theirs, *given), rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(
+            CALLS[name](ours, *given), CALLS[name](theirs, *given), rtol=1e-5, atol=1e-7
+        )
 
 
 @pytest.mark.parametrize("manifold", KINDS, ids=lambda manifold: manifold.name)
@@ -62,21 +69,33 @@ def test_numbers_keep_the_last_dimension(manifold):
     ):
         call = getattr(manifold, method)
         assert torch.equal(call(*given, keepdim=True), call(*given).unsqueeze(-1)), method
-    torch.testing.assert_close(manifold.transp_follow_retr(x, u, v), manifold.transp(x, manifold.retr(x, u), v))
+    torch.testing.assert_close(
+        manifold.transp_follow_retr(x, u, v), manifold.transp(x, manifold.retr(x, u), v)
+    )
 
 
 @pytest.mark.parametrize("manifold", KINDS, ids=lambda manifold: manifold.name)
 def test_coaddition_commutes_and_is_undone_by_an_addition(manifold):
     x, y, *_ = draw(manifold, 5)
-    torch.testing.assert_close(manifold.mobius_coadd(x, y), manifold.mobius_coadd(y, x), rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(manifold.mobius_add(manifold.mobius_cosub(x, y), y), x, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        manifold.mobius_coadd(x, y), manifold.mobius_coadd(y, x), rtol=1e-9, atol=1e-9
+    )
+    torch.testing.assert_close(
+        manifold.mobius_add(manifold.mobius_cosub(x, y), y), x, rtol=1e-6, atol=1e-6
+    )
 
 
 def test_curvatures_as_geoopt_names_them():
     assert Lorentz(k=4.0).c == 1 / geoopt.Lorentz(k=4.0).k == 0.25
-    assert PoincareBall(k=-0.5).c == 0.5 and PoincareBall(0.5).k == pytest.approx(geoopt.PoincareBall(c=0.5).k.item())
+    assert PoincareBall(k=-0.5).c == 0.5 and PoincareBall(0.5).k == pytest.approx(
+        geoopt.PoincareBall(c=0.5).k.item()
+    )
     assert Lorentz(0.25).k == 4.0
-    for kind, k, word in ((Lorentz, -1.0, "positive"), (Lorentz, 0.0, "positive"), (PoincareBall, 1.0, "negative")):
+    for kind, k, word in (
+        (Lorentz, -1.0, "positive"),
+        (Lorentz, 0.0, "positive"),
+        (PoincareBall, 1.0, "negative"),
+    ):
         with pytest.raises(ValueError, match=f"^k, the .* must be {word}, got {k}"):
             kind(k=k)
     for kind in (Lorentz, PoincareBall):
@@ -85,11 +104,16 @@ def test_curvatures_as_geoopt_names_them():
 
 
 def test_normal_points_have_the_length_std():
-    """Of their tangent vectors, on average; on the ball as geoopt's, whose hyperboloid draws others."""
+    """Of their tangent vectors, on average; on the ball as geoopt's, whose hyperboloid draws
+    others."""
     torch.manual_seed(0)
     ball, theirs = BALLS
     for manifold in (ball, SPACES[0]):
-        length = manifold.logmap0(manifold.random_normal(20000, 3, std=0.5, dtype=torch.float64)).square().sum(-1)
+        length = (
+            manifold.logmap0(manifold.random_normal(20000, 3, std=0.5, dtype=torch.float64))
+            .square()
+            .sum(-1)
+        )
         assert length.mean().sqrt().item() == pytest.approx(0.5, rel=0.02)
     length = ball.logmap0(theirs.random_normal(20000, 3, std=0.5).detach()).square().sum(-1)
     assert length.mean().sqrt().item() == pytest.approx(0.5, rel=0.02)
@@ -119,5 +143,6 @@ def test_origins_are_those_of_geoopt(ours, theirs):
     """Whose sizes count the time of the hyperboloid."""
     found = ours.origin(5, 3, dtype=torch.float64)
     torch.testing.assert_close(
-        found, theirs.origin(5, 3 + ours.extra, dtype=torch.float64).detach().as_subclass(torch.Tensor)
+        found,
+        theirs.origin(5, 3 + ours.extra, dtype=torch.float64).detach().as_subclass(torch.Tensor),
     )

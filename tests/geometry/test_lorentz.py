@@ -20,20 +20,27 @@ def test_leading_dimensions_and_curvatures_broadcast():
 
 @pytest.mark.parametrize("apart", [1.0, 1e-3])
 def test_distances_of_far_float32_points_in_float64(apart):
-    """Those of one product, and those of near points, which are taken again; float32 alone is 1e-6 off."""
+    """Those of one product, and those of near points, which are taken again; float32 alone is 1e-6
+    off."""
     x = torch.randn(6, 64)
-    x, y = (lorentz.expmap0(11 * v / v.norm(dim=1, keepdim=True), 1.0) for v in (x, x + apart * torch.randn(6, 64)))
+    x, y = (
+        lorentz.expmap0(11 * v / v.norm(dim=1, keepdim=True), 1.0)
+        for v in (x, x + apart * torch.randn(6, 64))
+    )
     truth = lorentz.cdist(x.double(), y.double(), 1.0)
     wide, single = lorentz.cdist(x, y, 1.0, torch.float64), lorentz.cdist(x, y, 1.0)
     assert wide.dtype == torch.float64 and single.dtype == torch.float32
     near = 1e-4 if apart < 1 else 0  # of a chord
-    assert ((wide - truth).abs() <= 5e-7 + near * (-truth).exp() * 2**32).all() and (single - truth).abs().max() > 5e-7
+    assert ((wide - truth).abs() <= 5e-7 + near * (-truth).exp() * 2**32).all() and (
+        single - truth
+    ).abs().max() > 5e-7
 
 
 @pytest.mark.parametrize("shapes", [((5, 1, 4), (1, 7, 4)), ((4,), (6, 4)), ((6, 4), (4,))])
 @pytest.mark.parametrize("name", ["dist", "sqdist", "logmap"])
 def test_gradients_of_points_that_broadcast(name, shapes):
-    """Those of near float32 points, which have a form of their own, are those of the same points in float64."""
+    """Those of near float32 points, which have a form of their own, are those of the same points in
+    float64."""
     found = []
     points = [lorentz.expmap0(torch.randn(shape), 0.7) for shape in shapes]
     for dtype in (torch.float32, torch.float64):
@@ -47,10 +54,15 @@ def test_gradients_of_points_that_broadcast(name, shapes):
 @pytest.mark.parametrize("curvature", [0.7, (), (6, 1, 1)], ids=["number", "learned", "one a row"])
 @pytest.mark.parametrize("name", ["dist", "sqdist"])
 def test_far_points_near_one_ray_among_others(name, curvature):
-    """Pairs that lose digits in the form of the others have their own, whatever the shapes: all are as in float64."""
+    """Pairs that lose digits in the form of the others have their own, whatever the shapes: all are
+    as in float64."""
     rays, radii = torch.randn(6, 8), torch.tensor([0.3, 4.0, 9.0, 14.0, 20.0, 36.0])[:, None]
     rays = rays / rays.norm(dim=1, keepdim=True)
-    c = curvature if isinstance(curvature, float) else torch.full(curvature, 0.7, dtype=torch.float64)
+    c = (
+        curvature
+        if isinstance(curvature, float)
+        else torch.full(curvature, 0.7, dtype=torch.float64)
+    )
     x = lorentz.expmap0(radii * rays / 0.7**0.5, 0.7)[:, None]
     y = lorentz.expmap0((radii + 1) * (rays + 1e-6 * torch.randn(6, 8)) / 0.7**0.5, 0.7)
     found = []
@@ -71,13 +83,19 @@ def test_distances_do_not_depend_on_the_choice_of_unit():
     """Scaling space by s divides the curvature by s^2 and multiplies distances by s."""
     u = torch.randn(5, 4, dtype=torch.float64)
     near, far = (lorentz.expmap0(u * s, 1 / s**2) for s in (1.0, 3.0))
-    torch.testing.assert_close(lorentz.cdist(far, far, 1 / 9), 3 * lorentz.cdist(near, near, 1.0), rtol=1e-7, atol=1e-6)
+    torch.testing.assert_close(
+        lorentz.cdist(far, far, 1 / 9), 3 * lorentz.cdist(near, near, 1.0), rtol=1e-7, atol=1e-6
+    )
 
 
-@pytest.mark.parametrize(("dtype", "powers"), [(torch.float32, range(-44, 17)), (torch.float64, range(-320, 150, 3))])
+@pytest.mark.parametrize(
+    ("dtype", "powers"), [(torch.float32, range(-44, 17)), (torch.float64, range(-320, 150, 3))]
+)
 def test_coincident_points_are_at_no_distance(dtype, powers):
     """At every magnitude, where squares underflow too."""
-    points = torch.stack([torch.randn(8, 4, dtype=torch.float64) * 10.0**power for power in powers]).to(dtype)
+    points = torch.stack(
+        [torch.randn(8, 4, dtype=torch.float64) * 10.0**power for power in powers]
+    ).to(dtype)
     for c in (0.01, 1.0, 10.0):
         assert (lorentz.dist(points, points.clone(), c) == 0).all()
         assert (poincare.dist(points, points.clone(), c) == 0).all()

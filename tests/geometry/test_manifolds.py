@@ -1,4 +1,5 @@
-"""Manifold objects and parameters: how they are made, checked, copied, stored, cast, averaged and distributed."""
+"""Manifold objects and parameters: how they are made, checked, copied, stored, cast, averaged and
+distributed."""
 
 from __future__ import annotations
 
@@ -34,14 +35,16 @@ class Table(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.manifold = kind(0.5, learnable=True)
-        self.points = ManifoldParameter(self.manifold.from_tangent0(torch.randn(6, 3)).detach(), self.manifold)
+        self.points = ManifoldParameter(
+            self.manifold.from_tangent0(torch.randn(6, 3)).detach(), self.manifold
+        )
         self.linear = nn.Linear(3, 2)
 
     def forward(self):
         return self.manifold.cdist(self.points, self.points).sum() + self.linear.weight.sum() ** 2
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Arguments
 
 
@@ -69,14 +72,20 @@ def test_the_clip_of_the_ball_is_an_option():
     x = torch.tensor([[2.0, 0.0]])
     assert PoincareBall(1.0).projx(x)[0, 0].item() == pytest.approx(1 - 1e-5, abs=1e-7)
     assert PoincareBall(1.0, eps=4e-3).projx(x)[0, 0].item() == pytest.approx(1 - 4e-3, abs=1e-7)
-    assert PoincareBall(1.0, eps=4e-3).expmap0(100 * x)[0, 0].item() == pytest.approx(1 - 4e-3, abs=1e-6)
-    assert PoincareBall(4.0, eps=4e-3).projx(x)[0, 0].item() == pytest.approx((1 - 4e-3) / 2, abs=1e-7)
+    assert PoincareBall(1.0, eps=4e-3).expmap0(100 * x)[0, 0].item() == pytest.approx(
+        1 - 4e-3, abs=1e-6
+    )
+    assert PoincareBall(4.0, eps=4e-3).projx(x)[0, 0].item() == pytest.approx(
+        (1 - 4e-3) / 2, abs=1e-7
+    )
 
 
 def test_points_off_the_manifold_are_named():
     off = torch.tensor([[5.0, 1.0, 1.0]])
     on = lorentz.expmap0(torch.ones(1, 2), 1.0)
-    with pytest.raises(ValueError, match=r"^y is not on the hyperboloid.*expmap0, from_space or projx"):
+    with pytest.raises(
+        ValueError, match=r"^y is not on the hyperboloid.*expmap0, from_space or projx"
+    ):
         Lorentz(1.0, check=True).dist(on, off)
     Lorentz(1.0).dist(on, off)  # without the check
     with pytest.raises(ValueError, match=r"^x is not in the ball"):
@@ -89,9 +98,15 @@ def test_points_off_the_manifold_are_named():
 
 
 def test_every_point_is_checked():
-    ball, outside, inside = PoincareBall(1.0, check=True), torch.tensor([[1.5, 0.0]]), torch.tensor([[0.5, 0.0]])
+    ball, outside, inside = (
+        PoincareBall(1.0, check=True),
+        torch.tensor([[1.5, 0.0]]),
+        torch.tensor([[0.5, 0.0]]),
+    )
     on = lorentz.expmap0(torch.ones(1, 2), 1.0)
-    torch.testing.assert_close(ball.from_lorentz(on), poincare.from_lorentz(on, 1.0))  # not a point of the ball
+    torch.testing.assert_close(
+        ball.from_lorentz(on), poincare.from_lorentz(on, 1.0)
+    )  # not a point of the ball
     for call in (
         lambda: ball.dist2plane(inside, outside, inside),
         lambda: ball.gyration(inside, outside, inside),
@@ -113,7 +128,12 @@ def test_every_point_is_checked():
 
 
 def test_a_factor_for_each_coordinate_is_refused_by_every_manifold():
-    for manifold in (Lorentz(1.0), PoincareBall(1.0), Euclidean(), Product((Lorentz(1.0), 1), (Euclidean(), 1))):
+    for manifold in (
+        Lorentz(1.0),
+        PoincareBall(1.0),
+        Euclidean(),
+        Product((Lorentz(1.0), 1), (Euclidean(), 1)),
+    ):
         x = manifold.random(3, 2)
         with pytest.raises(ValueError, match="geodesic_unit: t must be a number"):
             manifold.geodesic_unit(torch.ones(x.shape[-1]), x, torch.zeros_like(x))
@@ -131,7 +151,9 @@ def test_flat_distances_do_not_depend_on_the_number_of_points(dtype):
         for count in (3, 64):  # torch.cdist takes another way from 25 points on
             found = space.cdist(points[:count], others[:count])
             torch.testing.assert_close(found.double(), truth[:count, :count], rtol=1e-5, atol=1e-6)
-            torch.testing.assert_close(found.diagonal(), space.dist(x, y)[:count], rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(
+                found.diagonal(), space.dist(x, y)[:count], rtol=1e-4, atol=1e-6
+            )
     assert Euclidean().cdist(x.bfloat16(), y.bfloat16()).dtype == torch.bfloat16
     x.requires_grad_()
     (first,) = torch.autograd.grad(Euclidean().cdist(x, y).square().sum(), x, create_graph=True)
@@ -142,7 +164,9 @@ def test_flat_distances_do_not_depend_on_the_number_of_points(dtype):
 @pytest.mark.parametrize("space", [Lorentz, PoincareBall])
 def test_a_loaded_curvature_out_of_bounds_is_told(space, recwarn):
     weights = space(20.0, learnable=True).state_dict()
-    with pytest.warns(UserWarning, match="curvature 20 of these weights is out of the bounds.*10 counts"):
+    with pytest.warns(
+        UserWarning, match="curvature 20 of these weights is out of the bounds.*10 counts"
+    ):
         manifold = space(1.0, learnable=True)
         manifold.load_state_dict(weights)
     assert manifold.c.item() == pytest.approx(10)
@@ -153,7 +177,8 @@ def test_a_loaded_curvature_out_of_bounds_is_told(space, recwarn):
 
 @pytest.mark.parametrize("manifold", [Lorentz(1.0, check=True), PoincareBall(1.0, check=True)])
 def test_numbers_are_looked_at_when_asked(manifold):
-    """Weights and standard deviations in tensors, which are not looked at otherwise: the host would have to wait."""
+    """Weights and standard deviations in tensors, which are not looked at otherwise: the host would
+    have to wait."""
     x = manifold.random(5, 3)
     with pytest.raises(ValueError, match="weights must not all be 0"):
         manifold.centroid(x, torch.zeros(5))
@@ -168,16 +193,24 @@ def test_numbers_are_looked_at_when_asked(manifold):
     assert torch.isfinite(type(manifold)(1.0).centroid(x, torch.zeros(5))).all()
 
 
-@pytest.mark.parametrize("manifold", [Lorentz(1.0), PoincareBall(1.0), Euclidean(), Product((Lorentz(1.0), 3))])
+@pytest.mark.parametrize(
+    "manifold", [Lorentz(1.0), PoincareBall(1.0), Euclidean(), Product((Lorentz(1.0), 3))]
+)
 def test_arguments_are_named_by_every_manifold(manifold):
     x = manifold.random(5, 3)
-    with pytest.raises(ValueError, match="the last dimension of weights must be 5, the number of points; got 4"):
+    with pytest.raises(
+        ValueError, match="the last dimension of weights must be 5, the number of points; got 4"
+    ):
         manifold.centroid(x, torch.ones(4))
-    with pytest.raises(ValueError, match="the last dimension of weights must be 5, the number of points; got 4"):
+    with pytest.raises(
+        ValueError, match="the last dimension of weights must be 5, the number of points; got 4"
+    ):
         manifold.weighted_centroids(torch.ones(2, 4), x)
     with pytest.raises(ValueError, match="std must be positive, got 0"):
         manifold.wrapped_normal(x, 0.0)
-    with pytest.raises(ValueError, match="the last dimension of std must be 3, the number of dimensions; got 2"):
+    with pytest.raises(
+        ValueError, match="the last dimension of std must be 3, the number of dimensions; got 2"
+    ):
         manifold.wrapped_normal_log_prob(x, x, torch.ones(2))
     with pytest.raises(ValueError, match="std must be 0 or more, got -1"):
         manifold.random(5, 3, std=-1)
@@ -188,9 +221,13 @@ def test_parameters_need_points_and_a_manifold():
     for manifold in (None, Lorentz, "lorentz", torch.nn.Linear(1, 1)):
         with pytest.raises(TypeError, match="manifold must be a manifold object"):
             ManifoldParameter(points, manifold)
-    with pytest.raises(TypeError, match="data must be a tensor of floating point numbers, got torch.int64"):
+    with pytest.raises(
+        TypeError, match="data must be a tensor of floating point numbers, got torch.int64"
+    ):
         ManifoldParameter(points.long(), Lorentz(1.0))
-    with pytest.raises(TypeError, match="data must be a tensor of floating point numbers, got list"):
+    with pytest.raises(
+        TypeError, match="data must be a tensor of floating point numbers, got list"
+    ):
         ManifoldParameter([1.0, 0.0], Lorentz(1.0))
     with pytest.raises(ValueError, match="data must end in the at least 2 coordinates"):
         ManifoldParameter(torch.zeros(4, 1), Lorentz(1.0))
@@ -211,7 +248,9 @@ def test_curvature_parameters_are_numbers_with_bounds():
 
 def test_parameters_print_once():
     manifold = Lorentz(1.0, learnable=True)
-    assert repr(manifold.log_c) == "CurvatureParameter containing the log of a curvature:\ntensor(0.)"
+    assert (
+        repr(manifold.log_c) == "CurvatureParameter containing the log of a curvature:\ntensor(0.)"
+    )
     text = repr(ManifoldParameter(manifold.origin(2).detach(), manifold))
     assert text.count("ManifoldParameter") == 1 and text.endswith("tensor([1., 0., 0.])")
 
@@ -244,7 +283,9 @@ def test_methods_bind_the_functions():
     assert torch.equal(ball.conformal_factor(z), poincare.conformal_factor(z, 0.7))
 
 
-@pytest.mark.parametrize("manifold", [Lorentz(0.7), PoincareBall(0.7), Product((Lorentz(2.0), 2), (Euclidean(), 1))])
+@pytest.mark.parametrize(
+    "manifold", [Lorentz(0.7), PoincareBall(0.7), Product((Lorentz(2.0), 2), (Euclidean(), 1))]
+)
 def test_origins_and_random_points(manifold):
     origin = manifold.origin() if isinstance(manifold, Product) else manifold.origin(3)
     manifold.check_point(origin)
@@ -256,7 +297,7 @@ def test_origins_and_random_points(manifold):
     assert (manifold.dist0(points) ** 2).mean().item() == pytest.approx(3 * 0.3**2, rel=0.1)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Learned curvatures
 
 
@@ -273,7 +314,7 @@ def test_curvature_is_learned_in_log_space_and_bounded(kind):
     assert manifold.log_c.item() == pytest.approx(math.log(4.0))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Copies, files, casts
 
 
@@ -303,7 +344,9 @@ def test_listed_parameters_are_found_without_the_class():
     model = Table()
     model.manifold_parameters = ("points",)
     model.points = nn.Parameter(model.points.detach())
-    assert [(name, manifold) for name, _, manifold in named_manifold_parameters(model)] == [("points", model.manifold)]
+    assert [(name, manifold) for name, _, manifold in named_manifold_parameters(model)] == [
+        ("points", model.manifold)
+    ]
 
 
 def test_tied_parameters_are_named_once():
@@ -314,7 +357,8 @@ def test_tied_parameters_are_named_once():
 
 @CURVED
 def test_averages_of_weights(kind):
-    """timm's EMA copies the model: its points keep their class, and are points again after a projection."""
+    """timm's EMA copies the model: its points keep their class, and are points again after a
+    projection."""
     model = Table(kind)
     ema = ModelEmaV3(model, decay=0.5)
     optimizer = RiemannianAdam(param_groups(model, lr=0.05))
@@ -329,7 +373,7 @@ def test_averages_of_weights(kind):
     assert (distances > 0).all() and distances.max() < 0.2
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Processes
 
 WORKER = """

@@ -1,4 +1,5 @@
-"""What the manifold objects can do: the same on all, but for what is listed here with its reason; and aliases."""
+"""What the manifold objects can do: the same on all, but for what is listed here with its reason;
+and aliases."""
 
 from __future__ import annotations
 
@@ -9,7 +10,16 @@ import torch
 from test_robustness import public
 from torch import nn
 
-from hypvision.geometry import Euclidean, Lorentz, Manifold, PoincareBall, Product, lorentz, maps, poincare
+from hypvision.geometry import (
+    Euclidean,
+    Lorentz,
+    Manifold,
+    PoincareBall,
+    Product,
+    lorentz,
+    maps,
+    poincare,
+)
 
 KINDS = (Lorentz, PoincareBall, Euclidean, Product)
 ONE = (Lorentz, PoincareBall)
@@ -70,7 +80,11 @@ def test_manifolds_have_the_same_methods():
     assert listed == SPECIAL
 
 
-RENAMED = {"project": "projx", "minkowski_inner": None, "rescale_tangent": None}  # None: no manifold is needed
+RENAMED = {
+    "project": "projx",
+    "minkowski_inner": None,
+    "rescale_tangent": None,
+}  # None: no manifold is needed
 OWN = {
     "origin",
     "projx",
@@ -86,22 +100,32 @@ OWN = {
 
 @pytest.mark.parametrize(("kind", "module"), [(Lorentz, lorentz), (PoincareBall, poincare)])
 def test_every_function_is_a_method_of_the_same_arguments(kind, module):
-    """But for the curvature and the dtype of ``lorentz.cdist``, which only losses need; those in ``OWN`` take the
-    curvature in another place, or options of the manifold instead."""
+    """But for the curvature and the dtype of ``lorentz.cdist``, which only losses need; those in
+    ``OWN`` take the curvature in another place, or options of the manifold instead."""
     for name in public(module):
         method = getattr(kind, RENAMED.get(name, name) or "c")
         if name in RENAMED or name in OWN:
             continue
         function = inspect.signature(getattr(module, name)).parameters
-        expected = {key: (p.default, p.annotation) for key, p in function.items() if key not in ("c", "dtype")}
-        found = {key: (p.default, p.annotation) for key, p in inspect.signature(method).parameters.items()}
+        expected = {
+            key: (p.default, p.annotation)
+            for key, p in function.items()
+            if key not in ("c", "dtype")
+        }
+        found = {
+            key: (p.default, p.annotation)
+            for key, p in inspect.signature(method).parameters.items()
+        }
         found.pop("keepdim", None)
-        assert list(found)[1:] == list(expected) and {key: found[key] for key in expected} == expected, name
+        assert (
+            list(found)[1:] == list(expected) and {key: found[key] for key in expected} == expected
+        ), name
 
 
 @pytest.mark.parametrize("name", sorted(set.intersection(*(methods(kind) for kind in KINDS))))
 def test_arguments_have_the_same_names(name):
-    """But for the origin's dimension, which a product knows; what is passed by name to one can be to all."""
+    """But for the origin's dimension, which a product knows; what is passed by name to one can be
+    to all."""
 
     def names(kind):
         parameters = list(inspect.signature(getattr(kind, name)).parameters.values())
@@ -123,10 +147,16 @@ class TestAliases:
         self.p, self.q = self.space.to_poincare(self.x), self.space.to_poincare(self.y)
 
     def same(self, on_the_hyperboloid, in_the_ball):
-        torch.testing.assert_close(self.space.to_poincare(on_the_hyperboloid), in_the_ball, rtol=2e-5, atol=1e-6)
-        torch.testing.assert_close(self.ball.to_lorentz(in_the_ball), on_the_hyperboloid, rtol=2e-5, atol=1e-5)
+        torch.testing.assert_close(
+            self.space.to_poincare(on_the_hyperboloid), in_the_ball, rtol=2e-5, atol=1e-6
+        )
+        torch.testing.assert_close(
+            self.ball.to_lorentz(in_the_ball), on_the_hyperboloid, rtol=2e-5, atol=1e-5
+        )
 
-    @pytest.mark.parametrize("manifold", [Lorentz(0.7), PoincareBall(0.7), Euclidean(), Product((Lorentz(1.0), 3))])
+    @pytest.mark.parametrize(
+        "manifold", [Lorentz(0.7), PoincareBall(0.7), Euclidean(), Product((Lorentz(1.0), 3))]
+    )
     def test_they_are_one_operation(self, manifold):
         x, y = manifold.random(2, 4, 3)
         assert torch.equal(manifold.boost(x, y), manifold.mobius_add(x, y))
@@ -142,17 +172,24 @@ class TestAliases:
         self.same(self.space.mobius_sub(self.x, self.y), self.ball.unboost(self.p, self.q))
         self.same(self.space.mobius_scalar_mul(-0.4, self.x), self.ball.scalar_mul(-0.4, self.p))
         self.same(self.space.mobius_matvec(matrix, self.x), self.ball.matvec(matrix, self.p))
-        self.same(self.space.weighted_centroids(weights, self.x), self.ball.weighted_centroids(weights, self.p))
+        self.same(
+            self.space.weighted_centroids(weights, self.x),
+            self.ball.weighted_centroids(weights, self.p),
+        )
         rotation = torch.linalg.qr(matrix)[0]
         self.same(self.space.rotate(self.x, rotation), self.ball.rotate(self.p, rotation))
-        torch.testing.assert_close(self.space.sqdist(self.x, self.y), self.ball.sqdist(self.p, self.q))
+        torch.testing.assert_close(
+            self.space.sqdist(self.x, self.y), self.ball.sqdist(self.p, self.q)
+        )
         assert self.space.max_distance() == self.ball.max_distance()
 
     def test_maps_between_the_models(self):
         assert torch.equal(self.p, maps.lorentz_to_poincare(self.x, 0.7))
         torch.testing.assert_close(self.space.from_poincare(self.p), self.x)
         torch.testing.assert_close(self.ball.to_klein(self.p), self.space.to_klein(self.x))
-        torch.testing.assert_close(self.space.from_klein(self.space.to_klein(self.x)), self.x, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            self.space.from_klein(self.space.to_klein(self.x)), self.x, rtol=1e-5, atol=1e-5
+        )
         torch.testing.assert_close(self.ball.from_klein(self.ball.to_klein(self.p)), self.p)
 
     @pytest.mark.parametrize("method", ["change_curvature", "scale_curvature"])
@@ -203,10 +240,12 @@ def test_methods_compile_in_one_graph(make):
     for name, arguments in calls.items():
         torch._dynamo.reset()
         compiled = torch.compile(getattr(manifold, name), fullgraph=True, backend="eager")
-        torch.testing.assert_close(compiled(*arguments), getattr(manifold, name)(*arguments), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            compiled(*arguments), getattr(manifold, name)(*arguments), rtol=1e-4, atol=1e-5
+        )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Products and flat space, by their definitions
 
 FACTORS = ((Lorentz(1.5), 2), (PoincareBall(0.5), 3), (Euclidean(), 2))
@@ -227,20 +266,28 @@ def test_products_do_everything_factor_by_factor():
         return torch.cat([getattr(p[0][0], name)(*(part for _, part in p)) for p in pieces], -1)
 
     assert torch.equal(product.mobius_sub(x, y), joined("mobius_sub", x, y))
-    for name, extra in (("frechet_mean", (weights,)), ("midpoint", (weights,)), ("rescale", (3.0,))):
+    for name, extra in (
+        ("frechet_mean", (weights,)),
+        ("midpoint", (weights,)),
+        ("rescale", (3.0,)),
+    ):
         expected = torch.cat([getattr(m, name)(part, *extra) for m, part in parts(product, x)], -1)
         assert torch.equal(getattr(product, name)(x, *extra), expected)
     many = torch.rand(2, 6) + 0.1
     expected = torch.cat([m.weighted_centroids(many, part) for m, part in parts(product, x)], -1)
     assert torch.equal(product.weighted_centroids(many, x), expected)
-    torch.testing.assert_close(product.weighted_centroids(many.expand(4, 2, 6), x.expand(4, 6, -1))[3], expected)
+    torch.testing.assert_close(
+        product.weighted_centroids(many.expand(4, 2, 6), x.expand(4, 6, -1))[3], expected
+    )
     assert torch.equal(product.rescale(x.expand(4, 6, -1))[3], product.rescale(x))
     expected = torch.cat([m.scalar_mul(0.5, part) for m, part in parts(product, x)], -1)
     assert torch.equal(product.scalar_mul(0.5, x), expected)
     squares = [m.sqdist(a, b) for (m, a), (_, b) in zip(parts(product, x), parts(product, y))]
     torch.testing.assert_close(product.sqdist(x, y), sum(squares))
     u = product.logmap(x, z)
-    torch.testing.assert_close(product.geodesic_unit(product.norm(x, u).unsqueeze(-1), x, u), z, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        product.geodesic_unit(product.norm(x, u).unsqueeze(-1), x, u), z, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_the_frechet_mean_of_a_product_minimises_its_squared_distances():
@@ -255,14 +302,19 @@ def test_the_frechet_mean_of_a_product_minimises_its_squared_distances():
 
 
 @pytest.mark.parametrize(
-    "std", [0.5, torch.full((1,), 0.5), torch.linspace(0.2, 0.8, 7)], ids=["number", "one for all", "vector"]
+    "std",
+    [0.5, torch.full((1,), 0.5), torch.linspace(0.2, 0.8, 7)],
+    ids=["number", "one for all", "vector"],
 )
 def test_normal_distributions_of_products(std):
     product = Product(*FACTORS)
     mean = product.random(7, generator=torch.Generator().manual_seed(1), std=0.3)
     samples = product.wrapped_normal(mean, std, (2000,), torch.Generator().manual_seed(0))
     product.check_point(samples)
-    vectors = [m.to_tangent0(m.unboost(a, b)) for (m, a), (_, b) in zip(parts(product, mean), parts(product, samples))]
+    vectors = [
+        m.to_tangent0(m.unboost(a, b))
+        for (m, a), (_, b) in zip(parts(product, mean), parts(product, samples))
+    ]
     spread = torch.cat(vectors, -1).std(0)
     torch.testing.assert_close(spread, torch.as_tensor(std).expand(7), rtol=0.08, atol=0)
     stds = std.split((2, 3, 2)) if isinstance(std, torch.Tensor) and len(std) == 7 else [std] * 3
@@ -272,7 +324,9 @@ def test_normal_distributions_of_products(std):
 
 
 def test_hyperplanes_of_flat_space_have_an_offset_each():
-    with pytest.raises(ValueError, match="the last dimension of a must be 2, the number of hyperplanes; got 3"):
+    with pytest.raises(
+        ValueError, match="the last dimension of a must be 2, the number of hyperplanes; got 3"
+    ):
         Euclidean().hyperplane_logits(torch.zeros(5, 3), torch.ones(2, 3), torch.zeros(3))
 
 
@@ -286,13 +340,18 @@ def test_angles_of_flat_space(length):
 
 
 def test_flat_space_is_the_limit_of_small_curvature():
-    """Every operation that all manifolds have, at c = 1e-10 in float64, where tangent vectors are differences."""
+    """Every operation that all manifolds have, at c = 1e-10 in float64, where tangent vectors are
+    differences."""
     torch.manual_seed(0)
     flat, curved = Euclidean(), Lorentz(1e-10)
     x, y, u = torch.randn(3, 5, 3, dtype=torch.float64)
     p, q = curved.from_space(x), curved.from_space(y)
     close = dict(rtol=1e-6, atol=1e-6)
-    matrix, weights, a = torch.randn(2, 3).double(), torch.rand(5).double() + 0.1, torch.randn(2).double()
+    matrix, weights, a = (
+        torch.randn(2, 3).double(),
+        torch.rand(5).double() + 0.1,
+        torch.randn(2).double(),
+    )
     heading = nn.functional.normalize(u, dim=-1)
     at = curved.transp0(p, u)
     numbers = {
@@ -300,14 +359,20 @@ def test_flat_space_is_the_limit_of_small_curvature():
     }  # fmt: skip
     for name, arguments in numbers.items():
         given = [p if a is x else q for a in arguments]
-        torch.testing.assert_close(getattr(flat, name)(*arguments), getattr(curved, name)(*given), **close)
+        torch.testing.assert_close(
+            getattr(flat, name)(*arguments), getattr(curved, name)(*given), **close
+        )
     wide = dict(rtol=1e-4, atol=1e-4)  # horospheres are curved by sqrt(c)
     torch.testing.assert_close(flat.busemann(x, heading), curved.busemann(p, heading), **wide)
-    torch.testing.assert_close(flat.horosphere_dist(x, heading, 0.2), curved.horosphere_dist(p, heading, 0.2), **wide)
+    torch.testing.assert_close(
+        flat.horosphere_dist(x, heading, 0.2), curved.horosphere_dist(p, heading, 0.2), **wide
+    )
     torch.testing.assert_close(flat.dist2plane(x, u, 0.3), curved.dist2plane(p, u, 0.3), **close)
     assert (flat.dist2plane(x, u, 0.3, signed=False) >= 0).all()
     normals = torch.randn(2, 3).double()
-    torch.testing.assert_close(flat.hyperplane_logits(x, normals, a), curved.hyperplane_logits(p, normals, a), **close)
+    torch.testing.assert_close(
+        flat.hyperplane_logits(x, normals, a), curved.hyperplane_logits(p, normals, a), **close
+    )
     points = {
         "mobius_add": ((x, y), (p, q)),
         "mobius_sub": ((x, y), (p, q)),
@@ -324,14 +389,24 @@ def test_flat_space_is_the_limit_of_small_curvature():
         "concat": (([x, y],), ([p, q],)),
     }
     for name, (arguments, given) in points.items():
-        torch.testing.assert_close(getattr(flat, name)(*arguments), getattr(curved, name)(*given)[..., 1:], **close)
+        torch.testing.assert_close(
+            getattr(flat, name)(*arguments), getattr(curved, name)(*given)[..., 1:], **close
+        )
     for got, expected in zip(flat.split(x, [1, 2]), curved.split(p, [1, 2])):
         torch.testing.assert_close(got, expected[..., 1:], **close)
     std = torch.tensor([0.3, 0.5, 1.0], dtype=torch.float64)
     torch.testing.assert_close(
-        flat.wrapped_normal_log_prob(x, y, std), curved.wrapped_normal_log_prob(p, q, std), rtol=1e-5, atol=1e-5
+        flat.wrapped_normal_log_prob(x, y, std),
+        curved.wrapped_normal_log_prob(p, q, std),
+        rtol=1e-5,
+        atol=1e-5,
     )
-    samples = [m.wrapped_normal(at, std, (4,), torch.Generator().manual_seed(2)) for m, at in ((flat, x), (curved, p))]
+    samples = [
+        m.wrapped_normal(at, std, (4,), torch.Generator().manual_seed(2))
+        for m, at in ((flat, x), (curved, p))
+    ]
     torch.testing.assert_close(samples[0], samples[1][..., 1:], **close)
-    assert torch.equal(flat.centroid(x, torch.zeros(5, dtype=torch.float64)), torch.zeros(3, dtype=torch.float64))
+    assert torch.equal(
+        flat.centroid(x, torch.zeros(5, dtype=torch.float64)), torch.zeros(3, dtype=torch.float64)
+    )
     assert isinstance(flat, Manifold) and flat.rescale(x) is x

@@ -1,4 +1,5 @@
-"""Scalar functions against mpmath with 60 digits: values, gradients, and the points that are special."""
+"""Scalar functions against mpmath with 60 digits: values, gradients, and the points that are
+special."""
 
 import math
 from fractions import Fraction
@@ -18,12 +19,24 @@ ROOTS = [1e-30, 1e-9, 1e-3, 9.9e-3, 0.0199, 0.099, 0.101, 1.0, 7.5, 1e3]
 # Name, exact function, points of its domain
 SCALARS = [
     ("safe_sqrt", mpmath.sqrt, [1e-300, 1e-20, 1e-3, 1.0, 7.5, 1e12]),
-    ("sinhc", lambda z: mpmath.sinh(z) / z, [-40.0, -1.0, -1e-3, 1e-12, 1e-4, 9.9e-3, 0.0199, 0.3, 1.0, 10.0, 80.0]),
-    ("tanhc", lambda z: mpmath.tanh(z) / z, [-40.0, -1.0, -1e-3, 1e-12, 1e-4, 9.9e-3, 0.0199, 0.3, 1.0, 10.0, 300.0]),
+    (
+        "sinhc",
+        lambda z: mpmath.sinh(z) / z,
+        [-40.0, -1.0, -1e-3, 1e-12, 1e-4, 9.9e-3, 0.0199, 0.3, 1.0, 10.0, 80.0],
+    ),
+    (
+        "tanhc",
+        lambda z: mpmath.tanh(z) / z,
+        [-40.0, -1.0, -1e-3, 1e-12, 1e-4, 9.9e-3, 0.0199, 0.3, 1.0, 10.0, 300.0],
+    ),
     ("sinhc_sqrt", lambda q: mpmath.sinh(mpmath.sqrt(q)) / mpmath.sqrt(q), ROOTS),
     ("asinhc_sqrt", lambda q: mpmath.asinh(mpmath.sqrt(q)) / mpmath.sqrt(q), [*ROOTS, 1e10, 1e30]),
     ("tanhc_sqrt", lambda q: mpmath.tanh(mpmath.sqrt(q)) / mpmath.sqrt(q), ROOTS),
-    ("log_sinhc_sqrt", lambda q: mpmath.log(mpmath.sinh(mpmath.sqrt(q)) / mpmath.sqrt(q)), [*ROOTS, 1e5]),
+    (
+        "log_sinhc_sqrt",
+        lambda q: mpmath.log(mpmath.sinh(mpmath.sqrt(q)) / mpmath.sqrt(q)),
+        [*ROOTS, 1e5],
+    ),
     ("distance_from_square", lambda q: mpmath.acosh(1 + q / 2), [*ROOTS, 1e10, 1e30]),
     ("arcosh1p", lambda h: mpmath.acosh(1 + h), [*ROOTS, 1e10, 1e30]),
 ]
@@ -84,8 +97,13 @@ def test_zero(name, value, slope, dtype):
     x = torch.zeros(3, dtype=dtype, requires_grad=True)
     out = function_of(name)(x)
     assert out.tolist() == [value] * 3
-    gradients = [torch.autograd.grad(function_of(name)(x).sum(), x, create_graph=graph)[0] for graph in (False, True)]
-    gradients.append(torch.func.grad(lambda x: function_of(name)(x).sum())(x.detach()))  # in plain operations
+    gradients = [
+        torch.autograd.grad(function_of(name)(x).sum(), x, create_graph=graph)[0]
+        for graph in (False, True)
+    ]
+    gradients.append(
+        torch.func.grad(lambda x: function_of(name)(x).sum())(x.detach())
+    )  # in plain operations
     for gradient in gradients:
         assert gradient.tolist() == pytest.approx([slope] * 3, rel=torch.finfo(dtype).eps)
 
@@ -122,7 +140,9 @@ def test_clip_norm_gradients():
 def test_compiles(name):
     function = function_of(name)
     x = torch.tensor([[0.0, 1e-3, 0.5, 4.0]])
-    torch.testing.assert_close(torch.compile(function, fullgraph=True, backend="eager")(x), function(x))
+    torch.testing.assert_close(
+        torch.compile(function, fullgraph=True, backend="eager")(x), function(x)
+    )
 
 
 def test_squash_factor():
@@ -133,7 +153,9 @@ def test_squash_factor():
         slope, r = mpmath.atanh("0.99") / 1.5, mpmath.sqrt(q)
         expected = 3 * mpmath.tanh(slope * r / 3) / r if q else slope
         assert value == pytest.approx(float(expected), rel=1e-14)
-    assert torch.equal(numerics.squash_factor(square, torch.tensor(3.0, dtype=torch.float64), 1.5), got)
+    assert torch.equal(
+        numerics.squash_factor(square, torch.tensor(3.0, dtype=torch.float64), 1.5), got
+    )
 
 
 def test_sums_over_the_last_dimension():
@@ -156,7 +178,8 @@ def test_sums_over_the_last_dimension():
 
 
 def test_numbers_that_float32_does_not_hold_become_its_largest():
-    """Infinite ones do not: what has diverged must not look like a number. Gradients are cut on the way back."""
+    """Infinite ones do not: what has diverged must not look like a number. Gradients are cut on the
+    way back."""
     largest = torch.finfo(torch.float32).max
     x = torch.tensor([1e300, -1e300, 5.0, math.inf, -math.inf, math.nan], dtype=torch.float64)
     got = numerics.narrow(x, torch.float32)
@@ -165,7 +188,9 @@ def test_numbers_that_float32_does_not_hold_become_its_largest():
     for steepest, most in ((None, largest), (1e18, 1e18)):
         wide = numerics.widen(leaf, steepest)
         assert wide.dtype == torch.float64
-        (gradient,) = torch.autograd.grad(wide, leaf, torch.tensor([3.0, 1e30, 1e300, -1e300]).double())
+        (gradient,) = torch.autograd.grad(
+            wide, leaf, torch.tensor([3.0, 1e30, 1e300, -1e300]).double()
+        )
         assert gradient.tolist() == pytest.approx([3.0, min(1e30, most), most, -most])
     bounded = numerics.bounded(torch.tensor([1e30, -3.0]), torch.float32)
     assert bounded.tolist() == pytest.approx([1e18, -3.0])
@@ -185,7 +210,10 @@ def test_a_curvature_learned_in_single_does_not_round_double():
         x = module.expmap0(u, c)
         torch.testing.assert_close(x, module.expmap0(u, c.detach().double()), rtol=1e-15, atol=0)
         torch.testing.assert_close(
-            module.dist0(x=x, c=c), u.norm(dim=-1) * (2 if module is poincare else 1), rtol=1e-9, atol=0
+            module.dist0(x=x, c=c),
+            u.norm(dim=-1) * (2 if module is poincare else 1),
+            rtol=1e-9,
+            atol=0,
         )
         (slope,) = torch.autograd.grad(module.dist0(x.detach(), c), c)
         assert slope.dtype == torch.float32 and slope.isfinite()
@@ -206,7 +234,9 @@ def test_results_have_the_widest_dtype_of_the_points():
         for a, b in ((x.to(dtype), y), (x, y.to(dtype))):
             got = poincare.dist(a, b, 1.0)
             assert got.dtype == wide
-            torch.testing.assert_close(got, poincare.dist(a.to(wide), b.to(wide), 1.0), rtol=1e-6, atol=0)
+            torch.testing.assert_close(
+                got, poincare.dist(a.to(wide), b.to(wide), 1.0), rtol=1e-6, atol=0
+            )
 
 
 def test_arguments_that_a_function_does_not_know_are_named():

@@ -1,4 +1,5 @@
-"""Parameters of points and of curvatures: what PyTorch does to parameters leaves them what they are."""
+"""Parameters of points and of curvatures: what PyTorch does to parameters leaves them what they
+are."""
 
 import copy
 import io
@@ -31,7 +32,9 @@ class Cloud(nn.Module):
 
     def __init__(self, manifold, held=True):
         super().__init__()
-        self.points = ManifoldParameter(manifold.random(3, 4).detach(), manifold, requires_grad=False)
+        self.points = ManifoldParameter(
+            manifold.random(3, 4).detach(), manifold, requires_grad=False
+        )
         if held:
             self.manifold = manifold
 
@@ -47,7 +50,9 @@ def saved(model):
 
 
 def loaded(model, assign, dtype=None):
-    weights = {name: value.to(dtype or value.dtype).clone() for name, value in model.state_dict().items()}
+    weights = {
+        name: value.to(dtype or value.dtype).clone() for name, value in model.state_dict().items()
+    }
     for value in model.state_dict().values():
         value.zero_()
     model.load_state_dict(weights, assign=assign)
@@ -101,7 +106,9 @@ def test_class_manifold_and_values_survive(kind, change):
     assert type(changed.points) is ManifoldParameter
     assert not changed.points.requires_grad
     assert changed.points.manifold is changed.manifold
-    torch.testing.assert_close(changed.points.double(), points.double(), rtol=0, atol=5e-2 if "16" in change else 2e-3)
+    torch.testing.assert_close(
+        changed.points.double(), points.double(), rtol=0, atol=5e-2 if "16" in change else 2e-3
+    )
     log_c = changed.manifold.log_c
     assert type(log_c) is CurvatureParameter
     assert log_c.requires_grad
@@ -127,7 +134,8 @@ def test_class_manifold_and_values_survive(kind, change):
     ],
 )
 def test_points_of_layers_stay_on_the_manifold_after_assigning(make):
-    """Weights are assigned to a layer on the meta device, and its parameters go straight into an optimiser."""
+    """Weights are assigned to a layer on the meta device, and its parameters go straight into an
+    optimiser."""
     torch.manual_seed(0)
     source, layer = make(), make().to("meta")
     layer.load_state_dict(source.state_dict(), assign=True)
@@ -146,7 +154,8 @@ def test_shapes_that_do_not_fit_are_pytorchs_to_tell():
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: Lorentz(0.7, learnable=True), lambda: Product((Lorentz(0.7, learnable=True), 4))]
+    "make",
+    [lambda: Lorentz(0.7, learnable=True), lambda: Product((Lorentz(0.7, learnable=True), 4))],
 )
 def test_a_learned_curvature_must_belong_to_a_module(make):
     model = Cloud(make(), held=False).requires_grad_()
@@ -171,7 +180,11 @@ def test_a_fixed_or_frozen_curvature_needs_no_module():
 
 @pytest.mark.parametrize(
     ("default", "expected"),
-    [(torch.float64, torch.float64), (torch.float32, torch.float32), (torch.bfloat16, torch.float32)],
+    [
+        (torch.float64, torch.float64),
+        (torch.float32, torch.float32),
+        (torch.bfloat16, torch.float32),
+    ],
 )
 def test_curvatures_start_in_the_default_dtype_but_not_in_half(default, expected):
     torch.set_default_dtype(default)

@@ -1,4 +1,5 @@
-"""Round-off of the geometry against mpmath: values and gradients, from the origin to the radius 16, both dtypes."""
+"""Round-off of the geometry against mpmath: values and gradients, from the origin to the radius 16,
+both dtypes."""
 
 from __future__ import annotations
 
@@ -11,14 +12,19 @@ from helpers.cases import each
 from references import geometry_cases as cases
 from references.geometry_cases import CURVATURES, DIMENSIONS, OPERATIONS, grid, measure, noise
 
-# Up to this radius float32 results are right to CLOSE; beyond, rounding the arguments moves results by more than that.
+# Up to this radius float32 results are right to CLOSE; beyond, rounding the arguments moves results
+# by more than that.
 NEAR, CLOSE = 8.0, 1e-6
 # how many times that movement an error may be
 FACTOR = 3.0
-# Relative error of float64 results, in units of 1e-16 cosh(radius)^2: of all operations, and of those with more.
+# Relative error of float64 results, in units of 1e-16 cosh(radius)^2: of all operations, and of
+# those with more.
 SMALL, GROWTH = 1e-16, 50.0
 STEEPER = {
-    ("lorentz", "expmap"): 1e5,  # by up to 0.9 times the radius inwards: the square of that cosh, too
+    (
+        "lorentz",
+        "expmap",
+    ): 1e5,  # by up to 0.9 times the radius inwards: the square of that cosh, too
     ("lorentz", "transp"): 1e7,  # gradients of near points
     ("lorentz", "centroid"): 1e5,  # likewise
     ("poincare", "midpoint"): 1e5,  # likewise
@@ -27,13 +33,19 @@ STEEPER = {
 KINKS = ("ray", "antipodal")
 
 
-def allowed(model: str, name: str, kind: str, radius: float, c: float, n: int, dtype: torch.dtype, rng) -> float:
+def allowed(
+    model: str, name: str, kind: str, radius: float, c: float, n: int, dtype: torch.dtype, rng
+) -> float:
     """The largest error of a value."""
     if dtype == torch.float64:
         steep = STEEPER.get((model, name), GROWTH) * SMALL * math.cosh(radius) ** 2
         # a logarithm near 1 has the error of its argument
         return steep + (GROWTH * SMALL / min(radius, 1.0) if name == "busemann" else 0.0)
-    return CLOSE if radius <= NEAR else CLOSE + FACTOR * noise(model, name, kind, radius, c, n, dtype, rng)
+    return (
+        CLOSE
+        if radius <= NEAR
+        else CLOSE + FACTOR * noise(model, name, kind, radius, c, n, dtype, rng)
+    )
 
 
 def allowed_gradient(model: str, name: str, radius: float, dtype: torch.dtype) -> float:
@@ -42,12 +54,19 @@ def allowed_gradient(model: str, name: str, radius: float, dtype: torch.dtype) -
 
 
 def check(
-    model: str, name: str, dtype: torch.dtype, places: list[tuple[float, int]], every: bool = False, seed: int = 0
+    model: str,
+    name: str,
+    dtype: torch.dtype,
+    places: list[tuple[float, int]],
+    every: bool = False,
+    seed: int = 0,
 ) -> None:
-    """Measure an operation at every radius, for one curvature and dimension in turn, or for all of them.
+    """Measure an operation at every radius, for one curvature and dimension in turn, or for all of
+    them.
 
-    Among thousands of random vectors some are nearly perpendicular to what their product is taken with, and the
-    derivative in that direction is ill-conditioned: where all are tried, the bounds are wider.
+    Among thousands of random vectors some are nearly perpendicular to what their product is taken
+    with, and the derivative in that direction is ill-conditioned: where all are tried, the bounds
+    are wider.
     """
     wrong = []
     for turn, (kind, radius) in enumerate(grid(model, name, dtype)):
@@ -60,13 +79,18 @@ def check(
             found = measure(model, name, kind, radius, c, n, dtype, draws(), gradient)
             most = CLOSE
             if dtype == torch.float64 or not found.value <= CLOSE:
-                most = allowed(model, name, kind, radius, c, n, dtype, draws()) * (5 if every else 1)
+                most = allowed(model, name, kind, radius, c, n, dtype, draws()) * (
+                    5 if every else 1
+                )
                 # points along an axis, which rounding hardly turns, have the error of float64
                 most += 20 * SMALL * math.cosh(radius) ** 2 if every else 0.0
             steepest = allowed_gradient(model, name, radius, dtype) * (50 if every else 1)
             # not "greater than": an error may be NaN
             if not (found.value <= most and found.gradient <= steepest):
-                wrong.append(f"{kind}, radius {radius}, c {c}, n {n}: {found} where {most, steepest} is allowed")
+                wrong.append(
+                    f"{kind}, radius {radius}, c {c}, n {n}: {found} where {most, steepest} is "
+                    "allowed"
+                )
     assert not wrong, "\n".join(wrong)
 
 
@@ -79,7 +103,12 @@ DTYPES = [torch.float32, torch.float64]
 @each("model, name", EVERY)
 def test_values_and_gradients(model, name, dtype):
     # 7 has no factor in common with the number of radii or pairs: all of them meet all of these
-    check(model, name, dtype, [(1.0, 3), (0.1, 16), (10.0, 2), (0.01, 64), (0.3, 5), (3.0, 32), (0.1, 128)])
+    check(
+        model,
+        name,
+        dtype,
+        [(1.0, 3), (0.1, 16), (10.0, 2), (0.01, 64), (0.3, 5), (3.0, 32), (0.1, 128)],
+    )
 
 
 @pytest.mark.slow
@@ -94,7 +123,8 @@ def test_values_and_gradients_everywhere(model, name, dtype, seed):
 @pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "float64"])
 @each("model, name", EVERY)
 def test_wrong_results_are_found(model, name, dtype, monkeypatch):
-    """The bounds of every operation, the wider ones too, refuse a value that is off by 0.1 %, and such gradients."""
+    """The bounds of every operation, the wider ones too, refuse a value that is off by 0.1 %, and
+    such gradients."""
     operation = OPERATIONS[model][name]
     monkeypatch.setitem(cases.RADII, model, (1.0,))
     check(model, name, dtype, [(1.0, 3)], True)

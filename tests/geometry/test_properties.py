@@ -1,9 +1,10 @@
-"""What every manifold must satisfy, whatever its model, curvature and dtype, and that the models agree.
+"""What every manifold must satisfy, whatever its model, curvature and dtype, and that the models
+agree.
 
-Points lie within about two radii of curvature of the origin, where the conditioning of every property is mild; what
-happens further out is measured by test_precision, and at the ends of the number range by test_robustness. Errors are
-lengths, as a multiple of the size of the case: the space near the origin is held to the same relative accuracy as the
-rest.
+Points lie within about two radii of curvature of the origin, where the conditioning of every
+property is mild; what happens further out is measured by test_precision, and at the ends of the
+number range by test_robustness. Errors are lengths, as a multiple of the size of the case: the
+space near the origin is held to the same relative accuracy as the rest.
 """
 
 from __future__ import annotations
@@ -61,7 +62,11 @@ class Case:
 
     def same_number(self, got: Tensor, expected: Tensor | float, unit: float | None = None) -> None:
         error = (got - expected).abs().max().item()
-        assert error <= self.tolerance * (self.size if unit is None else unit), (error, got, expected)
+        assert error <= self.tolerance * (self.size if unit is None else unit), (
+            error,
+            got,
+            expected,
+        )
 
 
 def cases(function):
@@ -78,7 +83,7 @@ def cases(function):
     return dtypes(run)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Every manifold
 
 
@@ -174,7 +179,9 @@ def test_everything_commutes_with_translations(case):
     """Translations are isometries: ``mobius_add`` on the left (the boost of the hyperboloid)."""
     m, x, y, u = case.m, case.x, case.y, case.u
     check_isometry(case, lambda p: m.mobius_add(case.z, p))
-    case.same_point(m.mobius_add(case.z, m.from_tangent0(torch.zeros_like(case.tangents[0]))), case.z)
+    case.same_point(
+        m.mobius_add(case.z, m.from_tangent0(torch.zeros_like(case.tangents[0]))), case.z
+    )
     # adding y is to walk its logarithm, transported to x
     case.same_point(m.mobius_add(x, y), m.expmap(x, m.transp0(x, m.logmap0(y))))
     assert u.shape == x.shape
@@ -184,8 +191,12 @@ def test_everything_commutes_with_translations(case):
 @cases
 def test_everything_commutes_with_rotations(case):
     generator = torch.Generator().manual_seed(1)
-    matrix = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64, generator=generator))[0].to(case.x.dtype)
-    check_isometry(case, (lambda p: case.m.rotate(p, matrix)) if case.m.extra else (lambda p: p @ matrix.T))
+    matrix = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64, generator=generator))[0].to(
+        case.x.dtype
+    )
+    check_isometry(
+        case, (lambda p: case.m.rotate(p, matrix)) if case.m.extra else (lambda p: p @ matrix.T)
+    )
 
 
 def check_isometry(case: Case, move) -> None:
@@ -200,7 +211,9 @@ def check_isometry(case: Case, move) -> None:
     weights = torch.tensor([0.5, 0.2, 0.3, 0.0, 1.0], dtype=x.dtype)
     case.same_point(m.centroid(move(case.points), weights), move(m.centroid(case.points, weights)))
     if hasattr(m, "frechet_mean"):
-        case.same_point(m.frechet_mean(move(case.points), weights), move(m.frechet_mean(case.points, weights)))
+        case.same_point(
+            m.frechet_mean(move(case.points), weights), move(m.frechet_mean(case.points, weights))
+        )
 
 
 @every
@@ -218,7 +231,9 @@ def test_projections_are_idempotent(case):
     case.same_vector(x, m.proju(x, case.u), case.u)
     # orthogonal: nothing of the tangent space is lost
     if isinstance(m, Lorentz):
-        case.same_number(m.inner(x, tangent, case.u), lorentz.minkowski_inner(raw, case.u)[0], case.size**2)
+        case.same_number(
+            m.inner(x, tangent, case.u), lorentz.minkowski_inner(raw, case.u)[0], case.size**2
+        )
 
 
 @every
@@ -236,7 +251,8 @@ def test_inner_products_and_norms(case):
 @every
 @cases
 def test_riemannian_gradients(case):
-    """``<grad f, u>`` is the derivative of f along u, for functions that read all coordinates and those that do not."""
+    """``<grad f, u>`` is the derivative of f along u, for functions that read all coordinates and
+    those that do not."""
     m, u, v = case.m, case.u, case.v
     x = case.x.clone().requires_grad_()
     linear = torch.linspace(-1, 2, x.shape[-1], dtype=x.dtype)
@@ -270,7 +286,7 @@ def test_retractions(case):
         assert torch.equal(exact.retr(x, u), m.expmap(x, u))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # The models are isometric
 
 
@@ -296,7 +312,9 @@ def test_the_models_agree(dtype, values, scale, c):
     for name in ("dist", "cdist"):
         unit = None if name == "dist" else h.size * 30 / torch.finfo(dtype).eps ** 0.5 / 4000
         h.same_number(
-            getattr(h.m, name)(h.points[:2], h.points[1:3]), getattr(b.m, name)(b.points[:2], b.points[1:3]), unit
+            getattr(h.m, name)(h.points[:2], h.points[1:3]),
+            getattr(b.m, name)(b.points[:2], b.points[1:3]),
+            unit,
         )
     h.same_number(h.m.dist0(h.points), b.m.dist0(b.points))
     same(h.m.mobius_add(h.x, h.y), b.m.mobius_add(b.x, b.y))

@@ -1,4 +1,5 @@
-"""Every public function of the geometry where such code breaks: a table of calls, and checks of each row.
+"""Every public function of the geometry where such code breaks: a table of calls, and checks of
+each row.
 
 A new public function fails ``test_the_table_is_complete`` until it has a row.
 """
@@ -24,7 +25,8 @@ LORENTZ, BALL = 1, 0  # coordinates of a point beyond it
 
 
 class Operation(NamedTuple):
-    """How a function is called: its tensors by name, each with its kind, and what else it is given."""
+    """How a function is called: its tensors by name, each with its kind, and what else it is
+    given."""
 
     function: Callable
     kinds: dict[str, str]
@@ -32,13 +34,17 @@ class Operation(NamedTuple):
     constants: dict
     curvatures: tuple[str, ...]
     random: bool = False
-    implicit: bool = False  # the gradient is implicit: its own derivative is not that of the function
+    implicit: bool = (
+        False  # the gradient is implicit: its own derivative is not that of the function
+    )
 
     def call(self, *tensors: Tensor, c: float | Tensor = 0.7):
         curvatures = dict(zip(self.curvatures, (c, 1.5 * c)))
         return self.function(**dict(zip(self.kinds, tensors)), **self.constants, **curvatures)
 
-    def tensors(self, dtype: torch.dtype = torch.float32, rows: int = 4, seed: int = 0) -> list[Tensor]:
+    def tensors(
+        self, dtype: torch.dtype = torch.float32, rows: int = 4, seed: int = 0
+    ) -> list[Tensor]:
         """Ordinary arguments, all with ``rows`` in front but those that every row shares."""
         generator = torch.Generator().manual_seed(seed)
 
@@ -71,20 +77,30 @@ class Operation(NamedTuple):
 
     def shared(self) -> list[bool]:
         """Which tensors all rows share."""
-        return [kind in ("matrix", "normals", "plane points", "offsets") for kind in self.kinds.values()]
+        return [
+            kind in ("matrix", "normals", "plane points", "offsets") for kind in self.kinds.values()
+        ]
 
 
 def public(module) -> list[str]:
     """Names of a module's public functions; those of ``maps`` are partly the ball's."""
     homes = (module.__name__, poincare.__name__)
-    functions = [k for k, v in vars(module).items() if isinstance(v, types.FunctionType) and v.__module__ in homes]
+    functions = [
+        k
+        for k, v in vars(module).items()
+        if isinstance(v, types.FunctionType) and v.__module__ in homes
+    ]
     return getattr(module, "__all__", None) or [key for key in functions if not key.startswith("_")]
 
 
-def _op(module, name, kinds="", function=None, constants=None, curvatures=("c",), **flags) -> tuple[str, Operation]:
+def _op(
+    module, name, kinds="", function=None, constants=None, curvatures=("c",), **flags
+) -> tuple[str, Operation]:
     """A row; ``kinds`` is ``"x: point, y: point"``."""
     pairs = (pair.split(": ") for pair in kinds.split(", ") if pair)
-    extra = LORENTZ if module is lorentz or (module is maps and name.startswith("lorentz")) else BALL
+    extra = (
+        LORENTZ if module is lorentz or (module is maps and name.startswith("lorentz")) else BALL
+    )
     function = function or getattr(module, name)
     label = f"{module.__name__.rsplit('.', 1)[-1]}.{name}"
     return label, Operation(function, dict(pairs), extra, constants or {}, curvatures, **flags)
@@ -120,7 +136,8 @@ def _shared_rows(module, centroid: str):
     }
     rows = [_op(module, name, value) for name, value in kinds.items()]
     rows += [
-        _op(module, name, "x: point", curvatures=("c_old", "c_new")) for name in ("change_curvature", "scale_curvature")
+        _op(module, name, "x: point", curvatures=("c_old", "c_new"))
+        for name in ("change_curvature", "scale_curvature")
     ]
     rows.append(_op(module, "frechet_mean", "x: cloud, weights: weights", implicit=True))
     rows.append(_op(module, "horosphere_dist", "x: point, p: ideal", constants={"tau": 0.25}))
@@ -173,7 +190,8 @@ TABLE = dict(
         _op(poincare, "beta_split", "x: point", _beta_split),
         _op(poincare, "conformal_factor", "x: point"),
         _op(poincare, "dist2plane", "x: point, p: ball, a: space"),
-        _op(poincare, "from_lorentz", "x: point")[:1] + (_op(lorentz, "projx", "x: point", poincare.from_lorentz)[1],),
+        _op(poincare, "from_lorentz", "x: point")[:1]
+        + (_op(lorentz, "projx", "x: point", poincare.from_lorentz)[1],),
         _op(poincare, "ganea_logits", "x: point, p: plane points, a: normals"),
         _op(poincare, "gyration", "u: point, v: point, w: tangent"),
         _op(poincare, "hyperplane_logits", "x: point, v: normals, r: offsets"),
@@ -206,15 +224,21 @@ def same(got, expected, rtol=2e-5, atol=1e-5):
 @pytest.mark.parametrize("module", [lorentz, poincare, maps])
 def test_the_table_is_complete(module):
     name, functions = module.__name__.rsplit(".", 1)[-1], public(module)
-    assert {f"{name}.{key}" for key in functions} == {key for key in TABLE if key.startswith(f"{name}.")}
+    assert {f"{name}.{key}" for key in functions} == {
+        key for key in TABLE if key.startswith(f"{name}.")
+    }
     for key in functions:
         row = TABLE[f"{name}.{key}"]
         if row.function is getattr(module, key):
-            required = [p.name for p in inspect.signature(row.function).parameters.values() if p.default is p.empty]
+            required = [
+                p.name
+                for p in inspect.signature(row.function).parameters.values()
+                if p.default is p.empty
+            ]
             assert set(required) <= {*row.kinds, *row.constants, *row.curvatures}, key
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Every finite input
 
 
@@ -222,7 +246,8 @@ MAGNITUDES = (0.0, 1e-45, 1e-30, 1e-6, 1.0, 1e6, 1e30, 3.4e38)
 
 
 def extreme_rows(width: int, c: float) -> Tensor:
-    """Vectors of all magnitudes, mixed ones, and points at the boundary of the ball and next to it."""
+    """Vectors of all magnitudes, mixed ones, and points at the boundary of the ball and next to
+    it."""
     rows = []
     for m in MAGNITUDES:
         rows += [[m] + [0.0] * (width - 1), [m * (-1) ** i for i in range(width)]]
@@ -232,7 +257,10 @@ def extreme_rows(width: int, c: float) -> Tensor:
     rows.append([3.4e38, 1.0] + [-3.4e38] * (width - 2))
     boundary = torch.zeros(3, width)
     boundary[:, -1] = c**-0.5
-    boundary[1, -1], boundary[2, -1] = boundary[0, -1] * (1 - 2**-23), boundary[0, -1] * (1 + 2**-22)
+    boundary[1, -1], boundary[2, -1] = (
+        boundary[0, -1] * (1 - 2**-23),
+        boundary[0, -1] * (1 + 2**-22),
+    )
     return torch.cat([torch.tensor(rows), boundary])
 
 
@@ -265,15 +293,29 @@ def extreme_arguments(op: Operation, c: float) -> list[Tensor]:
         elif kind in ("cloud", "other cloud"):
             rows = extreme_rows(N + op.extra, c)
             # windows of neighbours, of one row repeated, and everything
-            windows = [rows[[i, i, (i + 1) % len(rows), (i + 7) % len(rows), -i - 1]] for i in range(len(rows))]
+            windows = [
+                rows[[i, i, (i + 1) % len(rows), (i + 7) % len(rows), -i - 1]]
+                for i in range(len(rows))
+            ]
             out.append(torch.stack([*windows, *(row.expand(5, -1) for row in rows)]))
         elif kind == "weights":
             weights = torch.tensor(
-                [[1.0, 1, 1, 1, 1], [0, 1, 0, 0, 0], [1e-45, 1e-30, 1, 0, 0], [3e37, 1, 0, 1e-30, 3e37]]
+                [
+                    [1.0, 1, 1, 1, 1],
+                    [0, 1, 0, 0, 0],
+                    [1e-45, 1e-30, 1, 0, 0],
+                    [3e37, 1, 0, 1e-30, 3e37],
+                ]
             )
-            out.append(weights.repeat(2 * len(extreme_rows(N, c)), 1)[: 2 * len(extreme_rows(N, c))])
+            out.append(
+                weights.repeat(2 * len(extreme_rows(N, c)), 1)[: 2 * len(extreme_rows(N, c))]
+            )
         elif kind == "many weights":
-            out.append(torch.tensor([[1.0, 1, 1, 1, 1], [0, 1, 0, 1e-30, 0]]).expand(2 * len(extreme_rows(N, c)), 2, 5))
+            out.append(
+                torch.tensor([[1.0, 1, 1, 1, 1], [0, 1, 0, 1e-30, 0]]).expand(
+                    2 * len(extreme_rows(N, c)), 2, 5
+                )
+            )
         elif kind == "matrix":
             out.append(torch.tensor([[1.0, 2.0, 3.0], [0, 0, 0]]))
         elif kind in ("normals", "plane points"):
@@ -295,7 +337,12 @@ def check_finite_gradients(op: Operation, c: float, learned: bool) -> None:
     gradients = torch.autograd.grad(outs, [curvature, *tensors], weights, allow_unused=True)
     for key, gradient in zip(("c", *op.kinds), gradients):
         if gradient is not None:
-            check_finite(f"gradient of {key}", gradient if gradient.dim() else gradient.unsqueeze(0), op, tensors)
+            check_finite(
+                f"gradient of {key}",
+                gradient if gradient.dim() else gradient.unsqueeze(0),
+                op,
+                tensors,
+            )
 
 
 @each("name", ROWS_ONLY)
@@ -314,7 +361,8 @@ LONG = ("tangent", "space", "ball", "normals", "plane points", "weights", "many 
 @pytest.mark.slow
 @each("name", ROWS_ONLY)
 def test_long_arguments_beside_ordinary_ones_have_finite_gradients(name):
-    """Each alone and all together, at ordinary points: the branches that extreme points of the same batch never take.
+    """Each alone and all together, at ordinary points: the branches that extreme points of the same
+    batch never take.
 
     The radii are those up to which nothing is float64, and beyond.
     """
@@ -327,9 +375,13 @@ def test_long_arguments_beside_ordinary_ones_have_finite_gradients(name):
                 for i, kind in enumerate(op.kinds.values()):
                     if kind in ("point", "cloud", "other cloud"):
                         length = math.sinh(radius) if op.extra else math.tanh(radius / 2)
-                        tensors[i] = nn.functional.normalize(tensors[i][..., op.extra :], dim=-1) * (length / 0.7**0.5)
+                        tensors[i] = nn.functional.normalize(
+                            tensors[i][..., op.extra :], dim=-1
+                        ) * (length / 0.7**0.5)
                         tensors[i] = lorentz.from_space(tensors[i], 0.7) if op.extra else tensors[i]
-                tensors = [(t * size if i in chosen else t).requires_grad_() for i, t in enumerate(tensors)]
+                tensors = [
+                    (t * size if i in chosen else t).requires_grad_() for i, t in enumerate(tensors)
+                ]
                 c = torch.tensor(0.7, requires_grad=True)
                 outs = parts(op.call(*tensors, c=c))
                 gradients = torch.autograd.grad(
@@ -339,8 +391,24 @@ def test_long_arguments_beside_ordinary_ones_have_finite_gradients(name):
                     assert value.isfinite().all(), (radius, size, chosen)
 
 
-INTO_THE_BALL = ["expmap", "expmap0", "geodesic", "geodesic_unit", "midpoint", "mobius_add", "mobius_scalar_mul"]
-INTO_THE_BALL += ["frechet_mean", "from_lorentz", "mobius_matvec", "mobius_sub", "project", "rescale", "retr"]
+INTO_THE_BALL = [
+    "expmap",
+    "expmap0",
+    "geodesic",
+    "geodesic_unit",
+    "midpoint",
+    "mobius_add",
+    "mobius_scalar_mul",
+]
+INTO_THE_BALL += [
+    "frechet_mean",
+    "from_lorentz",
+    "mobius_matvec",
+    "mobius_sub",
+    "project",
+    "rescale",
+    "retr",
+]
 
 
 def test_results_stay_in_the_ball():
@@ -363,7 +431,7 @@ def check_finite(what: str, value: Tensor, op: Operation, tensors: list[Tensor])
         pytest.fail(f"{what}: {len(at)} of {len(bad)} rows are not finite, such as {rows}")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Half precision and autocast
 
 
@@ -382,7 +450,9 @@ def test_autocast_changes_nothing():
         tensors = op.tensors()
         torch.manual_seed(1)
         expected = op.call(*tensors)
-        for a, b in zip(parts(under_autocast(op, tensors, torch.bfloat16)), parts(expected), strict=True):
+        for a, b in zip(
+            parts(under_autocast(op, tensors, torch.bfloat16)), parts(expected), strict=True
+        ):
             assert a.dtype == b.dtype and torch.equal(a, b), name
 
 
@@ -392,13 +462,17 @@ def test_half_precision_is_computed_in_single_and_rounded_once(name):
     for dtype in HALVES:
         tensors = [t.to(dtype) for t in op.tensors()]
         if op.random:
-            assert all(o.dtype == dtype and torch.isfinite(o).all() for o in parts(op.call(*tensors)))
+            assert all(
+                o.dtype == dtype and torch.isfinite(o).all() for o in parts(op.call(*tensors))
+            )
             continue
         exact = op.call(*(t.float() for t in tensors))
         for got in (op.call(*tensors), under_autocast(op, tensors, dtype)):
             for a, b in zip(parts(got), parts(exact), strict=True):
                 assert a.dtype == dtype
-                torch.testing.assert_close(a.float(), b, rtol=2 * torch.finfo(dtype).eps, atol=torch.finfo(dtype).eps)
+                torch.testing.assert_close(
+                    a.float(), b, rtol=2 * torch.finfo(dtype).eps, atol=torch.finfo(dtype).eps
+                )
 
 
 @each("name", DETERMINISTIC)
@@ -417,7 +491,7 @@ def test_gradients_of_half_tensors(name):
         torch.testing.assert_close(t.grad.float(), e.grad, rtol=0.05, atol=0.02 * scale)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Transforms: compile, export, vmap, second derivatives
 
 
@@ -444,7 +518,9 @@ def check_compiled(name: str, backend: str) -> None:
     if not tensors or not expected[0].requires_grad:
         return
     ones = [torch.ones_like(o) for o in expected]
-    gradients = (torch.autograd.grad(outs, tensors, ones, allow_unused=True) for outs in (got, expected))
+    gradients = (
+        torch.autograd.grad(outs, tensors, ones, allow_unused=True) for outs in (got, expected)
+    )
     for a, b in zip(*gradients):
         if b is not None:
             torch.testing.assert_close(a, b, rtol=2e-4, atol=2e-5 * max(1, b.abs().max().item()))
@@ -464,7 +540,9 @@ def test_compiles_in_one_graph(name):
 @pytest.mark.slow
 @every
 def test_compiles_with_inductor(name):
-    with torch._inductor.config.patch(fallback_random=True):  # or it draws other numbers than eager mode
+    with torch._inductor.config.patch(
+        fallback_random=True
+    ):  # or it draws other numbers than eager mode
         check_compiled(name, "inductor")
 
 
@@ -479,7 +557,13 @@ def check_exported(name: str) -> None:
     same(got, op.call(*others))
 
 
-EXPORTED = ["lorentz.expmap", "lorentz.cdist", "lorentz.hyperplane_logits", "poincare.mobius_add", "poincare.midpoint"]
+EXPORTED = [
+    "lorentz.expmap",
+    "lorentz.cdist",
+    "lorentz.hyperplane_logits",
+    "poincare.mobius_add",
+    "poincare.midpoint",
+]
 
 
 @pytest.mark.slow
@@ -499,7 +583,10 @@ def test_everything_exports(name):
 def test_vmap_is_a_loop(name):
     op = DETERMINISTIC[name]
     tensors, shared = op.tensors(torch.float64), op.shared()
-    rows = [parts(op.call(*(t if fixed else t[i] for t, fixed in zip(tensors, shared)))) for i in range(4)]
+    rows = [
+        parts(op.call(*(t if fixed else t[i] for t, fixed in zip(tensors, shared))))
+        for i in range(4)
+    ]
     expected = [torch.stack(column) for column in zip(*rows)]
     in_dims = tuple(None if fixed else 0 for fixed in shared)
     same(torch.func.vmap(op.call, in_dims)(*tensors), expected, 1e-12, 1e-12)
@@ -511,7 +598,10 @@ def test_vmap_is_a_loop(name):
     for k in mapped if len(mapped) > 1 else ():
         in_dims = tuple(None if fixed or j == k else 0 for j, fixed in enumerate(shared))
         arguments = [t[0] if j == k else t for j, t in enumerate(tensors)]
-        rows = [parts(op.call(*(t if d is None else t[i] for t, d in zip(arguments, in_dims)))) for i in range(4)]
+        rows = [
+            parts(op.call(*(t if d is None else t[i] for t, d in zip(arguments, in_dims))))
+            for i in range(4)
+        ]
         expected_k = [torch.stack(column) for column in zip(*rows)]
         same(torch.func.vmap(op.call, in_dims)(*arguments), expected_k, 1e-12, 1e-12)
 
@@ -540,19 +630,29 @@ def test_gradients_per_row_and_jacobians(name):
 @pytest.mark.parametrize("place", ["origin", "one point"])
 @pytest.mark.parametrize("name", DETERMINISTIC)
 def test_gradients_at_special_places_are_those_of_plain_operations(name, place):
-    """Where distances, vectors and offsets are 0: by hand, by hand for second derivatives, by ``torch.func``."""
+    """Where distances, vectors and offsets are 0: by hand, by hand for second derivatives, by
+    ``torch.func``."""
     op = DETERMINISTIC[name]
     tensors = op.tensors(torch.float64, rows=2)
     for k, kind in enumerate(op.kinds.values()):
         if kind in ("tangent", "space", "offset", "offsets"):
             tensors[k] = torch.zeros_like(tensors[k])
         elif kind in ("point", "cloud", "other cloud", "ball", "plane points"):
-            at = torch.tensor([0.2, -0.1, 0.3] if place == "one point" else [0.0] * N, dtype=torch.float64)
-            points = lorentz.expmap0(at, 0.7) if tensors[k].shape[-1] > N else poincare.expmap0(at / 2, 0.7)
+            at = torch.tensor(
+                [0.2, -0.1, 0.3] if place == "one point" else [0.0] * N, dtype=torch.float64
+            )
+            points = (
+                lorentz.expmap0(at, 0.7)
+                if tensors[k].shape[-1] > N
+                else poincare.expmap0(at / 2, 0.7)
+            )
             tensors[k] = points.expand_as(tensors[k]).clone()
 
     def total(*values):
-        return sum((o * torch.arange(1.0, o.numel() + 1).cos().view(o.shape)).sum() for o in parts(op.call(*values)))
+        return sum(
+            (o * torch.arange(1.0, o.numel() + 1).cos().view(o.shape)).sum()
+            for o in parts(op.call(*values))
+        )
 
     def gradients(**options):
         leaves = [t.clone().requires_grad_() for t in tensors]
@@ -577,21 +677,30 @@ def test_first_and_second_derivatives(name):
     arguments = (*tensors, c) if op.curvatures else (*tensors, c.detach())
     assert torch.autograd.gradcheck(function, arguments, fast_mode=True, rtol=1e-4)
     if op.implicit:
-        gradients = torch.autograd.grad(sum(o.sum() for o in function(*arguments)), tensors, create_graph=True)
+        gradients = torch.autograd.grad(
+            sum(o.sum() for o in function(*arguments)), tensors, create_graph=True
+        )
         second = torch.autograd.grad(sum(g.sum() for g in gradients), tensors, allow_unused=True)
         assert all(torch.isfinite(g).all() for g in second if g is not None)
     else:
-        assert torch.autograd.gradgradcheck(function, arguments, fast_mode=True, rtol=1e-4, atol=1e-6)
+        assert torch.autograd.gradgradcheck(
+            function, arguments, fast_mode=True, rtol=1e-4, atol=1e-6
+        )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Errors name the argument
 
 
-LISTS = {"lorentz.concat", "poincare.beta_concat"}  # their tensors come in a list, and may differ in dimension
+LISTS = {
+    "lorentz.concat",
+    "poincare.beta_concat",
+}  # their tensors come in a list, and may differ in dimension
 
 
-def refused(error: type[Exception], said: str, name: str, tensors: list[Tensor], c: float | Tensor = 0.7) -> None:
+def refused(
+    error: type[Exception], said: str, name: str, tensors: list[Tensor], c: float | Tensor = 0.7
+) -> None:
     """The call raises this error with these words; a failure names the call."""
     try:
         TABLE[name].call(*tensors, c=c)
@@ -623,9 +732,15 @@ def test_integers_are_refused_and_named():
 def test_shapes_that_do_not_fit_are_named():
     for name in ROWS_ONLY.keys() - LISTS:
         kinds, tensors = TABLE[name].kinds, TABLE[name].tensors()
-        vectors = [key for key, kind in kinds.items() if "weights" not in kind and kind[:6] not in ("number", "offset")]
+        vectors = [
+            key
+            for key, kind in kinds.items()
+            if "weights" not in kind and kind[:6] not in ("number", "offset")
+        ]
         for key in vectors if len(vectors) > 1 else ():
-            wrong = [torch.cat([t, t], -1) if key == other else t for other, t in zip(kinds, tensors)]
+            wrong = [
+                torch.cat([t, t], -1) if key == other else t for other, t in zip(kinds, tensors)
+            ]
             refused(ValueError, rf"\b{key}\b", name, wrong)
 
 
@@ -645,7 +760,8 @@ def test_weights_that_do_not_fit_are_named(name):
     x = x if x.dim() == 3 else TABLE[name].tensors()[1]
     for shape in ((4, 4), (4, 6), (4, 1)):
         with pytest.raises(
-            ValueError, match=f"the last dimension of weights must be 5, the number of points; got {shape[-1]}"
+            ValueError,
+            match=f"the last dimension of weights must be 5, the number of points; got {shape[-1]}",
         ):
             mean_of(name, x, torch.ones(shape))
     with pytest.raises(ValueError, match="x must have at least two dimensions"):
@@ -674,14 +790,38 @@ def _points(*shape) -> Tensor:
 
 
 BAD_ARGUMENTS = {
-    "the eps of a projection": (lambda: poincare.project(torch.zeros(3), 1.0, eps=2), "project: eps.*below 1, got 2"),
-    "a negative eps": (lambda: poincare.expmap0(torch.zeros(3), 1.0, eps=-0.1), "expmap0: eps.*at least 0"),
-    "an infinite curvature": (lambda: lorentz.dist0(_points(2), float("inf")), "curvature c must be positive"),
-    "a negative cone": (lambda: lorentz.half_aperture(_points(2), 1.0, -0.1), "min_radius must be 0 or more, got -0.1"),
-    "a negative cone of the ball": (lambda: poincare.half_aperture(torch.zeros(2), 1.0, -1), "min_radius"),
-    "a negative cone's loss": (lambda: poincare.entailment_loss(*torch.zeros(2, 3), 1.0, -1), "min_radius"),
-    "no spread": (lambda: lorentz.wrapped_normal(_points(2), 0.0, 1.0), "wrapped_normal: std must be positive, got 0"),
-    "a negative spread": (lambda: poincare.wrapped_normal(torch.zeros(3), -1, 1.0), "std must be positive, got -1"),
+    "the eps of a projection": (
+        lambda: poincare.project(torch.zeros(3), 1.0, eps=2),
+        "project: eps.*below 1, got 2",
+    ),
+    "a negative eps": (
+        lambda: poincare.expmap0(torch.zeros(3), 1.0, eps=-0.1),
+        "expmap0: eps.*at least 0",
+    ),
+    "an infinite curvature": (
+        lambda: lorentz.dist0(_points(2), float("inf")),
+        "curvature c must be positive",
+    ),
+    "a negative cone": (
+        lambda: lorentz.half_aperture(_points(2), 1.0, -0.1),
+        "min_radius must be 0 or more, got -0.1",
+    ),
+    "a negative cone of the ball": (
+        lambda: poincare.half_aperture(torch.zeros(2), 1.0, -1),
+        "min_radius",
+    ),
+    "a negative cone's loss": (
+        lambda: poincare.entailment_loss(*torch.zeros(2, 3), 1.0, -1),
+        "min_radius",
+    ),
+    "no spread": (
+        lambda: lorentz.wrapped_normal(_points(2), 0.0, 1.0),
+        "wrapped_normal: std must be positive, got 0",
+    ),
+    "a negative spread": (
+        lambda: poincare.wrapped_normal(torch.zeros(3), -1, 1.0),
+        "std must be positive, got -1",
+    ),
     "spreads that do not fit": (
         lambda: lorentz.wrapped_normal(_points(2), torch.ones(2), 1.0),
         "the last dimension of std must be 3, the number of dimensions; got 2",
@@ -702,10 +842,22 @@ BAD_ARGUMENTS = {
         lambda: Euclidean().geodesic(torch.linspace(0, 1, 3), torch.zeros(3), torch.ones(3)),
         r"geodesic: t must be.*Got the shape \(3,\)",
     ),
-    "factors, the same": (lambda: poincare.mobius_scalar_mul(torch.ones(3), torch.zeros(3), 1.0), "scalar_mul: r must"),
-    "no room": (lambda: lorentz.rescale(_points(2), 1.0, limit=0.0), "rescale: limit must be positive, got 0.0"),
-    "no slope": (lambda: lorentz.rescale_tangent(torch.ones(3), 1.0, slope=-1.0), "slope must be positive, got -1.0"),
-    "no steps": (lambda: lorentz.frechet_mean(_points(2), None, 1.0, steps=0), "steps must be positive, got 0"),
+    "factors, the same": (
+        lambda: poincare.mobius_scalar_mul(torch.ones(3), torch.zeros(3), 1.0),
+        "scalar_mul: r must",
+    ),
+    "no room": (
+        lambda: lorentz.rescale(_points(2), 1.0, limit=0.0),
+        "rescale: limit must be positive, got 0.0",
+    ),
+    "no slope": (
+        lambda: lorentz.rescale_tangent(torch.ones(3), 1.0, slope=-1.0),
+        "slope must be positive, got -1.0",
+    ),
+    "no steps": (
+        lambda: lorentz.frechet_mean(_points(2), None, 1.0, steps=0),
+        "steps must be positive, got 0",
+    ),
     "offsets that do not fit": (
         lambda: lorentz.hyperplane_logits(_points(2), torch.ones(4, N), torch.ones(3), 1.0),
         "hyperplane_logits: the last dimension of a must be 4, the number of hyperplanes; got 3",
@@ -723,14 +875,19 @@ BAD_ARGUMENTS = {
         "the last dimension of r must be 4, the number of hyperplanes; got 5",
     ),
     "factors of the ball": (
-        lambda: poincare.hyperplane_logits(torch.zeros(2, 3), torch.ones(4, 3), torch.ones(4), 1.0, torch.ones(2)),
+        lambda: poincare.hyperplane_logits(
+            torch.zeros(2, 3), torch.ones(4, 3), torch.ones(4), 1.0, torch.ones(2)
+        ),
         "the last dimension of g must be 4, the number of hyperplanes; got 2",
     ),
     "points and normals that differ": (
         lambda: poincare.ganea_logits(torch.zeros(2, 3), torch.zeros(4, 3), torch.ones(5, 3), 1.0),
         r"p and a must be matrices \(K, n\) of one shape, got \(4, 3\) and \(5, 3\)",
     ),
-    "one point for all pairs": (lambda: lorentz.cdist(_points(), _points(4), 1.0), "cdist: x must have at least two"),
+    "one point for all pairs": (
+        lambda: lorentz.cdist(_points(), _points(4), 1.0),
+        "cdist: x must have at least two",
+    ),
 }
 
 

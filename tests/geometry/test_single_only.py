@@ -1,4 +1,5 @@
-"""Devices without float64, such as MPS, in their place a CPU that is told to do without: all is float32 there."""
+"""Devices without float64, such as MPS, in their place a CPU that is told to do without: all is
+float32 there."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Operations that no difference quotient in mpmath checks, against their definitions: textbook formulas in float64,
-written here, and numerical integration.
+"""Operations that no difference quotient in mpmath checks, against their definitions: textbook
+formulas in float64, written here, and numerical integration.
 
 Points lie where the textbook's cancellations do no harm.
 """
@@ -26,7 +26,7 @@ def doubles():
     torch.set_default_dtype(torch.float32)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # The textbook
 
 
@@ -53,7 +53,8 @@ def log0(x: Tensor, c: float) -> Tensor:
 
 
 def wrapped(v: Tensor, mean: Tensor, c: float) -> Tensor:
-    """The point that the vector ``v`` at the origin gives: transported to ``mean``, then the exponential map."""
+    """The point that the vector ``v`` at the origin gives: transported to ``mean``, then the
+    exponential map."""
     tangent = torch.cat([torch.zeros_like(v[..., :1]), v], -1)
     origin = lift(torch.zeros_like(v), c)
     factor = c * minkowski(mean, tangent) / (1 - c * minkowski(origin, mean))
@@ -66,7 +67,7 @@ def to_ball(x: Tensor, c: float) -> Tensor:
     return x[..., 1:] / (1 + c**0.5 * x[..., :1])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # The wrapped normal distribution
 
 
@@ -74,7 +75,8 @@ def to_ball(x: Tensor, c: float) -> Tensor:
 @c_values
 @pytest.mark.parametrize("model", [lorentz, poincare])
 def test_densities_are_a_change_of_variables(model, c, std):
-    """The normal density over the Jacobian of the map, in the volume ``dx_s / (sqrt(c) x_t)`` of the hyperboloid."""
+    """The normal density over the Jacobian of the map, in the volume ``dx_s / (sqrt(c) x_t)`` of
+    the hyperboloid."""
     mean = exp0(torch.tensor([0.6, -0.2, 0.4]), c)
     std = torch.tensor(std) if isinstance(std, list) else std
     for v in 0.8 * torch.randn(6, 3):
@@ -94,11 +96,15 @@ def test_samples_are_those_vectors_wrapped(model):
     noise = torch.randn(5, 2, 3, generator=torch.Generator().manual_seed(3))
     expected = wrapped(noise * std, mean.expand(5, 2, 4), c)
     generator = torch.Generator().manual_seed(3)
-    got = model.wrapped_normal(mean if model is lorentz else to_ball(mean, c), std, c, (5,), generator)
-    torch.testing.assert_close(got, expected if model is lorentz else to_ball(expected, c), rtol=1e-10, atol=1e-10)
+    got = model.wrapped_normal(
+        mean if model is lorentz else to_ball(mean, c), std, c, (5,), generator
+    )
+    torch.testing.assert_close(
+        got, expected if model is lorentz else to_ball(expected, c), rtol=1e-10, atol=1e-10
+    )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Concatenation and splits
 
 
@@ -111,7 +117,9 @@ def exact_beta_concat(parts: list[list[float]], c: float) -> list[float]:
         stretch = mpmath.beta(n / 2, 0.5) / mpmath.beta(len(part) / 2, 0.5)
         tangent += [v * mpmath.atanh(root * norm) / (root * norm) * stretch for v in part]
     norm = mpmath.sqrt(sum(v**2 for v in tangent))
-    return [float(v * mpmath.tanh(mpmath.sqrt(c) * norm) / (mpmath.sqrt(c) * norm)) for v in tangent]
+    return [
+        float(v * mpmath.tanh(mpmath.sqrt(c) * norm) / (mpmath.sqrt(c) * norm)) for v in tangent
+    ]
 
 
 @c_values
@@ -140,19 +148,24 @@ def test_concatenation_adds_the_squares_of_times(c):
         lorentz.split(got, [3, 3], c)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Means, products, rescaling
 
 
 @c_values
 def test_weighted_centroids(c):
-    """The weighted sums, brought back to the hyperboloid: minimisers of the sum of squared chords."""
+    """The weighted sums, brought back to the hyperboloid: minimisers of the sum of squared
+    chords."""
     x, weights = exp0(torch.randn(2, 5, 3), c), torch.rand(2, 4, 5) + 0.05
     got = lorentz.weighted_centroids(weights, x, c)
     mean = weights @ x
-    torch.testing.assert_close(got, mean / torch.sqrt(-c * minkowski(mean, mean)), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        got, mean / torch.sqrt(-c * minkowski(mean, mean)), rtol=1e-12, atol=1e-12
+    )
     for row in range(4):
-        torch.testing.assert_close(got[:, row], lorentz.centroid(x, weights[:, row], c), rtol=1e-11, atol=1e-11)
+        torch.testing.assert_close(
+            got[:, row], lorentz.centroid(x, weights[:, row], c), rtol=1e-11, atol=1e-11
+        )
     space = got[0, 0, 1:].clone().requires_grad_()
     chords = -2 / c - 2 * minkowski(lift(space, c), x[0]).squeeze(-1)
     (gradient,) = torch.autograd.grad((weights[0, 0] * chords).sum(), space)
@@ -172,7 +185,8 @@ def test_frechet_means_minimise_squared_distances(c):
 
 @c_values
 def test_frechet_means_of_far_sets(c):
-    """At the mean the logarithms of the points add up to 0, by the textbook's formulas in 60 digits."""
+    """At the mean the logarithms of the points add up to 0, by the textbook's formulas in 60
+    digits."""
     length = 30 * torch.rand(8, 6, 1) / c**0.5
     x = exp0(length * torch.nn.functional.normalize(torch.randn(8, 6, 3), dim=-1), c)
     with mpmath.workdps(60):
@@ -203,14 +217,18 @@ def test_matrices_act_on_the_tangent_space_of_the_origin(c):
     size, moved = z.norm(dim=-1, keepdim=True), z @ matrix.T
     length = moved.norm(dim=-1, keepdim=True)
     expected = torch.tanh(length / size * torch.atanh(c**0.5 * size)) * moved / length / c**0.5
-    torch.testing.assert_close(poincare.mobius_matvec(matrix, z, c), expected, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(
+        poincare.mobius_matvec(matrix, z, c), expected, rtol=1e-11, atol=1e-11
+    )
 
 
 @c_values
 def test_rotations_of_the_space_part(c):
     x, matrix = exp0(torch.randn(5, 3), c), torch.linalg.qr(torch.randn(3, 3))[0]
     got = lorentz.rotate(x, matrix, c)
-    torch.testing.assert_close(got, torch.cat([x[:, :1], x[:, 1:] @ matrix.T], -1), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        got, torch.cat([x[:, :1], x[:, 1:] @ matrix.T], -1), rtol=1e-12, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize(("c_old", "c_new"), [(0.5, 2.0), (3.0, 0.2)])
@@ -236,7 +254,9 @@ def test_maximum_distance_rescaling(c):
     u = torch.randn(6, 3)
     radius = u.norm(dim=-1, keepdim=True)
     expected = u / radius * limit * torch.tanh(math.atanh(0.99) * radius / (2 * limit))
-    torch.testing.assert_close(lorentz.rescale(exp0(u, c), c), exp0(expected, c), rtol=1e-10, atol=1e-11)
+    torch.testing.assert_close(
+        lorentz.rescale(exp0(u, c), c), exp0(expected, c), rtol=1e-10, atol=1e-11
+    )
     torch.testing.assert_close(lorentz.rescale_tangent(u, limit), expected, rtol=1e-12, atol=1e-12)
     ball = poincare.rescale(to_ball(exp0(u, c), c), c)
     torch.testing.assert_close(ball, to_ball(exp0(expected, c), c), rtol=1e-10, atol=1e-11)
@@ -246,7 +266,8 @@ EVERY_CURVATURE = [1e-6, 1e-5, 1e-4, 4e-4, 5e-4, 1e-3, 5e-3, 0.01, 0.1, 1.0, 10.
 
 
 def test_the_default_limit_of_rescaling():
-    """As published from ``c = 0.01`` on; below, where that falls to 0, the flatter the space the larger."""
+    """As published from ``c = 0.01`` on; below, where that falls to 0, the flatter the space the
+    larger."""
     limits = [lorentz.max_distance(c) for c in EVERY_CURVATURE]
     assert limits == sorted(limits, reverse=True)
     for c, limit in zip(EVERY_CURVATURE, limits):
@@ -257,13 +278,16 @@ def test_the_default_limit_of_rescaling():
         point = lorentz.expmap0(torch.tensor([limit]), c)
         if c >= 0.01:
             assert point[0].item() == pytest.approx(2000 * c**0.5, rel=1e-9)  # its time
-        assert lorentz.max_distance(c, largest=1e5) == pytest.approx(math.acosh(max(1e5 * c, 20)) / c**0.5, rel=1e-12)
+        assert lorentz.max_distance(c, largest=1e5) == pytest.approx(
+            math.acosh(max(1e5 * c, 20)) / c**0.5, rel=1e-12
+        )
 
 
 @pytest.mark.parametrize("c", EVERY_CURVATURE)
 @pytest.mark.parametrize("learned", [False, True])
 def test_rescaling_keeps_points_apart_at_every_curvature(c, learned):
-    """In float32, with the default limit: radii grow with the given ones, below the limit, and have gradients."""
+    """In float32, with the default limit: radii grow with the given ones, below the limit, and have
+    gradients."""
     limit = lorentz.max_distance(c)
     radii = torch.tensor([0.0, 1e-3, 0.1, 0.3, 0.8]) * limit
     u = (radii[:, None] * torch.tensor([0.6, -0.8])).requires_grad_()
@@ -278,7 +302,7 @@ def test_rescaling_keeps_points_apart_at_every_curvature(c, learned):
             assert gradient.isfinite().all() and gradient.any()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Cones, horospheres, other models
 
 
@@ -313,7 +337,9 @@ def test_horospheres(c):
     before = lorentz.busemann(x, p, c)
     torch.testing.assert_close(lorentz.busemann(there, p, c), before - way, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(lorentz.horosphere_dist(there, p, before, c), torch.full((5,), way))
-    torch.testing.assert_close(poincare.horosphere_dist(to_ball(there, c), p, before, c), torch.full((5,), way))
+    torch.testing.assert_close(
+        poincare.horosphere_dist(to_ball(there, c), p, before, c), torch.full((5,), way)
+    )
     torch.testing.assert_close(lorentz.busemann(lift(torch.zeros(3), c), p, c), torch.zeros(()))
 
 

@@ -1,4 +1,5 @@
-"""Goldens of CLIP: the adapter, the towers, CAT-Seg's head, the segmenter; and of the models of mmseg and mmdet."""
+"""Goldens of CLIP: the adapter, the towers, CAT-Seg's head, the segmenter; and of the models of
+mmseg and mmdet."""
 
 import tempfile
 from functools import partial
@@ -18,13 +19,16 @@ VISION = dict(image_size=64, layers=4, width=64, patch_size=16, head_width=16)
 
 
 def clip(kind: str) -> nn.Module:
-    """A tiny open_clip model: OpenAI's architecture, SigLIP's, or one with open_clip's own attention module."""
+    """A tiny open_clip model: OpenAI's architecture, SigLIP's, or one with open_clip's own
+    attention module."""
     from open_clip.model import CLIP, CustomTextCLIP
 
     if kind == "openai":
         model = CLIP(64, VISION, TEXT, quick_gelu=True)
     elif kind == "siglip":
-        vision = dict(image_size=160, timm_model_name="test_vit3", timm_pool="map", timm_proj="none")
+        vision = dict(
+            image_size=160, timm_model_name="test_vit3", timm_pool="map", timm_proj="none"
+        )
         text = dict(TEXT, no_causal_mask=True, proj_bias=True, pool_type="last", width=96, heads=2)
         model = CustomTextCLIP(96, vision, text)
     else:
@@ -60,15 +64,17 @@ def features(model: nn.Module) -> dict[str, Any]:
     image, text = model(random_images(model), tokens())[:2]
     dense, maps, class_token = internals.encode_dense(model, random_images(model), hooks=(1, 2))
     return dict(
-        image=image, text=text, short_text=internals.encode_text(model, tokens()), dense=dense, maps=maps,
-        class_token=class_token,
+        image=image, text=text, short_text=internals.encode_text(model, tokens()), dense=dense,
+        maps=maps, class_token=class_token,
     )  # fmt: skip
 
 
 def adapter(kind: str, merges: bool = True, **options: Any) -> dict[str, Any]:
     model = adapted(kind, **options)
     weights = internals.adapter_weights(model)
-    out = dict(adapted=features(model), shapes=" ".join("x".join(map(str, w.shape)) for w in weights))
+    out = dict(
+        adapted=features(model), shapes=" ".join("x".join(map(str, w.shape)) for w in weights)
+    )
     model.train()
     image, text, scale = model(random_images(model), tokens())[:3]
     loss = F.cross_entropy(image @ text.T * 5 + 0 * scale, torch.tensor([0, 2]))
@@ -82,10 +88,14 @@ def adapter(kind: str, merges: bool = True, **options: Any) -> dict[str, Any]:
 def adapter_file(**options: Any) -> dict[str, Any]:
     """Names and shapes in the file; what a fresh model does with it."""
     with tempfile.TemporaryDirectory() as folder:
-        path = internals.save_adapter(adapted("openai", **options), Path(folder) / "adapter.safetensors")
+        path = internals.save_adapter(
+            adapted("openai", **options), Path(folder) / "adapter.safetensors"
+        )
         with safe_open(path, framework="pt") as file:
             names = sorted(file.keys())
-            entries = " ".join(f"{name}:{'x'.join(map(str, file.get_slice(name).get_shape()))}" for name in names)
+            entries = " ".join(
+                f"{name}:{'x'.join(map(str, file.get_slice(name).get_shape()))}" for name in names
+            )
             entries = internals.former_names(entries)
             metadata = internals.former_names(" ".join(sorted(file.metadata())))
             values = [file.get_tensor(name) for name in (names[0], names[-1])]
@@ -103,7 +113,10 @@ def maps_of_rows() -> dict[str, Any]:
     """The map of rows of weights, in the range of the clip and beyond."""
     out = {}
     for c, mobius in ((0.01, True), (30.0, True), (1.0, False)):
-        x, blocks = numbers("rows", 6, 32).requires_grad_(), numbers("blocks", 4, 8, 8).requires_grad_()
+        x, blocks = (
+            numbers("rows", 6, 32).requires_grad_(),
+            numbers("blocks", 4, 8, 8).requires_grad_(),
+        )
         y = internals.map_rows(x, blocks, c, mobius)
         (y * numbers("weights", 6, 32)).sum().backward()
         out[f"c {c}"] = dict(y=y, **gradients([x, blocks]))
@@ -112,7 +125,8 @@ def maps_of_rows() -> dict[str, Any]:
 
 # Segmentation
 
-SMALL = dict(embed_dim=24, hidden=32, heads=4, window=4, guidance=16, text_guidance=8, decoder=(32, 16),
+SMALL = dict(embed_dim=24, hidden=32, heads=4, window=4, guidance=16, text_guidance=8, decoder=(32,
+16),
              decoder_in=(12, 6), decoder_guidance=(8, 4), pad_len=16)  # fmt: skip
 
 
@@ -120,7 +134,10 @@ def head(grid: tuple[int, int] = (8, 8), classes: int = 5, **options: Any) -> di
     model = fill(internals.aggregation_head(**{**SMALL, **options})).eval()
     prompts = options.get("prompts", 1)
     text = F.normalize(numbers("text", classes, prompts, 24), dim=-1)
-    maps = (numbers("map 1", 2, 12, 2 * grid[0], 2 * grid[1]), numbers("map 2", 2, 6, 4 * grid[0], 4 * grid[1]))
+    maps = (
+        numbers("map 1", 2, 12, 2 * grid[0], 2 * grid[1]),
+        numbers("map 2", 2, 6, 4 * grid[0], 4 * grid[1]),
+    )
     inputs = (numbers("features", 2, 24, *grid), text, () if options.get("guidance") == 0 else maps)
     with torch.no_grad():
         out = dict(logits=model(*inputs))
@@ -131,7 +148,14 @@ def head(grid: tuple[int, int] = (8, 8), classes: int = 5, **options: Any) -> di
 
 
 HEAD = dict(
-    hidden=16, heads=2, window=4, guidance=8, text_guidance=8, decoder=(16, 8), decoder_guidance=(4, 4), pad_len=8
+    hidden=16,
+    heads=2,
+    window=4,
+    guidance=8,
+    text_guidance=8,
+    decoder=(16, 8),
+    decoder_guidance=(4, 4),
+    pad_len=8,
 )
 
 
@@ -145,9 +169,12 @@ def tokenizer(texts: list[str]) -> torch.Tensor:
 
 
 def segmenter(kind: str = "openai", **options: Any) -> nn.Module:
-    settings = dict(adapter=dict(block=16), head=HEAD, upsample=(8, 8), resolution=64, crop=64, slide=96,
+    settings = dict(adapter=dict(block=16), head=HEAD, upsample=(8, 8), resolution=64, crop=64,
+    slide=96,
                     tokenizer=tokenizer, mean=(120.0,) * 3, std=(60.0,) * 3)  # fmt: skip
-    return internals.segmenter(clip(kind), classes=("cat", "dog", "grass"), **{**settings, **options})
+    return internals.segmenter(
+        clip(kind), classes=("cat", "dog", "grass"), **{**settings, **options}
+    )
 
 
 def random_image(height: int, width: int) -> torch.Tensor:
@@ -166,7 +193,13 @@ def segmentation(kind: str = "openai", **options: Any) -> dict[str, Any]:
     loss = model(torch.stack([random_image(64, 64)]), torch.arange(64 * 64).view(1, 64, 64) % 3)
     loss.backward()
     trained = [p for p in model.parameters() if p.requires_grad]
-    return dict(logits=logits, labels=labels, scores=scores, text=text, train=dict(loss=loss, **gradients(trained)))
+    return dict(
+        logits=logits,
+        labels=labels,
+        scores=scores,
+        text=text,
+        train=dict(loss=loss, **gradients(trained)),
+    )
 
 
 @torch.no_grad()
@@ -183,7 +216,8 @@ def fill_all_but_clip(model: nn.Module) -> None:
 
 
 def fill_openvocab(model: nn.Module) -> nn.Module:
-    """CLIP's own weights, which an adapter may wrap, by shape alone; the adapter near the identity; then the rest."""
+    """CLIP's own weights, which an adapter may wrap, by shape alone; the adapter near the identity;
+    then the rest."""
     clip_model = model.clip
     adapter = internals.adapter_weights(clip_model) if internals.is_adapted(clip_model) else []
     identity = [weight.detach().clone() for weight in adapter]
@@ -195,7 +229,14 @@ def fill_openvocab(model: nn.Module) -> nn.Module:
 
 
 MM_HEAD = dict(
-    hidden=8, heads=2, layers=1, guidance=8, text_guidance=8, decoder=(8, 8), decoder_guidance=(4, 4), pad_len=4
+    hidden=8,
+    heads=2,
+    layers=1,
+    guidance=8,
+    text_guidance=8,
+    decoder=(8, 8),
+    decoder_guidance=(4, 4),
+    pad_len=4,
 )
 
 
@@ -203,7 +244,8 @@ def mmseg_segmentor() -> dict[str, Any]:
     from mmengine.structures import PixelData
     from mmseg.structures import SegDataSample
 
-    options = dict(clip=dict(name="shapes-s8"), adapter=dict(block=32), head=MM_HEAD, upsample=(8, 8), resolution=64,
+    options = dict(clip=dict(name="shapes-s8"), adapter=dict(block=32), head=MM_HEAD, upsample=(8,
+    8), resolution=64,
                    crop=64, slide=96)  # fmt: skip
     names = dict(train_classes=["cat", "dog"], test_classes=["a", "b", "c"])
     model = fill_openvocab(internals.mmseg_segmentor(**options, **names)).eval()
@@ -237,7 +279,8 @@ def _detections(count: int, side: int, things: bool = True) -> list[Any]:
         mask[y1:y2, x1:x2] = 1
     samples = []
     for i in range(count):
-        meta = dict(img_shape=(side, side), ori_shape=(side, side), scale_factor=(1.0, 1.0), img_id=i,
+        meta = dict(img_shape=(side, side), ori_shape=(side, side), scale_factor=(1.0, 1.0),
+        img_id=i,
                     batch_input_shape=(side, side), pad_shape=(side, side))  # fmt: skip
         instances = InstanceData(
             bboxes=HorizontalBoxes(torch.tensor(boxes, dtype=torch.float32)).tensor,
@@ -247,7 +290,8 @@ def _detections(count: int, side: int, things: bool = True) -> list[Any]:
         samples.append(
             DetDataSample(metainfo=meta, gt_instances=instances, ignored_instances=InstanceData(
                 bboxes=torch.zeros(0, 4), labels=torch.zeros(0, dtype=torch.long),
-                masks=BitmapMasks(np.zeros((0, side, side), dtype=np.uint8), side, side)), gt_sem_seg=semantic)
+                masks=BitmapMasks(np.zeros((0, side, side), dtype=np.uint8), side, side)),
+                gt_sem_seg=semantic)
         )  # fmt: skip
     return samples
 
@@ -257,22 +301,28 @@ def detector() -> dict[str, Any]:
     from mmengine.config import ConfigDict
     from mmengine.structures import InstanceData
 
-    model = fill_openvocab(internals.model_of_config("hyperclip/shapes_hyperclip-det_600i.py")).eval()
+    model = fill_openvocab(
+        internals.model_of_config("hyperclip/shapes_hyperclip-det_600i.py")
+    ).eval()
     model.set_test_classes(["disk", "red cow", "cross"])
     x, box_head = images(2, 64), model.roi_head
     boxes = torch.tensor([[0, 8.0, 8, 40, 40], [1, 20, 4, 60, 30]])
     with torch.no_grad():
         maps = model.extract_feat(x)
-        config = ConfigDict(score_thr=-1.0, nms=dict(type="nms", iou_threshold=1.0), max_per_img=100)
+        config = ConfigDict(
+            score_thr=-1.0, nms=dict(type="nms", iou_threshold=1.0), max_per_img=100
+        )
         found = box_head.predict_bbox(
             maps, [dict(img_shape=(64, 64), scale_factor=(1.0, 1.0))] * 2,
             [InstanceData(bboxes=row[None, 1:]) for row in boxes], config,
         )  # fmt: skip
         order = [sample.labels.argsort() for sample in found]
         out = dict(
-            maps=list(maps), proposals=model.rpn_head(maps), boxes=box_head._bbox_forward(maps, boxes),
+            maps=list(maps), proposals=model.rpn_head(maps),
+            boxes=box_head._bbox_forward(maps, boxes),
             masks=box_head._mask_forward(maps, boxes)["mask_preds"],
-            scores=[s.scores[k] for s, k in zip(found, order)], found=[s.bboxes[k] for s, k in zip(found, order)],
+            scores=[s.scores[k] for s, k in zip(found, order)],
+            found=[s.bboxes[k] for s, k in zip(found, order)],
         )  # fmt: skip
     model.train()
     torch.manual_seed(0)  # anchors are sampled
@@ -282,7 +332,9 @@ def detector() -> dict[str, Any]:
 
 
 def panoptic() -> dict[str, Any]:
-    model = fill_openvocab(internals.model_of_config("hyperclip/shapes_hyperclip-panoptic_600i.py")).eval()
+    model = fill_openvocab(
+        internals.model_of_config("hyperclip/shapes_hyperclip-panoptic_600i.py")
+    ).eval()
     model.set_test_classes(["disk", "red cow", "sky"], ["disk"])
     x = images(2, 64)
     with torch.no_grad():
@@ -313,7 +365,12 @@ def engine(**config: Any) -> dict[str, Any]:
 
 VIT = dict(img_size=32, patch_size=8, embed_dim=64, depth=2, num_heads=2)
 HIERARCHY = dict(
-    model_name="himapper", backbone="vit_tiny_patch16_224", num_classes=3, mapper_drop=0.0, tree="deterministic", **VIT
+    model_name="himapper",
+    backbone="vit_tiny_patch16_224",
+    num_classes=3,
+    mapper_drop=0.0,
+    tree="deterministic",
+    **VIT,
 )
 METRIC = dict(
     type="MetricLearner",
@@ -352,8 +409,8 @@ ADAPTERS = {
     "custom qv": ("custom", dict(projections="qv")),
 }
 HEADS = {
-    "linear": {}, "full": dict(attention="full"), "prompts": dict(prompts=3), "small grid": dict(grid=(3, 3)),
-    "many classes": dict(grid=(8, 12), classes=23),
+    "linear": {}, "full": dict(attention="full"), "prompts": dict(prompts=3),
+    "small grid": dict(grid=(3, 3)), "many classes": dict(grid=(8, 12), classes=23),
     "no guidance": dict(guidance=0, text_guidance=0, decoder_in=(0, 0), pad_len=0),
 }  # fmt: skip
 SEGMENTERS = {
@@ -363,12 +420,12 @@ SEGMENTERS = {
 CASES = {
     "clip map of rows": maps_of_rows,
     **{f"clip {kind}": partial(plain, kind) for kind in ("openai", "siglip", "custom")},
-    **{f"adapter {key}": partial(adapter, kind, **options) for key, (kind, options) in ADAPTERS.items()},
+    **{f"adapter {key}": partial(adapter, kind, **options) for key, (kind,
+    options) in ADAPTERS.items()},
     "adapter file": partial(adapter_file, c_text=1.0, projections="qv"),
     **{f"catseg head {key}": partial(head, **options) for key, options in HEADS.items()},
     **{f"segmenter {key}": partial(segmentation, **options) for key, options in SEGMENTERS.items()},
-    "openmmlab segmentor": mmseg_segmentor,
-    "openmmlab detector": detector,
+    "openmmlab segmentor": mmseg_segmentor, "openmmlab detector": detector,
     "openmmlab panoptic": panoptic,
     "openmmlab backbone resnet18": partial(backbone, "resnet18", (1, 2, 3, 4)),
     "openmmlab backbone hcformer": partial(backbone, "hcformer_nano", (0, 1, 2, 3), img_size=64),
@@ -379,7 +436,7 @@ CASES = {
     **{f"task {key}": partial(engine, **config) for key, config in ENGINE.items()},
 }  # fmt: skip
 FAST = {
-    "clip map of rows", "clip openai", "adapter openai", "adapter openai clipped", "adapter openai feature",
-    "adapter siglip", "adapter file", "catseg head linear", "segmenter openai", "task classifier", "task hierarchy",
-    "task metric lorentz",
+    "clip map of rows", "clip openai", "adapter openai", "adapter openai clipped",
+    "adapter openai feature", "adapter siglip", "adapter file", "catseg head linear",
+    "segmenter openai", "task classifier", "task hierarchy", "task metric lorentz",
 }  # fmt: skip

@@ -1,4 +1,5 @@
-"""Goldens of the image models: everything in timm's registry, and the options that change what they compute."""
+"""Goldens of the image models: everything in timm's registry, and the options that change what they
+compute."""
 
 from functools import partial
 from typing import Any
@@ -21,8 +22,8 @@ def contract(model: nn.Module, x: torch.Tensor) -> dict[str, Any]:
     features = model.forward_features(x)
     final, maps = model.forward_intermediates(x)
     return dict(
-        logits=model(x), features=features, pre_logits=model.forward_head(features, pre_logits=True), maps=maps,
-        final=final,
+        logits=model(x), features=features,
+        pre_logits=model.forward_head(features, pre_logits=True), maps=maps, final=final,
     )  # fmt: skip
 
 
@@ -47,7 +48,9 @@ def hcformer(name: str, train_too: bool = True, size: int = 64, **arguments: Any
     with torch.no_grad():
         out = contract(model, x)
     found = model.forward_assignments(x)
-    out["assignments"] = {f"{s}.{b}": a._asdict() for s, b, a in (found if train_too else found[-1:])}
+    out["assignments"] = {
+        f"{s}.{b}": a._asdict() for s, b, a in (found if train_too else found[-1:])
+    }
     out["feature_maps"] = maps(name, x, img_size=size, **arguments)
     if train_too:
         out["train"] = train(model, x)
@@ -58,7 +61,9 @@ def himapper(name: str, train_too: bool = True, size: int = 64, **arguments: Any
     """Every random number of the mapper is given; its dropout is off."""
     options = dict(num_classes=5, mapper_drop=0.0, **arguments)
     model, x = build(name, **options), images(2, arguments.get("img_size", size))
-    official = arguments.get("preset") == "official"  # draws random numbers where they cannot be given
+    official = (
+        arguments.get("preset") == "official"
+    )  # draws random numbers where they cannot be given
     noise = [numbers(f"noise {i}", *eps.shape) for i, eps in enumerate(internals.tree_noise(model))]
     torch.manual_seed(0)  # for the choice of leaves of mixture="components"
     with torch.no_grad():
@@ -71,13 +76,18 @@ def himapper(name: str, train_too: bool = True, size: int = 64, **arguments: Any
         model.train()
         torch.manual_seed(0)
         found = model.forward_with_hierarchy(x, noise)
-        out["train"] = training(model, F.cross_entropy(found["logits"], LABELS[:2]) + model.aux_loss(found))
+        out["train"] = training(
+            model, F.cross_entropy(found["logits"], LABELS[:2]) + model.aux_loss(found)
+        )
     return out
 
 
 def himapper_dense_training(dense: str) -> dict[str, Any]:
-    """Maps and auxiliary losses as a segmenter trains with them; moments in place of random samples."""
-    model = build("himapper", **VIT, mapper_drop=0.0, tree="deterministic", dense=dense, features_only=True)
+    """Maps and auxiliary losses as a segmenter trains with them; moments in place of random
+    samples."""
+    model = build(
+        "himapper", **VIT, mapper_drop=0.0, tree="deterministic", dense=dense, features_only=True
+    )
     model.train()
     found = model(images(2, 32))
     auxiliary = model.model.pop_losses() if hasattr(model, "model") else model.pop_losses()
@@ -88,7 +98,11 @@ def himapper_dense_training(dense: str) -> dict[str, Any]:
 @torch.no_grad()
 def calibrate(model: nn.Module, x: torch.Tensor) -> nn.Module:
     """Running statistics as a training leaves them: those of ``x``, by one pass."""
-    norms = [module for module in model.modules() if hasattr(module, "running_var") and hasattr(module, "momentum")]
+    norms = [
+        module
+        for module in model.modules()
+        if hasattr(module, "running_var") and hasattr(module, "momentum")
+    ]
     old = [module.momentum for module in norms]
     for module in norms:
         module.momentum = 1.0
@@ -111,15 +125,19 @@ def resnet(name: str, train_too: bool = True, size: int = 32, **arguments: Any) 
     return out
 
 
-VIT = dict(backbone="vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=64, depth=2, num_heads=2)
+VIT = dict(
+    backbone="vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=64, depth=2, num_heads=2
+)
 SWIN = dict(
-    backbone="swin_tiny_patch4_window7_224", img_size=64, embed_dim=16, depths=(1, 1, 1, 1), num_heads=(1, 1, 2, 2),
-    window_size=2, drop_path_rate=0.0,
+    backbone="swin_tiny_patch4_window7_224", img_size=64, embed_dim=16, depths=(1, 1, 1, 1),
+    num_heads=(1, 1, 2, 2), window_size=2, drop_path_rate=0.0,
 )  # fmt: skip
 NARROW = dict(widths=(6, 8, 12, 16))
 
 HCFORMER = {
-    "nano minimal padding": dict(pad="minimal", layer_scale=0.3, fold=(4, 2, 1, 1), prop=(2, 2, 4, 2)),
+    "nano minimal padding": dict(
+        pad="minimal", layer_scale=0.3, fold=(4, 2, 1, 1), prop=(2, 2, 4, 2)
+    ),
     "nano curvature": dict(curvature=0.4, patch_size=2, size=32),
 }
 HIMAPPER = {
@@ -133,7 +151,9 @@ HIMAPPER = {
     "vit aux": dict(**VIT, dense="aux"),
     "swin": SWIN,
     "convnext": dict(backbone="convnext_atto", size=64),
-    "distilled": dict(backbone="deit_tiny_distilled_patch16_224", img_size=32, depth=2, patch_size=8),
+    "distilled": dict(
+        backbone="deit_tiny_distilled_patch16_224", img_size=32, depth=2, patch_size=8
+    ),
 }
 RESNETS = {
     "hcnn18": ("hcnn_resnet18", {}),
@@ -145,7 +165,8 @@ RESNETS = {
     "hecnn50": ("hecnn_resnet50", dict(layers=(1, 1, 1, 1))),
     "hecnn50 exact": ("hecnn_resnet50", dict(layers=(1, 1, 1, 1), conv="exact", rescale=False)),
     "curvature per stage": (
-        "hcnn_resnet18", dict(plus=True, curvature_per_stage=True, curvature=0.7, head_curvature=1.3)
+        "hcnn_resnet18", dict(plus=True, curvature_per_stage=True, curvature=0.7,
+        head_curvature=1.3)
     ),
     "no boost": ("hecnn_resnet18", dict(boost="none", norm_match="none", slope=3.0)),
     "full boost": ("hecnn_resnet18", dict(boost="full", norm_match="sum")),
@@ -156,15 +177,19 @@ RESNETS = {
 
 # Registered names of their full size: at a small image, in training too where that is cheap.
 FULL = {
-    **{f"hcformer_{size}": partial(hcformer, f"hcformer_{size}", size == "nano") for size in ("nano", "tiny", "small")},
+    **{f"hcformer_{size}": partial(hcformer, f"hcformer_{size}",
+    size == "nano") for size in ("nano", "tiny", "small")},
     "hcformer_medium": partial(hcformer, "hcformer_medium", False),
     **{
-        f"himapper_{backbone}": partial(himapper, f"himapper_{backbone}", "tiny" in backbone, **options)
+        f"himapper_{backbone}": partial(himapper, f"himapper_{backbone}", "tiny" in backbone,
+        **options)
         for backbone, options in (
-            ("deit_tiny_patch16_224", dict(img_size=64)), ("deit_small_patch16_224", dict(img_size=64)),
+            ("deit_tiny_patch16_224", dict(img_size=64)),
+            ("deit_small_patch16_224", dict(img_size=64)),
             ("deit_base_patch16_224", dict(img_size=64)),
             ("swin_tiny_patch4_window7_224", dict(img_size=64, drop_path_rate=0.0)),
-            ("swin_small_patch4_window7_224", dict(img_size=64)), ("resnet50", {}), ("efficientnet_b4", {}),
+            ("swin_small_patch4_window7_224", dict(img_size=64)), ("resnet50", {}),
+            ("efficientnet_b4", {}),
         )
     },
     **{name: partial(resnet, name, False) for name in
@@ -183,12 +208,23 @@ def second_names() -> dict[str, Any]:
 CASES = {
     **{f"model {name}": function for name, function in FULL.items()},
     "model names": second_names,
-    **{f"hcformer {key}": partial(hcformer, "hcformer_nano", **value) for key, value in HCFORMER.items()},
-    **{f"himapper {key}": partial(himapper, "himapper", **value) for key, value in HIMAPPER.items()},
-    **{f"himapper dense {dense}": partial(himapper_dense_training, dense) for dense in ("aux", "fuse")},
-    **{f"resnet {key}": partial(resnet, name, **NARROW, **value) for key, (name, value) in RESNETS.items()},
+    **{
+        f"hcformer {key}": partial(hcformer, "hcformer_nano", **value)
+        for key, value in HCFORMER.items()
+    },
+    **{
+        f"himapper {key}": partial(himapper, "himapper", **value) for key, value in HIMAPPER.items()
+    },
+    **{
+        f"himapper dense {dense}": partial(himapper_dense_training, dense)
+        for dense in ("aux", "fuse")
+    },
+    **{
+        f"resnet {key}": partial(resnet, name, **NARROW, **value)
+        for key, (name, value) in RESNETS.items()
+    },
 }
 FAST = {
-    "model hcformer_nano", "model names", "himapper vit", "himapper vit official", "himapper dense aux",
-    "resnet hcnn18", "resnet hecnn18", "resnet hecnn50",
+    "model hcformer_nano", "model names", "himapper vit", "himapper vit official",
+    "himapper dense aux", "resnet hcnn18", "resnet hecnn18", "resnet hecnn50",
 }  # fmt: skip

@@ -32,7 +32,9 @@ def _ball():
 
 
 def _ball_maps():
-    return internals.manifolds()[1](C).from_tangent0(numbers("ball maps", 3, 5, 4, 6)).movedim(-1, 1)
+    return (
+        internals.manifolds()[1](C).from_tangent0(numbers("ball maps", 3, 5, 4, 6)).movedim(-1, 1)
+    )
 
 
 def _points():
@@ -51,14 +53,34 @@ LAYERS: dict[str, tuple[str, tuple, dict[str, Any], Callable]] = {
     "conv2d": ("LorentzConv2d", (6, 8, 3), dict(padding=1), _maps),
     "conv2d strided": ("LorentzConv2d", (6, 8, 3), dict(stride=2, bias=False), _maps),
     "conv2d shortcut": ("LorentzConv2d", (6, 8, 1), dict(stride=2), _maps),
-    "conv2d dilated": ("LorentzConv2d", (6, 8, (3, 2)), dict(padding=(2, 1), dilation=(2, 1)), _maps),
-    "conv transpose": ("LorentzConvTranspose2d", (6, 8, 3), dict(stride=2, padding=1, output_padding=1), _maps),
+    "conv2d dilated": (
+        "LorentzConv2d",
+        (6, 8, (3, 2)),
+        dict(padding=(2, 1), dilation=(2, 1)),
+        _maps,
+    ),
+    "conv transpose": (
+        "LorentzConvTranspose2d",
+        (6, 8, 3),
+        dict(stride=2, padding=1, output_padding=1),
+        _maps,
+    ),
     "patch embed": ("LorentzPatchEmbed", (6, 8, 3), {}, _maps),
-    "efficient conv1d": ("EfficientLorentzConv1d", (6, 8, 3), dict(stride=2, padding=1), _sequences),
+    "efficient conv1d": (
+        "EfficientLorentzConv1d",
+        (6, 8, 3),
+        dict(stride=2, padding=1),
+        _sequences,
+    ),
     "efficient conv2d": ("EfficientLorentzConv2d", (6, 8, 3), dict(padding=1), _maps),
     "efficient conv2d cayley": ("EfficientLorentzConv2d", (6, 16, 1), dict(stride=2), _maps),
     "efficient linear full": ("EfficientLorentzLinear", (6, 4), dict(boost="full"), _tokens),
-    "efficient linear scale": ("EfficientLorentzLinear", (6, 8), dict(boost="scale", slope=3.0), _tokens),
+    "efficient linear scale": (
+        "EfficientLorentzLinear",
+        (6, 8),
+        dict(boost="scale", slope=3.0),
+        _tokens,
+    ),
     "batch norm2d": ("LorentzBatchNorm2d", (6,), {}, _maps),
     "batch norm2d rescaled": ("LorentzBatchNorm2d", (6,), dict(slope=2.0), _maps),
     "batch norm1d": ("LorentzBatchNorm1d", (6,), {}, _tokens),
@@ -71,7 +93,12 @@ LAYERS: dict[str, tuple[str, tuple, dict[str, Any], Callable]] = {
     "residual": ("LorentzResidual", (), {}, _tokens),
     "residual rescaled": ("LorentzResidual", (), dict(slope=2.0), _tokens),
     "residual average": ("LorentzResidual", (), dict(mode="average"), _tokens),
-    "residual average scaled": ("LorentzResidual", (), dict(mode="average", scale="learned"), _tokens),
+    "residual average scaled": (
+        "LorentzResidual",
+        (),
+        dict(mode="average", scale="learned"),
+        _tokens,
+    ),
     "residual boost": ("LorentzResidual", (), dict(mode="boost"), _tokens),
     "to lorentz": ("ToLorentz", (), dict(clip=2.0), _tokens),
     "to lorentz rescaled": ("ToLorentz", (), dict(slope=2.0), _maps),
@@ -111,7 +138,9 @@ def layer(name: str) -> dict[str, Any]:
     kind, before, after, make_input = LAYERS[name]
     manifold = internals.manifolds()[name.startswith("ball")](C)
     made = getattr(internals.layers(), kind)
-    return run_layer(made(*before) if after is None else made(*before, manifold, **after), make_input())
+    return run_layer(
+        made(*before) if after is None else made(*before, manifold, **after), make_input()
+    )
 
 
 def between_manifolds() -> dict[str, Any]:
@@ -129,7 +158,10 @@ def between_manifolds() -> dict[str, Any]:
 
 def cluster_mixer(**options: Any) -> dict[str, Any]:
     sizes = dict(dim=12, heads=2, head_dim=6, fold=3, prop=2, win=2, nominal_size=9)
-    mixer, x = internals.layers().ClusterMixer(**{**sizes, **options}), numbers("mixer", 2, 8, 10, 12)
+    mixer, x = (
+        internals.layers().ClusterMixer(**{**sizes, **options}),
+        numbers("mixer", 2, 8, 10, 12),
+    )
     out = run_layer(mixer, x)
     with torch.no_grad():
         out["assignments"] = mixer.assignments(x)._asdict()
@@ -137,8 +169,8 @@ def cluster_mixer(**options: Any) -> dict[str, Any]:
 
 
 MIXERS = {
-    "plain": {}, "minimal": dict(pad="minimal"), "patch level": dict(window_level=False), "space": dict(lift="space"),
-    "curvature": dict(curvature=0.3, norm=True),
+    "plain": {}, "minimal": dict(pad="minimal"), "patch level": dict(window_level=False),
+    "space": dict(lift="space"), "curvature": dict(curvature=0.3, norm=True),
 }  # fmt: skip
 
 # Losses
@@ -156,7 +188,11 @@ def _loss(loss: torch.Tensor, *inputs: torch.Tensor) -> dict[str, Any]:
 def hier(kind: int, **options: Any) -> dict[str, Any]:
     """With given triplets and noise."""
     manifold = internals.manifolds()[kind](0.1 if kind else 1.0)
-    module = fill(internals.losses()["HIERLoss"](manifold, 6, num_proxies=10, neighbours=4, draws=3, **options))
+    module = fill(
+        internals.losses()["HIERLoss"](
+            manifold, 6, num_proxies=10, neighbours=4, draws=3, **options
+        )
+    )
     x = manifold.from_tangent0(numbers("embeddings", 12, 6)).requires_grad_()
     state = torch.arange(60)
     triplets = (
@@ -207,7 +243,8 @@ def graphs() -> dict[str, Any]:
     points = distances.from_tangent0(x)
     distances = distances.cdist(points, points)
     measured = dict(
-        map=names["graph_map"](distances, hops == 1), distortion=names["average_distortion"](distances, hops)
+        map=names["graph_map"](distances, hops == 1),
+        distortion=names["average_distortion"](distances, hops),
     )
     return dict(measured, hops=hops, **_loss(names["neighbour_loss"](distances, hops), x))
 
@@ -224,7 +261,9 @@ def radii() -> dict[str, Any]:
     labels = torch.arange(2 * 12 * 12).view(2, 12, 12) % 4
     labels[labels == 3] = 255
     for ignored in (False, True):
-        out[f"segmentation {ignored}"] = names["segmentation_loss"](logits, labels, mask_ignored=ignored)
+        out[f"segmentation {ignored}"] = names["segmentation_loss"](
+            logits, labels, mask_ignored=ignored
+        )
     return dict(out, **_loss(names["radius_penalty"](z, 1.5) + out["segmentation True"], z, logits))
 
 
@@ -252,17 +291,16 @@ METRICS = ("ProxyAnchorLoss", "MultiSimilarityLoss", "SupConLoss", "SoftTripleLo
 CASES = {
     **{f"layer {name}": partial(layer, name) for name in LAYERS},
     "layer between manifolds": between_manifolds,
-    **{f"layer cluster mixer {key}": partial(cluster_mixer, **options) for key, options in MIXERS.items()},
-    "loss hier": partial(hier, 1),
-    "loss lhier": partial(hier, 0),
-    "loss hier parts": hier_parts,
+    **{f"layer cluster mixer {key}": partial(cluster_mixer, **options) for key,
+    options in MIXERS.items()},
+    "loss hier": partial(hier, 1), "loss lhier": partial(hier, 0), "loss hier parts": hier_parts,
     **{f"loss tree {logit} {kind}": partial(tree, logit, kind)
        for logit in ("neg_distance", "distance", "inner") for kind in (0, 2)},
     "loss gaussian prior": gaussian_prior,
     **{f"loss {name} {distance} {kind}": partial(metric, name, distance, kind)
        for name in METRICS for distance in ("angular", "hyperbolic") for kind in (0, 1)},
-    "loss graph": graphs,
-    "loss radius and segmentation": radii,
-    **{f"optimiser {name} {kind}": partial(optimiser, name, kind) for name in ("adam", "sgd") for kind in (0, 1)},
+    "loss graph": graphs, "loss radius and segmentation": radii,
+    **{f"optimiser {name} {kind}": partial(optimiser, name, kind) for name in ("adam",
+    "sgd") for kind in (0, 1)},
 }  # fmt: skip
 FAST = set(CASES)

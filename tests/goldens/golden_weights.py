@@ -1,4 +1,5 @@
-"""Goldens of the weights that ship, on a drawn image, and of the converters of official checkpoints."""
+"""Goldens of the weights that ship, on a drawn image, and of the converters of official
+checkpoints."""
 
 import hashlib
 from functools import partial
@@ -11,19 +12,32 @@ from summaries import fill, images
 
 # Arguments of a small model of each family that has an official counterpart.
 HIMAPPER = dict(
-    backbone="vit_tiny_patch16_224", preset="official", img_size=32, patch_size=8, embed_dim=64, depth=2, num_heads=2
+    backbone="vit_tiny_patch16_224",
+    preset="official",
+    img_size=32,
+    patch_size=8,
+    embed_dim=64,
+    depth=2,
+    num_heads=2,
 )
 FAMILIES = {
     "hcformer": ("hcformer_nano", dict(num_classes=7)),
     "himapper": ("himapper", HIMAPPER),
-    "hyperboliccv": ("hcnn_resnet18", dict(widths=(6, 8, 12, 16), num_classes=5, learn_curvature=True)),
-    "hyperboliccv hybrid": ("hecnn_resnet18", dict(widths=(6, 8, 12, 16), num_classes=5, plus=False, clip=1.0)),
+    "hyperboliccv": (
+        "hcnn_resnet18",
+        dict(widths=(6, 8, 12, 16), num_classes=5, learn_curvature=True),
+    ),
+    "hyperboliccv hybrid": (
+        "hecnn_resnet18",
+        dict(widths=(6, 8, 12, 16), num_classes=5, plus=False, clip=1.0),
+    ),
 }
 NO_VARIANT = ("himapper",)  # of a backbone that no published model has
 
 
 def listed(weights: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """Names and shapes as a checksum, some of them, and the sizes of the values in the order of the names."""
+    """Names and shapes as a checksum, some of them, and the sizes of the values in the order of the
+    names."""
     lines = [f"{name}:{'x'.join(map(str, weights[name].shape))}" for name in sorted(weights)]
     norms = [weights[name].double().norm() for name in sorted(weights)]
     return dict(
@@ -55,7 +69,8 @@ def conversion(family: str) -> dict[str, Any]:
 
 @torch.no_grad()
 def shipped(name: str, task: str) -> dict[str, Any]:
-    """What a record of the zoo gives on an image; of detectors what comes before boxes are suppressed."""
+    """What a record of the zoo gives on an image; of detectors what comes before boxes are
+    suppressed."""
     model = internals.load_from_zoo(name)
     out: dict[str, Any] = dict(state=listed(model.state_dict())["norms"])
     if task == "classification":
@@ -64,7 +79,9 @@ def shipped(name: str, task: str) -> dict[str, Any]:
             model.pretrained_cfg["label_names"]))  # fmt: skip
     if task == "zero-shot":
         text = model.tokenizer(["a red star", "a disk left of a green house"])
-        return dict(out, image=model.encode_image(images(2, 64)), text=model.encode_text(text), tokens=text)
+        return dict(
+            out, image=model.encode_image(images(2, 64)), text=model.encode_text(text), tokens=text
+        )
     out["names"] = " ".join(model.dataset_meta["classes"])
     x = images(1, 96)
     if task == "segmentation":
@@ -72,7 +89,8 @@ def shipped(name: str, task: str) -> dict[str, Any]:
     maps = model.extract_feat(x)
     boxes = torch.tensor([[0, 8.0, 8, 60, 60], [0, 20, 4, 90, 40]])
     return dict(
-        out, maps=maps, proposals=model.rpn_head(maps), boxes=model.roi_head._bbox_forward(maps, boxes),
+        out, maps=maps, proposals=model.rpn_head(maps),
+        boxes=model.roi_head._bbox_forward(maps, boxes),
         masks=model.roi_head._mask_forward(maps, boxes)["mask_preds"],
     )  # fmt: skip
 
@@ -93,16 +111,25 @@ SHIPPED = {
 
 
 def shipped_names() -> dict[str, str]:
-    return dict(names=" ".join(sorted(f"{record.name}:{record.task}" for record in internals.zoo_records())))
+    return dict(
+        names=" ".join(sorted(f"{record.name}:{record.task}" for record in internals.zoo_records()))
+    )
 
 
 CASES = {
     "zoo names": shipped_names,
     **{f"zoo {name}": partial(shipped, name, task) for name, task in SHIPPED.items()},
-    **{f"zoo timm {name}": partial(timm_pretrained, name) for name in SHIPPED if SHIPPED[name] == "classification"},
-    **{f"convert {family}": partial(conversion, family) for family in (*FAMILIES, "hyperclip", "catseg")},
+    **{
+        f"zoo timm {name}": partial(timm_pretrained, name)
+        for name in SHIPPED
+        if SHIPPED[name] == "classification"
+    },
+    **{
+        f"convert {family}": partial(conversion, family)
+        for family in (*FAMILIES, "hyperclip", "catseg")
+    },
 }
 FAST = {
-    "zoo names", "zoo hcformer_nano.cifar10", "zoo shapes-s8.captions", "convert himapper", "convert hyperboliccv",
-    "convert hyperclip",
+    "zoo names", "zoo hcformer_nano.cifar10", "zoo shapes-s8.captions", "convert himapper",
+    "convert hyperboliccv", "convert hyperclip",
 }  # fmt: skip

@@ -1,6 +1,8 @@
-"""Everything that the goldens take from hypvision, in one place: when names move, this file follows and no other.
+"""Everything that the goldens take from hypvision, in one place: when names move, this file follows
+and no other.
 
-Each function imports what it needs when it is called, so that a name that has moved fails its own cases alone.
+Each function imports what it needs when it is called, so that a name that has moved fails its own
+cases alone.
 """
 
 import re
@@ -30,7 +32,11 @@ def registered_models() -> list[str]:
 
     import hypvision  # noqa: F401
 
-    return [name for name in timm.list_models() if timm.model_entrypoint(name).__module__.startswith("hypvision.")]
+    return [
+        name
+        for name in timm.list_models()
+        if timm.model_entrypoint(name).__module__.startswith("hypvision.")
+    ]
 
 
 def tree_noise(model: nn.Module) -> list[Tensor]:
@@ -58,7 +64,9 @@ def layers() -> Any:
     from hypvision import nn
     from hypvision.nn import published
 
-    return SimpleNamespace(**{name: getattr(package, name) for package in (published, nn) for name in package.__all__})
+    return SimpleNamespace(
+        **{name: getattr(package, name) for package in (published, nn) for name in package.__all__}
+    )
 
 
 def losses() -> dict[str, Any]:
@@ -71,7 +79,9 @@ def losses() -> dict[str, Any]:
     names = {name: getattr(losses, name) for name in losses.__all__}
     names |= {name: value for name, value in vars(graph).items() if not name.startswith("_")}
     return names | dict(
-        hyperbolic_radius=hyperbolic_radius, radius_penalty=radius_penalty, segmentation_loss=segmentation_loss
+        hyperbolic_radius=hyperbolic_radius,
+        radius_penalty=radius_penalty,
+        segmentation_loss=segmentation_loss,
     )
 
 

@@ -1,8 +1,9 @@
 """Numbers that do not depend on the machine, summaries of tensors, and the file that holds them.
 
-Weights and inputs come from NumPy's ``RandomState``, whose stream NumPy has frozen. :func:`fill` numbers the entries of
-a state dict within each shape, in their order, and seeds with shape and number: names may change, as may the order of
-entries of different shapes. Entries of one shape must keep their order.
+Weights and inputs come from NumPy's ``RandomState``, whose stream NumPy has frozen. :func:`fill`
+numbers the entries of a state dict within each shape, in their order, and seeds with shape and
+number: names may change, as may the order of entries of different shapes. Entries of one shape must
+keep their order.
 """
 
 import json
@@ -30,9 +31,12 @@ def numbers(seed: str, *shape: int) -> Tensor:
 
 def images(count: int = 2, size: int = 64, channels: int = 3) -> Tensor:
     """Waves of different lengths with a little noise, about normalised."""
-    row, column = torch.meshgrid(torch.linspace(0, 1, size), torch.linspace(0, 1, size), indexing="ij")
+    row, column = torch.meshgrid(
+        torch.linspace(0, 1, size), torch.linspace(0, 1, size), indexing="ij"
+    )
     waves = [
-        torch.sin((3 + 2 * n + c) * row * (1 + n) + (5 - c) * column + n) + torch.cos((4 + n) * column * row * (c + 2))
+        torch.sin((3 + 2 * n + c) * row * (1 + n) + (5 - c) * column + n)
+        + torch.cos((4 + n) * column * row * (c + 2))
         for n in range(count)
         for c in range(channels)
     ]
@@ -42,18 +46,28 @@ def images(count: int = 2, size: int = 64, channels: int = 3) -> Tensor:
 
 @torch.no_grad()
 def fill(module: nn.Module) -> nn.Module:
-    """Give all parameters and running statistics values that depend on neither the random state nor the names.
+    """Give all parameters and running statistics values that depend on neither the random state nor
+    the names.
 
-    Matrices and kernels get noise of the size ``1 / sqrt(fan in)``, at least 0.02. Vectors and scalars that start
-    constant (norms, curvatures, temperatures, layer scales) keep that value plus noise of the size 0.1; those that
-    start at random, biases of PyTorch's layers among them, are such noise. Points are put back on their manifold.
+    Matrices and kernels get noise of the size ``1 / sqrt(fan in)``, at least 0.02. Vectors and
+    scalars that start constant (norms, curvatures, temperatures, layer scales) keep that value plus
+    noise of the size 0.1; those that start at random, biases of PyTorch's layers among them, are
+    such noise. Points are put back on their manifold.
     """
     parameters, seen, count = {id(p) for p in module.parameters()}, set(), Counter()
-    layers = [m for m in module.modules() if isinstance(m, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d))]
+    layers = [
+        m
+        for m in module.modules()
+        if isinstance(m, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d))
+    ]
     biases = {id(layer.bias) for layer in layers if layer.bias is not None}
     for name, value in module.state_dict(keep_vars=True).items():
         running = name.endswith(("running_mean", "running_var"))
-        if not value.is_floating_point() or id(value) in seen or not (running or id(value) in parameters):
+        if (
+            not value.is_floating_point()
+            or id(value) in seen
+            or not (running or id(value) in parameters)
+        ):
             continue
         seen.add(id(value))
         shape = tuple(value.shape)
@@ -86,7 +100,8 @@ def gradients(parameters: list[Tensor], count: int = 5) -> dict[str, Any]:
 
 
 def flatten(value: Any, name: str = "") -> dict[str, Any]:
-    """Tensors and texts in nested containers, with dotted names; numbers become tensors, None is left out."""
+    """Tensors and texts in nested containers, with dotted names; numbers become tensors, None is
+    left out."""
     if value is None:
         return {}
     if isinstance(value, Mapping) or hasattr(value, "_asdict"):
@@ -95,11 +110,16 @@ def flatten(value: Any, name: str = "") -> dict[str, Any]:
         parts = enumerate(value)
     else:
         return {name: value if isinstance(value, str) else torch.as_tensor(value)}
-    return {k: v for key, part in parts for k, v in flatten(part, f"{name}.{key}" if name else str(key)).items()}
+    return {
+        k: v
+        for key, part in parts
+        for k, v in flatten(part, f"{name}.{key}" if name else str(key)).items()
+    }
 
 
 def summary(value: Tensor | str) -> Any:
-    """A text as it is; of a tensor its shape, its mean, standard deviation and norm, and evenly spaced values of it."""
+    """A text as it is; of a tensor its shape, its mean, standard deviation and norm, and evenly
+    spaced values of it."""
     if isinstance(value, str):
         return value
     flat = value.detach().double().flatten().numpy()
@@ -110,15 +130,17 @@ def summary(value: Tensor | str) -> Any:
     exact = not value.is_floating_point()
     samples = [] if exact else flat[places]
     return dict(
-        shape=list(value.shape), exact=exact, numbers=np.array([*statistics, *samples], dtype=np.float32)
+        shape=list(value.shape), exact=exact, numbers=np.array([*statistics, *samples],
+        dtype=np.float32)
     )  # fmt: skip
 
 
 def difference(old: Any, new: Any) -> float:
     """The largest relative difference of two summaries; infinite where shapes or texts differ.
 
-    A value's difference is seen relative to its own size plus the root mean square of the tensor. Of integers (labels,
-    places) only the mean counts, as one of them may be another where two scores are about equal.
+    A value's difference is seen relative to its own size plus the root mean square of the tensor.
+    Of integers (labels, places) only the mean counts, as one of them may be another where two
+    scores are about equal.
     """
     if isinstance(old, str) or isinstance(new, str):
         return 0.0 if old == new else float("inf")
@@ -133,20 +155,26 @@ def difference(old: Any, new: Any) -> float:
     return float(0.01 * apart[0] if old["exact"] else apart.max())
 
 
-def write(goldens: Mapping[str, Mapping[str, Any]], about: Mapping[str, str], path: Path = FILE) -> None:
+def write(
+    goldens: Mapping[str, Mapping[str, Any]], about: Mapping[str, str], path: Path = FILE
+) -> None:
     """Write summaries, by case and by name."""
     index, values = {}, []
     for case, outputs in goldens.items():
         index[case] = {}
         for name, golden in outputs.items():
             text = isinstance(golden, str)
-            index[case][name] = golden if text else [golden["shape"], golden["exact"], len(golden["numbers"])]
+            index[case][name] = (
+                golden if text else [golden["shape"], golden["exact"], len(golden["numbers"])]
+            )
             if not text:
                 values.append(golden["numbers"])
     head = json.dumps(dict(about=about, index=index)).encode()
     temporary = path.with_suffix(".tmp")
     with temporary.open("wb") as file:
-        np.savez_compressed(file, head=np.frombuffer(head, dtype=np.uint8), values=np.concatenate(values))
+        np.savez_compressed(
+            file, head=np.frombuffer(head, dtype=np.uint8), values=np.concatenate(values)
+        )
     temporary.replace(path)
 
 
@@ -162,6 +190,8 @@ def read(path: Path = FILE) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
                 goldens[case][name] = entry
                 continue
             shape, exact, count = entry
-            goldens[case][name] = dict(shape=shape, exact=exact, numbers=values[place : place + count])
+            goldens[case][name] = dict(
+                shape=shape, exact=exact, numbers=values[place : place + count]
+            )
             place += count
     return goldens, head["about"]

@@ -34,7 +34,10 @@ def last_heads(attention, points, cached):
     """The weighted means of the last tokens, ``(B, LAST, H, value)``."""
     found, cache = [], LatentCache() if cached else None
     hook = attention.finish
-    attention.finish = lambda heads: (found.append(heads[..., : attention.value].clone()), hook(heads))[1]
+    attention.finish = lambda heads: (
+        found.append(heads[..., : attention.value].clone()),
+        hook(heads),
+    )[1]
     middle = LENGTH - LAST // 2
     cuts = [0, LENGTH - LAST, *range(middle, LENGTH + 1)] if cached else [0, LENGTH]
     for begin, end in zip(cuts, cuts[1:]):
@@ -50,16 +53,21 @@ def last_heads(attention, points, cached):
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
 def test_a_cache_in_half_precision_loses_no_more_than_none(kind):
-    """Inputs are rounded, sums and times are not: both are off from float32 by what bfloat16 rounds."""
+    """Inputs are rounded, sums and times are not: both are off from float32 by what bfloat16
+    rounds."""
     name, options = KINDS[kind]
     model = Helm(preset(name, **options)).eval()
     attention = model.layers[0].attn
     points = model.first_norm(model.points(tokens(2, LENGTH)))
-    (attention.qkv if name == "helm_d_tiny" else attention.up).weight.mul_(3)  # keys and values that are far out
+    (attention.qkv if name == "helm_d_tiny" else attention.up).weight.mul_(
+        3
+    )  # keys and values that are far out
     if "adapted" in kind:
         attention.up = Adapted(attention.up)
     exact = last_heads(attention, points, False)
     torch.testing.assert_close(last_heads(attention, points, True), exact, rtol=1e-4, atol=1e-4)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        full, cached = (last_heads(attention, points, given).float() - exact for given in (False, True))
+        full, cached = (
+            last_heads(attention, points, given).float() - exact for given in (False, True)
+        )
     assert 0 < cached.norm() < 1.05 * full.norm()

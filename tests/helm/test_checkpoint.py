@@ -39,13 +39,23 @@ def test_there_and_back(name, options):
     assert official_architecture(state) == expected
     found = helm_architecture(ours.state_dict()).to_dict() | dict(max_seq_len=expected.max_seq_len)
     dense = not expected.mixed
-    unused = ("kv_lora_rank", "mice_inter_dim", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    unused = (
+        "kv_lora_rank",
+        "mice_inter_dim",
+        "qk_nope_head_dim",
+        "qk_rope_head_dim",
+        "v_head_dim",
+    )
     wanted = expected.to_dict()
     assert {k: v for k, v in found.items() if not (dense and k in unused)} == {
         k: v for k, v in wanted.items() if not (dense and k in unused)
     }
     back = helm_to_official(ours.state_dict())
-    trained = {n for n, _ in official.named_parameters() if not n.endswith((".k", ".add_pos.w_y", ".add_pos.scale"))}
+    trained = {
+        n
+        for n, _ in official.named_parameters()
+        if not n.endswith((".k", ".add_pos.w_y", ".add_pos.scale"))
+    }
     assert trained <= set(back)
     assert all(torch.equal(back[n], state[n]) for n in trained)
     assert helm_variant(ours.state_dict())[0] == name
@@ -68,7 +78,9 @@ def test_mistakes_are_sentences():
     with pytest.raises(HypvisionError, match="no HELM checkpoint has"):
         helm_from_official(state | {"layers.0.extra": torch.zeros(2)})
     with pytest.raises(HypvisionError, match="no entry 'layers.2.ffn.experts.1.w2"):
-        helm_from_official({n: v for n, v in state.items() if n != "layers.2.ffn.experts.1.w2.linear.weight"})
+        helm_from_official(
+            {n: v for n, v in state.items() if n != "layers.2.ffn.experts.1.w2.linear.weight"}
+        )
     with pytest.raises(HypvisionError, match="not the weights of a HELM model"):
         helm_to_official(Helm(preset("helm_d_tiny", geometry="euclidean")).state_dict())
 
@@ -83,13 +95,17 @@ def test_numbers_of_one_manifold_agree():
     for name in names:
         with pytest.raises(HypvisionError, match="must share one number"):
             helm_from_official(state | {name: torch.ones(())})
-    outer = {f"{expert}manifold_out.{end}": torch.ones(()) for end in "kc"}  # the model's, where its result goes
+    outer = {
+        f"{expert}manifold_out.{end}": torch.ones(()) for end in "kc"
+    }  # the model's, where its result goes
     assert helm_from_official(state | outer).keys() == helm_from_official(state).keys()
 
 
 def test_files(tmp_path):
     official, ours = pair("helm_d_tiny")
-    torch.save(dict(global_step=1, model_state_dict=official_state(official)), tmp_path / "Step1.pt")
+    torch.save(
+        dict(global_step=1, model_state_dict=official_state(official)), tmp_path / "Step1.pt"
+    )
     written = convert_file("helm", tmp_path / "Step1.pt", tmp_path / "ours.safetensors")
     assert written.model == "helm_d_tiny" and "from_official" in written.usage()
     from safetensors.torch import load_file
@@ -103,16 +119,28 @@ def test_files(tmp_path):
 
 
 # How a model is trained or stored; and the beginning of curvatures, which are weights.
-TRAINING = {"pad", "fused", "geometry", "train_curv", "expert_c_init", "bias_rule", "bias_rate", "aux_alpha"}
+TRAINING = {
+    "pad",
+    "fused",
+    "geometry",
+    "train_curv",
+    "expert_c_init",
+    "bias_rule",
+    "bias_rate",
+    "aux_alpha",
+}
 
 
 def test_every_option_is_inferred_from_weights_or_named():
-    """What official_architecture() finds out of weights is not what the note names, and together they are all."""
+    """What official_architecture() finds out of weights is not what the note names, and together
+    they are all."""
     dense = dict(n_layers=1, dim=42, n_heads=2, inter_dim=50, vocab_size=30)
-    latent = dict(kv_lora_rank=9, qk_nope_head_dim=6, qk_rope_head_dim=5, v_head_dim=7, attention="latent")
+    latent = dict(
+        kv_lora_rank=9, qk_nope_head_dim=6, qk_rope_head_dim=5, v_head_dim=7, attention="latent"
+    )
     mixture = dict(
-        n_layers=3, n_dense_layers=2, n_routed_experts=3, mice_inter_dim=20, q_lora_rank=5, project_emb=True,
-        n_shared_experts=2, moe_combine="centroid",
+        n_layers=3, n_dense_layers=2, n_routed_experts=3, mice_inter_dim=20, q_lora_rank=5,
+        project_emb=True, n_shared_experts=2, moe_combine="centroid",
     )  # fmt: skip
     told = set()
     for options in (dense, dense | latent | mixture):
@@ -149,16 +177,29 @@ def test_the_note_names_settings_that_weights_do_not_contain(tmp_path, capsys):
         official, _ = pair(name)
         torch.save(official_state(official), tmp_path / "Step1.pt")
         assert (
-            main(["zoo", "convert", "--from", "helm", str(tmp_path / "Step1.pt"), str(tmp_path / f"{name}.pth")]) == 0
+            main(
+                [
+                    "zoo",
+                    "convert",
+                    "--from",
+                    "helm",
+                    str(tmp_path / "Step1.pt"),
+                    str(tmp_path / f"{name}.pth"),
+                ]
+            )
+            == 0
         )
         said = capsys.readouterr().out
-        assert "max_seq_len=256)" in said  # the mask told it, and weights of our names do not have it
+        assert (
+            "max_seq_len=256)" in said
+        )  # the mask told it, and weights of our names do not have it
         for option in untold(preset(name)).keys() - {"max_seq_len"}:
             assert f"{option}=" in said.partition("Note:")[2], option
 
 
 FOLDERS = [("helm_d_tiny", {}, ["qkv", "out", "gate_up", "down", "head"]),
-           ("helm_mice_tiny", dict(q_lora_rank=24), ["down", "up", "q_up", "out", "gate_up"])]  # fmt: skip
+           ("helm_mice_tiny", dict(q_lora_rank=24), ["down", "up", "q_up", "out",
+           "gate_up"])]  # fmt: skip
 
 
 @pytest.mark.quick("D")
@@ -170,7 +211,9 @@ def test_folders_and_merged_adapters_get_official_names(name, options, targets, 
 
     official, _ = pair(name, **options)
     model, ids = HelmForCausalLM(HelmConfig.of(preset(name, **options))), tokens(2, 9)
-    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=targets, task_type="CAUSAL_LM"))
+    adapted = peft.get_peft_model(
+        model, peft.LoraConfig(target_modules=targets, task_type="CAUSAL_LM")
+    )
     optimizer = torch.optim.AdamW([p for p in adapted.parameters() if p.requires_grad], lr=1e-2)
     for _ in range(3):
         optimizer.zero_grad()
@@ -181,7 +224,9 @@ def test_folders_and_merged_adapters_get_official_names(name, options, targets, 
     free = sorted(set(range(weight.in_features)) - set(weight.live_in))
     assert weight.weight[:, free].any()  # LoRA fills them
     merged.save_pretrained(tmp_path / "folder")
-    torch.save({f"decoder.{n}": w for n, w in merged.model.state_dict().items()}, tmp_path / "training.pth")
+    torch.save(
+        {f"decoder.{n}": w for n, w in merged.model.state_dict().items()}, tmp_path / "training.pth"
+    )
     torch.save(merged.model.state_dict(), tmp_path / "bare.pth")
     for source in ("folder", "folder/model.safetensors", "training.pth", "bare.pth"):
         convert_file("helm", tmp_path / source, tmp_path / "official.pth", to_official=True)

@@ -21,10 +21,16 @@ def made(count=ROWS):
 
 @pytest.mark.quick("None-1e-05")
 @pytest.mark.parametrize(
-    "dtype, error", [(None, 1e-5), pytest.param(torch.float16, 5e-3, marks=pytest.mark.slow), (torch.bfloat16, 3e-2)]
+    "dtype, error",
+    [
+        (None, 1e-5),
+        pytest.param(torch.float16, 5e-3, marks=pytest.mark.slow),
+        (torch.bfloat16, 3e-2),
+    ],
 )
 def test_gradients_are_those_of_float64(dtype, error):
-    """Only 64 of 8192 tokens are ever the next one: probabilities of the others, divided by the 2048 rows, are 6e-8."""
+    """Only 64 of 8192 tokens are ever the next one: probabilities of the others, divided by the
+    2048 rows, are 6e-8."""
     head, hidden, target = made()
     with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
         loss = token_losses(head, hidden, target)

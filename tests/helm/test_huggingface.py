@@ -41,7 +41,8 @@ def model(request):
 
 @pytest.fixture(scope="module", params=["D", "MiCE"])
 def published(request):
-    """Both attentions, where the others differ in nothing that a test sees: their caches are compared for all kinds."""
+    """Both attentions, where the others differ in nothing that a test sees: their caches are
+    compared for all kinds."""
     return model_of(request.param)
 
 
@@ -50,10 +51,15 @@ def test_cache_changes_nothing(model):
     ids = tokens(2, 14)
     full = model(ids, use_cache=False).logits
     for cache in (transformers.DynamicCache(), LatentCache()):
-        parts = [model.model(ids[:, a:b], cache=cache).logits for a, b in ((0, 5), (5, 6), (6, 7), (7, 11), (11, 14))]
+        parts = [
+            model.model(ids[:, a:b], cache=cache).logits
+            for a, b in ((0, 5), (5, 6), (6, 7), (7, 11), (11, 14))
+        ]
         assert (torch.cat(parts, 1) - full).abs().max() < 1e-5 * full.abs().max()
     cache.crop(6)
-    assert (model.model(ids[:, 6:9], cache=cache).logits - full[:, 6:9]).abs().max() < 1e-5 * full.abs().max()
+    assert (
+        model.model(ids[:, 6:9], cache=cache).logits - full[:, 6:9]
+    ).abs().max() < 1e-5 * full.abs().max()
     cache.reorder(torch.tensor([1, 0]))
     again = model.model(ids[[1, 0], 9:10], cache=cache).logits
     assert (again - full[[1, 0], 9:10]).abs().max() < 1e-5 * full.abs().max()
@@ -74,7 +80,9 @@ def test_absorption_in_float64():
 def test_generation(published, way):
     model, ids = published, tokens(2, 9)
     with_cache = model.generate(ids, do_sample=False, **way, **OPTIONS)
-    assert torch.equal(with_cache, model.generate(ids, do_sample=False, use_cache=False, **way, **OPTIONS))
+    assert torch.equal(
+        with_cache, model.generate(ids, do_sample=False, use_cache=False, **way, **OPTIONS)
+    )
     padded = torch.cat([torch.zeros(2, 3, dtype=torch.long), ids], 1)
     mask = (torch.arange(12) >= 3).long().expand(2, 12)
     shifted = model.generate(padded, attention_mask=mask, do_sample=False, **way, **OPTIONS)
@@ -109,8 +117,15 @@ def test_logits_of_positions(model):
     every = model(ids).logits
     for kept, expected in ((3, every[:, -3:]), (torch.tensor([1, 4]), every[:, [1, 4]])):
         for labels in (None, ids):
-            torch.testing.assert_close(model(ids, labels=labels, logits_to_keep=kept).logits, expected)
-    assert HelmConfig(n_routed_experts=4, moe_inter_dim=70, expert_c_init="ones").architecture().mice_inter_dim == 70
+            torch.testing.assert_close(
+                model(ids, labels=labels, logits_to_keep=kept).logits, expected
+            )
+    assert (
+        HelmConfig(n_routed_experts=4, moe_inter_dim=70, expert_c_init="ones")
+        .architecture()
+        .mice_inter_dim
+        == 70
+    )
 
 
 @torch.no_grad()
@@ -121,7 +136,10 @@ def test_auto_classes_and_half_precision(published, tmp_path):
     again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
     expected = model(ids).logits
     assert torch.equal(again(ids).logits, expected)
-    assert transformers.AutoConfig.from_pretrained(tmp_path).architecture() == model.config.architecture()
+    assert (
+        transformers.AutoConfig.from_pretrained(tmp_path).architecture()
+        == model.config.architecture()
+    )
     spread = expected.std()
     half = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
     assert half.model.head.weight.dtype == torch.bfloat16
@@ -188,11 +206,15 @@ def test_training(kind):
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
 
 
-@pytest.mark.parametrize("kind, targets", [("D", ["qkv", "out", "head"]), ("MiCE", ["down", "up", "gate_up", "out"])])
+@pytest.mark.parametrize(
+    "kind, targets", [("D", ["qkv", "out", "head"]), ("MiCE", ["down", "up", "gate_up", "out"])]
+)
 def test_lora(kind, targets):
     peft = pytest.importorskip("peft")
     ids, model = tokens(2, 9), model_of(kind)
-    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=targets, task_type="CAUSAL_LM"))
+    adapted = peft.get_peft_model(
+        model, peft.LoraConfig(target_modules=targets, task_type="CAUSAL_LM")
+    )
     trained = [p for p in adapted.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-2)
     losses = []
@@ -205,23 +227,28 @@ def test_lora(kind, targets):
     assert losses[-1] < losses[0]
     adapted.eval()
     found = adapted.generate(input_ids=ids, do_sample=False, **OPTIONS)
-    assert torch.equal(found, adapted.generate(input_ids=ids, do_sample=False, use_cache=False, **OPTIONS))
+    assert torch.equal(
+        found, adapted.generate(input_ids=ids, do_sample=False, use_cache=False, **OPTIONS)
+    )
     assert torch.equal(found, adapted.merge_and_unload().generate(ids, do_sample=False, **OPTIONS))
 
 
 def test_trainer(tmp_path):
-    """Of transformers, as docs/helm.md shows it: the points of the embedding stay on their hyperboloid."""
+    """Of transformers, as docs/helm.md shows it: the points of the embedding stay on their
+    hyperboloid."""
     pytest.importorskip("accelerate")
     model = model_of("MiCE")
     model.model.head.weight.data.div_(8)
     before = model.model.embed.weight.detach().clone()
     rows = [dict(input_ids=row, labels=row) for row in tokens(8, 12)]
     arguments = transformers.TrainingArguments(
-        str(tmp_path), max_steps=12, per_device_train_batch_size=4, use_cpu=True, report_to=[], save_strategy="no",
-        logging_steps=1, disable_tqdm=True,
+        str(tmp_path), max_steps=12, per_device_train_batch_size=4, use_cpu=True, report_to=[],
+        save_strategy="no", logging_steps=1, disable_tqdm=True,
     )  # fmt: skip
     optimizer = RiemannianAdamW(param_groups(model, lr=1e-2, weight_decay=0.1))
-    trainer = transformers.Trainer(model, arguments, train_dataset=rows, optimizers=(optimizer, None))
+    trainer = transformers.Trainer(
+        model, arguments, train_dataset=rows, optimizers=(optimizer, None)
+    )
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert losses[-1] < losses[0] - 0.5
@@ -279,7 +306,11 @@ def test_positions_with_padding_and_cache(model):
     expected = model(padded, attention_mask=mask).logits
     cache, parts = LatentCache(), []
     for i, j in ((0, 6), (6, 7), (7, 12)):
-        given = dict(attention_mask=mask[:, :j], position_ids=positions[:, i:j], cache_position=torch.arange(i, j))
+        given = dict(
+            attention_mask=mask[:, :j],
+            position_ids=positions[:, i:j],
+            cache_position=torch.arange(i, j),
+        )
         parts.append(model(padded[:, i:j], past_key_values=cache, **given).logits)
     found = torch.cat(parts, 1)
     assert ((found - expected) * mask[..., None]).abs().max() < 1e-5 * expected.abs().max()
@@ -289,7 +320,10 @@ def test_positions_with_padding_and_cache(model):
         dict(position_ids=torch.arange(12)),
         dict(attention_mask=torch.ones_like(mask), position_ids=torch.arange(12)[None] % 5),
         dict(sequence_id=torch.zeros_like(padded), position_ids=torch.arange(12)[None] % 5),
-        dict(attention_mask=torch.tensor([[1, 1, 0, 1] * 3] * 2), position_ids=torch.tensor([[0, 1, 1, 2] * 3])),
+        dict(
+            attention_mask=torch.tensor([[1, 1, 0, 1] * 3] * 2),
+            position_ids=torch.tensor([[0, 1, 1, 2] * 3]),
+        ),
         dict(cache_position=torch.arange(1, 13)),
     ):
         with pytest.raises(HypvisionError, match="position"):
@@ -302,20 +336,30 @@ def test_positions_with_padding_and_cache(model):
 # Every argument of forward(), and what it does to the model's answer; True: it is refused.
 ARGUMENTS = {
     "input_ids": lambda model, ids: model(input_ids=ids.flip(1)).logits,
-    "attention_mask": lambda model, ids: model(ids, attention_mask=(torch.arange(9) > 2).expand(2, 9)).logits,
+    "attention_mask": lambda model, ids: (
+        model(ids, attention_mask=(torch.arange(9) > 2).expand(2, 9)).logits
+    ),
     "position_ids": lambda model, ids: model(ids, position_ids=torch.arange(9)[None] % 4).logits,
-    "sequence_id": lambda model, ids: model(ids, sequence_id=torch.arange(9).expand(2, 9) // 4).logits,
+    "sequence_id": lambda model, ids: (
+        model(ids, sequence_id=torch.arange(9).expand(2, 9) // 4).logits
+    ),
     "labels": lambda model, ids: model(ids, labels=ids.flip(1)).loss,
     "num_items_in_batch": lambda model, ids: model(ids, labels=ids, num_items_in_batch=5).loss,
     "cache": lambda model, ids: model(ids, cache=model(ids, use_cache=True)[1]).logits,
-    "past_key_values": lambda model, ids: model(ids, past_key_values=model(ids, use_cache=True)[1]).logits,
+    "past_key_values": lambda model, ids: (
+        model(ids, past_key_values=model(ids, use_cache=True)[1]).logits
+    ),
     "cache_position": True,
     "use_cache": lambda model, ids: torch.tensor(len(model(ids, use_cache=False).keys())),
     "logits_to_keep": lambda model, ids: model(ids, logits_to_keep=2).logits,
     "inputs_embeds": True,
     "output_attentions": True,
-    "output_hidden_states": lambda model, ids: torch.tensor(len(model(ids, output_hidden_states=True).keys())),
-    "return_dict": lambda model, ids: torch.tensor(isinstance(model(ids, return_dict=False), tuple)),
+    "output_hidden_states": lambda model, ids: torch.tensor(
+        len(model(ids, output_hidden_states=True).keys())
+    ),
+    "return_dict": lambda model, ids: torch.tensor(
+        isinstance(model(ids, return_dict=False), tuple)
+    ),
 }
 
 
@@ -332,8 +376,14 @@ def test_every_argument_is_honoured_or_refused():
             continue
         found = effect(model, ids)
         expected = plain.loss if found.dim() == 0 and found.is_floating_point() else plain.logits
-        expected = expected if found.dim() or found.is_floating_point() else torch.tensor(len(plain.keys()) - 1)
-        assert found.shape != expected.shape or not torch.allclose(found.to(expected.dtype), expected), name
+        expected = (
+            expected
+            if found.dim() or found.is_floating_point()
+            else torch.tensor(len(plain.keys()) - 1)
+        )
+        assert found.shape != expected.shape or not torch.allclose(
+            found.to(expected.dtype), expected
+        ), name
     for misspelt in ("label", "attention_masks", "position_id"):
         with pytest.raises(TypeError, match=misspelt):
             model(ids, **{misspelt: ids})
@@ -361,17 +411,25 @@ def trainer_gradients(kind, folder, batch, accumulated):
     """Gradients of one step of the Trainer over four rows of unequal numbers of labels."""
     model, found = model_of(kind), {}
     model.model.head.weight.data.div_(8)
-    model.model.config.aux_alpha = 0.0  # of the loads in a batch: the mean of products is no product of means
+    model.model.config.aux_alpha = (
+        0.0  # of the loads in a batch: the mean of products is no product of means
+    )
     ids = tokens(4, 12)
-    rows = [dict(input_ids=row, labels=torch.where(torch.arange(12) < 3 * i, -100, row)) for i, row in enumerate(ids)]
+    rows = [
+        dict(input_ids=row, labels=torch.where(torch.arange(12) < 3 * i, -100, row))
+        for i, row in enumerate(ids)
+    ]
 
     class Optimizer(torch.optim.SGD):
         def step(self, closure=None):
-            found.update({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
+            found.update(
+                {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+            )
 
     arguments = transformers.TrainingArguments(
-        str(folder), max_steps=1, per_device_train_batch_size=batch, gradient_accumulation_steps=accumulated,
-        use_cpu=True, report_to=[], save_strategy="no", disable_tqdm=True, max_grad_norm=0.0,
+        str(folder), max_steps=1, per_device_train_batch_size=batch,
+        gradient_accumulation_steps=accumulated, use_cpu=True, report_to=[], save_strategy="no",
+        disable_tqdm=True, max_grad_norm=0.0,
     )  # fmt: skip
     optimizers = (Optimizer(model.parameters(), lr=1e-3), None)
     transformers.Trainer(model, arguments, train_dataset=rows, optimizers=optimizers).train()
@@ -384,7 +442,9 @@ def test_the_trainer_accumulates_to_the_whole_batch(kind, tmp_path):
     pytest.importorskip("accelerate")
     whole, parts = trainer_gradients(kind, tmp_path, 4, 1), trainer_gradients(kind, tmp_path, 1, 4)
     assert whole.keys() == parts.keys()
-    whole, parts = (torch.cat([grad.flatten() for grad in found.values()]) for found in (whole, parts))
+    whole, parts = (
+        torch.cat([grad.flatten() for grad in found.values()]) for found in (whole, parts)
+    )
     assert (parts - whole).norm() < 1e-4 * whole.norm()
 
 
@@ -400,9 +460,13 @@ def test_mistakes_are_sentences():
     fixed = transformers.StaticCache(config=model.config, max_cache_len=20)
     for mistake in (
         lambda: model(tokens(2, 4), past_key_values=fixed),
-        lambda: model.generate(tokens(2, 4), max_new_tokens=2, cache_implementation="static", pad_token_id=0),
+        lambda: model.generate(
+            tokens(2, 4), max_new_tokens=2, cache_implementation="static", pad_token_id=0
+        ),
     ):
-        with pytest.raises(HypvisionError, match="A StaticCache has empty places .* Give a DynamicCache"):
+        with pytest.raises(
+            HypvisionError, match="A StaticCache has empty places .* Give a DynamicCache"
+        ):
             mistake()
     with pytest.raises(HypvisionError, match="tokenizer that the model was trained with"):
         model.generate(tokens(1, 4) + 259, max_new_tokens=2, do_sample=False, pad_token_id=0)
@@ -439,7 +503,10 @@ def test_weights_that_are_not_there_are_an_error(tmp_path):
         ({}, "do not fit the model"),
         (dict(list(whole.items())[::2]), "are missing or of another shape"),
         ({**whole, name: whole[name].int()}, f"are not real numbers .I32: {name}"),
-        ({**whole, name: torch.full_like(whole[name], torch.nan)}, f"NaN or infinite values in 1 tensors .{name}"),
+        (
+            {**whole, name: torch.full_like(whole[name], torch.nan)},
+            f"NaN or infinite values in 1 tensors .{name}",
+        ),
     ):
         save_file(weights, path, metadata={"format": "pt"})
         with pytest.raises(HypvisionError, match=words):
@@ -447,6 +514,8 @@ def test_weights_that_are_not_there_are_an_error(tmp_path):
     save_file(whole, tmp_path.with_suffix(".safetensors"), metadata={"format": "pt"})
     path.unlink()
     places = dict.fromkeys(whole, f"../{tmp_path.name}.safetensors")
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(dict(metadata={}, weight_map=places)))
+    (tmp_path / "model.safetensors.index.json").write_text(
+        json.dumps(dict(metadata={}, weight_map=places))
+    )
     with pytest.raises(HypvisionError, match="must be the name of a file below this folder"):
         transformers.AutoModelForCausalLM.from_pretrained(tmp_path)

@@ -1,4 +1,5 @@
-"""Both models against the published formulation, their options, and what the published code cannot do."""
+"""Both models against the published formulation, their options, and what the published code cannot
+do."""
 
 import pytest
 import torch
@@ -12,7 +13,12 @@ from hypvision.helm.attention import Context
 from hypvision.helm.layers import PointEmbedding
 from hypvision.helm.rotary import Rotary, angles
 
-PLAIN = ("D", "MiCE", "MiCE, centroid", "DeepSeek-like")  # their plain forms run every line that is not by hand
+PLAIN = (
+    "D",
+    "MiCE",
+    "MiCE, centroid",
+    "DeepSeek-like",
+)  # their plain forms run every line that is not by hand
 
 
 def forms(models):
@@ -38,13 +44,21 @@ def test_logits_and_gradients_are_the_published(name, fused):
     torch.testing.assert_close(ours.embed.weight.grad, table.grad, rtol=1e-3, atol=1e-6)
     last = official.final_proj.linear
     assert torch.isclose(ours.final_proj.weight.grad.norm(), last.weight.grad.norm(), rtol=1e-3)
-    first = (official.resblocks[0].attn.scale if name == "D" else official.layers[0].attn.softmax_scale).grad
+    first = (
+        official.resblocks[0].attn.scale if name == "D" else official.layers[0].attn.softmax_scale
+    ).grad
     torch.testing.assert_close(ours.layers[0].attn.scale.grad, first, rtol=2e-3, atol=1e-7)
     if name != "D":
         curvature = official.layers[1].ffn.experts[1].manifold.k.grad
         if curvature is not None:
-            torch.testing.assert_close(ours.layers[1].ffn.experts[1].c.grad.squeeze(), curvature, rtol=2e-3, atol=1e-7)
-        for a, b in zip(ours.layers[1].ffn.shared, official.layers[1].ffn.shared_experts) if "centroid" in name else ():
+            torch.testing.assert_close(
+                ours.layers[1].ffn.experts[1].c.grad.squeeze(), curvature, rtol=2e-3, atol=1e-7
+            )
+        for a, b in (
+            zip(ours.layers[1].ffn.shared, official.layers[1].ffn.shared_experts)
+            if "centroid" in name
+            else ()
+        ):
             torch.testing.assert_close(a.c.grad.squeeze(), b.manifold.k.grad, rtol=2e-3, atol=1e-7)
         counts = official(ids)[1]
         assert all(torch.equal(a, way.counts) for a, way in zip(counts, found.routing))
@@ -71,13 +85,18 @@ def test_documents_see_themselves_alone():
         blocked = sequence[:, :, None] != sequence[:, None]
         found = ours(ids, sequence_id=sequence).logits
         assert (found - published_logits(official, ids, blocked)).abs().max() < 2e-5
-        masked = ours(ids, sequence_id=sequence.clamp(min=0), attention_mask=(sequence >= 0).long()).logits
+        masked = ours(
+            ids, sequence_id=sequence.clamp(min=0), attention_mask=(sequence >= 0).long()
+        ).logits
         assert torch.equal(masked, found)
         alone = ours(ids[:1, 9:23]).logits
         assert (found[:1, 9:23] - alone).abs().max() < 2e-5
         loss = ours(ids, labels=ids, sequence_id=sequence).cross_entropy
         parts = [(0, 0, 9), (0, 9, 23), (0, 23, 30), (1, 0, 25)]
-        losses = [F.cross_entropy(found[b, i : j - 1], ids[b, i + 1 : j], reduction="sum") for b, i, j in parts]
+        losses = [
+            F.cross_entropy(found[b, i : j - 1], ids[b, i + 1 : j], reduction="sum")
+            for b, i, j in parts
+        ]
         assert torch.isclose(loss, sum(losses) / sum(j - i - 1 for _, i, j in parts), atol=1e-5)
 
 
@@ -93,10 +112,15 @@ def test_initial_state_is_the_published():
 
 
 def test_joined_matrices_start_as_the_published_ones():
-    """Xavier, gain sqrt(2), by the shape of each published matrix; HELM-D's states then grow as the sheet has it."""
+    """Xavier, gain sqrt(2), by the shape of each published matrix; HELM-D's states then grow as the
+    sheet has it."""
     torch.manual_seed(0)
     mice = Helm(preset("helm_mice_120m", vocab_size=64, n_layers=2))
-    latent, dense, expert = mice.layers[0].attn.down, mice.layers[0].ffn.gate_up, mice.layers[1].ffn.experts[0].gate_up
+    latent, dense, expert = (
+        mice.layers[0].attn.down,
+        mice.layers[0].ffn.gate_up,
+        mice.layers[1].ffn.experts[0].gate_up,
+    )
     for layer, outputs in ((dense, (1559, 1559)), (expert, (779, 779)), (latent, (6 * 49, 81))):
         published = layer.weight.detach()[layer.live_out][:, layer.live_in].split(outputs)
         for weight in published:
@@ -112,7 +136,8 @@ def test_joined_matrices_start_as_the_published_ones():
     assert norms[0] == pytest.approx(82, rel=0.08) and norms[-1] == pytest.approx(133, rel=0.08)
 
 
-# Published counts have three curvatures of the model and, in the small ones, two numbers of a layer never used.
+# Published counts have three curvatures of the model and, in the small ones, two numbers of a layer
+# never used.
 COUNTS = {
     "helm_d_115m": 114_770_253 - 5,
     "helm_mice_120m": 126_357_123 - 5,
@@ -125,13 +150,22 @@ COUNTS = {
 def test_parameter_counts(name):
     with torch.device("meta"):
         model = Helm(preset(name))
-    buffers = sum(b.numel() for n, b in model.named_buffers() if n.endswith("bias"))  # parameters there
+    buffers = sum(
+        b.numel() for n, b in model.named_buffers() if n.endswith("bias")
+    )  # parameters there
     assert model.num_parameters() + buffers == COUNTS[name]
 
 
 def test_yarn(monkeypatch):
-    """Slow pairs turn 40 times slower, fast ones as ever; the published class cannot be built with it."""
-    config = preset("helm_mice_tiny", max_seq_len=512, original_seq_len=256, qk_rope_head_dim=33, qk_nope_head_dim=8)
+    """Slow pairs turn 40 times slower, fast ones as ever; the published class cannot be built with
+    it."""
+    config = preset(
+        "helm_mice_tiny",
+        max_seq_len=512,
+        original_seq_len=256,
+        qk_rope_head_dim=33,
+        qk_nope_head_dim=8,
+    )
     table = frequencies(32, 512, yarn=dict(original=256, fast=32, slow=1, factor=40.0))
     torch.testing.assert_close(angles(config, 32), table[1].angle())
     plain = 10000 ** (-torch.arange(0, 32, 2) / 32)
@@ -139,7 +173,9 @@ def test_yarn(monkeypatch):
     assert ratio[0] == 1 and ratio[-1] == pytest.approx(1 / 40)
     model = Helm(config).eval()
     factor = model.layers[0].attn.rotary.attention_factor
-    assert factor == pytest.approx((0.1 * torch.log(torch.tensor(40.0)).item() + 1) ** 2)  # multiplies, as DeepSeek's
+    assert factor == pytest.approx(
+        (0.1 * torch.log(torch.tensor(40.0)).item() + 1) ** 2
+    )  # multiplies, as DeepSeek's
     assert model(tokens(1, 300)).logits.isfinite().all()
     # a factor of the logits is as a scale that is divided by it
     found = model(tokens(1, 40)).logits
@@ -168,9 +204,14 @@ def test_what_the_published_code_crashes_on():
         model = Helm(preset("helm_mice_tiny", n_shared_experts=shared, n_activated_experts=active))
         model(tokens(1, 3), labels=tokens(1, 3)).loss.backward()
         # 12: nothing is without a gradient but experts without tokens
-        assert all(p.grad is not None or ".experts." in name for name, p in model.named_parameters())
+        assert all(
+            p.grad is not None or ".experts." in name for name, p in model.named_parameters()
+        )
     assert not any(name.endswith("attn_mask") or "freqs" in name for name in ours.state_dict())  # 7
-    assert preset("helm_mice_tiny", max_seq_len=100_000, original_seq_len=100_000).max_seq_len == 100_000
+    assert (
+        preset("helm_mice_tiny", max_seq_len=100_000, original_seq_len=100_000).max_seq_len
+        == 100_000
+    )
 
 
 def test_curvatures_cannot_become_negative():
@@ -187,9 +228,13 @@ def test_options_by_their_other_names():
     assert named == preset("helm_mice_tiny", mice_inter_dim=70)
     model = Helm(preset("helm_mice_tiny", expert_c_init=[0.5, 1.0, 2.0, 10.0]))
     assert [expert.c.item() for expert in model.layers[1].ffn.experts] == [0.5, 1.0, 2.0, 10.0]
-    with pytest.raises(HypvisionError, match="another name of mice_inter_dim, but they are 70 and 60"):
+    with pytest.raises(
+        HypvisionError, match="another name of mice_inter_dim, but they are 70 and 60"
+    ):
         preset("helm_mice_tiny", moe_inter_dim=70, mice_inter_dim=60)
-    with pytest.raises(HypvisionError, match="must be a finite number or a list or one of 'ones', got 'twos'"):
+    with pytest.raises(
+        HypvisionError, match="must be a finite number or a list or one of 'ones', got 'twos'"
+    ):
         preset("helm_mice_tiny", expert_c_init="twos")
     with pytest.raises(HypvisionError, match="route_scale must be a finite number above 0, got -1"):
         preset("helm_mice_tiny", route_scale=-1.0)
@@ -230,9 +275,12 @@ COMPILED = {
 @pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiles_to_one_graph(name, backend):
-    """In plain operations, which a compiler fuses; the published mixture of two layers has 12 breaks."""
+    """In plain operations, which a compiler fuses; the published mixture of two layers has 12
+    breaks."""
     preset_name, options = COMPILED[name]
-    block = Helm(preset(preset_name, **options)).layers[1].double()  # the compiler sums in another order
+    block = (
+        Helm(preset(preset_name, **options)).layers[1].double()
+    )  # the compiler sums in another order
     found = []
     for run in (block, torch.compile(block, fullgraph=True, backend=backend)):
         x = made_points(block).double().requires_grad_()
@@ -261,7 +309,9 @@ def test_mistakes_are_sentences():
         "n_activated_experts": dict(n_routed_experts=2, n_activated_experts=3),
         "Did you mean n_layers": dict(n_layer=3),
         "v_head_dim must be at most": dict(attention="latent", v_head_dim=60),
-        "qk_rope_head_dim = 16. Take an odd one, such as 17": dict(attention="latent", qk_rope_head_dim=16),
+        "qk_rope_head_dim = 16. Take an odd one, such as 17": dict(
+            attention="latent", qk_rope_head_dim=16
+        ),
     }
     for text, options in cases.items():
         with pytest.raises(HypvisionError, match=text):
@@ -273,14 +323,20 @@ def test_mistakes_are_sentences():
         model(tokens(1, 17))
     with pytest.raises(HypvisionError, match="tokenizer that the model was trained with"):
         model(tokens(1, 8) + 259)
-    for shape in ((8, 8), (2, 8, 8), (2, 1, 8, 8)):  # defect 8: some of them are read as None, without a word
+    for shape in (
+        (8, 8),
+        (2, 8, 8),
+        (2, 1, 8, 8),
+    ):  # defect 8: some of them are read as None, without a word
         with pytest.raises(HypvisionError, match="attention_mask must be"):
             model(tokens(2, 8), attention_mask=torch.ones(shape))
 
 
 def test_tokens_on_another_device_are_checked_in_prompts_alone(monkeypatch):
     looked = []
-    monkeypatch.setattr("hypvision.helm.model.check_tokens", lambda ids, count: looked.append(ids.shape[1]))
+    monkeypatch.setattr(
+        "hypvision.helm.model.check_tokens", lambda ids, count: looked.append(ids.shape[1])
+    )
     model, cache, ids = Helm(preset("helm_d_tiny")), LatentCache(), tokens(1, 8).to("meta")
     model.context(ids)
     model.context(ids, cache=cache)
@@ -340,7 +396,10 @@ def test_far_embeddings(name, fused):
 
 
 # Of these all attentions, means and experts differ.
-KINDS = {name: FAR[name] for name in ("D", "MiCE, latent queries", "MiCE, centroid", "DeepSeek-like", "LLaMA-like")}
+KINDS = {
+    name: FAR[name]
+    for name in ("D", "MiCE, latent queries", "MiCE, centroid", "DeepSeek-like", "LLaMA-like")
+}
 
 
 @forms(KINDS)
@@ -354,14 +413,22 @@ def test_a_broken_embedding_affects_only_tokens_that_attend_to_it(name, fused):
     later = torch.stack([place >= 5, place >= 1, place < 0])
     cases = {
         "whole": ({}, later),
-        "documents": (dict(sequence_id=numbers), later & torch.stack([place < 8, place < 4, place < 0])),
-        "padding": (dict(attention_mask=mask), later & torch.stack([place >= 5, place == 1, place < 0])),
+        "documents": (
+            dict(sequence_id=numbers),
+            later & torch.stack([place < 8, place < 4, place < 0]),
+        ),
+        "padding": (
+            dict(attention_mask=mask),
+            later & torch.stack([place >= 5, place == 1, place < 0]),
+        ),
     }
     clean = {case: model(ids, **given).logits for case, (given, _) in cases.items()}
     model.embed.weight[258] = float("nan")
     for case, (given, seen) in cases.items():
         found = model(ids, **given).logits
-        assert torch.equal(found.isnan().all(-1), seen) and torch.equal(found.isnan().any(-1), seen), case
+        assert torch.equal(found.isnan().all(-1), seen) and torch.equal(
+            found.isnan().any(-1), seen
+        ), case
         torch.testing.assert_close(found[~seen], clean[case][~seen], rtol=1e-4, atol=1e-4)
         if case == "documents":
             continue
@@ -392,7 +459,9 @@ def test_no_tokens(name, fused):
             assert model(ids, **given).logits.shape == (batch, length, 259)
             out = model(ids, labels=ids, **given)
             out.loss.backward()
-            assert out.loss == 0 and all(p.grad is None or not p.grad.any() for p in model.parameters())
+            assert out.loss == 0 and all(
+                p.grad is None or not p.grad.any() for p in model.parameters()
+            )
         cache = LatentCache()
         with torch.no_grad():
             assert model(ids, cache=cache).logits.shape == (batch, length, 259)
@@ -413,7 +482,8 @@ LARGE = {
 @pytest.mark.parametrize("name", LARGE)
 @torch.no_grad()
 def test_logits_at_full_size(name):
-    """Random weights through the converter, at the published widths; of the 1B models three layers."""
+    """Random weights through the converter, at the published widths; of the 1B models three
+    layers."""
     official, ours = pair(name, **LARGE[name])
     ids = tokens(1, 96, ours.config.vocab_size)
     expected, found = published_logits(official, ids), ours.eval()(ids)
@@ -423,7 +493,8 @@ def test_logits_at_full_size(name):
 @pytest.mark.parametrize("name", ["helm_d_tiny", "helm_mice_tiny"])
 @pytest.mark.parametrize("geometry", ["lorentz", "euclidean"])
 def test_learned_positions(name, geometry):
-    """Without them a layer does not see the order of earlier tokens; with them it does, also from a cache."""
+    """Without them a layer does not see the order of earlier tokens; with them it does, also from a
+    cache."""
     torch.manual_seed(0)
     options = dict(n_layers=1, n_dense_layers=1) if name == "helm_mice_tiny" else dict(n_layers=1)
     model = Helm(preset(name, positions="learned", geometry=geometry, **options)).eval()
@@ -432,13 +503,17 @@ def test_learned_positions(name, geometry):
     with torch.no_grad():
         table = model.positions.weight.clone()
         model.positions.weight.zero_()
-        torch.testing.assert_close(model(ids).logits[:, -1], model(turned).logits[:, -1], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            model(ids).logits[:, -1], model(turned).logits[:, -1], rtol=1e-4, atol=1e-4
+        )
         model.positions.weight.copy_(20 * table)
         whole = model(ids).logits[:, -1]
         assert (whole - model(turned).logits[:, -1]).abs().max() > 1e-2
         cache = LatentCache()
         model(ids[:, :7], cache=cache)
-        torch.testing.assert_close(model(ids[:, 7:], cache=cache).logits[:, -1], whole, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            model(ids[:, 7:], cache=cache).logits[:, -1], whole, rtol=1e-4, atol=1e-4
+        )
     model(ids, labels=ids).loss.backward()
     used = model.positions.weight.grad.abs().sum(1) > 0
     assert used[:11].all() and not used[12:].any()
@@ -469,12 +544,17 @@ def test_packed_and_padded_documents_are_as_alone(name, positions):
         "positions": (parts, dict(position_ids=anew)),
         "both": (parts, dict(sequence_id=numbers, position_ids=anew)),
         "padding behind": (parts[:2], dict(sequence_id=padded)),
-        "padding in front": (parts[1:], dict(sequence_id=numbers, attention_mask=(numbers > 0).long())),
+        "padding in front": (
+            parts[1:],
+            dict(sequence_id=numbers, attention_mask=(numbers > 0).long()),
+        ),
     }
     for way, (documents, given) in packed.items():
         found = model(ids, **given).logits
         for i, j in documents:
-            torch.testing.assert_close(found[:, i:j], model(ids[:, i:j]).logits, rtol=1e-4, atol=1e-4, msg=way)
+            torch.testing.assert_close(
+                found[:, i:j], model(ids[:, i:j]).logits, rtol=1e-4, atol=1e-4, msg=way
+            )
     mask = torch.ones(2, 20, dtype=torch.long)
     mask[0, :7] = 0
     alone = [model(ids[:1, 7:]).logits[0], model(ids[1:]).logits[0]]
@@ -483,7 +563,9 @@ def test_packed_and_padded_documents_are_as_alone(name, positions):
         cache, found = LatentCache(), []
         for i, j in ((0, 12), (12, 13), (13, 20)):  # the prompt, one token and several
             own = None if ahead is None else ahead[:, i:j]
-            found.append(model(ids[:, i:j], attention_mask=mask[:, :j], position_ids=own, cache=cache).logits)
+            found.append(
+                model(ids[:, i:j], attention_mask=mask[:, :j], position_ids=own, cache=cache).logits
+            )
         whole = model(ids, attention_mask=mask, position_ids=ahead).logits
         for logits in (whole, torch.cat(found, 1)):
             torch.testing.assert_close(logits[0, 7:], alone[0], rtol=1e-4, atol=1e-4)

@@ -1,4 +1,5 @@
-"""Operations with a backward by hand against plain ones, and all against geometry and the published formulas."""
+"""Operations with a backward by hand against plain ones, and all against geometry and the published
+formulas."""
 
 import pytest
 import torch
@@ -25,7 +26,9 @@ def both(function, *inputs):
         out = function(*(x * 1 for x in given), fused=fused)
         out = [o for o in (out if isinstance(out, tuple) else (out,)) if o is not None]
         generator = torch.Generator().manual_seed(5)
-        loss = sum((o * torch.randn(o.shape, dtype=o.dtype, generator=generator)).sum() for o in out)
+        loss = sum(
+            (o * torch.randn(o.shape, dtype=o.dtype, generator=generator)).sum() for o in out
+        )
         grads = torch.autograd.grad(loss, given)
         found.append([*out, *grads])
     return found
@@ -40,7 +43,9 @@ def test_residual(w, gained):
     x, u = made(2, 5, WIDTH, timeless=False), made(2, 5, WIDTH, seed=1)
 
     def step(x, u, weight, *gain, fused):
-        out, h = rows.residual_norm(x, u, weight, gain[0] if gain else None, N, N, 4.5, 1e-8, True, fused)
+        out, h = rows.residual_norm(
+            x, u, weight, gain[0] if gain else None, N, N, 4.5, 1e-8, True, fused
+        )
         return (out[..., : N + 1], None if h is None else h[..., : N + 1])
 
     fused, plain = both(step, x, u, weight, *([gain] if gained else []))
@@ -54,16 +59,21 @@ def test_residual(w, gained):
 
 
 def test_far_points_keep_their_norms():
-    """Radius 12: the squared times are 1e10, and differences of squares have lost everything in float32."""
+    """Radius 12: the squared times are 1e10, and differences of squares have lost everything in
+    float32."""
     u = made(64, WIDTH).float()
     u = u / u.norm(dim=-1, keepdim=True) * torch.linspace(6, 12, 64).sinh()[:, None]
     x = rows.lift(u, N)
     out, _ = rows.residual_norm(x, u, torch.ones(1), None, N, N, 1.0, 1e-8)
-    # x + x is 2 x, normalised x: m is 4. The roundings of N + 6 operations on numbers of the size of the squared time
-    # are in it twice, and what has no digits any more is cut at 1.
+    # x + x is 2 x, normalised x: m is 4. The roundings of N + 6 operations on numbers of the size
+    # of the squared time are in it twice, and what has no digits any more is cut at 1.
     lost = (N + 6) * torch.finfo(x.dtype).eps * x[:, N].square()
     m = 4 * (u[:, :N].norm(dim=-1) / out[:, :N].norm(dim=-1)).square()
-    assert m.isfinite().all() and (m >= 0.999 * (4 - lost).clamp(min=1)).all() and (m <= 1.001 * (4 + lost)).all()
+    assert (
+        m.isfinite().all()
+        and (m >= 0.999 * (4 - lost).clamp(min=1)).all()
+        and (m <= 1.001 * (4 + lost)).all()
+    )
 
 
 @pytest.mark.parametrize("n", [N, None])
@@ -72,7 +82,9 @@ def test_swiglu(n):
     c = torch.tensor([0.7], dtype=torch.float64)
     live = [*range(N), *range(WIDTH, WIDTH + N)]
     fused, plain = both(
-        lambda z, c, fused: rows.swiglu(z, n, c if n else 1.0 + 0 * c.item(), fused) + 0 * c.sum(), z, c
+        lambda z, c, fused: rows.swiglu(z, n, c if n else 1.0 + 0 * c.item(), fused) + 0 * c.sum(),
+        z,
+        c,
     )
     torch.testing.assert_close(fused[0], plain[0])
     torch.testing.assert_close(fused[1][:, live], plain[1][:, live])
@@ -80,12 +92,16 @@ def test_swiglu(n):
 
 
 def test_centroid_is_the_cores():
-    weights = torch.rand(5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(3)).softmax(-1)
+    weights = torch.rand(
+        5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(3)
+    ).softmax(-1)
     points = made(7, WIDTH, seed=4, timeless=False)[:, : N + 1]
     time_first = torch.cat([points[:, N:], points[:, :N]], -1)
     core = lorentz.centroid(time_first.expand(5, 7, -1), weights, 1.0)
     ours = rows.centroid((weights @ points)[None, :, None], N + 1, WIDTH)[0]
-    torch.testing.assert_close(torch.cat([ours[:, N : N + 1], ours[:, :N]], -1), core, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        torch.cat([ours[:, N : N + 1], ours[:, :N]], -1), core, rtol=1e-6, atol=1e-6
+    )
     origin = torch.zeros(1, 1, 1, N + 1, requires_grad=True)  # no direction, yet a gradient
     rows.centroid(origin + torch.eye(N + 1)[N], N + 1, WIDTH).sum().backward()
     assert origin.grad.isfinite().all()
@@ -100,7 +116,13 @@ def test_combination(released, k, shared):
     w_y, scale = (torch.tensor([v], dtype=torch.float64) for v in (1.2, 0.6))
     parts = [made(6, WIDTH, seed=i) for i in range(k + shared)]
 
-    found = rows.combine(parts[:shared], parts[shared:], weights, *((w_y, scale) if shared else (None, None)), released)
+    found = rows.combine(
+        parts[:shared],
+        parts[shared:],
+        weights,
+        *((w_y, scale) if shared else (None, None)),
+        released,
+    )
     manifold = type("M", (), {"c": torch.tensor(1.0, dtype=torch.float64)})()
     points = [lift(p[:, :N]) for p in parts]
     if released:
@@ -138,14 +160,23 @@ def test_combination_of_far_points_keeps_its_digits(released):
 
     for near, exact in zip(combined(torch.float32), combined(torch.float64)):
         assert near.isfinite().all()
-        torch.testing.assert_close(near.double(), exact, rtol=2e-3, atol=2e-3 * exact.abs().max().item())
+        torch.testing.assert_close(
+            near.double(), exact, rtol=2e-3, atol=2e-3 * exact.abs().max().item()
+        )
 
 
 def test_centroids_of_near_points_are_no_farther_than_these():
-    """Radius 9 in float32: differences of the squared times, 16 million, have no digits left of 1."""
+    """Radius 9 in float32: differences of the squared times, 16 million, have no digits left of
+    1."""
     space = made(64, WIDTH)
-    space = (space / space.norm(dim=-1, keepdim=True) * torch.sinh(torch.tensor(9.0, dtype=torch.float64))).float()
+    space = (
+        space
+        / space.norm(dim=-1, keepdim=True)
+        * torch.sinh(torch.tensor(9.0, dtype=torch.float64))
+    ).float()
     weights = torch.rand(64, 2, generator=torch.Generator().manual_seed(1))
     parts = [space * (1 + 1e-4 * i) for i in range(3)]
-    ratio = rows.combine(parts[:1], parts[1:], weights, None, None, False).norm(dim=-1) / space.norm(dim=-1)
+    ratio = rows.combine(parts[:1], parts[1:], weights, None, None, False).norm(
+        dim=-1
+    ) / space.norm(dim=-1)
     assert (ratio > 0.3).all() and (ratio < 3).all()

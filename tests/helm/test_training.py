@@ -21,13 +21,16 @@ VARIANTS = MODELS | {
 
 
 def free_slots(model):
-    """Of each parameter the entries that stand for no coordinate, where a row has its padding or its time."""
+    """Of each parameter the entries that stand for no coordinate, where a row has its padding or
+    its time."""
     for prefix, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
             free = torch.ones(parameter.shape, dtype=torch.bool)
             if isinstance(module, RowLinear):
                 rows = torch.tensor(module.live_out)
-                free[(rows[:, None], torch.tensor(module.live_in)) if parameter.dim() == 2 else rows] = False
+                free[
+                    (rows[:, None], torch.tensor(module.live_in)) if parameter.dim() == 2 else rows
+                ] = False
             elif isinstance(module, RowNorm):
                 free[: module.layout.size] = False
             else:
@@ -35,7 +38,9 @@ def free_slots(model):
             yield f"{prefix}.{name}", parameter, free
 
 
-NAMED = [(name, True) for name in VARIANTS] + [(name, False) for name in ("D", "MiCE", "DeepSeek-like")]
+NAMED = [(name, True) for name in VARIANTS] + [
+    (name, False) for name in ("D", "MiCE", "DeepSeek-like")
+]
 
 
 @pytest.mark.parametrize("name, fused", NAMED)
@@ -57,14 +62,24 @@ def test_slots_of_padding_and_time_never_learn(name, fused):
     if model.config.lorentz:  # the published weights are all that a model is
         state = model.state_dict()
         again = helm_from_official(helm_to_official(state, model.config), model.config)
-        assert again.keys() == state.keys() and all(torch.equal(again[key], state[key]) for key in state)
+        assert again.keys() == state.keys() and all(
+            torch.equal(again[key], state[key]) for key in state
+        )
 
 
 def published_groups(model):
     """Weights that the published scripts decay, and those that they do not; the points apart."""
-    named = [(n, p) for n, p in model.named_parameters() if p.requires_grad and not n.endswith("embed.embedding")]
-    still = [n.endswith((".bias", ".scale")) or "norm" in n and n.endswith(".weight") for n, _ in named]
-    groups = [dict(params=[p for (_, p), s in zip(named, still) if s is kept]) for kept in (False, True)]
+    named = [
+        (n, p)
+        for n, p in model.named_parameters()
+        if p.requires_grad and not n.endswith("embed.embedding")
+    ]
+    still = [
+        n.endswith((".bias", ".scale")) or "norm" in n and n.endswith(".weight") for n, _ in named
+    ]
+    groups = [
+        dict(params=[p for (_, p), s in zip(named, still) if s is kept]) for kept in (False, True)
+    ]
     return [groups[0] | dict(weight_decay=0.01), groups[1] | dict(weight_decay=0.0)]
 
 
@@ -73,7 +88,8 @@ def published_loss(logits, ids):
 
 
 class PublishedTraining:
-    """Steps of the published script on its model: AdamW, its Riemannian Adam, gradients cut at 1, biases by loads."""
+    """Steps of the published script on its model: AdamW, its Riemannian Adam, gradients cut at 1,
+    biases by loads."""
 
     def __init__(self, model, lr: float):
         self.model, self.config = model, model.config
@@ -82,21 +98,26 @@ class PublishedTraining:
         self.points = RiemannianAdam(self.table.detach(), lr)
 
     def step(self, ids) -> list[float]:
-        """Cross entropy, loss on uneven loads, norm of the gradient, and the cross entropy behind the step."""
+        """Cross entropy, loss on uneven loads, norm of the gradient, and the cross entropy behind
+        the step."""
         self.adam.zero_grad()
         self.table.grad = None
         logits, counts, scores = self.model(ids)
         cross_entropy = published_loss(logits, ids)
         e, k = self.config.n_routed_experts, self.config.n_activated_experts
         shares = [(score / score.sum(-1, keepdim=True)).mean(0) for score in scores]
-        balance = sum((count * e / (k * ids.numel()) * share).sum() for count, share in zip(counts, shares))
+        balance = sum(
+            (count * e / (k * ids.numel()) * share).sum() for count, share in zip(counts, shares)
+        )
         (cross_entropy + 1e-4 * balance).backward()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.adam.step()
         self.points.step(self.table.grad)
         with torch.no_grad():
             self.table.copy_(self.points.x)
-            for layer, count in zip([m for m in self.model.modules() if isinstance(m, MiCE)], counts):
+            for layer, count in zip(
+                [m for m in self.model.modules() if isinstance(m, MiCE)], counts
+            ):
                 share = count / count.sum()
                 layer.gate.bias += 0.005 * (share.mean() - share)
             after = published_loss(self.model(ids)[0], ids)
@@ -112,10 +133,15 @@ class Training:
         self.model = model
         named = [(n, p) for n, p in model.named_parameters() if n != "embed.weight"]
         groups = [
-            dict(params=[p for n, p in named if released_decay(n, True) is decayed], weight_decay=0.01 * decayed)
+            dict(
+                params=[p for n, p in named if released_decay(n, True) is decayed],
+                weight_decay=0.01 * decayed,
+            )
             for decayed in (True, False)
         ]
-        self.optimizer = RiemannianAdamW([*groups, dict(params=[model.embed.weight], weight_decay=0.0)], lr=lr)
+        self.optimizer = RiemannianAdamW(
+            [*groups, dict(params=[model.embed.weight], weight_decay=0.0)], lr=lr
+        )
 
     def step(self, ids) -> list[float]:
         self.optimizer.zero_grad()
@@ -125,7 +151,10 @@ class Training:
         self.optimizer.step()
         for block, way in zip(self.model.layers[1:], found.routing):
             block.ffn.gate.follow(way.counts)
-        balance, after = sum(way.balance for way in found.routing), self.model(ids, labels=ids).cross_entropy
+        balance, after = (
+            sum(way.balance for way in found.routing),
+            self.model(ids, labels=ids).cross_entropy,
+        )
         return [found.cross_entropy.item(), balance.item(), norm.item(), after.item()]
 
 
@@ -138,7 +167,11 @@ def test_three_steps_are_the_published():
     for step in range(3):
         ids = tokens(2, 12, seed=step)
         torch.testing.assert_close(training.step(ids), published.step(ids), rtol=1e-5, atol=1e-5)
-        idle += sum(expert.down.weight.grad is None for block in ours.layers[1:] for expert in block.ffn.experts)
+        idle += sum(
+            expert.down.weight.grad is None
+            for block in ours.layers[1:]
+            for expert in block.ffn.experts
+        )
     assert idle  # else nothing is said of experts without tokens
     weights = helm_from_official(official_state(official), ours.config)
     for name, value in ours.state_dict().items():

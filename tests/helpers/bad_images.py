@@ -1,4 +1,5 @@
-"""Files that are not images or attack their reader: one table for every entry point of the package."""
+"""Files that are not images or attack their reader: one table for every entry point of the
+package."""
 
 import io
 import struct
@@ -15,7 +16,9 @@ def _encoded(image: Image.Image, format: str, **options) -> bytes:
 
 
 def _noise(mode: str = "RGB") -> Image.Image:
-    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (48, 64, 3), dtype=np.uint8)).convert(mode)
+    return Image.fromarray(
+        np.random.default_rng(0).integers(0, 256, (48, 64, 3), dtype=np.uint8)
+    ).convert(mode)
 
 
 def _chunk(kind: bytes, data: bytes) -> bytes:

@@ -8,7 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class QuietServer(ThreadingHTTPServer):
-    """A server whose clients may hang up: a test that reads stderr is about the client, not about this thread."""
+    """A server whose clients may hang up: a test that reads stderr is about the client, not about
+    this thread."""
 
     daemon_threads = True
 
@@ -18,13 +19,14 @@ class QuietServer(ThreadingHTTPServer):
 
 
 class Server:
-    """Serves ``files`` under ``/MODE/NAME``; ``log`` holds ``(method, mode, range header)`` of every request, and
-    ``tokens`` ``(mode, authorization)``.
+    """Serves ``files`` under ``/MODE/NAME``; ``log`` holds ``(method, mode, range header)`` of
+    every request, and ``tokens`` ``(mode, authorization)``.
 
-    Modes: ``good``; ``missing`` 404; ``busy`` 503 always; ``busy2`` 503 twice, then good; ``cut`` closes in the middle,
-    once; ``wrong`` other bytes of the same size; ``longer`` never stops; ``slow`` sends in small pieces; ``drip`` sends
-    a byte at a time; ``away`` redirects to ``good`` of the server ``other``; ``hub`` is the Hugging Face hub with these
-    ``repositories``, whose files should have these ``sums``, and it may trickle, too.
+    Modes: ``good``; ``missing`` 404; ``busy`` 503 always; ``busy2`` 503 twice, then good; ``cut``
+    closes in the middle, once; ``wrong`` other bytes of the same size; ``longer`` never stops;
+    ``slow`` sends in small pieces; ``drip`` sends a byte at a time; ``away`` redirects to ``good``
+    of the server ``other``; ``hub`` is the Hugging Face hub with these ``repositories``, whose
+    files should have these ``sums``, and it may trickle, too.
     """
 
     def __init__(self, files):
@@ -51,7 +53,9 @@ class Server:
 
         self.http = QuietServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
-        threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        threading.Thread(
+            target=self.http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        ).start()
 
     def close(self):
         self.http.shutdown()

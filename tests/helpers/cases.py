@@ -1,4 +1,5 @@
-"""One test of many cases: it takes less to collect and to begin, and its failure names every case that fails."""
+"""One test of many cases: it takes less to collect and to begin, and its failure names every case
+that fails."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -9,9 +10,11 @@ import torch
 
 
 def each(names: str, cases: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """As ``pytest.mark.parametrize``, but one test goes through all cases, each with the random numbers of a new test.
+    """As ``pytest.mark.parametrize``, but one test goes through all cases, each with the random
+    numbers of a new test.
 
-    Fixtures are those of the whole test: a case undoes what it patches by ``monkeypatch.context()``.
+    Fixtures are those of the whole test: a case undoes what it patches by
+    ``monkeypatch.context()``.
 
     Args:
         names: of the arguments, separated by commas.

@@ -36,7 +36,9 @@ def custom_blocks():
 def random_images(model, count=2, seed=0):
     size = model.visual.image_size
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(count, 3, *((size, size) if isinstance(size, int) else size), generator=generator)
+    return torch.randn(
+        count, 3, *((size, size) if isinstance(size, int) else size), generator=generator
+    )
 
 
 def prompts(count=3, length=20, seed=0):

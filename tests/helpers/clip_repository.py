@@ -1,4 +1,5 @@
-"""A tiny CLIP of open_clip's form: its config, its weights, its files as they lie in the hub's cache or in a folder."""
+"""A tiny CLIP of open_clip's form: its config, its weights, its files as they lie in the hub's
+cache or in a folder."""
 
 import json
 from pathlib import Path
@@ -14,7 +15,9 @@ CONFIG = dict(
     vision_cfg=dict(image_size=32, patch_size=16, head_width=16, **TOWER),
     text_cfg=dict(context_length=16, vocab_size=49408, heads=2, **TOWER),
 )
-ABOUT = dict(mean=[0.4, 0.5, 0.6], std=[0.2, 0.25, 0.3], interpolation="bilinear", resize_mode="squash")
+ABOUT = dict(
+    mean=[0.4, 0.5, 0.6], std=[0.2, 0.25, 0.3], interpolation="bilinear", resize_mode="squash"
+)
 
 
 def config(quick_gelu=False, timm=False, **text):
@@ -24,13 +27,16 @@ def config(quick_gelu=False, timm=False, **text):
     if quick_gelu:
         found["quick_gelu"] = True
     if timm:
-        found["vision_cfg"] = dict(image_size=160, timm_model_name="test_vit3", timm_pool="map", timm_proj="none")
+        found["vision_cfg"] = dict(
+            image_size=160, timm_model_name="test_vit3", timm_pool="map", timm_proj="none"
+        )
         found |= dict(embed_dim=96, custom_text=True)
     return found
 
 
 def register(monkeypatch, name="tiny-clip", tag=None, **options):
-    """Let open_clip know the config by a name, and a tag of weights in the repository ``me/tiny``, for one test."""
+    """Let open_clip know the config by a name, and a tag of weights in the repository ``me/tiny``,
+    for one test."""
     monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, name, config(**options))
     if tag is not None:
         tags = {"odd": dict(url="", hf_hub="me/tiny/", **ABOUT, **tag)}
@@ -43,7 +49,9 @@ def weights(**options):
     arguments = config(**options)
     custom = arguments.pop("custom_text", False)
     model = (open_clip.CustomTextCLIP if custom else open_clip.CLIP)(**arguments)
-    return {name: value + 0.02 * torch.randn(value.shape) for name, value in model.state_dict().items()}
+    return {
+        name: value + 0.02 * torch.randn(value.shape) for name, value in model.state_dict().items()
+    }
 
 
 def folder(path, model=None, preprocess=ABOUT, tensors=None, name="open_clip_model.safetensors"):

@@ -1,6 +1,7 @@
 """A command line of every command that works, on inputs so small that it takes a second or two.
 
-What must hold for all commands (single faults, a full disk, Ctrl-C) is tested by a walk over :data:`LINES`.
+What must hold for all commands (single faults, a full disk, Ctrl-C) is tested by a walk over
+:data:`LINES`.
 """
 
 import inspect
@@ -67,11 +68,13 @@ LINES = {
     "zoo clean": ["--list"],
     "zoo card": ["shapes-s8.captions --save out.md"],
     "zoo push": ["shapes-s8.captions --out out"],
-    "zoo publish": ["good.py good.pth --name test_vit.own --about about.yml --metrics top1 --out zoo"],
+    "zoo publish": [
+        "good.py good.pth --name test_vit.own --about about.yml --metrics top1 --out zoo"
+    ],
     "zoo convert": ["--from hyperboliccv official.pth out.pth"],
     "fewshot": [
-        "base2new --method coop --datasets dtd --seeds 1 --shots 2 --root few --clip tiny:none --size 64 --steps 1 "
-        "--host text_chunk=2 --out out",
+        "base2new --method coop --datasets dtd --seeds 1 --shots 2 --root few --clip tiny:none "
+        "--size 64 --steps 1 --host text_chunk=2 --out out",
         "table results",
     ],
     "clip segment": ["photos --classes words.txt --clip shapes-s8 --device cpu --out out"],
@@ -79,8 +82,13 @@ LINES = {
     "clip make-chains": ["shapes out.csv --length 3"],
     "clip radius": ["--clip shapes-s8 --classes words.txt --images photos --device cpu --out out"],
     "metric embed": ["photos --model test_vit --weights vit.pth --device cpu --save out.npz"],
-    "metric search": ["photos/a.png --gallery photos --model test_vit --weights vit.pth --device cpu --save out.png"],
-    "metric hierarchy": ["--config learner.py --weights learner.pth --per-class 2 --device cpu --out out"],
+    "metric search": [
+        "photos/a.png --gallery photos --model test_vit --weights vit.pth --device cpu --save "
+        "out.png"
+    ],
+    "metric hierarchy": [
+        "--config learner.py --weights learner.pth --per-class 2 --device cpu --out out"
+    ],
     "metric closure": ["closure.csv --steps 2 --out out"],
     "lm save": ["text.py text.pth out"],
     "lm generate": ["lm hello --tokens 2 --device cpu"],
@@ -103,15 +111,18 @@ _TEXTS = {
     "pairs/captions.csv": "image,caption\na.png,a red disk\nb.png,a ring\n",
     "closure.csv": "id1,id2\ndog,animal\ncat,animal\nwolf,dog\nwolf,animal\n",
     "chains.csv": "id,captions\n1,animal=>dog=>a small dog\n2,thing=>cup=>a red cup\n",
-    "losses.csv": "family,dataset,m,loss\n" + "".join(f"a,c4,{m},{2 + 100 / m}\n" for m in (64, 128, 256, 512)),
+    "losses.csv": "family,dataset,m,loss\n"
+    + "".join(f"a,c4,{m},{2 + 100 / m}\n" for m in (64, 128, 256, 512)),
     "tasks/items.jsonl": '{"a": "the sea", "b": [" is", " was"], "c": 0}\n' * 2,
-    "tasks/own.yaml": "task: own\ndataset_path: json\ndataset_kwargs: {data_files: tasks/items.jsonl}\n"
-    "test_split: train\noutput_type: multiple_choice\ndoc_to_text: '{{a}}'\ndoc_to_choice: '{{b}}'\n"
+    "tasks/own.yaml": "task: own\ndataset_path: json\ndataset_kwargs: {data_files: "
+    "tasks/items.jsonl}\ntest_split: train\noutput_type: "
+    "multiple_choice\ndoc_to_text: '{{a}}'\ndoc_to_choice: '{{b}}'\n"
     "doc_to_target: '{{c}}'\nmetric_list: [{metric: acc}]\n",
-    "about.yml": "description: Tiny.\nintended_use: Tests.\ndata: Noise.\ntraining: hypvision train good.py\n"
-    "limits: [Knows nothing.]\nlicence: Apache-2.0\ntest_data: noise\n",
+    "about.yml": "description: Tiny.\nintended_use: Tests.\ndata: Noise.\ntraining: hypvision "
+    "train good.py\nlimits: [Knows nothing.]\nlicence: Apache-2.0\ntest_data: noise\n",
     "run/20260101_000000/vis_data/scalars.json": "".join(
-        json.dumps(dict(loss=1 / step, lr=0.1, iter=step, epoch=1, step=step)) + "\n" for step in (1, 2, 3)
+        json.dumps(dict(loss=1 / step, lr=0.1, iter=step, epoch=1, step=step)) + "\n"
+        for step in (1, 2, 3)
     )
     + '{"top1": 50.0, "step": 1}\n',
     "voc/ImageSets/Segmentation/val.txt": "x\n",
@@ -125,7 +136,13 @@ def write_inputs(folder: Path) -> Path:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     rng = np.random.default_rng(0)
-    for name in ("photos/a.png", "photos/b.png", "pairs/images/a.png", "pairs/images/b.png", "voc/JPEGImages/x.jpg"):
+    for name in (
+        "photos/a.png",
+        "photos/b.png",
+        "pairs/images/a.png",
+        "pairs/images/b.png",
+        "voc/JPEGImages/x.jpg",
+    ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(rng.integers(0, 256, (40, 48, 3), dtype=np.uint8)).save(folder / name)
     (folder / "voc/SegmentationClassAug").mkdir()
@@ -137,9 +154,15 @@ def write_inputs(folder: Path) -> Path:
     save_file({"w": torch.randn(20, 6)}, folder / "head.safetensors")
     make_images(folder / "images", per_class=2)
     write_config(folder / "good.py", Path("images"))
-    _save(folder / "good.pth", MODELS.build(load_config(folder / "good.py").model), classes=["blue", "green", "red"])
+    _save(
+        folder / "good.pth",
+        MODELS.build(load_config(folder / "good.py").model),
+        classes=["blue", "green", "red"],
+    )
     torch.save(timm.create_model("test_vit").state_dict(), folder / "vit.pth")
-    official = timm.create_model("hcnn_resnet18", num_classes=3, layers=(1, 1, 1, 1), widths=(4, 4, 8, 8))
+    official = timm.create_model(
+        "hcnn_resnet18", num_classes=3, layers=(1, 1, 1, 1), widths=(4, 4, 8, 8)
+    )
     torch.save({"model": hyperboliccv_to_official(official.state_dict())}, folder / "official.pth")
     write_learner(folder)
     _write_language_model(folder)
@@ -160,14 +183,21 @@ def write_learner(folder: Path) -> None:
     """A metric learner, untrained: ``learner.py`` and ``learner.pth``."""
 
     def loader(split):
-        data = dict(type="RetrievalFolder", root=f"images/{split}", transform=dict(input_size=32, crop_pct=1.0))
+        data = dict(
+            type="RetrievalFolder",
+            root=f"images/{split}",
+            transform=dict(input_size=32, crop_pct=1.0),
+        )
         return dict(batch_size=4, num_workers=0, dataset=data)
 
     model = dict(
-        type="MetricLearner", backbone=dict(model_name="test_vit", img_size=32), neck=dict(dim=8, geometry="lorentz"),
-        num_classes=3, hier_loss=dict(num_proxies=6, neighbours=3, draws=3),
+        type="MetricLearner", backbone=dict(model_name="test_vit", img_size=32),
+        neck=dict(dim=8, geometry="lorentz"), num_classes=3,
+        hier_loss=dict(num_proxies=6, neighbours=3, draws=3),
     )  # fmt: skip
-    config = Config(dict(model=model, train_dataloader=loader("train"), test_dataloader=loader("val")))
+    config = Config(
+        dict(model=model, train_dataloader=loader("train"), test_dataloader=loader("val"))
+    )
     config.dump(folder / "learner.py")
     _save(folder / "learner.pth", MODELS.build(config.model))
 
@@ -178,9 +208,9 @@ def _write_language_model(folder: Path) -> None:
     config = small("helm-d-tiny_books.py", make_text(folder / "text"), folder)
     config.dump(folder / "text.py")
     _save(folder / "text.pth", MODELS.build(config.model))
-    HelmForCausalLM(HelmConfig.of("helm_d_tiny", bos_token_id=1, eos_token_id=1, pad_token_id=0)).save_pretrained(
-        folder / "lm"
-    )
+    HelmForCausalLM(
+        HelmConfig.of("helm_d_tiny", bos_token_id=1, eos_token_id=1, pad_token_id=0)
+    ).save_pretrained(folder / "lm")
     transformers.ByT5Tokenizer(extra_ids=0).save_pretrained(folder / "lm")
 
 
@@ -190,7 +220,8 @@ def lines() -> list[list[str]]:
 
 
 def tiny(replace: Callable[[Any, str, Any], None]) -> None:
-    """Replace what a line would spend its time on: the CLIP of few shots, processes that begin anew."""
+    """Replace what a line would spend its time on: the CLIP of few shots, processes that begin
+    anew."""
     for module in (few_shot, few_shot_benchmark):
         replace(module, "create_clip", lambda **options: fewshot.bundle())
     replace(publishing, "_measure", lambda *args: {"top1": 50.0})
@@ -203,19 +234,26 @@ def call(words: list[str], place: str, longest: int | None = None, after: int | 
         words: of the line.
         place: the folder.
         longest: the bytes of a file after which the system refuses to write more.
-        after: the calls of functions of hypvision after which Ctrl-C is pressed; at the end their number is printed.
+        after: the calls of functions of hypvision after which Ctrl-C is pressed; at the end their
+            number is printed.
     """
     os.chdir(place)
     os.environ["HYPVISION_HOME"] = str(Path(place, "home"))
     tiny(setattr)
     if longest is not None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (longest, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+        resource.setrlimit(
+            resource.RLIMIT_FSIZE, (longest, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+        )
     count = 0
 
     def press(frame, event, argument):
         nonlocal count
         code = frame.f_code
-        if event == "call" and "/hypvision/" in code.co_filename and not code.co_flags & inspect.CO_GENERATOR:
+        if (
+            event == "call"
+            and "/hypvision/" in code.co_filename
+            and not code.co_flags & inspect.CO_GENERATOR
+        ):
             count += 1
             if count == after:
                 raise KeyboardInterrupt

@@ -25,7 +25,9 @@ def braces(pattern):
     found = re.search(r"\{([^{}]*)\}", pattern)
     if found is None:
         return [pattern]
-    parts = [pattern[: found.start()] + part + pattern[found.end() :] for part in found[1].split(",")]
+    parts = [
+        pattern[: found.start()] + part + pattern[found.end() :] for part in found[1].split(",")
+    ]
     return list(chain.from_iterable(map(braces, parts)))
 
 
@@ -43,14 +45,18 @@ def data(tmp_path_factory):
     export(root / "ade", "ade", 4, 2, 64, level="kind")
     export(root / "shapes_coco", "coco", 4, 2, 64, level="kind")
     coco = export(root / "coco", "coco", 4, 2, 64, level="kind")
-    for path in (coco / "annotations").glob("instances_*.json"):  # mmdet selects COCO's categories by name
+    for path in (coco / "annotations").glob(
+        "instances_*.json"
+    ):  # mmdet selects COCO's categories by name
         content = json.loads(path.read_text())
         names = CocoDataset.METAINFO["classes"]  # all of them: an untrained network may predict any
         for category, name in zip(content["categories"], names):
             category["name"] = name
         first = len(content["categories"])
         highest = max(category["id"] for category in content["categories"])
-        content["categories"] += [dict(id=highest + i, name=name) for i, name in enumerate(names[first:], 1)]
+        content["categories"] += [
+            dict(id=highest + i, name=name) for i, name in enumerate(names[first:], 1)
+        ]
         path.write_text(json.dumps(content))
     camvid = export(root / "camvid", "ade", 4, 2, 64, level="kind")
     (camvid / "images").rename(camvid / "img")
@@ -85,21 +91,29 @@ def shrink(config, name, data):
         "detection": "shapes_coco",
         "classification": "imagenet",
     }
-    options = {"data_root": str(data / root.get(key, key)) + ("/" if key in ("coco", "detection") else "")}
+    options = {
+        "data_root": str(data / root.get(key, key)) + ("/" if key in ("coco", "detection") else "")
+    }
     config = load_config(config, options)
     config.train_dataloader.update(batch_size=2, num_workers=0, persistent_workers=False)
     config.train_dataloader.pop("prefetch_factor", None)
     config.train_cfg = dict(type="IterBasedTrainLoop", max_iters=1, val_interval=10)
     if name not in WHOLE:
         config.param_scheduler = []
-        config.optim_wrapper.optimizer.lr *= 1e-3  # as a warm-up begins: one step at the whole rate may diverge
-    config.default_hooks.checkpoint = dict(type="CheckpointHook", by_epoch=False, interval=10, save_last=False)
+        config.optim_wrapper.optimizer.lr *= (
+            1e-3  # as a warm-up begins: one step at the whole rate may diverge
+        )
+    config.default_hooks.checkpoint = dict(
+        type="CheckpointHook", by_epoch=False, interval=10, save_last=False
+    )
     config.auto_scale_lr = None
     for loader in (config.train_dataloader, config.val_dataloader):
         loader.dataset.pop("indices", None)  # of more images than there are
     transform = config.train_dataloader.dataset.get("transform")
     if transform is not None:
-        transform.input_size = 64 if key in ("in1k", "-imagenet", "grocery", "classification") else 32
+        transform.input_size = (
+            64 if key in ("in1k", "-imagenet", "grocery", "classification") else 32
+        )
     for step in config.train_dataloader.dataset.get("pipeline", []):
         if "scale" in step:
             step.scale = (96, 64)

@@ -50,7 +50,9 @@ custom_hooks = {hooks}
 """
 
 
-def make_images(folder: Path, per_class: int = 8, classes: tuple[str, ...] = ("blue", "green", "red")) -> Path:
+def make_images(
+    folder: Path, per_class: int = 8, classes: tuple[str, ...] = ("blue", "green", "red")
+) -> Path:
     """Noise of one colour a class, ``folder/{train,val}/CLASS/N.png``, 32 x 32 pixels."""
     rng = np.random.default_rng(0)
     for split in ("train", "val"):
@@ -67,8 +69,8 @@ def make_images(folder: Path, per_class: int = 8, classes: tuple[str, ...] = ("b
 def write_config(path: Path, data: Path, **changes) -> Path:
     """Write :data:`CONFIG` with changed values; returns ``path``."""
     values = dict(
-        root=ROOT, data=data, batch=8, workers=0, model="test_vit", drop=0.0, mixup=None, epochs=1, hooks=[],
-        transform=dict(input_size=32, is_training=True, no_aug=True),
+        root=ROOT, data=data, batch=8, workers=0, model="test_vit", drop=0.0, mixup=None, epochs=1,
+        hooks=[], transform=dict(input_size=32, is_training=True, no_aug=True),
     )  # fmt: skip
     path.write_text(CONFIG.format(**{**values, **changes}))
     return path
@@ -107,7 +109,8 @@ train_cfg = dict(max_epochs=1, val_interval=1)
 
 
 def tiny(task: str, data: Path, path: Path, workers: int = 0, init: dict | None = None) -> Path:
-    """Write a config of ``task`` (``"segmentation"`` or ``"detection"``) for scenes of 64 x 64 pixels in ``data``."""
+    """Write a config of ``task`` (``"segmentation"`` or ``"detection"``) for scenes of 64 x 64
+    pixels in ``data``."""
     ending = "/" if task == "detection" else ""
     base = ROOT / "configs" / "demo" / f"{task}.py"
     text = TINY.format(base=base, data=f"{data}{ending}", workers=workers, init=init)

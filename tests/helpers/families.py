@@ -18,7 +18,9 @@ class Family(NamedTuple):
 
     def create(self, **changes: Any) -> nn.Module:
         """The network in eval mode, with weights that no other has."""
-        model = timm.create_model(self.model, **{"num_classes": 7, **self.arguments, **changes}).eval()
+        model = timm.create_model(
+            self.model, **{"num_classes": 7, **self.arguments, **changes}
+        ).eval()
         generator = torch.Generator().manual_seed(1)
         with torch.no_grad():
             for parameter in model.parameters():
@@ -27,12 +29,14 @@ class Family(NamedTuple):
 
     def images(self, count: int = 2) -> torch.Tensor:
         """Images for it (count, 3, side, side)."""
-        return torch.randn(count, 3, self.side, self.side, generator=torch.Generator().manual_seed(2))
+        return torch.randn(
+            count, 3, self.side, self.side, generator=torch.Generator().manual_seed(2)
+        )
 
 
 _HCFORMER = dict(
-    layers=(1, 1, 1, 1), dims=(8, 16, 24, 32), heads=(2, 2, 2, 2), head_dim=4, img_size=32, patch_size=2,
-    fold=(4, 2, 1, 1), prop=(2, 2, 4, 2), pad="minimal",
+    layers=(1, 1, 1, 1), dims=(8, 16, 24, 32), heads=(2, 2, 2, 2), head_dim=4, img_size=32,
+    patch_size=2, fold=(4, 2, 1, 1), prop=(2, 2, 4, 2), pad="minimal",
 )  # fmt: skip
 _RESNET = dict(layers=(1, 1, 1, 1), widths=(8, 16, 24, 32))
 _HIMAPPER = dict(leaves=8, levels=3, eval_noise="mean")
@@ -43,7 +47,9 @@ FAMILIES = {
     "hcnn-plus": Family("hcnn_resnet18", dict(_RESNET, plus=True), 32),
     "hecnn": Family("hecnn_resnet18", _RESNET, 32),
     "hecnn-core": Family("hecnn_resnet50", dict(_RESNET, stem="imagenet"), 64),
-    "himapper-cnn": Family("himapper", dict(backbone="resnet10t", channels=(8, 16, 16, 32), **_HIMAPPER), 64),
+    "himapper-cnn": Family(
+        "himapper", dict(backbone="resnet10t", channels=(8, 16, 16, 32), **_HIMAPPER), 64
+    ),
     "himapper-vit": Family("himapper", dict(backbone="test_vit", **_HIMAPPER), 160),
     "himapper-official": Family(
         "himapper_deit_tiny_patch16_224", dict(depth=2, preset="official", eval_noise="mean"), 224
@@ -52,8 +58,8 @@ FAMILIES = {
 
 
 def swin_mask(side: int, window: int, shift: int) -> torch.Tensor:
-    """The mask (windows, N, N) that old Swins store: -100 between pixels of a window of the shifted map that lie on two
-    sides of its seam."""
+    """The mask (windows, N, N) that old Swins store: -100 between pixels of a window of the shifted
+    map that lie on two sides of its seam."""
 
     def region(place: int) -> int:
         return (place >= side - window) + (place >= side - shift)
@@ -62,7 +68,10 @@ def swin_mask(side: int, window: int, shift: int) -> torch.Tensor:
     for top in range(0, side, window):
         for left in range(0, side, window):
             regions = torch.tensor(
-                [[3 * region(top + row) + region(left + column) for column in range(window)] for row in range(window)]
+                [
+                    [3 * region(top + row) + region(left + column) for column in range(window)]
+                    for row in range(window)
+                ]
             ).flatten()
             windows.append(torch.where(regions[:, None] == regions, 0.0, -100.0))
     return torch.stack(windows)

@@ -12,7 +12,8 @@ OTHERS = ["house", "sea or lake"]
 
 
 def tokenize(texts, length=20):
-    """One token a word, ``.`` and ``,`` words of their own; the largest number ends each text; long ones are cut."""
+    """One token a word, ``.`` and ``,`` words of their own; the largest number ends each text; long
+    ones are cut."""
     found = torch.zeros(len(texts), length, dtype=torch.long)
     for row, text in zip(found, texts):
         words = text.replace(".", " .").replace(",", " ,").split()

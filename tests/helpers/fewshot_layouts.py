@@ -26,7 +26,9 @@ def write_image(path, shade, size=40):
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels = np.random.default_rng(len(str(path)) + 7 * shade).integers(0, 40, (size, size + 8, 3))
-    Image.fromarray((pixels + np.array([40 * shade, 200 - 40 * shade, 90])).clip(0, 255).astype(np.uint8)).save(path)
+    Image.fromarray(
+        (pixels + np.array([40 * shade, 200 - 40 * shade, 90])).clip(0, 255).astype(np.uint8)
+    ).save(path)
 
 
 def coop(root, name="caltech101", classes=5, train=6, val=3, test=2, size=40):
@@ -34,7 +36,9 @@ def coop(root, name="caltech101", classes=5, train=6, val=3, test=2, size=40):
     folder, images, file = SPLIT_SETS.get(name, (name, "images", "split.json"))
     rows = {}
     for part, count in (("train", train), ("val", val), ("test", test)):
-        rows[part] = [[f"{NAMES[c]}/{part}{i}.png", c, NAMES[c]] for i in range(count) for c in range(classes)]
+        rows[part] = [
+            [f"{NAMES[c]}/{part}{i}.png", c, NAMES[c]] for i in range(count) for c in range(classes)
+        ]
         for path, label, _ in rows[part]:
             write_image(root / folder / images / path, label, size)
     (root / folder / file).write_text(json.dumps(rows))
@@ -49,9 +53,13 @@ def folders(root, path, names, count=10):
 
 def imagenet(root, name):
     """ImageNet and its variants: class names in another order than the folders of some."""
-    base = {"imagenet": "imagenet", "imagenetv2": "imagenetv2", "imagenet_sketch": "imagenet-sketch",
-            "imagenet_a": "imagenet-adversarial", "imagenet_r": "imagenet-rendition"}[name]  # fmt: skip
-    lines = [f"{wnid} {word}" for wnid, word in zip(WNIDS, ["great apple", "bird", "cup", "dice", "elk"])]
+    base = {"imagenet": "imagenet", "imagenetv2": "imagenetv2",
+    "imagenet_sketch": "imagenet-sketch",
+            "imagenet_a": "imagenet-adversarial",
+            "imagenet_r": "imagenet-rendition"}[name]  # fmt: skip
+    lines = [
+        f"{wnid} {word}" for wnid, word in zip(WNIDS, ["great apple", "bird", "cup", "dice", "elk"])
+    ]
     (root / base).mkdir(parents=True)
     (root / base / "classnames.txt").write_text("\n".join(lines))
     if name == "imagenet":
@@ -62,7 +70,9 @@ def imagenet(root, name):
     elif name == "imagenet_sketch":
         folders(root, f"{base}/images", WNIDS, 2)
     else:
-        folders(root, f"{base}/{'imagenet-a' if name == 'imagenet_a' else 'imagenet-r'}", WNIDS[1:4], 2)
+        folders(
+            root, f"{base}/{'imagenet-a' if name == 'imagenet_a' else 'imagenet-r'}", WNIDS[1:4], 2
+        )
     return root
 
 

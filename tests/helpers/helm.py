@@ -14,12 +14,15 @@ MODELS = {
     "MiCE, latent queries": ("helm_mice_tiny", dict(q_lora_rank=24)),
     "MiCE, space embedding": ("helm_mice_tiny", dict(project_emb=True, train_curv=False)),
     "MiCE, sigmoid, groups": (
-        "helm_mice_tiny", dict(score_func="sigmoid", n_routed_experts=6, n_expert_groups=3, n_limited_groups=2)
+        "helm_mice_tiny", dict(score_func="sigmoid", n_routed_experts=6, n_expert_groups=3,
+        n_limited_groups=2)
     ),
     "MiCE, Lorentz router": ("helm_mice_tiny", dict(router="lorentz", renorm_topk=True)),
     "MiCE, centroid": ("helm_mice_tiny", dict(moe_combine="centroid", renorm_topk=True)),
-    "MiCE, centroid, two shared": ("helm_mice_tiny", dict(moe_combine="centroid", n_shared_experts=2)),
-    "MiCE, more of all": ("helm_mice_tiny", dict(n_shared_experts=2, n_activated_experts=3, route_scale=1.5)),
+    "MiCE, centroid, two shared": ("helm_mice_tiny", dict(moe_combine="centroid",
+    n_shared_experts=2)),
+    "MiCE, more of all": ("helm_mice_tiny", dict(n_shared_experts=2, n_activated_experts=3,
+    route_scale=1.5)),
     "MiCE, published floors": ("helm_mice_tiny", dict(safe_clamp=False)),
 }  # fmt: skip
 
@@ -46,10 +49,14 @@ def pair(name: str = "helm_d_tiny", seed: int = 0, **options) -> tuple[torch.nn.
     return official, ours
 
 
-def published_logits(official: torch.nn.Module, tokens: torch.Tensor, blocked: torch.Tensor | None = None):
+def published_logits(
+    official: torch.nn.Module, tokens: torch.Tensor, blocked: torch.Tensor | None = None
+):
     found = official(tokens, blocked)
     return found if isinstance(found, torch.Tensor) else found[0]
 
 
 def tokens(batch: int = 2, length: int = 24, vocabulary: int = 259, seed: int = 1) -> torch.Tensor:
-    return torch.randint(0, vocabulary, (batch, length), generator=torch.Generator().manual_seed(seed))
+    return torch.randint(
+        0, vocabulary, (batch, length), generator=torch.Generator().manual_seed(seed)
+    )

@@ -29,12 +29,17 @@ def dtype(name="f8", state=None):
 
 def array(kind, data=bytes(8), shape=(1,)):
     """An array of one element, of a dtype that the file describes."""
-    return Reduces(np.empty(0).__reduce__()[0], np.ndarray, (0,), b"b", state=(1, shape, kind, False, data))
+    return Reduces(
+        np.empty(0).__reduce__()[0], np.ndarray, (0,), b"b", state=(1, shape, kind, False, data)
+    )
 
 
 def object_at_an_address():
-    """A void of 8 bytes whose field is an object, without the flag that would tell so: bytes become a pointer."""
-    return array(dtype("V8", (3, "|", None, ("a",), {"a": (np.dtype("O"), 0)}, 8, 1, 0)), b"\x41" * 8)
+    """A void of 8 bytes whose field is an object, without the flag that would tell so: bytes become
+    a pointer."""
+    return array(
+        dtype("V8", (3, "|", None, ("a",), {"a": (np.dtype("O"), 0)}, 8, 1, 0)), b"\x41" * 8
+    )
 
 
 def hidden_method(weights):
@@ -47,25 +52,50 @@ def _resized(weights):
     storage = torch.storage.TypedStorage(
         wrap_storage=torch.ones(4).untyped_storage(), dtype=torch.float32, _internal=True
     )
-    return Reduces(torch._utils._rebuild_tensor_v2, storage, 0, (1000000,), (1,), False, OrderedDict())
+    return Reduces(
+        torch._utils._rebuild_tensor_v2, storage, 0, (1000000,), (1,), False, OrderedDict()
+    )
 
 
-# What a file may contain beside good weights, none of which may get in: name -> function of (weights, folder).
+# What a file may contain beside good weights, none of which may get in: name -> function of
+# (weights, folder).
 CONTENTS = {
     "code": lambda weights, folder: {**weights, "x": command(folder)},
-    "code in the state": lambda weights, folder: {"state_dict": weights, "meta": {"x": command(folder)}},
+    "code in the state": lambda weights, folder: {
+        "state_dict": weights,
+        "meta": {"x": command(folder)},
+    },
     "attribute": lambda weights, folder: {**weights, "x": Reduces(getattr, np.ndarray, "tofile")},
-    "object at an address": lambda weights, folder: {"state_dict": weights, "message_hub": object_at_an_address()},
-    "array of objects": lambda weights, folder: {"state_dict": weights, "x": np.array([weights, None], dtype=object)},
-    "array too short": lambda weights, folder: {"state_dict": weights, "x": array(dtype(), bytes(8), (1000,))},
-    "array of negative shape": lambda weights, folder: {"state_dict": weights, "x": array(dtype(), b"", (-1, 0))},
-    "dates": lambda weights, folder: {"state_dict": weights, "x": np.array(["2020"], dtype="datetime64[D]")},
+    "object at an address": lambda weights, folder: {
+        "state_dict": weights,
+        "message_hub": object_at_an_address(),
+    },
+    "array of objects": lambda weights, folder: {
+        "state_dict": weights,
+        "x": np.array([weights, None], dtype=object),
+    },
+    "array too short": lambda weights, folder: {
+        "state_dict": weights,
+        "x": array(dtype(), bytes(8), (1000,)),
+    },
+    "array of negative shape": lambda weights, folder: {
+        "state_dict": weights,
+        "x": array(dtype(), b"", (-1, 0)),
+    },
+    "dates": lambda weights, folder: {
+        "state_dict": weights,
+        "x": np.array(["2020"], dtype="datetime64[D]"),
+    },
     "sparse": lambda weights, folder: {name: value.to_sparse() for name, value in weights.items()},
     "meta": lambda weights, folder: {name: value.to("meta") for name, value in weights.items()},
     "quantised": lambda weights, folder: {
-        name: torch.quantize_per_tensor(value.float(), 0.1, 0, torch.qint8) for name, value in weights.items()
+        name: torch.quantize_per_tensor(value.float(), 0.1, 0, torch.qint8)
+        for name, value in weights.items()
     },
-    "keys that are tensors": lambda weights, folder: {"state_dict": weights, "x": {torch.ones(1): 1}},
+    "keys that are tensors": lambda weights, folder: {
+        "state_dict": weights,
+        "x": {torch.ones(1): 1},
+    },
     "expanded": lambda weights, folder: {**weights, "x": torch.ones(1).expand(10**7)},
     "resized": lambda weights, folder: {**weights, "x": _resized(weights)},
     "a class": lambda weights, folder: {"state_dict": weights, "x": torch.Tensor},
@@ -84,7 +114,10 @@ def write_damaged(name, weights, folder):
         path.write_bytes(path.read_bytes()[:-100])
     elif name == "bomb":
         torch.save(weights, folder / "good.pth")
-        with zipfile.ZipFile(folder / "good.pth") as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as target:
+        with (
+            zipfile.ZipFile(folder / "good.pth") as source,
+            zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as target,
+        ):
             for entry in source.infolist():
                 target.writestr(entry.filename, source.read(entry))
             target.writestr("archive/data/9999", bytes(10**7))

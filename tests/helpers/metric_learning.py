@@ -1,4 +1,5 @@
-"""A metric learner over several processes; in a module of its own because each process imports it by name."""
+"""A metric learner over several processes; in a module of its own because each process imports it
+by name."""
 
 import torch
 import torch.distributed as dist
@@ -12,10 +13,13 @@ HIER = dict(num_proxies=16, neighbours=4, draws=4)
 
 
 def gradients(rank, world, folder, geometry):
-    """Gradients of a small network whose batch is spread over processes, averaged as DDP does; triplets are given."""
+    """Gradients of a small network whose batch is spread over processes, averaged as DDP does;
+    triplets are given."""
     torch.set_num_threads(1)
     if world > 1:
-        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
+        dist.init_process_group(
+            "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world
+        )
     torch.manual_seed(0)
     net = nn.Linear(5, 7)
     model = MetricLearner(VIT, dict(dim=6, geometry=geometry), 4, hier_loss=HIER)

@@ -30,17 +30,19 @@ def small(name, options=None):
     config = load_config(CONFIGS / name)
     config.model.clip.pop("pretrained")
     config.merge_from_dict({
-        "train_dataloader.batch_size": 2, "train_dataloader.dataset.size": 64, "train_dataloader.dataset.length": 8,
-        "val_dataloader.dataset.size": 64, "val_dataloader.dataset.length": 2, "val_dataloader.batch_size": 2,
-        "test_dataloader.dataset.size": 64, "test_dataloader.dataset.length": 2, "test_dataloader.batch_size": 2,
-        "train_cfg.max_iters": 2, "train_cfg.val_interval": 2, "default_hooks.checkpoint.interval": 2,
-        **(options or {}),
+        "train_dataloader.batch_size": 2, "train_dataloader.dataset.size": 64,
+        "train_dataloader.dataset.length": 8, "val_dataloader.dataset.size": 64,
+        "val_dataloader.dataset.length": 2, "val_dataloader.batch_size": 2,
+        "test_dataloader.dataset.size": 64, "test_dataloader.dataset.length": 2,
+        "test_dataloader.batch_size": 2, "train_cfg.max_iters": 2, "train_cfg.val_interval": 2,
+        "default_hooks.checkpoint.interval": 2, **(options or {}),
     })  # fmt: skip
     return config
 
 
 def one_step(name, coco):
-    """A COCO config on the images of a folder at 64 pixels, of one step, with a small random CLIP."""
+    """A COCO config on the images of a folder at 64 pixels, of one step, with a small random
+    CLIP."""
     config = load_config(CONFIGS / name, {"data_root": f"{coco}/"})
     config.model.clip = dict(name="shapes-s8")
     if config.model.get("adapter") and "block" in config.model.adapter:

@@ -7,11 +7,19 @@ from mmengine.config import Config
 from PIL import Image
 
 HEAD = dict(
-    hidden=8, heads=2, layers=1, guidance=8, text_guidance=8, decoder=(8, 8), decoder_guidance=(4, 4), pad_len=4
+    hidden=8,
+    heads=2,
+    layers=1,
+    guidance=8,
+    text_guidance=8,
+    decoder=(8, 8),
+    decoder_guidance=(4, 4),
+    pad_len=4,
 )
 
 
-SMALL = dict(clip=dict(name="shapes-s8"), adapter=dict(block=32), head=HEAD, upsample=(8, 8), resolution=64, crop=64,
+SMALL = dict(clip=dict(name="shapes-s8"), adapter=dict(block=32), head=HEAD, upsample=(8, 8),
+resolution=64, crop=64,
              slide=96)  # fmt: skip
 
 
@@ -35,15 +43,23 @@ def config(folder, **changes):
     load = [dict(type="LoadImageFromFile"), dict(type="Load16BitAnnotations")]
 
     def loader(split, pipeline, **more):
-        data = dict(type="OpenVocabSegDataset", classes=["cat", "dog", "grass"], data_root=str(folder / split),
-                    data_prefix=dict(img_path="images", seg_map_path="masks"), pipeline=[*load, *pipeline])  # fmt: skip
+        data = dict(type="OpenVocabSegDataset", classes=["cat", "dog", "grass"],
+        data_root=str(folder / split),
+                    data_prefix=dict(img_path="images", seg_map_path="masks"), pipeline=[*load,
+                    *pipeline])  # fmt: skip
         return dict(batch_size=2, num_workers=0, dataset=data, **more)
 
     crop = [dict(type="RandomCrop", crop_size=(48, 48)), dict(type="PackSegInputs")]
-    val = loader("val", [dict(type="PackSegInputs")], sampler=dict(type="DefaultSampler", shuffle=False))
+    val = loader(
+        "val", [dict(type="PackSegInputs")], sampler=dict(type="DefaultSampler", shuffle=False)
+    )
     content = dict(
         custom_imports=dict(
-            imports=["hypvision.openmmlab", "hypvision.tasks", "hypvision.openmmlab.open_vocabulary.segmentation"]
+            imports=[
+                "hypvision.openmmlab",
+                "hypvision.tasks",
+                "hypvision.openmmlab.open_vocabulary.segmentation",
+            ]
         ),
         default_scope="mmseg",
         custom_hooks=[dict(type="DatasetClassesHook"), dict(type="TextRadiusHook")],

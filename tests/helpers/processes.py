@@ -1,4 +1,5 @@
-"""Processes: copies of this one or of a fresh one, with all imports behind them; two gloo ones that run a script."""
+"""Processes: copies of this one or of a fresh one, with all imports behind them; two gloo ones that
+run a script."""
 
 import importlib
 import json
@@ -12,10 +13,12 @@ from types import SimpleNamespace
 
 
 def forked(work):
-    """Run a function in a fork of this process; its ``returncode`` (minus a signal that ended it) and ``output``.
+    """Run a function in a fork of this process; its ``returncode`` (minus a signal that ended it)
+    and ``output``.
 
-    A new interpreter would spend seconds on importing PyTorch: take one only where starting or importing is tested, or
-    where the function trains, which PyTorch refuses in a fork of a process that has trained.
+    A new interpreter would spend seconds on importing PyTorch: take one only where starting or
+    importing is tested, or where the function trains, which PyTorch refuses in a fork of a process
+    that has trained.
     """
     reading, writing = os.pipe()  # not a file, of which a test may have forbidden the writing
     child = os.fork()
@@ -36,11 +39,14 @@ def forked(work):
     os.close(writing)
     with os.fdopen(reading, "rb") as said:
         output = said.read().decode(errors="replace")
-    return SimpleNamespace(returncode=os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), output=output)
+    return SimpleNamespace(
+        returncode=os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), output=output
+    )
 
 
 class Forks:
-    """Runs functions of a module in forks of a process that has imported the module and done nothing else.
+    """Runs functions of a module in forks of a process that has imported the module and done
+    nothing else.
 
     For what trains, which PyTorch refuses in a fork of a process that has trained.
     """
@@ -50,7 +56,9 @@ class Forks:
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(map(str, (tests, tests.parent))))
         code = f"from helpers.processes import serve; serve({module!r})"
         pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        self._process = subprocess.Popen([sys.executable, "-c", code], env=environment, text=True, **pipes)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code], env=environment, text=True, **pipes
+        )
 
     def __call__(self, name, *arguments):
         """The outcome of a function, as of :func:`forked`; the arguments are such as JSON takes."""
@@ -120,10 +128,15 @@ def run_in_two(code, folder, modules):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    paths = [Path(modules).parent, Path(__file__).parents[1], *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [
+        Path(modules).parent,
+        Path(__file__).parents[1],
+        *filter(None, [os.environ.get("PYTHONPATH")]),
+    ]
     environment = dict(
-        os.environ, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="", PYTHONPATH=os.pathsep.join(map(str, paths)),
-        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2",
+        os.environ, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="",
+        PYTHONPATH=os.pathsep.join(map(str, paths)), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+        WORLD_SIZE="2", LOCAL_WORLD_SIZE="2",
     )  # fmt: skip
     command = [sys.executable, "-c", TWO, str(script)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=540)

@@ -26,12 +26,18 @@ def write_cub(root: Path, train: int = 4, test: int = 3, images: int = 4) -> Pat
     for i, (n, file) in enumerate(files):
         write_image(root / "images" / file, n, i)
     (root / "classes.txt").write_text("".join(f"{n} {name}\n" for n, name in names.items()))
-    (root / "images.txt").write_text("".join(f"{i + 1} {file}\n" for i, (_, file) in enumerate(files)))
-    (root / "image_class_labels.txt").write_text("".join(f"{i + 1} {n}\n" for i, (n, _) in enumerate(files)))
+    (root / "images.txt").write_text(
+        "".join(f"{i + 1} {file}\n" for i, (_, file) in enumerate(files))
+    )
+    (root / "image_class_labels.txt").write_text(
+        "".join(f"{i + 1} {n}\n" for i, (n, _) in enumerate(files))
+    )
     return root
 
 
-def write_cars(root: Path, train: int = 4, test: int = 3, images: int = 4, devkit: bool = False) -> Path:
+def write_cars(
+    root: Path, train: int = 4, test: int = 3, images: int = 4, devkit: bool = False
+) -> Path:
     """Cars-196; as first published, or with the ``devkit``. Needs SciPy."""
     from scipy.io import savemat
 
@@ -40,18 +46,25 @@ def write_cars(root: Path, train: int = 4, test: int = 3, images: int = 4, devki
     classes = np.array(names, dtype=object)
 
     def table(key: str, rows: list[tuple[str, int]]) -> np.ndarray:
-        out = np.zeros((1, len(rows)), dtype=[(key, object), ("bbox_x1", object), ("class", object)])
+        out = np.zeros(
+            (1, len(rows)), dtype=[(key, object), ("bbox_x1", object), ("class", object)]
+        )
         for i, (name, label) in enumerate(rows):
             out[0, i] = (name, 1, label)
         return out
 
     root.mkdir(parents=True, exist_ok=True)
-    files = [(f"{i:06d}.jpg", n) for i, n in enumerate(np.repeat(numbers, images).tolist(), start=1)]
+    files = [
+        (f"{i:06d}.jpg", n) for i, n in enumerate(np.repeat(numbers, images).tolist(), start=1)
+    ]
     if not devkit:
         for i, (file, n) in enumerate(files):
             write_image(root / "car_ims" / file, n, i)
         rows = [(f"car_ims/{file}", n) for file, n in files]
-        savemat(root / "cars_annos.mat", dict(annotations=table("relative_im_path", rows), class_names=classes))
+        savemat(
+            root / "cars_annos.mat",
+            dict(annotations=table("relative_im_path", rows), class_names=classes),
+        )
         return root
     (root / "devkit").mkdir()
     savemat(root / "devkit/cars_meta.mat", dict(class_names=classes))
@@ -82,7 +95,9 @@ def write_sop(root: Path, train: int = 4, test: int = 3, images: int = 4) -> Pat
     return root
 
 
-def write_inshop(root: Path, train: int = 4, test: int = 3, images: int = 4, nested: bool = False) -> Path:
+def write_inshop(
+    root: Path, train: int = 4, test: int = 3, images: int = 4, nested: bool = False
+) -> Path:
     """In-Shop; ``nested``: with ``Eval/`` and ``Img/``, as the archives unpack today."""
     rows = []
     for n in range(1, train + test + 1):
@@ -90,10 +105,16 @@ def write_inshop(root: Path, train: int = 4, test: int = 3, images: int = 4, nes
             kind = ("WOMEN/Dresses", "MEN/Denim")[n % 2]
             name = f"img/{kind}/id_{n:08d}/{i:02d}_1_front.jpg"
             write_image((root / "Img" if nested else root) / name, n, i)
-            rows.append((name, f"id_{n:08d}", "train" if n <= train else ("gallery", "query")[i % 2]))
+            rows.append(
+                (name, f"id_{n:08d}", "train" if n <= train else ("gallery", "query")[i % 2])
+            )
     place = root / "Eval" if nested else root
     place.mkdir(exist_ok=True)
-    lines = [str(len(rows)), "image_name item_id evaluation_status", *(" ".join(row) for row in rows)]
+    lines = [
+        str(len(rows)),
+        "image_name item_id evaluation_status",
+        *(" ".join(row) for row in rows),
+    ]
     (place / "list_eval_partition.txt").write_text("\n".join(lines) + "\n")
     return root
 

@@ -8,7 +8,14 @@ from helpers import clip_models
 from hypvision.clip.segmentation.segmenter import OpenVocabSegmenter
 
 HEAD = dict(
-    hidden=16, heads=2, window=4, guidance=8, text_guidance=8, decoder=(16, 8), decoder_guidance=(4, 4), pad_len=8
+    hidden=16,
+    heads=2,
+    window=4,
+    guidance=8,
+    text_guidance=8,
+    decoder=(16, 8),
+    decoder_guidance=(4, 4),
+    pad_len=8,
 )
 
 
@@ -26,10 +33,13 @@ def tokenizer(texts):
 
 def build(classes=("cat", "dog", "grass"), make=clip_models.openai_clip, **options):
     torch.manual_seed(0)
-    settings = dict(adapter=dict(block=16), head=HEAD, upsample=(8, 8), resolution=64, crop=64, slide=96,
+    settings = dict(adapter=dict(block=16), head=HEAD, upsample=(8, 8), resolution=64, crop=64,
+    slide=96,
                     tokenizer=tokenizer, mean=(120.0,) * 3, std=(60.0,) * 3)  # fmt: skip
     return OpenVocabSegmenter(make(), classes=classes, **{**settings, **options}).eval()
 
 
 def random_image(height=50, width=70, seed=0):
-    return torch.randint(0, 256, (3, height, width), generator=torch.Generator().manual_seed(seed)).float()
+    return torch.randint(
+        0, 256, (3, height, width), generator=torch.Generator().manual_seed(seed)
+    ).float()

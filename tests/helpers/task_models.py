@@ -1,4 +1,5 @@
-"""One small model of every kind that is more than a timm model, for tests that all of them must pass.
+"""One small model of every kind that is more than a timm model, for tests that all of them must
+pass.
 
 What a model computes from a batch, without the lists that heads make of it, is ``run``.
 """
@@ -14,7 +15,12 @@ from torch import Tensor, nn
 
 SIZE = (64, 96)
 BACKBONE = dict(
-    dims=(16, 16, 16, 16), heads=(2, 2, 2, 2), head_dim=8, layers=(1, 1, 1, 1), mlp_ratios=(2, 2, 2, 2), img_size=64
+    dims=(16, 16, 16, 16),
+    heads=(2, 2, 2, 2),
+    head_dim=8,
+    layers=(1, 1, 1, 1),
+    mlp_ratios=(2, 2, 2, 2),
+    img_size=64,
 )
 CLASSES = 3
 DENSE = dict(num_classes=CLASSES, in_channels=16, feat_channels=64, stacked_convs=1)
@@ -27,7 +33,9 @@ HEADS: dict[str, dict[str, Any]] = dict(
             bbox_roi_extractor=dict(out_channels=16),
             bbox_head=dict(in_channels=16, fc_out_channels=32, num_classes=CLASSES),
         ),
-        test_cfg=dict(rpn=dict(nms_pre=60, max_per_img=40), rcnn=dict(score_thr=0.3, max_per_img=12)),
+        test_cfg=dict(
+            rpn=dict(nms_pre=60, max_per_img=40), rcnn=dict(score_thr=0.3, max_per_img=12)
+        ),
     ),
 )
 HEADS["mask_rcnn"] = {**HEADS["faster_rcnn"], "roi_head": {**HEADS["faster_rcnn"]["roi_head"]}}
@@ -176,7 +184,9 @@ TASKS = {
     "hyperclip-text": Task(partial(clip, _HYPERCLIP), _text, _prompts),
     "lathadapter": Task(partial(clip, _LATH), _compared, partial(_images, 64, 64)),
     **{
-        f"learner-{geometry}": Task(partial(learner, geometry), lambda model, x: model(x), partial(_images, 32, 32))
+        f"learner-{geometry}": Task(
+            partial(learner, geometry), lambda model, x: model(x), partial(_images, 32, 32)
+        )
         for geometry in ("poincare", "lorentz", "euclidean")
     },
     **{

@@ -3,8 +3,8 @@
 import hashlib
 
 MICRO = dict(
-    layers=[1, 1, 1, 1], dims=[8, 16, 24, 32], heads=[2, 2, 2, 2], head_dim=4, img_size=32, patch_size=2,
-    fold=[4, 2, 1, 1], prop=[2, 2, 4, 2], pad="minimal", layer_scale=0.5,
+    layers=[1, 1, 1, 1], dims=[8, 16, 24, 32], heads=[2, 2, 2, 2], head_dim=4, img_size=32,
+    patch_size=2, fold=[4, 2, 1, 1], prop=[2, 2, 4, 2], pad="minimal", layer_scale=0.5,
 )  # fmt: skip
 NAME = "hcformer_nano.micro"
 
@@ -30,13 +30,9 @@ def make_item(path, **changes):
             "interpolation": "bilinear",
         },
         "classes": ["one", "two", "three"],
-        "metrics": [{"name": "top1", "value": 50.0, "data": "none", "measured": "us", "command": "hypvision test"}],
-        "licence": "Apache-2.0",
-        "date": "2026-01-31",
-        "description": "A network for tests.",
-        "intended_use": "Tests.",
-        "data": "None.",
-        "training": "none",
-        "limits": ["Knows nothing."],
+        "metrics": [{"name": "top1", "value": 50.0, "data": "none", "measured": "us",
+        "command": "hypvision test"}],
+        "licence": "Apache-2.0", "date": "2026-01-31", "description": "A network for tests.",
+        "intended_use": "Tests.", "data": "None.", "training": "none", "limits": ["Knows nothing."],
         **changes,
     }  # fmt: skip

@@ -18,7 +18,9 @@ from hypvision.checkpoints.storage import write_weights
 def micro(tmp_path_factory):
     """A tiny HCFormer with random weights, and the file that holds them."""
     torch.manual_seed(0)
-    arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in MICRO.items()}
+    arguments = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in MICRO.items()
+    }
     model = timm.create_model("hcformer_nano", num_classes=3, **arguments).eval()
     path = tmp_path_factory.mktemp("micro") / "micro.safetensors"
     write_weights(model.state_dict(), path)
@@ -34,13 +36,21 @@ def item(micro):
 @pytest.fixture
 def record(item):
     """The record of the tiny model, packaged nowhere: only sources can give it."""
-    return parse_record({**item, "file": {**item["file"], "path": None, "urls": ["file:///nowhere/x.safetensors"]}})
+    return parse_record(
+        {**item, "file": {**item["file"], "path": None, "urls": ["file:///nowhere/x.safetensors"]}}
+    )
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
     """A cache of its own, no mirrors, short waits."""
-    for name in ("HYPVISION_WEIGHTS", "HYPVISION_OFFLINE", "HF_HUB_OFFLINE", "HYPVISION_INDEX", "XDG_CACHE_HOME"):
+    for name in (
+        "HYPVISION_WEIGHTS",
+        "HYPVISION_OFFLINE",
+        "HF_HUB_OFFLINE",
+        "HYPVISION_INDEX",
+        "XDG_CACHE_HOME",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HYPVISION_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))

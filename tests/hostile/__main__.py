@@ -1,4 +1,5 @@
-"""``python -m tests.hostile``: attack hypvision in every way that this folder knows, and print the table.
+"""``python -m tests.hostile``: attack hypvision in every way that this folder knows, and print the
+table.
 
 The exit status is 1 if code was run or another promise was broken.
 """
@@ -21,25 +22,42 @@ from bench.common import write_section  # noqa: E402
 
 from tests.hostile import table  # noqa: E402
 
-PRELOADED = ("hypvision", "huggingface_hub.file_download", "transformers.dynamic_module_utils", "open_clip", "mmengine",
+PRELOADED = ("hypvision", "huggingface_hub.file_download", "transformers.dynamic_module_utils",
+"open_clip", "mmengine",
              "hypvision.helm.huggingface")  # fmt: skip
 
 
 def main(words=None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.hostile", description=__doc__)
     parser.add_argument(
-        "--only", metavar="GROUP", nargs="+", help="these groups, or cases whose name contains the word"
+        "--only",
+        metavar="GROUP",
+        nargs="+",
+        help="these groups, or cases whose name contains the word",
     )
     parser.add_argument("--list", action="store_true", help="name the cases, and run none")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="cases at a time (default: one a core)")
-    parser.add_argument("--details", metavar="FILE", type=Path, help="add what every case did, a line each")
-    parser.add_argument("--write", metavar="FILE", type=Path, help="put the table between the marks of this file")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=os.cpu_count() or 1,
+        help="cases at a time (default: one a core)",
+    )
+    parser.add_argument(
+        "--details", metavar="FILE", type=Path, help="add what every case did, a line each"
+    )
+    parser.add_argument(
+        "--write", metavar="FILE", type=Path, help="put the table between the marks of this file"
+    )
     options = parser.parse_args(words)
     found = table.modules()
     cases = table.all_cases(found)
     if options.only:
         asked = options.only
-        cases = [case for case in cases if case.group in asked or any(word in case.name for word in asked)]
+        cases = [
+            case
+            for case in cases
+            if case.group in asked or any(word in case.name for word in asked)
+        ]
     if options.list or not cases:
         print("\n".join(f"{case.group}: {case.name}" for case in cases) or "No such case.")
         return 0 if cases else 2

@@ -1,4 +1,5 @@
-"""Checkpoints of every format, hostile in every way that we could think of, through everything that loads one."""
+"""Checkpoints of every format, hostile in every way that we could think of, through everything that
+loads one."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ _LONGEST = 20  # seconds of one core for one file
 _MOST = 1200  # megabytes beyond those of the imports, for one file
 
 
-# What loads a file: functions of (file, folder with inputs of commands). The last group of words are commands, whose {}
-# is the file.
+# What loads a file: functions of (file, folder with inputs of commands). The last group of words
+# are commands, whose {} is the file.
 
 
 def read(path: Path, folder: Path) -> Any:
@@ -64,7 +65,11 @@ def clip_folder(path: Path, folder: Path) -> Any:
 
     from hypvision.clip.models import create_clip
 
-    name = "open_clip_model.safetensors" if path.suffix == ".safetensors" else "open_clip_pytorch_model.bin"
+    name = (
+        "open_clip_model.safetensors"
+        if path.suffix == ".safetensors"
+        else "open_clip_pytorch_model.bin"
+    )
     shutil.rmtree(folder / "repository", ignore_errors=True)
     place = clip_repository.folder(folder / "repository", name=None)
     shutil.copy(path, place / name)
@@ -81,8 +86,12 @@ def timm_overlay(path: Path, folder: Path) -> Any:
     import timm
     from helpers.zoo import MICRO
 
-    arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in MICRO.items()}
-    return timm.create_model("hcformer_nano", pretrained=True, pretrained_cfg_overlay=dict(file=str(path)), **arguments)
+    arguments = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in MICRO.items()
+    }
+    return timm.create_model(
+        "hcformer_nano", pretrained=True, pretrained_cfg_overlay=dict(file=str(path)), **arguments
+    )
 
 
 def load(path: Path, folder: Path) -> Any:
@@ -139,20 +148,28 @@ def helm_folder(path: Path, folder: Path) -> Any:
     from hypvision.helm.huggingface import HelmForCausalLM
 
     shutil.rmtree(folder / "hub", ignore_errors=True)
-    place = Path(shutil.copytree(folder / "lm", folder / "hub", ignore=lambda *_: ["model.safetensors"]))
-    shutil.copy(path, place / ("model.safetensors" if path.suffix == ".safetensors" else "pytorch_model.bin"))
+    place = Path(
+        shutil.copytree(folder / "lm", folder / "hub", ignore=lambda *_: ["model.safetensors"])
+    )
+    shutil.copy(
+        path,
+        place / ("model.safetensors" if path.suffix == ".safetensors" else "pytorch_model.bin"),
+    )
     return HelmForCausalLM.from_pretrained(place)
 
 
 def init_cfg(path: Path, folder: Path) -> Any:
     from hypvision.openmmlab import TimmBackbone
 
-    backbone = TimmBackbone("test_vit", out_indices=(0,), init_cfg=dict(type="Pretrained", checkpoint=str(path)))
+    backbone = TimmBackbone(
+        "test_vit", out_indices=(0,), init_cfg=dict(type="Pretrained", checkpoint=str(path))
+    )
     return backbone.init_weights()
 
 
 def verify(path: Path, folder: Path) -> Any:
-    """A record with the right sum for the file, as the owner of an index could write it: it is loaded."""
+    """A record with the right sum for the file, as the owner of an index could write it: it is
+    loaded."""
     from helpers.zoo import NAME, make_item
 
     import hypvision
@@ -192,33 +209,42 @@ COMMANDS = {
     "export": "export {} --format onnx --model good.py --save out.onnx",
     "explain --weights": "explain photos/a.png --model himapper --weights {} --out out",
     "lm save": "lm save text.py {} out",
-    "clip chains --tuned": "clip chains chains.csv --clip shapes-s8 --tuned {} --steps 3 --device cpu",
+    "clip chains --tuned": "clip chains chains.csv --clip shapes-s8 --tuned {} --steps 3 --device "
+    "cpu",
     "clip chains --embeddings": "clip chains chains.csv --embeddings {} --steps 3",
-    "clip radius --adapter": "clip radius --clip shapes-s8 --classes words.txt --adapter {} --device cpu --out out",
-    "clip segment --weights": "clip segment photos --classes words.txt --weights {} --device cpu --out out",
-    "metric embed --weights": "metric embed photos --model test_vit --weights {} --device cpu --save out.npz",
-    "metric hierarchy": "metric hierarchy --config learner.py --weights {} --per-class 2 --device cpu --out out",
+    "clip radius --adapter": "clip radius --clip shapes-s8 --classes words.txt --adapter {} "
+    "--device cpu --out out",
+    "clip segment --weights": "clip segment photos --classes words.txt --weights {} --device cpu "
+    "--out out",
+    "metric embed --weights": "metric embed photos --model test_vit --weights {} --device cpu "
+    "--save out.npz",
+    "metric hierarchy": "metric hierarchy --config learner.py --weights {} --per-class 2 --device "
+    "cpu --out out",
     "zoo convert": "zoo convert --from hyperboliccv {} out.pth",
-    "zoo publish": "zoo publish good.py {} --name test_vit.own --about about.yml --metrics top1 --out zoo",
+    "zoo publish": "zoo publish good.py {} --name test_vit.own --about about.yml --metrics top1 "
+    "--out zoo",
     "scaling heads": "scaling heads {} --tensor w --out out",
-    "fewshot --teacher": "fewshot base2new --method promptkd --datasets dtd --seeds 1 --shots 2 --root few "
-    "--clip shapes-s8 --teacher {} --out out",
+    "fewshot --teacher": "fewshot base2new --method promptkd --datasets dtd --seeds 1 --shots 2 "
+    "--root few --clip shapes-s8 --teacher {} --out out",
 }
 FUNCTIONS: dict[str, Callable[[Path, Path], Any]] = {
-    "read": read, "read_file, mapped": read_mapped, "read_header": read_header, "hypvision.load": load,
-    "create_clip(NAME, FILE)": clip, "create_clip(local-dir:FOLDER)": clip_folder,
-    "timm: checkpoint_path": timm_path, "timm: pretrained_cfg": timm_overlay, "init_cfg": init_cfg,
-    "text towers": tower, "adapters": adapter, "prompts": learned, "Tip-Adapter's cache": cache,
-    "embeddings": embeddings, "HELM from_official": helm_official, "HELM from_pretrained": helm_folder,
+    "read": read, "read_file, mapped": read_mapped, "read_header": read_header,
+    "hypvision.load": load, "create_clip(NAME, FILE)": clip,
+    "create_clip(local-dir:FOLDER)": clip_folder, "timm: checkpoint_path": timm_path,
+    "timm: pretrained_cfg": timm_overlay, "init_cfg": init_cfg, "text towers": tower,
+    "adapters": adapter, "prompts": learned, "Tip-Adapter's cache": cache, "embeddings": embeddings,
+    "HELM from_official": helm_official, "HELM from_pretrained": helm_folder,
     "a zoo's index": verify,
-    **{f"convert from {family}": partial(convert, family) for family in ("hcformer", "meru", "hyperclip", "coop")},
+    **{f"convert from {family}": partial(convert, family) for family in ("hcformer", "meru",
+    "hyperclip", "coop")},
 }  # fmt: skip
 LOADERS = {**FUNCTIONS, **{name: partial(command, words) for name, words in COMMANDS.items()}}
 # Commands take a second before they read: they get one file of each kind of attack.
 SAMPLE = (
-    "torch.save: code", "torch.save: code in the state", "torch.save: 'state_dict' is a ", "torch.save: 'meta' is a ",
-    "torch.save: 'optimizer' is a list", "zip: 1,000,000 empty tensors", "zip: 1,000,000 tuples", "zip: bytearray",
-    "zip: bomb", "before 1.6: code", "TorchScript: calls", "safetensors: 1,000,000 empty", "safetensors: NaN",
+    "torch.save: code", "torch.save: code in the state", "torch.save: 'state_dict' is a ",
+    "torch.save: 'meta' is a ", "torch.save: 'optimizer' is a list", "zip: 1,000,000 empty tensors",
+    "zip: 1,000,000 tuples", "zip: bytearray", "zip: bomb", "before 1.6: code",
+    "TorchScript: calls", "safetensors: 1,000,000 empty", "safetensors: NaN",
     "safetensors: state_dict", "ours: zlib bomb of", "ours: table of words", "zip: codecs",
 )  # fmt: skip
 
@@ -229,7 +255,10 @@ SLOW = ("lists", "1,000,000 empty tensors", "deep", "dicts in dicts", "200,000 p
 def files() -> tuple[Path, dict[str, Path]]:
     """The folder of the hostile files, and each of them by its name."""
     folder = shared("hostile-checkpoints", write_all)
-    return folder, {name: folder / path for name, path in json.loads((folder / "names.json").read_text()).items()}
+    return folder, {
+        name: folder / path
+        for name, path in json.loads((folder / "names.json").read_text()).items()
+    }
 
 
 def inputs(folder: Path) -> Path:
@@ -246,11 +275,17 @@ def inputs(folder: Path) -> Path:
 
 
 def outcome(loader: Callable[[Path, Path], Any], path: Path, folder: Path) -> str:
-    """How a loader answers a file: a sentence that refuses it, or what it read. Anything else breaks the promise."""
+    """How a loader answers a file: a sentence that refuses it, or what it read. Anything else
+    breaks the promise."""
     try:
         found = loader(path, folder)
-    except (RuntimeError, TypeError) as error:  # of timm and of PyTorch's load_state_dict, which we do not change
-        assert loader in (timm_path, timm_overlay) and not isinstance(error, AssertionError), repr(error)[:300]
+    except (
+        RuntimeError,
+        TypeError,
+    ) as error:  # of timm and of PyTorch's load_state_dict, which we do not change
+        assert loader in (timm_path, timm_overlay) and not isinstance(error, AssertionError), repr(
+            error
+        )[:300]
         return "refused by timm"
     except HypvisionError as error:
         assert 20 < len(str(error)) < 20_000, f"a message of {len(str(error))} letters"
@@ -281,7 +316,8 @@ def attack(name: str, every: bool, folder: Path) -> str:
         seconds = time.process_time() - begun
         megabytes = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
         worst = dict(
-            seconds=max(worst["seconds"], (seconds, file)), megabytes=max(worst["megabytes"], (megabytes, file))
+            seconds=max(worst["seconds"], (seconds, file)),
+            megabytes=max(worst["megabytes"], (megabytes, file)),
         )
         if seconds > _LONGEST or megabytes > _MOST:
             broken.append(f"{file}: {seconds:.0f} s, {megabytes:.0f} MB")
@@ -290,12 +326,21 @@ def attack(name: str, every: bool, folder: Path) -> str:
     assert not broken, "; ".join(broken)
     answers = ", ".join(f"{count} {answer}" for answer, count in said.items())
     slowest, largest = worst["seconds"], worst["megabytes"]
-    return f"{answers}; at most {slowest[0]:.1f} s ({slowest[1]}) and {largest[0]:.0f} MB more ({largest[1]})"
+    return (
+        f"{answers}; at most {slowest[0]:.1f} s ({slowest[1]}) and {largest[0]:.0f} MB more "
+        f"({largest[1]})"
+    )
 
 
 def cases() -> list[Case]:
     """One for each loader."""
     return [
-        Case(GROUP, f"hostile files through {name}", partial(attack, name, name in FUNCTIONS), 120, 2000)
+        Case(
+            GROUP,
+            f"hostile files through {name}",
+            partial(attack, name, name in FUNCTIONS),
+            120,
+            2000,
+        )
         for name in LOADERS
     ]

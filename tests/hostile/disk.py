@@ -1,8 +1,10 @@
-"""A real full disk: every command that writes, in a file system of memory with no space left, or little.
+"""A real full disk: every command that writes, in a file system of memory with no space left, or
+little.
 
-The old files stand, nothing half-written remains, one sentence says that the disk is full, and the status is not zero.
-The file system is mounted in a namespace of the case's own process, so that nobody else sees it and it ends with it.
-Where mounting is not allowed, the system refuses every file beyond a size instead, which it says in other words.
+The old files stand, nothing half-written remains, one sentence says that the disk is full, and the
+status is not zero. The file system is mounted in a namespace of the case's own process, so that
+nobody else sees it and it ends with it. Where mounting is not allowed, the system refuses every
+file beyond a size instead, which it says in other words.
 """
 
 from __future__ import annotations
@@ -24,27 +26,32 @@ from .table import Case, Skipped, shared
 GROUP = "full disk"
 FREE = (0, 16_000, 200_000)  # bytes
 WRITERS = (
-    "train", "test", "predict photos", "predict film", "export", "summary", "check", "browse", "zoo list", "zoo get",
-    "zoo card", "zoo push", "zoo publish", "zoo convert", "fewshot base2new", "fewshot table", "clip segment",
-    "clip make-chains", "metric embed", "metric hierarchy", "metric closure", "lm save", "scaling run", "scaling heads",
-    "data make", "data shard",
+    "train", "test", "predict photos", "predict film", "export", "summary", "check", "browse",
+    "zoo list", "zoo get", "zoo card", "zoo push", "zoo publish", "zoo convert", "fewshot base2new",
+    "fewshot table", "clip segment", "clip make-chains", "metric embed", "metric hierarchy",
+    "metric closure", "lm save", "scaling run", "scaling heads", "data make", "data shard",
 )  # fmt: skip
 
 
 def mounted(folder: Path, size: int) -> bool:
-    """Mount an empty file system of so many bytes on a folder, for this process alone; False where it is forbidden."""
+    """Mount an empty file system of so many bytes on a folder, for this process alone; False where
+    it is forbidden."""
     folder.mkdir(parents=True, exist_ok=True)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(0x00020000) != 0:  # CLONE_NEWNS
         return False
-    for words in (["--make-rprivate", "/"], ["-t", "tmpfs", "-o", f"size={size}", "attack", str(folder)]):
+    for words in (
+        ["--make-rprivate", "/"],
+        ["-t", "tmpfs", "-o", f"size={size}", "attack", str(folder)],
+    ):
         if subprocess.run(["mount", *words], capture_output=True).returncode:
             return False
     return True
 
 
 def fill(folder: Path, free: int) -> Path:
-    """Leave so many bytes free in the file system of a folder; returns the file that takes the rest."""
+    """Leave so many bytes free in the file system of a folder; returns the file that takes the
+    rest."""
     path = folder / "ballast"
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for size in (2**20, 4096, 1):
@@ -86,7 +93,9 @@ def _of(name: str) -> list[str]:
 
     first, _, rest = name.partition(" ")
     for words in commands.lines():
-        if words[0] == first and (not rest or any(word.partition(".")[0] == rest for word in words[1:2])):
+        if words[0] == first and (
+            not rest or any(word.partition(".")[0] == rest for word in words[1:2])
+        ):
             return words
     raise AssertionError(f"there is no line {name}")
 
@@ -138,7 +147,11 @@ def _command(name: str) -> Callable[[Path], str]:
         if status:
             _check(status, output, inputs, before, "over earlier results")
         after = files(place)
-        lost = [name for name, content in results.items() if content and not after.get(name) and "_00" not in name]
+        lost = [
+            name
+            for name, content in results.items()
+            if content and not after.get(name) and "_00" not in name
+        ]
         assert not lost, f"of earlier results it lost {lost}"
         return said
 
@@ -182,7 +195,8 @@ class _Greedy(threading.Thread):
 
 
 def _checkpoints(keep: int) -> Callable[[Path], str]:
-    """The disk fills up between two checkpoints of a training, of which the last ``keep`` are kept (-1: all)."""
+    """The disk fills up between two checkpoints of a training, of which the last ``keep`` are kept
+    (-1: all)."""
 
     def run(folder: Path) -> str:
         from helpers.engine import make_images, write_config
@@ -193,7 +207,10 @@ def _checkpoints(keep: int) -> Callable[[Path], str]:
         _quiet()
         data = make_images(folder / "images")
         config = write_config(folder / "config.py", data, epochs=4)
-        more = f"\ndefault_hooks['checkpoint'] = dict(type='CheckpointHook', interval=1, max_keep_ckpts={keep})\n"
+        more = (
+            "\ndefault_hooks['checkpoint'] = dict(type='CheckpointHook', interval=1, "
+            f"max_keep_ckpts={keep})\n"
+        )
         config.write_text(config.read_text() + more)
         work = place / "work"
         words = ["train", str(config), "--work-dir", str(work)]
@@ -204,13 +221,17 @@ def _checkpoints(keep: int) -> Callable[[Path], str]:
         other.start()
         status, output = call([*words, "--resume"])
         other.stop()
-        assert status == 2 and "disk is full" in output and "Traceback" not in output, output[-2000:]
+        assert status == 2 and "disk is full" in output and "Traceback" not in output, output[
+            -2000:
+        ]
         whole = sorted(work.glob("*.pth"))
         assert whole, "no checkpoint is left"
         for path in whole:
             assert read(path)["state_dict"], path
         assert not list(work.rglob("*.hyp-*")), "a half-written file is left"
-        assert Path((work / "last_checkpoint").read_text().strip()).name in {path.name for path in whole}
+        assert Path((work / "last_checkpoint").read_text().strip()).name in {
+            path.name for path in whole
+        }
         status, output = call([*words, "--resume"])
         assert status == 0, output[-2000:]
         return f"{whole[-1].name} stands after the disk was full, and the training goes on"
@@ -241,7 +262,9 @@ def _download(kind: str) -> Callable[[Path], str]:
         old.write_bytes(b"old")
         ballast = fill(place, 2**20)
         if kind == "fills up":
-            module.shutil.disk_usage = lambda path: _Usage()  # another program takes the space later
+            module.shutil.disk_usage = lambda path: (
+                _Usage()
+            )  # another program takes the space later
         try:
             resolve(record)
         except HypvisionError as error:
@@ -288,7 +311,9 @@ def _function(write: Callable[[Path], Any], suffix: str) -> Callable[[Path], str
                 raise AssertionError(f"it was written with {free} bytes free")
             assert "disk is full" in said, said
             assert path.read_bytes() == b"old", "the old file is lost"
-            assert {each.name for each in place.iterdir()} == {path.name, "ballast"}, list(place.iterdir())
+            assert {each.name for each in place.iterdir()} == {path.name, "ballast"}, list(
+                place.iterdir()
+            )
             ballast.unlink()
         write(path)
         assert path.stat().st_size > 3
@@ -302,7 +327,9 @@ def _adapter(path: Path) -> None:
 
     from hypvision.clip import adapters
 
-    adapters.save(adapters.inject(clip_models.openai_clip(), dict(type="hyperclip", block=16)), path)
+    adapters.save(
+        adapters.inject(clip_models.openai_clip(), dict(type="hyperclip", block=16)), path
+    )
 
 
 def _checkpoint(path: Path) -> None:
@@ -366,9 +393,23 @@ def _fallback(folder: Path) -> str:
 def cases() -> list[Case]:
     return [
         *(Case(GROUP, name, _command(name), seconds=240, megabytes=3000) for name in WRITERS),
-        Case(GROUP, "between two checkpoints, all kept", _checkpoints(-1), seconds=120, megabytes=2000),
-        Case(GROUP, "between two checkpoints, one kept", _checkpoints(1), seconds=120, megabytes=2000),
-        *(Case(GROUP, f"a download, when the disk {kind}", _download(kind)) for kind in ("is full", "fills up")),
-        *(Case(GROUP, f"writing a {name}", _function(*about), seconds=60) for name, about in FUNCTIONS.items()),
+        Case(
+            GROUP,
+            "between two checkpoints, all kept",
+            _checkpoints(-1),
+            seconds=120,
+            megabytes=2000,
+        ),
+        Case(
+            GROUP, "between two checkpoints, one kept", _checkpoints(1), seconds=120, megabytes=2000
+        ),
+        *(
+            Case(GROUP, f"a download, when the disk {kind}", _download(kind))
+            for kind in ("is full", "fills up")
+        ),
+        *(
+            Case(GROUP, f"writing a {name}", _function(*about), seconds=60)
+            for name, about in FUNCTIONS.items()
+        ),
         Case(GROUP, "a limit of the system instead of a full disk", _fallback),
     ]

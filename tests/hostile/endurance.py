@@ -1,7 +1,7 @@
 """2,000 steps of training and 2,000 predictions: memory, open files and threads do not grow.
 
-They are compared between the 200th and the last. "Flat" is at most :data:`GROWTH` megabytes more, and not one file or
-thread more.
+They are compared between the 200th and the last. "Flat" is at most :data:`GROWTH` megabytes more,
+and not one file or thread more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from .table import Case, Skipped
 
 GROUP = "endurance"
 TRIED = {
-    GROUP: "2,000 steps of training and 2,000 predictions in one process; growth of memory, open files and threads"
+    GROUP: "2,000 steps of training and 2,000 predictions in one process; growth of memory, open "
+    "files and threads"
 }
 COUNT, WARM = 2000, 200
 GROWTH = 16.0  # megabytes
@@ -28,14 +29,19 @@ class Measured:
 
     def __init__(self) -> None:
         gc.collect()
-        self.megabytes = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+        self.megabytes = (
+            int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+        )
         self.files = len(os.listdir("/proc/self/fd"))
         self.threads = max(threading.active_count(), len(os.listdir("/proc/self/task")))
 
 
 def compare(begin: Measured, end: Measured) -> str:
     growth = end.megabytes - begin.megabytes
-    said = f"{growth:+.1f} MB, {end.files - begin.files:+d} files, {end.threads - begin.threads:+d} threads"
+    said = (
+        f"{growth:+.1f} MB, {end.files - begin.files:+d} files, {end.threads - begin.threads:+d} "
+        "threads"
+    )
     assert growth <= GROWTH and end.files <= begin.files and end.threads <= begin.threads, said
     return f"{said} after the first {WARM}"
 
@@ -78,15 +84,19 @@ def _steps(workers: int) -> Callable[[Path], str]:
 
         mmengine.runner.runner.collect_env = dict
         config = write_config(
-            folder / "config.py", _photos(folder), batch=4, workers=workers, hooks=[dict(type="Measuring")]
+            folder / "config.py",
+            _photos(folder),
+            batch=4,
+            workers=workers,
+            hooks=[dict(type="Measuring")],
         )
         config.write_text(
             config.read_text()
             + f"\ntrain_cfg = dict(by_epoch=False, max_iters={COUNT}, val_interval={COUNT // 10})\n"
             + "train_dataloader['sampler'] = dict(type='InfiniteSampler', shuffle=True)\n"
             + "param_scheduler = []\n"
-            + f"default_hooks['checkpoint'] = dict(type='CheckpointHook', by_epoch=False, interval={COUNT // 10},"
-            + " max_keep_ckpts=1)\n"
+            + "default_hooks['checkpoint'] = dict(type='CheckpointHook', by_epoch=False, "
+            f"interval={COUNT // 10}," + " max_keep_ckpts=1)\n"
         )
         status = main(["train", str(config), "--work-dir", str(folder / "work")])
         assert status == 0 and len(found) == 2
@@ -145,7 +155,8 @@ def _searches(folder: Path) -> str:
 
 
 def _app(folder: Path) -> str:
-    """What the page of ``hypvision app`` computes for an uploaded photo; Gradio itself is not asked."""
+    """What the page of ``hypvision app`` computes for an uploaded photo; Gradio itself is not
+    asked."""
     os.environ["GRADIO_TEMP_DIR"] = str(folder)
     try:
         from hypvision.app.answers import Answers
@@ -182,7 +193,9 @@ def cases() -> list[Case]:
         Case(GROUP, "2,000 steps", _steps(0), seconds=400, megabytes=2000),
         Case(GROUP, "2,000 steps with a worker", _steps(1), seconds=400, megabytes=2000),
         Case(GROUP, "2,000 predictions, one call each", _kept, seconds=400, megabytes=2000),
-        Case(GROUP, "300 predictions that read the model anew", _loaded, seconds=400, megabytes=2000),
+        Case(
+            GROUP, "300 predictions that read the model anew", _loaded, seconds=400, megabytes=2000
+        ),
         Case(GROUP, "2,000 predictions in one call", _many_images, seconds=400, megabytes=2000),
         Case(GROUP, "2,000 texts", _searches, seconds=200, megabytes=2000),
         Case(GROUP, "2,000 checkpoints, good and damaged", _openings, seconds=100, megabytes=1500),

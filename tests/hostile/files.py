@@ -28,9 +28,20 @@ def text(value: str | bytes) -> bytes:
     return b"X" + struct.pack("<I", len(raw)) + raw
 
 
-def archive(path: Path, pickled: bytes, extra: dict[str, bytes] | None = None, kind: int = zipfile.ZIP_STORED) -> None:
+def archive(
+    path: Path,
+    pickled: bytes,
+    extra: dict[str, bytes] | None = None,
+    kind: int = zipfile.ZIP_STORED,
+) -> None:
     """A zip archive as torch.save writes it, around a pickle."""
-    parts = {"data.pkl": pickled, "version": b"3\n", "byteorder": b"little", "data/0": bytes(4), **(extra or {})}
+    parts = {
+        "data.pkl": pickled,
+        "version": b"3\n",
+        "byteorder": b"little",
+        "data/0": bytes(4),
+        **(extra or {}),
+    }
     with zipfile.ZipFile(path, "w", kind) as target:
         for name, content in parts.items():
             target.writestr(f"archive/{name}", content)
@@ -38,7 +49,11 @@ def archive(path: Path, pickled: bytes, extra: dict[str, bytes] | None = None, k
 
 def legacy(path: Path, pickled: bytes) -> None:
     """A file as torch.save wrote it before PyTorch 1.6, around a pickle."""
-    begin = _TORCH_SAVE + pickle.dumps(1001, 2) + pickle.dumps(dict(protocol_version=1001, little_endian=True), 2)
+    begin = (
+        _TORCH_SAVE
+        + pickle.dumps(1001, 2)
+        + pickle.dumps(dict(protocol_version=1001, little_endian=True), 2)
+    )
     path.write_bytes(begin + pickled + pickle.dumps([], 2))
 
 
@@ -49,13 +64,26 @@ def entry(value: bytes) -> bytes:
 
 def storage(numel: bytes = b"K\x01", key: str = "0") -> bytes:
     """The instructions for a storage of float32."""
-    return b"(" + text("storage") + b"ctorch\nFloatStorage\n" + text(key) + text("cpu") + numel + b"tQ"
+    return (
+        b"(" + text("storage") + b"ctorch\nFloatStorage\n" + text(key) + text("cpu") + numel + b"tQ"
+    )
 
 
-def tensor(size: bytes = b"K\x01\x85", stride: bytes = b"K\x01\x85", offset: bytes = b"K\x00") -> bytes:
+def tensor(
+    size: bytes = b"K\x01\x85", stride: bytes = b"K\x01\x85", offset: bytes = b"K\x00"
+) -> bytes:
     """The instructions for a tensor of float32."""
     hooks = b"ccollections\nOrderedDict\n)R"
-    return b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage() + offset + size + stride + b"\x89" + hooks + b"tR"
+    return (
+        b"ctorch._utils\n_rebuild_tensor_v2\n("
+        + storage()
+        + offset
+        + size
+        + stride
+        + b"\x89"
+        + hooks
+        + b"tR"
+    )
 
 
 def long(number: int) -> bytes:
@@ -92,7 +120,9 @@ def bomb(path: Path, name: str, size: int, byte: bytes = b"\0") -> None:
 
 def empty(count: int) -> bytes:
     """The header of a safetensors file of as many tensors without numbers."""
-    each = ",".join(f'"{number}":{{"dtype":"F16","shape":[0],"data_offsets":[0,0]}}' for number in range(count))
+    each = ",".join(
+        f'"{number}":{{"dtype":"F16","shape":[0],"data_offsets":[0,0]}}' for number in range(count)
+    )
     return f"{{{each}}}".encode()
 
 
@@ -102,7 +132,8 @@ def module(attributes: bytes) -> bytes:
 
 
 def safetensors(path: Path, header: Any, data: bytes = b"", length: int | None = None) -> None:
-    """A safetensors file; ``header``: its text, or what becomes JSON; ``length``: what it says of its header."""
+    """A safetensors file; ``header``: its text, or what becomes JSON; ``length``: what it says of
+    its header."""
     raw = header if isinstance(header, bytes) else json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(raw) if length is None else length) + raw + data)
 
@@ -112,7 +143,8 @@ def about(dtype: str = "F32", shape: Any = (1,), offsets: Any = (0, 4)) -> dict[
 
 
 def stored_code(path: Path, raw: bytes, shape: list[int], rows: int) -> None:
-    """A weight of our own storage: int8 in a zlib stream, with its shape and the scales of its rows."""
+    """A weight of our own storage: int8 in a zlib stream, with its shape and the scales of its
+    rows."""
     tensors = {
         "w": torch.frombuffer(bytearray(raw), dtype=torch.uint8), "w.int8_scale": torch.ones(rows),
         "w.int8_shape": torch.tensor(shape),
@@ -120,7 +152,9 @@ def stored_code(path: Path, raw: bytes, shape: list[int], rows: int) -> None:
     _save(path, tensors)
 
 
-def _save(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None) -> None:
+def _save(
+    path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None
+) -> None:
     from safetensors.torch import save_file
 
     save_file(tensors, path, metadata)
@@ -150,12 +184,18 @@ def _command(folder: Path) -> bytes:
 PICKLES: dict[str, Callable[[], bytes]] = {
     "3,000,000 lists": lambda: b"\x80\x02}" + text("a") + b"](" + b"]" * 3_000_000 + b"es.",
     "1,000,000 empty tensors": lambda: many_tensors(1_000_000),
-    "100,000 dicts in dicts": lambda: b"\x80\x02" + (b"}" + text("a")) * 100_000 + b"N" + b"s" * 100_000 + b".",
+    "100,000 dicts in dicts": lambda: (
+        b"\x80\x02" + (b"}" + text("a")) * 100_000 + b"N" + b"s" * 100_000 + b"."
+    ),
     "1,000,000 tuples in tuples as a key": lambda: b"\x80\x02}N" + b"\x85" * 1_000_000 + b"Ns.",
     "a dict in itself": lambda: b"\x80\x02}q\x00" + text("state_dict") + b"h\x00s.",
     "bytearray of 2 GiB": lambda: entry(b"cbuiltins\nbytearray\n" + long(2**31 - 1) + b"\x85R"),
     "codecs that double, 30 times": lambda: entry(
-        b"c_codecs\nencode\n" * 31 + text("a" * 200) + text("latin1") + b"\x86R" + (text("hex") + b"\x86R") * 30
+        b"c_codecs\nencode\n" * 31
+        + text("a" * 200)
+        + text("latin1")
+        + b"\x86R"
+        + (text("hex") + b"\x86R") * 30
     ),
     "torch.Tensor of 2**40 numbers": lambda: entry(b"ctorch\nTensor\n" + long(2**40) + b"\x85R"),
     "a shape of 2**62 x 2**62": lambda: entry(tensor(long(2**62) * 2 + b"\x86", b"K\x00K\x00\x86")),
@@ -174,11 +214,13 @@ PICKLES: dict[str, Callable[[], bytes]] = {
     "an unknown instruction": lambda: b"\x80\x02}\xff.",
 }
 VALUES = {
-    "list": [1], "string": "x", "None": None, "tensor": torch.ones(3), "number": 1.5, "dict of a dict": {"a": {"b": 1}},
-    "empty dict": {}, "numbers for names": {1: torch.ones(1)},
+    "list": [1], "string": "x", "None": None, "tensor": torch.ones(3), "number": 1.5,
+    "dict of a dict": {"a": {"b": 1}}, "empty dict": {}, "numbers for names": {1: torch.ones(1)},
 }  # fmt: skip
-DANGEROUS = ("posix.system", "builtins.eval", "builtins.exec", "subprocess.Popen", "runpy.run_path", "torch.load",
-             "torch.hub.load", "pickle.loads", "operator.attrgetter", "nt.system", "builtins.__import__")  # fmt: skip
+DANGEROUS = ("posix.system", "builtins.eval", "builtins.exec", "subprocess.Popen", "runpy.run_path",
+"torch.load",
+             "torch.hub.load", "pickle.loads", "operator.attrgetter", "nt.system",
+             "builtins.__import__")  # fmt: skip
 
 
 def write_all(folder: Path) -> None:
@@ -190,7 +232,10 @@ def write_all(folder: Path) -> None:
         makers[name] = (suffix, make)
 
     for name, content in CONTENTS.items():
-        add(f"torch.save: {name}", lambda path, content=content: torch.save(content(weights, folder), path))
+        add(
+            f"torch.save: {name}",
+            lambda path, content=content: torch.save(content(weights, folder), path),
+        )
     for name, pickled in PICKLES.items():
         add(f"zip: {name}", lambda path, pickled=pickled: archive(path, pickled()))
         add(f"before 1.6: {name}", lambda path, pickled=pickled: legacy(path, pickled()))
@@ -201,12 +246,19 @@ def write_all(folder: Path) -> None:
     add("before 1.6: code", lambda path: legacy(path, entry(_command(folder))))
     add("a plain pickle with code", lambda path: path.write_bytes(entry(_command(folder))))
     add("a pickle of protocol 4 with code", lambda path: path.write_bytes(
-        pickle.dumps({"state_dict": Reduces(exec, f"open({str(proof(folder))!r}, 'w')")}, 4)))  # fmt: skip
-    add("a plain pickle of 3,000,000 lists", lambda path: path.write_bytes(PICKLES["3,000,000 lists"]()))
+        pickle.dumps({"state_dict": Reduces(exec, f"open({str(proof(folder))!r}, 'w')")},
+        4)))  # fmt: skip
+    add(
+        "a plain pickle of 3,000,000 lists",
+        lambda path: path.write_bytes(PICKLES["3,000,000 lists"]()),
+    )
     for key in ("state_dict", "model", "meta", "message_hub", "optimizer"):
         for kind, value in VALUES.items():
             content = {key: value} if key == "state_dict" else {"state_dict": weights, key: value}
-            add(f"torch.save: '{key}' is a {kind}", lambda path, content=content: torch.save(content, path))
+            add(
+                f"torch.save: '{key}' is a {kind}",
+                lambda path, content=content: torch.save(content, path),
+            )
     add("zip: two pickles of one name", lambda path: _twice(path, folder))
     add("zip: 200,000 parts", lambda path: _with_directory(path, 200_000))
     add("zip: bomb of 500 MiB", lambda path: bomb(path, "data/1", 500))
@@ -214,8 +266,14 @@ def write_all(folder: Path) -> None:
     add("TorchScript: calls posix.system", lambda path: script(path, module(_command(folder))))
     add("TorchScript: a module in itself", lambda path: script(
         path, b"\x80\x02c__torch__\nM\n)\x81q\x00}" + text("m") + b"h\x00sb."))  # fmt: skip
-    add("TorchScript: code that unpacks to 200 MiB", lambda path: script(path, module(b"garbage"), code=200))
-    add("TorchScript: 1,000,000 tuples in tuples", lambda path: script(path, module(b"N" + b"\x85" * 1_000_000)))
+    add(
+        "TorchScript: code that unpacks to 200 MiB",
+        lambda path: script(path, module(b"garbage"), code=200),
+    )
+    add(
+        "TorchScript: 1,000,000 tuples in tuples",
+        lambda path: script(path, module(b"N" + b"\x85" * 1_000_000)),
+    )
     # safetensors
     ok = {"w": about()}
     for name, header, data, length in (
@@ -237,17 +295,41 @@ def write_all(folder: Path) -> None:
         ("metadata nested 100,000 deep", {"__metadata__": {"hypvision": "[" * 100_000}, "w": about()}, bytes(4), None),
         ("brackets 1,000,000 deep", b'{"w":' + b"[" * 1_000_000, b"", None),
     ):  # fmt: skip
-        add(f"safetensors: {name}", lambda path, h=header, d=data, n=length: safetensors(path, h, d, n), ".safetensors")
+        add(
+            f"safetensors: {name}",
+            lambda path, h=header, d=data, n=length: safetensors(path, h, d, n),
+            ".safetensors",
+        )
     for count in (300_000, 1_000_000):
-        add(f"safetensors: {count:,} empty tensors", lambda path, n=count: safetensors(path, empty(n)), ".safetensors")
+        add(
+            f"safetensors: {count:,} empty tensors",
+            lambda path, n=count: safetensors(path, empty(n)),
+            ".safetensors",
+        )
     scaled = {"w": torch.zeros(2, 2, dtype=torch.int8), "w.int8_scale": torch.ones(3)}
     add("ours: scales of another size", lambda path: _save(path, scaled), ".safetensors")
     coder = zlib.compressobj(9)
     zeros = b"".join([coder.compress(bytes(1 << 20)) for _ in range(400)]) + coder.flush()
-    add("ours: zlib bomb of 400 MiB", lambda path: stored_code(path, zeros, [20480, 20480], 20480), ".safetensors")
-    add("ours: zlib bomb, small shape", lambda path: stored_code(path, zeros, [2, 2], 2), ".safetensors")
-    add("ours: shape that overflows", lambda path: stored_code(path, zeros, [2**62, 2**62], 2), ".safetensors")
-    add("ours: negative shape", lambda path: stored_code(path, zeros[:99], [-2, -2], 2), ".safetensors")
+    add(
+        "ours: zlib bomb of 400 MiB",
+        lambda path: stored_code(path, zeros, [20480, 20480], 20480),
+        ".safetensors",
+    )
+    add(
+        "ours: zlib bomb, small shape",
+        lambda path: stored_code(path, zeros, [2, 2], 2),
+        ".safetensors",
+    )
+    add(
+        "ours: shape that overflows",
+        lambda path: stored_code(path, zeros, [2**62, 2**62], 2),
+        ".safetensors",
+    )
+    add(
+        "ours: negative shape",
+        lambda path: stored_code(path, zeros[:99], [-2, -2], 2),
+        ".safetensors",
+    )
     add("ours: no stream", lambda path: stored_code(path, b"garbage", [2, 2], 2), ".safetensors")
     add("ours: table of words of 2 GiB", _table, ".safetensors")
     # other kinds

@@ -1,7 +1,8 @@
-"""Folders and repositories of models whose configs, tokenizers, processors and adapters ask for code or other places.
+"""Folders and repositories of models whose configs, tokenizers, processors and adapters ask for
+code or other places.
 
-Nothing in them is run, even if a user would answer "y" to every question; no file outside of the folder is read, and
-nothing is downloaded.
+Nothing in them is run, even if a user would answer "y" to every question; no file outside of the
+folder is read, and nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -80,7 +81,11 @@ class Watch:
 def _environment(folder: Path) -> None:
     from huggingface_hub import constants
 
-    for name in [name for name in os.environ if name.lower().endswith("_proxy") or name.startswith("HF_HUB_OFFLINE")]:
+    for name in [
+        name
+        for name in os.environ
+        if name.lower().endswith("_proxy") or name.startswith("HF_HUB_OFFLINE")
+    ]:
         os.environ.pop(name)
     os.environ.update(HYPVISION_HOME=str(folder / "home"), HYPVISION_DEADLINE="5")
     constants.HF_HUB_CACHE = str(folder / "hub")
@@ -109,7 +114,11 @@ def _timm(folder: Path) -> None:
 
     model = timm.create_model("test_vit")
     save_file(model.state_dict(), folder / "model.safetensors")
-    about = dict(architecture="test_vit", num_classes=1000, pretrained_cfg=dict(tag="own", input_size=[3, 160, 160]))
+    about = dict(
+        architecture="test_vit",
+        num_classes=1000,
+        pretrained_cfg=dict(tag="own", input_size=[3, 160, 160]),
+    )
     (folder / "config.json").write_text(json.dumps(about))
 
 
@@ -127,7 +136,8 @@ def _change(path: Path, **values: Any) -> None:
     path.write_text(json.dumps({**found, **values}))
 
 
-# What a folder of a language model may say besides: name -> function of (folder, a folder outside of it)
+# What a folder of a language model may say besides: name -> function of (folder, a folder outside
+# of it)
 Change = Callable[[Path, Path], None]
 
 
@@ -137,7 +147,10 @@ def _both(file: str, **values: Any) -> Change:
 
 def _index(folder: Path, outside: Path) -> None:
     (folder / "model.safetensors").unlink()
-    table = dict(metadata={}, weight_map={"model.embed.weight": os.path.relpath(outside / "model.safetensors", folder)})
+    table = dict(
+        metadata={},
+        weight_map={"model.embed.weight": os.path.relpath(outside / "model.safetensors", folder)},
+    )
     (folder / "model.safetensors.index.json").write_text(json.dumps(table))
 
 
@@ -148,7 +161,10 @@ def _pickled(folder: Path, outside: Path) -> None:
 
 def _pickled_adapter(folder: Path, outside: Path) -> None:
     _change(
-        folder / "adapter_config.json", base_model_name_or_path=str(folder), peft_type="LORA", task_type="CAUSAL_LM"
+        folder / "adapter_config.json",
+        base_model_name_or_path=str(folder),
+        peft_type="LORA",
+        task_type="CAUSAL_LM",
     )
     (folder / "adapter_model.bin").write_bytes(pickle.dumps({"w": Evil(folder.parent / "ran")}))
 
@@ -156,7 +172,12 @@ def _pickled_adapter(folder: Path, outside: Path) -> None:
 def _adapter_of(place: Callable[[Path], str], **values: Any) -> Change:
     def change(folder: Path, outside: Path) -> None:
         about = dict(peft_type="LORA", task_type="CAUSAL_LM", r=2, target_modules=["qkv"])
-        _change(folder / "adapter_config.json", **about, base_model_name_or_path=place(outside), **values)
+        _change(
+            folder / "adapter_config.json",
+            **about,
+            base_model_name_or_path=place(outside),
+            **values,
+        )
 
     return change
 
@@ -177,35 +198,50 @@ def _outside(file: str, key: str, name: str) -> Change:
 
 ALL = {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M", "AutoModel": "own.M",
        "AutoTokenizer": ["own.T", "own.T"], "AutoProcessor": "own.P"}  # fmt: skip
-THERE = {key: [f"evil/code--{each}" for each in value] if isinstance(value, list) else f"evil/code--{value}"
+THERE = {key: [f"evil/code--{each}" for each in value] if isinstance(value,
+list) else f"evil/code--{value}"
          for key, value in ALL.items()}  # fmt: skip
 LANGUAGE: dict[str, Change] = {
     "nothing odd": lambda folder, outside: None,
     "auto_map in config.json": _both("config.json", auto_map=ALL),
     "auto_map in config.json, of an own type": _renamed,
     "auto_map to another repository": _both("config.json", auto_map=THERE),
-    "auto_map to another repository, of an own type": _both("config.json", auto_map=THERE, model_type="own"),
+    "auto_map to another repository, of an own type": _both(
+        "config.json", auto_map=THERE, model_type="own"
+    ),
     "trust_remote_code in config.json": _both("config.json", auto_map=ALL, trust_remote_code=True),
-    "auto_map in tokenizer_config.json": _both("tokenizer_config.json", auto_map=ALL, tokenizer_class="T"),
-    "auto_map of a tokenizer elsewhere": _both("tokenizer_config.json", auto_map=THERE, tokenizer_class="T"),
+    "auto_map in tokenizer_config.json": _both(
+        "tokenizer_config.json", auto_map=ALL, tokenizer_class="T"
+    ),
+    "auto_map of a tokenizer elsewhere": _both(
+        "tokenizer_config.json", auto_map=THERE, tokenizer_class="T"
+    ),
     "trust_remote_code in tokenizer_config.json": _both(
         "tokenizer_config.json", auto_map=ALL, tokenizer_class="T", trust_remote_code=True
     ),
     "a tokenizer class with dots": _both("tokenizer_config.json", tokenizer_class="own.T"),
-    "auto_map in processor_config.json": _both("processor_config.json", auto_map=ALL, processor_class="P"),
-    "auto_map in preprocessor_config.json": _both("preprocessor_config.json", auto_map=ALL, processor_class="P"),
+    "auto_map in processor_config.json": _both(
+        "processor_config.json", auto_map=ALL, processor_class="P"
+    ),
+    "auto_map in preprocessor_config.json": _both(
+        "preprocessor_config.json", auto_map=ALL, processor_class="P"
+    ),
     "code for generate()": _generation,
     "attention from the hub": _both(
         "config.json", _attn_implementation="evil/kernel", attn_implementation="evil/kernel"
     ),
     "experts from the hub": _both("config.json", _experts_implementation="evil/kernel"),
     "a dtype that is code": _both("config.json", dtype="__import__('os').system('true')"),
-    "a quantisation": _both("config.json", quantization_config=dict(quant_method="own", modules_to_not_convert=["a"])),
+    "a quantisation": _both(
+        "config.json", quantization_config=dict(quant_method="own", modules_to_not_convert=["a"])
+    ),
     "a template that is code": _both(
         "tokenizer_config.json", chat_template="{{ ''.__class__.__mro__[1].__subclasses__() }}"
     ),
     "a vocabulary outside": _outside("tokenizer_config.json", "vocab_file", "secret.txt"),
-    "a tokenizer's file outside": _outside("tokenizer_config.json", "tokenizer_file", "tokenizer.json"),
+    "a tokenizer's file outside": _outside(
+        "tokenizer_config.json", "tokenizer_file", "tokenizer.json"
+    ),
     "a name that is a path": _outside("config.json", "_name_or_path", "secret.txt"),
     "an index of weights outside": _index,
     "pickled weights": _pickled,
@@ -261,12 +297,16 @@ CLIP: dict[str, Change] = {
     "a text tower outside": _clip_config(text_cfg=dict(hf_model_name="OUTSIDE")),
     "a tokenizer outside": _clip_config(text_cfg=dict(hf_tokenizer_name="OUTSIDE")),
     "a text tower and its tokenizer outside": _clip_config(
-        text_cfg=dict(hf_model_name="OUTSIDE", hf_tokenizer_name="OUTSIDE", hf_model_pretrained=True)
+        text_cfg=dict(
+            hf_model_name="OUTSIDE", hf_tokenizer_name="OUTSIDE", hf_model_pretrained=True
+        )
     ),
     "trust_remote_code for the tokenizer": _clip_config(
         text_cfg=dict(hf_tokenizer_name="OUTSIDE", tokenizer_kwargs=dict(trust_remote_code=True))
     ),
-    "trust_remote_code anywhere": _clip_config(vision_cfg=dict(a=dict(b=dict(trust_remote_code=1)))),
+    "trust_remote_code anywhere": _clip_config(
+        vision_cfg=dict(a=dict(b=dict(trust_remote_code=1)))
+    ),
     "weights of timm outside": _clip_config(
         vision_cfg=dict(timm_model_name="local-dir:OUTSIDE", timm_model_pretrained=True)
     ),
@@ -278,7 +318,9 @@ CLIP: dict[str, Change] = {
         _change(folder / "tokenizer_config.json", auto_map=ALL, tokenizer_class="T"),
         _clip_config(text_cfg=dict(hf_tokenizer_name=str(folder)))(folder, outside),
     ),  # type: ignore[func-returns-value, return-value]
-    "a merges file that is code": _clip_config(text_cfg=dict(tokenizer_kwargs=dict(bpe_path="OUTSIDE/secret.txt"))),
+    "a merges file that is code": _clip_config(
+        text_cfg=dict(tokenizer_kwargs=dict(bpe_path="OUTSIDE/secret.txt"))
+    ),
 }
 
 
@@ -296,11 +338,15 @@ TIMM: dict[str, Change] = {
         folder / "config.json", pretrained_cfg=dict(file=str(outside / "pytorch_model.bin"))
     ),
     "an address": _both("config.json", pretrained_cfg=dict(url="http://127.0.0.1:9/net.pth")),
-    "a repository": _both("config.json", pretrained_cfg=dict(hf_hub_id="evil/model", source="hf-hub")),
+    "a repository": _both(
+        "config.json", pretrained_cfg=dict(hf_hub_id="evil/model", source="hf-hub")
+    ),
     "a loader of its own": _both("config.json", pretrained_cfg=dict(custom_load="hf")),
     "an architecture elsewhere": _both("config.json", architecture="hf-hub:evil/model"),
     "pickled weights": _pickled,
-    "arguments that are places": _both("config.json", model_args=dict(checkpoint_path="/etc/passwd")),
+    "arguments that are places": _both(
+        "config.json", model_args=dict(checkpoint_path="/etc/passwd")
+    ),
 }
 
 
@@ -329,15 +375,21 @@ def _header(change: Callable[[dict], object]) -> Change:
 
 
 def _raw(make: Callable[[Path], bytes]) -> Change:
-    return lambda folder, outside: (folder / "adapter.safetensors").write_bytes(make(folder.parent / "ran")) and None
+    return lambda folder, outside: (
+        (folder / "adapter.safetensors").write_bytes(make(folder.parent / "ran")) and None
+    )
 
 
 ADAPTERS: dict[str, Change] = {
     "nothing odd": lambda folder, outside: None,
     "a method that is a module": _header(lambda about: about.update(type="os.system")),
-    "a config of another class": _header(lambda about: about["config"].update(__class__="os.system", type="os.system")),
+    "a config of another class": _header(
+        lambda about: about["config"].update(__class__="os.system", type="os.system")
+    ),
     "a block of 1e12": _header(lambda about: about["config"].update(block=10**12)),
-    "a base of 1e9 numbers": _header(lambda about: about["base"]["text"].update(depth=10**9, width=10**9)),
+    "a base of 1e9 numbers": _header(
+        lambda about: about["base"]["text"].update(depth=10**9, width=10**9)
+    ),
     "nested deeply": _header(lambda about: about.update(config=json.loads("[" * 900 + "]" * 900))),
     "a pickle": _raw(lambda proof: pickle.dumps({"w": Evil(proof)})),
     "a header of 2**60 bytes": _raw(lambda proof: (2**60).to_bytes(8, "little") + b"{}"),
@@ -352,7 +404,9 @@ def _load_adapter(folder: Path) -> object:
     return adapters.load(clip_models.openai_clip(), folder / "adapter.safetensors", strict=False)
 
 
-LOADERS: dict[str, tuple[str, Callable[[Path], object], Callable[[Path], object], dict[str, Change]]] = {
+LOADERS: dict[
+    str, tuple[str, Callable[[Path], object], Callable[[Path], object], dict[str, Change]]
+] = {
     "lm generate": ("lm", _language_model, _generate, LANGUAGE),
     "HelmForCausalLM": ("lm", _language_model, _helm, LANGUAGE),
     "tokenizer": ("lm", _language_model, _tokenizer, LANGUAGE),
@@ -376,7 +430,9 @@ def _attack(loader: str, name: str) -> Callable[[Path], str]:
         _change(outside / "config.json", auto_map=ALL, model_type="own")
         _change(outside / "tokenizer_config.json", auto_map=ALL, tokenizer_class="T")
         changes[name](folder, outside)
-        return _watched(lambda: load(folder), Watch(place, outside), name, loader in ("HelmForCausalLM", "timm"))
+        return _watched(
+            lambda: load(folder), Watch(place, outside), name, loader in ("HelmForCausalLM", "timm")
+        )
 
     return run
 
@@ -390,7 +446,9 @@ def _watched(load: Callable[[], object], watch: Watch, name: str, errors: bool) 
     except HypvisionError as error:
         said = " ".join(str(error).split())[:300]
         assert name != "nothing odd", said
-    except Exception as error:  # functions that promise the errors of the library that they stand for
+    except (
+        Exception
+    ) as error:  # functions that promise the errors of the library that they stand for
         said = f"{type(error).__name__}: {' '.join(str(error).split())[:250]}"
         assert errors, said
     watch.check()

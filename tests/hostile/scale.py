@@ -1,4 +1,5 @@
-"""Data that are far larger than usual: a COCO file of a million annotations, folders of 100,000 classes.
+"""Data that are far larger than usual: a COCO file of a million annotations, folders of 100,000
+classes.
 
 Time and memory grow with their number and not faster.
 """
@@ -16,7 +17,10 @@ from typing import Any
 from .table import Case, shared
 
 GROUP = "scale"
-TRIED = {GROUP: "a COCO file of a million annotations (checked, and one batch trained); folders of 100,000 classes"}
+TRIED = {
+    GROUP: "a COCO file of a million annotations (checked, and one batch trained); folders of "
+    "100,000 classes"
+}
 IMAGES, OBJECTS = 100_000, 10  # objects of an image
 CLASSES = 100_000
 
@@ -48,11 +52,15 @@ def _coco(folder: Path) -> None:
         _copies(_picture(64), (folder / split / f"{number}.png" for number in range(count)))
         images = [dict(id=i, file_name=f"{i}.png", width=64, height=64) for i in range(count)]
         with open(folder / f"annotations/instances_{split}.json", "w") as file:
-            file.write(f'{{"categories": {json.dumps(categories)}, "images": {json.dumps(images)}, "annotations": [')
+            file.write(
+                f'{{"categories": {json.dumps(categories)}, "images": {json.dumps(images)}, '
+                '"annotations": ['
+            )
             for number in range(count * OBJECTS):
                 x, y = number % 40, number % 37
                 square = [x, y, x + 20, y, x + 20, y + 20, x, y + 20]
-                about = dict(id=number, image_id=number // OBJECTS, category_id=1 + number % 2, iscrowd=0, area=400,
+                about = dict(id=number, image_id=number // OBJECTS, category_id=1 + number % 2,
+                iscrowd=0, area=400,
                              bbox=[x, y, 20, 20], segmentation=[square])  # fmt: skip
                 file.write(("," if number else "") + json.dumps(about))
             file.write("]}")
@@ -64,14 +72,25 @@ def _config(folder: Path) -> Path:
     data = shared("coco", _coco)
     path = tiny("detection", data, folder / "config.py")
     text = path.read_text()
-    kind = dict(type="CocoDataset", metainfo=dict(classes=("disk", "square")), _delete_=True, data_root=f"{data}/")
+    kind = dict(
+        type="CocoDataset",
+        metainfo=dict(classes=("disk", "square")),
+        _delete_=True,
+        data_root=f"{data}/",
+    )
     for split in ("train", "val"):
-        about = dict(kind, ann_file=f"annotations/instances_{split}2017.json", data_prefix=dict(img=f"{split}2017/"))
+        about = dict(
+            kind,
+            ann_file=f"annotations/instances_{split}2017.json",
+            data_prefix=dict(img=f"{split}2017/"),
+        )
         text += f"\n{split}_dataloader['dataset'] = {about!r}\n"
         pipeline = "train_pipeline" if split == "train" else "test_pipeline"
         text += f"{split}_dataloader['dataset']['pipeline'] = {{{{_base_.{pipeline}}}}}\n"
     text += "test_dataloader = val_dataloader\n"
-    text += "model['roi_head'] = dict(bbox_head=dict(num_classes=2), mask_head=dict(num_classes=2))\n"
+    text += (
+        "model['roi_head'] = dict(bbox_head=dict(num_classes=2), mask_head=dict(num_classes=2))\n"
+    )
     path.write_text(text)
     return path
 
@@ -83,7 +102,9 @@ def _check(folder: Path) -> str:
     begun = time.monotonic()
     status, said = call(["check", str(_config(folder))])
     assert status == 0, said[-2000:]
-    assert "1000000" in said.replace(",", "").replace(" ", "") or f"{IMAGES}" in said.replace(",", ""), said[-2000:]
+    assert "1000000" in said.replace(",", "").replace(" ", "") or f"{IMAGES}" in said.replace(
+        ",", ""
+    ), said[-2000:]
     return f"{time.monotonic() - begun:.0f} s: {' '.join(said.split())[:150]}"
 
 
@@ -97,7 +118,8 @@ def _train(folder: Path) -> str:
     config = _config(folder)
     text = (
         config.read_text()
-        + "train_cfg = dict(type='IterBasedTrainLoop', max_iters=1, val_interval=10, _delete_=True)\n"
+        + "train_cfg = dict(type='IterBasedTrainLoop', max_iters=1, val_interval=10, "
+        "_delete_=True)\n"
     )
     config.write_text(text + "val_cfg = None\nval_dataloader = None\nval_evaluator = None\n")
     begun = time.monotonic()
@@ -114,7 +136,9 @@ def _folders(folder: Path) -> None:
 def _data(folder: Path, **options: Any) -> Any:
     from hypvision.data.image_folder import ImageFolderDataset
 
-    data = ImageFolderDataset(str(shared("folders", _folders) / "train"), dict(input_size=32, crop_pct=1.0), **options)
+    data = ImageFolderDataset(
+        str(shared("folders", _folders) / "train"), dict(input_size=32, crop_pct=1.0), **options
+    )
     assert len(data) == CLASSES == len(data.metainfo["classes"])
     assert data[CLASSES - 1]["label"] == CLASSES - 1 or options.get("classes") is not None
     return data
@@ -183,9 +207,16 @@ def _check_folders(folder: Path) -> str:
 def cases() -> list[Case]:
     return [
         Case(GROUP, "a million annotations: check", _check, seconds=400, megabytes=6000),
-        Case(GROUP, "a million annotations: a batch of training", _train, seconds=400, megabytes=6000),
+        Case(
+            GROUP, "a million annotations: a batch of training", _train, seconds=400, megabytes=6000
+        ),
         Case(GROUP, "100,000 classes: folders", _listing(), seconds=300),
-        Case(GROUP, "100,000 classes: folders in their natural order", _listing(sort="natural"), seconds=300),
+        Case(
+            GROUP,
+            "100,000 classes: folders in their natural order",
+            _listing(sort="natural"),
+            seconds=300,
+        ),
         Case(GROUP, "100,000 classes: named", _of_names, seconds=300),
         Case(GROUP, "100,000 classes: those of another folder", _of_a_folder, seconds=300),
         Case(GROUP, "100,000 classes: renamed", _renamed, seconds=300),

@@ -1,8 +1,8 @@
 """Every way of downloading, from a server that lies, stalls, redirects or never ends.
 
-Every server is at 127.0.0.1 and stops after :data:`SECONDS` and :data:`BYTES`. What arrives is the right file, or
-nothing arrives and one sentence says why: in time, in bounded memory, and without reading a file of this machine or
-telling a password to another host.
+Every server is at 127.0.0.1 and stops after :data:`SECONDS` and :data:`BYTES`. What arrives is the
+right file, or nothing arrives and one sentence says why: in time, in bounded memory, and without
+reading a file of this machine or telling a password to another host.
 """
 
 from __future__ import annotations
@@ -49,7 +49,11 @@ Answer = Callable[[Request], Iterator[bytes]]
 
 
 def reply(status: str, body: bytes = b"", length: int | None = None, **headers: str) -> bytes:
-    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body) if length is None else length}", "Connection: close"]
+    lines = [
+        f"HTTP/1.1 {status}",
+        f"Content-Length: {len(body) if length is None else length}",
+        "Connection: close",
+    ]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
@@ -57,8 +61,16 @@ def reply(status: str, body: bytes = b"", length: int | None = None, **headers: 
 class Server:
     """Answers each connection with the pieces of ``answer``; ``seen`` holds the requests."""
 
-    def __init__(self, answer: Answer, data: bytes, secret: Path, other: Any = None, context: Any = None):
-        self.answer, self.data, self.secret, self.other, self.context = answer, data, secret, other, context
+    def __init__(
+        self, answer: Answer, data: bytes, secret: Path, other: Any = None, context: Any = None
+    ):
+        self.answer, self.data, self.secret, self.other, self.context = (
+            answer,
+            data,
+            secret,
+            other,
+            context,
+        )
         self.seen: list[Request] = []
         self.metadata: Answer | None = None  # of a hub that lies about the file
         self.socket = socket.create_server(("127.0.0.1", 0), backlog=20)
@@ -85,7 +97,9 @@ class Server:
             first, *lines = text.decode("latin1").split("\r\n")
             fields = (line.partition(":") for line in lines)
             headers = {name.lower(): value.strip() for name, _, value in fields}
-            request = Request(*first.split()[:2], headers, len(self.seen), self.data, self.other, self.secret)
+            request = Request(
+                *first.split()[:2], headers, len(self.seen), self.data, self.other, self.secret
+            )
             self.seen.append(request)
             end, sent = time.monotonic() + SECONDS, 0
             for piece in self.answer(request):
@@ -259,7 +273,9 @@ def range_of(text: str) -> Answer:
 
 
 def always_206(request: Request) -> Iterator[bytes]:
-    yield reply("206 Partial Content", request.data[10:], Content_Range=f"bytes 10-{len(request.data)}/9999")
+    yield reply(
+        "206 Partial Content", request.data[10:], Content_Range=f"bytes 10-{len(request.data)}/9999"
+    )
 
 
 def no_progress(request: Request) -> Iterator[bytes]:
@@ -279,7 +295,8 @@ def _bomb(folder: Path) -> None:
 
 
 def gzip_bomb(layers: int) -> Answer:
-    """A small body that unpacks to 1 GiB, in one or several layers, though no compression was asked for."""
+    """A small body that unpacks to 1 GiB, in one or several layers, though no compression was asked
+    for."""
 
     def answer(request: Request) -> Iterator[bytes]:
         body = (shared("bombs", _bomb) / f"{layers}.gz").read_bytes()
@@ -368,7 +385,12 @@ ANSWERS: dict[str, Answer] = {
     "a connection that closes": closes,
 }
 # Which may give the file, some after a second beginning.
-RECOVERS = {"a redirect to another host", "cut, then the whole file", "cut, then bytes of another place", "good"}
+RECOVERS = {
+    "a redirect to another host",
+    "cut, then the whole file",
+    "cut, then bytes of another place",
+    "good",
+}
 
 
 # Ways of downloading
@@ -379,12 +401,26 @@ def _environment(folder: Path, deadline: float = DEADLINE) -> None:
 
     import hypvision.checkpoints.download
 
-    for name in ("HYPVISION_WEIGHTS", "HYPVISION_OFFLINE", "HF_HUB_OFFLINE", "HYPVISION_INDEX", "XDG_CACHE_HOME"):
+    for name in (
+        "HYPVISION_WEIGHTS",
+        "HYPVISION_OFFLINE",
+        "HF_HUB_OFFLINE",
+        "HYPVISION_INDEX",
+        "XDG_CACHE_HOME",
+    ):
         os.environ.pop(name, None)
-    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+    for name in (
+        "http_proxy",
+        "https_proxy",
+        "all_proxy",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "ALL_PROXY",
+    ):
         os.environ.pop(name, None)
     os.environ.update(
-        HYPVISION_HOME=str(folder / "home"), TORCH_HOME=str(folder / "torch"), HYPVISION_DEADLINE=str(deadline),
+        HYPVISION_HOME=str(folder / "home"), TORCH_HOME=str(folder / "torch"),
+        HYPVISION_DEADLINE=str(deadline),
     )  # fmt: skip
     constants.HF_HUB_CACHE = str(folder / "hub")
     constants.HF_HUB_DOWNLOAD_TIMEOUT = constants.HF_HUB_ETAG_TIMEOUT = 1
@@ -398,7 +434,9 @@ def _record(path: Path) -> Any:
     from hypvision.checkpoints.index import parse_record
 
     item = make_item(path)
-    return parse_record({**item, "file": {**item["file"], "path": None, "urls": ["file:///nowhere/x.safetensors"]}})
+    return parse_record(
+        {**item, "file": {**item["file"], "path": None, "urls": ["file:///nowhere/x.safetensors"]}}
+    )
 
 
 def of_a_mirror(server: Server, file: Path) -> Path:
@@ -412,7 +450,9 @@ def of_an_address(server: Server, file: Path) -> Path:
     from hypvision.checkpoints.sources import fetch
 
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    return fetch(f"{server.url.replace('://', f'://me:{PASSWORD}@')}/net.safetensors#sha256={digest}")
+    return fetch(
+        f"{server.url.replace('://', f'://me:{PASSWORD}@')}/net.safetensors#sha256={digest}"
+    )
 
 
 def of_an_index(server: Server, file: Path) -> Path:
@@ -429,7 +469,9 @@ def of_the_hub(server: Server, file: Path) -> Path:
     asked = []
 
     def of_a_hub(request: Request) -> Iterator[bytes]:
-        if request.path.startswith("/api/"):  # the hub's client looks for a list of programs that use it
+        if request.path.startswith(
+            "/api/"
+        ):  # the hub's client looks for a list of programs that use it
             yield reply("404 Not Found")
         elif request.method == "HEAD":
             yield reply("200 OK", length=len(request.data), **about)
@@ -445,7 +487,9 @@ def of_the_hub(server: Server, file: Path) -> Path:
 
     constants.ENDPOINT = server.url
     constants.HUGGINGFACE_CO_URL_TEMPLATE = server.url + "/{repo_id}/resolve/{revision}/{filename}"
-    huggingface_hub.file_download.HUGGINGFACE_CO_URL_TEMPLATE = constants.HUGGINGFACE_CO_URL_TEMPLATE
+    huggingface_hub.file_download.HUGGINGFACE_CO_URL_TEMPLATE = (
+        constants.HUGGINGFACE_CO_URL_TEMPLATE
+    )
     return fetch_from_hub("me/net", "model.safetensors")
 
 
@@ -469,7 +513,9 @@ def _inputs(folder: Path) -> tuple[Path, Path]:
     return folder / "right.safetensors", secret
 
 
-def _check(way: str, name: str, folder: Path, server: Server, file: Path, deadline: float = DEADLINE) -> str:
+def _check(
+    way: str, name: str, folder: Path, server: Server, file: Path, deadline: float = DEADLINE
+) -> str:
     """Download, and look at what came of it."""
     from hypvision.errors import HypvisionError
 
@@ -488,7 +534,9 @@ def _check(way: str, name: str, folder: Path, server: Server, file: Path, deadli
     assert PASSWORD not in said or "with a password" in name, said
     token = base64.b64encode(f"me:{PASSWORD}".encode()).decode()
     if other is not None:
-        told = [request for request in other.seen if token in request.headers.get("authorization", "")]
+        told = [
+            request for request in other.seen if token in request.headers.get("authorization", "")
+        ]
         assert not told, "another host got the password"
     _look_around(folder, file, way)
     return " ".join(said.split())[-300:]
@@ -533,14 +581,20 @@ def _metadata(**headers: str) -> Callable[[Path], str]:
             if request.path.startswith("/api/"):
                 yield reply("404 Not Found")
             else:
-                yield reply("200 OK", b"" if request.method == "HEAD" else data, length=len(data), **told)
+                yield reply(
+                    "200 OK", b"" if request.method == "HEAD" else data, length=len(data), **told
+                )
 
         server = Server(good, data, secret)
         server.metadata = answer
         before = set(folder.rglob("*"))
         said = _check("hub", "good", folder, server, file)
         new = set(folder.rglob("*")) - before
-        out = [path for path in new if not path.is_relative_to(folder / "hub") and path != folder / "hub"]
+        out = [
+            path
+            for path in new
+            if not path.is_relative_to(folder / "hub") and path != folder / "hub"
+        ]
         assert not out, f"it wrote {out}"
         inside = [path for path in new if path.is_file() and "models--me--net" not in path.parts]
         assert not [path for path in inside if path.read_bytes() == data], f"it wrote {inside}"
@@ -566,7 +620,8 @@ METADATA: dict[str, dict[str, str]] = {
 
 
 def _to_http(folder: Path) -> str:
-    """Of an https address whose name has the first digits of its sum, https says who sent the file."""
+    """Of an https address whose name has the first digits of its sum, https says who sent the
+    file."""
     from hypvision.checkpoints.sources import fetch
     from hypvision.errors import HypvisionError
 
@@ -574,7 +629,9 @@ def _to_http(folder: Path) -> str:
     file, secret = _inputs(folder)
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     other = Server(good, file.read_bytes(), secret)
-    server = Server(moved(lambda request: f"{request.other.url}/x"), b"", secret, other, _certificate(folder))
+    server = Server(
+        moved(lambda request: f"{request.other.url}/x"), b"", secret, other, _certificate(folder)
+    )
     try:
         fetch(f"{server.url}/net-{digest[:8]}.safetensors")
     except HypvisionError as error:
@@ -587,11 +644,13 @@ def _to_http(folder: Path) -> str:
 def _certificate(folder: Path) -> ssl.SSLContext:
     """A server's context with a new certificate, which the clients of this process trust."""
     command = (
-        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1"
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=127.0.0.1 -addext "
+        "subjectAltName=IP:127.0.0.1"
     )
     try:
         made = subprocess.run(
-            [*command.split(), "-keyout", folder / "key.pem", "-out", folder / "cert.pem"], capture_output=True
+            [*command.split(), "-keyout", folder / "key.pem", "-out", folder / "cert.pem"],
+            capture_output=True,
         )
     except FileNotFoundError:
         raise Skipped("there is no openssl") from None
@@ -621,8 +680,15 @@ def _first_of_two(folder: Path) -> str:
 
 
 def cases() -> list[Case]:
-    found = [Case(GROUP, f"{way}: {name}", _attack(way, name), megabytes=900) for way in WAYS for name in ANSWERS]
-    found += [Case(GROUP, f"hub's metadata: {name}", _metadata(**headers)) for name, headers in METADATA.items()]
+    found = [
+        Case(GROUP, f"{way}: {name}", _attack(way, name), megabytes=900)
+        for way in WAYS
+        for name in ANSWERS
+    ]
+    found += [
+        Case(GROUP, f"hub's metadata: {name}", _metadata(**headers))
+        for name, headers in METADATA.items()
+    ]
     found.append(Case(GROUP, "address: from https to http", _to_http))
     found.append(Case(GROUP, "mirror: the next one is asked", _first_of_two, seconds=40))
     return found

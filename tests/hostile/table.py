@@ -1,8 +1,9 @@
 """The cases of an attack, the process that each runs in, and the table of what they found.
 
-A case runs in a fork of a process that has imported PyTorch and hypvision and done nothing else. Its memory is the
-largest resident set of that fork or of a process that it has waited for (``ru_maxrss`` of ``wait4``), with what it has
-touched of the imports: some 430 MB for a case that does next to nothing.
+A case runs in a fork of a process that has imported PyTorch and hypvision and done nothing else.
+Its memory is the largest resident set of that fork or of a process that it has waited for
+(``ru_maxrss`` of ``wait4``), with what it has touched of the imports: some 430 MB for a case that
+does next to nothing.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ class Case:
     Attributes:
         group: what is attacked, a row of the table.
         name: of the case, unique in its group.
-        run: gets an empty folder; returns what happened, in a short sentence; raises AssertionError if a promise is
-            broken, :class:`Skipped` if the case cannot be tried here. Any other error breaks a promise, too.
+        run: gets an empty folder; returns what happened, in a short sentence; raises AssertionError
+            if a promise is broken, :class:`Skipped` if the case cannot be tried here. Any other
+            error breaks a promise, too.
         seconds: limit of the time.
         megabytes: limit of the resident memory.
     """
@@ -126,7 +128,8 @@ def _resident(process: int) -> int:
 
 
 class Attempt:
-    """A case in a fork of this process, which is killed, with all that it has started, when it exceeds a limit."""
+    """A case in a fork of this process, which is killed, with all that it has started, when it
+    exceeds a limit."""
 
     def __init__(self, case: Case):
         self.case = case
@@ -168,7 +171,10 @@ class Attempt:
         if os.WIFSIGNALED(status):
             return "broken", f"the process was ended by {signal.Signals(os.WTERMSIG(status)).name}"
         if not self._answer.is_file():
-            return "broken", f"the process ended with {os.waitstatus_to_exitcode(status)} and no answer"
+            return (
+                "broken",
+                f"the process ended with {os.waitstatus_to_exitcode(status)} and no answer",
+            )
         found = json.loads(self._answer.read_text())
         if found["verdict"] == "kept" and peak > self.case.megabytes:
             return "broken", f"{peak:.0f} MB, more than {self.case.megabytes}"
@@ -207,9 +213,11 @@ def _work(case: Case, place: Path, answer: Path, output: Path) -> None:
         os._exit(0)
 
 
-def run_all(cases: Sequence[Case], jobs: int, quiet: bool = False, log: Path | None = None) -> list[Outcome]:
-    """Run all cases, ``jobs`` at a time, with a progress bar; the outcomes in the order of the cases. Each is also
-    written to the file ``log``, a line each."""
+def run_all(
+    cases: Sequence[Case], jobs: int, quiet: bool = False, log: Path | None = None
+) -> list[Outcome]:
+    """Run all cases, ``jobs`` at a time, with a progress bar; the outcomes in the order of the
+    cases. Each is also written to the file ``log``, a line each."""
     found: dict[int, Outcome] = {}
     running: dict[int, Attempt] = {}
     tqdm.monitor_interval = 0  # no thread while this process forks
@@ -242,7 +250,9 @@ def run_all(cases: Sequence[Case], jobs: int, quiet: bool = False, log: Path | N
         finally:
             for attempt in running.values():
                 attempt.stop()
-        subprocess.run(["rm", "-rf", folder], check=False)  # a hundred thousand folders, faster than Python
+        subprocess.run(
+            ["rm", "-rf", folder], check=False
+        )  # a hundred thousand folders, faster than Python
     return [found[number] for number in sorted(found)]
 
 
@@ -251,14 +261,16 @@ def line(outcome: Outcome) -> str:
     case = outcome.case
     said = " ".join(outcome.said.split())
     return (
-        f"{outcome.verdict}\t{outcome.seconds:.1f} s\t{outcome.megabytes:.0f} MB\t{case.group}: {case.name}\t{said}\n"
+        f"{outcome.verdict}\t{outcome.seconds:.1f} s\t{outcome.megabytes:.0f} MB\t{case.group}: "
+        f"{case.name}\t{said}\n"
     )
 
 
 def render(outcomes: Sequence[Outcome], what: dict[str, str]) -> str:
     """The table, in Markdown."""
     lines = [
-        "| group | what was tried | cases | code run or promise broken | worst seconds | worst peak MB |",
+        "| group | what was tried | cases | code run or promise broken | worst seconds | worst "
+        "peak MB |",
         "|---|---|---|---|---|---|",
     ]
     for group in dict.fromkeys(outcome.case.group for outcome in outcomes):
@@ -269,5 +281,7 @@ def render(outcomes: Sequence[Outcome], what: dict[str, str]) -> str:
         broken = sum(outcome.verdict == "broken" for outcome in done)
         seconds = max((outcome.seconds for outcome in done), default=0)
         peak = max((outcome.megabytes for outcome in done), default=0)
-        lines.append(f"| {group} | {what.get(group, '')} | {count} | {broken} | {seconds:.1f} | {peak:.0f} |")
+        lines.append(
+            f"| {group} | {what.get(group, '')} | {count} | {broken} | {seconds:.1f} | {peak:.0f} |"
+        )
     return "\n".join(lines)

@@ -1,4 +1,5 @@
-"""Of each promise that the attack has shown to be broken once, the case; all of them are in `make attack`."""
+"""Of each promise that the attack has shown to be broken once, the case; all of them are in `make
+attack`."""
 
 from dataclasses import replace
 
@@ -34,8 +35,12 @@ ONCE_BROKEN = {
 @pytest.mark.parametrize("module", ONCE_BROKEN, ids=lambda module: module.GROUP)
 def test_what_was_broken_once_is_kept(module):
     cases = {case.name: case for case in module.cases()}
-    own = int(table.base())  # a process that has run other tests begins with more than that of the command
-    chosen = [replace(cases[name], megabytes=cases[name].megabytes + own) for name in ONCE_BROKEN[module]]
+    own = int(
+        table.base()
+    )  # a process that has run other tests begins with more than that of the command
+    chosen = [
+        replace(cases[name], megabytes=cases[name].megabytes + own) for name in ONCE_BROKEN[module]
+    ]
     outcomes = table.run_all(chosen, jobs=2, quiet=True)
     broken = [table.line(outcome) for outcome in outcomes if outcome.verdict == "broken"]
     assert not broken, "\n".join(broken)

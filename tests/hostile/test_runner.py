@@ -76,7 +76,10 @@ def test_what_becomes_of_a_case(run, verdict, said):
     assert outcome.verdict == verdict and said in outcome.said, outcome.said
     assert time.monotonic() - begun < 50
     text = table.render([outcome], {"group": "trying"})
-    assert f"| group | trying | {'0 (1 skipped)' if verdict == 'skipped' else 1} | {int(verdict == 'broken')} |" in text
+    assert (
+        f"| group | trying | {'0 (1 skipped)' if verdict == 'skipped' else 1} | "
+        f"{int(verdict == 'broken')} |" in text
+    )
 
 
 def test_several_cases_keep_their_order_and_share_what_one_makes():

@@ -86,7 +86,9 @@ def test_each_kind_of_doubt_is_one_sentence():
 def test_pictures_without_a_file_are_not_named_in_warnings():
     known = Known(ABC)
     assert warnings_of([(IN_MEMORY, ["unsure"])], known)[0].startswith("this picture: no class")
-    assert warnings_of([(IN_MEMORY, ["unsure"])] * 2, known)[0].startswith("2 of 2 pictures: no class")
+    assert warnings_of([(IN_MEMORY, ["unsure"])] * 2, known)[0].startswith(
+        "2 of 2 pictures: no class"
+    )
     mixed = [(IN_MEMORY, ["unsure"]), ("a.jpg", ["unsure"]), ("b.jpg", ())]
     assert warnings_of(mixed, known)[0].startswith("2 of 3 pictures ('a.jpg'): no class")
 
@@ -109,7 +111,9 @@ def test_shipped_weights_doubt_images_unlike_their_training_data():
     with pytest.warns(UserWarning, match="^this picture: no class stands out"):
         (found,) = hypvision.predict(flat, photos)
     assert found.doubts == ("unsure",) and found.known is photos.known
-    with pytest.warns(UserWarning, match="enlarged more than 4 times, to the 224 x 224 pixels of the training"):
+    with pytest.warns(
+        UserWarning, match="enlarged more than 4 times, to the 224 x 224 pixels of the training"
+    ):
         hypvision.predict(flat[:32, :32], photos)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -129,10 +133,24 @@ def test_the_command_warns_on_standard_error(tmp_path, capsys):
     from PIL import Image
 
     Image.new("RGB", (128, 128), (200, 30, 90)).save(tmp_path / "flat.png")
-    words = ["predict", tmp_path / "flat.png", "--model", "tf_efficientnet_lite0.imagenet", "--out", tmp_path / "out"]
+    words = [
+        "predict",
+        tmp_path / "flat.png",
+        "--model",
+        "tf_efficientnet_lite0.imagenet",
+        "--out",
+        tmp_path / "out",
+    ]
     assert main([*map(str, words), "--max-boxes", "3"]) == 0
     said = capsys.readouterr()
-    assert "knows 1000 classes: tench, goldfish" in said.out and "trained on: ImageNet-1k" in said.out
+    assert (
+        "knows 1000 classes: tench, goldfish" in said.out and "trained on: ImageNet-1k" in said.out
+    )
     unused, unsure = said.err.strip().splitlines()
-    assert unused == "warning: --max-boxes has no effect: tf_efficientnet_lite0.imagenet gives no boxes."
-    assert unsure.startswith("warning: 'flat.png': no class stands out") and "warning" not in said.out
+    assert (
+        unused
+        == "warning: --max-boxes has no effect: tf_efficientnet_lite0.imagenet gives no boxes."
+    )
+    assert (
+        unsure.startswith("warning: 'flat.png': no class stands out") and "warning" not in said.out
+    )

@@ -1,4 +1,5 @@
-"""`hypvision predict` and `hypvision.predict`: every task that trains here, every kind of source, files for others."""
+"""`hypvision predict` and `hypvision.predict`: every task that trains here, every kind of source,
+files for others."""
 
 import csv
 import json
@@ -57,7 +58,9 @@ def read(folder):
 
 
 def test_a_detector_finds_the_boxes_of_the_scenes(scenes):
-    predictions = hypvision.predict([scene.image for scene in scenes], DETECTOR, score=0.8, expect=Boxes)
+    predictions = hypvision.predict(
+        [scene.image for scene in scenes], DETECTOR, score=0.8, expect=Boxes
+    )
     for scene, found in zip(scenes, predictions, strict=True):
         assert found.size == (96, 96)
         assert len(found.result.boxes) and (np.diff(found.result.scores) <= 0).all()
@@ -90,18 +93,28 @@ def test_a_classifier_gives_its_own_probabilities(scenes):
         expected = model(torch.stack([transform(image) for image in images])).softmax(-1)
     found = hypvision.predict(images, f"zoo:{CLASSIFIER}", batch=2)
     assert all(isinstance(item.result, Classes) for item in found)
-    torch.testing.assert_close(torch.tensor(np.stack([item.result.scores for item in found])), expected)
+    torch.testing.assert_close(
+        torch.tensor(np.stack([item.result.scores for item in found])), expected
+    )
     assert found[0].result.names == tuple(model.pretrained_cfg["label_names"])
 
 
 def test_another_kind_of_result_than_expected_is_refused(scenes):
-    with pytest.raises(HypvisionError, match=r"gives Classes \(classification\), not Boxes.*expect=Classes"):
+    with pytest.raises(
+        HypvisionError, match=r"gives Classes \(classification\), not Boxes.*expect=Classes"
+    ):
         hypvision.predict(scenes[0].image, CLASSIFIER, expect=Boxes)
 
 
 def test_words_for_a_clip(scenes):
-    [found] = hypvision.predict(scenes[0].image, "shapes-s8.captions", classes=["disk", "ring", "cross"])
-    assert found.result.names == ("disk", "ring", "cross") and found.result.scores.sum() == pytest.approx(1, abs=1e-5)
+    [found] = hypvision.predict(
+        scenes[0].image, "shapes-s8.captions", classes=["disk", "ring", "cross"]
+    )
+    assert found.result.names == (
+        "disk",
+        "ring",
+        "cross",
+    ) and found.result.scores.sum() == pytest.approx(1, abs=1e-5)
     with pytest.raises(HypvisionError, match="--classes"):
         hypvision.predict(scenes[0].image, "shapes-s8.captions")
     with pytest.raises(HypvisionError, match="are fixed"):
@@ -118,7 +131,8 @@ def test_folders_and_repositories_of_timm(tmp_path, scenes):
     model = hypvision.load(CLASSIFIER)
     save_for_hf(model, tmp_path / "hub", safe_serialization=True)
     [expected], [found] = (
-        hypvision.predict(scenes[0].image, name) for name in (CLASSIFIER, f"local-dir:{tmp_path / 'hub'}")
+        hypvision.predict(scenes[0].image, name)
+        for name in (CLASSIFIER, f"local-dir:{tmp_path / 'hub'}")
     )
     assert found.result.names == expected.result.names
     np.testing.assert_allclose(found.result.scores, expected.result.scores, rtol=1e-5)
@@ -147,11 +161,17 @@ def test_a_training_of_ours(tmp_path):
     for cfg in (model.pretrained_cfg, hub):
         assert tuple(cfg["label_names"]) == ("blue", "green", "red") and cfg["num_classes"] == 3
         assert tuple(cfg["input_size"]) == (3, 32, 32) and cfg["crop_pct"] == 1.0
-        assert tuple(cfg["mean"]) == timm.data.IMAGENET_DEFAULT_MEAN and cfg["interpolation"] == "bilinear"
+        assert (
+            tuple(cfg["mean"]) == timm.data.IMAGENET_DEFAULT_MEAN
+            and cfg["interpolation"] == "bilinear"
+        )
     for wrong, match in (
         (dict(weights=None), "add --weights"),
         (dict(weights=weights, classes=["a"]), "are fixed"),
-        (dict(weights=weights, img_size=64), "contains the arguments of its model: leave out {'img_size': 64}"),
+        (
+            dict(weights=weights, img_size=64),
+            "contains the arguments of its model: leave out {'img_size': 64}",
+        ),
     ):
         with pytest.raises(HypvisionError, match=match):
             hypvision.predict(data / "val/red", config, **wrong)
@@ -166,19 +186,23 @@ def test_a_metric_learner_gives_embeddings(tmp_path, scenes):
     data = make_images(tmp_path / "data", 2)
     path = tmp_path / "learner.py"
     path.write_text(
-        "custom_imports = dict(imports=['hypvision.tasks.metric_learning', 'hypvision.data.image_folder'])\n"
-        "default_scope = 'mmengine'\n"
-        "model = dict(type='MetricLearner', backbone=dict(model_name='test_vit', img_size=32), num_classes=3,\n"
-        "    neck=dict(dim=4, geometry='lorentz'))\n"
-        f"test_dataloader = dict(dataset=dict(type='ImageFolderDataset', root='{data}/val',\n"
-        "    transform=dict(input_size=32, crop_pct=1.0)))\n"
+        "custom_imports = dict(imports=['hypvision.tasks.metric_learning', "
+        "'hypvision.data.image_folder'])\ndefault_scope = 'mmengine'\nmodel = "
+        "dict(type='MetricLearner', backbone=dict(model_name='test_vit', img_size=32), "
+        "num_classes=3,\n    neck=dict(dim=4, geometry='lorentz'))\ntest_dataloader = "
+        f"dict(dataset=dict(type='ImageFolderDataset', root='{data}/val',\n    "
+        "transform=dict(input_size=32, crop_pct=1.0)))\n"
     )
     model = MODELS.build(load_config(path).model)
     torch.save(dict(state_dict=model.state_dict()), tmp_path / "learner.pth")
     paths = sorted((data / "val").rglob("*.png"))
     found = hypvision.predict(paths, path, tmp_path / "learner.pth")
-    expected = embed_sources(load_embedder(path, tmp_path / "learner.pth"), Sources(tuple(paths)))[1]
-    torch.testing.assert_close(torch.tensor(np.stack([item.result.vector for item in found])), expected)
+    expected = embed_sources(load_embedder(path, tmp_path / "learner.pth"), Sources(tuple(paths)))[
+        1
+    ]
+    torch.testing.assert_close(
+        torch.tensor(np.stack([item.result.vector for item in found])), expected
+    )
 
 
 def few_shot(tmp_path, meta):
@@ -188,8 +212,9 @@ def few_shot(tmp_path, meta):
     path, weights = tmp_path / "clip.py", tmp_path / "clip.pth"
     path.write_text(
         "_base_ = []\nfrom hypvision.tasks.few_shot_recipes import few_shot_config\n"
-        f"globals().update(few_shot_config('coop', 'shots', root={str(tmp_path)!r}, dataset='data', size=64,\n"
-        "    clip=dict(name='shapes-s8', pretrained='zoo:shapes-s8.captions'), host=dict(tokens=2)))\n"
+        f"globals().update(few_shot_config('coop', 'shots', root={str(tmp_path)!r}, "
+        "dataset='data', size=64,\n    clip=dict(name='shapes-s8', "
+        "pretrained='zoo:shapes-s8.captions'), host=dict(tokens=2)))\n"
     )
     model = MODELS.build(load_config(path).model).eval()
     torch.save(dict(state_dict=model.state_dict(), meta=dict(dataset_meta=meta)), weights)
@@ -204,14 +229,32 @@ def test_a_clip_tuned_on_few_images_names_the_classes_of_its_training(tmp_path, 
     path, weights, model = few_shot(tmp_path, dict(classes=names, template="a drawing of a {}."))
     files = sorted((data / "val").rglob("*.png"))
     out = tmp_path / "out"
-    assert main(["predict", *map(str, files), "--model", str(path), "--weights", str(weights), "--out", str(out)]) == 0
+    assert (
+        main(
+            [
+                "predict",
+                *map(str, files),
+                "--model",
+                str(path),
+                "--weights",
+                str(weights),
+                "--out",
+                str(out),
+            ]
+        )
+        == 0
+    )
     for given, words in ((None, names), (["disk", "ring"], ("disk", "ring"))):
         model.set_classes(words, "a drawing of a {}.")
         with torch.no_grad():
-            expected = model(torch.stack([View(64)(Image.open(file)) for file in files])).softmax(-1)
+            expected = model(torch.stack([View(64)(Image.open(file)) for file in files])).softmax(
+                -1
+            )
         found = hypvision.predict(files, path, weights, classes=given)
         assert found[0].result.names == words
-        torch.testing.assert_close(torch.tensor(np.stack([item.result.scores for item in found])), expected)
+        torch.testing.assert_close(
+            torch.tensor(np.stack([item.result.scores for item in found])), expected
+        )
     torch.save(dict(state_dict=model.state_dict()), weights)
     with pytest.raises(HypvisionError, match="does not say what its classes are.*--classes"):
         hypvision.predict(files, path, weights)
@@ -228,10 +271,19 @@ def test_every_model_that_trains_here_predicts_or_says_what_uses_it(tmp_path):
 
     for module in pkgutil.iter_modules(hypvision.tasks.__path__, "hypvision.tasks."):
         importlib.import_module(module.name)
-    own = {name for name, kind in MODELS.module_dict.items() if kind.__module__.startswith("hypvision.tasks.")}
+    own = {
+        name
+        for name, kind in MODELS.module_dict.items()
+        if kind.__module__.startswith("hypvision.tasks.")
+    }
     assert {"FewShotCLIP", "LanguageModel", "ImageClassifier"} <= own <= set(PREDICTORS)
-    for kind, said in (("LanguageModel", "hypvision lm generate"), ("RadialTuning", "hypvision clip chains CHAINS")):
-        (tmp_path / "model.py").write_text(f"default_scope = 'mmengine'\nmodel = dict(type='{kind}')\n")
+    for kind, said in (
+        ("LanguageModel", "hypvision lm generate"),
+        ("RadialTuning", "hypvision clip chains CHAINS"),
+    ):
+        (tmp_path / "model.py").write_text(
+            f"default_scope = 'mmengine'\nmodel = dict(type='{kind}')\n"
+        )
         with pytest.raises(HypvisionError, match=f"finds nothing in images.*{said}"):
             hypvision.predict(Image.new("RGB", (8, 8)), tmp_path / "model.py")
 
@@ -239,7 +291,9 @@ def test_every_model_that_trains_here_predicts_or_says_what_uses_it(tmp_path):
 def test_a_panoptic_map_counts_its_segments():
     from hypvision.openmmlab.predicting import _segments
 
-    coded = np.array([[1000, 1000, 2000], [1, 1, 2], [1, 2, 2]])  # two objects of class 0, stuff 1; 2 is nothing
+    coded = np.array(
+        [[1000, 1000, 2000], [1, 1, 2], [1, 2, 2]]
+    )  # two objects of class 0, stuff 1; 2 is nothing
     found = _segments(coded, ("thing", "stuff"))
     assert found.labels.tolist() == [1, 0, 0]
     assert np.array_equal(found.segments, [[2, 2, 3], [1, 1, 0], [1, 0, 0]])
@@ -253,7 +307,11 @@ def test_a_panoptic_map_counts_its_segments():
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("hyperclip_450i", Labels), ("hyperclip-det_600i", Boxes), ("hyperclip-panoptic_600i", Segments)],
+    [
+        ("hyperclip_450i", Labels),
+        ("hyperclip-det_600i", Boxes),
+        ("hyperclip-panoptic_600i", Segments),
+    ],
 )
 def test_open_vocabulary_models_look_for_other_words(tmp_path, scenes, name, kind):
     from mmengine.registry import MODELS, DefaultScope
@@ -267,7 +325,9 @@ def test_open_vocabulary_models_look_for_other_words(tmp_path, scenes, name, kin
         model = MODELS.build(config.model)
     torch.save(dict(state_dict=model.state_dict()), tmp_path / "model.pth")
     words = ["disk", "ring", "a thing that is not there"]
-    [found] = hypvision.predict(scenes[0].image, path, tmp_path / "model.pth", classes=words, score=0.0)
+    [found] = hypvision.predict(
+        scenes[0].image, path, tmp_path / "model.pth", classes=words, score=0.0
+    )
     assert isinstance(found.result, kind) and found.result.names == tuple(words)
     labels = found.result.labels
     assert labels.size == 0 or (labels.min() >= 0 and labels.max() < 3)
@@ -278,13 +338,18 @@ def test_open_vocabulary_models_look_for_other_words(tmp_path, scenes, name, kin
 
 def test_boxes_are_files_that_coco_reads(tmp_path, folder, capsys):
     out = tmp_path / "out"
-    assert main(["predict", str(folder), "--model", DETECTOR, "--out", str(out), "--score", "0.5"]) == 0
+    assert (
+        main(["predict", str(folder), "--model", DETECTOR, "--out", str(out), "--score", "0.5"])
+        == 0
+    )
     assert "3 images in" in capsys.readouterr().out
     from pycocotools.coco import COCO
 
     coco = COCO(str(out / "predictions.json"))
     expected = hypvision.predict(folder, DETECTOR, score=0.5)
-    assert len(coco.imgs) == 3 and [cat["name"] for cat in coco.cats.values()] == list(expected[0].result.names)
+    assert len(coco.imgs) == 3 and [cat["name"] for cat in coco.cats.values()] == list(
+        expected[0].result.names
+    )
     for number, item in enumerate(expected):
         assert coco.imgs[number]["file_name"] == item.file
         own = coco.imgToAnns[number]
@@ -295,7 +360,11 @@ def test_boxes_are_files_that_coco_reads(tmp_path, folder, capsys):
             assert np.array_equal(coco.annToMask(annotation), mask)
     rows = list(csv.DictReader((out / "predictions.csv").open()))
     assert len(rows) == len(coco.anns) and float(rows[0]["score"]) == coco.anns[0]["score"]
-    assert sorted(path.name for path in out.glob("*.png")) == ["s0_overlay.png", "s1_overlay.png", "s2_overlay.png"]
+    assert sorted(path.name for path in out.glob("*.png")) == [
+        "s0_overlay.png",
+        "s1_overlay.png",
+        "s2_overlay.png",
+    ]
 
 
 @pytest.mark.slow
@@ -304,22 +373,52 @@ def test_the_best_boxes_of_a_changed_config(tmp_path, folder):
     config, counts = "configs/demo/detection.py", {}
     options = {"model.test_cfg.rcnn.score_thr": 0.9, "model.test_cfg.rcnn.max_per_img": 20}
     given = dict(score=0, cfg_options=options)
-    every = hypvision.predict(folder / "s0.png", config, f"zoo:{DETECTOR}", max_boxes=30, **given)[0].result
+    every = hypvision.predict(folder / "s0.png", config, f"zoo:{DETECTOR}", max_boxes=30, **given)[
+        0
+    ].result
     assert len(every.boxes) == 30, "the config gives 20"
     options["model.test_cfg.rcnn.max_per_img"] = 5
     for most in (1, 7):
-        [found] = hypvision.predict(folder / "s0.png", config, f"zoo:{DETECTOR}", max_boxes=most, **given)
+        [found] = hypvision.predict(
+            folder / "s0.png", config, f"zoo:{DETECTOR}", max_boxes=most, **given
+        )
         counts[most] = len(found.result.boxes)
         np.testing.assert_array_equal(found.result.boxes, every.boxes[:most])
     assert counts == {1: 1, 7: 7}
-    words = ["predict", str(folder), "--model", config, "--weights", f"zoo:{DETECTOR}", "--score", "0"]
-    assert main([*words, "--out", str(tmp_path), "--cfg-options", "model.test_cfg.rcnn.max_per_img=3"]) == 0
+    words = [
+        "predict",
+        str(folder),
+        "--model",
+        config,
+        "--weights",
+        f"zoo:{DETECTOR}",
+        "--score",
+        "0",
+    ]
+    assert (
+        main([*words, "--out", str(tmp_path), "--cfg-options", "model.test_cfg.rcnn.max_per_img=3"])
+        == 0
+    )
     assert len(read(tmp_path)["annotations"]) == 9
 
 
 def test_labels_and_choice_of_files(tmp_path, folder):
     out = tmp_path / "out"
-    assert main(["predict", str(folder / "s0.png"), "--model", SEGMENTER, "--write", "labels", "--out", str(out)]) == 0
+    assert (
+        main(
+            [
+                "predict",
+                str(folder / "s0.png"),
+                "--model",
+                SEGMENTER,
+                "--write",
+                "labels",
+                "--out",
+                str(out),
+            ]
+        )
+        == 0
+    )
     [found] = hypvision.predict(folder / "s0.png", SEGMENTER)
     assert [path.name for path in out.iterdir()] == ["s0_labels.png"]
     assert np.array_equal(np.array(Image.open(out / "s0_labels.png")), found.result.labels)
@@ -331,9 +430,23 @@ def test_a_damaged_image_does_not_take_the_others_with_it(tmp_path, folder, caps
     out = tmp_path / "out"
     assert main(["predict", str(folder), "--model", CLASSIFIER, "--out", str(out)]) == 2
     assert "1 of 3 images are left out" in (said := capsys.readouterr().err) and "s1.png" in said
-    assert [image["file_name"] for image in read(out)["images"]] == [str(folder / f"s{i}.png") for i in (0, 2)]
+    assert [image["file_name"] for image in read(out)["images"]] == [
+        str(folder / f"s{i}.png") for i in (0, 2)
+    ]
     assert len({row["file"] for row in csv.DictReader((out / "predictions.csv").open())}) == 2
-    assert main(["predict", str(folder / "s1.png"), "--model", CLASSIFIER, "--out", str(tmp_path / "none")]) == 2
+    assert (
+        main(
+            [
+                "predict",
+                str(folder / "s1.png"),
+                "--model",
+                CLASSIFIER,
+                "--out",
+                str(tmp_path / "none"),
+            ]
+        )
+        == 2
+    )
     assert not (tmp_path / "none").exists()
 
 
@@ -347,7 +460,10 @@ def test_videos(tmp_path, scenes):
         writer.write(np.array(scene.image)[..., ::-1])
     writer.release()
     out = tmp_path / "out"
-    assert main(["predict", str(tmp_path), "--model", CLASSIFIER, "--every", "2", "--out", str(out)]) == 0
+    assert (
+        main(["predict", str(tmp_path), "--model", CLASSIFIER, "--every", "2", "--out", str(out)])
+        == 0
+    )
     assert [image["frame"] for image in read(out)["images"]] == [0, 2, 4]
     reader = cv2.VideoCapture(str(out / "clip_overlay.mp4"))
     assert (reader.get(cv2.CAP_PROP_FRAME_COUNT), reader.get(cv2.CAP_PROP_FPS)) == (3, 5)
@@ -360,12 +476,17 @@ def test_videos(tmp_path, scenes):
 
 
 def test_lists_folders_patterns_and_images_in_memory(tmp_path, folder):
-    (tmp_path / "list.txt").write_text("# two scenes\nimages/s1.png\n\n  # images/none.png\nimages/s0.png\n")
+    (tmp_path / "list.txt").write_text(
+        "# two scenes\nimages/s1.png\n\n  # images/none.png\nimages/s0.png\n"
+    )
     assert [frame.name for frame in find_sources(tmp_path / "list.txt")] == ["s1", "s0"]
     assert [frame.name for frame in find_sources(folder)] == ["s0", "s1", "s2"]
     held = Image.new("RGB", (4, 4))
     frames = list(find_sources([str(folder / "s[12].png"), held]))
-    assert [frame.name for frame in frames] == ["s1", "s2", "image"] and frames[-1].open().size == (4, 4)
+    assert [frame.name for frame in frames] == ["s1", "s2", "image"] and frames[-1].open().size == (
+        4,
+        4,
+    )
     frames = find_sources([held, str(folder / "s2.png"), np.zeros((4, 4, 3), np.uint8), folder])
     assert [frame.name.partition("-")[0] for frame in frames][:2] == ["image", "s2"]
     assert [frame.name for frame in frames][3:] == ["s0", "s1"]
@@ -381,7 +502,9 @@ def test_lists_folders_patterns_and_images_in_memory(tmp_path, folder):
 
 
 def test_threads_keep_the_order_and_hand_errors_on():
-    assert [result for _, result in in_advance(lambda x: x * x, range(50), ahead=3)] == [x * x for x in range(50)]
+    assert [result for _, result in in_advance(lambda x: x * x, range(50), ahead=3)] == [
+        x * x for x in range(50)
+    ]
 
     def fail(x):
         raise HypvisionError("damaged")
@@ -402,12 +525,38 @@ def test_threads_keep_the_order_and_hand_errors_on():
         (["--model", DETECTOR, "--classes", "a"], "are fixed"),
         (["--model", DETECTOR, "--max-boxes", "0"], "--max-boxes"),
         (["--model", CLASSIFIER, "--cfg-options", "model.x=1"], "change a config, but"),
-        (["--model", "demo/detection", "--weights", DETECTOR, "--cfg-options", "model.tset_cfg.x=1"], "test_cfg"),
+        (
+            [
+                "--model",
+                "demo/detection",
+                "--weights",
+                DETECTOR,
+                "--cfg-options",
+                "model.tset_cfg.x=1",
+            ],
+            "test_cfg",
+        ),
         *(
-            (["--model", "demo/detection", "--weights", f"zoo:{DETECTOR}", "--cfg-options", option], said)
+            (
+                [
+                    "--model",
+                    "demo/detection",
+                    "--weights",
+                    f"zoo:{DETECTOR}",
+                    "--cfg-options",
+                    option,
+                ],
+                said,
+            )
             for option, said in (
-                ("model.test_cfg.rcnn.score_thr=high", "does not work with --cfg-options model.test_cfg.rcnn.score"),
-                ("test_dataloader.dataset=3", "does not work with --cfg-options test_dataloader.dataset=3"),
+                (
+                    "model.test_cfg.rcnn.score_thr=high",
+                    "does not work with --cfg-options model.test_cfg.rcnn.score",
+                ),
+                (
+                    "test_dataloader.dataset=3",
+                    "does not work with --cfg-options test_dataloader.dataset=3",
+                ),
                 ("model.test_cfg", "takes KEY=VALUE"),
             )
         ),
@@ -448,7 +597,10 @@ def test_an_image_that_the_model_refuses_costs_the_others_nothing(tmp_path):
     failed: list[str] = []
     picky = Predictor(prepare, find)
     found = [frame.name for frame, _, _ in results(picky, find_sources(paths), 3, failed)]
-    assert found == ["3", "4"] and ["1.png': one pixel" in failed[0], "2.png': two pixels" in failed[1]] == [True] * 2
+    assert (
+        found == ["3", "4"]
+        and ["1.png': one pixel" in failed[0], "2.png': two pixels" in failed[1]] == [True] * 2
+    )
     with pytest.raises(HypvisionError, match="two pixels"):
         list(results(picky, find_sources(paths[1:])))
 
@@ -456,6 +608,7 @@ def test_an_image_that_the_model_refuses_costs_the_others_nothing(tmp_path):
 @pytest.mark.parametrize("every", [0, -1, 1.5, "2", 2])
 def test_frames_to_take_are_checked(every):
     with pytest.raises(
-        HypvisionError, match=r"every must be a whole number|every \(--every\) is for the frames of videos"
+        HypvisionError,
+        match=r"every must be a whole number|every \(--every\) is for the frames of videos",
     ):
         hypvision.predict(Image.new("RGB", (32, 32)), CLASSIFIER, every=every)

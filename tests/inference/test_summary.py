@@ -21,7 +21,10 @@ def rows_of(network, *shape, depth=1):
 
 def test_a_convolution_and_a_linear_layer():
     network = nn.Sequential(
-        nn.Conv2d(6, 8, 3, stride=2, padding=1, groups=2), nn.ReLU(), nn.Flatten(), nn.Linear(160, 5)
+        nn.Conv2d(6, 8, 3, stride=2, padding=1, groups=2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(160, 5),
     )
     rows = rows_of(network, 6, 8, 10)
     pixels = 4 * 5
@@ -48,7 +51,11 @@ def test_attention_on_a_cpu_counts_and_so_do_modules_that_are_never_called():
     products = length * width * 4 * width  # queries, keys, values, output
     weighing = 2 * length * length * width  # the weights, and the sums that they weigh
     assert rows["layers.0.self_attn"].multiply_adds == products + weighing
-    assert rows["layers"].multiply_adds == rows[""].multiply_adds == products + weighing + 2 * length * width * hidden
+    assert (
+        rows["layers"].multiply_adds
+        == rows[""].multiply_adds
+        == products + weighing + 2 * length * width * hidden
+    )
     assert rows["layers"].parameters == rows[""].parameters
 
 
@@ -58,7 +65,8 @@ def test_a_recurrent_layer():
     assert rows_of(lstm, 7, 6)[""].multiply_adds == 7 * 2 * (first + second)
 
 
-# timm's table of DeiT-tiny has the products within attention, too: the weights of its heads, and what they weigh.
+# timm's table of DeiT-tiny has the products within attention, too: the weights of its heads, and
+# what they weigh.
 WITHIN = 12 * (3 * 197**2 + 197 * 192) / 1e6
 
 
@@ -70,7 +78,9 @@ WITHIN = 12 * (3 * 197**2 + 197 * 192) / 1e6
 def test_published_counts(name, parameters, multiply_adds, activations):
     whole = summarise(subject_of(name, {}), depth=0, repeats=0).rows[0]
     assert whole.parameters / 1e6 == pytest.approx(parameters, abs=5e-4)
-    assert whole.multiply_adds / 1e9 == pytest.approx(multiply_adds, rel=0.01)  # some count the normalisation, too
+    assert whole.multiply_adds / 1e9 == pytest.approx(
+        multiply_adds, rel=0.01
+    )  # some count the normalisation, too
     assert whole.activations / 1e6 == pytest.approx(activations, rel=0.005)
 
 
@@ -88,20 +98,29 @@ def test_the_speed_is_that_of_the_median_call(monkeypatch):
     seen = []
     subject = Subject(nn.Identity(), torch.randn(1, 3, 8, 8), seen.append)
     found = summarise(subject, batch=6, repeats=3)
-    assert found.seconds == [1.0, 4.0, 2.0] and found.rate == 3.0  # the first call, of 9 s, does not count
+    assert (
+        found.seconds == [1.0, 4.0, 2.0] and found.rate == 3.0
+    )  # the first call, of 9 s, does not count
     assert [len(images) for images in seen] == [1, 1, 1, 6, 6, 6, 6]
 
 
 def test_sizes_and_mistakes():
     assert subject_of("resnet18", dict(in_chans=1), 64).inputs.shape == (1, 1, 64, 64)
-    assert summarise(subject_of("vit_tiny_patch16_224", {}, 64), repeats=0).rows[0].multiply_adds < 1e8  # built for 64
+    assert (
+        summarise(subject_of("vit_tiny_patch16_224", {}, 64), repeats=0).rows[0].multiply_adds < 1e8
+    )  # built for 64
     assert subject_of("hcformer_nano.cifar10", {}).inputs.shape == (1, 3, 32, 32)
     with pytest.raises(HypvisionError, match="no model 'resnet5O'. Did you mean resnet50"):
         subject_of("resnet5O", {})
     with pytest.raises(HypvisionError, match="does not accept --model-args"):
         subject_of("resnet18", dict(patch=3))
-    with pytest.raises(HypvisionError, match=r"VisionTransformer takes no image of 3 x 64 x 64 .*img_size=N"):
-        summarise(Subject(subject_of("vit_tiny_patch16_224", {}).network, torch.randn(1, 3, 64, 64)), repeats=0)
+    with pytest.raises(
+        HypvisionError, match=r"VisionTransformer takes no image of 3 x 64 x 64 .*img_size=N"
+    ):
+        summarise(
+            Subject(subject_of("vit_tiny_patch16_224", {}).network, torch.randn(1, 3, 64, 64)),
+            repeats=0,
+        )
 
 
 def summed(capsys, *words):
@@ -116,24 +135,43 @@ def test_the_table_and_its_files(tmp_path, capsys):
     assert "a multiply-add\nis two floating-point operations" in said and "speed" not in said
     table = list(csv.DictReader((tmp_path / "a.csv").open()))
     assert [row["module"] for row in table] == ["", "stem", "stages", "norm", "head"]
-    assert table[-1] == dict(module="head", kind="Linear", parameters="2250", multiply_adds="2240", activations="10")
+    assert table[-1] == dict(
+        module="head", kind="Linear", parameters="2250", multiply_adds="2240", activations="10"
+    )
     assert (
-        main(["summary", "hcformer_nano.cifar10", "--batch", "2", "--repeats", "2", "--save", str(tmp_path / "a.json")])
+        main(
+            [
+                "summary",
+                "hcformer_nano.cifar10",
+                "--batch",
+                "2",
+                "--repeats",
+                "2",
+                "--save",
+                str(tmp_path / "a.json"),
+            ]
+        )
         == 0
     )
     assert "images a second (median of 2 calls with 2 images, from" in capsys.readouterr().out
     content = json.loads((tmp_path / "a.json").read_text())
     assert content["input"] == [3, 32, 32] and content["batch"] == 2 and content["per_second"] > 0
-    assert [str(row["multiply_adds"]) for row in content["modules"]] == [row["multiply_adds"] for row in table]
+    assert [str(row["multiply_adds"]) for row in content["modules"]] == [
+        row["multiply_adds"] for row in table
+    ]
 
 
 def test_the_towers_of_a_clip(capsys):
     assert (
-        "one image of 3 x 64 x 64" in (said := summed(capsys, "--clip", "shapes-s8")) and "visual.transformer" in said
+        "one image of 3 x 64 x 64" in (said := summed(capsys, "--clip", "shapes-s8"))
+        and "visual.transformer" in said
     )
     assert "one text of 77 tokens" in summed(capsys, "--clip", "shapes-s8", "--part", "text")
     whole = said.splitlines()[0].removeprefix("shapes-s8")
-    assert summed(capsys, "shapes-s8.captions", "--depth", "0").splitlines()[0] == f"shapes-s8.captions{whole}"
+    assert (
+        summed(capsys, "shapes-s8.captions", "--depth", "0").splitlines()[0]
+        == f"shapes-s8.captions{whole}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -161,11 +199,19 @@ def test_mistakes_of_options(capsys, words, error):
     ("config", "parts", "size"),
     [
         ("photos", ["backbone", "backbone.trunk", "backbone.mapper"], 128),
-        ("hier_efficientnet-lite0_20e_grocery", ["backbone", "neck", "metric_loss", "hier_loss"], 224),
+        (
+            "hier_efficientnet-lite0_20e_grocery",
+            ["backbone", "neck", "metric_loss", "hier_loss"],
+            224,
+        ),
         ("semantic-fpn_hcformer-nano_600i_camvid", ["backbone", "neck", "decode_head"], 192),
         ("detection", ["backbone", "neck", "rpn_head", "roi_head"], 96),
         ("camvid_hyperclip_600i", ["clip", "head"], 64),
-        ("clip-emoji_1400i", ["visual", "visual.conv1", "visual.ln_pre", "visual.transformer", "visual.ln_post"], 64),
+        (
+            "clip-emoji_1400i",
+            ["visual", "visual.conv1", "visual.ln_pre", "visual.transformer", "visual.ln_post"],
+            64,
+        ),
     ],
 )
 def test_a_config_of_each_task(capsys, config, parts, size):

@@ -43,7 +43,9 @@ def test_contrastive_loss(radius):
     found = contrastive_loss(-SCALE * lorentz.cdist(x, y, C))
     logits = [[-SCALE * distance(a, b) for b in y.tolist()] for a in x.tolist()]
     for table, loss in ((logits, found[0]), (list(zip(*logits)), found[1])):
-        expected = sum(math.log(sum(map(math.exp, row))) - row[i] for i, row in enumerate(table)) / 4
+        expected = (
+            sum(math.log(sum(map(math.exp, row))) - row[i] for i, row in enumerate(table)) / 4
+        )
         assert float(loss) == pytest.approx(expected, rel=1e-6)
 
 
@@ -63,7 +65,9 @@ def test_compositional_entailment():
     found = compositional_entailment(*map(torch.tensor, (image, text, box_image, box_text)), C)
 
     def mean(general, specific, factor):
-        return sum(max(0, angle(g, s) - factor * aperture(g)) for g, s in zip(general, specific)) / 4
+        return (
+            sum(max(0, angle(g, s) - factor * aperture(g)) for g, s in zip(general, specific)) / 4
+        )
 
     assert float(found["text_image"]) == pytest.approx(mean(text, image, 0.7), rel=1e-5)
     assert float(found["box_text_image"]) == pytest.approx(mean(box_text, box_image, 0.7), rel=1e-5)
@@ -79,12 +83,17 @@ def test_far_points_have_finite_gradients():
 
 
 def test_gradients_where_the_lift_is_cut():
-    """Distances there are about 20, which float32 rounds to 1e-6, and the scale makes 1e-5 of it in the gradients."""
+    """Distances there are about 20, which float32 rounds to 1e-6, and the scale makes 1e-5 of it in
+    the gradients."""
     torch.manual_seed(0)
-    features = [length * torch.nn.functional.normalize(torch.randn(16, 512), dim=1) for length in (14, 60)]
+    features = [
+        length * torch.nn.functional.normalize(torch.randn(16, 512), dim=1) for length in (14, 60)
+    ]
     found = []
     for dtype in (torch.float32, torch.float64):
-        leaves = [x.to(dtype).requires_grad_() for x in features] + [torch.tensor(C).to(dtype).requires_grad_()]
+        leaves = [x.to(dtype).requires_grad_() for x in features] + [
+            torch.tensor(C).to(dtype).requires_grad_()
+        ]
         space = Hyperboloid(leaves[2])
         logits = space.logits(*(space.embed(x, "image") for x in leaves[:2]), torch.tensor(100.0))
         found.append(torch.autograd.grad(sum(contrastive_loss(logits)), leaves))
@@ -115,7 +124,9 @@ def model_and_batch():
     model = CLIPContrast(dict(name="shapes-s8", geometry="lorentz"), blank_words=True)
     words = ["a disk", "a red ring", "a disk", "a house", "a star", "a cup", "a dog", "a house"]
     pixels = torch.randint(0, 256, (2, 8, 3, 64, 64), dtype=torch.uint8)
-    return model, dict(inputs=pixels[0], caption=words, box_inputs=pixels[1], box_caption=words[::-1])
+    return model, dict(
+        inputs=pixels[0], caption=words, box_inputs=pixels[1], box_caption=words[::-1]
+    )
 
 
 @pytest.mark.slow
@@ -123,10 +134,14 @@ def test_boxes_that_are_the_whole_images_change_nothing_without_entailment():
     pytest.importorskip("open_clip")
     model, batch = model_and_batch()
     model.entail = 0.0
-    plain = dict(inputs=batch["inputs"], caption=[f"{text}, {n}" for n, text in enumerate(batch["caption"])])
+    plain = dict(
+        inputs=batch["inputs"], caption=[f"{text}, {n}" for n, text in enumerate(batch["caption"])]
+    )
     meru = sum(model(**plain, mode="loss").values()).detach()
     hycoclip = model(**plain, box_inputs=plain["inputs"], box_caption=plain["caption"], mode="loss")
-    assert len(hycoclip) == 4 and sum(hycoclip.values()).item() == pytest.approx(float(meru), rel=1e-5)
+    assert len(hycoclip) == 4 and sum(hycoclip.values()).item() == pytest.approx(
+        float(meru), rel=1e-5
+    )
 
 
 @pytest.mark.slow
@@ -138,8 +153,12 @@ def test_two_processes_are_one(tmp_path):
     run_in_two(WORKER.replace("FOLDER", str(tmp_path)), tmp_path, __file__)
     parts = [torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)]
     for name, value in losses.items():
-        assert (parts[0][0][name] + parts[1][0][name]) / 2 == pytest.approx(float(value), rel=1e-4), name
+        assert (parts[0][0][name] + parts[1][0][name]) / 2 == pytest.approx(
+            float(value), rel=1e-4
+        ), name
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     assert gradients.keys() == parts[0][1].keys()
     for name, value in gradients.items():
-        assert torch.allclose(parts[0][1][name], value, atol=2e-5 * float(value.abs().max()) + 1e-9), name
+        assert torch.allclose(
+            parts[0][1][name], value, atol=2e-5 * float(value.abs().max()) + 1e-9
+        ), name

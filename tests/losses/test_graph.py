@@ -1,4 +1,5 @@
-"""Measures of graph embeddings against loops over all nodes, and against Sarkar's nearly exact construction."""
+"""Measures of graph embeddings against loops over all nodes, and against Sarkar's nearly exact
+construction."""
 
 import math
 from collections import deque
@@ -47,19 +48,28 @@ def slow_map(distances, edges):
             continue
         nodes += 1
         for v in neighbours:
-            closer = [w for w in range(len(distances)) if w != u and distances[u, w] <= distances[u, v]]
+            closer = [
+                w for w in range(len(distances)) if w != u and distances[u, w] <= distances[u, v]
+            ]
             total += sum(w in neighbours for w in closer) / len(closer) / len(neighbours)
     return total / nodes
 
 
 def sarkar(parents, length):
-    """Points of the Lorentz plane, children at equal angles around their parent, all edges of one length."""
+    """Points of the Lorentz plane, children at equal angles around their parent, all edges of one
+    length."""
 
     def turn(angle):
         c, s = math.cos(angle), math.sin(angle)
         return np.array([[1, 0, 0], [0, c, -s], [0, s, c]])
 
-    step = np.array([[math.cosh(length), math.sinh(length), 0], [math.sinh(length), math.cosh(length), 0], [0, 0, 1.0]])
+    step = np.array(
+        [
+            [math.cosh(length), math.sinh(length), 0],
+            [math.sinh(length), math.cosh(length), 0],
+            [0, 0, 1.0],
+        ]
+    )
     frames = [np.eye(3)]
     born = [0] * len(parents)
     children = [parents.count(node) for node in range(len(parents))]
@@ -80,7 +90,9 @@ def test_the_tree_of_the_tutorial():
     assert hops.max() == 12 and (hops == 1).sum() == 2 * 1092 and torch.equal(hops, hops.T)
 
 
-@pytest.mark.parametrize("parents", [complete_tree(2, 3), [-1, 0, 1, 1, 0, 3, 3, 5], [-1], complete_tree(1, 4)])
+@pytest.mark.parametrize(
+    "parents", [complete_tree(2, 3), [-1, 0, 1, 1, 0, 3, 3, 5], [-1], complete_tree(1, 4)]
+)
 def test_distances_in_a_tree_are_those_of_a_search(parents):
     assert np.array_equal(tree_distances(parents).numpy(), search(parents))
 
@@ -99,7 +111,9 @@ def test_map_is_its_definition(ties):
     distances = (distances * 3).round() if ties else distances
     edges = hops == 1
     edges[7] = edges[:, 7] = False  # a node without neighbours
-    assert graph_map(distances, edges) == pytest.approx(slow_map(distances.numpy(), edges.numpy()), abs=1e-12)
+    assert graph_map(distances, edges) == pytest.approx(
+        slow_map(distances.numpy(), edges.numpy()), abs=1e-12
+    )
     assert graph_map(hops.double(), hops == 1) == 1.0
 
 
@@ -110,7 +124,9 @@ def test_distortion_is_its_definition_and_the_scale_is_the_best():
 
     def slow(scale):
         pairs = [(u, v) for u in range(len(hops)) for v in range(u)]
-        return sum(abs(distances[u, v].item() / (scale * hops[u, v].item()) - 1) for u, v in pairs) / len(pairs)
+        return sum(
+            abs(distances[u, v].item() / (scale * hops[u, v].item()) - 1) for u, v in pairs
+        ) / len(pairs)
 
     assert average_distortion(distances, hops, 0.7) == pytest.approx(slow(0.7), rel=1e-12)
     best = average_distortion(distances, hops)
@@ -119,8 +135,12 @@ def test_distortion_is_its_definition_and_the_scale_is_the_best():
     assert average_distortion(3.5 * hops, hops) == pytest.approx(0, abs=1e-15)
     assert average_distortion(0.0 * hops, hops) == 1.0
     assert average_distortion(3.5 * hops[:2, :2], hops[:2, :2]) == 0  # a single pair
-    triangle = torch.tensor([[0.0, 1, 2], [1, 0, 4], [2, 4, 0]])  # the scale is 4, where half of 1 + 2 + 4 lies
-    assert average_distortion(triangle, 1 - torch.eye(3)) == pytest.approx((3 / 4 + 1 / 2 + 0) / 3, abs=1e-15)
+    triangle = torch.tensor(
+        [[0.0, 1, 2], [1, 0, 4], [2, 4, 0]]
+    )  # the scale is 4, where half of 1 + 2 + 4 lies
+    assert average_distortion(triangle, 1 - torch.eye(3)) == pytest.approx(
+        (3 / 4 + 1 / 2 + 0) / 3, abs=1e-15
+    )
     assert math.isnan(average_distortion(math.nan * hops, hops))
 
 
@@ -131,7 +151,9 @@ def test_the_hyperbolic_plane_holds_a_tree(length, distortion):
     points = sarkar(parents, length)
     distances = Lorentz(1.0).dist(points.unsqueeze(1), points.unsqueeze(0))
     # of float64 points; the leaves lie at four times the length
-    assert distances[hops == 1].sub(length).abs().max() < max(1e-6, 1e-16 * math.cosh(4 * length) ** 2)
+    assert distances[hops == 1].sub(length).abs().max() < max(
+        1e-6, 1e-16 * math.cosh(4 * length) ** 2
+    )
     assert graph_map(distances, hops == 1) == 1.0
     assert average_distortion(distances, hops) < distortion
 
@@ -168,7 +190,10 @@ def test_bad_arguments_are_told():
     with pytest.raises(ValueError, match=r"distances and hops must both be \(N, N\)"):
         average_distortion(square, torch.ones(2, 2))
     with pytest.raises(ValueError, match="positive outside"):
-        average_distortion(square, torch.ones(3, 3).index_put((torch.tensor(0), torch.tensor(2)), torch.tensor(0.0)))
+        average_distortion(
+            square,
+            torch.ones(3, 3).index_put((torch.tensor(0), torch.tensor(2)), torch.tensor(0.0)),
+        )
     with pytest.raises(ValueError, match="scale must be a finite number above 0"):
         average_distortion(square, square, 0.0)
     with pytest.raises(ValueError, match="at least two nodes"):

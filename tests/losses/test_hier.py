@@ -12,7 +12,14 @@ from references.hier import (
 )
 
 from hypvision.geometry import Euclidean, Lorentz, PoincareBall
-from hypvision.losses import HIERLoss, clip_to_ball, hier, lca_triplet_loss, mutual_neighbours, sample_triplets
+from hypvision.losses import (
+    HIERLoss,
+    clip_to_ball,
+    hier,
+    lca_triplet_loss,
+    mutual_neighbours,
+    sample_triplets,
+)
 from hypvision.optim import RiemannianAdamW
 
 
@@ -44,7 +51,8 @@ def test_other_temperatures_and_margins():
 
 
 def test_only_differences_of_distances_count():
-    """A constant changes neither choices nor gaps, also where exp(-distance / temperature) alone would be 0."""
+    """A constant changes neither choices nor gaps, also where exp(-distance / temperature) alone
+    would be 0."""
     near = (torch.rand(20, 12) * 64).round() / 64  # float32 holds it exactly after the shift, too
     triplets, noise = torch.randint(20, (300, 3)), gumbel(2, 300, 12)
     found = []
@@ -71,7 +79,8 @@ def test_the_score_of_the_papers():
 
 @pytest.mark.parametrize("score", ["distance", "exp"])
 def test_soft_choices_are_weighted_means(score):
-    """Triplet by triplet, in plain numbers; the harder the softmax, the nearer to drawn ancestors."""
+    """Triplet by triplet, in plain numbers; the harder the softmax, the nearer to drawn
+    ancestors."""
     dist = torch.rand(7, 4, dtype=torch.float64).requires_grad_()
     triplets, noise = torch.randint(7, (60, 3)), gumbel(2, 60, 4)
     total = []
@@ -86,16 +95,22 @@ def test_soft_choices_are_weighted_means(score):
     found = lca_triplet_loss(dist, triplets, gumbel=noise, score=score, hard=False)
     assert found.item() == pytest.approx(np.mean(total), rel=1e-9) and found > 0
     assert torch.autograd.gradcheck(
-        lambda d: lca_triplet_loss(d, triplets, gumbel=noise, score=score, hard=False), dist, atol=1e-6
+        lambda d: lca_triplet_loss(d, triplets, gumbel=noise, score=score, hard=False),
+        dist,
+        atol=1e-6,
     )
-    cold = [lca_triplet_loss(dist, triplets, 1e-4, gumbel=0 * noise, hard=hard) for hard in (True, False)]
+    cold = [
+        lca_triplet_loss(dist, triplets, 1e-4, gumbel=0 * noise, hard=hard)
+        for hard in (True, False)
+    ]
     torch.testing.assert_close(*cold)
     drawn = lca_triplet_loss(dist, triplets, generator=torch.Generator().manual_seed(0), hard=False)
     assert drawn.isfinite() and drawn > 0
 
 
 def test_drawn_noise_gives_the_expected_loss():
-    """The expectation of the loss over Gumbel noise is a sum over both choices with softmax probabilities."""
+    """The expectation of the loss over Gumbel noise is a sum over both choices with softmax
+    probabilities."""
     d, margin = torch.rand(3, 6).double() * 0.5, 0.1
     pair = torch.softmax(-torch.maximum(d[0], d[1]) / 0.1, 0)
     triple = torch.softmax(-d.amax(0) / 0.1, 0)
@@ -103,7 +118,9 @@ def test_drawn_noise_gives_the_expected_loss():
     for p in range(6):
         for q in range(6):
             gaps = (d[0, p] - d[0, q], d[1, p] - d[1, q], d[2, q] - d[2, p])
-            expected += (p != q) * pair[p] * triple[q] * sum((gap + margin).clamp(min=0) for gap in gaps)
+            expected += (
+                (p != q) * pair[p] * triple[q] * sum((gap + margin).clamp(min=0) for gap in gaps)
+            )
     triplets = torch.tensor([[0, 1, 2]]).expand(200_000, 3)
     found = lca_triplet_loss(d, triplets, generator=torch.Generator().manual_seed(0))
     assert found.item() == pytest.approx(expected.item(), rel=0.01)
@@ -111,18 +128,25 @@ def test_drawn_noise_gives_the_expected_loss():
 
 def test_windows_of_the_pool_repeat_with_the_generator_and_differ_without(monkeypatch):
     dist, triplets = torch.rand(50, 16), torch.randint(50, (3000, 3))
-    found = [lca_triplet_loss(dist, triplets, generator=torch.Generator().manual_seed(s)) for s in (0, 0, 1)]
+    found = [
+        lca_triplet_loss(dist, triplets, generator=torch.Generator().manual_seed(s))
+        for s in (0, 0, 1)
+    ]
     assert torch.equal(found[0], found[1]) and not torch.equal(found[0], found[2])
     # drawing every number anew, as on a GPU, has the same expectation
     monkeypatch.setattr(
-        hier, "_Noise", lambda like, *rest: lambda start, rows: gumbel(2, rows, 16, dtype=like.dtype).exp()
+        hier,
+        "_Noise",
+        lambda like, *rest: lambda start, rows: gumbel(2, rows, 16, dtype=like.dtype).exp(),
     )
     assert lca_triplet_loss(dist, triplets).item() == pytest.approx(found[0].item(), rel=0.05)
 
 
 def test_the_last_window_of_the_pool_is_whole(monkeypatch):
     """Where the largest of all places is drawn."""
-    monkeypatch.setattr(torch, "randint", lambda high, size, generator=None: torch.full(size, high - 1))
+    monkeypatch.setattr(
+        torch, "randint", lambda high, size, generator=None: torch.full(size, high - 1)
+    )
     first, second = hier._Noise(torch.empty(1, 7), None, 256, hier._POOL, None)(0, 256)
     assert first.shape == second.shape == (256, 7) and first.min() > 0
 
@@ -138,7 +162,11 @@ def test_a_distance_that_is_not_finite_reaches_the_loss(bad):
 def test_triplets_that_do_not_count(hard):
     """As without them; a GPU computes all, and weighs these by 0."""
     dist = torch.rand(9, 5, dtype=torch.float64, requires_grad=True)
-    triplets, noise, valid = torch.randint(9, (50, 3)), gumbel(2, 50, 5).double(), torch.rand(50) < 0.6
+    triplets, noise, valid = (
+        torch.randint(9, (50, 3)),
+        gumbel(2, 50, 5).double(),
+        torch.rand(50) < 0.6,
+    )
     expected = lca_triplet_loss(dist, triplets[valid], gumbel=noise[:, valid], hard=hard)
     found = [lca_triplet_loss(dist, triplets, gumbel=noise, hard=hard, valid=valid)]
     if hard:
@@ -181,7 +209,9 @@ def test_triplets_follow_the_neighbourhood():
     assert len(triplets) == 12 * 40 and 12 not in triplets[:, 0]
     i, j, k = group[triplets].T
     assert (i == j).all() and (triplets[:, 0] != triplets[:, 1]).all()
-    assert ((i != k) | (triplets[:, 0] == triplets[:, 2])).all() and (triplets[:, 0] == triplets[:, 2]).any()
+    assert ((i != k) | (triplets[:, 0] == triplets[:, 2])).all() and (
+        triplets[:, 0] == triplets[:, 2]
+    ).any()
     triplets = sample_triplets(similarity, k=6, draws=40, exclude_anchor=True)
     assert (triplets[:, 0] != triplets[:, 2]).all()
     assert sample_triplets(torch.eye(3), k=1).shape == (0, 3)
@@ -189,9 +219,17 @@ def test_triplets_follow_the_neighbourhood():
     place = torch.tensor([0.0, 1.0, 1.5, 9.0])
     similarity = -(place[:, None] - place[None]).abs()
     assert len(sample_triplets(similarity, 2)) == 0
-    assert sample_triplets(similarity, 2, draws=3, least=1)[:, :2].tolist() == [[1, 2]] * 3 + [[2, 1]] * 3
+    assert (
+        sample_triplets(similarity, 2, draws=3, least=1)[:, :2].tolist()
+        == [[1, 2]] * 3 + [[2, 1]] * 3
+    )
     # all are neighbours: what is left as unrelated is the anchor itself, or nothing
-    assert sample_triplets(similarity, 4, draws=1)[:, [0, 2]].tolist() == [[0, 0], [1, 1], [2, 2], [3, 3]]
+    assert sample_triplets(similarity, 4, draws=1)[:, [0, 2]].tolist() == [
+        [0, 0],
+        [1, 1],
+        [2, 2],
+        [3, 3],
+    ]
     assert len(sample_triplets(similarity, 4, exclude_anchor=True)) == 0
 
 
@@ -223,18 +261,25 @@ def test_clip_to_ball_equals_the_reference_with_its_gradient():
 
 @pytest.mark.parametrize("c, radius", [(0.1, None), (1.0, None), (4.0, 2.3), (0.1, 2.3)])
 def test_clip_to_ball_stays_as_far_from_the_boundary_as_hier(c, radius):
-    """Without a clip, and where the curvature outweighs it, points end at sqrt(c) |y| = 1 - 1e-3, in float32 too."""
+    """Without a clip, and where the curvature outweighs it, points end at sqrt(c) |y| = 1 - 1e-3,
+    in float32 too."""
     x = torch.randn(40, 7).double() * torch.logspace(-2, 3, 40).double()[:, None]
     expected = reference_to_ball(x, c, 1e30 if radius is None else radius)
     for dtype, tolerance in ((torch.float64, 1e-5), (torch.float32, 2e-5)):
         found = clip_to_ball(x.to(dtype), PoincareBall(c), radius)
         torch.testing.assert_close(found.double(), expected, atol=tolerance, rtol=1e-4)
     most = float(c**0.5 * found.norm(dim=-1).max())
-    assert most == pytest.approx(0.999 if radius is None or c > 2.7 else math.tanh(2.3 * 0.1**0.5), abs=1e-5)
+    assert most == pytest.approx(
+        0.999 if radius is None or c > 2.7 else math.tanh(2.3 * 0.1**0.5), abs=1e-5
+    )
     own = clip_to_ball(x, PoincareBall(c, eps=0.25), radius)  # a manifold that says how far
     assert float(c**0.5 * own.norm(dim=-1).max()) == pytest.approx(min(0.75, most), abs=1e-5)
     given = x.clone().requires_grad_()
-    assert torch.autograd.grad(clip_to_ball(given, PoincareBall(c), radius).sum(), given)[0].isfinite().all()
+    assert (
+        torch.autograd.grad(clip_to_ball(given, PoincareBall(c), radius).sum(), given)[0]
+        .isfinite()
+        .all()
+    )
 
 
 def nodes(proxies=24, samples=18, dim=6):
@@ -258,7 +303,9 @@ def test_hier_equals_the_reference_in_the_ball():
     found = loss(clip_to_ball(features, loss.manifold), torch.zeros(18).long(), triplets, noise)
     assert found.item() == pytest.approx(expected.item(), abs=2e-4) and found.dtype == torch.float64
     for tensor in (features, loss.proxies):
-        a, b = (torch.autograd.grad(value, tensor, retain_graph=True)[0] for value in (found, expected))
+        a, b = (
+            torch.autograd.grad(value, tensor, retain_graph=True)[0] for value in (found, expected)
+        )
         torch.testing.assert_close(a, b, atol=2e-4 * b.abs().max().item(), rtol=2e-2)
 
 
@@ -266,10 +313,14 @@ def test_lorentz_and_poincare_give_the_same_loss():
     """The stereographic map is an isometry: without rescaling, LHIER of mapped points is HIER."""
     features, loss = nodes()
     ball = loss.manifold
-    on_hyperboloid = HIERLoss(Lorentz(0.1), 6, 24, neighbours=6, draws=8, slope=math.atanh(0.99), limit=1e6).double()
+    on_hyperboloid = HIERLoss(
+        Lorentz(0.1), 6, 24, neighbours=6, draws=8, slope=math.atanh(0.99), limit=1e6
+    ).double()
     on_hyperboloid.proxies.data = ball.to_lorentz(loss.points().detach())
     x = clip_to_ball(features, ball).detach()
-    between = [module.manifold.cdist(module.points(), module.points()) for module in (loss, on_hyperboloid)]
+    between = [
+        module.manifold.cdist(module.points(), module.points()) for module in (loss, on_hyperboloid)
+    ]
     torch.testing.assert_close(*between, atol=1e-6, rtol=1e-6)
     labels = torch.arange(18) // 3
     values = []
@@ -283,7 +334,9 @@ def test_labels_steer_the_neighbourhood():
     x = clip_to_ball(torch.randn(18, 6).double(), loss.manifold)
     labels = torch.arange(18) % 6  # classes of 3, unrelated to the places
     loss.neighbours = 3
-    (first, _), _ = loss._triplets(x, labels, loss.manifold.cdist(loss.points(), loss.points()), None)
+    (first, _), _ = loss._triplets(
+        x, labels, loss.manifold.cdist(loss.points(), loss.points()), None
+    )
     assert (labels[first[:, 0]] == labels[first[:, 1]]).all() and len(first) == 18 * 8
 
 
@@ -299,7 +352,11 @@ def test_training_separates_two_groups_of_classes(kind):
     optimizer = RiemannianAdamW([free, *loss.parameters()], lr=0.03)
 
     def embed():
-        return clip_to_ball(free, manifold) if kind == "hier" else manifold.rescale(manifold.expmap0(free))
+        return (
+            clip_to_ball(free, manifold)
+            if kind == "hier"
+            else manifold.rescale(manifold.expmap0(free))
+        )
 
     values = []
     for _ in range(60):
@@ -324,13 +381,18 @@ def test_half_precision_is_computed_in_float32(dtype):
         value = loss(x, torch.arange(10) // 2, generator=torch.Generator().manual_seed(0))
     value.backward()
     dist, triplets, noise = torch.rand(8, 5).to(dtype), torch.randint(8, (30, 3)), gumbel(2, 30, 5)
-    assert lca_triplet_loss(dist, triplets, gumbel=noise) == lca_triplet_loss(dist.float(), triplets, gumbel=noise)
+    assert lca_triplet_loss(dist, triplets, gumbel=noise) == lca_triplet_loss(
+        dist.float(), triplets, gumbel=noise
+    )
     assert value.dtype == torch.float32 and x.grad.dtype == dtype and torch.isfinite(x.grad).all()
-    assert value == loss(x.float(), torch.arange(10) // 2, generator=torch.Generator().manual_seed(0))
+    assert value == loss(
+        x.float(), torch.arange(10) // 2, generator=torch.Generator().manual_seed(0)
+    )
 
 
 def test_no_tensor_of_samples_by_proxies_by_dim_is_allocated():
-    """By construction: at 180 + 512 x 512 the peak stays below a tenth of the published form's single tensor."""
+    """By construction: at 180 + 512 x 512 the peak stays below a tenth of the published form's
+    single tensor."""
     from bench.common import peak_bytes
 
     loss = HIERLoss(PoincareBall(0.1), 512)

@@ -1,4 +1,5 @@
-"""The losses of Hi-Mapper: chance level, what each logit pulls together, finite gradients, the KL in closed form."""
+"""The losses of Hi-Mapper: chance level, what each logit pulls together, finite gradients, the KL
+in closed form."""
 
 import math
 
@@ -16,7 +17,8 @@ def levels(std=1.0, dtype=torch.float64, manifold=None, batch=2):
     generator = torch.Generator().manual_seed(0)
     manifold = manifold or Lorentz(0.7)
     return manifold, [
-        manifold.from_tangent0(torch.randn(batch, n, 6, generator=generator, dtype=dtype) * std) for n in SIZES
+        manifold.from_tangent0(torch.randn(batch, n, 6, generator=generator, dtype=dtype) * std)
+        for n in SIZES
     ]
 
 
@@ -37,7 +39,9 @@ def test_value_is_that_of_the_sum_written_out(logit, geometry, temperature):
 
     def similarity(a, b):
         if geometry == "euclidean":
-            return {"inner": a @ b, "distance": (a - b).norm(), "neg_distance": -(a - b).norm()}[logit]
+            return {"inner": a @ b, "distance": (a - b).norm(), "neg_distance": -(a - b).norm()}[
+                logit
+            ]
         inner = a[1:] @ b[1:] - a[0] * b[0]
         distance = torch.acosh((-0.7 * inner).clamp(min=1)) / math.sqrt(0.7)
         return {"inner": inner, "distance": distance, "neg_distance": -distance}[logit]
@@ -48,13 +52,19 @@ def test_value_is_that_of_the_sum_written_out(logit, geometry, temperature):
         for h, p in zip(children, parents):
             for i in range(len(h)):
                 own = (similarity(h[i], p[i // 2]) / temperature).exp()
-                others = [(similarity(h[i], h[j]) / temperature).exp() for j in range(len(h)) if j != i]
+                others = [
+                    (similarity(h[i], h[j]) / temperature).exp() for j in range(len(h)) if j != i
+                ]
                 expected = expected - (own / (own + sum(others))).log() / count
-    found = tree_contrastive_loss(points, manifold, logit, **({} if temperature == 1 else {"temperature": temperature}))
+    found = tree_contrastive_loss(
+        points, manifold, logit, **({} if temperature == 1 else {"temperature": temperature})
+    )
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize(("logit", "nearer"), [("neg_distance", True), ("inner", True), ("distance", False)])
+@pytest.mark.parametrize(
+    ("logit", "nearer"), [("neg_distance", True), ("inner", True), ("distance", False)]
+)
 def test_minus_distance_brings_children_to_their_parents_and_distance_does_not(logit, nearer):
     manifold = Lorentz(1.0)
     generator = torch.Generator().manual_seed(1)
@@ -105,7 +115,10 @@ def test_single_levels_and_mistakes():
 
 
 def test_kl_is_that_of_gaussians():
-    mean, log_variance = torch.randn(4, 7, dtype=torch.float64), torch.randn(4, 7, dtype=torch.float64)
+    mean, log_variance = (
+        torch.randn(4, 7, dtype=torch.float64),
+        torch.randn(4, 7, dtype=torch.float64),
+    )
     zero, one = torch.zeros_like(mean), torch.ones_like(mean)
     expected = kl_divergence(Normal(mean, (log_variance / 2).exp()), Normal(zero, one)).mean()
     torch.testing.assert_close(gaussian_prior_kl(mean, log_variance), expected)

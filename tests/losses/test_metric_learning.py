@@ -7,7 +7,13 @@ import torch
 
 from hypvision.errors import HypvisionError
 from hypvision.geometry import Euclidean, Lorentz, PoincareBall
-from hypvision.losses import MetricLoss, ProxyAnchorLoss, ProxyNCALoss, SupConLoss, hyperbolic_distance
+from hypvision.losses import (
+    MetricLoss,
+    ProxyAnchorLoss,
+    ProxyNCALoss,
+    SupConLoss,
+    hyperbolic_distance,
+)
 
 LOSSES = ("MultiSimilarityLoss", "ProxyNCALoss", "SoftTripleLoss", "SupConLoss", "ProxyAnchorLoss")
 
@@ -27,8 +33,12 @@ def test_proxy_anchor_by_its_formula(samples):
         others = [row[p] for row, y in zip(cosine, labels) if y != p]
         positive += math.log(1 + sum(math.exp(-32 * (s - 0.1)) for s in own))
         negative += math.log(1 + sum(math.exp(32 * (s + 0.1)) for s in others))
-    assert loss(x, labels).item() == pytest.approx(positive / len(set(labels.tolist())) + negative / 6, rel=1e-5)
-    assert torch.equal(loss(3 * x, labels).round(decimals=3), loss(x, labels).round(decimals=3))  # directions alone
+    assert loss(x, labels).item() == pytest.approx(
+        positive / len(set(labels.tolist())) + negative / 6, rel=1e-5
+    )
+    assert torch.equal(
+        loss(3 * x, labels).round(decimals=3), loss(x, labels).round(decimals=3)
+    )  # directions alone
 
 
 def test_proxy_anchor_equals_that_of_pytorch_metric_learning():
@@ -59,7 +69,8 @@ def test_losses_train_on_both_distances(name, manifold, distance):
 
 
 def _between_and_within(name, manifold, **options):
-    """Mean distances of points of different and of equal classes, before and after 60 steps of free points."""
+    """Mean distances of points of different and of equal classes, before and after 60 steps of free
+    points."""
     torch.manual_seed(0)
     vectors = (0.5 * torch.randn(24, 4)).requires_grad_()
     labels = torch.arange(24) % 6
@@ -79,7 +90,12 @@ def _between_and_within(name, manifold, **options):
     return found
 
 
-@pytest.mark.quick("lorentz-ProxyAnchorLoss", "ball-SupConLoss", "lorentz-SoftTripleLoss", "ball-MultiSimilarityLoss")
+@pytest.mark.quick(
+    "lorentz-ProxyAnchorLoss",
+    "ball-SupConLoss",
+    "lorentz-SoftTripleLoss",
+    "ball-MultiSimilarityLoss",
+)
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("manifold", [PoincareBall(0.1), Lorentz(1.0)], ids=["ball", "lorentz"])
 def test_classes_part_on_hyperbolic_distances_by_default(name, manifold):
@@ -128,13 +144,18 @@ def test_proxy_anchor_on_distances_by_its_formula():
     b = sum(map(sum, d)) / 72
     positive = negative = 0.0
     for p in range(6):
-        positive += math.log(1 + sum(math.exp(3.2 * (d[i][p] - b + 1)) for i in range(12) if labels[i] == p))
-        negative += math.log(1 + sum(math.exp(3.2 * (b - d[i][p] + 1)) for i in range(12) if labels[i] != p))
+        positive += math.log(
+            1 + sum(math.exp(3.2 * (d[i][p] - b + 1)) for i in range(12) if labels[i] == p)
+        )
+        negative += math.log(
+            1 + sum(math.exp(3.2 * (b - d[i][p] + 1)) for i in range(12) if labels[i] != p)
+        )
     assert loss(x, labels).item() == pytest.approx(positive / 4 + negative / 6, rel=1e-4)
 
 
 def test_soft_triple_on_distances_by_its_formula():
-    """The similarity to a class is a mean over its ten centres, weighted by a softmax; then a cross-entropy."""
+    """The similarity to a class is a mean over its ten centres, weighted by a softmax; then a
+    cross-entropy."""
     pytest.importorskip("pytorch_metric_learning")
     manifold, (_, labels) = Lorentz(1.0), data()
     x = manifold.random(12, 5)
@@ -154,28 +175,35 @@ def test_hyperbolic_distance_is_that_of_the_manifold():
     x, y = manifold.random(4, 3), manifold.random(5, 3)
     distance = hyperbolic_distance(manifold)
     torch.testing.assert_close(distance(x[:, 1:], y[:, 1:]), manifold.cdist(x, y))
-    torch.testing.assert_close(distance.pairwise_distance(x[:, 1:], y[:4, 1:]), manifold.dist(x, y[:4]))
+    torch.testing.assert_close(
+        distance.pairwise_distance(x[:, 1:], y[:4, 1:]), manifold.dist(x, y[:4])
+    )
     torch.testing.assert_close(
         hyperbolic_distance(manifold, similarity=True)(x[:, 1:], y[:, 1:]), -manifold.cdist(x, y)
     )
     centred = hyperbolic_distance(manifold, centred=True)
     between, within = manifold.cdist(x, y), manifold.cdist(x, x)
     torch.testing.assert_close(centred(x[:, 1:], y[:, 1:]), between - between.mean())
-    torch.testing.assert_close(centred(x[:, 1:]), within - within.sum() / 12)  # of four points from three others
+    torch.testing.assert_close(
+        centred(x[:, 1:]), within - within.sum() / 12
+    )  # of four points from three others
     # the same points in the ball
     loss = MetricLoss("SupConLoss", ball, distance="hyperbolic")
     torch.testing.assert_close(loss.vectors(ball.from_lorentz(x)), x[:, 1:], atol=1e-4, rtol=1e-4)
 
 
 def reference_supcon(distances, views, temperature=0.2):
-    """Rows of one class follow each other: cross-entropies of view pairs, the diagonal masked by 1e9."""
+    """Rows of one class follow each other: cross-entropies of view pairs, the diagonal masked by
+    1e9."""
     index = torch.arange(len(distances)).view(-1, views)
     total = 0.0
     for i in range(views):
         for j in range(views):
             if i != j:
                 other = -distances[index[:, i]][:, index[:, j]]
-                own = -distances[index[:, i]][:, index[:, i]] - 1e9 * torch.eye(len(index), dtype=distances.dtype)
+                own = -distances[index[:, i]][:, index[:, i]] - 1e9 * torch.eye(
+                    len(index), dtype=distances.dtype
+                )
                 logits = torch.cat([other, own], 1) / temperature
                 total += torch.nn.functional.cross_entropy(logits, torch.arange(len(index)))
     return total / views**2
@@ -190,7 +218,9 @@ def test_supcon_on_distances_by_its_formula(views):
     expected = reference_supcon(torch.stack([manifold.dist(a, x) for a in x.unbind()]), views)
     loss = MetricLoss("SupConLoss", manifold, distance="hyperbolic")
     torch.testing.assert_close(loss(x, labels), expected)
-    gradients = [torch.autograd.grad(v, x, retain_graph=True)[0] for v in (loss(x, labels), expected)]
+    gradients = [
+        torch.autograd.grad(v, x, retain_graph=True)[0] for v in (loss(x, labels), expected)
+    ]
     torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-8)
     # in any order of the classes
     order = torch.arange(4 * views).view(4, views).t().flatten()
@@ -209,7 +239,8 @@ def test_supcon_needs_views_of_every_class():
 
 
 def test_proxy_nca_by_its_formula():
-    """As Proxy-Anchor, but sums over the proxies of a sample, both terms divided by the size of the batch."""
+    """As Proxy-Anchor, but sums over the proxies of a sample, both terms divided by the size of the
+    batch."""
     x, labels = data()
     loss = ProxyNCALoss(6, 5)
     cosine = [[torch.cosine_similarity(a, p, dim=0) for p in loss.proxies] for a in x]
@@ -218,7 +249,10 @@ def test_proxy_nca_by_its_formula():
         total += torch.log(1 + torch.exp(-32 * (row[y] - 0.1)))
         total += torch.log(1 + sum(torch.exp(32 * (s + 0.1)) for p, s in enumerate(row) if p != y))
     torch.testing.assert_close(loss(x, labels), total / 12)
-    gradients = [torch.autograd.grad(v, loss.proxies, retain_graph=True)[0] for v in (loss(x, labels), total / 12)]
+    gradients = [
+        torch.autograd.grad(v, loss.proxies, retain_graph=True)[0]
+        for v in (loss(x, labels), total / 12)
+    ]
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
     manifold = Lorentz(1.0)
     points = manifold.random(12, 5)
@@ -268,9 +302,24 @@ def test_every_loss_of_the_library_works_or_says_why_not(distance):
             continue
         loss(points, torch.arange(4).repeat(2)).backward()
         assert points.grad.isfinite().all() and points.grad.abs().sum() > 0, name
-    assert {"VICRegLoss", "ManifoldLoss", "SelfSupervisedLoss", "RankedListLoss", "GenericPairLoss"} <= set(refused)
-    works = {"MarginLoss", "TripletMarginLoss", "MultiSimilarityLoss", "ContrastiveLoss", "NTXentLoss"}
+    assert {
+        "VICRegLoss",
+        "ManifoldLoss",
+        "SelfSupervisedLoss",
+        "RankedListLoss",
+        "GenericPairLoss",
+    } <= set(refused)
+    works = {
+        "MarginLoss",
+        "TripletMarginLoss",
+        "MultiSimilarityLoss",
+        "ContrastiveLoss",
+        "NTXentLoss",
+    }
     assert not works & set(refused)
     angles = {"CosFaceLoss", "SubCenterArcFaceLoss", "ArcFaceLoss", "HistogramLoss", "P2SGradLoss"}
     assert angles <= set(refused) if distance == "hyperbolic" else not angles & set(refused)
-    assert all("hyperbolic" in text or "arguments" in text or "so it cannot train" in text for text in refused.values())
+    assert all(
+        "hyperbolic" in text or "arguments" in text or "so it cannot train" in text
+        for text in refused.values()
+    )

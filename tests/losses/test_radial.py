@@ -1,4 +1,5 @@
-"""Losses on chains: against the formulas, at the points where those fail, on trees, on chains of any length."""
+"""Losses on chains: against the formulas, at the points where those fail, on trees, on chains of
+any length."""
 
 import math
 
@@ -22,7 +23,9 @@ LOSSES = [RadialLoss(), EntailmentConeLoss(margin=0.1), MERUEntailmentLoss(margi
 
 def units(*shape, dtype=torch.float64, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    return torch.nn.functional.normalize(torch.randn(*shape, dtype=dtype, generator=generator), dim=-1)
+    return torch.nn.functional.normalize(
+        torch.randn(*shape, dtype=dtype, generator=generator), dim=-1
+    )
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.float64, 1e-12)])
@@ -31,11 +34,22 @@ def test_parts_and_gradients_are_the_published_ones(dtype, tolerance, weights):
     e, before = units(8, 6, 16).to(dtype).requires_grad_(), units(8, 6, 16, seed=1).to(dtype)
     root = units(16, seed=2).to(dtype).requires_grad_()
     prior, entail, hard = weights
-    found = RadialLoss(entail, hard, prior)(e.flatten(0, 1), chain_triples(4, 6), root, before.flatten(0, 1))
+    found = RadialLoss(entail, hard, prior)(
+        e.flatten(0, 1), chain_triples(4, 6), root, before.flatten(0, 1)
+    )
     ploss, eloss, mloss, total = reference.radial_loss(e, root, before, weights)
-    for name, weight, expected in (("prior", prior, ploss), ("entail", entail, eloss), ("hard", hard, mloss)):
-        torch.testing.assert_close(found[f"loss_{name}"], weight * expected, rtol=tolerance, atol=tolerance)
-    gradients = [torch.autograd.grad(loss, (e, root), retain_graph=True) for loss in (sum(found.values()), total)]
+    for name, weight, expected in (
+        ("prior", prior, ploss),
+        ("entail", entail, eloss),
+        ("hard", hard, mloss),
+    ):
+        torch.testing.assert_close(
+            found[f"loss_{name}"], weight * expected, rtol=tolerance, atol=tolerance
+        )
+    gradients = [
+        torch.autograd.grad(loss, (e, root), retain_graph=True)
+        for loss in (sum(found.values()), total)
+    ]
     for ours, theirs in zip(*gradients):
         torch.testing.assert_close(ours, theirs, rtol=20 * tolerance, atol=20 * tolerance)
 
@@ -46,7 +60,9 @@ def test_equal_texts_count_as_often_as_they_occur():
     triples = chain_triples(2, 2)
     every = RadialLoss()(e[number], triples, root, before[number])
     once = RadialLoss()(e, number[triples], root, before, number.bincount())
-    assert {k: pytest.approx(v.item(), abs=1e-12) for k, v in every.items()} == {k: v.item() for k, v in once.items()}
+    assert {k: pytest.approx(v.item(), abs=1e-12) for k, v in every.items()} == {
+        k: v.item() for k, v in once.items()
+    }
 
 
 def test_small_and_large_angles_keep_their_digits():
@@ -72,7 +88,10 @@ DEGENERATE = {
     "on a line outwards": lambda r: (r + 0.5 * units(4, seed=6), r + 1.5 * units(4, seed=6)),
     "on a line back": lambda r: (r + 0.5 * units(4, seed=6), r + 0.1 * units(4, seed=6)),
     "equal but for round-off": lambda r: (units(4, seed=5), units(4, seed=5) + 5e-8),
-    "nearly on a line": lambda r: (r + 0.5 * units(4, seed=6), r + units(4, seed=6) + 1e-7 * units(4, seed=7)),
+    "nearly on a line": lambda r: (
+        r + 0.5 * units(4, seed=6),
+        r + units(4, seed=6) + 1e-7 * units(4, seed=7),
+    ),
 }
 
 
@@ -80,7 +99,9 @@ DEGENERATE = {
 @pytest.mark.parametrize("case", DEGENERATE)
 def test_value_and_gradient_are_finite_everywhere(case, dtype):
     root = units(4, seed=9).to(dtype).requires_grad_()
-    e, other = (x.detach().to(dtype).requires_grad_() for x in DEGENERATE[case](root.detach().double()))
+    e, other = (
+        x.detach().to(dtype).requires_grad_() for x in DEGENERATE[case](root.detach().double())
+    )
     for value in (radial_angle(e, other, root), cone_half_aperture(e, root, 0.1)):
         assert 0 <= value.item() <= math.pi + 1e-6
         gradients = torch.autograd.grad(value, (e, root), allow_unused=True)
@@ -105,8 +126,12 @@ def test_the_shortest_way_with_an_angle(dtype, shortest):
         torch.tensor([0, 1.0], dtype=dtype),
     )
     for length, expected in ((1.2 * shortest, math.pi / 2), (0.8 * shortest, 0)):
-        assert radial_angle(ahead, ahead + length * aside, root).item() == pytest.approx(expected, rel=1e-3)
-        assert radial_angle(length * ahead, length * ahead + aside, root).item() == pytest.approx(expected, rel=1e-3)
+        assert radial_angle(ahead, ahead + length * aside, root).item() == pytest.approx(
+            expected, rel=1e-3
+        )
+        assert radial_angle(length * ahead, length * ahead + aside, root).item() == pytest.approx(
+            expected, rel=1e-3
+        )
 
 
 def test_parts_without_weight_are_left_out():
@@ -132,9 +157,12 @@ def test_chains_of_any_length():
 @pytest.mark.quick("RadialLoss")
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
 def test_they_order_a_tree(loss):
-    """A root word with two children of two each: one call trains it, and afterwards parents are nearer to the root."""
+    """A root word with two children of two each: one call trains it, and afterwards parents are
+    nearer to the root."""
     parents = {1: 0, 2: 0, 3: 1, 4: 1, 5: 2, 6: 2}
-    triples = torch.tensor([(p, c, next(s for s in parents if parents[s] != p and s != p)) for c, p in parents.items()])
+    triples = torch.tensor(
+        [(p, c, next(s for s in parents if parents[s] != p and s != p)) for c, p in parents.items()]
+    )
     weights = units(7, 12, dtype=torch.float32).requires_grad_()
     root, before = units(12, seed=3).float(), weights.detach().clone()
     optimizer = torch.optim.Adam([weights], lr=0.01)
@@ -161,11 +189,15 @@ def test_cones_are_those_of_the_papers():
     aperture = torch.arcsin((0.3 / (e[0] - root).norm(dim=-1)).clamp(max=1))
     outside = [(reference.angle(e[0], e[i], root) - aperture).clamp(min=0) for i in (1, 2)]
     assert flat["loss_entail"].item() == pytest.approx(outside[0].mean().item(), rel=1e-9)
-    assert flat["loss_negative"].item() == pytest.approx((0.2 - outside[1]).clamp(min=0).mean().item(), rel=1e-9)
+    assert flat["loss_negative"].item() == pytest.approx(
+        (0.2 - outside[1]).clamp(min=0).mean().item(), rel=1e-9
+    )
     meru = MERUEntailmentLoss(c=0.5, min_radius=0.2)(e.flatten(0, 1), rows, root)
     x, y = (lorentz.expmap0(v - root, 0.5) for v in e[:2])
     assert set(meru) == {"loss_entail"}
-    assert meru["loss_entail"].item() == pytest.approx(lorentz.entailment_loss(x, y, 0.5, 0.2).mean().item(), rel=1e-9)
+    assert meru["loss_entail"].item() == pytest.approx(
+        lorentz.entailment_loss(x, y, 0.5, 0.2).mean().item(), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)

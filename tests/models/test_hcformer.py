@@ -1,4 +1,5 @@
-"""HCFormer against its reference implementation, and everything that timm's users expect of a backbone."""
+"""HCFormer against its reference implementation, and everything that timm's users expect of a
+backbone."""
 
 import math
 
@@ -13,7 +14,9 @@ import hypvision  # noqa: F401 - registers the models
 from hypvision.models.hcformer import Mlp, checkpoint_filter_fn
 from hypvision.models.hcformer_checkpoint import hcformer_from_official, hcformer_to_official
 
-MICRO = dict(layers=(1, 1, 1, 1), dims=(8, 16, 24, 32), heads=(2, 2, 2, 2), head_dim=4, num_classes=5)
+MICRO = dict(
+    layers=(1, 1, 1, 1), dims=(8, 16, 24, 32), heads=(2, 2, 2, 2), head_dim=4, num_classes=5
+)
 
 
 def micro(name="hcformer_nano", **kwargs):
@@ -34,20 +37,29 @@ def fill(model):
 
 
 def image(batch=2, height=96, width=128):
-    grid = torch.arange(batch * 3 * height * width, dtype=torch.float64).reshape(batch, 3, height, width)
+    grid = torch.arange(batch * 3 * height * width, dtype=torch.float64).reshape(
+        batch, 3, height, width
+    )
     return torch.sin(0.013 * grid + 0.1 * torch.cos(0.37 * grid)).float()
 
 
 @pytest.mark.parametrize(
     ("name", "millions"),
-    [("hcformer_nano", 5.33), ("hcformer_tiny", 6.95), ("hcformer_small", 16.11), ("hcformer_medium", 33.65)],
+    [
+        ("hcformer_nano", 5.33),
+        ("hcformer_tiny", 6.95),
+        ("hcformer_small", 16.11),
+        ("hcformer_medium", 33.65),
+    ],
 )
 def test_parameter_counts(name, millions):
     model = timm.create_model(name, device="meta")
     assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.005)
 
 
-@pytest.mark.parametrize("name", ["hcformer_nano", pytest.param("hcformer_medium", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["hcformer_nano", pytest.param("hcformer_medium", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("curvature", [1.0, 0.1])
 def test_equals_the_reference(name, curvature):
     reference = fill(ReferenceHCFormer(name, curvature=curvature)).eval()
@@ -100,10 +112,14 @@ def test_conversion_goes_both_ways_and_accepts_wrappers():
     reference = ReferenceHCFormer("hcformer_nano")
     official = reference.state_dict()
     back = hcformer_to_official(hcformer_from_official(official))
-    curvatures = {n for n in back if n.endswith("token_mixer.manifold.k")}  # which the reference does not store
+    curvatures = {
+        n for n in back if n.endswith("token_mixer.manifold.k")
+    }  # which the reference does not store
     assert set(back) - curvatures == set(official)
     assert curvatures == {f"{n[:-10]}manifold.k" for n in official if n.endswith(".sim_alpha2")}
-    assert all(torch.equal(back[name].reshape(value.shape), value) for name, value in official.items())
+    assert all(
+        torch.equal(back[name].reshape(value.shape), value) for name, value in official.items()
+    )
     model = timm.create_model("hcformer_nano")
     for wrapped in (official, {"state_dict": official}, {"model": official, "epoch": 3}):
         model.load_state_dict(checkpoint_filter_fn(wrapped, model))
@@ -161,7 +177,9 @@ def test_bad_arguments():
     ],
 )
 def test_arguments_out_of_their_range_are_named(name, value):
-    with pytest.raises(ValueError, match=rf"^{name}(\[1\]|, minus the sectional curvature,)? must "):
+    with pytest.raises(
+        ValueError, match=rf"^{name}(\[1\]|, minus the sectional curvature,)? must "
+    ):
         micro(**{name: value})
 
 
@@ -169,7 +187,10 @@ def test_arguments_out_of_their_range_are_named(name, value):
 def test_locality_learns_without_decay_also_under_autocast(dtype):
     model = micro(locality=2.0, alpha=3.0, center=True, layer_scale=0.1).train()
     spared = {name for name in model.no_weight_decay() if name.endswith("locality")}
-    assert spared == {name for name, _ in model.named_parameters() if name.endswith("locality")} and spared
+    assert (
+        spared == {name for name, _ in model.named_parameters() if name.endswith("locality")}
+        and spared
+    )
     with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
         loss = model(torch.randn(2, 3, 64, 64)).square().mean()
     loss.backward()
@@ -186,9 +207,12 @@ def test_layer_scales_of_mixers_and_mlps():
 
 
 def test_features_of_a_network_of_two_stages():
-    per_stage = dict(layers=(1, 1), dims=(16, 32), heads=(2, 2), mlp_ratios=(2, 2), fold=(2, 1), prop=(2, 2),
+    per_stage = dict(layers=(1, 1), dims=(16, 32), heads=(2, 2), mlp_ratios=(2, 2), fold=(2, 1),
+    prop=(2, 2),
                      win=(2, 1), window_level=(True, False))  # fmt: skip
-    model = timm.create_model("hcformer_nano", features_only=True, head_dim=8, img_size=64, **per_stage)
+    model = timm.create_model(
+        "hcformer_nano", features_only=True, head_dim=8, img_size=64, **per_stage
+    )
     assert [m.shape for m in model(torch.randn(1, 3, 64, 64))] == [(1, 16, 16, 16), (1, 32, 8, 8)]
     with pytest.raises(ValueError, match="^layers must be a tuple"):
         timm.create_model("hcformer_nano", features_only=True, layers=2)
@@ -218,7 +242,9 @@ def test_intermediates_agree():
     final, maps = model.forward_intermediates(x)
     torch.testing.assert_close(final, model.forward_features(x))
     for i in range(4):
-        early = model.forward_intermediates(x, indices=[i], stop_early=True, intermediates_only=True)
+        early = model.forward_intermediates(
+            x, indices=[i], stop_early=True, intermediates_only=True
+        )
         torch.testing.assert_close(early[0], maps[i])
 
 
@@ -227,7 +253,10 @@ def test_parameter_groups():
     names = {name for name, _ in model.named_parameters()}
     assert model.no_weight_decay() <= names
     exempt = model.no_weight_decay()
-    assert "stages.0.blocks.0.mixer.window_alpha" in exempt and "stages.0.blocks.0.mixer.bias" not in exempt
+    assert (
+        "stages.0.blocks.0.mixer.window_alpha" in exempt
+        and "stages.0.blocks.0.mixer.bias" not in exempt
+    )
     groups = timm.optim.param_groups_layer_decay(model, weight_decay=0.1, layer_decay=0.5)
     assert len({group["lr_scale"] for group in groups}) > 4
 
@@ -263,7 +292,8 @@ def test_bfloat16_autocast():
 
 
 def test_mlp_gradients_twice():
-    """The MLP recomputes GELU in backward: first and second derivatives against finite differences."""
+    """The MLP recomputes GELU in backward: first and second derivatives against finite
+    differences."""
     mlp = Mlp(3, 4).double()
     x = torch.randn(2, 3, 3, 3, dtype=torch.float64, requires_grad=True)
     scale = torch.rand(3, dtype=torch.float64, requires_grad=True)
@@ -309,7 +339,9 @@ def test_stems_and_local_convolutions(stem):
         micro(stem="fancy")
 
 
-@pytest.mark.parametrize(("stem", "first"), [("patch", "stem"), ("conv", "stem.0"), ("residual", "stem.0.conv")])
+@pytest.mark.parametrize(
+    ("stem", "first"), [("patch", "stem"), ("conv", "stem.0"), ("residual", "stem.0.conv")]
+)
 def test_the_first_convolution_of_every_stem_is_named(stem, first):
     model = timm.create_model("hcformer_nano", stem=stem, patch_size=8, device="meta")
     assert model.pretrained_cfg["first_conv"] == first
@@ -330,7 +362,8 @@ def test_local_convolutions_start_as_the_identity_and_then_mix_neighbours():
 
 
 def test_mixers_start_as_the_convolutions_that_they_are():
-    """The published f, v and proj are Conv2d of kernel 1 with PyTorch's own initialisation, uniform in 1/sqrt(in)."""
+    """The published f, v and proj are Conv2d of kernel 1 with PyTorch's own initialisation, uniform
+    in 1/sqrt(in)."""
     torch.manual_seed(0)
     mixer = timm.create_model("hcformer_nano").stages[2].blocks[0].mixer
     for layer in (mixer.feature, mixer.value, mixer.proj):

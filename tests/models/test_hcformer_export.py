@@ -1,4 +1,5 @@
-"""HCFormer through the compilers and exporters, on other devices and dtypes, and behind frozen stages."""
+"""HCFormer through the compilers and exporters, on other devices and dtypes, and behind frozen
+stages."""
 
 import pytest
 import timm
@@ -8,13 +9,17 @@ from torch import nn
 import hypvision  # noqa: F401 - registers the models
 from hypvision.models.hcformer import HCFormer, MapNorm
 
-MICRO = dict(layers=(1, 1, 1, 1), dims=(8, 16, 24, 32), heads=(2, 2, 2, 2), head_dim=4, num_classes=5)
+MICRO = dict(
+    layers=(1, 1, 1, 1), dims=(8, 16, 24, 32), heads=(2, 2, 2, 2), head_dim=4, num_classes=5
+)
 SIZES = [(64, 64), (67, 101), (160, 96), (224, 224)]
 
 
 def micro(**kwargs):
     model = timm.create_model("hcformer_nano", **{**MICRO, **kwargs})
-    with torch.no_grad():  # the layer scales are 1e-5 at first and would hide what the blocks compute
+    with (
+        torch.no_grad()
+    ):  # the layer scales are 1e-5 at first and would hide what the blocks compute
         for name, parameter in model.named_parameters():
             if "layer_scale" in name:
                 parameter.fill_(0.5)
@@ -26,7 +31,9 @@ def test_export_with_dynamic_sizes():
     """One exported program serves every batch and image size."""
     model, auto = micro(), torch.export.Dim.AUTO
     x = torch.randn(2, 3, 96, 64)
-    program = torch.export.export(model, (x,), dynamic_shapes={"x": {0: auto, 2: auto, 3: auto}}).module()
+    program = torch.export.export(
+        model, (x,), dynamic_shapes={"x": {0: auto, 2: auto, 3: auto}}
+    ).module()
     for batch, size in enumerate(SIZES, start=2):
         x = torch.randn(batch, 3, *size)
         torch.testing.assert_close(program(x), model(x), rtol=1e-4, atol=1e-5)
@@ -57,7 +64,9 @@ def test_sizes_may_change_from_call_to_call():
     first = [model(x) for x in again]
     for x, out in reversed(list(zip(again, first))):
         assert torch.equal(model(x), out)
-    assert all(name in dict(model.named_parameters()) for name in model.state_dict())  # no caches in buffers
+    assert all(
+        name in dict(model.named_parameters()) for name in model.state_dict()
+    )  # no caches in buffers
 
 
 def test_meta_device():
@@ -114,7 +123,8 @@ def test_map_norm_is_a_group_norm(shape, layout):
 
 @pytest.mark.parametrize("frozen", [1, 4])
 def test_norms_behind_frozen_stages(frozen):
-    """The maps are channels-last and need no gradient: nn.GroupNorm would crash here (PyTorch 2.11, CPU)."""
+    """The maps are channels-last and need no gradient: nn.GroupNorm would crash here (PyTorch 2.11,
+    CPU)."""
     model = timm.create_model("hcformer_nano", features_only=True, **MICRO).model.train()
     for part in (model.stem, *model.stages[:frozen]):
         part.requires_grad_(False)
@@ -148,4 +158,6 @@ def test_drop_path_rates_rise_with_depth_and_act_in_training_only():
 def test_small_patches_for_small_images(patch_size):
     model = micro(patch_size=patch_size, img_size=32)
     assert model(torch.randn(1, 3, 32, 32)).shape == (1, 5)
-    assert [info["reduction"] for info in model.feature_info] == [patch_size * 2**i for i in range(4)]
+    assert [info["reduction"] for info in model.feature_info] == [
+        patch_size * 2**i for i in range(4)
+    ]

@@ -12,12 +12,25 @@ from references.himapper import ReferenceHiMapper
 import hypvision
 from hypvision.errors import HypvisionError
 from hypvision.models import HiMapper
-from hypvision.models.hierarchy_mapper import FEW, GaussianTree, HierarchyMapper, MapLayout, TreeLift
+from hypvision.models.hierarchy_mapper import (
+    FEW,
+    GaussianTree,
+    HierarchyMapper,
+    MapLayout,
+    TreeLift,
+)
 from hypvision.models.himapper import checkpoint_filter_fn
 from hypvision.models.himapper_checkpoint import BACKBONES, himapper_from_official
 
 VIT = dict(img_size=32, patch_size=8, embed_dim=64, depth=2, num_heads=2, num_classes=5)
-SWIN = dict(img_size=64, embed_dim=16, depths=(1, 1, 1, 1), num_heads=(1, 1, 2, 2), window_size=2, num_classes=5)
+SWIN = dict(
+    img_size=64,
+    embed_dim=16,
+    depths=(1, 1, 1, 1),
+    num_heads=(1, 1, 2, 2),
+    window_size=2,
+    num_classes=5,
+)
 
 
 def vit(**kwargs):
@@ -36,7 +49,11 @@ def pair(name, arguments, dtype=torch.float64, **kwargs):
 
 
 RESNET = dict(channels=(16, 16, 32, 32), num_classes=5)
-CASES = [("vit_tiny_patch16_224", VIT), ("swin_tiny_patch4_window7_224", SWIN), ("resnet10t", RESNET)]
+CASES = [
+    ("vit_tiny_patch16_224", VIT),
+    ("swin_tiny_patch4_window7_224", SWIN),
+    ("resnet10t", RESNET),
+]
 
 
 @pytest.mark.quick("vit_tiny_patch16_224-arguments0")
@@ -69,7 +86,9 @@ def test_outputs_losses_and_gradients_are_the_reference(name, arguments):
         elif parameter.grad is None:
             assert wanted.abs().max() < 1e-12, parameter_name
         else:
-            torch.testing.assert_close(parameter.grad, wanted, rtol=1e-6, atol=1e-8, msg=parameter_name)
+            torch.testing.assert_close(
+                parameter.grad, wanted, rtol=1e-6, atol=1e-8, msg=parameter_name
+            )
             checked += 1
     assert checked > 60
 
@@ -77,11 +96,14 @@ def test_outputs_losses_and_gradients_are_the_reference(name, arguments):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "arguments"), CASES)
 def test_three_training_steps_are_those_of_the_reference(name, arguments):
-    """AdamW with new images, labels and noise at each step: losses before each, and all weights after the last."""
+    """AdamW with new images, labels and noise at each step: losses before each, and all weights
+    after the last."""
     reference, ours = pair(name, arguments)
     size = arguments.get("img_size", 64)
     networks = (reference, ours)
-    optimizers = [torch.optim.AdamW(network.parameters(), lr=1e-3, weight_decay=0) for network in networks]
+    optimizers = [
+        torch.optim.AdamW(network.parameters(), lr=1e-3, weight_decay=0) for network in networks
+    ]
     for step in range(3):
         torch.manual_seed(step)
         x, labels = torch.randn(2, 3, size, size, dtype=torch.float64), torch.randint(0, 5, (2,))
@@ -100,7 +122,9 @@ def test_three_training_steps_are_those_of_the_reference(name, arguments):
     for parameter_name, parameter in ours.named_parameters():
         if parameter.grad is not None:
             wanted = weights[parameter_name].double().reshape(parameter.shape)
-            torch.testing.assert_close(parameter.detach(), wanted, rtol=1e-4, atol=1e-5, msg=parameter_name)
+            torch.testing.assert_close(
+                parameter.detach(), wanted, rtol=1e-4, atol=1e-5, msg=parameter_name
+            )
 
 
 def test_float32_agrees_and_the_seed_gives_the_official_numbers():
@@ -121,7 +145,9 @@ def test_moments_are_those_of_the_mixture_of_the_leaves():
         tree.mean.normal_(std=2), tree.log_variance.normal_()
     for level, (mean, log_variance) in enumerate(tree.moments()):
         leaves = tree.mean.view(-1, 2**level, 3)
-        variance = tree.log_variance.exp().view(-1, 2**level, 3).mean(1) + leaves.var(1, unbiased=False)
+        variance = tree.log_variance.exp().view(-1, 2**level, 3).mean(1) + leaves.var(
+            1, unbiased=False
+        )
         torch.testing.assert_close(mean, leaves.mean(1))
         torch.testing.assert_close(log_variance.exp(), variance)
 
@@ -139,7 +165,9 @@ def test_samples_have_the_moments(mixture):
         drawn = torch.stack([tokens[level] for tokens in found]).view(4000, -1, 2**level).detach()
         drawn = drawn.transpose(1, 2).flatten(0, 1)
         torch.testing.assert_close(drawn.mean(0), mean.detach()[:, 0], rtol=0, atol=0.15)
-        torch.testing.assert_close(drawn.var(0), log_variance.detach().exp()[:, 0], rtol=0.1, atol=0.02)
+        torch.testing.assert_close(
+            drawn.var(0), log_variance.detach().exp()[:, 0], rtol=0.1, atol=0.02
+        )
     kurtosis = ((drawn - drawn.mean(0)) / drawn.std(0)).pow(4).mean()
     assert (kurtosis < 2.6) == (mixture == "components")  # 3 for a Gaussian; the mixture has humps
 
@@ -147,7 +175,10 @@ def test_samples_have_the_moments(mixture):
 def test_variances_neither_turn_negative_nor_collapse():
     tree = GaussianTree(2, leaves=8, levels=4)
     with torch.no_grad():
-        tree.mean.fill_(1e4), tree.log_variance.fill_(-200.0)  # E[x^2] - E[x]^2 would be round-off here
+        (
+            tree.mean.fill_(1e4),
+            tree.log_variance.fill_(-200.0),
+        )  # E[x^2] - E[x]^2 would be round-off here
     moments = tree.moments()
     for _, log_variance in moments:
         torch.testing.assert_close(log_variance, torch.full_like(log_variance, -13.8))
@@ -162,7 +193,9 @@ def test_initial_siblings_are_near_and_cousins_far():
     tree = GaussianTree(192)
     siblings = (tree.mean[::2] - tree.mean[1::2]).norm(dim=1)
     assert siblings.mean().item() == pytest.approx(0.01 * math.sqrt(2 * 192), rel=0.1)
-    assert (tree.mean[0] - tree.mean[2]).norm().item() == pytest.approx(1.5 * math.sqrt(2 * 192), rel=0.3)
+    assert (tree.mean[0] - tree.mean[2]).norm().item() == pytest.approx(
+        1.5 * math.sqrt(2 * 192), rel=0.3
+    )
     assert tree.log_variance.abs().max() <= math.sqrt(6 / (32 + 192))
 
 
@@ -171,7 +204,8 @@ def test_sampling_repeats_under_a_generator():
     model.mapper.eval(), model.trunk.eval()  # without dropout
     model.mapper.eval_noise = "sample"
     first, second, other = (
-        model.forward_with_hierarchy(x, generator=torch.Generator().manual_seed(s))["logits"] for s in (3, 3, 4)
+        model.forward_with_hierarchy(x, generator=torch.Generator().manual_seed(s))["logits"]
+        for s in (3, 3, 4)
     )
     assert torch.equal(first, second) and not torch.equal(first, other)
 
@@ -201,7 +235,9 @@ def test_evaluation_by_means_equals_samples_without_noise():
 def test_nodes_do_not_depend_on_order_or_company():
     m, memory = mapper(), torch.randn(3, 10, 24)
     nodes, _ = m.decompose(memory)
-    torch.testing.assert_close(m.decompose(memory[:, torch.randperm(10)])[0], nodes, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        m.decompose(memory[:, torch.randperm(10)])[0], nodes, rtol=1e-4, atol=1e-5
+    )
     torch.testing.assert_close(m.decompose(memory[1:2])[0], nodes[1:2], rtol=1e-4, atol=1e-5)
 
 
@@ -210,7 +246,9 @@ def test_evaluation_modes():
     for mode, repeats in (("mean", True), ("fixed", True), ("sample", False)):
         model = vit(eval_noise=mode).eval()
         assert torch.equal(model(x), model(x)) == repeats, mode
-    assert torch.equal(vit().train().eval()(x)[:1], vit().eval()(x)[:1]) is False  # other random weights
+    assert (
+        torch.equal(vit().train().eval()(x)[:1], vit().eval()(x)[:1]) is False
+    )  # other random weights
     fixed = vit(eval_noise="fixed", mixture="components").eval()
     assert torch.equal(fixed(x), fixed(x))
 
@@ -218,10 +256,19 @@ def test_evaluation_modes():
 @pytest.mark.parametrize("tokens", [1, 9])
 def test_few_queries_attend_as_many_do(tokens):
     m = mapper()
-    layer, x, memory = m.encoder.layers[0].cross_attn, torch.randn(2, tokens, 32), torch.randn(2, 7, 32)
+    layer, x, memory = (
+        m.encoder.layers[0].cross_attn,
+        torch.randn(2, tokens, 32),
+        torch.randn(2, 7, 32),
+    )
     cross = m.encoder._joined()[0].cross if tokens <= FEW else layer.cross
-    q, k, v = (layer.split(p(t)) for p, t in ((layer.q_proj, x), (layer.k_proj, memory), (layer.v_proj, memory)))
-    expected = layer.proj((torch.softmax(q @ k.mT / math.sqrt(8), -1) @ v).transpose(1, 2).flatten(2))
+    q, k, v = (
+        layer.split(p(t))
+        for p, t in ((layer.q_proj, x), (layer.k_proj, memory), (layer.v_proj, memory))
+    )
+    expected = layer.proj(
+        (torch.softmax(q @ k.mT / math.sqrt(8), -1) @ v).transpose(1, 2).flatten(2)
+    )
     torch.testing.assert_close(cross(x, memory), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -231,7 +278,9 @@ def test_residual_can_be_left_out():
     pooled = model.trunk.forward_head(model.forward_features(x), pre_logits=True)
     with_it = model.forward_head(model.forward_features(x), pre_logits=True)
     model.mapper.residual = False
-    torch.testing.assert_close(with_it - pooled, model.forward_head(model.forward_features(x), pre_logits=True))
+    torch.testing.assert_close(
+        with_it - pooled, model.forward_head(model.forward_features(x), pre_logits=True)
+    )
 
 
 # Lift
@@ -242,10 +291,14 @@ def test_official_lift_of_the_axes():
     with torch.no_grad():
         lift.weight.copy_(torch.eye(4))
     a = 0.7
-    along_space, along_time, far = lift(torch.tensor([[0, a, 0, 0], [a, 0, 0, 0], [0, 9.0, 0, 0]], dtype=torch.float64))
+    along_space, along_time, far = lift(
+        torch.tensor([[0, a, 0, 0], [a, 0, 0, 0], [0, 9.0, 0, 0]], dtype=torch.float64)
+    )
     expected = torch.tensor([math.cosh(a), math.sinh(a), 0, 0], dtype=torch.float64)
     torch.testing.assert_close(along_space[1:], expected, rtol=0, atol=1e-9)
-    torch.testing.assert_close(along_time[1], torch.tensor(1 + a, dtype=torch.float64), rtol=0, atol=1e-8)
+    torch.testing.assert_close(
+        along_time[1], torch.tensor(1 + a, dtype=torch.float64), rtol=0, atol=1e-8
+    )
     torch.testing.assert_close(far[1], torch.tensor(math.cosh(1.5), dtype=torch.float64))
     for point in (along_space, along_time, far):
         assert (-(point[0] ** 2) + point[1:].square().sum()).item() == pytest.approx(-1, rel=1e-9)
@@ -319,7 +372,9 @@ def test_key_value_rules():
     assert torch.equal(layout.memory(sequence), sequence[:, 1:])
     assert torch.equal(layout.memory(maps), maps.flatten(2).mT)
     official = layout._replace(kv="official")
-    assert torch.equal(official.memory(sequence), sequence) and torch.equal(official.memory(narrow), narrow[:, 1:])
+    assert torch.equal(official.memory(sequence), sequence) and torch.equal(
+        official.memory(narrow), narrow[:, 1:]
+    )
     assert official.memory(maps).shape == (1, 5, 192)  # the top left position is lost
     both = MapLayout(prefix=2, distilled=True, kv="official")
     assert torch.equal(both.memory(sequence), torch.cat([sequence[:, :1], sequence[:, 2:]], 1))
@@ -343,7 +398,9 @@ def test_key_value_rules():
 def test_mistakes_are_explained(options, message):
     arguments = {} if "backbone" in options else VIT
     with pytest.raises(HypvisionError, match=message):
-        timm.create_model("himapper", **{"backbone": "vit_tiny_patch16_224", **arguments, **options})
+        timm.create_model(
+            "himapper", **{"backbone": "vit_tiny_patch16_224", **arguments, **options}
+        )
 
 
 def test_weights_that_cannot_be_fetched(monkeypatch):
@@ -354,20 +411,27 @@ def test_weights_that_cannot_be_fetched(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("hypvision.models.timm_models.fetch_from_hub", lambda *_: None)
     monkeypatch.setattr(timm.models._builder, "load_pretrained", offline)
-    with pytest.raises(HypvisionError, match="cannot be fetched .OSError: no route to host.*pretrained=False"):
+    with pytest.raises(
+        HypvisionError, match="cannot be fetched .OSError: no route to host.*pretrained=False"
+    ):
         timm.create_model("himapper_deit_tiny_patch16_224", pretrained=True)
 
 
 # Numerics
 
 
-@pytest.mark.parametrize(("dtype", "preset"), [(torch.bfloat16, "proper"), (torch.float16, "official")])
+@pytest.mark.parametrize(
+    ("dtype", "preset"), [(torch.bfloat16, "proper"), (torch.float16, "official")]
+)
 def test_autocast(dtype, preset):
     model = vit(preset=preset).train()
     with torch.autocast("cpu", dtype=dtype):
         out = model.forward_with_hierarchy(torch.randn(2, 3, 32, 32))
         loss = out["logits"].float().mean() + model.aux_loss(out)
-    assert all(points.dtype == torch.float32 for points in out["points"]) and loss.dtype == torch.float32
+    assert (
+        all(points.dtype == torch.float32 for points in out["points"])
+        and loss.dtype == torch.float32
+    )
     loss.backward()
     assert all(torch.isfinite(p.grad).all() for p in model.parameters())
 
@@ -387,10 +451,16 @@ def test_half_precision_weights():
     ("backbone", "tree", "encoder", "total"),
     [
         ("deit_tiny_patch16_224", 376_129, 1_131_712, 7_225_257),
-        pytest.param("deit_small_patch16_224", 487_681, 1_206_400, 23_744_745, marks=pytest.mark.slow),
-        pytest.param("deit_base_patch16_224", 710_785, 1_355_776, 88_634_217, marks=pytest.mark.slow),
+        pytest.param(
+            "deit_small_patch16_224", 487_681, 1_206_400, 23_744_745, marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "deit_base_patch16_224", 710_785, 1_355_776, 88_634_217, marks=pytest.mark.slow
+        ),
         ("swin_tiny_patch4_window7_224", 710_785, 1_355_776, 30_354_915),
-        pytest.param("swin_small_patch4_window7_224", 710_785, 1_355_776, 51_672_819, marks=pytest.mark.slow),
+        pytest.param(
+            "swin_small_patch4_window7_224", 710_785, 1_355_776, 51_672_819, marks=pytest.mark.slow
+        ),
         ("resnet50", 1_454_465, 1_853_696, 28_865_193),
         ("efficientnet_b4", 1_305_729, 1_754_112, 22_401_457),
     ],
@@ -402,7 +472,9 @@ def test_parameters_are_those_of_the_sheet(backbone, tree, encoder, total):
     model = timm.create_model(f"himapper_{backbone}", preset="official", device="meta")
     assert count(model.mapper) - count(model.mapper.encoder) == tree
     assert (count(model.mapper.encoder), count(model)) == (encoder, total)
-    assert count(timm.create_model(f"{backbone}_himapper", device="meta")) == total + 1  # the scale of the lift
+    assert (
+        count(timm.create_model(f"{backbone}_himapper", device="meta")) == total + 1
+    )  # the scale of the lift
 
 
 @pytest.mark.quick("proper-True")
@@ -412,10 +484,18 @@ def test_shapes_without_data(preset, training):
     found = []
     for device in ("cpu", "meta"):
         model = vit(preset=preset, device=device).train(training)
-        out = model.forward_with_hierarchy(torch.empty(2, 3, 32, 32, device=device).fill_(0.5), maps=True)
+        out = model.forward_with_hierarchy(
+            torch.empty(2, 3, 32, 32, device=device).fill_(0.5), maps=True
+        )
         out["losses"]["contrastive"].backward()
         gradients = [name for name, p in model.named_parameters() if p.grad is not None]
-        tensors = [out["logits"], *out["nodes"], *out["points"], *out["attention"], *out["losses"].values()]
+        tensors = [
+            out["logits"],
+            *out["nodes"],
+            *out["points"],
+            *out["attention"],
+            *out["losses"].values(),
+        ]
         assert all(tensor.device.type == device for tensor in tensors)
         found.append(([tuple(tensor.shape) for tensor in tensors], gradients))
     assert found[0] == found[1] and found[0][0][0] == (2, 5) and found[0][1]
@@ -423,17 +503,27 @@ def test_shapes_without_data(preset, training):
 
 def test_all_backbones_are_registered_under_both_names():
     assert len(BACKBONES) == 8
-    assert {f"himapper_{name}" for name in BACKBONES} | {"himapper"} == set(timm.list_models("himapper*"))
+    assert {f"himapper_{name}" for name in BACKBONES} | {"himapper"} == set(
+        timm.list_models("himapper*")
+    )
     assert {f"{name}_himapper" for name in BACKBONES} == set(timm.list_models("*_himapper"))
     # The others' backbones alone have weights.
-    assert timm.list_models("*himapper*", pretrained=True) == ["himapper_tf_efficientnet_lite0.grocery"]
+    assert timm.list_models("*himapper*", pretrained=True) == [
+        "himapper_tf_efficientnet_lite0.grocery"
+    ]
     model = timm.create_model("himapper_resnet50.tv_in1k", device="meta")
-    assert model.pretrained_cfg["classifier"] == "trunk.fc" and model.pretrained_cfg["first_conv"] == "trunk.conv1"
+    assert (
+        model.pretrained_cfg["classifier"] == "trunk.fc"
+        and model.pretrained_cfg["first_conv"] == "trunk.conv1"
+    )
 
 
 def test_timm_creates_the_whole_network_of_the_zoo_by_its_name():
     name = "himapper_tf_efficientnet_lite0.grocery"
-    found, truth = timm.create_model(name, pretrained=True).state_dict(), hypvision.load(name).state_dict()
+    found, truth = (
+        timm.create_model(name, pretrained=True).state_dict(),
+        hypvision.load(name).state_dict(),
+    )
     assert found.keys() == truth.keys() and all(found[key].equal(truth[key]) for key in truth)
     assert timm.create_model(name, pretrained=True, num_classes=3).num_classes == 3
 
@@ -443,14 +533,32 @@ WRAPPED = [
     ("convnext_atto", {}, 64),
     ("mobilenetv3_small_050", {}, 64),  # a wider feature than the map
     ("swin_tiny_patch4_window7_224", SWIN, 64),  # NHWC
-    ("deit_tiny_distilled_patch16_224", dict(img_size=32, patch_size=8, embed_dim=48, depth=1, num_heads=2), 32),
-    ("resnetv2_50", dict(layers=(1, 1, 1, 1), channels=(16, 32, 64, 128), stem_chs=16), 64),  # 1x1 convolution as head
+    (
+        "deit_tiny_distilled_patch16_224",
+        dict(img_size=32, patch_size=8, embed_dim=48, depth=1, num_heads=2),
+        32,
+    ),
+    (
+        "resnetv2_50",
+        dict(layers=(1, 1, 1, 1), channels=(16, 32, 64, 128), stem_chs=16),
+        64,
+    ),  # 1x1 convolution as head
     ("levit_128s", {}, 224),  # two heads, one feature
     ("hiera_tiny_224", dict(embed_dim=24, stages=(1, 1, 1, 1)), 224),  # no class token
-    pytest.param("volo_d1_224", dict(img_size=64), 64, marks=pytest.mark.slow),  # a class token of its own
-    ("coat_lite_tiny", dict(img_size=64, embed_dims=(16, 16, 32, 32), serial_depths=(1, 1, 1, 1)), 64),  # likewise
+    pytest.param(
+        "volo_d1_224", dict(img_size=64), 64, marks=pytest.mark.slow
+    ),  # a class token of its own
+    (
+        "coat_lite_tiny",
+        dict(img_size=64, embed_dims=(16, 16, 32, 32), serial_depths=(1, 1, 1, 1)),
+        64,
+    ),  # likewise
     pytest.param("hieradet_small", dict(stages=(1, 1, 1, 1)), 224, marks=pytest.mark.slow),
-    ("samvit_base_patch16", dict(depth=1, embed_dim=48, num_heads=2, img_size=64), 64),  # a head with its pooling
+    (
+        "samvit_base_patch16",
+        dict(depth=1, embed_dim=48, num_heads=2, img_size=64),
+        64,
+    ),  # a head with its pooling
     ("repvit_m0_9", {}, 64),  # a classifier of its own kind
 ]
 
@@ -463,7 +571,9 @@ def test_backbones_of_many_kinds(name, arguments, size):
     out = model.train().forward_with_hierarchy(x, maps=True)
     assert out["logits"].shape == (2, 5) and out["feature"].shape == (2, model.head_hidden_size)
     positions = out["tokens"].shape[1]
-    assert out["attention"][3].shape == (2, 4, positions) and math.isqrt(positions) ** 2 == positions
+    assert (
+        out["attention"][3].shape == (2, 4, positions) and math.isqrt(positions) ** 2 == positions
+    )
     (out["logits"].mean() + model.aux_loss(out)).backward()
     assert model.mapper.tree.mean.grad.abs().sum() > 0
     model.eval()
@@ -495,7 +605,9 @@ def test_every_family_of_timm_works_or_is_refused():
         if module in ours:
             continue
         try:
-            model = timm.create_model("himapper", backbone=name, num_classes=7, device="meta").eval()
+            model = timm.create_model(
+                "himapper", backbone=name, num_classes=7, device="meta"
+            ).eval()
             x = torch.empty(2, *model.pretrained_cfg["input_size"], device="meta")
             if tuple(model(x).shape) != (2, 7):
                 failed[module] = tuple(model(x).shape)
@@ -525,14 +637,21 @@ def test_without_classifier_and_without_pooling():
 
 
 def test_a_network_without_a_head_gets_one():
-    trunk = timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=48, depth=1, num_heads=2)
+    trunk = timm.create_model(
+        "vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=48, depth=1, num_heads=2
+    )
     trunk.reset_classifier(0)
     trunk.reset_classifier = lambda *args: None  # an encoder that is never a classifier
     model = HiMapper(trunk, num_classes=7)
-    assert model(torch.randn(1, 3, 32, 32)).shape == (1, 7) and model.get_classifier().out_features == 7
+    assert (
+        model(torch.randn(1, 3, 32, 32)).shape == (1, 7)
+        and model.get_classifier().out_features == 7
+    )
     with pytest.raises(HypvisionError, match="takes no further arguments"):
         HiMapper(trunk, depth=3)
-    with pytest.raises(HypvisionError, match="in_chans=1, but the given backbone takes images of 3 channels"):
+    with pytest.raises(
+        HypvisionError, match="in_chans=1, but the given backbone takes images of 3 channels"
+    ):
         HiMapper(trunk, in_chans=1)
     assert HiMapper(timm.create_model("resnet10t", in_chans=1)).in_chans == 1
 
@@ -563,16 +682,24 @@ def test_inputs_of_any_size():
 
 def test_features_only_enriches_the_last_map_from_zero():
     x = torch.randn(2, 3, 64, 96)
-    for name, arguments in (("resnet10t", {}), ("efficientnet_b0", {}), ("swin_tiny_patch4_window7_224", SWIN)):
+    for name, arguments in (
+        ("resnet10t", {}),
+        ("efficientnet_b0", {}),
+        ("swin_tiny_patch4_window7_224", SWIN),
+    ):
         arguments = {k: v for k, v in arguments.items() if k != "num_classes"}
         if "swin" in name:
             arguments["strict_img_size"] = False
         model = timm.create_model("himapper", backbone=name, features_only=True, **arguments).eval()
-        plain = timm.create_model(name, features_only=True, feature_cls="getter", **arguments).eval()
+        plain = timm.create_model(
+            name, features_only=True, feature_cls="getter", **arguments
+        ).eval()
         plain.model.load_state_dict(model.model.trunk.state_dict(), strict=False)
         before = model(x)
         for mine, bare in zip(before, plain(x)):
-            torch.testing.assert_close(mine if mine.shape == bare.shape else mine.permute(0, 2, 3, 1), bare)
+            torch.testing.assert_close(
+                mine if mine.shape == bare.shape else mine.permute(0, 2, 3, 1), bare
+            )
         torch.nn.init.normal_(model.model.mapper.dense.out_proj[1].weight)
         after = model(x)
         assert all(torch.equal(a, b) for a, b in zip(before[:-1], after[:-1]))
@@ -600,7 +727,9 @@ def test_dense_modes():
     assert model.model.mapper.lift.weight.grad.abs().sum() > 0
     model.eval()(x)
     assert model.model.pop_losses() == {}
-    final, maps = vit(dense="fuse").forward_intermediates(x, norm=True, output_fmt="NLC", return_prefix_tokens=True)
+    final, maps = vit(dense="fuse").forward_intermediates(
+        x, norm=True, output_fmt="NLC", return_prefix_tokens=True
+    )
     assert final.shape == (1, 17, 64) and maps[1][0].shape == (1, 16, 64)
 
 
@@ -609,10 +738,19 @@ def test_parameter_groups():
     names = dict(model.named_parameters())
     skipped = model.no_weight_decay()
     assert {name for name in skipped if name.startswith("mapper.")} <= set(names)
-    assert {"mapper.tree.mean", "mapper.tree.log_variance", "mapper.lift.manifold.log_c", "trunk.pos_embed"} <= skipped
+    assert {
+        "mapper.tree.mean",
+        "mapper.tree.log_variance",
+        "mapper.lift.manifold.log_c",
+        "trunk.pos_embed",
+    } <= skipped
     groups = timm.models._manipulate.group_parameters(model, model.group_matcher(), reverse=True)
-    bare = timm.models._manipulate.group_parameters(model.trunk, model.trunk.group_matcher(), reverse=True)
-    assert {name.removeprefix("trunk."): g for name, g in groups.items() if name.startswith("trunk.")} == bare
+    bare = timm.models._manipulate.group_parameters(
+        model.trunk, model.trunk.group_matcher(), reverse=True
+    )
+    assert {
+        name.removeprefix("trunk."): g for name, g in groups.items() if name.startswith("trunk.")
+    } == bare
     assert {g for name, g in groups.items() if name.startswith("mapper.")} == {max(bare.values())}
 
 
@@ -620,7 +758,12 @@ def test_freezing():
     model = vit()
     model.freeze("attention")
     free = {n for n, p in model.named_parameters() if p.requires_grad}
-    assert {"trunk.blocks.0.attn.qkv.weight", "trunk.pos_embed", "trunk.head.weight", "mapper.tree.mean"} <= free
+    assert {
+        "trunk.blocks.0.attn.qkv.weight",
+        "trunk.pos_embed",
+        "trunk.head.weight",
+        "mapper.tree.mean",
+    } <= free
     assert not any("mlp" in n and n.startswith("trunk") for n in free)
     model.freeze("patch_embed")
     assert {n for n, p in model.named_parameters() if not p.requires_grad} == {
@@ -630,7 +773,10 @@ def test_freezing():
     model.freeze("none")
     assert all(p.requires_grad for p in model.parameters())
     model.freeze("backbone")
-    assert {n for n, p in model.trunk.named_parameters() if p.requires_grad} == {"head.weight", "head.bias"}
+    assert {n for n, p in model.trunk.named_parameters() if p.requires_grad} == {
+        "head.weight",
+        "head.bias",
+    }
     with pytest.raises(HypvisionError, match="does not fit the backbone ResNet"):
         timm.create_model("himapper", backbone="resnet10t").freeze("attention")
 
@@ -646,7 +792,9 @@ def test_copies_and_state_dicts():
     assert torch.equal(other.eval()(x), model(x))
 
 
-@pytest.mark.parametrize("change", [dict(levels=3), dict(geometry="euclidean"), dict(tree="deterministic")])
+@pytest.mark.parametrize(
+    "change", [dict(levels=3), dict(geometry="euclidean"), dict(tree="deterministic")]
+)
 def test_a_mapper_with_parts_that_the_model_lacks_is_refused(change):
     with pytest.raises(RuntimeError, match=r"Unexpected key.*mapper\."):
         vit(**change).load_state_dict(vit().state_dict())
@@ -661,7 +809,9 @@ def test_weights_from_elsewhere(tmp_path):
     torch.save(trunk.state_dict(), tmp_path / "trunk.pth")
     build = dict(backbone="vit_tiny_patch16_224", pretrained=True, **VIT)
     overlay = dict(file=str(tmp_path / "official.pth"), num_classes=5)
-    model = timm.create_model("himapper", pretrained_cfg_overlay=overlay, preset="official", **build)
+    model = timm.create_model(
+        "himapper", pretrained_cfg_overlay=overlay, preset="official", **build
+    )
     assert torch.equal(model.mapper.tree.mean, reference.last_l.node_mean)
     assert torch.equal(model.trunk.pos_embed, reference.trunk.pos_embed)
     overlay = dict(file=str(tmp_path / "trunk.pth"), num_classes=5)

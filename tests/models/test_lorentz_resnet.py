@@ -1,4 +1,5 @@
-"""Lorentz ResNets: equal to the published form, converted checkpoints, switches, timm's contract beyond its tests."""
+"""Lorentz ResNets: equal to the published form, converted checkpoints, switches, timm's contract
+beyond its tests."""
 
 import copy
 import math
@@ -53,7 +54,10 @@ VARIANTS = {
     "hecnn18-": ("hecnn_resnet18", dict(plus=False)),
     "hecnn50": ("hecnn_resnet50", dict(layers=(1, 1, 1, 1))),
     "hecnn50-exact": ("hecnn_resnet50", dict(layers=(1, 1, 1, 1), conv="exact", rescale=False)),
-    "per stage": ("hcnn_resnet18", dict(plus=True, curvature_per_stage=True, curvature=0.7, head_curvature=1.3)),
+    "per stage": (
+        "hcnn_resnet18",
+        dict(plus=True, curvature_per_stage=True, curvature=0.7, head_curvature=1.3),
+    ),
     "no boost": ("hecnn_resnet18", dict(boost="none", norm_match="none", slope=3.0)),
     "full boost": ("hecnn_resnet18", dict(boost="full", norm_match="sum")),
     "linear head": ("hcnn_resnet18", dict(head_type="linear")),
@@ -72,7 +76,9 @@ def shake(reference):
                 value.copy_(torch.cat([(k + space.square().sum()).sqrt().view(1), space]))
             elif name.endswith("gamma") or (name.endswith("weight") and value.dim() == 1):
                 value.uniform_(0.8, 1.4)
-        for _ in range(5):  # statistics that fit, or radii pass 10, where the official code cuts them
+        for _ in range(
+            5
+        ):  # statistics that fit, or radii pass 10, where the official code cuts them
             reference(torch.randn(8, 3, 16, 16))
     return reference
 
@@ -119,12 +125,17 @@ def test_conversion_there_and_back(name, tmp_path):
     _, reference = published(name)
     weights = reference.state_dict()
     assert is_official_hyperboliccv(weights)
-    torch.save({"model": {f"module.{key}": value for key, value in weights.items()}, "epoch": 3}, tmp_path / "in.pth")
+    torch.save(
+        {"model": {f"module.{key}": value for key, value in weights.items()}, "epoch": 3},
+        tmp_path / "in.pth",
+    )
     done = convert_file("hyperboliccv", tmp_path / "in.pth", tmp_path / "ours.safetensors")
     model = eval(done.usage(), {"timm": timm})  # the line that the user is told
     x = torch.randn(2, 3, 16, 16)
     torch.testing.assert_close(model.eval()(x), reference.eval()(x), rtol=1e-3, atol=1e-4)
-    done = convert_file("hyperboliccv", tmp_path / "ours.safetensors", tmp_path / "back.pth", to_official=True)
+    done = convert_file(
+        "hyperboliccv", tmp_path / "ours.safetensors", tmp_path / "back.pth", to_official=True
+    )
     back = torch.load(done.path, weights_only=True)
     x = torch.randn(2, 3, 16, 16)
     converted = ReferenceLorentzResNet(num_classes=5, widths=WIDTHS, **PUBLISHED[name][2])
@@ -135,7 +146,9 @@ def test_conversion_there_and_back(name, tmp_path):
 def test_official_names_and_shapes_are_those_of_the_sheet():
     """Of 231 entries 89 are copies of k; the classifier around the network repeats two more."""
     model = timm.create_model("hcnn_resnet18", num_classes=100, device="meta")
-    official = hyperboliccv_to_official({name: torch.zeros(v.shape) for name, v in model.state_dict().items()})
+    official = hyperboliccv_to_official(
+        {name: torch.zeros(v.shape) for name, v in model.state_dict().items()}
+    )
     copies = {name for name, value in official.items() if name.endswith(".k") and value.shape == ()}
     assert len(official) == 231 + 2 and len(copies) == 89 + 2
     assert {"enc_manifold.k", "dec_manifold.k"} < copies
@@ -159,7 +172,8 @@ def test_official_names_and_shapes_are_those_of_the_sheet():
 
 
 def test_bare_official_networks_and_timm_load_them(tmp_path):
-    """Without the classifier's wrapper the names have other prefixes; timm takes the official names as they are."""
+    """Without the classifier's wrapper the names have other prefixes; timm takes the official names
+    as they are."""
     _, reference = published("L-ResNet-18")
     weights = reference.state_dict()
     bare = {
@@ -171,7 +185,9 @@ def test_bare_official_networks_and_timm_load_them(tmp_path):
     assert one.keys() == two.keys() and all(torch.equal(one[key], two[key]) for key in one)
     torch.save(weights, tmp_path / "official.pth")
     overlay = dict(file=str(tmp_path / "official.pth"), num_classes=5)
-    model = timm.create_model("hcnn_resnet18", pretrained=True, pretrained_cfg_overlay=overlay, **MICRO, **SHORT)
+    model = timm.create_model(
+        "hcnn_resnet18", pretrained=True, pretrained_cfg_overlay=overlay, **MICRO, **SHORT
+    )
     x = torch.randn(2, 3, 16, 16)
     torch.testing.assert_close(model.eval()(x), reference.eval()(x), rtol=1e-3, atol=1e-4)
 
@@ -181,24 +197,38 @@ def test_mistakes_in_checkpoints_are_explained():
     with pytest.raises(HypvisionError, match="entry 'encoder.conv6.weight'"):
         hyperboliccv_from_official({**weights, "encoder.conv6.weight": torch.ones(1)})
     with pytest.raises(HypvisionError, match="no Lorentz head"):
-        hyperboliccv_from_official({key: value for key, value in weights.items() if "decoder" not in key})
+        hyperboliccv_from_official(
+            {key: value for key, value in weights.items() if "decoder" not in key}
+        )
     part = {key: value for key, value in weights.items() if "conv3_x" not in key}
     with pytest.raises(HypvisionError, match="only a part"):
         hyperboliccv_variant(hyperboliccv_from_official(part))
     with pytest.raises(HypvisionError, match="boost_weight"):
-        hyperboliccv_to_official(timm.create_model("hcnn_resnet18", plus=True, **MICRO).state_dict())
+        hyperboliccv_to_official(
+            timm.create_model("hcnn_resnet18", plus=True, **MICRO).state_dict()
+        )
 
 
 def test_curvatures_on_the_way_back():
     fixed = timm.create_model("hcnn_resnet18", curvature=0.5, **MICRO).state_dict()
     official = hyperboliccv_to_official(fixed, curvature=0.5)
     assert {float(value) for name, value in official.items() if name.endswith(".k")} == {2.0}
-    learned = timm.create_model("hcnn_resnet18", curvature=0.5, learn_curvature=True, **MICRO).state_dict()
-    assert all(torch.equal(official[n], v) for n, v in hyperboliccv_to_official(learned).items() if n.endswith(".k"))
+    learned = timm.create_model(
+        "hcnn_resnet18", curvature=0.5, learn_curvature=True, **MICRO
+    ).state_dict()
+    assert all(
+        torch.equal(official[n], v)
+        for n, v in hyperboliccv_to_official(learned).items()
+        if n.endswith(".k")
+    )
     for weights, curvature, message in (
         (learned, 0.5, "hold what was learned"),
         (fixed, -1.0, "must be positive"),
-        ({**fixed, "manifolds.0.log_c": torch.zeros(()), "manifolds.1.log_c": torch.ones(())}, None, "several curvat"),
+        (
+            {**fixed, "manifolds.0.log_c": torch.zeros(()), "manifolds.1.log_c": torch.ones(())},
+            None,
+            "several curvat",
+        ),
     ):
         with pytest.raises(HypvisionError, match=message):
             hyperboliccv_to_official(weights, curvature)
@@ -219,14 +249,18 @@ def test_official_weights_need_a_model_of_their_curvatures(name):
     torch.testing.assert_close(model(x), learned(x), rtol=1e-3, atol=1e-4)
     ones = hyperboliccv_to_official(create().state_dict())
     for weights, other in ((ones, curvatures), (ones, dict(head_curvature=0.3)), (official, {})):
-        with pytest.raises(HypvisionError, match=r"has curvature (1|0\.3|0\.7) .* Create it with curvature="):
+        with pytest.raises(
+            HypvisionError, match=r"has curvature (1|0\.3|0\.7) .* Create it with curvature="
+        ):
             create(**other).load_state_dict(weights)
 
 
 def test_command_line(tmp_path, monkeypatch, capsys):
     torch.save(published("L-ResNet-18")[1].state_dict(), tmp_path / "in.pth")
     monkeypatch.setattr(
-        sys, "argv", [TOOL.name, "--from", "hyperboliccv", str(tmp_path / "in.pth"), str(tmp_path / "out.pth")]
+        sys,
+        "argv",
+        [TOOL.name, "--from", "hyperboliccv", str(tmp_path / "in.pth"), str(tmp_path / "out.pth")],
     )
     with pytest.raises(SystemExit) as end:
         runpy.run_path(str(TOOL), run_name="__main__")
@@ -238,7 +272,10 @@ def test_command_line(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as end:
         runpy.run_path(str(TOOL), run_name="__main__")
     said = capsys.readouterr().out
-    assert end.value.code == 0 and "clip=1.0 (the default) for CIFAR, clip=4.0 for Tiny-ImageNet" in said
+    assert (
+        end.value.code == 0
+        and "clip=1.0 (the default) for CIFAR, clip=4.0 for Tiny-ImageNet" in said
+    )
 
 
 def test_parameter_counts_are_the_published_ones():
@@ -297,7 +334,8 @@ def move_curvatures(model, bound):
 @pytest.mark.parametrize("c, bound", [(1e-6, 0), (4e-4, None), (5e-3, 1), (1.0, None), (1e3, 1)])
 @pytest.mark.parametrize("name", ["hecnn_resnet18", "hcnn_resnet18"])
 def test_networks_work_at_every_curvature(name, c, bound):
-    """With rescaling, and where a learned curvature may go: images differ, and everything has a gradient."""
+    """With rescaling, and where a learned curvature may go: images differ, and everything has a
+    gradient."""
     torch.manual_seed(0)
     model = timm.create_model(name, plus=True, layers=(1, 1, 1, 1), curvature=c, **MICRO)
     if bound is not None:
@@ -311,10 +349,11 @@ def test_networks_work_at_every_curvature(name, c, bound):
 
 @pytest.mark.parametrize("c", [0.1, 1.0, 10.0])
 def test_gradients_are_those_of_float64(c, monkeypatch):
-    """With the same side of every kink: a ReLU whose argument is round-off has another slope in another precision.
+    """With the same side of every kink: a ReLU whose argument is round-off has another slope in
+    another precision.
 
-    The gradient of a single angle or gain is the difference of the gradients of all pixels: it is compared with the
-    size of the largest of them.
+    The gradient of a single angle or gain is the difference of the gradients of all pixels: it is
+    compared with the size of the largest of them.
     """
     torch.manual_seed(0)
     model = timm.create_model("hecnn_resnet18", curvature=c, **MICRO)
@@ -334,7 +373,10 @@ def test_gradients_are_those_of_float64(c, monkeypatch):
     largest = max(g.norm() for g in expected.values() if g.numel() == 1)
     for key, gradient in expected.items():
         error, size = (found[key] - gradient).norm(), gradient.norm()
-        assert error < (1e-5 * largest if gradient.numel() == 1 else 2e-5 * size), (key, error / size)
+        assert error < (1e-5 * largest if gradient.numel() == 1 else 2e-5 * size), (
+            key,
+            error / size,
+        )
 
 
 @pytest.mark.slow
@@ -350,7 +392,9 @@ def test_compiled_training_step_without_graph_breaks(name):
         network(x).square().sum().backward()
         grads.append({key: p.grad.clone() for key, p in model.named_parameters()})
     for key, eager in grads[0].items():
-        torch.testing.assert_close(grads[1][key], eager, rtol=1e-2, atol=2e-3 * eager.abs().max().item() + 1e-6)
+        torch.testing.assert_close(
+            grads[1][key], eager, rtol=1e-2, atol=2e-3 * eager.abs().max().item() + 1e-6
+        )
 
 
 def test_features_are_tangent_vectors_at_the_origin():
@@ -358,7 +402,9 @@ def test_features_are_tangent_vectors_at_the_origin():
     x = torch.randn(2, 3, 32, 32)
     final, maps = model.forward_intermediates(x)
     points = Lorentz(1.0).from_space(final.movedim(1, -1))
-    torch.testing.assert_close(maps[-1].movedim(1, -1), lorentz.logmap0(points, 1.0), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        maps[-1].movedim(1, -1), lorentz.logmap0(points, 1.0), rtol=1e-5, atol=1e-6
+    )
     getter = timm.create_model("hcnn_resnet18", features_only=True, stem="imagenet", widths=WIDTHS)
     assert [m.shape for m in getter(torch.randn(1, 3, 64, 96))] == [
         (1, width, 64 // r, 96 // r) for width, r in zip(WIDTHS, getter.feature_info.reduction())
@@ -382,7 +428,11 @@ def test_heads():
     model, x = build("hcnn18+").eval(), torch.randn(2, 3, 32, 32)
     pooled = model.forward_head(model.forward_features(x), pre_logits=True)
     model.reset_classifier(7, head_type="linear")
-    assert isinstance(model.head, nn.Linear) and model(x).shape == (2, 7) and model.head_manifold is None
+    assert (
+        isinstance(model.head, nn.Linear)
+        and model(x).shape == (2, 7)
+        and model.head_manifold is None
+    )
     tangent = lorentz.logmap0(model.manifolds[0].from_space(pooled), model.manifolds[0].c)
     torch.testing.assert_close(model(x), model.head(tangent), rtol=1e-4, atol=1e-5)
     model.reset_classifier(3, head_type="lorentz")
@@ -408,7 +458,9 @@ def test_shared_curvatures_are_saved_once():
 
 def test_parameter_groups():
     model = build("hecnn18", layers=(2, 2, 2, 2))
-    groups = {group["name"]: group for group in param_groups(model, 0.1, 5e-4, 0.2, curvature_lr=0.01)}
+    groups = {
+        group["name"]: group for group in param_groups(model, 0.1, 5e-4, 0.2, curvature_lr=0.01)
+    }
     assert len(groups["curvatures"]["params"]) == 2 and groups["curvatures"]["weight_decay"] == 0
     assert len(groups["points"]["params"]) == 9 and groups["points"]["lr"] == pytest.approx(0.02)
     assert all(p.dim() > 1 for p in groups["weights"]["params"])
@@ -429,7 +481,11 @@ def test_gradient_checkpointing_gives_equal_gradients():
 def train(model, steps, dtype, move="tangent", lr=0.1):
     """A few classes of noisy blobs, learned by the papers' optimiser under autocast; losses."""
     optimizer = RiemannianSGD(
-        param_groups(model, lr, 5e-4, 0.2, curvature_lr=lr), lr=lr, momentum=0.9, nesterov=True, move=move
+        param_groups(model, lr, 5e-4, 0.2, curvature_lr=lr),
+        lr=lr,
+        momentum=0.9,
+        nesterov=True,
+        move=move,
     )
     generator, losses = torch.Generator().manual_seed(0), []
     centres = torch.randn(5, 3, 8, 8, generator=generator)
@@ -462,7 +518,9 @@ TINY = dict(layers=(1, 1, 1, 1), widths=(8, 8, 12, 12), num_classes=5)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", [pytest.param(torch.bfloat16, marks=pytest.mark.slow), torch.float16])
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(torch.bfloat16, marks=pytest.mark.slow), torch.float16]
+)
 def test_training_with_learned_curvature_is_stable(dtype):
     model = timm.create_model("hecnn_resnet18", plus=True, **TINY)
     losses = train(model, 30, dtype)
@@ -489,21 +547,28 @@ def test_the_data_config_follows_the_stem():
     model = timm.create_model("hecnn_resnet18", stem="imagenet", device="meta")
     large = resolve_data_config({}, model=model)
     assert large["input_size"] == (3, 224, 224) and large["crop_pct"] == 0.875
-    assert model.pretrained_cfg["pool_size"] == (7, 7) and model.feature_info[-1]["reduction"] == 32  # 224 / 32
+    assert (
+        model.pretrained_cfg["pool_size"] == (7, 7) and model.feature_info[-1]["reduction"] == 32
+    )  # 224 / 32
     overlay = dict(input_size=(3, 160, 160))
-    model = timm.create_model("hcnn_resnet18", stem="imagenet", pretrained_cfg_overlay=overlay, device="meta")
+    model = timm.create_model(
+        "hcnn_resnet18", stem="imagenet", pretrained_cfg_overlay=overlay, device="meta"
+    )
     assert resolve_data_config({}, model=model)["input_size"] == (3, 160, 160)
 
 
 def _radii(network, x):
-    """The largest radius behind each rescaling of points, the largest norm behind that of features."""
+    """The largest radius behind each rescaling of points, the largest norm behind that of
+    features."""
     found = []
 
     def note(module, _, out):
         if isinstance(module, ToLorentz):
             found.append(out.norm(dim=1).max().item())
         else:
-            found.append(module.manifold.dist0(module.manifold.from_space(out.movedim(1, -1))).max().item())
+            found.append(
+                module.manifold.dist0(module.manifold.from_space(out.movedim(1, -1))).max().item()
+            )
 
     kinds = (EfficientLorentzConv2d, LorentzResidual, ToLorentz)
     hooks = [m.register_forward_hook(note) for m in network.modules() if isinstance(m, kinds)]
@@ -526,13 +591,16 @@ def test_a_limit_holds_radii(name):
 
 
 def test_the_limit_of_a_batch_norm():
-    """By its formula: with one mean and beta at the origin, radii become the rescaled ``gamma r / (var + eps)``."""
+    """By its formula: with one mean and beta at the origin, radii become the rescaled
+    ``gamma r / (var + eps)``."""
     manifold = Lorentz(0.7)
     norm = LorentzBatchNorm2d(3, manifold, slope=2.0, limit=1.2).double().eval()
     x = 3 * torch.randn(2, 3, 4, 4, dtype=torch.float64)
     radius = manifold.dist0(manifold.from_space(x.movedim(1, -1)))
     out = manifold.dist0(manifold.from_space(norm(x).movedim(1, -1)))
-    torch.testing.assert_close(out, 1.2 * torch.tanh(radius / (1 + 1e-5) * math.atanh(0.99) / (2 * 1.2)))
+    torch.testing.assert_close(
+        out, 1.2 * torch.tanh(radius / (1 + 1e-5) * math.atanh(0.99) / (2 * 1.2))
+    )
     learned = LorentzBatchNorm2d(3, Lorentz(0.7, learnable=True), slope=2.0, limit=1.2).double()
     learned.manifold.double()
     inputs = (x.requires_grad_(), learned.gamma, learned.manifold.log_c)
@@ -571,12 +639,18 @@ def test_bounds_hold_learned_curvatures():
         (dict(plus=True, clip=2.0), "clip=2.0 is for networks without rescaling.*rescale=False"),
         (dict(plus=True, limit=0.0), "limit must be a finite number above 0"),
         (dict(limit=3.0), "limit=3.0 is that of the rescaling.*rescale=True"),
-        (dict(head_curvature=-0.5, head_type="linear"), "head_curvature must be a finite number above 0"),
+        (
+            dict(head_curvature=-0.5, head_type="linear"),
+            "head_curvature must be a finite number above 0",
+        ),
         (
             dict(curvature=-1.0, hyperbolic_stages=(), hyperbolic_stem=False, head_type="linear"),
             "curvature must be a finite number above 0",
         ),
-        (dict(bounds=(2.0, 3.0), hyperbolic_stages=(), hyperbolic_stem=False), "bounds must enclose 1"),
+        (
+            dict(bounds=(2.0, 3.0), hyperbolic_stages=(), hyperbolic_stem=False),
+            "bounds must enclose 1",
+        ),
         (dict(num_classes=-1), "num_classes must be an integer of at least 0"),
         (dict(num_classes=2.0), "num_classes must be an integer of at least 0"),
         (dict(hyperbolic_stages=2), r"hyperbolic_stages must be a tuple, such as \(1, 3\), got 2"),

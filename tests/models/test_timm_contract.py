@@ -11,16 +11,28 @@ TREE = dict(width=16, heads=2, leaves=8, levels=2)
 BOTTLENECKS = dict(widths=(4, 4, 4, 4), layers=(1, 1, 1, 1))
 FAMILIES = {
     "hcformer_nano": dict(
-        img_size=32, patch_size=2, layers=(1, 1, 1, 1), dims=(8, 10, 12, 14), heads=(1, 1, 1, 1), head_dim=8
+        img_size=32,
+        patch_size=2,
+        layers=(1, 1, 1, 1),
+        dims=(8, 10, 12, 14),
+        heads=(1, 1, 1, 1),
+        head_dim=8,
     ),
     "hcnn_resnet18": dict(widths=(4, 5, 6, 7)),
     "hcnn_resnet50": BOTTLENECKS,
     "hecnn_resnet18": dict(widths=(4, 5, 6, 7)),
     "hecnn_resnet50": BOTTLENECKS,
     "himapper resnet": dict(backbone="resnet10t", channels=(8, 8, 16, 16), **TREE),
-    "himapper deit": dict(backbone="deit_tiny_patch16_224", img_size=32, patch_size=8, depth=4, **TREE),
+    "himapper deit": dict(
+        backbone="deit_tiny_patch16_224", img_size=32, patch_size=8, depth=4, **TREE
+    ),
     "himapper swin": dict(
-        backbone="swin_tiny_patch4_window7_224", img_size=32, window_size=1, depths=(1, 1, 1, 1), embed_dim=24, **TREE
+        backbone="swin_tiny_patch4_window7_224",
+        img_size=32,
+        window_size=1,
+        depths=(1, 1, 1, 1),
+        embed_dim=24,
+        **TREE,
     ),
     "himapper efficientnet": dict(backbone="mobilenetv3_small_050", **TREE),
 }
@@ -29,7 +41,9 @@ families = pytest.mark.parametrize("family", FAMILIES)
 
 def make(family, **changes):
     torch.manual_seed(0)
-    return timm.create_model(family.partition(" ")[0], **{"num_classes": 5, **FAMILIES[family], **changes}).eval()
+    return timm.create_model(
+        family.partition(" ")[0], **{"num_classes": 5, **FAMILIES[family], **changes}
+    ).eval()
 
 
 @torch.no_grad()
@@ -86,7 +100,9 @@ def test_checkpointed_features_have_the_same_gradients(family):
         model.set_grad_checkpointing(checkpointing)
         x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
         sum(level.square().mean() for level in model(x)).backward()
-        gradients.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+        gradients.append(
+            {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+        )
     torch.testing.assert_close(gradients[0], gradients[1])
 
 
@@ -124,7 +140,9 @@ def test_the_map_is_as_large_as_every_tag_says(name):
     for tag in timm.list_pretrained(f"{name}*") or [name]:
         with torch.device("meta"):
             model = timm.create_model(tag)
-            size = model.forward_features(torch.empty(1, *model.pretrained_cfg["input_size"])).shape[-2:]
+            size = model.forward_features(
+                torch.empty(1, *model.pretrained_cfg["input_size"])
+            ).shape[-2:]
         assert tuple(size) == model.pretrained_cfg["pool_size"]
 
 
@@ -134,11 +152,17 @@ def test_the_map_is_as_large_as_every_tag_says(name):
 def test_weights_of_three_channels_start_other_networks_as_timm_adapts_them(family, tmp_path):
     colours, x = make(family), torch.randn(2, 1, 32, 32)
     torch.save(colours.state_dict(), tmp_path / "w.pth")
-    source = dict(pretrained=True, pretrained_cfg_overlay=dict(file=str(tmp_path / "w.pth"), num_classes=5))
+    source = dict(
+        pretrained=True, pretrained_cfg_overlay=dict(file=str(tmp_path / "w.pth"), num_classes=5)
+    )
     grey = make(family, in_chans=1, **source)
-    if "hcnn" in family:  # the time of its points is no linear function of the channels, the weights are a start
+    if (
+        "hcnn" in family
+    ):  # the time of its points is no linear function of the channels, the weights are a start
         first = "stem.conv.weight"
-        torch.testing.assert_close(grey.state_dict()[first], colours.state_dict()[first].sum(1, keepdim=True))
+        torch.testing.assert_close(
+            grey.state_dict()[first], colours.state_dict()[first].sum(1, keepdim=True)
+        )
     else:
         torch.testing.assert_close(grey(x), colours(x.expand(-1, 3, -1, -1)), rtol=1e-3, atol=1e-4)
     assert make(family, in_chans=4, **source)(torch.randn(2, 4, 32, 32)).isfinite().all()

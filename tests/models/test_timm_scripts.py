@@ -1,7 +1,8 @@
-"""What timm's train.py, validate.py, inference.py, benchmark.py and onnx_export.py do, with models of ours.
+"""What timm's train.py, validate.py, inference.py, benchmark.py and onnx_export.py do, with models
+of ours.
 
-The scripts themselves are in neither wheel nor source distribution of timm. These are the public functions that they
-call, in their order, run by ``hypvision exec`` as the scripts would be.
+The scripts themselves are in neither wheel nor source distribution of timm. These are the public
+functions that they call, in their order, run by ``hypvision exec`` as the scripts would be.
 """
 
 import pytest
@@ -116,13 +117,19 @@ def test_what_the_scripts_do(tmp_path, name):
     def run(code, place):
         script = tmp_path / "script.py"
         script.write_text(code)
-        arguments = repr({"img_size": 32, **family.arguments}) if name == "hcformer" else repr(family.arguments)
+        arguments = (
+            repr({"img_size": 32, **family.arguments})
+            if name == "hcformer"
+            else repr(family.arguments)
+        )
         code = code if name == "hcformer" else code.replace('arguments["img_size"]', "32")
         script.write_text(code)
         assert main(["exec", str(script), str(data), str(place), family.model, arguments]) == 0
 
     run(TRAIN, out)
-    assert {"summary.csv", "last.pth.tar", "model_best.pth.tar"} <= {path.name for path in out.iterdir()}
+    assert {"summary.csv", "last.pth.tar", "model_best.pth.tar"} <= {
+        path.name for path in out.iterdir()
+    }
     run(VALIDATE, out / "last.pth.tar")
     run(BENCHMARK, out)
     if name == "hcformer":

@@ -1,4 +1,5 @@
-"""timm's own model tests, unchanged, over the models registered here. They come with timm's source distribution."""
+"""timm's own model tests, unchanged, over the models registered here. They come with timm's source
+distribution."""
 
 import subprocess
 import sys
@@ -29,7 +30,9 @@ def suite():
         done = subprocess.run(command, capture_output=True, text=True)
         archives = list(CACHE.glob("timm-*.tar.gz"))
         if not archives:
-            pytest.skip(f"timm's source distribution could not be downloaded: {done.stderr.strip()[-200:]}")
+            pytest.skip(
+                f"timm's source distribution could not be downloaded: {done.stderr.strip()[-200:]}"
+            )
         with tarfile.open(archives[0]) as archive:
             members = [member for member in archive.getmembers() if "/tests/" in member.name]
             archive.extractall(CACHE, members=members, filter="data")
@@ -37,8 +40,21 @@ def suite():
 
 
 def run(suite, expression):
-    options = ["-q", "-k", expression, "-c", "/dev/null", "-p", "no:cacheprovider", "-p", "no:warnings", str(suite)]
-    done = subprocess.run([sys.executable, "-c", LAUNCHER, *options], capture_output=True, text=True)
+    options = [
+        "-q",
+        "-k",
+        expression,
+        "-c",
+        "/dev/null",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:warnings",
+        str(suite),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", LAUNCHER, *options], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
     return done.stdout
 
@@ -67,5 +83,7 @@ def test_hi_mapper_passes_timms_tests(suite):
 
 @pytest.mark.slow
 def test_all_hi_mappers_pass_timms_tests(suite):
-    names = "himapper_swin or himapper_resnet50 or himapper_efficientnet_b4 or (deit_ and _himapper)"
+    names = (
+        "himapper_swin or himapper_resnet50 or himapper_efficientnet_b4 or (deit_ and _himapper)"
+    )
     assert "39 passed" in run(suite, NO_SCRIPT.format(names))

@@ -1,6 +1,7 @@
 """Triton kernels beside the plain form in float64.
 
-``test_kernels.py`` runs these tests in a process with ``TRITON_INTERPRET=1``, which Triton reads when it is imported.
+``test_kernels.py`` runs these tests in a process with ``TRITON_INTERPRET=1``, which Triton reads
+when it is imported.
 """
 
 import copy
@@ -16,11 +17,14 @@ from hypvision.nn import published as pub
 
 @pytest.fixture
 def interpreted(monkeypatch):
-    """Layers on a CPU take the kernels, which Triton's interpreter runs; the list of their calls."""
+    """Layers on a CPU take the kernels, which Triton's interpreter runs; the list of their
+    calls."""
     calls = []
     for name in ("forward", "backward", "boost_forward", "boost_backward"):
         function = getattr(kernels, name)
-        monkeypatch.setattr(kernels, name, lambda *args, f=function: calls.append(f.__name__) or f(*args))
+        monkeypatch.setattr(
+            kernels, name, lambda *args, f=function: calls.append(f.__name__) or f(*args)
+        )
     for module in (norm, conv):
         monkeypatch.setattr(module, "on_gpu", lambda x: True)
     return calls
@@ -67,7 +71,9 @@ def test_a_step_equals_that_of_the_plain_form(shape, options, interpreted):
     expected = results(exact, x.double(), cotangent.double())
     assert not interpreted  # float64 takes the plain form
     for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one.double(), other, rtol=0, atol=3e-5 * other.detach().abs().max().item())
+        torch.testing.assert_close(
+            one.double(), other, rtol=0, atol=3e-5 * other.detach().abs().max().item()
+        )
     for one, other in zip(layer.buffers(), exact.buffers(), strict=True):
         torch.testing.assert_close(one, other.to(one.dtype), rtol=1e-5, atol=1e-6)
 
@@ -102,7 +108,9 @@ def test_half_precision_and_second_derivatives(interpreted):
         given = given.clone().requires_grad_()
         (gradient,) = torch.autograd.grad(module(given).sin().sum(), given, create_graph=True)
         second.append(torch.autograd.grad(gradient.square().sum(), given)[0])
-    torch.testing.assert_close(second[0].double(), second[1], rtol=1e-3, atol=1e-4 * second[1].abs().max().item())
+    torch.testing.assert_close(
+        second[0].double(), second[1], rtol=1e-3, atol=1e-4 * second[1].abs().max().item()
+    )
 
 
 @pytest.mark.parametrize(
@@ -117,7 +125,9 @@ def test_half_precision_and_second_derivatives(interpreted):
 )
 def test_numbers_of_a_convolution(channels, options, interpreted):
     torch.manual_seed(0)
-    layer = hnn.EfficientLorentzConv2d(*channels, 3, Lorentz(0.7, learnable=True), stride=2, padding=1, **options)
+    layer = hnn.EfficientLorentzConv2d(
+        *channels, 3, Lorentz(0.7, learnable=True), stride=2, padding=1, **options
+    )
     with torch.no_grad():
         layer.boost_weight.fill_(0.6)
     exact = copy.deepcopy(layer).double()
@@ -129,7 +139,9 @@ def test_numbers_of_a_convolution(channels, options, interpreted):
     expected = results(exact, x.double(), cotangent.double())
     assert not interpreted
     for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one.double(), other, rtol=0, atol=3e-5 * other.detach().abs().max().item())
+        torch.testing.assert_close(
+            one.double(), other, rtol=0, atol=3e-5 * other.detach().abs().max().item()
+        )
 
 
 def test_second_derivatives_of_a_convolution(interpreted):
@@ -138,6 +150,10 @@ def test_second_derivatives_of_a_convolution(interpreted):
     x, second = torch.randn(2, 4, 3, 3), []
     for module in (layer, copy.deepcopy(layer).double()):
         given = x.to(module.weight.dtype).requires_grad_()
-        gradients = torch.autograd.grad(module(given).sin().sum(), [given, module.boost_weight], create_graph=True)
+        gradients = torch.autograd.grad(
+            module(given).sin().sum(), [given, module.boost_weight], create_graph=True
+        )
         second.append(torch.autograd.grad(sum(g.square().sum() for g in gradients), given)[0])
-    torch.testing.assert_close(second[0].double(), second[1], rtol=1e-3, atol=1e-4 * second[1].abs().max().item())
+    torch.testing.assert_close(
+        second[0].double(), second[1], rtol=1e-3, atol=1e-4 * second[1].abs().max().item()
+    )

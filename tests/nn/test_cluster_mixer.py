@@ -89,7 +89,9 @@ def test_half_precision_distances_are_computed_in_float32():
         assert (mixer._nearness(points, centers, scale) - exact).abs().max() == 0
     rounded = points.bfloat16(), centers.bfloat16()
     expected = mixer._nearness(rounded[0].float(), rounded[1].float(), scale)
-    torch.testing.assert_close(mixer._nearness(*rounded, scale).float(), expected, rtol=2**-8, atol=0)
+    torch.testing.assert_close(
+        mixer._nearness(*rounded, scale).float(), expected, rtol=2**-8, atol=0
+    )
 
 
 def exact_distance(u, v, c, lift):
@@ -119,18 +121,28 @@ def exact_distance(u, v, c, lift):
 @pytest.mark.parametrize("size", [1e-5, 0.3, 3.0])  # below the clamp, in the ball, clipped to it
 @pytest.mark.parametrize("gap", [0.0, 1e-6, 1e-3, 1.0])
 def test_distances_are_exact_to_float32_round_off(lift, curvature, size, gap):
-    mixer, generator = ClusterMixer(**SMALL, lift=lift, curvature=curvature), torch.Generator().manual_seed(1)
+    mixer, generator = (
+        ClusterMixer(**SMALL, lift=lift, curvature=curvature),
+        torch.Generator().manual_seed(1),
+    )
     tokens, moves = torch.randn(2, 3, 6, generator=generator)
     tokens = tokens * (size / tokens.norm(dim=1, keepdim=True))
     centers = tokens + gap * size * moves
     found = mixer._nearness(tokens[None], centers[None], torch.full((1,), 2.0))[0] / -2
-    expected = [[exact_distance(center, token, curvature, lift) for token in tokens] for center in centers]
-    torch.testing.assert_close(found.double(), torch.tensor(expected).double(), rtol=2e-7, atol=2e-7)
+    expected = [
+        [exact_distance(center, token, curvature, lift) for token in tokens] for center in centers
+    ]
+    torch.testing.assert_close(
+        found.double(), torch.tensor(expected).double(), rtol=2e-7, atol=2e-7
+    )
 
 
 @pytest.mark.parametrize("curvature", [0.1, 10.0])
 def test_gradients_of_distances_are_those_of_geoopt_in_float64(curvature):
-    mixer, manifold = ClusterMixer(**SMALL, curvature=curvature), geoopt.Lorentz(k=1 / curvature).double()
+    mixer, manifold = (
+        ClusterMixer(**SMALL, curvature=curvature),
+        geoopt.Lorentz(k=1 / curvature).double(),
+    )
     features = torch.cat([torch.randn(2, 4, 6), 0.1 * torch.randn(2, 3, 6)], 1).requires_grad_()
     weights = torch.randn(2, 3, 4)
     (mixer._nearness(features[:, :4], features[:, 4:], torch.ones(1)) * weights).sum().backward()
@@ -142,12 +154,14 @@ def test_gradients_of_distances_are_those_of_geoopt_in_float64(curvature):
 
 
 def reference(mixer, x, lift, norm):
-    """The mixer as the paper words it, in double; fold divides the sides of ``x`` ``(B, H, W, C)``."""
+    """The mixer as the paper words it, in double; fold divides the sides of ``x``
+    ``(B, H, W, C)``."""
     e, d, n, c = mixer.heads, mixer.head_dim, mixer.fold, mixer.curvature
     batch, height, width, _ = x.shape
     h, w = height // n, width // n
     maps = [
-        layer(x).reshape(batch, height, width, e, d).permute(0, 3, 4, 1, 2) for layer in (mixer.feature, mixer.value)
+        layer(x).reshape(batch, height, width, e, d).permute(0, 3, 4, 1, 2)
+        for layer in (mixer.feature, mixer.value)
     ]
     feature, value = (m.reshape(batch * e, d, height, width) for m in maps)
 
@@ -159,7 +173,9 @@ def reference(mixer, x, lift, norm):
     def pooled(window, side):
         return F.adaptive_avg_pool2d(window, side).flatten(2).transpose(1, 2)
 
-    position = F.interpolate(mixer.bias, (height, width), mode="bilinear", align_corners=True).repeat(batch, 1, 1, 1)
+    position = F.interpolate(
+        mixer.bias, (height, width), mode="bilinear", align_corners=True
+    ).repeat(batch, 1, 1, 1)
     patch, means, mean_values = torch.zeros_like(value), [], []
     for i in range(n):
         for j in range(n):
@@ -187,7 +203,11 @@ def reference(mixer, x, lift, norm):
     centers, points = lifted(window_centers), lifted(means)
     distance = manifold.dist(centers.unsqueeze(2), points.unsqueeze(1))
     logits = mixer.window_bias.flatten(2).repeat(batch, 1, 1) - mixer.window_alpha * distance
-    mixed = cluster(logits, mean_values, pooled(value, mixer.win)).transpose(1, 2).reshape(batch * e, d, n, n)
+    mixed = (
+        cluster(logits, mean_values, pooled(value, mixer.win))
+        .transpose(1, 2)
+        .reshape(batch * e, d, n, n)
+    )
     window = F.interpolate(mixed, (height, width), mode="nearest")
     out = torch.cat([level.reshape(batch, e * d, height, width) for level in (patch, window)], 1)
     if norm:
@@ -199,7 +219,9 @@ def reference(mixer, x, lift, norm):
 @pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("curvature, center", [(0.1, False), (10.0, True)])
 def test_equals_the_formulas_for_every_option(lift, norm, curvature, center):
-    mixer = randomised(pad="minimal", lift=lift, norm=norm, curvature=curvature, center=center).double()
+    mixer = randomised(
+        pad="minimal", lift=lift, norm=norm, curvature=curvature, center=center
+    ).double()
     x = torch.randn(2, 9, 12, 12, dtype=torch.float64)
     torch.testing.assert_close(mixer(x), reference(mixer, x, lift, norm), rtol=1e-6, atol=1e-6)
 
@@ -210,7 +232,9 @@ def test_padding_reflects_and_is_cut_off_again(pad, size):
     mixer = randomised(pad=pad)
     x = torch.randn(1, *size, 12)
     (top, bottom), (left, right) = (mixer._padding(side) for side in size)
-    padded = F.pad(x.permute(0, 3, 1, 2), (left, right, top, bottom), mode="reflect").permute(0, 2, 3, 1)
+    padded = F.pad(x.permute(0, 3, 1, 2), (left, right, top, bottom), mode="reflect").permute(
+        0, 2, 3, 1
+    )
     mixer.pad_always = False  # the sides are multiples of fold now
     expected = mixer(padded)[:, top : top + size[0], left : left + size[1]]
     mixer.pad_always = pad == "always"
@@ -230,7 +254,9 @@ def test_assignments_are_those_of_forward():
             v = value[i : i + 3, j : j + 3].permute(2, 0, 1, 3)
             centers = F.adaptive_avg_pool2d(v.permute(0, 3, 1, 2), 2).flatten(2).transpose(1, 2)
             updated = (a @ v.flatten(1, 2) + centers) / (a.sum(-1, keepdim=True) + 1)
-            out[i : i + 3, j : j + 3] = (a.transpose(1, 2) @ updated).reshape(2, 3, 3, 6).permute(1, 2, 0, 3)
+            out[i : i + 3, j : j + 3] = (
+                (a.transpose(1, 2) @ updated).reshape(2, 3, 3, 6).permute(1, 2, 0, 3)
+            )
     torch.testing.assert_close(mixer(x)[0], mixer.proj(out.flatten(2)))
 
 
@@ -260,7 +286,8 @@ def test_temperatures_are_initial_values():
 
 
 def test_centred_features_are_independent_of_a_common_part():
-    """A shift of all features changes neither level's assignments, and one that varies within a window does."""
+    """A shift of all features changes neither level's assignments, and one that varies within a
+    window does."""
     mixer = randomised(pad="minimal", center=True).double()
     x = torch.randn(1, 9, 9, 12, dtype=torch.float64)
     before = mixer.assignments(x)
@@ -269,7 +296,9 @@ def test_centred_features_are_independent_of_a_common_part():
     after = mixer.assignments(x)
     torch.testing.assert_close(after.patch, before.patch)
     torch.testing.assert_close(after.window, before.window)
-    moved = mixer.assignments(x + torch.linspace(0, 1, 9, dtype=torch.float64)[:, None] * torch.arange(12))
+    moved = mixer.assignments(
+        x + torch.linspace(0, 1, 9, dtype=torch.float64)[:, None] * torch.arange(12)
+    )
     assert (moved.patch - before.patch).abs().max() > 0.01
 
 
@@ -281,13 +310,21 @@ def test_round_off_in_a_window_of_one_colour_does_not_choose_its_centres():
     assert (mixer.assignments(x).patch - 0.25).abs().max() < 1e-3
 
 
-@pytest.mark.parametrize(("size", "fold", "prop"), [((12, 18), 3, 2), ((8, 6), 1, 3), ((10, 10), 5, 1)])
+@pytest.mark.parametrize(
+    ("size", "fold", "prop"), [((12, 18), 3, 2), ((8, 6), 1, 3), ((10, 10), 5, 1)]
+)
 def test_locality_takes_squared_distances_from_the_similarity(size, fold, prop):
-    """Pixel by pixel: the logits differ by the distance to the middle of each centre's cell, in cells of its window."""
+    """Pixel by pixel: the logits differ by the distance to the middle of each centre's cell, in
+    cells of its window."""
     options = dict(fold=fold, prop=prop, pad="minimal")
-    local, x = randomised(**options, locality=1.0).double(), torch.randn(1, *size, 12, dtype=torch.float64)
+    local, x = (
+        randomised(**options, locality=1.0).double(),
+        torch.randn(1, *size, 12, dtype=torch.float64),
+    )
     plain = ClusterMixer(**{**SMALL, **options}).double()
-    plain.load_state_dict({name: value for name, value in local.state_dict().items() if name != "locality"})
+    plain.load_state_dict(
+        {name: value for name, value in local.state_dict().items() if name != "locality"}
+    )
     found, base = local.assignments(x).patch[0], plain.assignments(x).patch[0]
     rows, columns = size[0] // fold, size[1] // fold
     for head in range(2):
@@ -304,8 +341,14 @@ def test_locality_takes_squared_distances_from_the_similarity(size, fold, prop):
 def test_much_locality_is_a_grid():
     mixer = ClusterMixer(**{**SMALL, "fold": 1, "prop": 3}, pad="minimal", locality=1e4)
     labels = mixer.assignments(torch.randn(1, 9, 12, 12)).patch.argmax(2)
-    assert (labels == torch.arange(3).repeat_interleave(3)[:, None] * 3 + torch.arange(3).repeat_interleave(4)).all()
-    assert ClusterMixer(**SMALL).locality is None and "locality" not in ClusterMixer(**SMALL).state_dict()
+    assert (
+        labels
+        == torch.arange(3).repeat_interleave(3)[:, None] * 3 + torch.arange(3).repeat_interleave(4)
+    ).all()
+    assert (
+        ClusterMixer(**SMALL).locality is None
+        and "locality" not in ClusterMixer(**SMALL).state_dict()
+    )
 
 
 @pytest.mark.parametrize("patch", ["euclidean", "hyperbolic"])
@@ -317,11 +360,17 @@ def test_ablations_of_the_paper_equal_the_reference(patch, window, shift, positi
     sizes = dict(dim=12, heads=2, head_dim=6, fold=3, prop=2, win=2)
     geometry = window or "hyperbolic"
     reference = ReferenceMixer(
-        **sizes, nominal=9, is_global=window is not None, curvature=0.5, patch=patch, window=geometry, shift=shift
+        **sizes,
+        nominal=9,
+        is_global=window is not None,
+        curvature=0.5,
+        patch=patch,
+        window=geometry,
+        shift=shift,
     ).double()
     mixer = ClusterMixer(
-        **sizes, nominal_size=9, window_level=window is not None, curvature=0.5, patch_geometry=patch,
-        window_geometry=geometry, shift=shift, position_bias=position_bias,
+        **sizes, nominal_size=9, window_level=window is not None, curvature=0.5,
+        patch_geometry=patch, window_geometry=geometry, shift=shift, position_bias=position_bias,
     ).double()  # fmt: skip
     with torch.no_grad():
         for name, parameter in reference.named_parameters():
@@ -340,7 +389,9 @@ def test_ablations_of_the_paper_equal_the_reference(patch, window, shift, positi
     assert ("bias" in own) == position_bias
     x = torch.randn(2, 10, 14, 12, dtype=torch.float64)
     out = mixer(x)
-    torch.testing.assert_close(out, reference(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        out, reference(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1), rtol=1e-6, atol=1e-6
+    )
     out.sum().backward()
     assert all(torch.isfinite(parameter.grad).all() for parameter in mixer.parameters())
 
@@ -348,10 +399,13 @@ def test_ablations_of_the_paper_equal_the_reference(patch, window, shift, positi
 @pytest.mark.parametrize("fold", [1, 3])
 @pytest.mark.parametrize("position_bias", [False, True])
 def test_one_centre_is_the_mean_of_the_map(fold, position_bias):
-    """The reference compares and weighs that centre, too; what it learns for that has gradient 0."""
+    """The reference compares and weighs that centre, too; what it learns for that has gradient
+    0."""
     sizes = dict(dim=12, heads=2, head_dim=6, fold=fold, prop=2, win=1)
     reference = ReferenceMixer(**sizes, nominal=9, is_global=True, curvature=0.5).double()
-    mixer = ClusterMixer(**sizes, nominal_size=9, curvature=0.5, position_bias=position_bias).double()
+    mixer = ClusterMixer(
+        **sizes, nominal_size=9, curvature=0.5, position_bias=position_bias
+    ).double()
     with torch.no_grad():
         for name, parameter in reference.named_parameters():
             parameter.normal_(0, 0.5)
@@ -368,7 +422,9 @@ def test_one_centre_is_the_mean_of_the_map(fold, position_bias):
             mixer.bias.copy_(reference.relative_position_bias.reshape(mixer.bias.shape))
     x = torch.randn(2, 10, 14, 12, dtype=torch.float64)
     out = mixer(x)
-    torch.testing.assert_close(out, reference(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        out, reference(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1), rtol=1e-6, atol=1e-6
+    )
     assert (mixer.assignments(x).window == torch.ones(2, 2, 1, fold, fold)).all()
     out.sum().backward()
     assert mixer.window_alpha.grad.abs().max() == 0

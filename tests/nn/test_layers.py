@@ -1,4 +1,5 @@
-"""One suite over all layers: equal to a reference implementation, finite, and good citizens of PyTorch."""
+"""One suite over all layers: equal to a reference implementation, finite, and good citizens of
+PyTorch."""
 
 import copy
 import io
@@ -64,7 +65,9 @@ def run_efficient_conv(layer, x, c):
 
 
 def run_transposed(layer, x, c):
-    rows = torch.zeros(*x.shape[:2], (x.shape[2] - 1) * 2 + 1, (x.shape[3] - 1) * 2 + 1, dtype=x.dtype)
+    rows = torch.zeros(
+        *x.shape[:2], (x.shape[2] - 1) * 2 + 1, (x.shape[3] - 1) * 2 + 1, dtype=x.dtype
+    )
     rows[..., ::2, ::2] = x
     return F.pad(reference.lorentz_conv2d(layer.conv, rows, c), (0, 1, 0, 1))
 
@@ -93,7 +96,9 @@ def on_space(layer, x, c):
 
 
 def on_hyperboloid(layer, x, c):
-    return reference.points(reference.exponential(layer.module(reference.logarithm(x[:, 1:], c)), c), c)
+    return reference.points(
+        reference.exponential(layer.module(reference.logarithm(x[:, 1:], c)), c), c
+    )
 
 
 def paired(layer, x, c):
@@ -103,9 +108,10 @@ def paired(layer, x, c):
 class Case(NamedTuple):
     """A layer in the suite.
 
-    ``make`` builds it on a manifold of this ``kind``; ``reference`` computes the same. ``gives`` says what comes out:
-    ``"space"`` parts, ``"points"`` or ``"numbers"``, along dimension ``dim``. ``block`` builds a layer, with the inits
-    that it has by default, that takes what it gives, to be stacked.
+    ``make`` builds it on a manifold of this ``kind``; ``reference`` computes the same. ``gives``
+    says what comes out: ``"space"`` parts, ``"points"`` or ``"numbers"``, along dimension ``dim``.
+    ``block`` builds a layer, with the inits that it has by default, that takes what it gives, to be
+    stacked.
     """
 
     make: Callable
@@ -133,17 +139,24 @@ class Case(NamedTuple):
 
 
 B = PoincareBall
-lin, efficient_linear = reference.lorentz_linear, (lambda layer, x, c: reference.efficient(layer, x, c, x))
+lin, efficient_linear = (
+    reference.lorentz_linear,
+    (lambda layer, x, c: reference.efficient(layer, x, c, x)),
+)
 other = {"compiled": False}
 LAYERS = {
-    "linear": Case(lambda m: hnn.LorentzLinear(6, 9, m), tokens, lin, block=lambda m: hnn.LorentzLinear(6, 6, m)),
-    "linear_uniform": Case(lambda m: hnn.LorentzLinear(6, 9, m, init="uniform"), tokens, lin, **other),
-    "linear_xavier": Case(lambda m: hnn.LorentzLinear(6, 9, m, init="xavier"), tokens, lin, **other),
+    "linear": Case(lambda m: hnn.LorentzLinear(6, 9, m), tokens, lin,
+    block=lambda m: hnn.LorentzLinear(6, 6, m)),
+    "linear_uniform": Case(lambda m: hnn.LorentzLinear(6, 9, m, init="uniform"), tokens, lin,
+    **other),
+    "linear_xavier": Case(lambda m: hnn.LorentzLinear(6, 9, m, init="xavier"), tokens, lin,
+    **other),
     "linear_orthogonal": Case(
         lambda m: hnn.LorentzLinear(6, 4, m, bias=False, init="orthogonal"), tokens, lin, **other,
         block=lambda m: hnn.LorentzLinear(6, 6, m, init="orthogonal"),
     ),
-    "linear_between_manifolds": Case(lambda m: hnn.LorentzLinear(6, 9, m, manifold_out=Lorentz(1.3)), tokens, lin),
+    "linear_between_manifolds": Case(lambda m: hnn.LorentzLinear(6, 9, m,
+    manifold_out=Lorentz(1.3)), tokens, lin),
     "linear_normalized": Case(
         lambda m: hnn.LorentzLinear(6, 9, m, normalize=True), tokens, lin,
         block=lambda m: hnn.LorentzLinear(6, 6, m, normalize=True),
@@ -153,42 +166,53 @@ LAYERS = {
         block=lambda m: hnn.LorentzLinear(6, 6, m, normalize="time"),
     ),
     "fgg": Case(
-        lambda m: pub.FGGLinear(6, 9, m), tokens, reference.fgg_linear, block=lambda m: pub.FGGLinear(6, 6, m)
+        lambda m: pub.FGGLinear(6, 9, m), tokens, reference.fgg_linear,
+        block=lambda m: pub.FGGLinear(6, 6, m)
     ),
-    "fgg_identity": Case(lambda m: pub.FGGLinear(6, 9, m, init="identity"), tokens, reference.fgg_linear, **other),
-    "fgg_kaiming": Case(lambda m: pub.FGGLinear(6, 4, m, init="kaiming"), tokens, reference.fgg_linear, **other),
-    "fgg_mlr": Case(lambda m: pub.FGGLinear(6, 4, m, init="mlr"), tokens, reference.fgg_linear, **other),
+    "fgg_identity": Case(lambda m: pub.FGGLinear(6, 9, m, init="identity"), tokens,
+    reference.fgg_linear, **other),
+    "fgg_kaiming": Case(lambda m: pub.FGGLinear(6, 4, m, init="kaiming"), tokens,
+    reference.fgg_linear, **other),
+    "fgg_mlr": Case(lambda m: pub.FGGLinear(6, 4, m, init="mlr"), tokens, reference.fgg_linear,
+    **other),
     "fgg_weight_norm": Case(
         lambda m: pub.FGGLinear(6, 9, m, weight_norm=True), tokens, reference.fgg_linear,
         block=lambda m: pub.FGGLinear(6, 6, m, weight_norm=True),
     ),
     "fgg_weight_norm_xavier": Case(
-        lambda m: pub.FGGLinear(6, 9, m, nn.ReLU(), "xavier", weight_norm=True), tokens, reference.fgg_linear, **other
+        lambda m: pub.FGGLinear(6, 9, m, nn.ReLU(), "xavier", weight_norm=True), tokens,
+        reference.fgg_linear, **other
     ),
     "plfc": Case(
-        lambda m: pub.PLFCLinear(6, 9, m), tokens, reference.plfc, block=lambda m: pub.PLFCLinear(6, 6, m)
+        lambda m: pub.PLFCLinear(6, 9, m), tokens, reference.plfc, block=lambda m: pub.PLFCLinear(6,
+        6, m)
     ),
-    "plfc_normal": Case(lambda m: pub.PLFCLinear(6, 4, m, init="normal"), tokens, reference.plfc, **other),
+    "plfc_normal": Case(lambda m: pub.PLFCLinear(6, 4, m, init="normal"), tokens, reference.plfc,
+    **other),
     "conv1d": Case(
-        lambda m: hnn.LorentzConv1d(6, 8, 3, m, 2, 1, 2), sequences, reference.lorentz_conv1d, dim=1,
-        block=lambda m: hnn.LorentzConv1d(6, 6, 3, m, padding=1),
+        lambda m: hnn.LorentzConv1d(6, 8, 3, m, 2, 1, 2), sequences, reference.lorentz_conv1d,
+        dim=1, block=lambda m: hnn.LorentzConv1d(6, 6, 3, m, padding=1),
     ),
     "conv2d": Case(
         lambda m: hnn.LorentzConv2d(6, 8, 3, m, padding=1), maps, reference.lorentz_conv2d, dim=1,
         block=lambda m: hnn.LorentzConv2d(6, 6, 3, m, padding=1),
     ),
     "conv2d_strided": Case(
-        lambda m: hnn.LorentzConv2d(6, 8, 3, m, stride=2, bias=False), maps, reference.lorentz_conv2d, dim=1, **other
+        lambda m: hnn.LorentzConv2d(6, 8, 3, m, stride=2, bias=False), maps,
+        reference.lorentz_conv2d, dim=1, **other
     ),
     "conv2d_dilated": Case(
-        lambda m: hnn.LorentzConv2d(6, 8, (3, 2), m, 1, (2, 1), (2, 1)), maps, reference.lorentz_conv2d, dim=1
+        lambda m: hnn.LorentzConv2d(6, 8, (3, 2), m, 1, (2, 1), (2, 1)), maps,
+        reference.lorentz_conv2d, dim=1
     ),
     "conv2d_shortcut": Case(
-        lambda m: hnn.LorentzConv2d(6, 8, 1, m, stride=2), maps, reference.lorentz_conv2d, dim=1, **other
+        lambda m: hnn.LorentzConv2d(6, 8, 1, m, stride=2), maps, reference.lorentz_conv2d, dim=1,
+        **other
     ),
     "conv_transpose": Case(
-        lambda m: hnn.LorentzConvTranspose2d(6, 8, 3, m, stride=2, padding=1, output_padding=1), maps, run_transposed,
-        dim=1, block=lambda m: hnn.LorentzConvTranspose2d(6, 6, 3, m, padding=1),
+        lambda m: hnn.LorentzConvTranspose2d(6, 8, 3, m, stride=2, padding=1, output_padding=1),
+        maps, run_transposed, dim=1,
+        block=lambda m: hnn.LorentzConvTranspose2d(6, 6, 3, m, padding=1),
     ),
     "patch_embed": Case(
         lambda m: pub.LorentzPatchEmbed(6, 8, 3, m), maps,
@@ -196,13 +220,13 @@ LAYERS = {
         block=lambda m: pub.LorentzPatchEmbed(6, 6, 1, m, flatten=False),
     ),
     "efficient_conv1d": Case(
-        lambda m: hnn.EfficientLorentzConv1d(6, 8, 3, m, 2, 1), sequences,
-        lambda layer, x, c: reference.efficient(layer, x, c, conv1d_patches(layer, x)).transpose(1, 2), dim=1,
+        lambda m: hnn.EfficientLorentzConv1d(6, 8, 3, m, 2, 1), sequences, lambda layer, x,
+        c: reference.efficient(layer, x, c, conv1d_patches(layer, x)).transpose(1, 2), dim=1,
         block=lambda m: hnn.EfficientLorentzConv1d(6, 6, 3, m, padding=1),
     ),
     "efficient_conv": Case(
-        lambda m: hnn.EfficientLorentzConv2d(6, 8, 3, m, padding=1), maps, run_efficient_conv, dim=1,
-        block=lambda m: hnn.EfficientLorentzConv2d(6, 6, 3, m, padding=1),
+        lambda m: hnn.EfficientLorentzConv2d(6, 8, 3, m, padding=1), maps, run_efficient_conv,
+        dim=1, block=lambda m: hnn.EfficientLorentzConv2d(6, 6, 3, m, padding=1),
     ),
     "efficient_conv_cayley": Case(
         lambda m: hnn.EfficientLorentzConv2d(6, 16, 1, m, stride=2), maps, run_efficient_conv, dim=1
@@ -212,15 +236,16 @@ LAYERS = {
         block=lambda m: hnn.EfficientLorentzLinear(6, 6, m),
     ),
     "efficient_linear_cayley": Case(
-        lambda m: hnn.EfficientLorentzLinear(6, 8, m, boost="scale", slope=3.0), tokens, efficient_linear,
-        block=lambda m: hnn.EfficientLorentzLinear(6, 6, m, boost="scale"),
+        lambda m: hnn.EfficientLorentzLinear(6, 8, m, boost="scale", slope=3.0), tokens,
+        efficient_linear, block=lambda m: hnn.EfficientLorentzLinear(6, 6, m, boost="scale"),
     ),
     "batch_norm2d": Case(
         lambda m: hnn.LorentzBatchNorm2d(6, m), maps, channels_last(reference.batch_norm), dim=1,
         block=lambda m: hnn.LorentzBatchNorm2d(6, m),
     ),
     "batch_norm2d_rescaled": Case(
-        lambda m: hnn.LorentzBatchNorm2d(6, m, slope=2.0), maps, channels_last(reference.batch_norm), dim=1,
+        lambda m: hnn.LorentzBatchNorm2d(6, m, slope=2.0), maps,
+        channels_last(reference.batch_norm), dim=1,
         block=lambda m: hnn.LorentzBatchNorm2d(6, m, slope=2.0),
     ),
     "batch_norm1d": Case(
@@ -228,22 +253,24 @@ LAYERS = {
         block=lambda m: hnn.LorentzBatchNorm1d(6, m),
     ),
     "gyro_batch_norm2d": Case(
-        lambda m: pub.GyroLorentzBatchNorm2d(6, m), maps, channels_last(reference.batch_norm), dim=1,
-        block=lambda m: pub.GyroLorentzBatchNorm2d(6, m),
+        lambda m: pub.GyroLorentzBatchNorm2d(6, m), maps, channels_last(reference.batch_norm),
+        dim=1, block=lambda m: pub.GyroLorentzBatchNorm2d(6, m),
     ),
     "gyro_batch_norm1d": Case(
         lambda m: pub.GyroLorentzBatchNorm1d(6, m), tokens, reference.batch_norm,
         block=lambda m: pub.GyroLorentzBatchNorm1d(6, m),
     ),
     "layer_norm": Case(
-        lambda m: hnn.LorentzLayerNorm(6), tokens, reference.layer_norm, block=lambda m: hnn.LorentzLayerNorm(6)
+        lambda m: hnn.LorentzLayerNorm(6), tokens, reference.layer_norm,
+        block=lambda m: hnn.LorentzLayerNorm(6)
     ),
     "rms_norm": Case(
-        lambda m: hnn.LorentzRMSNorm(6), tokens, reference.rms_norm, block=lambda m: hnn.LorentzRMSNorm(6)
+        lambda m: hnn.LorentzRMSNorm(6), tokens, reference.rms_norm,
+        block=lambda m: hnn.LorentzRMSNorm(6)
     ),
     "global_pool": Case(
-        lambda m: hnn.LorentzGlobalAvgPool2d(m), maps, lambda layer, x, c: reference.global_pool(x, c),
-        before=lambda m: hnn.LorentzConv2d(6, 6, 3, m, padding=1),
+        lambda m: hnn.LorentzGlobalAvgPool2d(m), maps, lambda layer, x,
+        c: reference.global_pool(x, c), before=lambda m: hnn.LorentzConv2d(6, 6, 3, m, padding=1),
     ),
     "average_pool": Case(
         lambda m: hnn.LorentzAvgPool2d(3, m, 2, 1), maps, reference.average_pool, dim=1,
@@ -254,51 +281,60 @@ LAYERS = {
     ),
     "residual_space_rescaled": Case(lambda m: Residual(m, slope=2.0), tokens, paired, **other),
     "residual_average": Case(
-        lambda m: Residual(m, "average"), tokens, paired, block=lambda m: Residual(m, "average"), keeps=False
+        lambda m: Residual(m, "average"), tokens, paired, block=lambda m: Residual(m, "average"),
+        keeps=False
     ),
     "residual_average_scaled": Case(
         lambda m: Residual(m, "average", scale="learned"), tokens, paired, **other,
         block=lambda m: Residual(m, "average", scale="learned", slope=2.0),
     ),
-    "residual_average_number": Case(lambda m: Residual(m, "average", scale=2.5), tokens, paired, **other),
+    "residual_average_number": Case(lambda m: Residual(m, "average", scale=2.5), tokens, paired,
+    **other),
     "residual_boost": Case(
-        lambda m: Residual(m, "boost"), tokens, paired, block=lambda m: Residual(m, "boost", slope=2.0), keeps=False
+        lambda m: Residual(m, "boost"), tokens, paired, block=lambda m: Residual(m, "boost",
+        slope=2.0), keeps=False
     ),
     "to_lorentz": Case(
-        lambda m: hnn.ToLorentz(m, clip=2.0), rows, reference.to_lorentz, dim=1, block=lambda m: hnn.ToLorentz(m)
+        lambda m: hnn.ToLorentz(m, clip=2.0), rows, reference.to_lorentz, dim=1,
+        block=lambda m: hnn.ToLorentz(m)
     ),
     "to_lorentz_rescaled": Case(
-        lambda m: hnn.ToLorentz(m, slope=2.0), maps, channels_last(reference.to_lorentz), dim=1, **other
+        lambda m: hnn.ToLorentz(m, slope=2.0), maps, channels_last(reference.to_lorentz), dim=1,
+        **other
     ),
     "to_tangent": Case(
-        lambda m: hnn.ToTangent(m), maps, channels_last(lambda layer, x, c: reference.logarithm(x, c)), dim=1,
-        gives="numbers", block=lambda m: nn.Sequential(hnn.ToTangent(m), hnn.ToLorentz(m, clip=3.0)),
+        lambda m: hnn.ToTangent(m), maps,
+        channels_last(lambda layer, x, c: reference.logarithm(x, c)), dim=1, gives="numbers",
+        block=lambda m: nn.Sequential(hnn.ToTangent(m), hnn.ToLorentz(m, clip=3.0)),
     ),
     "change_manifold": Case(
         lambda m: hnn.ChangeManifold(m, Lorentz(1.3)), rows, reference.change_manifold, dim=1,
-        block=lambda m: nn.Sequential(hnn.ChangeManifold(m, Lorentz(1.3)), hnn.ChangeManifold(Lorentz(1.3), m)),
+        block=lambda m: nn.Sequential(hnn.ChangeManifold(m, Lorentz(1.3)),
+        hnn.ChangeManifold(Lorentz(1.3), m)),
     ),
     "change_manifold_rescaled": Case(
-        lambda m: hnn.ChangeManifold(m, Lorentz(1.3), slope=2.0), rows, reference.change_manifold, dim=1, **other
+        lambda m: hnn.ChangeManifold(m, Lorentz(1.3), slope=2.0), rows, reference.change_manifold,
+        dim=1, **other
     ),
     "on_space": Case(
-        lambda m: hnn.OnSpace(nn.Sequential(nn.Linear(6, 4), nn.GELU()), m), lorentz_points, on_space, gives="points",
-        block=lambda m: hnn.OnSpace(nn.Tanh(), m), keeps=False,
+        lambda m: hnn.OnSpace(nn.Sequential(nn.Linear(6, 4), nn.GELU()), m), lorentz_points,
+        on_space, gives="points", block=lambda m: hnn.OnSpace(nn.Tanh(), m), keeps=False,
     ),
     "on_tangent": Case(
-        lambda m: hnn.OnTangent(nn.Sequential(nn.Linear(6, 4), nn.GELU()), m), lorentz_points, on_hyperboloid,
-        gives="points", block=lambda m: hnn.OnTangent(nn.Tanh(), m), keeps=False,
+        lambda m: hnn.OnTangent(nn.Sequential(nn.Linear(6, 4), nn.GELU()), m), lorentz_points,
+        on_hyperboloid, gives="points", block=lambda m: hnn.OnTangent(nn.Tanh(), m), keeps=False,
     ),
     "on_tangent_ball": Case(
-        lambda m: hnn.OnTangent(nn.Linear(6, 4), m), ball_points, reference.on_tangent, B, gives="points", **other,
-        block=lambda m: hnn.OnTangent(nn.Tanh(), m), keeps=False,
+        lambda m: hnn.OnTangent(nn.Linear(6, 4), m), ball_points, reference.on_tangent, B,
+        gives="points", **other, block=lambda m: hnn.OnTangent(nn.Tanh(), m), keeps=False,
     ),
     "embedding": Case(
         lambda m: hnn.HyperbolicEmbedding(10, 6, m), indices, reference.embedding, gives="points",
         behind=lambda m: hnn.OnTangent(nn.Tanh(), m),
     ),
     "embedding_ball": Case(
-        lambda m: hnn.HyperbolicEmbedding(10, 6, m), indices, reference.embedding, B, gives="points", **other
+        lambda m: hnn.HyperbolicEmbedding(10, 6, m), indices, reference.embedding, B,
+        gives="points", **other
     ),
     "mlr": Case(
         lambda m: hnn.LorentzMLR(6, 9, m), rows, reference.lorentz_mlr, gives="numbers",
@@ -314,10 +350,12 @@ LAYERS = {
     ),
     "attention_of_points": Case(
         lambda m: pub.LorentzAttention(6, 2, m, head_dim=2, join="points", init="xavier"), tokens,
-        reference.attention, block=lambda m: pub.LorentzAttention(6, 2, m, head_dim=3, join="points"),
+        reference.attention,
+        block=lambda m: pub.LorentzAttention(6, 2, m, head_dim=3, join="points"),
     ),
     "attention_centroid": Case(
-        lambda m: pub.LorentzAttention(6, 2, m, head_dim=6, join="centroid"), tokens, reference.attention, **other,
+        lambda m: pub.LorentzAttention(6, 2, m, head_dim=6, join="centroid"), tokens,
+        reference.attention, **other,
         block=lambda m: nn.Sequential(
             pub.LorentzAttention(6, 2, m, head_dim=6, join="centroid"), hnn.LorentzRMSNorm(6)
         ),
@@ -335,34 +373,38 @@ LAYERS = {
         before=lambda m: pub.PoincareFullyConnected(6, 6, m),
     ),
     "poincare_fc": Case(
-        lambda m: pub.PoincareFullyConnected(6, 9, m), ball_points, reference.poincare_fc, B, "points",
-        block=lambda m: pub.PoincareFullyConnected(6, 6, m),
+        lambda m: pub.PoincareFullyConnected(6, 9, m), ball_points, reference.poincare_fc, B,
+        "points", block=lambda m: pub.PoincareFullyConnected(6, 6, m),
     ),
     "poincare_fc_normal": Case(
-        lambda m: pub.PoincareFullyConnected(6, 4, m, init="normal"), ball_points, reference.poincare_fc, B, "points",
-        **other,
+        lambda m: pub.PoincareFullyConnected(6, 4, m, init="normal"), ball_points,
+        reference.poincare_fc, B, "points", **other,
     ),
     "poincare_linear": Case(
         lambda m: pub.PoincareLinear(6, 9, m), ball_points, reference.poincare_linear, B, "points",
         block=lambda m: pub.PoincareLinear(6, 6, m),
     ),
     "poincare_conv": Case(
-        lambda m: pub.PoincareConv2d(6, 8, 3, m, 2, 1), ball_maps, reference.poincare_conv2d, B, "points", dim=1,
-        block=lambda m: nn.Sequential(pub.PoincareConv2d(6, 6, 3, m, padding=1), pub.PoincareBatchNorm2d(6, m)),
+        lambda m: pub.PoincareConv2d(6, 8, 3, m, 2, 1), ball_maps, reference.poincare_conv2d, B,
+        "points", dim=1,
+        block=lambda m: nn.Sequential(pub.PoincareConv2d(6, 6, 3, m, padding=1),
+        pub.PoincareBatchNorm2d(6, m)),
     ),
     "poincare_batch_norm1d": Case(
-        lambda m: pub.PoincareBatchNorm1d(6, m), ball_points, reference.poincare_batch_norm, B, "points",
-        block=lambda m: pub.PoincareBatchNorm1d(6, m),
+        lambda m: pub.PoincareBatchNorm1d(6, m), ball_points, reference.poincare_batch_norm, B,
+        "points", block=lambda m: pub.PoincareBatchNorm1d(6, m),
     ),
     "poincare_batch_norm2d": Case(
-        lambda m: pub.PoincareBatchNorm2d(6, m), ball_maps, channels_last(reference.poincare_batch_norm), B, "points",
-        dim=1, block=lambda m: pub.PoincareBatchNorm2d(6, m),
+        lambda m: pub.PoincareBatchNorm2d(6, m), ball_maps,
+        channels_last(reference.poincare_batch_norm), B, "points", dim=1,
+        block=lambda m: pub.PoincareBatchNorm2d(6, m),
     ),
 }  # fmt: skip
 
 
 def build(name, learnable=False):
-    """The layer, its parameters shaken so that none is at a special value, an input and the reference."""
+    """The layer, its parameters shaken so that none is at a special value, an input and the
+    reference."""
     torch.manual_seed(len(name))
     case = LAYERS[name]
     layer = case.make(case.kind(C, learnable=learnable))
@@ -388,7 +430,8 @@ def wanting(layer, x):
 
 every_layer = each("name", LAYERS)
 
-# ClusterAssignment is a tuple; the mixer has its reference implementation and its suite in test_cluster_mixer.py
+# ClusterAssignment is a tuple; the mixer has its reference implementation and its suite in
+# test_cluster_mixer.py
 ELSEWHERE = {"ClusterAssignment", "ClusterMixer"}
 
 
@@ -396,7 +439,12 @@ def test_every_public_layer_has_a_case():
     made, deep, compiled = set(), set(), set()
 
     def kinds(modules):
-        return {kind.__name__ for module in modules for inner in module.modules() for kind in type(inner).__mro__}
+        return {
+            kind.__name__
+            for module in modules
+            for inner in module.modules()
+            for kind in type(inner).__mro__
+        }
 
     for case in LAYERS.values():
         manifold = case.kind(C)
@@ -429,10 +477,13 @@ def test_equals_the_reference(name):
             assert one is other
             continue
         if hasattr(layer, "beta") and one.shape == layer.beta.shape:
-            # the reference implementation reads the time of beta as well: compare what moves along the hyperboloid
+            # the reference implementation reads the time of beta as well: compare what moves along
+            # the hyperboloid
             time, space = layer.beta[:1], layer.beta[1:]
             one, other = (g[1:] + g[:1] * space / time for g in (one, other))
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7 * other.abs().max().item() + 1e-12)
+        torch.testing.assert_close(
+            one, other, rtol=1e-6, atol=1e-7 * other.abs().max().item() + 1e-12
+        )
 
 
 @every_layer
@@ -474,7 +525,9 @@ def test_curvature_is_learned(name):
     layer, x, _ = build(name, learnable=True)
     layer, x = layer.double(), double(x)
     keys = [key for key, _ in layer.named_parameters() if key.endswith("log_c")]
-    if not keys or rescales(layer):  # the limit of the rescaling follows the curvature without a gradient
+    if not keys or rescales(
+        layer
+    ):  # the limit of the rescaling follows the curvature without a gradient
         assert rescales(layer) or name in ("layer_norm", "rms_norm")
         return
     log_c = layer.get_parameter(keys[0])
@@ -506,7 +559,8 @@ def test_autocast_stays_close(name, dtype):
     assert all(p.grad.isfinite().all() for p in layer.parameters() if p.grad is not None)
 
 
-# A compiler takes seconds for each: those with a backward or branches of their own, the others among the slow tests.
+# A compiler takes seconds for each: those with a backward or branches of their own, the others
+# among the slow tests.
 QUICK = {"conv2d", "embedding", "residual_space", "to_lorentz"}
 
 
@@ -516,14 +570,18 @@ def test_compiles_in_one_graph(name):
     layer, x, _ = build(name)
     expected = layer(x)
     weight, inputs = torch.randn_like(expected), wanting(layer, x)
-    truth = torch.autograd.grad((expected * weight).sum(), inputs, allow_unused=True) if inputs else ()
+    truth = (
+        torch.autograd.grad((expected * weight).sum(), inputs, allow_unused=True) if inputs else ()
+    )
     torch._dynamo.reset()
     out = torch.compile(layer, fullgraph=True, backend="aot_eager")(x)
     torch.testing.assert_close(out, expected, rtol=2e-4, atol=2e-4)
     found = torch.autograd.grad((out * weight).sum(), inputs, allow_unused=True) if inputs else ()
     for one, other in zip(found, truth):
         if other is not None:
-            torch.testing.assert_close(one, other, rtol=2e-3, atol=2e-3 * other.abs().max().item() + 1e-6)
+            torch.testing.assert_close(
+                one, other, rtol=2e-3, atol=2e-3 * other.abs().max().item() + 1e-6
+            )
 
 
 @pytest.mark.slow
@@ -549,28 +607,47 @@ def test_differentiates_twice(name):
 
         def gradients(x, create_graph=False):
             loss = (layer(x) * weight).sin().sum()
-            return torch.autograd.grad(loss, [x, *parameters], create_graph=create_graph, allow_unused=True)
+            return torch.autograd.grad(
+                loss, [x, *parameters], create_graph=create_graph, allow_unused=True
+            )
 
         first = gradients(x, True)
-        slope = sum((g * torch.cos(torch.arange(g.numel()).view_as(g))).sum() for g in first if g is not None)
+        slope = sum(
+            (g * torch.cos(torch.arange(g.numel()).view_as(g))).sum()
+            for g in first
+            if g is not None
+        )
         (found,) = torch.autograd.grad(slope, x)
 
         def value(shift):
             grads = gradients((x + shift * along).detach().requires_grad_())
-            return sum((g * torch.cos(torch.arange(g.numel()).view_as(g))).sum() for g in grads if g is not None)
+            return sum(
+                (g * torch.cos(torch.arange(g.numel()).view_as(g))).sum()
+                for g in grads
+                if g is not None
+            )
 
         expected = (value(1e-5) - value(-1e-5)) / 2e-5
     total = (found * along).sum()
-    torch.testing.assert_close(total, expected, rtol=1e-4, atol=1e-5 * (1 + found.abs().sum().item()))
+    torch.testing.assert_close(
+        total, expected, rtol=1e-4, atol=1e-5 * (1 + found.abs().sum().item())
+    )
 
 
 def test_differentiates_twice_through_shared_parameters():
-    """What enters a layer depends on the parameters that it uses itself: no share is counted twice."""
+    """What enters a layer depends on the parameters that it uses itself: no share is counted
+    twice."""
     torch.manual_seed(0)
     manifold = Lorentz(C, learnable=True)
-    convolution, norm = hnn.LorentzConv2d(2, 2, 2, manifold, padding=1), hnn.LorentzBatchNorm2d(2, manifold)
+    convolution, norm = (
+        hnn.LorentzConv2d(2, 2, 2, manifold, padding=1),
+        hnn.LorentzBatchNorm2d(2, manifold),
+    )
     network = nn.Sequential(convolution, norm, convolution, norm).double()
-    x, weight = torch.randn(2, 2, 2, 2, dtype=torch.float64), torch.randn(2, 2, 4, 4, dtype=torch.float64)
+    x, weight = (
+        torch.randn(2, 2, 2, 2, dtype=torch.float64),
+        torch.randn(2, 2, 4, 4, dtype=torch.float64),
+    )
     parameters = [p for name, p in network.named_parameters() if "log_c" not in name]
 
     def gradients(create_graph=False):
@@ -603,12 +680,16 @@ def test_function_transforms(name):
     layer.eval()
     x = x.detach()
     batch = torch.stack([x, x.flip(0)])
-    torch.testing.assert_close(torch.func.vmap(layer)(batch)[1], layer(batch[1]), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        torch.func.vmap(layer)(batch)[1], layer(batch[1]), rtol=1e-4, atol=1e-5
+    )
     if x.is_floating_point():
         weight = torch.randn_like(layer(x))
         found = torch.func.grad(lambda x: (layer(x) * weight).sum())(x)
         (expected,) = torch.autograd.grad((layer(x.requires_grad_()) * weight).sum(), x)
-        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4 * expected.abs().max().item())
+        torch.testing.assert_close(
+            found, expected, rtol=1e-3, atol=1e-4 * expected.abs().max().item()
+        )
 
 
 @every_layer
@@ -639,9 +720,14 @@ def test_wrong_input_is_named(name):
         return
     if name in ("layer_norm", "rms_norm"):
         return  # torch's own
-    with pytest.raises(TypeError, match="x must be a tensor of floating point numbers, got torch.int64"):
+    with pytest.raises(
+        TypeError, match="x must be a tensor of floating point numbers, got torch.int64"
+    ):
         layer(x.long())
-    if isinstance(layer, (hnn.OnSpace, hnn.OnTangent, hnn.ToLorentz, hnn.ToTangent, hnn.ChangeManifold, Residual)):
+    if isinstance(
+        layer,
+        (hnn.OnSpace, hnn.OnTangent, hnn.ToLorentz, hnn.ToTangent, hnn.ChangeManifold, Residual),
+    ):
         return  # these take any width
     if "pool" in name:
         with pytest.raises(ValueError, match="x must have 4 dimensions"):
@@ -650,7 +736,9 @@ def test_wrong_input_is_named(name):
     # the width is in dimension 1 of maps and sequences
     dim = 1 if x.dim() == 4 or "conv1d" in name else -1
     wrong = torch.cat([x, x.narrow(dim, 0, 1)], dim)
-    with pytest.raises(ValueError, match=f"x must have {x.shape[dim]} features in dimension") as error:
+    with pytest.raises(
+        ValueError, match=f"x must have {x.shape[dim]} features in dimension"
+    ) as error:
         layer(wrong)
     if case.kind is Lorentz:
         assert "points with time" in str(error.value)
@@ -666,7 +754,9 @@ def test_wrong_manifolds_are_named(name):
     wrong = B(C) if case.kind is Lorentz else Lorentz(C)
     for manifold in (case.kind, 1.0, None, *([] if any_manifold else [wrong])):
         kind = "Manifold" if any_manifold else case.kind.__name__
-        with pytest.raises(TypeError, match=f"(manifold|source) must be a hypvision.geometry.{kind}, got"):
+        with pytest.raises(
+            TypeError, match=f"(manifold|source) must be a hypvision.geometry.{kind}, got"
+        ):
             case.make(manifold)
 
 
@@ -678,7 +768,9 @@ def radii(case, manifold, out):
     return manifold.dist0(out) * C**0.5
 
 
-@pytest.mark.parametrize("name", [name for name, case in LAYERS.items() if case.block or case.before or case.behind])
+@pytest.mark.parametrize(
+    "name", [name for name, case in LAYERS.items() if case.block or case.before or case.behind]
+)
 @pytest.mark.parametrize("amp", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_fifty_layers_deep(name, amp):
     """With default inits radii stay in range on the whole way down, and gradients are finite."""
@@ -703,7 +795,9 @@ def test_fifty_layers_deep(name, amp):
     grads = torch.autograd.grad((x.float() * weight).sum(), inputs, allow_unused=True)
     assert all(g is None or g.isfinite().all() for g in grads)
     if case.keeps:
-        assert any(g is not None and g.abs().max() > 0 for g in grads[:3]), "nothing arrives at the first layer"
+        assert any(g is not None and g.abs().max() > 0 for g in grads[:3]), (
+            "nothing arrives at the first layer"
+        )
 
 
 @pytest.mark.parametrize(
@@ -743,7 +837,11 @@ def test_radii_stay_where_the_dimension_changes():
         (lambda n, m: pub.PoincareFullyConnected(n, m, ball), ball),
     ):
         torch.manual_seed(0)
-        x = torch.randn(64, 16) if space is manifold else ball.from_tangent0(torch.randn(64, 16) / 2)
+        x = (
+            torch.randn(64, 16)
+            if space is manifold
+            else ball.from_tangent0(torch.randn(64, 16) / 2)
+        )
         for n, m in zip(widths, widths[1:]):
             x = make(n, m)(x)
         radius = space.dist0(x if space is ball else space.from_space(x)).median()
@@ -777,7 +875,8 @@ def test_residual_modes_are_finite_at_the_origin(mode):
 
 @pytest.mark.parametrize("scale", [1.0, 1e4])
 def test_attention_drops_weights_and_keeps_radii(scale):
-    """A centroid lies no farther out than its points, also if some of their weights are 0 and the others larger."""
+    """A centroid lies no farther out than its points, also if some of their weights are 0 and the
+    others larger."""
     torch.manual_seed(0)
     manifold = Lorentz(C)
     layer = pub.LorentzAttention(6, 1, manifold, dropout=0.5, head_dim=6, join="centroid")
@@ -796,7 +895,10 @@ def test_far_points_have_a_centroid():
     manifold = Lorentz(C)
     x = 1e5 * torch.randn(2, 6, 4, 4)
     limit = manifold.dist0(manifold.from_space(x.movedim(1, -1))).max()
-    for pooled in (hnn.LorentzGlobalAvgPool2d(manifold, keepdim=True)(x), hnn.LorentzAvgPool2d(2, manifold)(x)):
+    for pooled in (
+        hnn.LorentzGlobalAvgPool2d(manifold, keepdim=True)(x),
+        hnn.LorentzAvgPool2d(2, manifold)(x),
+    ):
         assert manifold.dist0(manifold.from_space(pooled.movedim(1, -1))).max() <= limit
 
 
@@ -808,7 +910,8 @@ def test_cayley_columns_are_orthonormal():
 
 
 def test_the_gradient_of_an_angle_keeps_its_digits():
-    """Where the gradients of all pixels cancel to a thousandth, as those before a norm do; float32 against float64."""
+    """Where the gradients of all pixels cancel to a thousandth, as those before a norm do; float32
+    against float64."""
     errors = []
     for seed in range(5):
         torch.manual_seed(seed)
@@ -816,7 +919,10 @@ def test_the_gradient_of_an_angle_keeps_its_digits():
         exact, x = copy.deepcopy(layer).double(), torch.randn(8, 16, 16, 16).relu() / 3
         out = exact(x.double())
         cotangents = torch.randn_like(out), out.detach()
-        one, radial = (torch.autograd.grad(out, exact.boost_weight, g, retain_graph=True)[0] for g in cotangents)
+        one, radial = (
+            torch.autograd.grad(out, exact.boost_weight, g, retain_graph=True)[0]
+            for g in cotangents
+        )
         cotangent = (cotangents[0] - cotangents[1] * (one / radial * (1 - 1e-3))).float()
         (expected,) = torch.autograd.grad(out, exact.boost_weight, cotangent.double())
         (found,) = torch.autograd.grad(layer(x), layer.boost_weight, cotangent)
@@ -834,7 +940,9 @@ def test_scaling_boost_without_rescaling():
     torch.testing.assert_close(layer(x), 2 * x * (1 + 50.0**2) ** 0.5)
 
 
-@pytest.mark.parametrize(("stride", "extra"), [((1, 1), (0, 0)), ((2, 3), (1, 0)), ((2, 3), (0, 2)), ((1, 2), (0, 1))])
+@pytest.mark.parametrize(
+    ("stride", "extra"), [((1, 1), (0, 0)), ((2, 3), (1, 0)), ((2, 3), (0, 2)), ((1, 2), (0, 1))]
+)
 @pytest.mark.parametrize("padding", [0, (1, 0)])
 def test_transposed_convolution_lays_maps_out_as_the_euclidean_one(stride, extra, padding):
     layer = hnn.LorentzConvTranspose2d(2, 3, 3, Lorentz(), stride, padding, extra, bias=False)
@@ -867,7 +975,9 @@ def test_a_point_alone_is_a_batch_of_one(make, space):
 
 
 def test_sum_norm_matching():
-    layer = hnn.EfficientLorentzConv2d(2, 3, 3, Lorentz(), norm_match="sum", boost="none", slope=None)
+    layer = hnn.EfficientLorentzConv2d(
+        2, 3, 3, Lorentz(), norm_match="sum", boost="none", slope=None
+    )
     x = torch.randn(1, 2, 3, 3)
     torch.testing.assert_close(layer(x).norm(dim=1).squeeze(), x.norm(dim=1).sum())
 
@@ -906,14 +1016,26 @@ def test_embedding(manifold):
         (lambda m: hnn.LorentzResidual(m, "sum"), "mode"),
         (lambda m: pub.LorentzAttention(6, 4, m), "num_heads"),
         (lambda m: hnn.HyperbolicEmbedding(0, 4, m), "num_embeddings"),
-        (lambda m: hnn.HyperbolicEmbedding(5, 4, m, padding_idx=5), "padding_idx must be one of the 5 rows"),
+        (
+            lambda m: hnn.HyperbolicEmbedding(5, 4, m, padding_idx=5),
+            "padding_idx must be one of the 5 rows",
+        ),
         (lambda m: hnn.HyperbolicEmbedding(5, 4, m, std=-1.0), "std"),
-        (lambda m: hnn.HyperbolicEmbedding(5, 4, Product((m, 2), (m, 3))), "dimension 5 of the product"),
+        (
+            lambda m: hnn.HyperbolicEmbedding(5, 4, Product((m, 2), (m, 3))),
+            "dimension 5 of the product",
+        ),
         (lambda m: pub.LorentzPatchEmbed(3, 0, 4, m), "embed_dim"),
         (lambda m: pub.LorentzPatchEmbed(3, 8, 0, m), "kernel_size"),
-        (lambda m: hnn.LorentzLinear(2, 2.5, m), "out_features must be an integer of at least 1, got 2.5"),
+        (
+            lambda m: hnn.LorentzLinear(2, 2.5, m),
+            "out_features must be an integer of at least 1, got 2.5",
+        ),
         (lambda m: hnn.LorentzLinear(2, 3, m, normalize="space"), "normalize"),
-        (lambda m: hnn.LorentzLinear(2, 3, m, normalize="time", margin=0.0), "margin must be a finite number above 0"),
+        (
+            lambda m: hnn.LorentzLinear(2, 3, m, normalize="time", margin=0.0),
+            "margin must be a finite number above 0",
+        ),
         (
             lambda m: pub.PoincareLinear(2, 3, PoincareBall(), init="normal"),
             "init must be one of 'isometric'",
@@ -921,21 +1043,36 @@ def test_embedding(manifold):
         (lambda m: pub.PoincareFullyConnected(2, 3, PoincareBall(), init="zeros"), "init"),
         (lambda m: pub.PoincareConv2d(2, 3, 3, PoincareBall(), padding=-1), "padding"),
         (lambda m: pub.PoincareBatchNorm2d(2, PoincareBall(), mean="median"), "mean"),
-        (lambda m: hnn.LorentzMLR(3, 0, m), "LorentzMLR: num_classes must be an integer of at least 1, got 0"),
+        (
+            lambda m: hnn.LorentzMLR(3, 0, m),
+            "LorentzMLR: num_classes must be an integer of at least 1, got 0",
+        ),
         (lambda m: pub.GaneaMLR(3, 0, PoincareBall()), "num_classes"),
         (lambda m: pub.PoincareMLR(0, 3, PoincareBall()), "in_features"),
-        (lambda m: hnn.ToLorentz(m, clip=0.0), "ToLorentz: clip must be a finite number above 0, got 0.0"),
+        (
+            lambda m: hnn.ToLorentz(m, clip=0.0),
+            "ToLorentz: clip must be a finite number above 0, got 0.0",
+        ),
         (lambda m: hnn.ToLorentz(m, slope=0.0), "slope"),
-        (lambda m: hnn.ToLorentz(m, slope=2.0, clip=0.1), "clip=0.1 is for features without rescaling"),
+        (
+            lambda m: hnn.ToLorentz(m, slope=2.0, clip=0.1),
+            "clip=0.1 is for features without rescaling",
+        ),
         (lambda m: hnn.LorentzLinear(2, 3, m, learn_scale=True), "learn_scale=True is for"),
         (lambda m: hnn.ChangeManifold(m, m, slope=-1.0), "slope"),
         (lambda m: hnn.ChangeManifold(m, m, slope=2.0, limit=0), "limit must"),
-        (lambda m: hnn.LorentzResidual(m, "average", scale="learned", scale_init=0), "scale_init must"),
+        (
+            lambda m: hnn.LorentzResidual(m, "average", scale="learned", scale_init=0),
+            "scale_init must",
+        ),
         (
             lambda m: hnn.LorentzResidual(m, "average", scale="big"),
             'scale must be "learned", a positive number or None',
         ),
-        (lambda m: hnn.LorentzResidual(m, "average", scale=-1.0), "scale must be a finite number above 0"),
+        (
+            lambda m: hnn.LorentzResidual(m, "average", scale=-1.0),
+            "scale must be a finite number above 0",
+        ),
         (lambda m: hnn.LorentzResidual(m, "space", scale=1.0), "scale is for"),
         (lambda m: hnn.LorentzResidual(m, slope=0), "slope"),
         (lambda m: hnn.LorentzResidual(m)(torch.zeros(2, 3), torch.zeros(2, 4)), "same shape"),
@@ -952,13 +1089,21 @@ def test_embedding(manifold):
         ),
         (lambda m: pub.LorentzLinearAttention(6, 2, m, power=0.5), "power"),
         (
-            lambda m: pub.LorentzLinearAttention(6, 2, m)(torch.zeros(2, 3, 6), torch.zeros(2, 4, 6)),
+            lambda m: pub.LorentzLinearAttention(6, 2, m)(
+                torch.zeros(2, 3, 6), torch.zeros(2, 4, 6)
+            ),
             "as many tokens",
         ),
         (lambda m: hnn.LorentzBatchNorm2d(3, m, eps=-1.0), "eps"),
         (lambda m: hnn.LorentzAvgPool2d(0, m), "kernel_size"),
-        (lambda m: hnn.LorentzConv2d(3, 4, 3, m)(torch.zeros(3, 8, 8)), "x must have 4 dimensions, got shape"),
-        (lambda m: hnn.LorentzConv1d(3, 4, 3, m)(torch.zeros(2, 3, 8, 8)), "x must have 3 dimensions"),
+        (
+            lambda m: hnn.LorentzConv2d(3, 4, 3, m)(torch.zeros(3, 8, 8)),
+            "x must have 4 dimensions, got shape",
+        ),
+        (
+            lambda m: hnn.LorentzConv1d(3, 4, 3, m)(torch.zeros(2, 3, 8, 8)),
+            "x must have 3 dimensions",
+        ),
     ],
 )
 def test_wrong_arguments_are_named(make, message):

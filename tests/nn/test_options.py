@@ -23,13 +23,18 @@ def seed():
     torch.manual_seed(0)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Initial values
 
 
 @pytest.mark.parametrize(
     ("init", "std"),
-    [("lorentz_kaiming", 200**-0.5), ("kaiming", (2 / 200) ** 0.5), ("xavier", 700**-0.5), ("mlr", (5 / 200) ** 0.5)],
+    [
+        ("lorentz_kaiming", 200**-0.5),
+        ("kaiming", (2 / 200) ** 0.5),
+        ("xavier", 700**-0.5),
+        ("mlr", (5 / 200) ** 0.5),
+    ],
 )
 def test_standard_deviations(init, std):
     layer = pub.FGGLinear(200, 500, LORENTZ, init=init)
@@ -47,7 +52,10 @@ def test_a_reset_restores_the_scale():
 def test_identities(sizes):
     columns, rows = sizes
     layer = pub.FGGLinear(columns, rows, LORENTZ, init="identity")
-    assert torch.equal(layer.weight[:columns], 0.5 * torch.eye(columns)) and (layer.offset == 0.5).all()
+    assert (
+        torch.equal(layer.weight[:columns], 0.5 * torch.eye(columns))
+        and (layer.offset == 0.5).all()
+    )
     assert (layer.weight[columns:].norm(dim=-1) > 0).all()
     layer = pub.PoincareFullyConnected(columns, rows, BALL, init="identity")
     (weight,) = (p for p in layer.parameters() if p.dim() == 2)
@@ -82,7 +90,7 @@ def test_defaults():
     assert pub.PoincareConv2d(3, 2, 3, BALL, stride=2, padding=1)(x).shape == (1, 2, 3, 3)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Numbers at the ends of their range
 
 
@@ -105,10 +113,16 @@ def test_squares_of_half_precision_are_those_of_single():
 
 @pytest.mark.parametrize("gain", [0.5, 0.9, 1.7])
 def test_radial_factor_of_near_points(gain):
-    """A batch norm at the origin multiplies vectors by ``sinh(g r) / sinh(r)``, to 10 digits also for near points."""
-    square = torch.tensor([0.0, 1e-20, 1e-12, 1e-6, 1e-4, 2e-3, 0.02, 1.0, 1e4], dtype=torch.float64).view(1, 1, -1)
+    """A batch norm at the origin multiplies vectors by ``sinh(g r) / sinh(r)``, to 10 digits also
+    for near points."""
+    square = torch.tensor(
+        [0.0, 1e-20, 1e-12, 1e-6, 1e-4, 2e-3, 0.02, 1.0, 1e4], dtype=torch.float64
+    ).view(1, 1, -1)
     one = torch.ones((), dtype=torch.float64)
-    basis, products = torch.zeros(2, 3, dtype=torch.float64), torch.zeros(1, 2, 9, dtype=torch.float64)
+    basis, products = (
+        torch.zeros(2, 3, dtype=torch.float64),
+        torch.zeros(1, 2, 9, dtype=torch.float64),
+    )
     options = norm._Options(eps=0.0, gyro=False, joint=False, slope=None, limit=None, longest=40.0)
     found, _, _ = norm._numbers(square, products, basis, gain * one, one, (basis[0], one), options)
     for value, q in zip(found.flatten().tolist(), square.flatten().tolist()):
@@ -121,9 +135,13 @@ def test_radial_factor_of_near_points(gain):
 def test_gradients_of_batch_norm_near_the_mean(gain, slope):
     """Against differences of the radii in mpmath."""
     limit = None if slope is None else 2.0
-    layer = hnn.LorentzBatchNorm1d(1, Lorentz(1.0), dtype=torch.float64, slope=slope, limit=limit).eval()
+    layer = hnn.LorentzBatchNorm1d(
+        1, Lorentz(1.0), dtype=torch.float64, slope=slope, limit=limit
+    ).eval()
     layer.running_var.fill_(1 / gain - layer.eps)
-    x = torch.tensor([[1e-4], [0.01], [0.03], [0.055], [0.3]], dtype=torch.float64, requires_grad=True)
+    x = torch.tensor(
+        [[1e-4], [0.01], [0.03], [0.055], [0.3]], dtype=torch.float64, requires_grad=True
+    )
     (found,) = torch.autograd.grad(layer(x).sum(), x)
 
     def exact(x):
@@ -160,7 +178,7 @@ def test_hyperplanes_lie_no_farther_out_than_the_cap(sign):
     assert layer(torch.zeros(1, 2)).item() == pytest.approx(-sign * 40, rel=1e-5)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # What layers compute with them
 
 
@@ -179,7 +197,7 @@ def test_batch_norm_without_momentum_keeps_its_statistics():
     assert torch.equal(layer.running_var, torch.ones(1)) and not layer.running_mean.any()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Refusals
 
 
@@ -189,19 +207,37 @@ def test_numbers_within_their_range_are_taken():
 
 def _takers():
     """The layers with a limit of the rescaling, by name."""
-    layers = {name: kind for module in (hnn, pub) for name, kind in vars(module).items() if inspect.isclass(kind)}
-    return {name: kind for name, kind in layers.items() if "limit" in inspect.signature(kind).parameters}
+    layers = {
+        name: kind
+        for module in (hnn, pub)
+        for name, kind in vars(module).items()
+        if inspect.isclass(kind)
+    }
+    return {
+        name: kind for name, kind in layers.items() if "limit" in inspect.signature(kind).parameters
+    }
 
 
 @pytest.mark.parametrize("name", _takers())
 def test_a_limit_needs_the_slope_of_its_rescaling(name):
     kind = _takers()[name]
-    sizes = ("in_features", "out_features", "in_channels", "out_channels", "num_features", "kernel_size")
+    sizes = (
+        "in_features",
+        "out_features",
+        "in_channels",
+        "out_channels",
+        "num_features",
+        "kernel_size",
+    )
     spaces = dict.fromkeys(("manifold", "source", "target"), LORENTZ)
     known = inspect.signature(kind).parameters
-    arguments = {key: value for key, value in {**dict.fromkeys(sizes, 3), **spaces}.items() if key in known}
+    arguments = {
+        key: value for key, value in {**dict.fromkeys(sizes, 3), **spaces}.items() if key in known
+    }
     kind(**arguments, slope=2.0, limit=1.0)
-    with pytest.raises(HypvisionError, match=f"{name}: limit=1 is that of the rescaling.*slope=2.0"):
+    with pytest.raises(
+        HypvisionError, match=f"{name}: limit=1 is that of the rescaling.*slope=2.0"
+    ):
         kind(**arguments, slope=None, limit=1.0)
 
 

@@ -45,9 +45,21 @@ def hcformer_of_a_test(pretrained=False, **options):
 
 # Model, levels of strides 4 to 32, and the stem and stages as timm names them in the classifier.
 RESNET = ("resnet_of_a_test", (1, 2, 3, 4), ["conv1 bn1", "layer1", "layer2", "layer3", "layer4"])
-SWIN = ("swin_of_a_test", (0, 1, 2, 3), ["patch_embed", "layers.0", "layers.1", "layers.2", "layers.3"])
-CONVNEXT = ("convnext_of_a_test", (0, 1, 2, 3), ["stem", "stages.0", "stages.1", "stages.2", "stages.3"])
-HCFORMER = ("hcformer_of_a_test", (0, 1, 2, 3), ["stem", "stages.0", "stages.1", "stages.2", "stages.3"])
+SWIN = (
+    "swin_of_a_test",
+    (0, 1, 2, 3),
+    ["patch_embed", "layers.0", "layers.1", "layers.2", "layers.3"],
+)
+CONVNEXT = (
+    "convnext_of_a_test",
+    (0, 1, 2, 3),
+    ["stem", "stages.0", "stages.1", "stages.2", "stages.3"],
+)
+HCFORMER = (
+    "hcformer_of_a_test",
+    (0, 1, 2, 3),
+    ["stem", "stages.0", "stages.1", "stages.2", "stages.3"],
+)
 MODELS_AND_PARTS = [RESNET, SWIN, CONVNEXT, HCFORMER]
 
 
@@ -82,7 +94,11 @@ def test_maps_for_any_input_size(name, levels, parts, size):
     with torch.no_grad():
         maps = backbone(torch.randn(1, 3, *size))
     assert isinstance(maps, tuple) and backbone.strides == [4, 8, 16, 32]
-    assert [level.shape[1] for level in maps] == backbone.out_channels == backbone.timm_model.feature_info.channels()
+    assert (
+        [level.shape[1] for level in maps]
+        == backbone.out_channels
+        == backbone.timm_model.feature_info.channels()
+    )
     for level, stride in zip(maps, backbone.strides):
         for side, given in zip(level.shape[2:], size):
             assert given // stride <= side <= -(-given // stride)
@@ -98,7 +114,9 @@ def test_equal_to_timm(name, levels, parts):
     reference.load_state_dict(weights)
     backbone = TimmBackbone(name, levels[-1:]).eval()
     given = {flat(key): value for key, value in weights.items()}
-    own = {key: given[flat(key)] for key in backbone._base.state_dict() if "feature_norm" not in key}
+    own = {
+        key: given[flat(key)] for key in backbone._base.state_dict() if "feature_norm" not in key
+    }
     backbone._base.load_state_dict(own, strict=False)
     expected = reference.eval().forward_intermediates(x, indices=1, intermediates_only=True)[0]
     if name == HCFORMER[0]:  # its maps are normalised where it is a backbone
@@ -121,7 +139,9 @@ def test_frozen_stages(name, levels, parts, frozen):
     backbone = TimmBackbone(name, levels, frozen_stages=frozen)
     assert backbone.num_stages == 4
     prefixes = tuple(flat(prefix) + "_" for part in parts[: frozen + 1] for prefix in part.split())
-    expected = {key for key, _ in backbone._base.named_parameters() if flat(key).startswith(prefixes)}
+    expected = {
+        key for key, _ in backbone._base.named_parameters() if flat(key).startswith(prefixes)
+    }
     assert bool(expected) == (frozen >= 0)
     assert {key for key, p in backbone._base.named_parameters() if not p.requires_grad} == expected
     for _ in range(2):  # at once, and after being put to training again
@@ -130,32 +150,45 @@ def test_frozen_stages(name, levels, parts, frozen):
                 assert not module.training, key
         backbone.train()
     assert backbone.training
-    running = {key: buffer.clone() for key, buffer in backbone._base.named_buffers() if "running" in key}
+    running = {
+        key: buffer.clone() for key, buffer in backbone._base.named_buffers() if "running" in key
+    }
     sum(level.square().mean() for level in backbone(torch.randn(2, 3, 64, 64))).backward()
     trained = {key for key, p in backbone._base.named_parameters() if p.grad is not None}
     assert trained == {key for key, _ in backbone._base.named_parameters()} - expected
     for key, buffer in backbone._base.named_buffers():
         if key in running:
-            assert torch.equal(buffer, running[key]) == bool(prefixes and flat(key).startswith(prefixes)), key
+            assert torch.equal(buffer, running[key]) == bool(
+                prefixes and flat(key).startswith(prefixes)
+            ), key
 
 
 TINY_VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 3, "num_heads": 2}
-TINY_SWIN = {"img_size": 64, "window_size": 2, "embed_dim": 16, "depths": (1, 1, 1, 1), "num_heads": (1, 1, 2, 2)}
+TINY_SWIN = {
+    "img_size": 64,
+    "window_size": 2,
+    "embed_dim": 16,
+    "depths": (1, 1, 1, 1),
+    "num_heads": (1, 1, 2, 2),
+}
 # Arguments, levels, and the names of the parameters of the stem and of each stage.
 FREEZING = {
     "vit_tiny_patch16_224": (
         TINY_VIT, (0, 2), ["patch_embed cls_token pos_embed", "blocks.0", "blocks.1", "blocks.2"]
     ),
     "vit_small_patch14_reg4_dinov2": (
-        TINY_VIT, (2,), ["patch_embed cls_token reg_token pos_embed", "blocks.0", "blocks.1", "blocks.2"]
+        TINY_VIT, (2,), ["patch_embed cls_token reg_token pos_embed", "blocks.0", "blocks.1",
+        "blocks.2"]
     ),
     "swin_tiny_patch4_window7_224": (
         TINY_SWIN, (0, 1, 2, 3), ["patch_embed", "layers.0", "layers.1", "layers.2", "layers.3"]
     ),
-    "resnet10t": (dict(channels=(8, 8, 16, 16)), (1, 2, 3, 4), ["conv1 bn1", "layer1", "layer2", "layer3", "layer4"]),
+    "resnet10t": (dict(channels=(8, 8, 16, 16)), (1, 2, 3, 4), ["conv1 bn1", "layer1", "layer2",
+    "layer3", "layer4"]),
     "efficientnet_b0": (
         {}, (1, 2, 3, 4),
-        ["conv_stem bn1", "blocks.0", "blocks.1", "blocks.2", "blocks.3 blocks.4", "blocks.5 blocks.6"],
+        ["conv_stem bn1", "blocks.0", "blocks.1", "blocks.2", "blocks.3 blocks.4",
+        "blocks.5 blocks.6"],
     ),
 }  # fmt: skip
 
@@ -173,23 +206,37 @@ FREEZING = {
 def test_each_number_of_frozen_stages(name, himapper):
     """Of Hi-Mappers too, whose stages lie a module deeper and whose mapper belongs to no stage."""
     arguments, levels, parts = FREEZING[name]
-    arguments = dict(arguments, model_name="himapper", backbone=name) if himapper else dict(arguments, model_name=name)
+    arguments = (
+        dict(arguments, model_name="himapper", backbone=name)
+        if himapper
+        else dict(arguments, model_name=name)
+    )
     for frozen in range(len(parts)):
         backbone = TimmBackbone(out_indices=levels, frozen_stages=frozen, **arguments)
         assert backbone.num_stages == len(parts) - 1
         here, later = (
-            tuple(("trunk_" if himapper else "") + flat(name) + "_" for part in some for name in part.split())
+            tuple(
+                ("trunk_" if himapper else "") + flat(name) + "_"
+                for part in some
+                for name in part.split()
+            )
             for some in (parts[: frozen + 1], parts[frozen + 1 :])
         )
-        parameters = {flat(key) + "_": p.requires_grad for key, p in backbone._base.named_parameters()}
+        parameters = {
+            flat(key) + "_": p.requires_grad for key, p in backbone._base.named_parameters()
+        }
         assert {key for key, trained in parameters.items() if not trained} == {
             key for key in parameters if key.startswith(here)
         }
         assert all(any(key.startswith(part) for key in parameters) for part in here + later)
         backbone.train()
-        modules = {flat(key) + "_": module.training for key, module in backbone._base.named_modules()}
+        modules = {
+            flat(key) + "_": module.training for key, module in backbone._base.named_modules()
+        }
         assert not any(training for key, training in modules.items() if key.startswith(here))
-        assert all(training for key, training in modules.items() if key.startswith((*later, "mapper_")))
+        assert all(
+            training for key, training in modules.items() if key.startswith((*later, "mapper_"))
+        )
 
 
 def test_more_stages_than_there_are():
@@ -201,23 +248,33 @@ def test_more_stages_than_there_are():
 
 def test_a_transformer_without_levels_freezes_its_embeddings():
     backbone = TimmBackbone("vit_tiny_patch16_224", (1, 3), frozen_stages=1)
-    frozen = {key.partition(".")[0] for key, p in backbone._base.named_parameters() if not p.requires_grad}
+    frozen = {
+        key.partition(".")[0] for key, p in backbone._base.named_parameters() if not p.requires_grad
+    }
     assert frozen == {"cls_token", "pos_embed", "patch_embed", "blocks"}
     assert all(p.requires_grad for p in backbone._base.blocks[1].parameters())
     assert [tuple(level.shape[2:]) for level in backbone(torch.randn(1, 3, 50, 70))] == [(4, 5)] * 2
 
 
 def test_frozen_norms_stay_frozen_when_they_are_replaced():
-    backbone = nn.SyncBatchNorm.convert_sync_batchnorm(TimmBackbone("resnet18", frozen_stages=1)).train()
+    backbone = nn.SyncBatchNorm.convert_sync_batchnorm(
+        TimmBackbone("resnet18", frozen_stages=1)
+    ).train()
     net = backbone.timm_model
-    assert isinstance(net.bn1, nn.SyncBatchNorm) and not net.bn1.training and not net.layer1[0].bn1.training
+    assert (
+        isinstance(net.bn1, nn.SyncBatchNorm)
+        and not net.bn1.training
+        and not net.layer1[0].bn1.training
+    )
     assert net.layer2[0].bn1.training
 
 
 def test_norm_eval():
     for norm_eval in (True, False):
         backbone = TimmBackbone("resnet18", norm_eval=norm_eval).train()
-        found = [module.training for module in backbone.modules() if isinstance(module, nn.BatchNorm2d)]
+        found = [
+            module.training for module in backbone.modules() if isinstance(module, nn.BatchNorm2d)
+        ]
         assert found and set(found) == {not norm_eval}
         assert backbone.timm_model.conv1.training
 
@@ -256,14 +313,17 @@ def test_a_model_without_checkpointing(monkeypatch):
 def test_checkpoints_of_classifiers(tmp_path, name, levels, parts):
     weights = classifier_weights(name)
     torch.save({"state_dict": weights, "meta": {}}, tmp_path / "c.pth")
-    backbone = TimmBackbone(name, levels, init_cfg={"type": "Pretrained", "checkpoint": str(tmp_path / "c.pth")})
+    backbone = TimmBackbone(
+        name, levels, init_cfg={"type": "Pretrained", "checkpoint": str(tmp_path / "c.pth")}
+    )
     backbone.init_weights()
     assert_loaded(backbone, weights)
     assert_loaded(TimmBackbone(name, levels[:2], checkpoint_path=str(tmp_path / "c.pth")), weights)
 
 
 @pytest.mark.parametrize(
-    "before,wrapper", [("", None), ("", "model"), ("backbone.", "state_dict"), ("module.model.", None)]
+    "before,wrapper",
+    [("", None), ("", "model"), ("backbone.", "state_dict"), ("module.model.", None)],
 )
 def test_forms_of_checkpoints(tmp_path, before, wrapper):
     weights = classifier_weights(HCFORMER[0])
@@ -275,13 +335,17 @@ def test_forms_of_checkpoints(tmp_path, before, wrapper):
 def test_checkpoints_of_a_whole_model_and_with_a_prefix(tmp_path):
     for name in (RESNET[0], HCFORMER[0]):
         source = TimmBackbone(name)
-        whole = nn.ModuleDict({"teacher": TimmBackbone(name), "backbone": source, "head": nn.Linear(2, 2)})
+        whole = nn.ModuleDict(
+            {"teacher": TimmBackbone(name), "backbone": source, "head": nn.Linear(2, 2)}
+        )
         torch.save({"state_dict": whole.state_dict()}, tmp_path / "c.pth")
         for prefix in ("backbone.", "backbone", "backbone.timm_model."):
             target = TimmBackbone(name)
             target.load_pretrained(str(tmp_path / "c.pth"), prefix)
             torch.testing.assert_close(target.state_dict(), source.state_dict(), rtol=0, atol=0)
-    with pytest.raises(HypvisionError, match=r"name with the prefix 'neck\.'; there are teacher\.timm_model"):
+    with pytest.raises(
+        HypvisionError, match=r"name with the prefix 'neck\.'; there are teacher\.timm_model"
+    ):
         target.load_pretrained(str(tmp_path / "c.pth"), "neck.")
 
 
@@ -304,7 +368,8 @@ def test_safetensors_and_position_biases_of_another_size(tmp_path):
 def test_checkpoints_of_another_architecture(tmp_path, source, target):
     torch.save(classifier_weights(source), tmp_path / "c.pth")
     with pytest.raises(
-        HypvisionError, match=rf"c\.pth' does not fit the backbone '{target}': .*(missing|unknown|shape)"
+        HypvisionError,
+        match=rf"c\.pth' does not fit the backbone '{target}': .*(missing|unknown|shape)",
     ):
         TimmBackbone(target, checkpoint_path=str(tmp_path / "c.pth"))
 
@@ -313,7 +378,10 @@ def test_checkpoints_of_another_architecture(tmp_path, source, target):
     "arguments,message",
     [
         ({"model_name": "hcformer_nanno"}, "no model 'hcformer_nanno'. Did you mean hcformer_nano"),
-        ({"model_name": "resnet18", "out_indices": (3, 7)}, r"cannot return the levels out_indices=\(3, 7\)"),
+        (
+            {"model_name": "resnet18", "out_indices": (3, 7)},
+            r"cannot return the levels out_indices=\(3, 7\)",
+        ),
         ({"model_name": "resnet18", "no_such": 2}, "unexpected keyword argument 'no_such'"),
         (
             {"model_name": "hcformer_nano", "pretrained": True},
@@ -349,7 +417,9 @@ def test_weights_from_timm_survive_init_weights():
 
 
 def test_other_initialisers_still_work():
-    backbone = TimmBackbone("resnet18", init_cfg={"type": "Constant", "layer": "Conv2d", "val": 0.5})
+    backbone = TimmBackbone(
+        "resnet18", init_cfg={"type": "Constant", "layer": "Conv2d", "val": 0.5}
+    )
     backbone.init_weights()
     assert (backbone.timm_model.conv1.weight == 0.5).all()
 
@@ -370,11 +440,18 @@ def test_segmenter_of_mmseg(name):
     from mmengine.structures import PixelData
     from mmseg.structures import SegDataSample
 
-    config = Config.fromfile(Path(mmseg.__file__).parent / ".mim/configs/_base_/models/fpn_r50.py").model
+    config = Config.fromfile(
+        Path(mmseg.__file__).parent / ".mim/configs/_base_/models/fpn_r50.py"
+    ).model
     norm = {"type": "BN"}
     config.data_preprocessor.size = (75, 101)  # odd, and not a multiple of anything
     config.pretrained = None
-    config.backbone = {"type": "TimmBackbone", "model_name": name, "frozen_stages": 1, "with_cp": True}
+    config.backbone = {
+        "type": "TimmBackbone",
+        "model_name": name,
+        "frozen_stages": 1,
+        "with_cp": True,
+    }
     channels = TimmBackbone(name).out_channels
     config.neck.update(in_channels=channels, out_channels=16)
     config.decode_head.update(in_channels=[16] * 4, channels=8, num_classes=3, norm_cfg=norm)
@@ -382,14 +459,18 @@ def test_segmenter_of_mmseg(name):
         model = mmseg.registry.MODELS.build(config)
     model.init_weights()
     labels = PixelData(data=torch.randint(0, 3, (1, 75, 101)))
-    samples = [SegDataSample(gt_sem_seg=labels, metainfo={"img_shape": (75, 101), "ori_shape": (75, 101)})] * 2
+    samples = [
+        SegDataSample(gt_sem_seg=labels, metainfo={"img_shape": (75, 101), "ori_shape": (75, 101)})
+    ] * 2
     images = [torch.randint(0, 255, (3, 75, 101), dtype=torch.uint8) for _ in samples]
     batch = model.data_preprocessor({"inputs": images, "data_samples": samples}, training=True)
     loss, _ = model.parse_losses(model(**batch, mode="loss"))
     loss.backward()
     assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
     with torch.no_grad():
-        results = model.eval()(**model.data_preprocessor({"inputs": images, "data_samples": samples}), mode="predict")
+        results = model.eval()(
+            **model.data_preprocessor({"inputs": images, "data_samples": samples}), mode="predict"
+        )
     assert results[0].pred_sem_seg.data.shape == (1, 75, 101)
 
 
@@ -401,14 +482,21 @@ def test_detector_of_mmdet():
     from mmengine.registry import DefaultScope
     from mmengine.structures import InstanceData
 
-    config = Config.fromfile(Path(mmdet.__file__).parent / ".mim/configs/_base_/models/retinanet_r50_fpn.py").model
+    config = Config.fromfile(
+        Path(mmdet.__file__).parent / ".mim/configs/_base_/models/retinanet_r50_fpn.py"
+    ).model
     config.backbone = {"type": "TimmBackbone", "model_name": "hcformer_nano", "norm_eval": True}
     config.neck.update(in_channels=TimmBackbone("hcformer_nano").out_channels, out_channels=16)
     config.bbox_head.update(in_channels=16, feat_channels=16, num_classes=3, stacked_convs=1)
     with DefaultScope.overwrite_default_scope("mmdet"):
         model = mmdet.registry.MODELS.build(config)
     model.init_weights()
-    shape = {"img_shape": (75, 101), "ori_shape": (75, 101), "pad_shape": (75, 101), "scale_factor": (1.0, 1.0)}
+    shape = {
+        "img_shape": (75, 101),
+        "ori_shape": (75, 101),
+        "pad_shape": (75, 101),
+        "scale_factor": (1.0, 1.0),
+    }
     instances = InstanceData(bboxes=torch.tensor([[10.0, 10, 50, 60]]), labels=torch.tensor([1]))
     samples = [DetDataSample(metainfo=shape, gt_instances=instances)]
     images = [torch.randint(0, 255, (3, 75, 101), dtype=torch.uint8)]
@@ -417,7 +505,9 @@ def test_detector_of_mmdet():
     loss.backward()
     assert loss.isfinite() and model.backbone._base.stem.weight.grad.abs().sum() > 0
     with torch.no_grad():
-        results = model.eval()(**model.data_preprocessor({"inputs": images, "data_samples": samples}), mode="predict")
+        results = model.eval()(
+            **model.data_preprocessor({"inputs": images, "data_samples": samples}), mode="predict"
+        )
     assert "bboxes" in results[0].pred_instances
 
 

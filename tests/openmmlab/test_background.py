@@ -1,4 +1,5 @@
-"""Images without boxes in the training of a detector: used by one option, and with losses that are numbers."""
+"""Images without boxes in the training of a detector: used by one option, and with losses that are
+numbers."""
 
 import json
 import math
@@ -25,14 +26,18 @@ def gradients(name, boxes):
     data = model.data_preprocessor(demo_mm_inputs(2, [[3, *SIZE]] * 2, **options), True)
     loss, _ = model.parse_losses(model(**data, mode="loss"))
     loss.backward()
-    return loss, {key: value.grad for key, value in model.named_parameters() if value.grad is not None}
+    return loss, {
+        key: value.grad for key, value in model.named_parameters() if value.grad is not None
+    }
 
 
 @pytest.mark.parametrize("name", HEADS)
 def test_losses_of_a_batch_without_boxes_are_numbers(name):
     loss, found = gradients(name, 0)
     assert loss > 0 and loss.isfinite() and all(grad.isfinite().all() for grad in found.values())
-    assert any(grad.any() for key, grad in found.items() if "bbox_head" in key), "what it finds there is unlearned"
+    assert any(grad.any() for key, grad in found.items() if "bbox_head" in key), (
+        "what it finds there is unlearned"
+    )
     usual = gradients(name, 3)[1]
     assert found.keys() == usual.keys(), "a process with such a batch waits for no other"
 
@@ -43,7 +48,9 @@ def test_one_option_takes_them(tmp_path):
     path = data / "annotations/instances_train2017.json"
     content = json.loads(path.read_text())
     empty = {image["id"] for image in content["images"][:2]}
-    content["annotations"] = [item for item in content["annotations"] if item["image_id"] not in empty]
+    content["annotations"] = [
+        item for item in content["annotations"] if item["image_id"] not in empty
+    ]
     path.write_text(json.dumps(content))
     config, option = (
         tiny("detection", data, tmp_path / "tiny.py"),

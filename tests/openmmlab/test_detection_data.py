@@ -1,4 +1,5 @@
-"""Faults in the boxes of COCO's JSON and VOC's XML alike: what is left out is counted, what is wrong is told."""
+"""Faults in the boxes of COCO's JSON and VOC's XML alike: what is left out is counted, what is
+wrong is told."""
 
 import json
 import math
@@ -28,10 +29,15 @@ WITH_MASKS = [LOAD[0], dict(type="mmdet.LoadAnnotations", with_bbox=True, with_m
 
 
 def write_coco(root, images, classes=("cat", "dog")):
-    """An annotation file of COCO's format; ``images`` are lists of objects with corners as ``box``."""
-    content = dict(images=[], annotations=[], categories=[dict(id=k, name=x) for k, x in enumerate(classes, 1)])
+    """An annotation file of COCO's format; ``images`` are lists of objects with corners as
+    ``box``."""
+    content = dict(
+        images=[], annotations=[], categories=[dict(id=k, name=x) for k, x in enumerate(classes, 1)]
+    )
     for number, objects in enumerate(images):
-        content["images"].append(dict(id=number, file_name=f"{number}.png", width=WIDTH, height=HEIGHT))
+        content["images"].append(
+            dict(id=number, file_name=f"{number}.png", width=WIDTH, height=HEIGHT)
+        )
         for item in objects:
             left, top, right, bottom = item["box"]
             content["annotations"].append(
@@ -70,11 +76,13 @@ def write_voc(root, images, size=(WIDTH, HEIGHT)):
 
 def build(root, reader, **options):
     common = dict(
-        data_root=f"{root}/", metainfo=dict(classes=("cat", "dog")), filter_cfg=dict(filter_empty_gt=True),
-        pipeline=LOAD, _scope_="mmdet",
+        data_root=f"{root}/", metainfo=dict(classes=("cat", "dog")),
+        filter_cfg=dict(filter_empty_gt=True), pipeline=LOAD, _scope_="mmdet",
     )  # fmt: skip
     own = {
-        "COCO": dict(type="CocoDataset", ann_file="train.json", data_prefix=dict(img="JPEGImages/")),
+        "COCO": dict(
+            type="CocoDataset", ann_file="train.json", data_prefix=dict(img="JPEGImages/")
+        ),
         "VOC": dict(type="XMLDataset", ann_file="train.txt", data_prefix=dict(sub_data_root="")),
     }[reader]
     return DATASETS.build({**common, **own, **options})
@@ -87,8 +95,12 @@ def make(tmp_path):
     def write(reader, *images, size=(WIDTH, HEIGHT), **options):
         (tmp_path / "JPEGImages").mkdir()
         for number in range(len(images)):
-            Image.fromarray(np.full((HEIGHT, WIDTH, 3), 90, np.uint8)).save(tmp_path / f"JPEGImages/{number}.png")
-        write_coco(tmp_path, images, **options) if reader == "COCO" else write_voc(tmp_path, images, size, **options)
+            Image.fromarray(np.full((HEIGHT, WIDTH, 3), 90, np.uint8)).save(
+                tmp_path / f"JPEGImages/{number}.png"
+            )
+        write_coco(tmp_path, images, **options) if reader == "COCO" else write_voc(
+            tmp_path, images, size, **options
+        )
         return tmp_path
 
     return write
@@ -117,7 +129,10 @@ def test_boxes_that_are_left_out_are_counted(make, reader, reason):
     one = dict(metainfo=dict(classes=("cat",)), ignored="others")
     data = build(make(reader, [GOOD, spoilt], [GOOD]), reader, **one)
     usage = data.usage
-    assert usage.used == dict(images=2, boxes=2, classes=1) and usage.left_out() == usage.left_out("boxes") == 1
+    assert (
+        usage.used == dict(images=2, boxes=2, classes=1)
+        and usage.left_out() == usage.left_out("boxes") == 1
+    )
     place = "0.png, annotation 2" if reader == "COCO" else "0.xml, object 2"
     assert str(usage).endswith(
         f"used 2 of 2 images, 2 of 3 boxes, 1 of 1 classes. Left out: 1 boxes ({reason}: {place})."
@@ -144,7 +159,10 @@ def test_every_coco_like_data_set_counts(make, monkeypatch, name):
     )  # the package that LVIS's class asks for
     classes = tuple(DATASETS.get(name).METAINFO.get("classes") or ("cat", "dog"))
     objects = [dict(box=box, name=classes[0], area=1200) for box in (GOOD["box"], (10, 80, 40, 90))]
-    root, options = make("COCO", objects, [], classes=classes), dict(type=name, metainfo=dict(classes=classes))
+    root, options = (
+        make("COCO", objects, [], classes=classes),
+        dict(type=name, metainfo=dict(classes=classes)),
+    )
     if name == "V3DetDataset":
         (root / "names.txt").write_text("\n".join(classes))
         options["label_file"] = "names.txt"
@@ -155,20 +173,33 @@ def test_every_coco_like_data_set_counts(make, monkeypatch, name):
         (root / "train.json").write_text(json.dumps(content))
         options["data_prefix"] = dict(img="")
     usage = build(root, "COCO", **options).usage
-    assert usage.used == dict(images=1, boxes=1, classes=1) and usage.left_out("images") == 1, str(usage)
+    assert usage.used == dict(images=1, boxes=1, classes=1) and usage.left_out("images") == 1, str(
+        usage
+    )
     assert usage.left_out("boxes") == 1 and usage.left_out("classes") == len(classes) - 1
 
 
 def write_base(root):
     boxes = [dict(bbox=[10, 20, 40, 60], bbox_label=0, ignore_flag=0)]
-    rows = [dict(img_path=f"{name}.png", img_id=name, height=HEIGHT, width=WIDTH, instances=boxes) for name in "01"]
-    (root / "truth.json").write_text(json.dumps(dict(metainfo=dict(classes=["cat"]), data_list=rows)))
-    return dict(ann_file="truth.json", data_prefix=dict(img_path="JPEGImages/"), metainfo=dict(classes=("cat",)))
+    rows = [
+        dict(img_path=f"{name}.png", img_id=name, height=HEIGHT, width=WIDTH, instances=boxes)
+        for name in "01"
+    ]
+    (root / "truth.json").write_text(
+        json.dumps(dict(metainfo=dict(classes=["cat"]), data_list=rows))
+    )
+    return dict(
+        ann_file="truth.json",
+        data_prefix=dict(img_path="JPEGImages/"),
+        metainfo=dict(classes=("cat",)),
+    )
 
 
 def write_odvg(root):
     anno = dict(instances=[dict(bbox=[10, 20, 40, 60], label=0, category="cat")])
-    rows = [dict(filename=f"{name}.png", height=HEIGHT, width=WIDTH, detection=anno) for name in "01"]
+    rows = [
+        dict(filename=f"{name}.png", height=HEIGHT, width=WIDTH, detection=anno) for name in "01"
+    ]
     (root / "truth.json").write_text("\n".join(map(json.dumps, rows)))
     (root / "labels.json").write_text(json.dumps({"0": "cat"}))
     return dict(ann_file="truth.json", label_map_file="labels.json", return_classes=True)
@@ -182,39 +213,61 @@ def write_open_images(root):
     metas = [dict(filename=f"{name}.jpg", ori_shape=(HEIGHT, WIDTH, 3)) for name in "01"]
     (root / "metas.json").write_text(json.dumps(metas))  # a pickle in mmdet, which is not read here
     (root / "JPEGImages/0.png").rename(root / "JPEGImages/0.jpg")
-    files = {key: f"{root}/{name}" for key, name in (("label_file", "classes.csv"), ("hierarchy_file", "tree.json"))}
+    files = {
+        key: f"{root}/{name}"
+        for key, name in (("label_file", "classes.csv"), ("hierarchy_file", "tree.json"))
+    }
     return dict(files, ann_file="truth.json", meta_file=f"{root}/metas.json")
 
 
 def write_panoptic(root, names=("person", "banner")):
     content = dict(images=[], annotations=[], categories=[])
-    content["categories"] = [dict(id=k + 1, name=x, isthing=int(k == 0)) for k, x in enumerate(names)]
+    content["categories"] = [
+        dict(id=k + 1, name=x, isthing=int(k == 0)) for k, x in enumerate(names)
+    ]
     for name in "01":
-        content["images"].append(dict(id=int(name), file_name=f"{name}.png", height=HEIGHT, width=WIDTH))
-        segments = [dict(id=k, category_id=1, area=area, bbox=[1, 1, 9, 9], iscrowd=0) for k, area in ((1, 81), (2, 0))]
-        content["annotations"].append(dict(image_id=int(name), file_name=f"{name}.png", segments_info=segments))
+        content["images"].append(
+            dict(id=int(name), file_name=f"{name}.png", height=HEIGHT, width=WIDTH)
+        )
+        segments = [
+            dict(id=k, category_id=1, area=area, bbox=[1, 1, 9, 9], iscrowd=0)
+            for k, area in ((1, 81), (2, 0))
+        ]
+        content["annotations"].append(
+            dict(image_id=int(name), file_name=f"{name}.png", segments_info=segments)
+        )
     (root / "truth.json").write_text(json.dumps(content))
     return dict(ann_file="truth.json", data_prefix=dict(img="JPEGImages/", seg="JPEGImages/"))
 
 
-# Formats that mmdet's own code reads: how files are written, what is used, what is left out beside one image
+# Formats that mmdet's own code reads: how files are written, what is used, what is left out beside
+# one image
 STOCK = {
     "BaseDetDataset": (write_base, dict(images=1, boxes=1, classes=1), {}),
     "ODVGDataset": (write_odvg, dict(images=1, boxes=1, classes=1), {}),
     "OpenImagesDataset": (write_open_images, dict(images=1, boxes=1, classes=1), dict(classes=1)),
-    "CocoPanopticDataset": (write_panoptic, dict(images=1, segments=1, classes=1), dict(segments=2, classes=132)),
+    "CocoPanopticDataset": (
+        write_panoptic,
+        dict(images=1, segments=1, classes=1),
+        dict(segments=2, classes=132),
+    ),
 }
 ELSEWHERE = {  # these need packages, or read other files by the same code
-    "ADE20KPanopticDataset", "CrowdHumanDataset", "DODDataset", "DSDLDetDataset", "Flickr30kDataset",
-    "MDETRStyleRefCocoDataset", "OpenImagesChallengeDataset", "WIDERFaceDataset",
+    "ADE20KPanopticDataset", "CrowdHumanDataset", "DODDataset", "DSDLDetDataset",
+    "Flickr30kDataset", "MDETRStyleRefCocoDataset", "OpenImagesChallengeDataset",
+    "WIDERFaceDataset",
 }  # fmt: skip
 
 
 def test_every_format_of_mmdet_is_counted():
     base = detection.CountedDataset.__base__
     kinds = {name: kind for name, kind in DATASETS.module_dict.items() if issubclass(kind, base)}
-    kinds = {name: kind for name, kind in kinds.items() if "open_vocabulary" not in kind.__module__}  # has no files
-    assert [name for name, kind in kinds.items() if not issubclass(kind, detection.CountedDataset)] == []
+    kinds = {
+        name: kind for name, kind in kinds.items() if "open_vocabulary" not in kind.__module__
+    }  # has no files
+    assert [
+        name for name, kind in kinds.items() if not issubclass(kind, detection.CountedDataset)
+    ] == []
     stock = {name for name, kind in kinds.items() if issubclass(kind, detection._StockDataset)}
     assert stock == set(STOCK) | ELSEWHERE
 
@@ -223,7 +276,9 @@ def test_every_format_of_mmdet_is_counted():
 def test_formats_that_mmdet_reads_are_counted(make, name):
     write, used, left_out = STOCK[name]
     root = make("COCO", [])
-    options = dict(dict(type=name, metainfo=None, data_prefix=dict(img="JPEGImages/")), **write(root))
+    options = dict(
+        dict(type=name, metainfo=None, data_prefix=dict(img="JPEGImages/")), **write(root)
+    )
     usage = build(root, "COCO", **options).usage
     assert usage.used == used and usage.left_out("images") == 1, str(usage)
     assert {kind: usage.left_out(kind) for kind in left_out} == left_out, str(usage)
@@ -237,13 +292,17 @@ def test_nothing_but_faults_is_an_error(make, reader, reason):
     spoilt, _ = EXAMPLES[reason]
     root = make(reader, [spoilt])
     for empty in (True, False):
-        with pytest.raises(HypvisionError, match=f"to learn from.*{re.escape(reason)}: 0.*Correct '.*train"):
+        with pytest.raises(
+            HypvisionError, match=f"to learn from.*{re.escape(reason)}: 0.*Correct '.*train"
+        ):
             build(root, reader, filter_cfg=dict(filter_empty_gt=empty))
     assert len(build(root, reader, test_mode=True)) == 1
 
 
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("value", [math.nan, math.inf, 1e300, 10**400], ids=["nan", "inf", "huge", "beyond"])
+@pytest.mark.parametrize(
+    "value", [math.nan, math.inf, 1e300, 10**400], ids=["nan", "inf", "huge", "beyond"]
+)
 def test_numbers_that_are_none(make, reader, value):
     root = make(reader, [GOOD], [GOOD, dict(box=(10, 20, 40, value))])
     place = {
@@ -259,7 +318,9 @@ def test_shares_of_the_image(make, reader):
     share = dict(box=(0.1, 0.2, 0.5, 0.75), raw=True)
     root = make(reader, [share, share])
     for test_mode in (True, False):
-        with pytest.raises(HypvisionError, match=r"lie between 0 and 1: they are shares of the image.*Multiply"):
+        with pytest.raises(
+            HypvisionError, match=r"lie between 0 and 1: they are shares of the image.*Multiply"
+        ):
             build(root, reader, test_mode=test_mode)
 
 
@@ -267,10 +328,16 @@ def test_corners_instead_of_width_and_height(make):
     root = make("COCO", [GOOD])
     content = json.loads((root / "train.json").read_text())
     (item,) = content["annotations"]
-    for box, wrong in (([60, 50, 90, 70], True), ([60, 50, 40, 70], False), ([6, 5, 30, 50], False)):
+    for box, wrong in (
+        ([60, 50, 90, 70], True),
+        ([60, 50, 40, 70], False),
+        ([6, 5, 30, 50], False),
+    ):
         content["annotations"] = [dict(item, bbox=box)]
         (root / "train.json").write_text(json.dumps(content))
-        with pytest.raises(HypvisionError, match="Subtract left and top") if wrong else nullcontext():
+        with (
+            pytest.raises(HypvisionError, match="Subtract left and top") if wrong else nullcontext()
+        ):
             build(root, "COCO")
 
 
@@ -294,7 +361,9 @@ def test_images_that_are_left_out_are_counted(make, reader):
     else:
         (root / "train.txt").write_text((root / "train.txt").read_text() + "\n0\n")
     data = build(root, reader)
-    assert data.usage.used == dict(images=2, boxes=3, classes=1) and data.usage.left_out("images") == 3
+    assert (
+        data.usage.used == dict(images=2, boxes=3, classes=1) and data.usage.left_out("images") == 3
+    )
     reasons = {reason for _, _, reason, _ in data.usage.rows()}
     assert ("classes", 1, "without boxes", "dog") in data.usage.rows()
     assert reasons == {
@@ -305,7 +374,10 @@ def test_images_that_are_left_out_are_counted(make, reader):
         "without objects, see filter_empty_gt",
     }
     assert len(build(root, reader, filter_cfg=None)) == 3
-    with pytest.raises(HypvisionError, match=r"1 of the 4 images of '.*train.*' do not exist, the first is '.*3\.\w+'"):
+    with pytest.raises(
+        HypvisionError,
+        match=r"1 of the 4 images of '.*train.*' do not exist, the first is '.*3\.\w+'",
+    ):
         build(root, reader, test_mode=True)
 
 
@@ -315,14 +387,20 @@ def test_names_of_the_file_and_of_the_config(make, reader):
     if reader == "VOC":  # names are known as objects only
         assert len(build(root, reader, metainfo=dict(classes=("dog", "cow", "cat")))) == 1
     else:
-        with pytest.raises(HypvisionError, match="lacks 'cow'. Classes of the config: 'dog', 'cow', 'cat'. Of the"):
+        with pytest.raises(
+            HypvisionError, match="lacks 'cow'. Classes of the config: 'dog', 'cow', 'cat'. Of the"
+        ):
             build(root, reader, metainfo=dict(classes=("dog", "cow", "cat")))
     with pytest.raises(HypvisionError, match="'dog', which .*'cat'.*metainfo=dict.*ignored="):
         build(root, reader, metainfo=dict(classes=("cat",)))
     for ignored in ("others", ("dog",)):
         usage = build(root, reader, metainfo=dict(classes=("cat",)), ignored=ignored).usage
-        assert usage.used["boxes"] == 1 and ("boxes", 1, "of ignored classes", "dog") in usage.rows()
-    with pytest.raises(HypvisionError, match=r"the text 'cat', not a list of names.*write classes="):
+        assert (
+            usage.used["boxes"] == 1 and ("boxes", 1, "of ignored classes", "dog") in usage.rows()
+        )
+    with pytest.raises(
+        HypvisionError, match=r"the text 'cat', not a list of names.*write classes="
+    ):
         build(root, reader, metainfo=dict(classes="cat"))
 
 
@@ -336,9 +414,17 @@ def test_the_size_is_that_of_the_image(make, reader, turned):
     exif = image.getexif()
     if turned:
         exif[0x0112] = 6
-    image.resize((WIDTH, HEIGHT) if turned else (HEIGHT, WIDTH)).save(root / "JPEGImages/0.png", exif=exif)
-    remedy = r"stored it as 96 x 72 with a note to turn it \(EXIF\)" if turned else "Take the image that was annotated"
-    with pytest.raises(HypvisionError, match=rf"0\.png' is 72 x 96 pixels .* annotation says 96 x 72 .*{remedy}"):
+    image.resize((WIDTH, HEIGHT) if turned else (HEIGHT, WIDTH)).save(
+        root / "JPEGImages/0.png", exif=exif
+    )
+    remedy = (
+        r"stored it as 96 x 72 with a note to turn it \(EXIF\)"
+        if turned
+        else "Take the image that was annotated"
+    )
+    with pytest.raises(
+        HypvisionError, match=rf"0\.png' is 72 x 96 pixels .* annotation says 96 x 72 .*{remedy}"
+    ):
         build(root, reader)[0]
 
 
@@ -351,16 +437,28 @@ def test_a_size_that_is_not_in_the_xml_is_that_of_the_image(make, size):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(images=dict(height=0)), r"images\[1\] has the file_name '1\.png', the height 0 and the width 96"),
+        (
+            dict(images=dict(height=0)),
+            r"images\[1\] has the file_name '1\.png', the height 0 and the width 96",
+        ),
         (dict(images=dict(width="96")), r"images\[1\] .* the width '96'\. Expected"),
         (dict(images=dict(file_name=7)), r"images\[1\] has the file_name 7"),
         (dict(images=dict(id=0)), r"images\[1\] \('1\.png'\) has the id 0, which '0\.png' has too"),
         (dict(images=dict(id=[1])), r"images\[1\] has the id \[1\]"),
         (dict(annotations=dict(category_id={})), r"annotations\[1\] has the category_id {}"),
-        (dict(annotations=dict(area="large")), r"annotation 2 .* has the area 'large' and the iscrowd 0\. Expected"),
+        (
+            dict(annotations=dict(area="large")),
+            r"annotation 2 .* has the area 'large' and the iscrowd 0\. Expected",
+        ),
         (dict(annotations=dict(area=math.nan)), "has the area nan and"),
-        (dict(annotations=dict(id="two")), r"annotation two \(annotations\[1\]\) has an id that is not a number"),
-        (dict(annotations=dict(iscrowd="no")), "and the iscrowd 'no'. Expected: a number, and 0 or 1"),
+        (
+            dict(annotations=dict(id="two")),
+            r"annotation two \(annotations\[1\]\) has an id that is not a number",
+        ),
+        (
+            dict(annotations=dict(iscrowd="no")),
+            "and the iscrowd 'no'. Expected: a number, and 0 or 1",
+        ),
         (dict(images=dict(width=10**400)), r"images\[1\] .* the width 1000"),
         (dict(annotations=dict(bbox=[1, 2, True, 4])), r"has the box \[1, 2, True, 4\]"),
     ],
@@ -377,7 +475,9 @@ def test_entries_of_coco(make, changes, message):
 
 def test_masks_are_looked_at_where_they_are_used(make):
     triangle = [[10, 20, 40, 20, 40, 60]]
-    root = make("COCO", [dict(GOOD, segmentation=triangle), dict(GOOD, segmentation=[[1, 2, 3, 4]]), GOOD])
+    root = make(
+        "COCO", [dict(GOOD, segmentation=triangle), dict(GOOD, segmentation=[[1, 2, 3, 4]]), GOOD]
+    )
     assert len(build(root, "COCO")[0]["gt_bboxes"]) == 3
     CheckedCocoMetric(str(root / "train.json"), metric="bbox")
     message = r"train\.json', annotation 2: its segmentation has a polygon of 4 numbers\. So have 1 more of.*Expect"
@@ -392,7 +492,9 @@ def test_boxes_that_are_none_are_no_truth(make):
     root = make("COCO", [GOOD, *spoilt])
     metric = CheckedCocoMetric(str(root / "train.json"), metric="bbox")
     metric.dataset_meta = dict(classes=("cat", "dog"))
-    assert len(metric._coco_api.dataset["annotations"]) == 1 + len(spoilt) - sum(fault.no_box for fault in FAULTS)
+    assert len(metric._coco_api.dataset["annotations"]) == 1 + len(spoilt) - sum(
+        fault.no_box for fault in FAULTS
+    )
 
 
 def test_an_object_of_id_0_can_be_found(make):

@@ -13,7 +13,10 @@ from hypvision.openmmlab.detection_report import DetectionReport, match_boxes
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     """Figures cost half a second each; tests/viz has them."""
-    monkeypatch.setattr("hypvision.tasks.classification_report.confusion_figure", lambda *_: Image.new("RGB", (9, 9)))
+    monkeypatch.setattr(
+        "hypvision.tasks.classification_report.confusion_figure",
+        lambda *_: Image.new("RGB", (9, 9)),
+    )
 
 
 A, B, FAR = [0.0, 0, 40, 40], [50.0, 0, 90, 40], [0.0, 60, 30, 90]
@@ -29,9 +32,11 @@ def sample(folder, number, truth, found):
     boxes, labels, scores = (list(column) for column in zip(*found)) if found else ([], [], [])
     instances = [dict(bbox=box, bbox_label=label, ignore_flag=crowd) for box, label, crowd in truth]
     return dict(
-        pred_instances=dict(bboxes=torch.tensor(boxes).reshape(-1, 4), labels=torch.tensor(labels, dtype=torch.long),
+        pred_instances=dict(bboxes=torch.tensor(boxes).reshape(-1, 4), labels=torch.tensor(labels,
+        dtype=torch.long),
                             scores=torch.tensor(scores)),
-        img_id=number, ori_shape=(100, 100), instances=instances, img_path=str(folder / f"{number}.png"),
+        img_id=number, ori_shape=(100, 100), instances=instances,
+        img_path=str(folder / f"{number}.png"),
     )  # fmt: skip
 
 
@@ -57,7 +62,8 @@ def test_counts_curves_and_classes(tmp_path):
     assert rows["emu"] == (0, 0, 0, 0) and rows["(no object)"] == (1, 1, 0, 0)
     assert parts["confused"].table[1:] == [("dog", "cat", 1, 100.0)]
     table = {row[0]: row[1:] for row in parts["classes"].table[1:]}
-    # cats: of the boxes in the order of their scores the first is right, and one of two objects is found
+    # cats: of the boxes in the order of their scores the first is right, and one of two objects is
+    # found
     assert table["cat"][1] == pytest.approx(100 * 51 / 101) and table["cat"][3:] == (2, 1, 0, 1, 1)
     # dogs: that in the crowd does not count, one on nothing comes before the right one
     assert table["dog"][1] == pytest.approx(50) and table["dog"][3:] == (1, 0, 1, 0, 1)
@@ -76,7 +82,12 @@ def test_images_in_order_of_their_mistakes(tmp_path):
         sample(tmp_path, 3, [(A, 0, 0)], []),
     ]
     part = report(samples)["mistakes"]
-    assert [row[0].rpartition("/")[2] for row in part.table[1:]] == ["2.png", "3.png", "1.png", "0.png"]
+    assert [row[0].rpartition("/")[2] for row in part.table[1:]] == [
+        "2.png",
+        "3.png",
+        "1.png",
+        "0.png",
+    ]
     assert part.text.startswith("1 of 4 images have no mistake.") and part.picture is not None
 
 

@@ -15,7 +15,9 @@ CONFIGS = sorted(path.name for path in (ROOT / "himapper").glob("*.py"))
 QUICK = ("himapper-vit-micro_150i_cifar10.py",)  # the others are slow
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in CONFIGS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in CONFIGS]
+)
 def test_config_takes_a_step(name, data, tmp_path):  # noqa: F811
     config = shrink(ROOT / "himapper" / name, name, data)
     config.load_from = None
@@ -24,7 +26,9 @@ def test_config_takes_a_step(name, data, tmp_path):  # noqa: F811
     if "in1k" in name:
         backbone.pretrained = False
         config.val_dataloader.dataset.transform.input_size = 64
-        config.val_dataloader.update(num_workers=0, persistent_workers=False, batch_size=2, prefetch_factor=None)
+        config.val_dataloader.update(
+            num_workers=0, persistent_workers=False, batch_size=2, prefetch_factor=None
+        )
         small = {} if "resnet" in name or "efficientnet" in name else dict(img_size=64)
         small.update(dict(window_size=2) if "swin" in name else {})
     elif "deit" in name:  # one step shows what twelve blocks of 800 x 1333 pixels would
@@ -32,8 +36,12 @@ def test_config_takes_a_step(name, data, tmp_path):  # noqa: F811
     backbone.update(small)
     if "coco" in name:
         classes = ("person", "bicycle", "car", "motorcycle")
-        config.train_dataloader.dataset.metainfo = config.val_dataloader.dataset.metainfo = dict(classes=classes)
-        config.model.roi_head.bbox_head.num_classes = config.model.roi_head.mask_head.num_classes = len(classes)
+        config.train_dataloader.dataset.metainfo = config.val_dataloader.dataset.metainfo = dict(
+            classes=classes
+        )
+        config.model.roi_head.bbox_head.num_classes = (
+            config.model.roi_head.mask_head.num_classes
+        ) = len(classes)
     for key in ("decode_head", "auxiliary_head"):
         if key in config.model:
             config.model[key].channels = 32
@@ -41,21 +49,29 @@ def test_config_takes_a_step(name, data, tmp_path):  # noqa: F811
     assert runner.iter == 1
     scalars = runner.message_hub.log_scalars
     assert scalars["train/loss"].current() > 0
-    assert ("train/loss_contrastive" in scalars) == (name.startswith("himapper") or "-aux-" in name or "-fuse-" in name)
+    assert ("train/loss_contrastive" in scalars) == (
+        name.startswith("himapper") or "-aux-" in name or "-fuse-" in name
+    )
 
 
-SMALL = dict(model_name="himapper", backbone="vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=48, depth=2,
+SMALL = dict(model_name="himapper", backbone="vit_tiny_patch16_224", img_size=32, patch_size=8,
+embed_dim=48, depth=2,
              num_heads=2)  # fmt: skip
 
 
 def test_weights_of_a_classifier_reach_the_backbone(tmp_path):
     arguments = {k: v for k, v in SMALL.items() if k != "model_name"}
     classifier = timm.create_model("himapper", num_classes=5, **arguments)
-    torch.save({"state_dict": {f"backbone.{n}": v for n, v in classifier.state_dict().items()}}, tmp_path / "whole.pth")
+    torch.save(
+        {"state_dict": {f"backbone.{n}": v for n, v in classifier.state_dict().items()}},
+        tmp_path / "whole.pth",
+    )
     torch.save(classifier.trunk.state_dict(), tmp_path / "bare.pth")
     for dense in ("init", "fuse", "aux"):
         for file in ("whole.pth", "bare.pth"):
-            backbone = TimmBackbone(**SMALL, dense=dense, out_indices=(0, 1), checkpoint_path=str(tmp_path / file))
+            backbone = TimmBackbone(
+                **SMALL, dense=dense, out_indices=(0, 1), checkpoint_path=str(tmp_path / file)
+            )
             mine = backbone.timm_model.model
             assert torch.equal(mine.trunk.pos_embed, classifier.trunk.pos_embed)
             if dense != "init":
@@ -68,7 +84,8 @@ def test_weights_of_a_classifier_reach_the_backbone(tmp_path):
 NETWORKS = {
     "vit": (SMALL, (0, 1)),
     "swin": (
-        dict(model_name="himapper", backbone="swin_tiny_patch4_window7_224", img_size=64, window_size=2, embed_dim=16,
+        dict(model_name="himapper", backbone="swin_tiny_patch4_window7_224", img_size=64,
+        window_size=2, embed_dim=16,
              depths=(1, 1, 1, 1), num_heads=(1, 1, 2, 2)),
         (0, 1, 2, 3),
     ),
@@ -78,26 +95,39 @@ NETWORKS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "prefix"), [("vit", ""), ("vit", "backbone."), ("swin", "module.backbone."), ("resnet", "backbone.")]
+    ("name", "prefix"),
+    [("vit", ""), ("vit", "backbone."), ("swin", "module.backbone."), ("resnet", "backbone.")],
 )
 def test_every_weight_of_the_backbone_is_loaded(tmp_path, name, prefix):
-    """From the bare network and from a whole Hi-Mapper, whatever stands before the names, and for two levels only."""
+    """From the bare network and from a whole Hi-Mapper, whatever stands before the names, and for
+    two levels only."""
     arguments, levels = NETWORKS[name]
-    plain = {key: value for key, value in arguments.items() if key not in ("model_name", "backbone")}
+    plain = {
+        key: value for key, value in arguments.items() if key not in ("model_name", "backbone")
+    }
     for trunk in ("", "trunk."):
         if trunk:
-            source = timm.create_model("himapper", backbone=arguments["backbone"], num_classes=5, **plain)
+            source = timm.create_model(
+                "himapper", backbone=arguments["backbone"], num_classes=5, **plain
+            )
         else:
             source = timm.create_model(arguments["backbone"], num_classes=5, **plain)
         given = {key.removeprefix("trunk."): value for key, value in source.state_dict().items()}
         torch.save(
-            {"state_dict": {prefix + key: value for key, value in source.state_dict().items()}}, tmp_path / "c.pth"
+            {"state_dict": {prefix + key: value for key, value in source.state_dict().items()}},
+            tmp_path / "c.pth",
         )
         for dense, wanted in (("init", levels), ("init", levels[:1]), ("fuse", levels)):
             backbone = TimmBackbone(
-                **arguments, dense=dense, out_indices=wanted, checkpoint_path=str(tmp_path / "c.pth")
+                **arguments,
+                dense=dense,
+                out_indices=wanted,
+                checkpoint_path=str(tmp_path / "c.pth"),
             )
-            own = {key.removeprefix("trunk."): value for key, value in backbone._base.state_dict().items()}
+            own = {
+                key.removeprefix("trunk."): value
+                for key, value in backbone._base.state_dict().items()
+            }
             loaded = [key for key in own if key in given]
             assert all(torch.equal(own[key], given[key]) for key in loaded)
             new = {key.split(".")[1] for key in own if key not in given}
@@ -118,12 +148,20 @@ def test_weights_of_another_backbone_are_refused(tmp_path, source, dense):
     torch.save(timm.create_model(source, num_classes=5).state_dict(), tmp_path / "c.pth")
     with pytest.raises(HypvisionError, match=r"c\.pth' does not fit"):
         TimmBackbone(
-            "himapper", (1, 2, 3, 4), backbone="resnet18", dense=dense, checkpoint_path=str(tmp_path / "c.pth")
+            "himapper",
+            (1, 2, 3, 4),
+            backbone="resnet18",
+            dense=dense,
+            checkpoint_path=str(tmp_path / "c.pth"),
         )
     overlay = dict(file=str(tmp_path / "c.pth"), num_classes=5)
     with pytest.raises(RuntimeError, match="size mismatch|key"):
         timm.create_model(
-            "himapper", backbone="resnet18", num_classes=5, pretrained=True, pretrained_cfg_overlay=overlay
+            "himapper",
+            backbone="resnet18",
+            num_classes=5,
+            pretrained=True,
+            pretrained_cfg_overlay=overlay,
         )
 
 

@@ -19,9 +19,16 @@ def turned(turn):
 
 
 @pytest.mark.parametrize("form", ["jpg", "png", "tif"])
-@pytest.mark.parametrize("note", [dict(), turned(6), turned(3), dict(xmp=XMP)], ids=["none", "6", "3", "6 in XMP"])
+@pytest.mark.parametrize(
+    "note", [dict(), turned(6), turned(3), dict(xmp=XMP)], ids=["none", "6", "3", "6 in XMP"]
+)
 def test_images_are_turned_as_the_camera_says(tmp_path, form, note):
     ramp = np.arange(8 * 16, dtype=np.uint8).reshape(8, 16)
-    Image.fromarray(np.stack([ramp, 255 - ramp, ramp // 2], -1)).save(tmp_path / f"a.{form}", **note)
-    found, expected = read_bgr(tmp_path / f"a.{form}")[..., ::-1], np.asarray(open_image(tmp_path / f"a.{form}"))
+    Image.fromarray(np.stack([ramp, 255 - ramp, ramp // 2], -1)).save(
+        tmp_path / f"a.{form}", **note
+    )
+    found, expected = (
+        read_bgr(tmp_path / f"a.{form}")[..., ::-1],
+        np.asarray(open_image(tmp_path / f"a.{form}")),
+    )
     assert found.shape == expected.shape and np.abs(found.astype(int) - expected).max() <= 3

@@ -1,4 +1,5 @@
-"""Open-vocabulary detection: fusion and average precision by hand, words changed at test, configs on tiny data."""
+"""Open-vocabulary detection: fusion and average precision by hand, words changed at test, configs
+on tiny data."""
 
 import json
 import math
@@ -20,7 +21,10 @@ from hypvision.engine.run import train
 from hypvision.errors import HypvisionError
 from hypvision.inference import Boxes, predict
 from hypvision.inference.predictors import Request
-from hypvision.openmmlab.datasets.open_vocabulary_scenes import OpenVocabScenesDataset, scene_classes
+from hypvision.openmmlab.datasets.open_vocabulary_scenes import (
+    OpenVocabScenesDataset,
+    scene_classes,
+)
 from hypvision.openmmlab.open_vocabulary.detection import (
     OpenVocabBBoxHead,
     OpenVocabCocoDataset,
@@ -47,40 +51,61 @@ def test_fusion_by_hand():
 
 
 def test_a_misspelt_option_of_the_detector():
-    config = load_config(CONFIGS / "shapes_hyperclip-det_600i.py", {"model.template": "a photo of a {}."})
-    with pytest.raises(HypvisionError, match="HyperCLIPDetector an argument 'template', .* Did you mean templates"):
+    config = load_config(
+        CONFIGS / "shapes_hyperclip-det_600i.py", {"model.template": "a photo of a {}."}
+    )
+    with pytest.raises(
+        HypvisionError, match="HyperCLIPDetector an argument 'template', .* Did you mean templates"
+    ):
         untrained_model(config)
 
 
 def test_pooling_by_hand():
     features = torch.arange(16.0).reshape(1, 1, 4, 4)  # one patch is 8 x 8 pixels
-    rois = torch.tensor([[0, 0, 0, 32, 32], [0, 8, 8, 24, 16], [0, 24, 24, 32, 32]], dtype=torch.float32)
+    rois = torch.tensor(
+        [[0, 0, 0, 32, 32], [0, 8, 8, 24, 16], [0, 24, 24, 32, 32]], dtype=torch.float32
+    )
     # A bin is sampled at regular points, which a whole map sees clamped at its borders.
-    assert pool_boxes(features, rois, 1 / 8).flatten().tolist() == pytest.approx([7.5, 5.5, 15.0], abs=0.2)
+    assert pool_boxes(features, rois, 1 / 8).flatten().tolist() == pytest.approx(
+        [7.5, 5.5, 15.0], abs=0.2
+    )
     masks = torch.zeros(1, 3, 32, 32)
     masks[0, 0], masks[0, 1, 8:16, 8:24] = 1, 1
     assert pool_masks(features, masks).flatten().tolist() == pytest.approx([7.5, 5.5, 0.0])
-    masks[0, 2, 0, 0], masks[0, 2, 0, 8:11] = 1, 1  # a pixel of the first patch, three of the second
+    masks[0, 2, 0, 0], masks[0, 2, 0, 8:11] = (
+        1,
+        1,
+    )  # a pixel of the first patch, three of the second
     assert float(pool_masks(features, masks)[0, 2]) == pytest.approx(0.75)
     text = torch.tensor([[[2.0, 0.0]], [[1.0, 1.0]]])
-    assert region_logits(torch.tensor([[0.0, 5.0]]), text, 10.0)[0].tolist() == pytest.approx([0, 10 / math.sqrt(2)])
+    assert region_logits(torch.tensor([[0.0, 5.0]]), text, 10.0)[0].tolist() == pytest.approx(
+        [0, 10 / math.sqrt(2)]
+    )
 
 
 def test_box_head_compares_with_any_number_of_texts():
-    head = OpenVocabBBoxHead(embedding_size=8, in_channels=4, num_shared_fcs=1, fc_out_channels=16, roi_feat_size=2,
+    head = OpenVocabBBoxHead(embedding_size=8, in_channels=4, num_shared_fcs=1, fc_out_channels=16,
+    roi_feat_size=2,
                              temperature=3.0, background_weight=0.25)  # fmt: skip
     embeddings, boxes = head(torch.randn(5, 4, 2, 2))
     assert embeddings.shape == (5, 8) and boxes.shape == (5, 4)
     for count in (2, 7):
         assert head.classifier(embeddings, torch.randn(count, 3, 8)).shape == (5, count + 1)
     logits = head.classifier(head.classifier.nothing.detach()[None], torch.zeros(1, 1, 8))
-    assert logits[0].tolist() == pytest.approx([0.0, 3.0], abs=1e-4)  # parallel to the background, nothing of the class
+    assert logits[0].tolist() == pytest.approx(
+        [0.0, 3.0], abs=1e-4
+    )  # parallel to the background, nothing of the class
 
 
 def test_pyramid_and_its_mistakes():
     maps = [torch.randn(2, 8, 4, 4, requires_grad=True) for _ in range(3)]
     found = BlockPyramid([8, 8, 8], 16, (2, 1, 0.5), num_outs=4)(maps)
-    assert [tuple(x.shape) for x in found] == [(2, 16, 8, 8), (2, 16, 4, 4), (2, 16, 2, 2), (2, 16, 1, 1)]
+    assert [tuple(x.shape) for x in found] == [
+        (2, 16, 8, 8),
+        (2, 16, 4, 4),
+        (2, 16, 2, 2),
+        (2, 16, 1, 1),
+    ]
     found[0].sum().backward()
     assert all(x.grad is not None and x.grad.isfinite().all() for x in maps)
     for scales, outs in (((1, 2, 4), 3), ((2, 1), 3), ((4, 2, 1), 2), ((3, 2, 1), 3)):
@@ -101,7 +126,11 @@ def measure(predictions, truth, classes=("cat", "dog", "cow"), **options):
             scores=torch.tensor(scores),
         )
         annotations = [dict(bbox=box, bbox_label=label) for label, box in true]
-        samples.append(dict(pred_instances=instances, img_id=number, ori_shape=(100, 100), instances=annotations))
+        samples.append(
+            dict(
+                pred_instances=instances, img_id=number, ori_shape=(100, 100), instances=annotations
+            )
+        )
     metric.process({}, samples)
     return metric.evaluate(len(samples))
 
@@ -111,8 +140,11 @@ def test_average_precision_by_hand():
     half = [0, 0, 10, 5.5]  # IoU 0.55 with box: right at 0.5 and 0.55, wrong above
     truth = [[(0, box), (1, other)], [(0, box)]]
     groups = dict(base=["cat"], novel=["dog"], none=["cow"])
-    # cat: a hit, then a box in empty space, then the second hit: precision 1 up to recall 0.5, then 2/3.
-    found = measure([[(0, box, 0.9), (0, other, 0.8)], [(0, box, 0.7), (1, other, 0.9)]], truth, groups=groups)
+    # cat: a hit, then a box in empty space, then the second hit: precision 1 up to recall 0.5, then
+    # 2/3.
+    found = measure(
+        [[(0, box, 0.9), (0, other, 0.8)], [(0, box, 0.7), (1, other, 0.9)]], truth, groups=groups
+    )
     expected = (51 * 1 + 50 * 2 / 3) / 101  # COCO reads the curve at 101 recalls
     assert found["ov/AP50_base"] == pytest.approx(100 * expected, abs=0.01)
     assert found["ov/AP50_novel"] == 0.0  # right box, wrong image
@@ -150,7 +182,8 @@ def coco(tmp_path_factory):
 
 
 def dataset(root, **changes):
-    options = dict(data_root=f"{root}/", ann_file="annotations/instances_train2017.json", pipeline=[],
+    options = dict(data_root=f"{root}/", ann_file="annotations/instances_train2017.json",
+    pipeline=[],
                    data_prefix=dict(img="train2017/"), classes="coco65")  # fmt: skip
     return OpenVocabCocoDataset(**{**options, **changes})
 
@@ -175,14 +208,19 @@ def test_data_set_and_its_mistakes(coco, tmp_path):
     content = json.loads((coco / "annotations/instances_train2017.json").read_text())
     content["annotations"][0]["category_id"] = 999
     (tmp_path / "wrong.json").write_text(json.dumps(content))
-    with pytest.raises(HypvisionError, match="category_id 999, which is none of the file's categories"):
+    with pytest.raises(
+        HypvisionError, match="category_id 999, which is none of the file's categories"
+    ):
         dataset(coco, ann_file=str(tmp_path / "wrong.json"))
 
 
 def test_drawn_scenes():
-    assert scene_classes("shape", "base") + scene_classes("shape", "novel", ground=True) != scene_classes("shape")
+    assert scene_classes("shape", "base") + scene_classes(
+        "shape", "novel", ground=True
+    ) != scene_classes("shape")
     pipeline = [dict(type="mmdet.PackDetInputs", meta_keys=("panoptic_ids", "segments_info"))]
-    every, base = (OpenVocabScenesDataset("val", 12, 64, which=which, pipeline=pipeline, test_mode=True)
+    every, base = (OpenVocabScenesDataset("val", 12, 64, which=which, pipeline=pipeline,
+    test_mode=True)
                    for which in ("all", "base"))  # fmt: skip
     novel = scene_classes(which="novel")
     for i in range(12):
@@ -215,7 +253,8 @@ TUNING = {
 
 
 @pytest.mark.parametrize(
-    "tune", [pytest.param(key, marks=[] if key == "adapter" else [pytest.mark.slow]) for key in TUNING]
+    "tune",
+    [pytest.param(key, marks=[] if key == "adapter" else [pytest.mark.slow]) for key in TUNING],
 )
 def test_train_and_test(tune, tmp_path):
     torch.manual_seed(0)
@@ -223,11 +262,17 @@ def test_train_and_test(tune, tmp_path):
     model = runner.model
     losses = {key for key in runner.message_hub.log_scalars if "loss" in key}
     assert ("train/loss_region" in losses) == (tune != "frozen") and "train/loss_mask" in losses
-    trained = {name for name, p in model.named_parameters() if name.startswith("clip.") and p.requires_grad}
-    assert bool(trained) == (tune != "frozen") and (tune != "adapter" or all(".hyperclip." in name for name in trained))
+    trained = {
+        name for name, p in model.named_parameters() if name.startswith("clip.") and p.requires_grad
+    }
+    assert bool(trained) == (tune != "frozen") and (
+        tune != "adapter" or all(".hyperclip." in name for name in trained)
+    )
     assert set(model.train_classes) < set(model.test_classes) == set(scene_classes())
     places = dict(out=tmp_path / "report", save=tmp_path / "found.json")
-    metrics = run_test(small(SCENES, TUNING[tune]), tmp_path / "iter_2.pth", tmp_path / "test", **places)
+    metrics = run_test(
+        small(SCENES, TUNING[tune]), tmp_path / "iter_2.pth", tmp_path / "test", **places
+    )
     assert {"ov/AP50", "ov/AP50_base", "ov/AP50_novel"} <= set(metrics)
     assert {path.name for path in tmp_path.glob("found.*.json")} >= {"found.bbox.json"}
     assert (tmp_path / "report/precision_recall.csv").is_file()
@@ -245,9 +290,19 @@ def check_any_image(trained, folder):
     config = small(SCENES, {"model.test_cfg.rcnn.score_thr": 0.0})
     request = Request(config, folder / "iter_2.pth", classes=["disk", "zebra"], score=0.0)
     predictor = predictor_of(request)
-    file, array = (predict(source, predictor, expect=Boxes)[0].result for source in (folder / "a.png", pixels))
-    assert len(file.boxes) and set(file.labels.tolist()) <= {0, 1} and file.masks.shape[1:] == (40, 120)
-    assert (file.boxes >= 0).all() and (file.boxes[:, 2] <= 120).all() and (file.boxes[:, 3] <= 40).all()
+    file, array = (
+        predict(source, predictor, expect=Boxes)[0].result for source in (folder / "a.png", pixels)
+    )
+    assert (
+        len(file.boxes)
+        and set(file.labels.tolist()) <= {0, 1}
+        and file.masks.shape[1:] == (40, 120)
+    )
+    assert (
+        (file.boxes >= 0).all()
+        and (file.boxes[:, 2] <= 120).all()
+        and (file.boxes[:, 3] <= 40).all()
+    )
     np.testing.assert_allclose(file.boxes, array.boxes)
 
 
@@ -263,7 +318,12 @@ def detector(**options):
 def samples(count, side=64):
     from mmdet.structures import DetDataSample
 
-    meta = dict(img_shape=(side, side), ori_shape=(side, side), scale_factor=(1.0, 1.0), batch_input_shape=(side, side))
+    meta = dict(
+        img_shape=(side, side),
+        ori_shape=(side, side),
+        scale_factor=(1.0, 1.0),
+        batch_input_shape=(side, side),
+    )
     return [DetDataSample(metainfo=dict(meta, img_id=i)) for i in range(count)]
 
 
@@ -274,14 +334,22 @@ def test_words_change_at_test():
 
     def found(names):
         model.set_test_classes(names)
-        return [s.pred_instances for s in model.test_step(dict(inputs=images, data_samples=samples(2)))]
+        return [
+            s.pred_instances for s in model.test_step(dict(inputs=images, data_samples=samples(2)))
+        ]
 
     three = found(["disk", "red cow", "cross"])
-    assert all(len(p) and set(p.labels.tolist()) <= {0, 1, 2} and p.masks.shape[1:] == (64, 64) for p in three)
+    assert all(
+        len(p) and set(p.labels.tolist()) <= {0, 1, 2} and p.masks.shape[1:] == (64, 64)
+        for p in three
+    )
     assert model.seen(model.test_classes).tolist() == [True, False, False]
     assert all(len(p.bboxes) and p.labels.max() == 0 for p in found(["zebra"]))
     again = found(["disk", "red cow", "cross"])
-    assert all(torch.allclose(a.scores, b.scores) and torch.equal(a.labels, b.labels) for a, b in zip(three, again))
+    assert all(
+        torch.allclose(a.scores, b.scores) and torch.equal(a.labels, b.labels)
+        for a, b in zip(three, again)
+    )
     for match, names in (("is empty", []), ("more than once", ["cat", "cat"])):
         with pytest.raises(HypvisionError, match=match):
             model.set_test_classes(names)
@@ -300,7 +368,9 @@ def test_features_that_are_not_finite_are_an_error_and_not_an_empty_result():
             next(block.parameters()).fill_(torch.nan)
         given = samples(2)
         given[0].set_metainfo(dict(img_path="street.jpg"))
-        with pytest.raises(HypvisionError, match=r"A feature of the image 'street\.jpg' is not finite"):
+        with pytest.raises(
+            HypvisionError, match=r"A feature of the image 'street\.jpg' is not finite"
+        ):
             model.test_step(dict(inputs=list(images), data_samples=given))
         block.load_state_dict(copy)
     model.test_step(dict(inputs=list(images), data_samples=samples(2)))
@@ -321,12 +391,18 @@ def test_scores_are_the_fusion():
         head.predict_bbox(x, [meta], [InstanceData(bboxes=proposal)], config, rescale=rescale)[0]
         for rescale in (False, True)
     )
-    nothing = head.predict_bbox(x, [meta], [InstanceData(bboxes=proposal[:0])], config, rescale=True)[0]
+    nothing = head.predict_bbox(
+        x, [meta], [InstanceData(bboxes=proposal[:0])], config, rescale=True
+    )[0]
     assert nothing.bboxes.shape == (0, 4) and len(nothing.scores) == len(nothing.labels) == 0
     order = plain.labels.argsort()
     outputs = head._bbox_forward(x, torch.cat([torch.zeros(1, 1), proposal], 1))
-    box = head.bbox_head.bbox_coder.decode(proposal, outputs["bbox_pred"].detach(), max_shape=(64, 64))
-    pooled = torch.nn.functional.normalize(pool_boxes(x.dense, torch.cat([torch.zeros(1, 1), box], 1), 1 / 8), dim=-1)
+    box = head.bbox_head.bbox_coder.decode(
+        proposal, outputs["bbox_pred"].detach(), max_shape=(64, 64)
+    )
+    pooled = torch.nn.functional.normalize(
+        pool_boxes(x.dense, torch.cat([torch.zeros(1, 1), box], 1), 1 / 8), dim=-1
+    )
     text = torch.nn.functional.normalize(x.text.mean(1), dim=-1)
     clip = (float(model.clip.logit_scale.exp()) * pooled @ text.T).detach().softmax(-1)[0]
     trained = outputs["cls_score"].detach().softmax(-1)[0, :-1]
@@ -334,7 +410,9 @@ def test_scores_are_the_fusion():
         a = 0.1 if name in model.train_classes else 0.8
         expected = float(trained[k] ** (1 - a) * clip[k] ** a)
         assert float(plain.scores[order][k]) == pytest.approx(expected, rel=1e-4)
-    assert torch.allclose(plain.bboxes, box.expand_as(plain.bboxes)) and torch.allclose(halved.bboxes, plain.bboxes / 2)
+    assert torch.allclose(plain.bboxes, box.expand_as(plain.bboxes)) and torch.allclose(
+        halved.bboxes, plain.bboxes / 2
+    )
 
 
 @pytest.mark.parametrize(("tune", "boxes"), [("adapter", None), ("full", None), ("adapter", 0)])
@@ -342,22 +420,35 @@ def test_every_parameter_that_trains_has_a_gradient(tune, boxes):
     """Distributed training waits for the others; images without boxes have gradients, too."""
     from mmengine.dataset import pseudo_collate
 
-    model = detector(**{key.removeprefix("model."): value for key, value in TUNING[tune].items()}).train()
-    data = OpenVocabScenesDataset("train", 4, 64, which="base", pipeline=[dict(type="mmdet.PackDetInputs")])
+    model = detector(
+        **{key.removeprefix("model."): value for key, value in TUNING[tune].items()}
+    ).train()
+    data = OpenVocabScenesDataset(
+        "train", 4, 64, which="base", pipeline=[dict(type="mmdet.PackDetInputs")]
+    )
     batch = pseudo_collate([data[0], data[1]])
     for sample in batch["data_samples"]:
         sample.gt_instances = sample.gt_instances[:boxes]
     loss, _ = model.parse_losses(model(**model.data_preprocessor(batch, True), mode="loss"))
     loss.backward()
     trained = {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
-    assert [name for name, grad in trained.items() if grad is None or not grad.isfinite().all()] == []
+    assert [
+        name for name, grad in trained.items() if grad is None or not grad.isfinite().all()
+    ] == []
 
 
 def test_mistakes_in_the_config(tmp_path):
-    with pytest.raises(HypvisionError, match=r"data have 12 classes, but model\.train_classes has 2 names"):
+    with pytest.raises(
+        HypvisionError, match=r"data have 12 classes, but model\.train_classes has 2 names"
+    ):
         train(small(SCENES, {"model.train_classes": ["disk", "car"]}), tmp_path)
-    with pytest.raises(HypvisionError, match="train_classes has the names of the train data in another order"):
-        train(small(SCENES, {"model.train_classes": scene_classes(which="base")[::-1]}), tmp_path / "order")
+    with pytest.raises(
+        HypvisionError, match="train_classes has the names of the train data in another order"
+    ):
+        train(
+            small(SCENES, {"model.train_classes": scene_classes(which="base")[::-1]}),
+            tmp_path / "order",
+        )
     with pytest.raises(HypvisionError, match="not a multiple of CLIP's patch of 8 pixels"):
         detector(data_preprocessor=dict(pad_size_divisor=12))
     with pytest.raises(HypvisionError, match="Leave out one of the two"):
@@ -368,7 +459,8 @@ DETECTION = sorted(path.name for path in CONFIGS.glob("*-det-*coco*.py"))
 
 
 def shrink(name, coco):
-    """A COCO config on six images, its CLIP replaced by a small random one, the heads made narrow."""
+    """A COCO config on six images, its CLIP replaced by a small random one, the heads made
+    narrow."""
     config = one_step(name, coco)
     model = config.model
     strides = [2, 4, 8, 16, 32]
@@ -396,7 +488,8 @@ QUICK = "hyperclip-det-vitb16_8xb8-3e_coco48-17.py"
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == QUICK else [pytest.mark.slow]) for name in DETECTION]
+    "name",
+    [pytest.param(name, marks=[] if name == QUICK else [pytest.mark.slow]) for name in DETECTION],
 )
 def test_config_takes_a_step_and_tests(name, coco, tmp_path):
     runner = train(shrink(name, coco), tmp_path)

@@ -1,4 +1,5 @@
-"""Open-vocabulary panoptic segmentation: PQ, merging and fusion by hand, words changed at test, tiny data."""
+"""Open-vocabulary panoptic segmentation: PQ, merging and fusion by hand, words changed at test,
+tiny data."""
 
 import json
 
@@ -41,29 +42,44 @@ def test_counts_by_hand():
     expected = [[3 / 4, 1, 0, 0], [3 / 4, 1, 0, 0]]
     assert panoptic_counts(found, labels, truth, segments, 2).tolist() == expected
     # The class is wrong: a false positive of b, a false negative of a.
-    assert panoptic_counts(found, {5: 1, 6: 1, 7: 1}, truth, segments, 2).tolist() == [[0, 0, 0, 1], [0.75, 1, 1, 0]]
+    assert panoptic_counts(found, {5: 1, 6: 1, 7: 1}, truth, segments, 2).tolist() == [
+        [0, 0, 0, 1],
+        [0.75, 1, 1, 0],
+    ]
     # An IoU of exactly one half does not match.
-    assert panoptic_counts(np.array([[5, 5, 0, 0, 0, 0, 0, 0, 0, 0]]), {5: 0}, truth, segments, 2).tolist() == [
+    assert panoptic_counts(np.array([[5, 5, 0, 0, 0, 0, 0, 0, 0, 0]]), {5: 0}, truth, segments,
+    2).tolist() == [
         [0, 0, 1, 1], [0, 0, 0, 1]
     ]  # fmt: skip
     # A crowd never counts as missed, and a segment of its class inside it never counts as wrong.
     segments[0]["iscrowd"] = 1
-    assert panoptic_counts(found, labels, truth, segments, 2).tolist() == [[0, 0, 0, 0], [0.75, 1, 0, 0]]
+    assert panoptic_counts(found, labels, truth, segments, 2).tolist() == [
+        [0, 0, 0, 0],
+        [0.75, 1, 0, 0],
+    ]
     assert panoptic_counts(found, {5: 1, 6: 1, 7: 1}, truth, segments, 2)[:, 2].tolist() == [0, 1]
     # Pixels whose number belongs to no segment are ignored.
     assert panoptic_counts(found, {}, truth, segments, 2).tolist() == [[0, 0, 0, 0], [0, 0, 0, 1]]
 
 
-def measure(predicted, truth, segments, classes=("cat", "dog", "sky"), things=("cat", "dog"), **options):
+def measure(
+    predicted, truth, segments, classes=("cat", "dog", "sky"), things=("cat", "dog"), **options
+):
     metric = OpenVocabPanopticMetric(**options)
     metric.dataset_meta = dict(classes=classes, thing_classes=things)
-    sample = dict(pred_panoptic_seg=dict(sem_seg=torch.tensor(predicted)[None]), segments_info=segments)
+    sample = dict(
+        pred_panoptic_seg=dict(sem_seg=torch.tensor(predicted)[None]), segments_info=segments
+    )
     metric.process({}, [dict(sample, panoptic_ids=np.array(truth), img_path="a.png")])
     return metric.evaluate(1)
 
 
 def test_quality_by_hand():
-    segments = [dict(id=1, category=0, iscrowd=0), dict(id=2, category=2, iscrowd=0), dict(id=3, category=0, iscrowd=0)]
+    segments = [
+        dict(id=1, category=0, iscrowd=0),
+        dict(id=2, category=2, iscrowd=0),
+        dict(id=3, category=0, iscrowd=0),
+    ]
     truth = [[1, 1, 1, 1], [2, 2, 2, 2], [3, 3, 3, 3]]
     # cat 1 with IoU 3/4, the other cat missed, sky right, a dog where the cat is
     predicted = [[1000, 1000, 1000, 3], [2, 2, 2, 2], [2001, 2001, 2001, 2001]]
@@ -72,8 +88,12 @@ def test_quality_by_hand():
     assert found["ov/PQ"] == pytest.approx(100 * (cat + 0 + 1) / 3, abs=0.01)
     assert found["ov/SQ"] == pytest.approx(100 * (0.75 + 0 + 1) / 3, abs=0.01)
     assert found["ov/RQ"] == pytest.approx(100 * (1 / 1.5 + 0 + 1) / 3, abs=0.01)
-    assert found["ov/PQ_novel"] == 0 and found["ov/PQ_rest"] == pytest.approx(50 * (cat + 1), abs=0.01)
-    assert found["ov/PQ_stuff"] == 100 and found["ov/PQ_things"] == pytest.approx(50 * cat, abs=0.01)
+    assert found["ov/PQ_novel"] == 0 and found["ov/PQ_rest"] == pytest.approx(
+        50 * (cat + 1), abs=0.01
+    )
+    assert found["ov/PQ_stuff"] == 100 and found["ov/PQ_things"] == pytest.approx(
+        50 * cat, abs=0.01
+    )
     with pytest.raises(HypvisionError, match="group 'novel' has 'cow'"):
         measure(predicted, truth, segments, groups=dict(novel=["cow"]))
     with pytest.raises(HypvisionError, match="has the shape"):
@@ -86,7 +106,13 @@ def test_quality_by_hand():
 
 def test_merging_by_hand():
     masks = torch.zeros(5, 2, 4)
-    masks[0, :, :2], masks[1, :, 2:], masks[2, 0, :2], masks[3, 1, 3], masks[4, 0, 2:] = 0.9, 0.9, 0.9, 0.9, 0.9
+    masks[0, :, :2], masks[1, :, 2:], masks[2, 0, :2], masks[3, 1, 3], masks[4, 0, 2:] = (
+        0.9,
+        0.9,
+        0.9,
+        0.9,
+        0.9,
+    )
     scores = torch.tensor([  # thing, stuff, nothing
         [0.9, 0.0, 0.1], [0.0, 0.8, 0.2], [0.7, 0.0, 0.3], [0.3, 0.2, 0.5], [0.4, 0.3, 0.3]
     ])  # fmt: skip
@@ -98,7 +124,12 @@ def test_merging_by_hand():
     for k in range(4):
         masks[k, 0, k] = 1
     scores = torch.tensor([[0.0, 1.0, 0.0], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
-    assert merge_segments(scores, masks, [True, False], 0.5, 0.8)[0, :4].tolist() == [1, 1, 1000, 2000]
+    assert merge_segments(scores, masks, [True, False], 0.5, 0.8)[0, :4].tolist() == [
+        1,
+        1,
+        1000,
+        2000,
+    ]
     assert merge_segments(scores, masks, [True, False], 0.5, 0.8)[0, 4] == 2
     assert merge_segments(scores[:0], masks[:0], [True, False], 0.5, 0.8).tolist() == [[2] * 5]
     with pytest.raises(HypvisionError, match="room for 999 classes; the list has 1000"):
@@ -107,11 +138,15 @@ def test_merging_by_hand():
 
 @pytest.fixture(scope="module")
 def coco(tmp_path_factory):
-    """Four training and two test scenes in COCO's panoptic format, the shapes called by COCO's names."""
+    """Four training and two test scenes in COCO's panoptic format, the shapes called by COCO's
+    names."""
     root = tmp_path_factory.mktemp("panoptic") / "coco"
     names = load_classes("coco133")
     shapes = {name: k for k, name in enumerate(scene_classes())}
-    categories = [dict(id=10 + k, name=f"official {name}", isthing=int(k < 80)) for k, name in enumerate(names)]
+    categories = [
+        dict(id=10 + k, name=f"official {name}", isthing=int(k < 80))
+        for k, name in enumerate(names)
+    ]
     for split, count in (("train", 4), ("val", 2)):
         content = dict(images=[], annotations=[], categories=categories)
         folder = root / f"annotations/panoptic_{split}2017"
@@ -121,27 +156,37 @@ def coco(tmp_path_factory):
             scene = make_scene(i, split, 64)
             scene.image.save(root / f"{split}2017/{i}.jpg")
             ids = np.where(scene.instances > 0, scene.instances.astype(np.int64) * 300, 7)
-            Image.fromarray(np.stack([ids % 256, ids // 256, 0 * ids], -1).astype(np.uint8)).save(folder / f"{i}.png")
+            Image.fromarray(np.stack([ids % 256, ids // 256, 0 * ids], -1).astype(np.uint8)).save(
+                folder / f"{i}.png"
+            )
             segments = [dict(id=7, category_id=10 + 123, iscrowd=0)]
             segments += [
                 dict(id=300 * k, category_id=10 + shapes[item.shape], iscrowd=0)
                 for k, item in enumerate(scene.objects, 1)
             ]
             content["images"].append(dict(id=i, file_name=f"{i}.jpg", height=64, width=64))
-            content["annotations"].append(dict(image_id=i, file_name=f"{i}.png", segments_info=segments))
+            content["annotations"].append(
+                dict(image_id=i, file_name=f"{i}.png", segments_info=segments)
+            )
         (root / f"annotations/panoptic_{split}2017.json").write_text(json.dumps(content))
     return root
 
 
 def dataset(root, **changes):
-    options = dict(data_root=f"{root}/", ann_file="annotations/panoptic_train2017.json", pipeline=[], classes="coco133",
-                   data_prefix=dict(img="train2017/", seg="annotations/panoptic_train2017/"))  # fmt: skip
+    options = dict(data_root=f"{root}/", ann_file="annotations/panoptic_train2017.json",
+    pipeline=[], classes="coco133",
+                   data_prefix=dict(img="train2017/",
+                   seg="annotations/panoptic_train2017/"))  # fmt: skip
     return OpenVocabPanopticDataset(**{**options, **changes})
 
 
 def test_data_set(coco):
     data = dataset(coco)
-    assert len(data) == 4 and len(data.metainfo["thing_classes"]) == 80 and len(data.metainfo["classes"]) == 133
+    assert (
+        len(data) == 4
+        and len(data.metainfo["thing_classes"]) == 80
+        and len(data.metainfo["classes"]) == 133
+    )
     assert dataset(coco, classes=None).metainfo["classes"][0] == "official person"
     item = dict(data.get_data_info(1), ori_shape=(64, 64))
     results = LoadPanopticSegments()(item)
@@ -156,8 +201,12 @@ def test_data_set(coco):
         results = LoadPanopticSegments()(dict(base.get_data_info(k), ori_shape=(64, 64)))
         all_ = LoadPanopticSegments()(dict(data.get_data_info(k), ori_shape=(64, 64)))
         names = [data.metainfo["classes"][label] for label in all_["gt_bboxes_labels"]]
-        assert [kept[label] for label in results["gt_bboxes_labels"]] == [name for name in names if name in kept]
-        gone = sum(int(m.sum()) for m, name in zip(all_["gt_masks"].masks, names) if name not in kept)
+        assert [kept[label] for label in results["gt_bboxes_labels"]] == [
+            name for name in names if name in kept
+        ]
+        gone = sum(
+            int(m.sum()) for m, name in zip(all_["gt_masks"].masks, names) if name not in kept
+        )
         assert int((results["panoptic_ids"] == 0).sum()) == gone
 
 
@@ -184,12 +233,24 @@ def test_mistakes_in_the_data(coco, tmp_path):
     for match, change in (
         ("lacks one of the lists images, annotations, categories", lambda c: c.pop("categories")),
         ("belong to the image_id 77", lambda c: c["annotations"][0].update(image_id=77)),
-        ("category_id 999, which is none", lambda c: c["annotations"][0]["segments_info"][0].update(category_id=999)),
-        ("category_id {}, which is none", lambda c: c["annotations"][0]["segments_info"][0].update(category_id={})),
-        ("a segment of '0.png' is {'id': '7'", lambda c: c["annotations"][0]["segments_info"][0].update(id="7")),
+        (
+            "category_id 999, which is none",
+            lambda c: c["annotations"][0]["segments_info"][0].update(category_id=999),
+        ),
+        (
+            "category_id {}, which is none",
+            lambda c: c["annotations"][0]["segments_info"][0].update(category_id={}),
+        ),
+        (
+            "a segment of '0.png' is {'id': '7'",
+            lambda c: c["annotations"][0]["segments_info"][0].update(id="7"),
+        ),
         ("a segment of '0.png' is None", lambda c: c["annotations"][0].update(segments_info=5)),
         (r"images\[1\] .* the height -1", lambda c: c["images"][1].update(height=-1)),
-        (r"images\[1\] \('1.jpg'\) has the id 0, which '0.jpg' has too", lambda c: c["images"][1].update(id=0)),
+        (
+            r"images\[1\] \('1.jpg'\) has the id 0, which '0.jpg' has too",
+            lambda c: c["images"][1].update(id=0),
+        ),
         (
             "no images to learn from.*4 images .without objects",
             lambda c: [a["segments_info"].clear() for a in c["annotations"]],
@@ -202,7 +263,10 @@ def test_mistakes_in_the_data(coco, tmp_path):
         ("There is no segment map", dict(seg_map_path=str(tmp_path / "none.png"))),
         ("cannot be read", dict(seg_map_path=str(tmp_path / "damaged.json"))),
         ("has 64 x 64 pixels, its image 32 x 64", dict(ori_shape=(32, 64))),
-        ("has none of the segments of its annotation", dict(segments_info=[dict(id=9**5, category=0, iscrowd=0)])),
+        (
+            "has none of the segments of its annotation",
+            dict(segments_info=[dict(id=9**5, category=0, iscrowd=0)]),
+        ),
     ):
         with pytest.raises(HypvisionError, match=match):
             LoadPanopticSegments()({**item, **changes})
@@ -217,14 +281,22 @@ def test_what_is_left_out_is_counted(coco, tmp_path):
     (tmp_path / "part.json").write_text(json.dumps(content))
     options = dict(ann_file=str(tmp_path / "part.json"), pipeline=[dict(type="LoadImageFromFile")])
     usage = dataset(coco, ignore_classes="coco17", **options).usage
-    left_out = {(kind, reason): count for kind, count, reason, _ in usage.rows() if kind != "classes"}
+    left_out = {
+        (kind, reason): count for kind, count, reason, _ in usage.rows() if kind != "classes"
+    }
     segments = [segment for item in content["annotations"][:2] for segment in item["segments_info"]]
-    assert left_out.pop(("segments", "used")) + left_out.pop(("segments", "of ignored classes"), 0) >= len(segments) - 1
+    assert (
+        left_out.pop(("segments", "used")) + left_out.pop(("segments", "of ignored classes"), 0)
+        >= len(segments) - 1
+    )
     assert left_out == {
-        ("images", "used"): 2, ("images", "listed twice"): 1, ("images", "without an annotation"): 1,
-        ("images", "missing on disk"): 1, ("segments", "crowd"): 1,
+        ("images", "used"): 2, ("images", "listed twice"): 1,
+        ("images", "without an annotation"): 1, ("images", "missing on disk"): 1,
+        ("segments", "crowd"): 1,
     }  # fmt: skip
-    with pytest.raises(HypvisionError, match=r"1 of the 3 images .* do not exist, the first is '.*elsewhere\.jpg'"):
+    with pytest.raises(
+        HypvisionError, match=r"1 of the 3 images .* do not exist, the first is '.*elsewhere\.jpg'"
+    ):
         dataset(coco, test_mode=True, **options)
 
 
@@ -235,14 +307,22 @@ def test_train_and_test(frozen, tmp_path):
     model = runner.model
     losses = {key for key in runner.message_hub.log_scalars if "loss" in key}
     assert ("train/loss_region" in losses) != frozen and "train/loss_dice" in losses
-    assert model.data_things == scene_classes() and model.test_classes == (*scene_classes(), "grey ground")
+    assert model.data_things == scene_classes() and model.test_classes == (
+        *scene_classes(),
+        "grey ground",
+    )
     metrics = run_test(small(SCENES, options), tmp_path / "iter_2.pth", tmp_path / "test")
     assert {"ov/PQ", "ov/PQ_base", "ov/PQ_novel", "ov/PQ_stuff"} <= set(metrics)
     if not frozen:
         pixels = np.random.default_rng(0).integers(0, 255, (40, 60, 3), dtype=np.uint8)
-        request = Request(small(SCENES), tmp_path / "iter_2.pth", classes=["disk", "sky"], things=["disk"])
+        request = Request(
+            small(SCENES), tmp_path / "iter_2.pth", classes=["disk", "sky"], things=["disk"]
+        )
         [found] = predict(pixels, predictor_of(request), expect=Segments)
-        assert found.result.segments.shape == (40, 60) and set(found.result.labels.tolist()) <= {0, 1}
+        assert found.result.segments.shape == (40, 60) and set(found.result.labels.tolist()) <= {
+            0,
+            1,
+        }
 
 
 def panoptic(**options):
@@ -257,7 +337,9 @@ def panoptic(**options):
 def samples(count, side=64, original=80):
     from mmdet.structures import DetDataSample
 
-    meta = dict(img_shape=(side, side), ori_shape=(original, original), batch_input_shape=(side, side))
+    meta = dict(
+        img_shape=(side, side), ori_shape=(original, original), batch_input_shape=(side, side)
+    )
     return [DetDataSample(metainfo=dict(meta, img_id=i)) for i in range(count)]
 
 
@@ -269,7 +351,9 @@ def test_values_that_are_not_finite_are_an_error_and_not_an_empty_result():
         copy = {name: value.clone() for name, value in part.state_dict().items()}
         with torch.no_grad():
             next(part.parameters()).fill_(torch.nan)
-        with pytest.raises(HypvisionError, match="A feature of the image 0 of the data is not finite"):
+        with pytest.raises(
+            HypvisionError, match="A feature of the image 0 of the data is not finite"
+        ):
             model.test_step(dict(inputs=list(images), data_samples=samples(2)))
         part.load_state_dict(copy)
     model.test_step(dict(inputs=list(images), data_samples=samples(2)))
@@ -309,7 +393,9 @@ def test_fusion_by_hand():
     trained, clip = torch.tensor([[0.6, 0.2, 0.2]]), torch.tensor([[0.3, 0.7]])
     seen, unseen = 0.75**0.75 * 0.3**0.25, 0.25**0.25 * 0.7**0.75
     found = model.fused_scores(trained, clip, torch.tensor([True, False]))[0].tolist()
-    assert found == pytest.approx([0.8 * seen / (seen + unseen), 0.8 * unseen / (seen + unseen), 0.2])
+    assert found == pytest.approx(
+        [0.8 * seen / (seen + unseen), 0.8 * unseen / (seen + unseen), 0.2]
+    )
     with pytest.raises(HypvisionError, match="numbers from 0 to 1"):
         panoptic(alpha=2.0)
 
@@ -319,7 +405,8 @@ QUICK = "hyperclip-panoptic-vitb16_8xb2-50e_coco116-17.py"
 
 
 def shrink(name, coco):
-    """A COCO config on six images, its CLIP replaced by a small random one, the heads made narrow."""
+    """A COCO config on six images, its CLIP replaced by a small random one, the heads made
+    narrow."""
     config = one_step(name, coco)
     config.model.hooks = (1, 2, 4, 5)
     head = config.model.panoptic_head
@@ -335,7 +422,8 @@ def shrink(name, coco):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == QUICK else [pytest.mark.slow]) for name in PANOPTIC]
+    "name",
+    [pytest.param(name, marks=[] if name == QUICK else [pytest.mark.slow]) for name in PANOPTIC],
 )
 def test_config_takes_a_step_and_tests(name, coco, tmp_path):
     runner = train(shrink(name, coco), tmp_path)
@@ -349,7 +437,13 @@ def test_config_takes_a_step_and_tests(name, coco, tmp_path):
 def test_ade_config():
     """Test only, and its words fit its labels; what training knew is told."""
     config = load_config(CONFIGS / "hyperclip-panoptic-vitb16_test-ade150.py")
-    assert {name.partition("-panoptic-")[0] for name in PANOPTIC} == {"hyperclip", "frozen", *RIVALS}
+    assert {name.partition("-panoptic-")[0] for name in PANOPTIC} == {
+        "hyperclip",
+        "frozen",
+        *RIVALS,
+    }
     assert "train_dataloader" not in config and config.model.clip.pretrained is None
     assert config.model.test_classes == config.test_dataloader.dataset.classes == "ade150"
-    assert {"sky", "grass", "fence"} <= set(load_classes(config.model.train_classes)) & set(load_classes("ade150"))
+    assert {"sky", "grass", "fence"} <= set(load_classes(config.model.train_classes)) & set(
+        load_classes("ade150")
+    )

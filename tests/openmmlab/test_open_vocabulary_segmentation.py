@@ -1,4 +1,5 @@
-"""The segmentor under mmengine's Runner, on a folder of images and masks; labels beyond 8 bits; the official metric."""
+"""The segmentor under mmengine's Runner, on a folder of images and masks; labels beyond 8 bits; the
+official metric."""
 
 from pathlib import Path
 
@@ -39,14 +40,20 @@ def test_train_and_test(folder, tmp_path, amp):
     assert runner.message_hub.get_scalar("train/loss").current() > 0
     assert not any(p.requires_grad for name, p in model.named_parameters()
                    if name.startswith("clip.") and ".hyperclip." not in name)  # fmt: skip
-    metrics = run_test(config(folder), tmp_path / "iter_2.pth", tmp_path / "test", out=tmp_path / "report")
+    metrics = run_test(
+        config(folder), tmp_path / "iter_2.pth", tmp_path / "test", out=tmp_path / "report"
+    )
     assert 0 <= metrics["mIoU"] <= 100 and np.isfinite(metrics["mIoU"])
     written = sorted((tmp_path / "report/label_maps").iterdir())
     assert [path.name for path in written] == ["0.png", "1.png"]
     assert all(set(np.unique(Image.open(path))) <= {0, 1, 2} for path in written)
 
 
-TRAINED = RIVALS | {"hyperclip": ".hyperclip.", "hyperclip-paper": ".hyperclip.", "catseg": "weight"}
+TRAINED = RIVALS | {
+    "hyperclip": ".hyperclip.",
+    "hyperclip-paper": ".hyperclip.",
+    "catseg": "weight",
+}
 
 
 @pytest.mark.quick("lora")
@@ -68,7 +75,9 @@ def test_methods_of_the_paper_train_what_they_should(folder, tmp_path, kind):
     trained = {f".{name}" for name, p in clip.named_parameters() if p.requires_grad}
     assert trained and all(TRAINED[kind] in name for name in trained)
     first = next(p for p in clip.parameters() if p.requires_grad)
-    rates = {id(p): group["lr"] for group in runner.optim_wrapper.param_groups for p in group["params"]}
+    rates = {
+        id(p): group["lr"] for group in runner.optim_wrapper.param_groups for p in group["params"]
+    }
     wanted = {"catseg": 2e-6, "hyperclip-paper": 1e-5}.get(kind, 1.5e-5)
     assert rates[id(first)] == pytest.approx(wanted)
     metrics = run_test(content, tmp_path / "iter_2.pth", tmp_path / "test")
@@ -86,13 +95,21 @@ def test_radii_of_base_and_novel_texts_are_logged(folder, tmp_path):
     clip = CLIPBundle(runner.model.clip, runner.model.tokenizer, (), ())
     for group, names in (("base", ["cat", "dog", "grass"]), ("novel", ["zebra"])):
         expected = text_radii(clip, names).mean()
-        assert runner.message_hub.get_scalar(f"train/radius/{group}").current() == pytest.approx(float(expected))
+        assert runner.message_hub.get_scalar(f"train/radius/{group}").current() == pytest.approx(
+            float(expected)
+        )
 
 
 def test_pictures_of_different_sizes_in_a_batch():
-    model = HyperCLIPSegmentor(**SMALL, train_classes=["cat", "dog"], test_classes=["a", "b", "c"], background_from=1)
+    model = HyperCLIPSegmentor(
+        **SMALL, train_classes=["cat", "dog"], test_classes=["a", "b", "c"], background_from=1
+    )
     model.eval()
-    data = dict(inputs=[torch.randint(0, 255, (3, *size), dtype=torch.uint8) for size in ((40, 60), (70, 30))])
+    data = dict(
+        inputs=[
+            torch.randint(0, 255, (3, *size), dtype=torch.uint8) for size in ((40, 60), (70, 30))
+        ]
+    )
     found = model.test_step(data)
     assert [tuple(sample.pred_sem_seg.data.shape) for sample in found] == [(1, 40, 60), (1, 70, 30)]
     assert max(int(sample.pred_sem_seg.data.max()) for sample in found) <= 1
@@ -110,11 +127,23 @@ def test_input_is_turned_to_rgb_and_padded():
     from mmengine.structures import PixelData
     from mmseg.structures import SegDataSample
 
-    images = [torch.arange(3)[:, None, None].expand(3, *size).to(torch.uint8) for size in ((4, 6), (5, 5))]
-    samples = [SegDataSample(gt_sem_seg=PixelData(data=torch.ones(1, *image.shape[1:]))) for image in images]
+    images = [
+        torch.arange(3)[:, None, None].expand(3, *size).to(torch.uint8) for size in ((4, 6), (5, 5))
+    ]
+    samples = [
+        SegDataSample(gt_sem_seg=PixelData(data=torch.ones(1, *image.shape[1:])))
+        for image in images
+    ]
     batch = OpenVocabPreProcessor()(dict(inputs=images, data_samples=samples), training=True)
-    assert batch["inputs"].shape == (2, 3, 5, 6) and batch["inputs"][0, :, 0, 0].tolist() == [2, 1, 0]
-    assert batch["inputs"][0, 0, 4, 0] == 128 and batch["data_samples"][0].gt_sem_seg.data[0, 4, 0] == 255
+    assert batch["inputs"].shape == (2, 3, 5, 6) and batch["inputs"][0, :, 0, 0].tolist() == [
+        2,
+        1,
+        0,
+    ]
+    assert (
+        batch["inputs"][0, 0, 4, 0] == 128
+        and batch["data_samples"][0].gt_sem_seg.data[0, 4, 0] == 255
+    )
 
 
 def test_labels_beyond_8_bits(tmp_path):
@@ -143,7 +172,9 @@ def test_wide_labels_are_resized_as_narrow_ones(keep_ratio):
     labels = np.random.default_rng(0).integers(0, 255, (37, 53)).astype(np.uint8)
     found = []
     for offset, kind in ((0, np.uint8), (1000, np.int32)):
-        results = dict(img=np.zeros((37, 53, 3), np.uint8), gt_seg_map=labels.astype(kind) + kind(offset))
+        results = dict(
+            img=np.zeros((37, 53, 3), np.uint8), gt_seg_map=labels.astype(kind) + kind(offset)
+        )
         resize = Resize16Bit((90, 60), keep_ratio=keep_ratio, backend="pillow")
         found.append(resize.transform(results)["gt_seg_map"].astype(np.int64) - offset)
     assert found[0].shape == ((60, 86) if keep_ratio else (60, 90)) and np.array_equal(*found)
@@ -174,7 +205,8 @@ def test_data_set(folder, tmp_path):
 
 
 def samples(pairs):
-    return [dict(pred_sem_seg=dict(data=torch.tensor(p)[None]), gt_sem_seg=dict(data=torch.tensor(g)[None]),
+    return [dict(pred_sem_seg=dict(data=torch.tensor(p)[None]),
+    gt_sem_seg=dict(data=torch.tensor(g)[None]),
                  img_path=f"{i}.jpg") for i, (p, g) in enumerate(pairs)]  # fmt: skip
 
 
@@ -186,7 +218,8 @@ def measure(pairs, classes="abcd", **options):
 
 
 def test_absent_classes_do_not_count():
-    """Counted by hand: a: 3/3, b: 1/2; c is predicted but never there; d is there in ignored pixels only."""
+    """Counted by hand: a: 3/3, b: 1/2; c is predicted but never there; d is there in ignored pixels
+    only."""
     pairs = [([[0, 0], [1, 2]], [[0, 0], [1, 1]]), ([[0, 3]], [[0, 255]])]
     found = measure(pairs, groups=dict(first=["a"], rest=["b", "c"]))
     assert found["mIoU"] == 75.0  # a 3/3, b 1/2
@@ -202,7 +235,10 @@ def test_metric_mistakes_and_files(tmp_path):
     with pytest.raises(HypvisionError, match="group 'x' has 'z'"):
         measure([([[0]], [[0]])], groups=dict(x=["z"]))
     measure(
-        [([[0, 300]], [[0, 300]])], classes=[str(i) for i in range(400)], ignore_index=65535, output_dir=str(tmp_path)
+        [([[0, 300]], [[0, 300]])],
+        classes=[str(i) for i in range(400)],
+        ignore_index=65535,
+        output_dir=str(tmp_path),
     )
     assert np.array(Image.open(tmp_path / "0.png")).tolist() == [[0, 300]]
 
@@ -217,7 +253,12 @@ def test_classes_of_the_wrong_data_are_told(folder, tmp_path):
 def test_drawn_scenes():
     from mmseg.datasets.transforms import PackSegInputs
 
-    from hypvision.openmmlab.datasets.open_vocabulary_shapes import BASE, CLASSES, NOVEL, ColourShapeDataset
+    from hypvision.openmmlab.datasets.open_vocabulary_shapes import (
+        BASE,
+        CLASSES,
+        NOVEL,
+        ColourShapeDataset,
+    )
 
     for level, count in (("shape", 17), ("colour-shape", 97)):
         assert len(CLASSES[level]) == count == len(BASE[level]) + len(NOVEL[level])
@@ -225,7 +266,10 @@ def test_drawn_scenes():
         if level == "colour-shape":  # every word of a held-out pair is seen in another one
             assert {word for name in NOVEL[level] for word in name.split()} <= words
     pipeline = [PackSegInputs()]
-    every, base = (ColourShapeDataset("val", 20, 64, "shape", which, pipeline=pipeline) for which in ("all", "base"))
+    every, base = (
+        ColourShapeDataset("val", 20, 64, "shape", which, pipeline=pipeline)
+        for which in ("all", "base")
+    )
     for i in range(20):
         a, b = (data[i]["data_samples"].gt_sem_seg.data for data in (every, base))
         names = [CLASSES["shape"][int(label)] for label in a.unique()]
@@ -248,10 +292,12 @@ def test_own_data_in_ten_lines(folder, tmp_path, monkeypatch):
     (tmp_path / "data").mkdir()
     (tmp_path / "data/mine").symlink_to(folder)
     monkeypatch.chdir(tmp_path)
-    options = {"train_cfg.max_iters": 2, "train_cfg.val_interval": 2, "model.head": HEAD, "model.upsample": (8, 8),
-               "model.clip": dict(_delete_=True, name="shapes-s8"), "model.adapter.block": 32, "model.resolution": 64,
-               "model.crop": 64, "model.slide": 96, "train_dataloader.num_workers": 0,
-               "val_dataloader.num_workers": 0, "test_dataloader.num_workers": 0,
+    options = {"train_cfg.max_iters": 2, "train_cfg.val_interval": 2, "model.head": HEAD,
+    "model.upsample": (8, 8),
+               "model.clip": dict(_delete_=True, name="shapes-s8"), "model.adapter.block": 32,
+               "model.resolution": 64, "model.crop": 64, "model.slide": 96,
+               "train_dataloader.num_workers": 0, "val_dataloader.num_workers": 0,
+               "test_dataloader.num_workers": 0,
                "default_hooks.checkpoint.interval": 2}  # fmt: skip
     from hypvision.engine.config import load_config
 
@@ -271,13 +317,16 @@ def test_own_data_in_ten_lines(folder, tmp_path, monkeypatch):
 
 OTHERS = ("-det", "-panoptic")  # tested in files of their own
 CONFIGS = [
-    path for path in sorted((ROOT / "configs/hyperclip").glob("*.py")) if not any(key in path.stem for key in OTHERS)
+    path
+    for path in sorted((ROOT / "configs/hyperclip").glob("*.py"))
+    if not any(key in path.stem for key in OTHERS)
 ]
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_configs_are_complete(path):
-    """Every config names registered things and class lists that fit its labels; building is too large for here."""
+    """Every config names registered things and class lists that fit its labels; building is too
+    large for here."""
     from hypvision.clip.classes import load_classes
     from hypvision.engine.config import load_config
 
@@ -295,15 +344,24 @@ def test_configs_are_complete(path):
     assert ("test_dataloader" in config) == ("80k" not in path.stem)
     if "_test-" in path.stem:
         data = config.test_dataloader.dataset
-        assert model.clip.pretrained is None and f"_test-{path.stem.rpartition('-')[2]}" in path.stem
-        names = load_classes(data.classes if isinstance(data.get("classes"), str) else list(data.get("classes") or
+        assert (
+            model.clip.pretrained is None and f"_test-{path.stem.rpartition('-')[2]}" in path.stem
+        )
+        names = load_classes(data.classes if isinstance(data.get("classes"),
+        str) else list(data.get("classes") or
                              load_classes("ade150")))  # fmt: skip
         assert config.test_evaluator.ignore_index == data.get("ignore_index", 255)
         assert config.test_evaluator.ignore_index >= len(names)
         if path.stem.endswith("voc20b"):
-            assert len(names) == 21 and model.background_from == 20 and len(load_classes(model.test_classes)) == 59
+            assert (
+                len(names) == 21
+                and model.background_from == 20
+                and len(load_classes(model.test_classes)) == 59
+            )
     elif "80k" in path.stem:
         assert model.train_classes == "coco171" and config.train_cfg.max_iters == 80000
-        expected = 0.05 if "-paper-" in path.stem else 0.01 if path.stem.startswith("catseg") else 0.075
+        expected = (
+            0.05 if "-paper-" in path.stem else 0.01 if path.stem.startswith("catseg") else 0.075
+        )
         assert config.optim_wrapper.paramwise_cfg.custom_keys["clip."].lr_mult == expected
         assert model.resolution == (336 if "vitl14" in path.stem else 384)

@@ -1,4 +1,5 @@
-"""The stand-in for mmcv's compiled operators against plain references, and Mask R-CNN from mmdet's own config."""
+"""The stand-in for mmcv's compiled operators against plain references, and Mask R-CNN from mmdet's
+own config."""
 
 import importlib.util
 import inspect
@@ -27,7 +28,9 @@ DOUBLE = torch.float64
 def random_boxes(count, size=60.0, seed=0, dtype=torch.float32):
     generator = torch.Generator().manual_seed(seed)
     corner = torch.rand(count, 2, generator=generator, dtype=dtype) * size
-    return torch.cat([corner, corner + 1 + torch.rand(count, 2, generator=generator, dtype=dtype) * size / 2], 1)
+    return torch.cat(
+        [corner, corner + 1 + torch.rand(count, 2, generator=generator, dtype=dtype) * size / 2], 1
+    )
 
 
 def overlap(a, b, offset):
@@ -59,7 +62,8 @@ def test_nms(offset, iou_threshold, score_threshold, max_num):
 
 
 def test_nms_offset_decides_where_pixels_are_counted():
-    # Overlap of 10 x 9 of 10 x 11 pixels if the last pixel counts (0.818), else 9 x 8 of 9 x 10 (0.8).
+    # Overlap of 10 x 9 of 10 x 11 pixels if the last pixel counts (0.818), else 9 x 8 of 9 x 10
+    # (0.8).
     boxes = torch.tensor([[0.0, 0, 9, 9], [0, 1, 9, 10]])
     scores = torch.tensor([0.9, 0.8])
     assert mmcv.ops.nms(boxes, scores, 0.81, offset=0)[1].tolist() == [0, 1]
@@ -77,7 +81,9 @@ def test_nms_of_nothing_and_of_numpy():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_nms_in_reduced_precision(dtype):
     boxes, scores = random_boxes(30).to(dtype), torch.linspace(0.1, 0.9, 30).to(dtype)
-    assert mmcv.ops.nms(boxes, scores, 0.4)[1].tolist() == naive_nms(boxes.float(), scores.float(), 0.4)
+    assert mmcv.ops.nms(boxes, scores, 0.4)[1].tolist() == naive_nms(
+        boxes.float(), scores.float(), 0.4
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,7 +141,8 @@ def test_soft_nms_of_nothing():
 
 
 def bilinear(plane, y, x):
-    """``plane`` ``(H, W)`` at a point; zero further than a pixel outside, its border values nearer."""
+    """``plane`` ``(H, W)`` at a point; zero further than a pixel outside, its border values
+    nearer."""
     height, width = plane.shape
     if y < -1 or y > height or x < -1 or x > width:
         return plane.new_zeros(())
@@ -161,7 +168,11 @@ def naive_roi_align(maps, rois, size, scale, sampling_ratio, aligned):
             for i in range(size[0]):
                 for j in range(size[1]):
                     samples = [
-                        bilinear(plane, y1 + (i + (p + 0.5) / ny) * step_y, x1 + (j + (q + 0.5) / nx) * step_x)
+                        bilinear(
+                            plane,
+                            y1 + (i + (p + 0.5) / ny) * step_y,
+                            x1 + (j + (q + 0.5) / nx) * step_x,
+                        )
                         for p in range(ny)
                         for q in range(nx)
                     ]
@@ -217,12 +228,16 @@ def test_roi_align_with_maxima_raises_an_error_with_the_remedy():
         mmcv.ops.roi_align(maps, rois, 2, 1.0, 0, "max")
 
 
-def naive_deform_conv(x, offset, mask, weight, bias, stride, padding, dilation, groups, deform_groups):
+def naive_deform_conv(
+    x, offset, mask, weight, bias, stride, padding, dilation, groups, deform_groups
+):
     batch, channels, height, width = x.shape
     c_out, c_group, kh, kw = weight.shape
     h_out = (height + 2 * padding - dilation * (kh - 1) - 1) // stride + 1
     w_out = (width + 2 * padding - dilation * (kw - 1) - 1) // stride + 1
-    padded = torch.nn.functional.pad(x, [2] * 4)  # a sample between the border and a zero pixel beyond
+    padded = torch.nn.functional.pad(
+        x, [2] * 4
+    )  # a sample between the border and a zero pixel beyond
     columns = x.new_zeros(batch, channels, kh, kw, h_out, w_out)
     for b, c, i, j, p, q in (index.tolist() for index in columns.new_ones(columns.shape).nonzero()):
         tap = (c * deform_groups // channels) * kh * kw + i * kw + j
@@ -234,7 +249,9 @@ def naive_deform_conv(x, offset, mask, weight, bias, stride, padding, dilation, 
         dy, dx = y - top, x_ - left
         plane = padded[b, c, top + 2 : top + 4, left + 2 : left + 4]
         rows = torch.stack([1 - dy, dy])[:, None] * torch.stack([1 - dx, dx])[None]
-        columns[b, c, i, j, p, q] = (plane * rows).sum() * (1 if mask is None else mask[b, tap, p, q])
+        columns[b, c, i, j, p, q] = (plane * rows).sum() * (
+            1 if mask is None else mask[b, tap, p, q]
+        )
     columns = columns.permute(0, 4, 5, 1, 2, 3).reshape(batch * h_out * w_out, channels, kh, kw)
     out = conv2d(columns, weight, bias, groups=groups)
     return out.view(batch, h_out, w_out, c_out).permute(0, 3, 1, 2)
@@ -242,7 +259,9 @@ def naive_deform_conv(x, offset, mask, weight, bias, stride, padding, dilation, 
 
 @pytest.mark.quick("2-2-2-2-2-True-True", "2-2-2-2-2-True-False", "2-2-2-2-2-False-False")
 @pytest.mark.parametrize("modulated,with_bias", [(False, False), (True, False), (True, True)])
-@pytest.mark.parametrize("stride,padding,dilation,groups,deform_groups", [(1, 1, 1, 1, 1), (2, 2, 2, 2, 2)])
+@pytest.mark.parametrize(
+    "stride,padding,dilation,groups,deform_groups", [(1, 1, 1, 1, 1), (2, 2, 2, 2, 2)]
+)
 def test_deformable_convolution_and_its_gradients(
     modulated, with_bias, stride, padding, dilation, groups, deform_groups
 ):
@@ -252,7 +271,11 @@ def test_deformable_convolution_and_its_gradients(
     h_out = (5 + 2 * padding - dilation * 2 - 1) // stride + 1
     w_out = (6 + 2 * padding - dilation - 1) // stride + 1
     offset = (1.5 * torch.randn(2, deform_groups * 12, h_out, w_out, dtype=DOUBLE)).requires_grad_()
-    mask = torch.rand(2, deform_groups * 6, h_out, w_out, dtype=DOUBLE, requires_grad=True) if modulated else None
+    mask = (
+        torch.rand(2, deform_groups * 6, h_out, w_out, dtype=DOUBLE, requires_grad=True)
+        if modulated
+        else None
+    )
     bias = torch.randn(2, dtype=DOUBLE, requires_grad=True) if with_bias else None
     geometry = (stride, padding, dilation, groups, deform_groups)
     if modulated:
@@ -277,13 +300,18 @@ def test_sigmoid_focal_loss_and_its_gradient(weighted, reduction):
     weight = torch.rand(4, dtype=DOUBLE) if weighted else None
     positive = torch.nn.functional.one_hot(target, 5)[:, :4].to(DOUBLE)
     p = logits.sigmoid()
-    expected = -0.3 * positive * (1 - p) ** 1.5 * p.log() - 0.7 * (1 - positive) * p**1.5 * (1 - p).log()
+    expected = (
+        -0.3 * positive * (1 - p) ** 1.5 * p.log() - 0.7 * (1 - positive) * p**1.5 * (1 - p).log()
+    )
     if weighted:
         expected = expected * torch.cat([weight, torch.ones(1, dtype=DOUBLE)])[target][:, None]
     expected = expected.sum() / (7 if reduction == "mean" else 1)
     loss = mmcv.ops.sigmoid_focal_loss(logits, target, 1.5, 0.3, weight, reduction)
     torch.testing.assert_close(loss, expected)
-    (grad,), (expected_grad,) = torch.autograd.grad(loss, logits), torch.autograd.grad(expected, logits)
+    (grad,), (expected_grad,) = (
+        torch.autograd.grad(loss, logits),
+        torch.autograd.grad(expected, logits),
+    )
     torch.testing.assert_close(grad, expected_grad)
 
 
@@ -331,7 +359,9 @@ def naive_deformable_attention(value, shapes, places, weights):
                     plane = value[b, start : start + height * width, h].T.reshape(-1, height, width)
                     start += height * width
                     for p in range(points):
-                        x, y = (places[b, q, h, level, p] * torch.tensor([width, height]) - 0.5).unbind()
+                        x, y = (
+                            places[b, q, h, level, p] * torch.tensor([width, height]) - 0.5
+                        ).unbind()
                         total = total + weights[b, q, h, level, p] * sampled(plane, y, x)
                 rows.append(total)
     return torch.stack(rows).view(batch, queries, -1)
@@ -343,7 +373,9 @@ def sampled(planes, y, x):
     for row in (int(y.floor()), int(y.floor()) + 1):
         for column in (int(x.floor()), int(x.floor()) + 1):
             if 0 <= row < planes.shape[1] and 0 <= column < planes.shape[2]:
-                total = total + planes[:, row, column] * (1 - (y - row).abs()) * (1 - (x - column).abs())
+                total = total + planes[:, row, column] * (1 - (y - row).abs()) * (
+                    1 - (x - column).abs()
+                )
     return total
 
 
@@ -354,7 +386,9 @@ def test_deformable_attention_and_its_gradients():
     torch.manual_seed(0)
     shapes = [(3, 4), (2, 2)]
     value = torch.randn(2, 16, 2, 3, dtype=DOUBLE, requires_grad=True)
-    places = (1.4 * torch.rand(2, 3, 2, 2, 2, 2, dtype=DOUBLE) - 0.2).requires_grad_()  # some outside
+    places = (
+        1.4 * torch.rand(2, 3, 2, 2, 2, 2, dtype=DOUBLE) - 0.2
+    ).requires_grad_()  # some outside
     weights = torch.rand(2, 3, 2, 2, 2, dtype=DOUBLE, requires_grad=True)
     sizes, starts = torch.tensor(shapes), torch.tensor([0, 12])
     out = MultiScaleDeformableAttnFunction.apply(value, sizes, starts, places, weights, 64)
@@ -362,7 +396,9 @@ def test_deformable_attention_and_its_gradients():
     torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
     direction = torch.randn_like(out)
     found = torch.autograd.grad(out, (value, places, weights), direction)
-    for grad, expected_grad in zip(found, torch.autograd.grad(expected, (value, places, weights), direction)):
+    for grad, expected_grad in zip(
+        found, torch.autograd.grad(expected, (value, places, weights), direction)
+    ):
         torch.testing.assert_close(grad, expected_grad, rtol=1e-4, atol=1e-4)
 
 
@@ -379,13 +415,19 @@ def test_configs_with_missing_operators_are_refused_before_they_are_built():
         (dict(heads=[dict(roi_layer=dict(type="RoIAlign", pool_mode="max"))]), "pool_mode='max'"),
     ):
         config = Config(dict(model=part, default_scope="mmdet"))
-        with pytest.raises(HypvisionError, match=rf"model\..* of the config.*{operator}.*everywhere\.md.*mim install"):
+        with pytest.raises(
+            HypvisionError,
+            match=rf"model\..* of the config.*{operator}.*everywhere\.md.*mim install",
+        ):
             prepare(config)
 
 
 def operators_of(thing, seen):
-    """The functions of the extension that a class or function of mmcv.ops calls, itself or through its module."""
-    thing = getattr(thing, "__self__", thing)  # `apply` of an autograd function, which may be built in
+    """The functions of the extension that a class or function of mmcv.ops calls, itself or through
+    its module."""
+    thing = getattr(
+        thing, "__self__", thing
+    )  # `apply` of an autograd function, which may be built in
     if thing in seen:
         return set()
     seen.add(thing)
@@ -404,21 +446,29 @@ def test_operators_that_mmdet_and_mmseg_can_ask_for_are_answered_or_known_to_be_
     names = set()
     for library in ("mmdet", "mmseg"):
         for path in Path(pytest.importorskip(library).__file__).parent.rglob("*.py"):
-            for imported in re.findall(r"^from mmcv\.ops[.\w]* import \(?([\w, \n]+)", path.read_text(), re.MULTILINE):
+            for imported in re.findall(
+                r"^from mmcv\.ops[.\w]* import \(?([\w, \n]+)", path.read_text(), re.MULTILINE
+            ):
                 names.update(re.findall(r"^ *(\w+)", imported.replace(",", "\n"), re.MULTILINE))
     names = {name for name in names if hasattr(mmcv.ops, name)}
     layers = {  # what mmdet builds a roi_layer of
         name
         for name, value in vars(mmcv.ops).items()
-        if "RoI" in name and inspect.isclass(value) and "spatial_scale" in inspect.signature(value).parameters
+        if "RoI" in name
+        and inspect.isclass(value)
+        and "spatial_scale" in inspect.signature(value).parameters
     }
     assert len(names) > 10 and {"RoIAlign", "RoIPool", "DeformRoIPoolPack"} <= layers
     answered = {function.__name__ for function in ops.ANSWERED}
     for name in names | layers:
         lacking = operators_of(getattr(mmcv.ops, name), set()) - answered
-        assert not lacking or any(operator.startswith(tuple(ops.MISSING)) for operator in lacking), (name, lacking)
+        assert not lacking or any(
+            operator.startswith(tuple(ops.MISSING)) for operator in lacking
+        ), (name, lacking)
         if name in layers:
-            assert bool(lacking) == bool(list(ops.missing_operators(dict(roi_layer=dict(type=name))))), name
+            assert bool(lacking) == bool(
+                list(ops.missing_operators(dict(roi_layer=dict(type=name))))
+            ), name
 
 
 def test_predict_and_export_refuse_a_missing_operator_too(tmp_path):
@@ -427,7 +477,9 @@ def test_predict_and_export_refuse_a_missing_operator_too(tmp_path):
     from hypvision.engine.predicting import trained_model
     from hypvision.errors import HypvisionError
 
-    config = Config(dict(model=dict(type="FasterRCNN", neck=dict(type="FPN_CARAFE")), default_scope="mmdet"))
+    config = Config(
+        dict(model=dict(type="FasterRCNN", neck=dict(type="FPN_CARAFE")), default_scope="mmdet")
+    )
     with pytest.raises(HypvisionError, match=r"carafe.*everywhere\.md.*mim install"):
         trained_model(config, tmp_path / "weights.pth")
 
@@ -441,13 +493,17 @@ def test_the_extension_looks_like_a_module():
     extension = sys.modules["mmcv._ext"]
     assert importlib.util.find_spec("mmcv._ext") is extension.__spec__ is not None
     assert ops.install() and sys.modules["mmcv._ext"] is extension
-    assert not hasattr(extension, "__file__")  # nothing that Python asks about itself is an operator
+    assert not hasattr(
+        extension, "__file__"
+    )  # nothing that Python asks about itself is an operator
     assert "torchvision" in mmcv.ops.get_compiler_version()
 
 
 def test_a_compiled_mmcv_is_left_alone(monkeypatch, tmp_path):
     (tmp_path / "mmcv").mkdir()
-    (tmp_path / "mmcv" / "_ext.py").touch()  # a compiled one would be an .so; the finder takes either
+    (
+        tmp_path / "mmcv" / "_ext.py"
+    ).touch()  # a compiled one would be an .so; the finder takes either
     spec = ModuleSpec("mmcv", None, is_package=True)
     spec.submodule_search_locations = [str(tmp_path / "mmcv")]
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
@@ -465,11 +521,15 @@ def test_mask_rcnn_from_mmdets_config():
     from mmengine.registry import DefaultScope
     from mmengine.structures import InstanceData
 
-    config = Config.fromfile(Path(mmdet.__file__).parent / ".mim/configs/_base_/models/mask-rcnn_r50_fpn.py").model
+    config = Config.fromfile(
+        Path(mmdet.__file__).parent / ".mim/configs/_base_/models/mask-rcnn_r50_fpn.py"
+    ).model
     config.backbone.update(depth=18, init_cfg=None)
     config.neck.update(in_channels=[64, 128, 256, 512], out_channels=16)
     config.rpn_head.update(in_channels=16, feat_channels=16)
-    config.roi_head.bbox_roi_extractor.out_channels = config.roi_head.mask_roi_extractor.out_channels = 16
+    config.roi_head.bbox_roi_extractor.out_channels = (
+        config.roi_head.mask_roi_extractor.out_channels
+    ) = 16
     config.roi_head.bbox_head.update(in_channels=16, fc_out_channels=32, num_classes=3)
     config.roi_head.mask_head.update(in_channels=16, conv_out_channels=16, num_classes=3)
     config.test_cfg.rcnn.score_thr = 0.0
@@ -483,8 +543,15 @@ def test_mask_rcnn_from_mmdets_config():
         masks = torch.zeros(3, 64, 96, dtype=torch.uint8)
         for mask, (x1, y1, x2, y2) in zip(masks, boxes.int().tolist()):
             mask[y1:y2, x1:x2] = 1
-        instances = InstanceData(bboxes=boxes, labels=torch.arange(3), masks=BitmapMasks(masks.numpy(), 64, 96))
-        shape = {"img_shape": (64, 96), "ori_shape": (64, 96), "pad_shape": (64, 96), "scale_factor": (1.0, 1.0)}
+        instances = InstanceData(
+            bboxes=boxes, labels=torch.arange(3), masks=BitmapMasks(masks.numpy(), 64, 96)
+        )
+        shape = {
+            "img_shape": (64, 96),
+            "ori_shape": (64, 96),
+            "pad_shape": (64, 96),
+            "scale_factor": (1.0, 1.0),
+        }
         samples.append(DetDataSample(metainfo=shape, gt_instances=instances))
     images = [torch.randint(0, 255, (3, 64, 96), dtype=torch.uint8) for _ in samples]
     batch = model.data_preprocessor({"inputs": images, "data_samples": samples}, training=True)
@@ -497,7 +564,9 @@ def test_mask_rcnn_from_mmdets_config():
 
     model.eval()
     with torch.no_grad():
-        results = model(**model.data_preprocessor({"inputs": images, "data_samples": samples}), mode="predict")
+        results = model(
+            **model.data_preprocessor({"inputs": images, "data_samples": samples}), mode="predict"
+        )
     found = results[0].pred_instances
     assert 0 < len(found) <= 100 and found.masks.shape == (len(found), 64, 96)
     for number in found.labels.unique():

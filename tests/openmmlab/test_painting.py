@@ -23,7 +23,13 @@ def test_images_without_truth_stand_alone_and_have_names_of_their_own(tmp_path):
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         Image.new("RGB", (30, 20), "gray").save(tmp_path / folder / "x.png")
-        infos.append(dict(img_path=str(tmp_path / folder / "x.png"), segments_info=[], seg_map_path="no such file"))
+        infos.append(
+            dict(
+                img_path=str(tmp_path / folder / "x.png"),
+                segments_info=[],
+                seg_map_path="no such file",
+            )
+        )
         samples.append(DetDataSample(metainfo=dict(img_path=infos[-1]["img_path"])))
         samples[-1].pred_panoptic_seg = PixelData(sem_seg=coded)
 
@@ -37,7 +43,11 @@ def test_images_without_truth_stand_alone_and_have_names_of_their_own(tmp_path):
     hook.after_test_iter(runner, 0, outputs=samples)
     assert sorted(path.name for path in (tmp_path / "deep/shown").iterdir()) == ["x-2.png", "x.png"]
     numbers = np.where(coded[0] == 1001, 2, 1)
-    picture = np.asarray(Segments(numbers, np.array([0, 1]), ("grass", "cow")).draw(Image.new("RGB", (30, 20), "gray")))
+    picture = np.asarray(
+        Segments(numbers, np.array([0, 1]), ("grass", "cow")).draw(
+            Image.new("RGB", (30, 20), "gray")
+        )
+    )
     sheet = np.asarray(Image.open(tmp_path / "deep/shown/x.png"))
     assert np.array_equal(sheet[10 : 10 + picture.shape[0], 10 : 10 + picture.shape[1]], picture)
     assert sheet.shape[1] == picture.shape[1] + 20  # alone

@@ -39,29 +39,46 @@ def test_the_loader_gives_the_names_of_the_engine():
     checkpoint = CheckpointLoader.load_checkpoint("zoo:hcformer_nano.cifar10")
     assert len(checkpoint["meta"]["dataset_meta"]["classes"]) == 10
     given = checkpoint["state_dict"]
-    assert torch.equal(given["backbone.head.weight"], weights("hcformer_nano.cifar10")["head.weight"])
+    assert torch.equal(
+        given["backbone.head.weight"], weights("hcformer_nano.cifar10")["head.weight"]
+    )
     with pytest.raises(HypvisionError, match="hcformer_nano.cifar10"):
         CheckpointLoader.load_checkpoint("zoo:hcformer_nano.cifar")
 
 
 @pytest.mark.parametrize(
-    "name", ["hcformer_nano.cifar10", "semantic-fpn_hcformer_nano.camvid", "mask-rcnn_hcformer_nano.shapes"]
+    "name",
+    [
+        "hcformer_nano.cifar10",
+        "semantic-fpn_hcformer_nano.camvid",
+        "mask-rcnn_hcformer_nano.shapes",
+    ],
 )
 def test_init_cfg_takes_the_backbone_of_any_task(name):
     record = builtin_index().get(name)
     whole = read_header(resolve(name)).get("model") or {}
-    network = whole.get("backbone") or dict(record.arguments, type="TimmBackbone", model_name=record.model)
+    network = whole.get("backbone") or dict(
+        record.arguments, type="TimmBackbone", model_name=record.model
+    )
     prefix = "backbone.timm_model.model." if whole else ""
-    backbone = MODELS.build(dict(network, init_cfg=dict(type="Pretrained", checkpoint=f"zoo:{name}")))
+    backbone = MODELS.build(
+        dict(network, init_cfg=dict(type="Pretrained", checkpoint=f"zoo:{name}"))
+    )
     backbone.init_weights()
     own = backbone.timm_model.model.state_dict()
     expected = weights(name)
-    for key in ("stem.0.weight", "stages.2.blocks.1.mlp.fc1.weight", "stages.3.blocks.0.mixer.bias"):
+    for key in (
+        "stem.0.weight",
+        "stages.2.blocks.1.mlp.fc1.weight",
+        "stages.3.blocks.0.mixer.bias",
+    ):
         assert torch.equal(own[key], expected[prefix + key]), key
 
 
 def test_pretrained_true_takes_the_tag():
-    backbone = MODELS.build(dict(type="TimmBackbone", model_name="hcformer_nano.cifar10", pretrained=True))
+    backbone = MODELS.build(
+        dict(type="TimmBackbone", model_name="hcformer_nano.cifar10", pretrained=True)
+    )
     backbone.init_weights()
     expected = weights("hcformer_nano.cifar10")
     assert torch.equal(backbone.timm_model.model.stem[0].weight, expected["stem.0.weight"])
@@ -103,11 +120,13 @@ def test_a_segmenter_by_words_finds_classes_that_had_no_label(tmp_path):
 
     shipped = REPOSITORY / "tools/demo_data"
     export_emoji(
-        tmp_path / "scenes", shipped / "emoji", shipped / "photos", train=1, val=6, size=96, level="class",
-        val_emoji="train",
+        tmp_path / "scenes", shipped / "emoji", shipped / "photos", train=1, val=6, size=96,
+        level="class", val_emoji="train",
     )  # fmt: skip
     name, files = "hyperclip_t8.emoji", sorted((tmp_path / "scenes/val/images").iterdir())
-    truth = np.stack([np.array(Image.open(tmp_path / "scenes/val/masks" / f"{file.stem}.png")) for file in files])
+    truth = np.stack(
+        [np.array(Image.open(tmp_path / "scenes/val/masks" / f"{file.stem}.png")) for file in files]
+    )
     words = builtin_index().get(name).classes
     known = hypvision.load(name).train_classes
     found = np.stack([one.result.labels for one in hypvision.predict(files, name)])
@@ -117,13 +136,21 @@ def test_a_segmenter_by_words_finds_classes_that_had_no_label(tmp_path):
 
     # The same file by the functions for words, which take others, too.
     model = load_segmenter(f"zoo:{name}")
-    assert (np.stack([segment(file, words, model).labels for file in files]) == found).mean() > 0.999
+    assert (
+        np.stack([segment(file, words, model).labels for file in files]) == found
+    ).mean() > 0.999
     (fewer,) = hypvision.predict(files[:1], name, classes=["groceries", "bird"])
     assert fewer.result.names == ("groceries", "bird") and fewer.result.labels.max() <= 1
-    with pytest.raises(HypvisionError, match="never taught any of the words 'zebra', 'dragonfruit'"):
+    with pytest.raises(
+        HypvisionError, match="never taught any of the words 'zebra', 'dragonfruit'"
+    ):
         hypvision.predict(files[:1], name, classes=["zebra", "dragonfruit"])
-    assert clip_options("emoji-t8")["pretrained"] == "zoo:emoji-t8.scenes"  # the only CLIP of its kind
-    with pytest.raises(HypvisionError, match="stands on the CLIP 'emoji-t8', which does not cluster"):
+    assert (
+        clip_options("emoji-t8")["pretrained"] == "zoo:emoji-t8.scenes"
+    )  # the only CLIP of its kind
+    with pytest.raises(
+        HypvisionError, match="stands on the CLIP 'emoji-t8', which does not cluster"
+    ):
         build_model(name)
     with pytest.raises(HypvisionError, match="is not one network"):
         export_model(name, "onnx", tmp_path / "never.onnx")
@@ -140,7 +167,8 @@ def test_headers_that_describe_no_segmenter_are_refused(model, tmp_path):
     model = {"type": "HyperCLIPSegmentor", **model} if isinstance(model, dict) else model
     write_weights({"a": torch.ones(1)}, path, header={"model": model})
     with pytest.raises(
-        HypvisionError, match=r"a\.safetensors' (or its config holds no HyperCLIPSegmentor|has a wrong value)"
+        HypvisionError,
+        match=r"a\.safetensors' (or its config holds no HyperCLIPSegmentor|has a wrong value)",
     ):
         load_segmenter(path)
 
@@ -154,8 +182,12 @@ def test_a_detector_finds_a_shape():
     model = hypvision.load("mask-rcnn_hcformer_nano.shapes")
     assert tuple(model.dataset_meta["classes"]) == ("branched", "composite", "polygon", "round")
     scene = ShapesScenes("val", length=100, size=96, seed=0)[0]
-    drawn = torch.from_numpy(np.asarray(scene.image)[..., ::-1].copy()).permute(2, 0, 1)  # BGR, as mmdet reads files
-    sample = DetDataSample(metainfo=dict(img_shape=(96, 96), ori_shape=(96, 96), scale_factor=(1.0, 1.0), img_id=0))
+    drawn = torch.from_numpy(np.asarray(scene.image)[..., ::-1].copy()).permute(
+        2, 0, 1
+    )  # BGR, as mmdet reads files
+    sample = DetDataSample(
+        metainfo=dict(img_shape=(96, 96), ori_shape=(96, 96), scale_factor=(1.0, 1.0), img_id=0)
+    )
     with torch.no_grad():
         (result,) = model.test_step(dict(inputs=[drawn], data_samples=[sample]))
     found = result.pred_instances
@@ -167,7 +199,9 @@ def test_a_detector_finds_a_shape():
         inner = width.prod()
         return (inner / ((a[2:] - a[:2]).prod() + (b[2:] - b[:2]).prod() - inner)).item()
 
-    assert max(overlap(best, torch.as_tensor(box, dtype=torch.float32)) for box in scene.boxes) > 0.5
+    assert (
+        max(overlap(best, torch.as_tensor(box, dtype=torch.float32)) for box in scene.boxes) > 0.5
+    )
 
 
 @pytest.mark.parametrize(
@@ -208,7 +242,10 @@ def test_the_code_on_a_card_runs(name, library, tmp_path, monkeypatch):
         Lorentz(1.0).check_point(torch.as_tensor(space["point"]))
     elif "found" in space:
         model, infer = space["model"], space["inference_detector"]
-        same = infer(model, "picture.png").pred_instances.bboxes, infer(model, array).pred_instances.bboxes
+        same = (
+            infer(model, "picture.png").pred_instances.bboxes,
+            infer(model, array).pred_instances.bboxes,
+        )
         assert torch.equal(*same)
         assert space["found"].scores.max() > 0.5 and space["found"].bboxes.shape[1] == 4
         assert tuple(space["names"]) == builtin_index().get(name).classes
@@ -234,7 +271,9 @@ def test_files_without_a_model_config_are_explained(tmp_path):
         dict(type="EncoderDecoder", backbone=dict(type="os.mkdir", path="PLACE")),
         dict(type="EncoderDecoder", decode_head=[dict(nms=dict(type="os.mkdir", path="PLACE"))]),
         dict(type=["os.mkdir"]),
-        dict(type="EncoderDecoder", backbone=dict(type="ResNet", _scope_="attack"), note="os.mkdir"),
+        dict(
+            type="EncoderDecoder", backbone=dict(type="ResNet", _scope_="attack"), note="os.mkdir"
+        ),
     ],
 )
 def test_a_weight_file_cannot_call_python(part, tmp_path, monkeypatch):
@@ -256,4 +295,6 @@ def test_shipped_configs_hold_no_paths():
     """A model must not ask for the checkpoint that its training started from."""
     for record in builtin_index():
         header = read_header(resolve(record, builtin_index()))
-        assert "work_dirs" not in str(header) and "/" not in str(ConfigDict(header).get("model", ""))
+        assert "work_dirs" not in str(header) and "/" not in str(
+            ConfigDict(header).get("model", "")
+        )

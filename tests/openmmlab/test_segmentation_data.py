@@ -1,4 +1,5 @@
-"""Images and label maps on disk, faults in them, and what every reader of them says: one table for all readers."""
+"""Images and label maps on disk, faults in them, and what every reader of them says: one table for
+all readers."""
 
 import os
 from types import SimpleNamespace
@@ -27,7 +28,9 @@ from hypvision.openmmlab.sample_checks import check_label_maps, watch_samples
 
 NAMES = ("ground", "cat", "dog")
 PALETTE = [(0, 0, 0), (200, 0, 0), (0, 200, 0)]
-LABELS = np.array([[1, 1, 2, 2], [1, 1, 2, 2], [0, 255, 2, 2]], dtype=np.uint8)  # right with and without zero
+LABELS = np.array(
+    [[1, 1, 2, 2], [1, 1, 2, 2], [0, 255, 2, 2]], dtype=np.uint8
+)  # right with and without zero
 
 
 def write(root, name, labels=LABELS, suffix=(".jpg", ".png"), folders=("images", "masks")):
@@ -55,7 +58,9 @@ def mmseg(cls, loader="LoadAnnotations", **fixed):
     def reader(root, **options):
         pipeline = [dict(type="LoadImageFromFile"), dict(type=loader), dict(type="PackSegInputs")]
         place = dict(
-            serialize_data=False, data_root=str(root), data_prefix=dict(img_path="images", seg_map_path="masks")
+            serialize_data=False,
+            data_root=str(root),
+            data_prefix=dict(img_path="images", seg_map_path="masks"),
         )
         with DefaultScope.overwrite_default_scope("mmseg"):
             dataset = cls(**{**place, "pipeline": pipeline, **fixed, **options})
@@ -63,17 +68,23 @@ def mmseg(cls, loader="LoadAnnotations", **fixed):
         watch_samples(dataset)
         samples = [dataset[i]["data_samples"] for i in range(len(dataset))]
         maps = [sample.gt_sem_seg.data[0].numpy() for sample in samples]
-        return SimpleNamespace(dataset=dataset, labels=maps, names=[os.path.basename(s.img_path) for s in samples])
+        return SimpleNamespace(
+            dataset=dataset, labels=maps, names=[os.path.basename(s.img_path) for s in samples]
+        )
 
     return reader
 
 
 def tags(root, **options):
-    dataset = TagCaptions(root, dict(img_path="images", seg_map_path="masks"), NAMES, size=4, **options)
+    dataset = TagCaptions(
+        root, dict(img_path="images", seg_map_path="masks"), NAMES, size=4, **options
+    )
     for i in range(20):
         dataset[i]
     return SimpleNamespace(
-        dataset=dataset, labels=dataset._labels, names=[os.path.basename(i) for i, _ in dataset.files]
+        dataset=dataset,
+        labels=dataset._labels,
+        names=[os.path.basename(i) for i, _ in dataset.files],
     )
 
 
@@ -83,7 +94,9 @@ def prepared(name):
     def reader(root, **_):
         (root / "ImageSets/Segmentation").mkdir(parents=True)
         images = sorted(path for path in (root / "images").iterdir())
-        (root / "ImageSets/Segmentation/val.txt").write_text("\n".join(path.stem for path in images))
+        (root / "ImageSets/Segmentation/val.txt").write_text(
+            "\n".join(path.stem for path in images)
+        )
         for ours, theirs in (("images", "JPEGImages"), ("masks", "SegmentationClassAug")):
             (root / ours).rename(root / theirs)
         prepare(name, root, root / "out")
@@ -122,7 +135,8 @@ def turn(root):
     image.save(root / "images/b.jpg", exif=exif)
 
 
-# Without those that read no folder of masks or fix their suffixes; DATASETS has the reader of OpenVocabSegDataset
+# Without those that read no folder of masks or fix their suffixes; DATASETS has the reader of
+# OpenVocabSegDataset
 OTHERS = {
     "ColourShapeDataset",
     "DSDLSegDataset",
@@ -131,7 +145,9 @@ OTHERS = {
     "REFUGEDataset",
     "OpenVocabSegDataset",
 }
-ALL_OF_MMSEG = sorted({name for name, kind in MMSEG.module_dict.items() if issubclass(kind, BaseSegDataset)} - OTHERS)
+ALL_OF_MMSEG = sorted(
+    {name for name, kind in MMSEG.module_dict.items() if issubclass(kind, BaseSegDataset)} - OTHERS
+)
 
 
 @pytest.mark.parametrize("name", ALL_OF_MMSEG)
@@ -146,22 +162,39 @@ def test_every_data_set_names_the_option_that_reads_coloured_masks(root, name):
             if folder == "masks":
                 image.putpixel((0, 0), (9, 8, 7))
             image.save(path)
-    with pytest.raises(HypvisionError, match=r"is a coloured image.*rgb_masks=True and their palette"):
+    with pytest.raises(
+        HypvisionError, match=r"is a coloured image.*rgb_masks=True and their palette"
+    ):
         mmseg(kind)(root, **options)
 
 
 FAULTS = {
-    "colours": (spoil(np.dstack([LABELS, LABELS, LABELS * 2])), r"is a coloured image.*Save it in mode L.*rgb_masks"),
-    "equal channels": (spoil(np.dstack([LABELS] * 3)), r"is a coloured image.*Save one of them, they are equal"),
+    "colours": (
+        spoil(np.dstack([LABELS, LABELS, LABELS * 2])),
+        r"is a coloured image.*Save it in mode L.*rgb_masks",
+    ),
+    "equal channels": (
+        spoil(np.dstack([LABELS] * 3)),
+        r"is a coloured image.*Save one of them, they are equal",
+    ),
     "transparent": (spoil(np.dstack([LABELS, LABELS])), r"is a coloured image"),
     "fractions": (
         spoil(np.full((3, 4), 0.5, np.float32), ".tif"),
         r"has the number 0\.5, which is not a class number.*whole",
     ),
-    "another size": (spoil(LABELS.repeat(2, 0)), r"is 4 x 6 pixels, but its image '.*b\.jpg' has 4 x 3\. Replace"),
+    "another size": (
+        spoil(LABELS.repeat(2, 0)),
+        r"is 4 x 6 pixels, but its image '.*b\.jpg' has 4 x 3\. Replace",
+    ),
     "16 bits": (spoil(np.full((3, 4), 300, np.uint16)), r"has (the label|labels).* 300"),
-    "damaged": (lambda root: (root / "masks/b.png").write_bytes(b"no"), r"cannot be read: .*Replace"),
-    "turned photo": (turn, r"is 4 x 3 pixels, but its image '.*b\.jpg' has 3 x 4\..*EXIF.*turn the label map"),
+    "damaged": (
+        lambda root: (root / "masks/b.png").write_bytes(b"no"),
+        r"cannot be read: .*Replace",
+    ),
+    "turned photo": (
+        turn,
+        r"is 4 x 3 pixels, but its image '.*b\.jpg' has 3 x 4\..*EXIF.*turn the label map",
+    ),
 }
 
 
@@ -192,12 +225,15 @@ def test_what_is_right_is_read(root, reader):
         assert len(found.labels) == 7
         assert all(np.array_equal(labels, found.labels[0]) for labels in found.labels)
         zero = reader in ("ade", "shapes")
-        assert np.array_equal(found.labels[0], np.where(LABELS == 0, 255, LABELS - (LABELS < 255)) if zero else LABELS)
+        assert np.array_equal(
+            found.labels[0], np.where(LABELS == 0, 255, LABELS - (LABELS < 255)) if zero else LABELS
+        )
 
 
 @pytest.mark.parametrize("reader", DATASETS)
 def test_what_is_left_out_is_counted(root, reader):
-    """Suffixes in any case and of any format, hidden folders, links in a circle, images and label maps alone."""
+    """Suffixes in any case and of any format, hidden folders, links in a circle, images and label
+    maps alone."""
     write(root, "B2", suffix=(".JPG", ".PNG"))
     write(root, "deep/d", suffix=(".webp", ".tif"))
     write(root, "e", suffix=(".bmp", ""))
@@ -235,7 +271,10 @@ def test_suffixes_that_are_given_choose(root):
         write(root / "city", name, suffix=("_depth.png", "_gtFine_color.png"))
     found = mmseg(CityscapesDataset)(root / "city")
     assert found.names == ["one_leftImg8bit.png", "two_leftImg8bit.png"]
-    assert [row[1:3] for row in found.dataset.usage.rows()] == [(2, "used"), (2, "not *_leftImg8bit.png")]
+    assert [row[1:3] for row in found.dataset.usage.rows()] == [
+        (2, "used"),
+        (2, "not *_leftImg8bit.png"),
+    ]
 
 
 def test_images_and_label_maps_in_one_folder(root):
@@ -246,7 +285,9 @@ def test_images_and_label_maps_in_one_folder(root):
     assert base(root, data_prefix=prefix).names == ["a.jpg", "b.jpg"]
     prefix = dict(img_path="tails", seg_map_path="tails")
     assert base(root, data_prefix=prefix, seg_map_suffix="_mask.png").names == ["a.png", "b.png"]
-    alone = BaseSegDataset(data_root=str(root), data_prefix=dict(img_path="images"), metainfo=dict(classes=NAMES))
+    alone = BaseSegDataset(
+        data_root=str(root), data_prefix=dict(img_path="images"), metainfo=dict(classes=NAMES)
+    )
     assert len(alone) == 3 and "seg_map_path" not in alone.get_data_info(0)
 
 
@@ -257,14 +298,20 @@ def test_a_list_selects_and_orders_the_images(root):
     found = voc(root)
     assert found.names == ["d.JPG", "a.jpg"] and "used 2 of 2 images." in str(found.dataset.usage)
     (root / "list.txt").write_text("d\nz\n")
-    with pytest.raises(HypvisionError, match=r"list of images names 'z', but there is no image '.*z\.jpg'"):
+    with pytest.raises(
+        HypvisionError, match=r"list of images names 'z', but there is no image '.*z\.jpg'"
+    ):
         voc(root)
 
 
 def fill(root, labels, suffix=".png"):
     for name in "abc":
         (root / f"masks/{name}.png").unlink()
-        image = labels if isinstance(labels, Image.Image) else Image.fromarray(np.asarray(labels, np.uint8))
+        image = (
+            labels
+            if isinstance(labels, Image.Image)
+            else Image.fromarray(np.asarray(labels, np.uint8))
+        )
         image.save(root / f"masks/{name}{suffix}")
 
 
@@ -301,38 +348,53 @@ def test_other_mistakes_of_whole_data_sets(root):
     with pytest.raises(HypvisionError, match=r"no class 'Skyy'. Did you mean .*Sky"):
         mmseg(CamVidDataset)(root, metainfo=dict(classes=("Skyy", "Road")))
     fill(root, LABELS * 0, ".jpg")
-    with pytest.raises(HypvisionError, match=r"no label map.*a\.jpg' cannot be a label map: \.jpg changes the numbers"):
+    with pytest.raises(
+        HypvisionError,
+        match=r"no label map.*a\.jpg' cannot be a label map: \.jpg changes the numbers",
+    ):
         base(root)
 
 
 def test_colours_are_read_by_a_palette_of_the_config(root):
-    """RGB, with alpha, grey, black and white, and palette PNGs in whatever order; 255 where nothing counts."""
+    """RGB, with alpha, grey, black and white, and palette PNGs in whatever order; 255 where nothing
+    counts."""
     picture = Image.fromarray(np.array([*PALETTE, (9, 9, 9)], np.uint8)[np.minimum(LABELS, 3)])
     meta = dict(classes=NAMES, palette=PALETTE)
     fill(root, picture)
     picture.convert("RGBA").save(root / "masks/b.png")
     picture.convert("P", palette=Image.Palette.ADAPTIVE).save(root / "masks/c.png")
     with pytest.raises(
-        HypvisionError, match=r"a\.png' has the colour \(9, 9, 9\), first in row 2, column 1 \(1 pix.*'ignore'"
+        HypvisionError,
+        match=r"a\.png' has the colour \(9, 9, 9\), first in row 2, column 1 \(1 pix.*'ignore'",
     ):
         base(root, metainfo=meta, rgb_masks=True)
     for reader, options in (
         (base, dict(metainfo=meta)),
         (words, dict(palette=PALETTE)),
-        (mmseg(CamVidDataset), dict(metainfo=dict(classes=("Sky", "Pole", "Tree"), palette=PALETTE))),
+        (
+            mmseg(CamVidDataset),
+            dict(metainfo=dict(classes=("Sky", "Pole", "Tree"), palette=PALETTE)),
+        ),
     ):
         found = reader(root, rgb_masks="ignore", **options)
         assert all(np.array_equal(labels, LABELS) for labels in found.labels)
     subset = words(root, palette=PALETTE, rgb_masks="ignore", ignore_classes=["cat"])
     assert np.array_equal(subset.labels[0], np.array([0, 255, 1, 255])[np.minimum(LABELS, 3)])
     reduced = base(
-        root, metainfo=dict(classes=NAMES[1:], palette=PALETTE[1:]), rgb_masks="ignore", reduce_zero_label=True
+        root,
+        metainfo=dict(classes=NAMES[1:], palette=PALETTE[1:]),
+        rgb_masks="ignore",
+        reduce_zero_label=True,
     )
     assert np.array_equal(reduced.labels[0], np.array([255, 0, 1, 255])[np.minimum(LABELS, 3)])
     own = np.array(CamVidDataset.METAINFO["palette"], np.uint8)
     fill(root, Image.fromarray(own[np.array([[0, 5], [10, 11]])].repeat(2, 1).repeat(2, 0)[:3]))
-    assert mmseg(CamVidDataset)(root, rgb_masks=True).labels[0].tolist() == [[0, 0, 5, 5]] * 2 + [[10, 10, 255, 255]]
-    binary = dict(metainfo=dict(classes=("a", "b"), palette=[(0, 0, 0), (255, 255, 255)]), rgb_masks=True)
+    assert mmseg(CamVidDataset)(root, rgb_masks=True).labels[0].tolist() == [[0, 0, 5, 5]] * 2 + [
+        [10, 10, 255, 255]
+    ]
+    binary = dict(
+        metainfo=dict(classes=("a", "b"), palette=[(0, 0, 0), (255, 255, 255)]), rgb_masks=True
+    )
     for mode in ("L", "1"):
         fill(root, Image.fromarray(BINARY.astype(np.uint8)).convert(mode))
         assert base(root, **binary).labels[0].tolist() == [[0, 0, 0, 1]] * 3
@@ -355,7 +417,9 @@ def test_the_palette_in_the_files_is_compared_with_that_of_the_config(root):
     base(root, metainfo=meta)
     fill(root, with_palette(swapped))
     base(root)  # nothing to compare with
-    with pytest.raises(HypvisionError, match=r"colour \(0, 200, 0\) for its label 1, .*label 2: its classes"):
+    with pytest.raises(
+        HypvisionError, match=r"colour \(0, 200, 0\) for its label 1, .*label 2: its classes"
+    ):
         base(root, metainfo=meta)
     found = base(root, metainfo=meta, rgb_masks="ignore")
     assert np.array_equal(found.labels[0], np.array([0, 2, 1, 255])[np.minimum(LABELS, 3)])

@@ -1,4 +1,5 @@
-"""mmdet's and mmseg's own configs, as they come in their wheels, with our backbone in the place of theirs."""
+"""mmdet's and mmseg's own configs, as they come in their wheels, with our backbone in the place of
+theirs."""
 
 from pathlib import Path
 
@@ -18,28 +19,30 @@ from hypvision.engine.extensions import import_extensions
 from hypvision.errors import HypvisionError
 
 BACKBONE = dict(
-    _delete_=True, type="TimmBackbone", model_name="hcformer_nano", dims=(16, 16, 16, 16), heads=(2, 2, 2, 2),
-    head_dim=8, layers=(1, 1, 1, 1), mlp_ratios=(2, 2, 2, 2), img_size=64,
+    _delete_=True, type="TimmBackbone", model_name="hcformer_nano", dims=(16, 16, 16, 16),
+    heads=(2, 2, 2, 2), head_dim=8, layers=(1, 1, 1, 1), mlp_ratios=(2, 2, 2, 2), img_size=64,
 )  # fmt: skip
 DETECTION = (
     "atss/atss_r50_fpn_1x_coco.py", "cascade_rcnn/cascade-mask-rcnn_r50_fpn_1x_coco.py",
-    "conditional_detr/conditional-detr_r50_8xb2-50e_coco.py", "deformable_detr/deformable-detr_r50_16xb2-50e_coco.py",
-    "detr/detr_r50_8xb2-150e_coco.py", "dino/dino-4scale_r50_8xb2-12e_coco.py",
-    "faster_rcnn/faster-rcnn_r50_fpn_1x_coco.py", "fcos/fcos_r50-caffe_fpn_gn-head_1x_coco.py",
-    "foveabox/fovea_r50_fpn_4xb4-1x_coco.py", "gfl/gfl_r50_fpn_1x_coco.py",
-    "mask2former/mask2former_r50_8xb2-lsj-50e_coco.py",
+    "conditional_detr/conditional-detr_r50_8xb2-50e_coco.py",
+    "deformable_detr/deformable-detr_r50_16xb2-50e_coco.py", "detr/detr_r50_8xb2-150e_coco.py",
+    "dino/dino-4scale_r50_8xb2-12e_coco.py", "faster_rcnn/faster-rcnn_r50_fpn_1x_coco.py",
+    "fcos/fcos_r50-caffe_fpn_gn-head_1x_coco.py", "foveabox/fovea_r50_fpn_4xb4-1x_coco.py",
+    "gfl/gfl_r50_fpn_1x_coco.py", "mask2former/mask2former_r50_8xb2-lsj-50e_coco.py",
     "mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py", "point_rend/point-rend_r50-caffe_fpn_ms-1x_coco.py",
     "reppoints/reppoints-moment_r50_fpn_1x_coco.py", "retinanet/retinanet_r50_fpn_1x_coco.py",
-    "solo/solo_r50_fpn_1x_coco.py", "sparse_rcnn/sparse-rcnn_r50_fpn_1x_coco.py", "tood/tood_r50_fpn_1x_coco.py",
-    "vfnet/vfnet_r50_fpn_1x_coco.py",
+    "solo/solo_r50_fpn_1x_coco.py", "sparse_rcnn/sparse-rcnn_r50_fpn_1x_coco.py",
+    "tood/tood_r50_fpn_1x_coco.py", "vfnet/vfnet_r50_fpn_1x_coco.py",
 )  # fmt: skip
 SEGMENTATION = (
     "ann/ann_r50-d8_4xb4-80k_ade20k-512x512.py", "ccnet/ccnet_r50-d8_4xb4-80k_ade20k-512x512.py",
-    "danet/danet_r50-d8_4xb4-80k_ade20k-512x512.py", "deeplabv3plus/deeplabv3plus_r50-d8_4xb4-80k_ade20k-512x512.py",
+    "danet/danet_r50-d8_4xb4-80k_ade20k-512x512.py",
+    "deeplabv3plus/deeplabv3plus_r50-d8_4xb4-80k_ade20k-512x512.py",
     "fcn/fcn_r50-d8_4xb4-80k_ade20k-512x512.py", "gcnet/gcnet_r50-d8_4xb4-80k_ade20k-512x512.py",
-    "mask2former/mask2former_r50_8xb2-160k_ade20k-512x512.py", "pspnet/pspnet_r50-d8_4xb4-80k_ade20k-512x512.py",
-    "segformer/segformer_mit-b0_8xb2-160k_ade20k-512x512.py", "sem_fpn/fpn_r50_4xb4-160k_ade20k-512x512.py",
-    "upernet/upernet_r50_4xb4-80k_ade20k-512x512.py",
+    "mask2former/mask2former_r50_8xb2-160k_ade20k-512x512.py",
+    "pspnet/pspnet_r50-d8_4xb4-80k_ade20k-512x512.py",
+    "segformer/segformer_mit-b0_8xb2-160k_ade20k-512x512.py",
+    "sem_fpn/fpn_r50_4xb4-160k_ade20k-512x512.py", "upernet/upernet_r50_4xb4-80k_ade20k-512x512.py",
 )  # fmt: skip
 REFUSED = {
     "carafe/faster-rcnn_r50_fpn-carafe_1x_coco.py": "carafe",
@@ -71,7 +74,9 @@ def narrow(part):
     if not isinstance(part, dict):
         return
     if "in_index" in part and "in_channels" in part:
-        part["in_channels"] = [16] * len(part["in_index"]) if isinstance(part["in_index"], (list, tuple)) else 16
+        part["in_channels"] = (
+            [16] * len(part["in_index"]) if isinstance(part["in_index"], (list, tuple)) else 16
+        )
     if part.get("in_channels") == [256, 512, 1024, 2048]:
         part["in_channels"] = [16] * 4
     if "c1_in_channels" in part:
@@ -106,7 +111,13 @@ def test_detectors_find_boxes(name):
     from mmdet.structures import DetDataSample
 
     model, size = with_our_backbone(name), (64, 96)
-    shape = dict(img_shape=size, ori_shape=size, pad_shape=size, batch_input_shape=size, scale_factor=(1.0, 1.0))
+    shape = dict(
+        img_shape=size,
+        ori_shape=size,
+        pad_shape=size,
+        batch_input_shape=size,
+        scale_factor=(1.0, 1.0),
+    )
     with torch.no_grad():
         [sample] = model.predict(torch.randn(1, 3, *size), [DetDataSample(metainfo=shape)])
     found = sample.pred_instances if "pred_instances" in sample else sample.pred_panoptic_seg
@@ -130,7 +141,9 @@ def test_weights_of_the_backbone_before_are_left_out(ours, caplog):
     import_extensions(config)
     prepare(config)
     assert (config.model.pretrained is None) == ours
-    assert ("resnet50_v1c' is of another backbone than the TimmBackbone 'hcformer_nano'" in caplog.text) == ours
+    assert (
+        "resnet50_v1c' is of another backbone than the TimmBackbone 'hcformer_nano'" in caplog.text
+    ) == ours
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -145,5 +158,7 @@ def test_every_type_that_needs_a_missing_operator_is_known():
     from hypvision.openmmlab.ops import MISSING
 
     page = (Path(__file__).parents[2] / "docs/everywhere.md").read_text()
-    assert all(f"`{operator}`" in page and f"`{types[0]}`" in page for operator, types in MISSING.items())
+    assert all(
+        f"`{operator}`" in page and f"`{types[0]}`" in page for operator, types in MISSING.items()
+    )
     assert isinstance(stock("fcn/fcn_r50-d8_4xb4-80k_ade20k-512x512.py"), Config)

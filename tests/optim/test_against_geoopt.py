@@ -22,15 +22,18 @@ def manifolds(kind):
 def race(kind, ours, theirs, steps=6, buffer="zero", **options):
     """Largest difference of the points after every step, and of the Euclidean parameter.
 
-    ``buffer`` is how geoopt's momentum starts: at zero as ours, or with the Euclidean gradient, of which points take
-    all as geoopt has it or the "tangent" part.
+    ``buffer`` is how geoopt's momentum starts: at zero as ours, or with the Euclidean gradient, of
+    which points take all as geoopt has it or the "tangent" part.
     """
     torch.manual_seed(0)
     manifold, peer = manifolds(kind)
     start = manifold.expmap0(0.7 * torch.randn(6, DIMS, dtype=torch.float64))
     target = torch.randn_like(start)
     weight = torch.arange(1.0, target.shape[-1] + 1, dtype=torch.float64)
-    x, y = ManifoldParameter(start.clone(), manifold), geoopt.ManifoldParameter(start.clone(), manifold=peer)
+    x, y = (
+        ManifoldParameter(start.clone(), manifold),
+        geoopt.ManifoldParameter(start.clone(), manifold=peer),
+    )
     flat = [torch.nn.Parameter(torch.ones(3, dtype=torch.float64)) for _ in range(2)]
     a = ours([x, flat[0]], **options)
     options.pop("geoopt_first_step", None)
@@ -43,7 +46,11 @@ def race(kind, ours, theirs, steps=6, buffer="zero", **options):
             loss.backward()
             if optimizer is b and not step and options.get("momentum") and buffer != "euclidean":
                 for parameter in (y, flat[1]):
-                    first = parameter.grad.clone() if buffer == "tangent" else torch.zeros_like(parameter)
+                    first = (
+                        parameter.grad.clone()
+                        if buffer == "tangent"
+                        else torch.zeros_like(parameter)
+                    )
                     first = peer.proju(parameter, first) if parameter is y else first
                     b.state[parameter].update(momentum_buffer=first)
             optimizer.step()
@@ -71,7 +78,9 @@ def test_sgd(kind, options):
 
 
 @pytest.mark.parametrize("kind", ["lorentz", "ball", "exact ball"])
-@pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1}, {"amsgrad": True}, {"betas": (0.5, 0.9), "eps": 1e-3}])
+@pytest.mark.parametrize(
+    "options", [{}, {"weight_decay": 0.1}, {"amsgrad": True}, {"betas": (0.5, 0.9), "eps": 1e-3}]
+)
 def test_adam(kind, options):
     points, flat = race(kind, RiemannianAdam, geoopt.optim.RiemannianAdam, lr=0.1, **options)
     assert points < 1e-6
@@ -88,7 +97,12 @@ def test_geoopt_first_step(kind, buffer, options):
     """With the option momenta start as geoopt's do, without what is normal to the hyperboloid."""
     options = {"lr": 0.002, "momentum": 0.9} | options
     points, flat = race(
-        kind, RiemannianSGD, geoopt.optim.RiemannianSGD, buffer=buffer, geoopt_first_step=True, **options
+        kind,
+        RiemannianSGD,
+        geoopt.optim.RiemannianSGD,
+        buffer=buffer,
+        geoopt_first_step=True,
+        **options,
     )
     assert points < 1e-6
     assert flat < 1e-12
@@ -104,9 +118,9 @@ def test_geoopts_first_momentum_is_no_tangent_vector():
                 Lorentz(C).random(6, DIMS, dtype=torch.float64),
                 manifold=manifolds("lorentz")[kind is not ManifoldParameter],
             )
-            optimizer = (RiemannianSGD if kind is ManifoldParameter else geoopt.optim.RiemannianSGD)(
-                [x], lr=0.01, momentum=0.9
-            )
+            optimizer = (
+                RiemannianSGD if kind is ManifoldParameter else geoopt.optim.RiemannianSGD
+            )([x], lr=0.01, momentum=0.9)
             for _ in range(4):
                 optimizer.zero_grad()
                 constraint = x[:, 1:].square().sum(-1) - x[:, 0].square() + 1 / C
@@ -114,7 +128,8 @@ def test_geoopts_first_momentum_is_no_tangent_vector():
                 optimizer.step()
             ends[kind, outside] = x.detach()
     ours, theirs = (
-        (ends[kind, 0.0] - ends[kind, 1.0]).abs().max() for kind in (ManifoldParameter, geoopt.ManifoldParameter)
+        (ends[kind, 0.0] - ends[kind, 1.0]).abs().max()
+        for kind in (ManifoldParameter, geoopt.ManifoldParameter)
     )
     assert ours < 1e-12
     assert theirs > 1e-3
@@ -125,7 +140,11 @@ def test_geoopts_first_momentum_is_no_tangent_vector():
     ("ours", "theirs", "options"),
     [
         (RiemannianAdam, geoopt.optim.SparseRiemannianAdam, {"lr": 0.1}),
-        (RiemannianAdam, geoopt.optim.SparseRiemannianAdam, {"lr": 0.1, "betas": (0.5, 0.9), "eps": 1e-3}),
+        (
+            RiemannianAdam,
+            geoopt.optim.SparseRiemannianAdam,
+            {"lr": 0.1, "betas": (0.5, 0.9), "eps": 1e-3},
+        ),
         (RiemannianSGD, geoopt.optim.SparseRiemannianSGD, {"lr": 0.05}),
         (RiemannianSGD, geoopt.optim.SparseRiemannianSGD, {"lr": 0.02, "momentum": 0.9}),
     ],
@@ -136,16 +155,25 @@ def test_sparse_tables_step_by_step(kind, ours, theirs, options):
     manifold, peer = manifolds(kind)
     start = manifold.expmap0(0.7 * torch.randn(8, DIMS, dtype=torch.float64))
     target = torch.randn_like(start)
-    x, y = ManifoldParameter(start.clone(), manifold), geoopt.ManifoldParameter(start.clone(), manifold=peer)
+    x, y = (
+        ManifoldParameter(start.clone(), manifold),
+        geoopt.ManifoldParameter(start.clone(), manifold=peer),
+    )
     a, b = ours([x], **options), theirs([y], **options)
     if options.get("momentum"):
-        b.state[y]["momentum_buffer"] = torch.zeros_like(y)  # geoopt starts with the Euclidean gradient
+        b.state[y]["momentum_buffer"] = torch.zeros_like(
+            y
+        )  # geoopt starts with the Euclidean gradient
     for rows in ([0, 1, 1, 5], [5, 2], [7, 7, 7, 0], [1, 2, 3, 4, 5, 6], [0], [5, 1, 5]):
         rows = torch.tensor(rows)
         before = x.detach().clone()
         for points, optimizer in ((x, a), (y, b)):
             optimizer.zero_grad()
-            loss = (torch.nn.functional.embedding(rows, points, sparse=True) - target[rows]).square().sum()
+            loss = (
+                (torch.nn.functional.embedding(rows, points, sparse=True) - target[rows])
+                .square()
+                .sum()
+            )
             loss.backward()
             assert points.grad.is_sparse
             optimizer.step()
@@ -173,7 +201,9 @@ def test_first_step_of_a_sparse_table(kind, options):
         optimizer = kind([table], lr=0.1, **options)
         for _ in range(3):
             optimizer.zero_grad()
-            torch.nn.functional.embedding(torch.arange(4), table, sparse=sparse).square().sum().backward()
+            torch.nn.functional.embedding(
+                torch.arange(4), table, sparse=sparse
+            ).square().sum().backward()
             optimizer.step()
         found.append(table.detach())
     torch.testing.assert_close(*found)

@@ -30,7 +30,11 @@ def trained(make_optimizer, make_manifold, compiled):
     weight = nn.Parameter(torch.randn(7, 3, generator=generator))
     parameters = [points, weight, *manifold.parameters()]
     optimizer = make_optimizer(parameters)
-    step = torch.compile(optimizer.step, backend="aot_eager", fullgraph=True) if compiled else optimizer.step
+    step = (
+        torch.compile(optimizer.step, backend="aot_eager", fullgraph=True)
+        if compiled
+        else optimizer.step
+    )
     for number in range(4):
         for parameter in parameters:
             parameter.grad = torch.randn(parameter.shape, generator=generator)

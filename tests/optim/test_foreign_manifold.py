@@ -1,4 +1,5 @@
-"""The optimisers on a manifold that this package does not know: the unit sphere, and our own through their methods."""
+"""The optimisers on a manifold that this package does not know: the unit sphere, and our own
+through their methods."""
 
 import pytest
 import torch
@@ -40,26 +41,37 @@ class Sphere(SphereWithoutOrigin):
         return self.transp(origin, x, torch.cat([torch.zeros_like(u[..., :1]), u], -1))
 
     def transp0back(self, x, v):
-        return self.transp(x, self.origin(x.shape[-1] - 1, x.dtype, x.device).expand_as(x), v)[..., 1:]
+        return self.transp(x, self.origin(x.shape[-1] - 1, x.dtype, x.device).expand_as(x), v)[
+            ..., 1:
+        ]
 
     def to_tangent0(self, x):
         size = torch.acos(x[..., :1].clamp(-1, 1))
         return x[..., 1:] * (size / torch.sin(size).clamp(min=1e-12))
 
     def from_tangent0(self, u):
-        return self.retr(self.origin(u.shape[-1], u.dtype, u.device), torch.cat([torch.zeros_like(u[..., :1]), u], -1))
+        return self.retr(
+            self.origin(u.shape[-1], u.dtype, u.device),
+            torch.cat([torch.zeros_like(u[..., :1]), u], -1),
+        )
 
 
 @pytest.mark.parametrize(
     ("sphere", "kind"),
-    [(Sphere(), RiemannianSGD), (SphereWithoutOrigin(), RiemannianAdam), (Sphere(), RiemannianAdamW)],
+    [
+        (Sphere(), RiemannianSGD),
+        (SphereWithoutOrigin(), RiemannianAdam),
+        (Sphere(), RiemannianAdamW),
+    ],
 )
 def test_points_of_a_sphere_find_theirs(sphere, kind):
     torch.manual_seed(0)
     target = sphere.projx(torch.randn(5, 4, dtype=torch.float64))
     start = sphere.projx(target + 0.5 * torch.randn(5, 4, dtype=torch.float64))
     points = ManifoldParameter(start, sphere)
-    options = dict(lr=0.05, momentum=0.9) if kind is RiemannianSGD else dict(lr=0.05, weight_decay=0.0)
+    options = (
+        dict(lr=0.05, momentum=0.9) if kind is RiemannianSGD else dict(lr=0.05, weight_decay=0.0)
+    )
     optimizer = kind([points], **options)
     for step in range(300):
         if step == 200:
@@ -71,14 +83,19 @@ def test_points_of_a_sphere_find_theirs(sphere, kind):
     assert (points.data - target).norm(dim=-1).max() < 1e-2
 
 
-@pytest.mark.parametrize("manifold", [Lorentz(0.7), PoincareBall(0.7, exact=True)], ids=["lorentz", "ball"])
+@pytest.mark.parametrize(
+    "manifold", [Lorentz(0.7), PoincareBall(0.7, exact=True)], ids=["lorentz", "ball"]
+)
 @pytest.mark.parametrize("kind", [RiemannianSGD, RiemannianAdam, RiemannianAdamW])
 def test_methods_and_kernels_agree(manifold, kind, monkeypatch):
-    """What the closed forms of the kernels compute is what the methods of the manifolds do one by one."""
+    """What the closed forms of the kernels compute is what the methods of the manifolds do one by
+    one."""
     torch.manual_seed(0)
     start = manifold.from_tangent0(0.8 * torch.randn(6, 3, dtype=torch.float64))
     target = manifold.from_tangent0(0.8 * torch.randn(6, 3, dtype=torch.float64))
-    options = dict(lr=0.03, weight_decay=0.01) | ({"momentum": 0.9, "nesterov": True} if kind is RiemannianSGD else {})
+    options = dict(lr=0.03, weight_decay=0.01) | (
+        {"momentum": 0.9, "nesterov": True} if kind is RiemannianSGD else {}
+    )
     if kind is RiemannianAdamW and isinstance(manifold, Lorentz):
         options["weight_decay"] = 0.0  # by the centroid there, along the radius here
     found = []
@@ -103,7 +120,9 @@ def test_what_a_manifold_lacks_is_told():
         RiemannianAdam([ManifoldParameter(torch.zeros(3, 4), Bare())])
     points = ManifoldParameter(torch.eye(4)[:3], SphereWithoutOrigin())
     points.grad = torch.ones(3, 4)
-    with pytest.raises(TypeError, match="weight decay needs from_tangent0, to_tangent0 of the manifold Sphere"):
+    with pytest.raises(
+        TypeError, match="weight decay needs from_tangent0, to_tangent0 of the manifold Sphere"
+    ):
         RiemannianAdamW([points], weight_decay=0.1).step()
 
 

@@ -1,4 +1,5 @@
-"""The step in one kernel of a GPU: Triton's interpreter runs it here, and its compiler compiles it for two GPUs."""
+"""The step in one kernel of a GPU: Triton's interpreter runs it here, and its compiler compiles it
+for two GPUs."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ def compare() -> None:
     """Both forms of every case, in a process that interprets kernels."""
     for name in CASES:
         for one, other in zip(train(name, True), train(name, False), strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
+            torch.testing.assert_close(
+                one, other, rtol=1e-5, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}"
+            )
     # products that overflow in float32, and a step that no number holds
     far = Lorentz(1.0).expmap0(torch.tensor([[39.0, 0.0], [0.0, 0.0]]))
     m, v = torch.zeros(2, 2), torch.zeros(2, 1)
@@ -62,7 +65,9 @@ def test_the_kernel_computes_the_plain_step():
     paths = os.pathsep.join(map(str, (tests.parent, tests, Path(__file__).parent)))
     environment = dict(os.environ, TRITON_INTERPRET="1", PYTHONPATH=paths)
     code = "from test_fused import compare; compare()"
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -82,7 +87,9 @@ def test_it_compiles(architecture, states):
         if name in ("m", "v", "most") and not pointer:
             constants[name] = None
     signature |= dict.fromkeys(constants, "constexpr")
-    source = ASTSource(fused._step, signature, {(fused._step.arg_names.index(k),): v for k, v in constants.items()})
+    source = ASTSource(
+        fused._step, signature, {(fused._step.arg_names.index(k),): v for k, v in constants.items()}
+    )
     assert triton.compile(source, target=GPUTarget("cuda", architecture, 32)).asm["cubin"]
 
 

@@ -1,4 +1,5 @@
-"""Parameters of geoopt's class in our optimisers: the steps of geoopt's own, on every manifold that it has."""
+"""Parameters of geoopt's class in our optimisers: the steps of geoopt's own, on every manifold that
+it has."""
 
 import copy
 
@@ -20,10 +21,14 @@ SHAPES = {
     "BirkhoffPolytope": (3, 4, 4),
     "UpperHalf": (2, 2),
     "BoundedDomain": (2, 2),
-} | dict.fromkeys(("Stiefel", "CanonicalStiefel", "EuclideanStiefel", "EuclideanStiefelExact"), (2, 5, 3))
+} | dict.fromkeys(
+    ("Stiefel", "CanonicalStiefel", "EuclideanStiefel", "EuclideanStiefelExact"), (2, 5, 3)
+)
 BUILT = {
     "Scaled": lambda: geoopt.Scaled(geoopt.Sphere(), 2.0),
-    "ProductManifold": lambda: geoopt.ProductManifold((geoopt.Sphere(), 3), (geoopt.PoincareBall(), 3)),
+    "ProductManifold": lambda: geoopt.ProductManifold(
+        (geoopt.Sphere(), 3), (geoopt.PoincareBall(), 3)
+    ),
     "StereographicProductManifold": lambda: geoopt.StereographicProductManifold(
         (geoopt.PoincareBall(), 3), (geoopt.SphereProjection(), 3)
     ),
@@ -37,7 +42,11 @@ MANIFOLDS = sorted(
 OPTIONS = [
     (RiemannianSGD, geoopt.optim.RiemannianSGD, {"lr": 0.02, "weight_decay": 0.1}),
     (RiemannianSGD, geoopt.optim.RiemannianSGD, {"lr": 0.01, "momentum": 0.9, "dampening": 0.1}),
-    (RiemannianSGD, geoopt.optim.RiemannianSGD, {"lr": 0.01, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+    (
+        RiemannianSGD,
+        geoopt.optim.RiemannianSGD,
+        {"lr": 0.01, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+    ),
     (RiemannianAdam, geoopt.optim.RiemannianAdam, {"lr": 0.02, "weight_decay": 0.1}),
     (RiemannianAdam, geoopt.optim.RiemannianAdam, {"lr": 0.02, "amsgrad": True}),
 ]
@@ -76,7 +85,9 @@ def test_steps_are_geoopts(name, ours, theirs, options):
     if start.is_complex() and "amsgrad" in options:
         pytest.skip("geoopt has no amsgrad for complex numbers either")
     parameter, other = copy.deepcopy(start), copy.deepcopy(start)
-    mine = ours([parameter], **options, **({"geoopt_first_step": True} if "momentum" in options else {}))
+    mine = ours(
+        [parameter], **options, **({"geoopt_first_step": True} if "momentum" in options else {})
+    )
     found, expected = run(parameter, mine), run(other, theirs([other], **options))
     assert (found - start).abs().max() > 1e-3
     torch.testing.assert_close(found, expected)
@@ -84,10 +95,19 @@ def test_steps_are_geoopts(name, ours, theirs, options):
 
 
 def test_geoopts_and_our_points_share_an_optimizer_and_its_state():
-    parameter, flat = points("PoincareBall"), geoopt.ManifoldParameter(torch.ones(3), manifold=geoopt.Euclidean())
-    model = torch.nn.ParameterDict({"points": parameter, "flat": flat, "weight": torch.nn.Parameter(torch.ones(2, 2))})
+    parameter, flat = (
+        points("PoincareBall"),
+        geoopt.ManifoldParameter(torch.ones(3), manifold=geoopt.Euclidean()),
+    )
+    model = torch.nn.ParameterDict(
+        {"points": parameter, "flat": flat, "weight": torch.nn.Parameter(torch.ones(2, 2))}
+    )
     groups = param_groups(model, lr=0.1, manifold_lr_scale=0.5, weight_decay=0.01)
-    assert {g["name"]: len(g["params"]) for g in groups} == {"weights": 1, "no_weight_decay": 1, "points": 1}
+    assert {g["name"]: len(g["params"]) for g in groups} == {
+        "weights": 1,
+        "no_weight_decay": 1,
+        "points": 1,
+    }
     plain = copy.deepcopy(flat.data).requires_grad_()
     optimizer, other = RiemannianAdam([parameter, flat], lr=0.1), torch.optim.Adam([plain], lr=0.1)
     for tensors, one in (([parameter, flat], optimizer), ([plain], other)):
@@ -105,7 +125,9 @@ def test_geoopts_and_our_points_share_an_optimizer_and_its_state():
 def test_clipping_by_the_riemannian_norm():
     parameter = points("PoincareBall")
     parameter.grad = torch.randn_like(parameter)
-    expected = parameter.manifold.norm(parameter, parameter.manifold.egrad2rgrad(parameter, parameter.grad)).norm()
+    expected = parameter.manifold.norm(
+        parameter, parameter.manifold.egrad2rgrad(parameter, parameter.grad)
+    ).norm()
     torch.testing.assert_close(get_total_norm(parameter), expected.detach())
     clip_grad_norm_(parameter, 0.1)
     torch.testing.assert_close(get_total_norm(parameter).item(), 0.1, rtol=1e-4, atol=0)
@@ -128,9 +150,13 @@ def test_decoupled_decay_goes_to_the_origin(name):
 def test_what_cannot_be_stepped_is_told():
     table = points("PoincareBall")
     torch.nn.functional.embedding(torch.tensor([1]), table, sparse=True).sum().backward()
-    with pytest.raises(RuntimeError, match="Sparse gradients of geoopt's parameters are for its own optimisers"):
+    with pytest.raises(
+        RuntimeError, match="Sparse gradients of geoopt's parameters are for its own optimisers"
+    ):
         RiemannianAdam([table]).step()
     parameter = torch.nn.Parameter(torch.zeros(3))
     parameter.manifold = object()
-    with pytest.raises(TypeError, match="hypvision.geometry and of geoopt, got a parameter on object, which lacks"):
+    with pytest.raises(
+        TypeError, match="hypvision.geometry and of geoopt, got a parameter on object, which lacks"
+    ):
         RiemannianSGD([parameter])

@@ -1,4 +1,5 @@
-"""What the optimisers promise beyond geoopt: batching, sparse tables, learned curvature, decay, mixed precision."""
+"""What the optimisers promise beyond geoopt: batching, sparse tables, learned curvature, decay,
+mixed precision."""
 
 import copy
 import io
@@ -10,7 +11,15 @@ import torch
 from torch import nn
 
 from hypvision import geometry, optim
-from hypvision.geometry import Euclidean, Lorentz, Manifold, ManifoldParameter, PoincareBall, Product, lorentz
+from hypvision.geometry import (
+    Euclidean,
+    Lorentz,
+    Manifold,
+    ManifoldParameter,
+    PoincareBall,
+    Product,
+    lorentz,
+)
 from hypvision.nn import HyperbolicEmbedding, LorentzBatchNorm2d, LorentzConv2d, LorentzMLR
 from hypvision.optim import (
     RiemannianAdam,
@@ -41,12 +50,17 @@ every_manifold = pytest.mark.parametrize("kind", MANIFOLDS)
 # What an optimiser adds does not depend on the manifold, nor the manifold's part on the optimiser.
 every_one = pytest.mark.parametrize(
     ("name", "kind"),
-    [*((name, "lorentz") for name in OPTIMIZERS), *(("adam", kind) for kind in MANIFOLDS if kind != "lorentz")],
+    [
+        *((name, "lorentz") for name in OPTIMIZERS),
+        *(("adam", kind) for kind in MANIFOLDS if kind != "lorentz"),
+    ],
 )
 
 
 def points(manifold, *size, std=0.5, dtype=torch.float64):
-    return ManifoldParameter(manifold.from_tangent0(std * torch.randn(*size, dtype=dtype)), manifold)
+    return ManifoldParameter(
+        manifold.from_tangent0(std * torch.randn(*size, dtype=dtype)), manifold
+    )
 
 
 @pytest.mark.quick("sgd-lorentz", "adamw-lorentz", "adam-ball")
@@ -80,13 +94,19 @@ def test_momentum_is_parallel_transported(kind, along):
     m = torch.randn(8, 4, dtype=torch.float64)
     d = -0.6 * m if along else torch.randn(8, 4, dtype=torch.float64)
     # tangent vectors in frames have the norm 2 |v| at the origin of the ball
-    out = (lambda p, v: manifold.transp0(p, v)) if kind == "lorentz" else (lambda p, v: manifold.transp0(p, v) / 2)
+    out = (
+        (lambda p, v: manifold.transp0(p, v))
+        if kind == "lorentz"
+        else (lambda p, v: manifold.transp0(p, v) / 2)
+    )
     y = manifold.retr(x, out(x, d))
     expected = manifold.transp(x, y, out(x, m))
     moved, momentum = x.clone(), m.clone()
     _, where = kernel.gradient(moved, torch.zeros_like(moved), manifold.c)
     if along:
-        kernel.step_(moved, momentum, torch.full((8,), 0.6, dtype=torch.float64), momentum, where, manifold.c)
+        kernel.step_(
+            moved, momentum, torch.full((8,), 0.6, dtype=torch.float64), momentum, where, manifold.c
+        )
     else:
         kernel.step_(moved, -2 * d, 0.5, momentum, where, manifold.c)
     torch.testing.assert_close(moved, y)
@@ -96,7 +116,8 @@ def test_momentum_is_parallel_transported(kind, along):
 
 @pytest.mark.parametrize("radius", [1e-3, 1.0, 6.0])
 def test_float32_momentum_far_out(radius):
-    """A momentum after a step in float32 against transport in float64, whose error there is 1e-11."""
+    """A momentum after a step in float32 against transport in float64, whose error there is
+    1e-11."""
     torch.manual_seed(2)
     manifold = Lorentz(0.7)
     kernel = kernels_module.kernel_of(manifold)
@@ -114,12 +135,15 @@ def test_float32_momentum_far_out(radius):
 @pytest.mark.parametrize("kind", ["ball", "exact ball"])
 @pytest.mark.parametrize("radius", [1e-3, 1.0, 6.0, 11.0, 20.0])
 def test_float32_momentum_in_the_ball(kind, radius):
-    """A momentum after a step in float32 against transport in float64 to where the point is, up to the boundary."""
+    """A momentum after a step in float32 against transport in float64 to where the point is, up to
+    the boundary."""
     torch.manual_seed(2)
     manifold = MANIFOLDS[kind]()
     kernel = kernels_module.kernel_of(manifold)
     m = torch.randn(8, 4)
-    x = manifold.projx(manifold.expmap0(radius / 2 * torch.nn.functional.normalize(torch.randn(8, 4), dim=-1)))
+    x = manifold.projx(
+        manifold.expmap0(radius / 2 * torch.nn.functional.normalize(torch.randn(8, 4), dim=-1))
+    )
     start, vector = x.double(), m.double()
     _, where = kernel.gradient(x, torch.zeros_like(x), manifold.c)
     kernel.step_(x, m, 0.3, m, where, manifold.c)
@@ -156,7 +180,8 @@ def test_gradient_in_the_frame(kind):
 
 @pytest.mark.parametrize("radius", [1e-3, 1.0, 8.0, 15.0])
 def test_float32_steps_far_out(radius):
-    """A step tangential to the radius keeps its intrinsic length in float32, where coordinates are huge."""
+    """A step tangential to the radius keeps its intrinsic length in float32, where coordinates are
+    huge."""
     manifold = Lorentz(1.0)
     x = manifold.expmap0(torch.tensor([[radius, 0.0, 0.0]]))
     parameter = ManifoldParameter(x.clone(), manifold)
@@ -190,21 +215,26 @@ WIDE_MANIFOLDS = {
 
 def test_every_optimizer_and_manifold_is_tried():
     members = [getattr(module, name) for module in (geometry, optim) for name in module.__all__]
-    kinds = [m for m in members if isinstance(m, type) and issubclass(m, (Manifold, RiemannianOptimizer))]
-    tried = {kind for kind, _ in WIDE_OPTIMIZERS.values()} | {type(make()) for make in WIDE_MANIFOLDS.values()}
+    kinds = [
+        m for m in members if isinstance(m, type) and issubclass(m, (Manifold, RiemannianOptimizer))
+    ]
+    tried = {kind for kind, _ in WIDE_OPTIMIZERS.values()} | {
+        type(make()) for make in WIDE_MANIFOLDS.values()
+    }
     assert tried == set(kinds) - {Manifold, Euclidean}  # flat space has torch's rules
 
 
 @pytest.mark.parametrize("name", WIDE_OPTIMIZERS)
 @pytest.mark.parametrize("kind", WIDE_MANIFOLDS)
 def test_points_stay_on_the_manifold(name, kind):
-    """At any learning rate and gradient: products of two float32 numbers must not overflow, all else may happen."""
+    """At any learning rate and gradient: products of two float32 numbers must not overflow, all
+    else may happen."""
     torch.manual_seed(0)
     optimizer_class, options = WIDE_OPTIMIZERS[name]
     u = torch.randn(10, 4)
-    u *= torch.tensor([0.0, 1e-20, 1e-3, 1.0, 1.0, 3.0, 8.0, 11.0, 30.0, 30.0]).unsqueeze(1) / u.norm(
-        dim=-1, keepdim=True
-    )
+    u *= torch.tensor([0.0, 1e-20, 1e-3, 1.0, 1.0, 3.0, 8.0, 11.0, 30.0, 30.0]).unsqueeze(
+        1
+    ) / u.norm(dim=-1, keepdim=True)
     for lr, scale in itertools.product([1e-5, 1e8], [0.0, 1e-20, 1.0, 1e18]):
         for start in (u, u[1:5]) if lr < 1e8 else (u, u.double()):
             manifold = WIDE_MANIFOLDS[kind]()
@@ -217,7 +247,9 @@ def test_points_stay_on_the_manifold(name, kind):
                     log_c.grad = sign * scale * torch.randn_like(log_c)
                 optimizer.step()
                 manifold.check_point(parameter.detach())
-                assert all(state.isfinite().all() for state in optimizer.state[parameter].values()), (lr, scale)
+                assert all(
+                    state.isfinite().all() for state in optimizer.state[parameter].values()
+                ), (lr, scale)
                 assert parameter.isfinite().all(), (lr, scale)
 
 
@@ -247,13 +279,16 @@ def test_batching_changes_nothing(name, kind, monkeypatch):
     torch.testing.assert_close(run(vector, [0]), whole[:1])
     monkeypatch.setattr("hypvision.optim.base.SMALL", 0)
     monkeypatch.setattr("hypvision.optim.base.BLOCK", 64 * start.shape[-1])
-    torch.testing.assert_close(run([ManifoldParameter(start.clone(), manifold)], [slice(None)]), whole)
+    torch.testing.assert_close(
+        run([ManifoldParameter(start.clone(), manifold)], [slice(None)]), whole
+    )
 
 
 @pytest.mark.parametrize("kind", [*MANIFOLDS, "flat"])
 @pytest.mark.parametrize("name", ["sgd", "momentum", "nesterov", "adam", "amsgrad"])
 def test_sparse_tables(name, kind):
-    """Rows with a gradient move as in a table of their own, the others stay bit by bit, and so do their moments."""
+    """Rows with a gradient move as in a table of their own, the others stay bit by bit, and so do
+    their moments."""
     torch.manual_seed(4)
     manifold = MANIFOLDS.get(kind, Euclidean)()
     table = HyperbolicEmbedding(10, 3, manifold, sparse=True).double()
@@ -290,7 +325,11 @@ def test_sparse_needs_no_weight_decay():
 def test_mixed_groups_and_euclidean_rule():
     """Euclidean parameters in the same group follow torch's optimisers bit by bit."""
     for ours, torchs, options in (
-        (RiemannianSGD, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
+        (
+            RiemannianSGD,
+            torch.optim.SGD,
+            {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
+        ),
         (RiemannianAdam, torch.optim.Adam, {"lr": 0.1, "weight_decay": 0.01}),
         (RiemannianAdamW, torch.optim.AdamW, {"lr": 0.1, "weight_decay": 0.01, "amsgrad": True}),
     ):
@@ -312,7 +351,13 @@ def test_mixed_groups_and_euclidean_rule():
 def test_manifolds_mix_in_a_group(name):
     """Points of all sorts and weights in one group move as in groups of their own."""
     torch.manual_seed(5)
-    kinds = [Lorentz(0.7), PoincareBall(0.7), Lorentz(1.3), PoincareBall(0.7, exact=True), Euclidean()]
+    kinds = [
+        Lorentz(0.7),
+        PoincareBall(0.7),
+        Lorentz(1.3),
+        PoincareBall(0.7, exact=True),
+        Euclidean(),
+    ]
     starts = [points(m, 4, 3).detach() for m in kinds] + [torch.randn(4, 3, dtype=torch.float64)]
     wraps = [lambda p, m=m: ManifoldParameter(p, m) for m in kinds] + [nn.Parameter]
     mixed = [wrap(start.clone()) for wrap, start in zip(wraps, starts)]
@@ -338,7 +383,10 @@ def test_foreach_changes_nothing(name):
     grads = [torch.randn_like(start), *(torch.randn_like(w) for w in weights)]
     found = []
     for foreach in (True, False, None):
-        parameters = [ManifoldParameter(start.clone(), manifold), *(nn.Parameter(w.clone()) for w in weights)]
+        parameters = [
+            ManifoldParameter(start.clone(), manifold),
+            *(nn.Parameter(w.clone()) for w in weights),
+        ]
         optimizer = OPTIMIZERS[name](parameters)
         optimizer.param_groups[0]["foreach"] = foreach
         for _ in range(4):
@@ -459,7 +507,8 @@ def test_maximize():
 
 
 def test_adamw_decay():
-    """Without a gradient AdamW's step is its decay: a centroid with the origin, a Moebius multiple."""
+    """Without a gradient AdamW's step is its decay: a centroid with the origin, a Moebius
+    multiple."""
     torch.manual_seed(7)
     share = 0.1 * 0.3
     for manifold in (Lorentz(0.7), PoincareBall(0.7)):
@@ -468,7 +517,9 @@ def test_adamw_decay():
         x.grad = torch.zeros_like(x)
         RiemannianAdamW([x], lr=0.1, weight_decay=0.3).step()
         if isinstance(manifold, Lorentz):
-            pair = torch.stack([start, manifold.origin(3, dtype=torch.float64).expand_as(start)], -2)
+            pair = torch.stack(
+                [start, manifold.origin(3, dtype=torch.float64).expand_as(start)], -2
+            )
             weights = torch.tensor([1 - share, share], dtype=torch.float64).expand(6, 2)
             expected = manifold.centroid(pair, weights)
         else:
@@ -491,7 +542,8 @@ def curved(move, kind=Lorentz):
 
 @pytest.mark.parametrize("kind", [Lorentz, PoincareBall])
 def test_points_follow_the_curvature(kind):
-    """Everything moves with the old curvature first; then the tangent vectors at the origin stay."""
+    """Everything moves with the old curvature first; then the tangent vectors at the origin
+    stay."""
     manifold, x, optimizer = curved("tangent", kind)
     before = manifold.c.item()
     other_manifold, other, frozen = curved("tangent", kind)
@@ -504,12 +556,16 @@ def test_points_follow_the_curvature(kind):
     assert abs(after - before) > 0.01
     manifold.check_point(x)
     torch.testing.assert_close(
-        manifold.to_tangent0(x.detach()), other_manifold.to_tangent0(other.detach()), rtol=1e-6, atol=1e-7
+        manifold.to_tangent0(x.detach()),
+        other_manifold.to_tangent0(other.detach()),
+        rtol=1e-6,
+        atol=1e-7,
     )
 
 
 def test_momentum_follows_the_curvature():
-    """In the frame a momentum stays what it is: transported to the origin with the old curvature, out with the new."""
+    """In the frame a momentum stays what it is: transported to the origin with the old curvature,
+    out with the new."""
     manifold, x, optimizer = curved("tangent")
     manifold.dist0(x).sum().backward()
     optimizer.step()
@@ -524,8 +580,9 @@ def test_momentum_follows_the_curvature():
     assert not torch.allclose(moved, ambient)
     previous = lorentz.change_curvature(x.detach(), manifold.c.detach(), old)
     torch.testing.assert_close(
-        lorentz.transp0(x.detach(), lorentz.transp0back(previous, ambient, old), manifold.c.detach()), moved,
-        rtol=1e-6, atol=1e-7,
+        lorentz.transp0(x.detach(), lorentz.transp0back(previous, ambient, old),
+        manifold.c.detach()),
+        moved, rtol=1e-6, atol=1e-7,
     )  # fmt: skip
 
 
@@ -562,7 +619,8 @@ def test_curvature_is_clamped():
 
 
 def test_training_with_learned_curvature_stays_sound():
-    """A small network of conv, batch norm and hyperplanes, curvature learned at a high rate, in bfloat16."""
+    """A small network of conv, batch norm and hyperplanes, curvature learned at a high rate, in
+    bfloat16."""
     torch.manual_seed(9)
     manifold = Lorentz(1.0, learnable=True)
     network = nn.Sequential(
@@ -598,7 +656,10 @@ def test_training_with_learned_curvature_stays_sound():
 @every_manifold
 def test_clipping_by_the_riemannian_norm(kind):
     manifold = MANIFOLDS[kind]()
-    x, weight = points(manifold, 6, 3, std=2.0), nn.Parameter(torch.randn(3, 4, dtype=torch.float64))
+    x, weight = (
+        points(manifold, 6, 3, std=2.0),
+        nn.Parameter(torch.randn(3, 4, dtype=torch.float64)),
+    )
     x.grad, weight.grad = torch.randn_like(x), torch.randn_like(weight)
     rgrad = manifold.egrad2rgrad(x.detach(), x.grad)
     expected = (manifold.norm(x.detach(), rgrad).square().sum() + weight.grad.square().sum()).sqrt()
@@ -650,7 +711,10 @@ class Model(nn.Module):
 def test_param_groups():
     model = Model()
     groups = {
-        g["name"]: g for g in param_groups(model, lr=0.1, weight_decay=0.05, manifold_lr_scale=0.2, curvature_lr=1e-4)
+        g["name"]: g
+        for g in param_groups(
+            model, lr=0.1, weight_decay=0.05, manifold_lr_scale=0.2, curvature_lr=1e-4
+        )
     }
     ids = {id(p): name for name, p in model.named_parameters()}
     named = {kind: sorted(ids[id(p)] for p in g["params"]) for kind, g in groups.items()}
@@ -665,14 +729,23 @@ def test_param_groups():
     with pytest.raises(ValueError, match="give lr"):
         param_groups(model, manifold_lr_scale=0.2)
     for names in ("norm.beta", ["norm.*", "conv.weight"]):  # of points, too
-        spared = {g["name"]: g for g in param_groups(model, weight_decay=0.05, no_weight_decay=names)}
-        assert "points" not in spared and spared["points_no_weight_decay"]["params"] == [model.norm.beta]
-        assert spared["points_no_weight_decay"]["weight_decay"] == 0 and ("weights" in spared) == (names == "norm.beta")
+        spared = {
+            g["name"]: g for g in param_groups(model, weight_decay=0.05, no_weight_decay=names)
+        }
+        assert "points" not in spared and spared["points_no_weight_decay"]["params"] == [
+            model.norm.beta
+        ]
+        assert spared["points_no_weight_decay"]["weight_decay"] == 0 and ("weights" in spared) == (
+            names == "norm.beta"
+        )
     assert "points" in {g["name"] for g in param_groups(model, no_weight_decay="norm.beta")}
 
 
 def test_frozen_points_follow_a_learned_curvature():
-    model, still = Model(), ManifoldParameter(Lorentz(1.0).random(2, 2), Lorentz(1.0), requires_grad=False)
+    model, still = (
+        Model(),
+        ManifoldParameter(Lorentz(1.0).random(2, 2), Lorentz(1.0), requires_grad=False),
+    )
     model.norm.beta.requires_grad_(False)
     model.still = still
     grouped = {id(p) for group in param_groups(model) for p in group["params"]}
@@ -720,7 +793,10 @@ def test_timm_factory(name):
         (lambda p: RiemannianAdam(p, betas=(1.0, 0.9)), "betas"),
         (lambda p: RiemannianAdam(p, eps=-1.0), "eps"),
         (lambda p: RiemannianAdamW(p, weight_decay=-1.0), "weight_decay"),
-        (lambda p: RiemannianAdam(p, lr=math.nan), "lr must be a finite number of at least 0, got nan"),
+        (
+            lambda p: RiemannianAdam(p, lr=math.nan),
+            "lr must be a finite number of at least 0, got nan",
+        ),
         (lambda p: RiemannianAdam(p, lr=math.inf), "lr must be"),
         (lambda p: RiemannianAdam(p, lr=torch.tensor(-0.1)), "lr"),
         (lambda p: RiemannianAdam(p, betas=(0.9,)), "betas must be a pair"),

@@ -1,4 +1,5 @@
-"""Points in the optimisers of other packages: one warning at the first step, and none for those that keep them."""
+"""Points in the optimisers of other packages: one warning at the first step, and none for those
+that keep them."""
 
 import copy
 import warnings
@@ -54,7 +55,9 @@ def steps(model, optimizer, count=3):
 TORCH = sorted(
     name
     for name, kind in vars(torch.optim).items()
-    if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and name not in ("Optimizer", "SparseAdam")
+    if isinstance(kind, type)
+    and issubclass(kind, torch.optim.Optimizer)
+    and name not in ("Optimizer", "SparseAdam")
 )
 MAKERS = (
     {name: lambda p, name=name: getattr(torch.optim, name)(p, lr=0.01) for name in TORCH}
@@ -72,7 +75,9 @@ def test_one_warning_at_the_first_step(name):
     model = Model()
     optimizer = MAKERS[name](model.parameters())
     (text,) = warnings_of(lambda: steps(model, optimizer))
-    assert text.startswith(f"{type(optimizer).__name__} of {'geoopt' if name == 'geoopt' else 'torch'} ")
+    assert text.startswith(
+        f"{type(optimizer).__name__} of {'geoopt' if name == 'geoopt' else 'torch'} "
+    )
     assert "(5, 4) on Lorentz(c=0.7)" in text
     assert "hypvision.optim" in text
     assert "(4, 3)" not in text
@@ -80,12 +85,16 @@ def test_one_warning_at_the_first_step(name):
         model.manifold.check_point(model.points.detach(), tolerance=1e-6)
 
 
-@pytest.mark.parametrize("name", ["adamw", "sgd", "lamb", "lion", "adafactor", "muon", "nadamw", "lookahead_adamw"])
+@pytest.mark.parametrize(
+    "name", ["adamw", "sgd", "lamb", "lion", "adafactor", "muon", "nadamw", "lookahead_adamw"]
+)
 def test_timms_optimizers_warn(name):
     model = Model()
     optimizer = timm.optim.create_optimizer_v2(model, name, lr=0.01)
     # Lookahead mixes points, too, whatever the optimiser in it does
-    assert len(warnings_of(lambda: steps(model, optimizer))) == (2 if name.startswith("lookahead") else 1)
+    assert len(warnings_of(lambda: steps(model, optimizer))) == (
+        2 if name.startswith("lookahead") else 1
+    )
 
 
 def test_names_are_told_where_they_are_known():
@@ -151,8 +160,13 @@ def test_mmengines_wrapper_warns_but_not_with_ours(kind, count):
     import hypvision.engine  # noqa: F401
 
     model = Model()
-    wrapper = build_optim_wrapper(model, dict(type="OptimWrapper", optimizer=dict(type=kind, lr=0.01)))
-    assert len(warnings_of(lambda: [wrapper.update_params(model()["loss"]) for _ in range(3)])) == count
+    wrapper = build_optim_wrapper(
+        model, dict(type="OptimWrapper", optimizer=dict(type=kind, lr=0.01))
+    )
+    assert (
+        len(warnings_of(lambda: [wrapper.update_params(model()["loss"]) for _ in range(3)]))
+        == count
+    )
 
 
 @pytest.mark.parametrize("ours", [False, True])
@@ -163,5 +177,7 @@ def test_trainer_of_transformers_warns_but_not_with_ours(tmp_path, ours):
     options = dict(max_steps=3, use_cpu=True, report_to=[], save_strategy="no", disable_tqdm=True)
     data = [{"x": torch.zeros(1), "labels": torch.zeros(1)}] * 8
     mine = (optim.RiemannianAdamW(model.parameters(), lr=0.01), None) if ours else (None, None)
-    trainer = Trainer(model, TrainingArguments(str(tmp_path), **options), train_dataset=data, optimizers=mine)
+    trainer = Trainer(
+        model, TrainingArguments(str(tmp_path), **options), train_dataset=data, optimizers=mine
+    )
     assert len(warnings_of(trainer.train)) == (not ours)

@@ -32,7 +32,9 @@ class Halves(Net):
     """What two processes see: the mean of the losses of both halves, each normalised by itself."""
 
     def forward(self, images, labels):
-        return (super().forward(images[:4], labels[:4]) + super().forward(images[4:], labels[4:])) / 2
+        return (
+            super().forward(images[:4], labels[:4]) + super().forward(images[4:], labels[4:])
+        ) / 2
 
 
 WORKER = """

@@ -16,7 +16,10 @@ def reference_dense(model, image):
     table = visual.positional_embedding[1:].T.reshape(1, d, side, side)
     table = F.interpolate(table, (h, w), mode="bicubic", align_corners=False)[0].reshape(d, -1).T
     x = F.layer_norm(
-        x + torch.cat([visual.positional_embedding[:1], table]), (d,), visual.ln_pre.weight, visual.ln_pre.bias
+        x + torch.cat([visual.positional_embedding[:1], table]),
+        (d,),
+        visual.ln_pre.weight,
+        visual.ln_pre.bias,
     )
     maps, blocks = [], list(visual.transformer.resblocks)
 
@@ -25,10 +28,14 @@ def reference_dense(model, image):
 
     def mlp(y, block):
         y = F.linear(norm(y, block.ln_2), block.mlp.c_fc.weight, block.mlp.c_fc.bias)
-        return F.linear(y * torch.sigmoid(1.702 * y), block.mlp.c_proj.weight, block.mlp.c_proj.bias)
+        return F.linear(
+            y * torch.sigmoid(1.702 * y), block.mlp.c_proj.weight, block.mlp.c_proj.bias
+        )
 
     for block in blocks[:-1]:
-        q, k, v = F.linear(norm(x, block.ln_1), block.attn.in_proj_weight, block.attn.in_proj_bias).chunk(3, -1)
+        q, k, v = F.linear(
+            norm(x, block.ln_1), block.attn.in_proj_weight, block.attn.in_proj_bias
+        ).chunk(3, -1)
         heads = []
         for i in range(0, d, 16):
             score = q[:, i : i + 16] @ k[:, i : i + 16].T / 4
@@ -37,7 +44,10 @@ def reference_dense(model, image):
         x = x + mlp(x, block)
         maps.append(x[1:].T.reshape(d, h, w))
     block = blocks[-1]
-    y = norm(x, block.ln_1) @ block.attn.in_proj_weight[2 * d :].T + block.attn.in_proj_bias[2 * d :]
+    y = (
+        norm(x, block.ln_1) @ block.attn.in_proj_weight[2 * d :].T
+        + block.attn.in_proj_bias[2 * d :]
+    )
     y = F.linear(y, block.attn.out_proj.weight, block.attn.out_proj.bias) + x[0]
     y = norm(y + mlp(y, block), visual.ln_post) @ visual.proj
     return y[1:].T.reshape(-1, h, w), maps, y[0]
@@ -51,7 +61,9 @@ def _block(x, block, causal):
     """One open_clip block on one sequence (L, d), QuickGELU, softmax head by head."""
     d, heads = x.shape[-1], block.attn.num_heads
     width = d // heads
-    q, k, v = F.linear(_norm(x, block.ln_1), block.attn.in_proj_weight, block.attn.in_proj_bias).chunk(3, -1)
+    q, k, v = F.linear(
+        _norm(x, block.ln_1), block.attn.in_proj_weight, block.attn.in_proj_bias
+    ).chunk(3, -1)
     mixed = []
     for i in range(0, d, width):
         score = q[:, i : i + width] @ k[:, i : i + width].T / width**0.5
@@ -61,11 +73,14 @@ def _block(x, block, causal):
         mixed.append(score.softmax(-1) @ v[:, i : i + width])
     x = x + F.linear(torch.cat(mixed, -1), block.attn.out_proj.weight, block.attn.out_proj.bias)
     y = F.linear(_norm(x, block.ln_2), block.mlp.c_fc.weight, block.mlp.c_fc.bias)
-    return x + F.linear(y * torch.sigmoid(1.702 * y), block.mlp.c_proj.weight, block.mlp.c_proj.bias)
+    return x + F.linear(
+        y * torch.sigmoid(1.702 * y), block.mlp.c_proj.weight, block.mlp.c_proj.bias
+    )
 
 
 def prompted_text(model, ids, prompts, overwrite=False):
-    """One text (a list of token numbers that ends with its largest) with learned tokens behind the first, by layer."""
+    """One text (a list of token numbers that ends with its largest) with learned tokens behind the
+    first, by layer."""
     rows = [model.token_embedding.weight[i] for i in ids]
     if 0 in prompts:
         rows = [rows[0], *prompts[0], *rows[1 + (len(prompts[0]) if overwrite else 0) :]]
@@ -83,7 +98,10 @@ def prompted_image(model, image, prompts):
     """One image with learned tokens behind its patches, by layer."""
     visual = model.visual
     patches = F.conv2d(image[None], visual.conv1.weight, stride=visual.conv1.stride)[0]
-    x = torch.cat([visual.class_embedding[None], patches.flatten(1).T]) + visual.positional_embedding
+    x = (
+        torch.cat([visual.class_embedding[None], patches.flatten(1).T])
+        + visual.positional_embedding
+    )
     length = len(x)
     if 0 in prompts:
         x = torch.cat([x, prompts[0]])

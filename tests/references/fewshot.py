@@ -1,8 +1,9 @@
-"""The few-shot methods as their authors' code computes them, written down step by step: one sequence at a time, every
-class text again for each batch, full-length texts, prompts concatenated between token rows.
+"""The few-shot methods as their authors' code computes them, written down step by step: one
+sequence at a time, every class text again for each batch, full-length texts, prompts concatenated
+between token rows.
 
-Tokens come as lists of tensors by layer; class names are put into sentences by a tokenizer that ends each text with its
-largest number.
+Tokens come as lists of tensors by layer; class names are put into sentences by a tokenizer that
+ends each text with its largest number.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ def half(x, emulate):
 
 
 def text_of_rows(model, rows, end, deep=(), emulate=False):
-    """A text from its token rows (L, d); ``deep`` replaces the rows behind the first at blocks 1, 2, ..."""
+    """A text from its token rows (L, d); ``deep`` replaces the rows behind the first at blocks 1,
+    2, ..."""
     x = rows + model.positional_embedding[: len(rows)]
     for number, block in enumerate(model.transformer.resblocks):
         if 1 <= number <= len(deep):
@@ -70,19 +72,25 @@ def logits(model, images, texts):
     return model.logit_scale.exp() * unit(images) @ unit(texts).T
 
 
-def maple(model, tokenizer, names, images, ctx, deep, projections, prefix="a photo of a", emulate=False):
+def maple(
+    model, tokenizer, names, images, ctx, deep, projections, prefix="a photo of a", emulate=False
+):
     """Logits of MaPLe; ``projections`` are (weight, bias), the first for the context."""
     vision = [F.linear(t, w, b) for t, (w, b) in zip([ctx, *deep], projections)]
     texts = class_texts(model, tokenizer, prefix, names, ctx, deep, emulate)
     return logits(model, image_features(model, images, vision, emulate), texts)
 
 
-def promptsrc(model, tokenizer, names, images, labels, ctx, deep, vision, templates, prefix="a photo of a"):
+def promptsrc(
+    model, tokenizer, names, images, labels, ctx, deep, vision, templates, prefix="a photo of a"
+):
     """The four losses of PromptSRC, in a dict, and the prompted logits."""
     text = unit(class_texts(model, tokenizer, prefix, names, ctx, deep))
     image = unit(image_features(model, images, vision))
     with torch.no_grad():
-        frozen_text = unit(torch.stack([plain_texts(model, tokenizer, t, names) for t in templates]).mean(0))
+        frozen_text = unit(
+            torch.stack([plain_texts(model, tokenizer, t, names) for t in templates]).mean(0)
+        )
         frozen_image = unit(image_features(model, images))
         zero_shot = model.logit_scale.exp() * frozen_image @ frozen_text.T
     prompted = model.logit_scale.exp() * image @ text.T
@@ -104,7 +112,15 @@ def cocoop(model, tokenizer, names, images, ctx, meta, prefix="a photo of a"):
     return torch.stack(rows)
 
 
-def promptkd(teacher_image, teacher_text, teacher_scale, student_image, student_scale, weight=1000.0, temperature=1.0):
+def promptkd(
+    teacher_image,
+    teacher_text,
+    teacher_scale,
+    student_image,
+    student_scale,
+    weight=1000.0,
+    temperature=1.0,
+):
     """The distillation loss from unit features, and the student's logits."""
     teacher = teacher_scale * teacher_image @ teacher_text.T
     student = student_scale * student_image @ teacher_text.T
@@ -117,11 +133,13 @@ def tip_adapter(image, text, keys, values, alpha, beta):
     return 100 * image @ text.T + alpha * (-beta * (1 - image @ keys.T)).exp() @ values
 
 
-# The same in batches, as the official codes run it: what benchmarks compare with --------------------------------------
+# The same in batches, as the official codes run it: what benchmarks compare with
+# --------------------------------------
 
 
 def batched_texts(model, tokens, ctx=None, deep=()):
-    """Class features (C, d) from whole texts (C, 77), whose rows behind the first are replaced by the prompts."""
+    """Class features (C, d) from whole texts (C, 77), whose rows behind the first are replaced by
+    the prompts."""
     x = model.token_embedding(tokens)
     if ctx is not None:
         x = torch.cat([x[:, :1], ctx.expand(len(x), -1, -1), x[:, 1 + len(ctx) :]], dim=1)
@@ -139,7 +157,10 @@ def batched_images(model, images, layers=()):
     """Image features (B, d) with prompts behind the patches."""
     visual = model.visual
     x = visual.conv1(images).flatten(2).transpose(1, 2)
-    x = torch.cat([visual.class_embedding.expand(len(x), 1, -1), x], dim=1) + visual.positional_embedding
+    x = (
+        torch.cat([visual.class_embedding.expand(len(x), 1, -1), x], dim=1)
+        + visual.positional_embedding
+    )
     length = x.shape[1]
     if layers:
         x = torch.cat([x, layers[0].expand(len(x), -1, -1)], dim=1)
@@ -151,7 +172,8 @@ def batched_images(model, images, layers=()):
     return visual.ln_post(x[:, 0]) @ visual.proj
 
 
-# LatHAdapter ----------------------------------------------------------------------------------------------------------
+# LatHAdapter
+# --------------------------------------------------------------------------------------------------
 
 
 def refine(text, attributes, beta, degree="abs"):
@@ -178,13 +200,18 @@ def distances(x, y, c):
             ab, aa, bb = -(a @ b), a @ a, b @ b
             top = (1 + 2 * c * ab + c * bb) * -a + (1 - c * aa) * b
             found[i, j] = (
-                2 / math.sqrt(c) * torch.atanh(math.sqrt(c) * (top / (1 + 2 * c * ab + c * c * aa * bb)).norm())
+                2
+                / math.sqrt(c)
+                * torch.atanh(math.sqrt(c) * (top / (1 + 2 * c * ab + c * c * aa * bb)).norm())
             )
     return found
 
 
-def lath(image, text, attributes, scale, labels, triplets, noise, c=0.1, beta=0.1, sigma=0.1, tau=0.1):
-    """The four losses of LatHAdapter from unit features, raw attributes, and recorded triplets and Gumbel noise."""
+def lath(
+    image, text, attributes, scale, labels, triplets, noise, c=0.1, beta=0.1, sigma=0.1, tau=0.1
+):
+    """The four losses of LatHAdapter from unit features, raw attributes, and recorded triplets and
+    Gumbel noise."""
     from references.hier import reference_triplet_loss
 
     a = unit(attributes)

@@ -1,8 +1,9 @@
-"""Inputs for measuring the round-off of the geometry against mpmath, and the measurement of one of them.
+"""Inputs for measuring the round-off of the geometry against mpmath, and the measurement of one of
+them.
 
-The inputs are rounded to the dtype first and the reference gets exactly those: nothing but the arithmetic is measured.
-Points of the hyperboloid are given by their space parts, as the functions read them: their time coordinate is passed as
-0 here, and must not matter.
+The inputs are rounded to the dtype first and the reference gets exactly those: nothing but the
+arithmetic is measured. Points of the hyperboloid are given by their space parts, as the functions
+read them: their time coordinate is passed as 0 here, and must not matter.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ PAIRS = ("generic", "near", "ray", "antipodal")
 class Operation(NamedTuple):
     """What is called, and with which arguments.
 
-    ``x``, ``y`` are points, ``u`` a tangent vector at the origin, ``v`` one at ``x``, ``z`` any vector, ``p`` an ideal
-    point; ``numbers`` follow them.
+    ``x``, ``y`` are points, ``u`` a tangent vector at the origin, ``v`` one at ``x``, ``z`` any
+    vector, ``p`` an ideal point; ``numbers`` follow them.
     """
 
     function: Callable
@@ -50,8 +51,8 @@ class Operation(NamedTuple):
         if "boost" in name and single:
             return 17.0  # beyond, the result is at the cap
         if "v" in self.arguments:
-            # The coordinates of a tangent vector at the radius r are cosh(r) times as long as its perpendicular part:
-            # beyond, rounding alone makes them as long as the unit.
+            # The coordinates of a tangent vector at the radius r are cosh(r) times as long as its
+            # perpendicular part: beyond, rounding alone makes them as long as the unit.
             if name == "lorentz_expmap":
                 return 10.0  # of steps inwards float64 has no digit left beyond
             return 17.0 if single else 25.0
@@ -59,7 +60,9 @@ class Operation(NamedTuple):
 
 
 def _logits(function: Callable) -> Callable:
-    return lambda x, *rest: function(x, *(r[None] if isinstance(r, torch.Tensor) else r for r in rest)).squeeze(-1)
+    return lambda x, *rest: function(
+        x, *(r[None] if isinstance(r, torch.Tensor) else r for r in rest)
+    ).squeeze(-1)
 
 
 def _mean(function: Callable) -> Callable:
@@ -99,16 +102,24 @@ LORENTZ = {
     "boost": Operation(lorentz.boost, reference.lorentz_boost, "xy", PAIRS),
     "unboost": Operation(lorentz.unboost, reference.lorentz_unboost, "xy", PAIRS),
     "scalar_mul": Operation(
-        lambda x, r, c: lorentz.scalar_mul(r, x, c), reference.lorentz_scalar_mul, "x", numbers=(0.75,)
+        lambda x, r, c: lorentz.scalar_mul(r, x, c),
+        reference.lorentz_scalar_mul,
+        "x",
+        numbers=(0.75,),
     ),
     "centroid": Operation(_mean(lorentz.centroid), reference.lorentz_centroid, "xyw", PAIRS),
     "dist2plane": Operation(_plane, reference.lorentz_dist2plane, "xz", numbers=(0.375,)),
     "hyperplane_logits": Operation(
-        _hyperplane, lambda c, x, z, a: reference.lorentz_dist2plane(c, x, z, a) * z.norm(), "xz", numbers=(0.375,)
+        _hyperplane,
+        lambda c, x, z, a: reference.lorentz_dist2plane(c, x, z, a) * z.norm(),
+        "xz",
+        numbers=(0.375,),
     ),
     "busemann": Operation(lorentz.busemann, reference.lorentz_busemann, "xp"),
     "half_aperture": Operation(lorentz.half_aperture, reference.lorentz_half_aperture, "x"),
-    "exterior_angle": Operation(lorentz.exterior_angle, reference.lorentz_exterior_angle, "xy", PAIRS),
+    "exterior_angle": Operation(
+        lorentz.exterior_angle, reference.lorentz_exterior_angle, "xy", PAIRS
+    ),
     "to_poincare": Operation(maps.lorentz_to_poincare, reference.lorentz_to_poincare, "x"),
     "to_klein": Operation(maps.lorentz_to_klein, reference.lorentz_to_klein, "x"),
 }
@@ -125,23 +136,32 @@ POINCARE = {
     "mobius_add": Operation(poincare.mobius_add, reference.poincare_mobius_add, "xy", PAIRS),
     "mobius_sub": Operation(poincare.mobius_sub, reference.poincare_mobius_sub, "xy", PAIRS),
     "mobius_scalar_mul": Operation(
-        lambda x, r, c: poincare.mobius_scalar_mul(r, x, c), reference.poincare_scalar_mul, "x", numbers=(0.75,)
+        lambda x, r, c: poincare.mobius_scalar_mul(r, x, c),
+        reference.poincare_scalar_mul,
+        "x",
+        numbers=(0.75,),
     ),
     "gyration": Operation(poincare.gyration, reference.poincare_gyration, "xyu", PAIRS),
     "midpoint": Operation(_mean(poincare.midpoint), reference.poincare_midpoint, "xyw", PAIRS),
     "dist2plane": Operation(poincare.dist2plane, reference.poincare_dist2plane, "xyz"),
-    "ganea_logits": Operation(_logits(poincare.ganea_logits), reference.poincare_ganea_logit, "xyz"),
-    "hyperplane_logits": Operation(_unidirectional, reference.poincare_hyperplane_logit, "xz", numbers=(0.375,)),
+    "ganea_logits": Operation(
+        _logits(poincare.ganea_logits), reference.poincare_ganea_logit, "xyz"
+    ),
+    "hyperplane_logits": Operation(
+        _unidirectional, reference.poincare_hyperplane_logit, "xz", numbers=(0.375,)
+    ),
     "busemann": Operation(poincare.busemann, reference.poincare_busemann, "xp"),
     "half_aperture": Operation(poincare.half_aperture, reference.poincare_half_aperture, "x"),
-    "exterior_angle": Operation(poincare.exterior_angle, reference.poincare_exterior_angle, "xy", PAIRS),
+    "exterior_angle": Operation(
+        poincare.exterior_angle, reference.poincare_exterior_angle, "xy", PAIRS
+    ),
     "to_lorentz": Operation(maps.poincare_to_lorentz, reference.poincare_to_lorentz, "x"),
     "to_klein": Operation(maps.poincare_to_klein, reference.poincare_to_klein, "x"),
 }
 OPERATIONS = {"lorentz": LORENTZ, "poincare": POINCARE}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Inputs
 
 
@@ -154,7 +174,9 @@ def _round(v: np.ndarray, dtype: torch.dtype) -> np.ndarray:
     return torch.tensor(v).to(dtype).double().numpy()
 
 
-def _point(model: str, radius: float, heading: np.ndarray, c: float, dtype: torch.dtype) -> np.ndarray:
+def _point(
+    model: str, radius: float, heading: np.ndarray, c: float, dtype: torch.dtype
+) -> np.ndarray:
     size = math.sinh(radius) if model == "lorentz" else math.tanh(radius / 2)
     x = _round(heading * (size / math.sqrt(c)), dtype)
     if model == "poincare":  # rounding must not carry it over the boundary
@@ -165,14 +187,24 @@ def _point(model: str, radius: float, heading: np.ndarray, c: float, dtype: torc
 
 
 def draw(
-    model: str, names: str, kind: str, radius: float, c: float, n: int, dtype: torch.dtype, rng: np.random.Generator
+    model: str,
+    names: str,
+    kind: str,
+    radius: float,
+    c: float,
+    n: int,
+    dtype: torch.dtype,
+    rng: np.random.Generator,
 ) -> list[np.ndarray]:
-    """Arguments of an operation, as doubles that the dtype holds. ``radius`` is that of ``x``, times sqrt(c)."""
+    """Arguments of an operation, as doubles that the dtype holds. ``radius`` is that of ``x``,
+    times sqrt(c)."""
     root, heading = math.sqrt(c), _direction(rng, n)
     x = _point(model, radius, heading, c, dtype)
     out = {"x": x}
     if kind == "near":
-        out["y"], out["w"] = (_round(x + 1e-5 * np.linalg.norm(x) * _direction(rng, n), dtype) for _ in "yw")
+        out["y"], out["w"] = (
+            _round(x + 1e-5 * np.linalg.norm(x) * _direction(rng, n), dtype) for _ in "yw"
+        )
         if model == "poincare":
             shrink = min(1.0, 1 - 2e-5)
             out["y"], out["w"] = (_round(out[k] * shrink, dtype) for k in "yw")
@@ -181,7 +213,9 @@ def draw(
     elif kind == "antipodal":
         out["y"], out["w"] = -x, _round(x * 0.5, dtype)
     else:
-        out["y"], out["w"] = (_point(model, 0.8 * radius, _direction(rng, n), c, dtype) for _ in "yw")
+        out["y"], out["w"] = (
+            _point(model, 0.8 * radius, _direction(rng, n), c, dtype) for _ in "yw"
+        )
     # a tangent vector at the origin, and one at x of that length
     length = min(radius, 1.0) / root
     u = {
@@ -200,7 +234,7 @@ def draw(
     return [out[name] for name in names]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Errors
 
 EVENTS = "xyvw"  # given as time and space to the functions of the Lorentz model
@@ -226,7 +260,15 @@ SIGNED = {"dist2plane", "hyperplane_logits", "ganea_logits", "busemann"}
 
 
 def measure(
-    model: str, name: str, kind: str, radius: float, c: float, n: int, dtype: torch.dtype, rng, gradient: bool = True
+    model: str,
+    name: str,
+    kind: str,
+    radius: float,
+    c: float,
+    n: int,
+    dtype: torch.dtype,
+    rng,
+    gradient: bool = True,
 ) -> Error:
     operation = OPERATIONS[model][name]
     vectors = draw(model, operation.arguments, kind, radius, c, n, dtype, rng)
@@ -242,7 +284,11 @@ def measure(
     assert out.dtype == dtype
     least = 0.0
     if name in SIGNED:
-        least = min(radius, 1.0) / math.sqrt(c) * (np.linalg.norm(vectors[-1]) if "logits" in name else 1)
+        least = (
+            min(radius, 1.0)
+            / math.sqrt(c)
+            * (np.linalg.norm(vectors[-1]) if "logits" in name else 1)
+        )
     error = _relative(out.detach().double().numpy(), exact.value, least)
     if not gradient:
         return Error(error, 0.0)
@@ -254,19 +300,26 @@ def measure(
             loss = loss + out[..., 0] * cotangent[0]
     gradients = [g.double().numpy() for g in torch.autograd.grad(loss, leaves)]
     if "p" in operation.arguments:  # the reference takes its direction alone
-        gradients[-1] = gradients[-1] - vectors[-1] * (vectors[-1] @ gradients[-1]) / (vectors[-1] @ vectors[-1])
+        gradients[-1] = gradients[-1] - vectors[-1] * (vectors[-1] @ gradients[-1]) / (
+            vectors[-1] @ vectors[-1]
+        )
     worst = max(_relative(g, e) for g, e in zip(gradients, exact.gradients))
     return Error(error, worst)
 
 
-def noise(model: str, name: str, kind: str, radius: float, c: float, n: int, dtype: torch.dtype, rng) -> float:
-    """The relative change of the exact value when each coordinate of the arguments moves by half a unit of round-off:
-    the largest of six draws of the signs. ``rng`` draws the arguments, as for :func:`measure`."""
+def noise(
+    model: str, name: str, kind: str, radius: float, c: float, n: int, dtype: torch.dtype, rng
+) -> float:
+    """The relative change of the exact value when each coordinate of the arguments moves by half a
+    unit of round-off: the largest of six draws of the signs. ``rng`` draws the arguments, as for
+    :func:`measure`."""
     operation = OPERATIONS[model][name]
     vectors = draw(model, operation.arguments, kind, radius, c, n, dtype, rng)
 
     def value(given: list[np.ndarray]) -> np.ndarray | float:
-        return reference.evaluate(operation.exact, c, given, operation.numbers, (0.5, np.zeros(n)), False).value
+        return reference.evaluate(
+            operation.exact, c, given, operation.numbers, (0.5, np.zeros(n)), False
+        ).value
 
     exact, unit, worst = value(vectors), torch.finfo(dtype).eps / 2, 0.0
     for seed in range(6):

@@ -1,12 +1,13 @@
-"""The operations of both models from their definitions, in mpmath: values and gradients to every digit of a double.
+"""The operations of both models from their definitions, in mpmath: values and gradients to every
+digit of a double.
 
-Nothing here is shared with the package: distances are an arcosh, angles an arccos, transports the formulas
-of the textbooks. With 180 digits their cancellations do no harm.
+Nothing here is shared with the package: distances are an arcosh, angles an arccos, transports the
+formulas of the textbooks. With 180 digits their cancellations do no harm.
 
-Every operation depends on its vectors only through their inner products, and returns a number or a combination of
-them. So a :class:`Vector` is a list of coefficients and the Gram matrix. The vectors themselves, of whatever
-dimension, are only read when that matrix is filled, exactly, with integers; and the gradient takes one evaluation more
-for each of its few entries.
+Every operation depends on its vectors only through their inner products, and returns a number or a
+combination of them. So a :class:`Vector` is a list of coefficients and the Gram matrix. The vectors
+themselves, of whatever dimension, are only read when that matrix is filled, exactly, with integers;
+and the gradient takes one evaluation more for each of its few entries.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import numpy as np
 from mpmath import mpf
 
 DIGITS = 180
-# of the difference quotients, whose error it is but for the size of second derivatives; 100 digits are left for
-# cancellation
+# of the difference quotients, whose error it is but for the size of second derivatives; 100 digits
+# are left for cancellation
 STEP = mpf(10) ** -80
 
 
@@ -75,7 +76,7 @@ class Event(NamedTuple):
         return self.space.dot(other.space) - self.time * other.time
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Lorentz. Points and tangent vectors are given by their space parts, as the package reads them.
 
 
@@ -185,7 +186,11 @@ def lorentz_centroid(c, *points):
 def lorentz_dist2plane(c, x, z, a):
     root, x = mpmath.sqrt(c), lift(x, c)
     return (
-        mpmath.asinh(root * (mpmath.cosh(root * a) * x.space.dot(z) / z.norm() - mpmath.sinh(root * a) * x.time)) / root
+        mpmath.asinh(
+            root
+            * (mpmath.cosh(root * a) * x.space.dot(z) / z.norm() - mpmath.sinh(root * a) * x.time)
+        )
+        / root
     )
 
 
@@ -214,7 +219,7 @@ def lorentz_to_klein(c, x):
     return x / (mpmath.sqrt(c) * lift(x, c).time)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # The ball
 
 
@@ -260,7 +265,10 @@ def poincare_logmap(c, x, y):
 
 def poincare_gyration(c, u, v, w):
     small = w * (mpf(10) ** -3 / (mpmath.sqrt(c) * w.norm()))  # a point; the gyration is linear
-    left, inside = poincare_mobius_add(c, u, v), poincare_mobius_add(c, u, poincare_mobius_add(c, v, small))
+    left, inside = (
+        poincare_mobius_add(c, u, v),
+        poincare_mobius_add(c, u, poincare_mobius_add(c, v, small)),
+    )
     return poincare_mobius_add(c, -left, inside) * (mpmath.sqrt(c) * w.norm() * 1000)
 
 
@@ -320,7 +328,9 @@ def poincare_ganea_logit(c, x, p, a):
 def poincare_hyperplane_logit(c, x, v, r):
     """Shimizu et al., eq. 6."""
     root, factor, length = mpmath.sqrt(c), 2 / _gap(c, x), v.norm()
-    inside = factor * root * x.dot(v) / length * mpmath.cosh(2 * root * r) - (factor - 1) * mpmath.sinh(2 * root * r)
+    inside = factor * root * x.dot(v) / length * mpmath.cosh(2 * root * r) - (
+        factor - 1
+    ) * mpmath.sinh(2 * root * r)
     return 2 * length / root * mpmath.asinh(inside)
 
 
@@ -340,7 +350,7 @@ def poincare_exterior_angle(c, x, y):
     return mpmath.acos(max(min(w.dot(x) / (w.norm() * x.norm()), mpf(1)), mpf(-1)))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Evaluation
 
 
@@ -370,13 +380,16 @@ def _combine(coefficients, rows) -> np.ndarray:
     shift = 500 - top
     whole = [int(mpmath.nint(mpmath.ldexp(a, shift))) for a in coefficients]
     lowest = min(exponent for _, exponent in rows)
-    columns = zip(*([a * (v << (e - lowest)) for v in row] for a, (row, e) in zip(whole, rows) if a))
+    columns = zip(
+        *([a * (v << (e - lowest)) for v in row] for a, (row, e) in zip(whole, rows) if a)
+    )
     out = np.array([_double(sum(column), lowest - shift) for column in columns])
     return out if out.size else np.zeros(len(rows[0][0]))
 
 
 class Result(NamedTuple):
-    """What an operation gives, rounded to doubles: a float or an array, and the gradient for every vector."""
+    """What an operation gives, rounded to doubles: a float or an array, and the gradient for every
+    vector."""
 
     value: float | np.ndarray
     gradients: list[np.ndarray]
@@ -397,8 +410,8 @@ def evaluate(
         c: curvature.
         vectors: floats, taken as exact.
         numbers: further arguments, without gradient.
-        cotangent: for operations that give a vector, what the time (if any) and the space of the result are multiplied
-            with before their sum is differentiated.
+        cotangent: for operations that give a vector, what the time (if any) and the space of the
+            result are multiplied with before their sum is differentiated.
         gradient: whether to compute it.
     """
     with mpmath.workdps(DIGITS):
@@ -416,7 +429,9 @@ def evaluate(
             return Result(value, [])
 
         slopes = [[mpf(0)] * count for _ in rows]
-        if isinstance(out, (Event, Vector)):  # linear in the cotangent, and its coefficients are those of the result
+        if isinstance(
+            out, (Event, Vector)
+        ):  # linear in the cotangent, and its coefficients are those of the result
             weight = _integers(cotangent[1])
             along = [_product(p, weight) for p in rows]
             shares = (out.space if isinstance(out, Event) else out).coefficients
@@ -424,7 +439,9 @@ def evaluate(
         def scalar(out) -> mpf:
             if isinstance(out, Event):
                 return out.time * mpf(cotangent[0]) + scalar(out.space)
-            return sum(map(operator.mul, out.coefficients, along)) if isinstance(out, Vector) else out
+            return (
+                sum(map(operator.mul, out.coefficients, along)) if isinstance(out, Vector) else out
+            )
 
         start = scalar(out)
         for i in range(count):

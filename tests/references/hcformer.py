@@ -1,9 +1,9 @@
 """HCFormer written the slow way: the yardstick of the benchmark and of the tests.
 
-Every step follows the published formulation as literally as PyTorch allows: ``(M, N, C)`` products for aggregation and
-dispatch, broadcast pairwise distances, the position bias repeated over the batch, padding and concatenation
-materialised. Module names are those of the official checkpoints, so that its ``state_dict`` stands in for one.
-Nothing here is used by the package itself.
+Every step follows the published formulation as literally as PyTorch allows: ``(M, N, C)`` products
+for aggregation and dispatch, broadcast pairwise distances, the position bias repeated over the
+batch, padding and concatenation materialised. Module names are those of the official checkpoints,
+so that its ``state_dict`` stands in for one. Nothing here is used by the package itself.
 """
 
 from __future__ import annotations
@@ -15,10 +15,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 VARIANTS = {
-    "hcformer_nano": dict(layers=(2, 2, 6, 2), dims=(32, 64, 196, 224), heads=(4, 4, 8, 8), head_dim=16),
-    "hcformer_tiny": dict(layers=(2, 2, 6, 2), dims=(32, 64, 196, 320), heads=(4, 4, 8, 8), head_dim=24),
-    "hcformer_small": dict(layers=(2, 2, 6, 2), dims=(64, 128, 320, 512), heads=(4, 4, 8, 8), head_dim=32),
-    "hcformer_medium": dict(layers=(4, 4, 12, 4), dims=(64, 128, 320, 512), heads=(6, 6, 12, 12), head_dim=32),
+    "hcformer_nano": dict(
+        layers=(2, 2, 6, 2), dims=(32, 64, 196, 224), heads=(4, 4, 8, 8), head_dim=16
+    ),
+    "hcformer_tiny": dict(
+        layers=(2, 2, 6, 2), dims=(32, 64, 196, 320), heads=(4, 4, 8, 8), head_dim=24
+    ),
+    "hcformer_small": dict(
+        layers=(2, 2, 6, 2), dims=(64, 128, 320, 512), heads=(4, 4, 8, 8), head_dim=32
+    ),
+    "hcformer_medium": dict(
+        layers=(4, 4, 12, 4), dims=(64, 128, 320, 512), heads=(6, 6, 12, 12), head_dim=32
+    ),
 }
 
 
@@ -28,7 +36,8 @@ def arcosh64(z: Tensor) -> Tensor:
 
 
 def ambient_expmap0(u: Tensor, k: float) -> Tensor:
-    """Exponential map at the origin that reads ``u[..., 0]`` as a time coordinate, as geoopt's does for a d-vector."""
+    """Exponential map at the origin that reads ``u[..., 0]`` as a time coordinate, as geoopt's does
+    for a d-vector."""
     squared = -(u[..., :1] ** 2) + (u[..., 1:] ** 2).sum(-1, keepdim=True)
     s = squared.clamp(min=1e-8).sqrt()
     space = math.sqrt(k) * torch.sinh(s / math.sqrt(k)) * u[..., 1:] / s
@@ -38,8 +47,8 @@ def ambient_expmap0(u: Tensor, k: float) -> Tensor:
 
 class ClusterMixer(nn.Module):
     def __init__(
-        self, dim, heads, head_dim, fold, prop, win, nominal, is_global, curvature=1.0, patch="euclidean",
-        window="hyperbolic", shift=False,
+        self, dim, heads, head_dim, fold, prop, win, nominal, is_global, curvature=1.0,
+        patch="euclidean", window="hyperbolic", shift=False,
     ):  # fmt: skip
         super().__init__()
         self.patch, self.window, self.shift = patch, window, shift
@@ -49,7 +58,9 @@ class ClusterMixer(nn.Module):
         self.v = nn.Conv2d(dim, heads * head_dim, 1)
         self.proj = nn.Conv2d(heads * head_dim * (2 if is_global else 1), dim, 1)
         self.sim_alpha = nn.Parameter(torch.ones(1))
-        self.relative_position_bias = nn.Parameter(torch.zeros(heads, prop * prop, nominal, nominal))
+        self.relative_position_bias = nn.Parameter(
+            torch.zeros(heads, prop * prop, nominal, nominal)
+        )
         if is_global:
             self.sim_alpha2 = nn.Parameter(torch.ones(1))
             self.relative_position_bias2 = nn.Parameter(torch.zeros(heads, win * win, fold, fold))
@@ -87,14 +98,21 @@ class ClusterMixer(nn.Module):
         local_value = windows_value.reshape(b2, hw, ww, d).permute(0, 3, 1, 2)
         centers = F.adaptive_avg_pool2d(local, self.prop).flatten(2).transpose(1, 2)
         value_centers = F.adaptive_avg_pool2d(local_value, self.prop).flatten(2).transpose(1, 2)
-        points, points_value = windows.reshape(b2, hw * ww, d), windows_value.reshape(b2, hw * ww, d)
+        points, points_value = (
+            windows.reshape(b2, hw * ww, d),
+            windows_value.reshape(b2, hw * ww, d),
+        )
         similarity = self.similarity(centers, points, self.patch)
-        bias = nn.Upsample(size=(h, w), mode="bilinear", align_corners=True)(self.relative_position_bias)
+        bias = nn.Upsample(size=(h, w), mode="bilinear", align_corners=True)(
+            self.relative_position_bias
+        )
         bias = bias.repeat(b, 1, 1, 1)
         bias = self.split(bias).permute(0, 1, 3, 2).reshape(b2, self.prop**2, hw * ww)
         assignment = (bias + self.sim_alpha * similarity).softmax(1)
         out = self.aggregate_and_dispatch(assignment, points_value, value_centers)
-        out = out.reshape(b, e, n, n, hw, ww, d).permute(0, 1, 6, 2, 4, 3, 5).reshape(b, e * d, h, w)
+        out = (
+            out.reshape(b, e, n, n, hw, ww, d).permute(0, 1, 6, 2, 4, 3, 5).reshape(b, e * d, h, w)
+        )
 
         if self.is_global:
             points = windows.mean(2)  # (b e, windows, d)
@@ -102,7 +120,9 @@ class ClusterMixer(nn.Module):
             centers = F.adaptive_avg_pool2d(feature, self.win).flatten(2).transpose(1, 2)
             value_centers = F.adaptive_avg_pool2d(value, self.win).flatten(2).transpose(1, 2)
             bias = self.relative_position_bias2.flatten(2).repeat(b, 1, 1)
-            assignment = (bias + self.sim_alpha2 * self.similarity(centers, points, self.window)).softmax(1)
+            assignment = (
+                bias + self.sim_alpha2 * self.similarity(centers, points, self.window)
+            ).softmax(1)
             mixed = self.aggregate_and_dispatch(assignment, points_value, value_centers)
             mixed = mixed.transpose(1, 2).reshape(b, e * d, n, n)
             mixed = nn.Upsample(size=(h, w), mode="nearest")(mixed)
@@ -159,9 +179,12 @@ class Proj(nn.Module):
 
 
 class ReferenceHCFormer(nn.Module):
-    """The network of the sheet; ``dense=True`` returns the four normalised stage maps instead of logits."""
+    """The network of the sheet; ``dense=True`` returns the four normalised stage maps instead of
+    logits."""
 
-    def __init__(self, variant: str, num_classes: int = 1000, dense: bool = False, curvature: float = 1.0):
+    def __init__(
+        self, variant: str, num_classes: int = 1000, dense: bool = False, curvature: float = 1.0
+    ):
         super().__init__()
         spec = VARIANTS[variant]
         dims, self.dense = spec["dims"], dense
@@ -178,7 +201,11 @@ class ReferenceHCFormer(nn.Module):
                 is_global=i < 3,
                 curvature=curvature,
             )
-            network.append(nn.Sequential(*(Block(dims[i], (8, 8, 4, 4)[i], **mixer) for _ in range(spec["layers"][i]))))
+            network.append(
+                nn.Sequential(
+                    *(Block(dims[i], (8, 8, 4, 4)[i], **mixer) for _ in range(spec["layers"][i]))
+                )
+            )
             if i < 3:
                 network.append(Proj(dims[i], dims[i + 1], 3, stride=2, padding=1))
         self.network = nn.ModuleList(network)

@@ -1,7 +1,8 @@
-"""HELM as its authors' code computes it, step by step: time first, one operation after the other, state dict and all.
+"""HELM as its authors' code computes it, step by step: time first, one operation after the other,
+state dict and all.
 
-Written from the description of that code, apart from :mod:`hypvision.helm`. Points satisfy ``<x, x>_L = -c``. Options
-put the defects of the published code in or out: ``eval_crash``.
+Written from the description of that code, apart from :mod:`hypvision.helm`. Points satisfy
+``<x, x>_L = -c``. Options put the defects of the published code in or out: ``eval_crash``.
 """
 
 from __future__ import annotations
@@ -35,7 +36,13 @@ class Manifold(nn.Module):
 
 
 class LorentzLinear(nn.Module):
-    def __init__(self, in_ambient: int, out_space: int, manifold: Manifold, manifold_out: Manifold | None = None):
+    def __init__(
+        self,
+        in_ambient: int,
+        out_space: int,
+        manifold: Manifold,
+        manifold_out: Manifold | None = None,
+    ):
         super().__init__()
         self.manifold, self.manifold_out = manifold, manifold_out
         self.linear = nn.Linear(in_ambient, out_space)
@@ -45,7 +52,11 @@ class LorentzLinear(nn.Module):
     def forward(self, x: Tensor, return_space: bool = False) -> Tensor:
         u = self.linear(x)
         out = u if return_space else lift(u, self.manifold.c)
-        return out if self.manifold_out is None else out * torch.sqrt(self.manifold_out.c / self.manifold.c)
+        return (
+            out
+            if self.manifold_out is None
+            else out * torch.sqrt(self.manifold_out.c / self.manifold.c)
+        )
 
 
 class RMSNorm(nn.Module):
@@ -53,14 +64,18 @@ class RMSNorm(nn.Module):
         super().__init__()
         self.weight, self.eps = nn.Parameter(torch.ones(space)), eps
 
-    def forward(self, x: Tensor, c=1.0, space_only: bool = False, return_space: bool = False) -> Tensor:
+    def forward(
+        self, x: Tensor, c=1.0, space_only: bool = False, return_space: bool = False
+    ) -> Tensor:
         s = x if space_only else x[..., 1:]
         s = self.weight * (s / torch.sqrt(s.square().mean(-1, keepdim=True) + self.eps))
         return s if return_space else lift(s, c, 1e-4)
 
 
 class Residual(nn.Module):
-    def __init__(self, manifold: Manifold, fixed: float | None = None, learned: float | None = None):
+    def __init__(
+        self, manifold: Manifold, fixed: float | None = None, learned: float | None = None
+    ):
         super().__init__()
         self.manifold, self.fixed = manifold, fixed
         self.w_y = nn.Parameter(torch.tensor(1.0))
@@ -87,7 +102,10 @@ def frequencies(d: int, length: int, base: float = 10000.0, yarn: dict | None = 
     """``(length, d/2)`` complex, always float32."""
     theta = base ** (-torch.arange(0, d, 2).float() / d)
     if yarn:
-        correction = lambda r: d * math.log(yarn["original"] / (2 * math.pi * r)) / (2 * math.log(base))  # noqa: E731
+
+        def correction(r):
+            return d * math.log(yarn["original"] / (2 * math.pi * r)) / (2 * math.log(base))
+
         low = max(math.floor(correction(yarn["fast"])), 0)
         high = min(math.ceil(correction(yarn["slow"])), d - 1)
         high = high + 0.001 if low == high else high
@@ -104,7 +122,8 @@ def rotary(s: Tensor, table: Tensor) -> Tensor:
 
 
 def attention_weights(q: Tensor, k: Tensor, scale: Tensor, bias: Tensor, blocked: Tensor) -> Tensor:
-    """Points ``(B, H, L, d)``: softmax of minus the squared distance, True in ``blocked`` is left out."""
+    """Points ``(B, H, L, d)``: softmax of minus the squared distance, True in ``blocked`` is left
+    out."""
     q = torch.cat([-q[..., :1], q[..., 1:]], -1)
     logits = (2 + 2 * q @ k.mT) / scale + bias
     return logits.masked_fill(blocked, -1e18).softmax(-1)
@@ -122,7 +141,9 @@ class FullAttention(nn.Module):
 
     def forward(self, x: Tensor, blocked: Tensor, table: Tensor) -> Tensor:
         b, n, _ = x.shape
-        q, k, v = (layer(x).view(b, n, self.heads, self.d - 1) for layer in (self.Wq, self.Wk, self.Wv))
+        q, k, v = (
+            layer(x).view(b, n, self.heads, self.d - 1) for layer in (self.Wq, self.Wk, self.Wv)
+        )
         q, k = rotary(q, table), rotary(k, table)
         q, k, v = (lift(part).transpose(1, 2) for part in (q, k, v))
         out = centroid(attention_weights(q, k, self.scale, self.bias, blocked), v)
@@ -132,8 +153,16 @@ class FullAttention(nn.Module):
 class LatentAttention(nn.Module):
     def __init__(self, config, manifold: Manifold):
         super().__init__()
-        self.h, self.n, self.r = config.n_heads, config.qk_nope_head_dim, config.qk_rope_head_dim - 1
-        self.v, self.rank, self.q_rank = config.v_head_dim - 1, config.kv_lora_rank, config.q_lora_rank
+        self.h, self.n, self.r = (
+            config.n_heads,
+            config.qk_nope_head_dim,
+            config.qk_rope_head_dim - 1,
+        )
+        self.v, self.rank, self.q_rank = (
+            config.v_head_dim - 1,
+            config.kv_lora_rank,
+            config.q_lora_rank,
+        )
         queries = self.h * (self.n + self.r)
         if self.q_rank:  # as it was meant: the published one crashes
             self.wq_a = LorentzLinear(config.dim, self.q_rank, manifold)
@@ -159,7 +188,9 @@ class LatentAttention(nn.Module):
         q_pe = rotary(q_pe, table)
         latent, k_pe = self.wkv_a(x, return_space=True).split([self.rank, self.r], -1)
         k_pe = rotary(k_pe[:, :, None], table)
-        pair = self.wkv_b(self.kv_norm(latent, space_only=True), return_space=True).view(b, length, self.h, -1)
+        pair = self.wkv_b(self.kv_norm(latent, space_only=True), return_space=True).view(
+            b, length, self.h, -1
+        )
         k_nope, v = pair.split([self.n, self.v], -1)
 
         def concatenated(*points: Tensor) -> Tensor:
@@ -169,7 +200,9 @@ class LatentAttention(nn.Module):
 
         q = concatenated(lift(q_nope), lift(q_pe)).transpose(1, 2)
         k = concatenated(lift(k_nope), lift(k_pe).expand(-1, -1, self.h, -1)).transpose(1, 2)
-        out = centroid(attention_weights(q, k, self.softmax_scale, self.bias, blocked), lift(v).transpose(1, 2))
+        out = centroid(
+            attention_weights(q, k, self.softmax_scale, self.bias, blocked), lift(v).transpose(1, 2)
+        )
         return self.wo(out.transpose(1, 2).flatten(2))
 
 
@@ -233,7 +266,8 @@ class MiCE(nn.Module):
         )
         if config.moe_combine == "centroid":  # the paper's, each on a curvature of its own
             self.shared_experts = nn.ModuleList(
-                Expert(dim, inter, manifold, config.train_curv) for _ in range(config.n_shared_experts)
+                Expert(dim, inter, manifold, config.train_curv)
+                for _ in range(config.n_shared_experts)
             )
         else:
             self.shared_experts = FeedForward(dim, config.n_shared_experts * inter, manifold)
@@ -253,7 +287,9 @@ class MiCE(nn.Module):
             for i, expert in enumerate(self.experts):
                 token, slot = torch.where(indices == i)
                 if len(token):
-                    new = self.combine[0](y[token], expert(flat[token]), weight=weights[token, slot, None])
+                    new = self.combine[0](
+                        y[token], expert(flat[token]), weight=weights[token, slot, None]
+                    )
                     y = y.index_put((token,), new)
             return self.add_experts(shared, y).view_as(x), counts, scores
         total = sum(expert(flat) for expert in self.shared_experts)
@@ -306,7 +342,9 @@ class HelmD(nn.Module):
         self.ln_final = RMSNorm(w - 1)
         self.mapping = nn.Linear(w, config.vocab_size, bias=False)
         self.register_buffer("attn_mask", causal(config.max_seq_len))
-        self.register_buffer("freqs_complex", frequencies(w // config.n_heads - 1, config.max_seq_len))
+        self.register_buffer(
+            "freqs_complex", frequencies(w // config.n_heads - 1, config.max_seq_len)
+        )
 
     def forward(self, tokens: Tensor, blocked: Tensor | None = None) -> Tensor:
         n = tokens.shape[1]
@@ -337,7 +375,11 @@ class HelmMiCE(nn.Module):
             layer = nn.Module()
             layer.attn = LatentAttention(config, manifold)
             dense = i < config.n_dense_layers
-            layer.ffn = FeedForward(dim, config.inter_dim, manifold) if dense else MiCE(config, manifold, eval_crash)
+            layer.ffn = (
+                FeedForward(dim, config.inter_dim, manifold)
+                if dense
+                else MiCE(config, manifold, eval_crash)
+            )
             layer.attn_norm, layer.ffn_norm = RMSNorm(dim - 1), RMSNorm(dim - 1)
             layer.attn_res, layer.ffn_res = (Residual(manifold, math.sqrt(dim)) for _ in range(2))
             self.layers.append(layer)
@@ -350,7 +392,9 @@ class HelmMiCE(nn.Module):
                 original=config.original_seq_len, fast=config.beta_fast, slow=config.beta_slow,
                 factor=config.rope_factor,
             )  # fmt: skip
-        self.table = frequencies(config.qk_rope_head_dim - 1, config.max_seq_len, config.rope_theta, yarn)
+        self.table = frequencies(
+            config.qk_rope_head_dim - 1, config.max_seq_len, config.rope_theta, yarn
+        )
         self.register_buffer("attn_mask", causal(config.max_seq_len))
 
     def forward(self, tokens: Tensor, blocked: Tensor | None = None):
@@ -376,7 +420,8 @@ class HelmMiCE(nn.Module):
 
 
 def official_state(model: nn.Module) -> dict[str, Tensor]:
-    """The published state dict: that of the model, with ``c`` and ``k`` of its manifolds under every name they have."""
+    """The published state dict: that of the model, with ``c`` and ``k`` of its manifolds under
+    every name they have."""
     state = dict(model.state_dict())
     for name, value in list(state.items()):
         if name.endswith(".k"):
@@ -385,7 +430,8 @@ def official_state(model: nn.Module) -> dict[str, Tensor]:
 
 
 class RiemannianAdam:
-    """The published optimiser of points ``(N, W)``, one step after the other, as its description says."""
+    """The published optimiser of points ``(N, W)``, one step after the other, as its description
+    says."""
 
     def __init__(self, x: Tensor, lr: float, betas=(0.9, 0.999), eps: float = 1e-8, c: float = 1.0):
         self.x, self.lr, self.betas, self.eps, self.c = x, lr, betas, eps, c

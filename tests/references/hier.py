@@ -1,7 +1,9 @@
-"""HIER's loss as it was published, step by step: what tests and benchmarks compare the fast form with.
+"""HIER's loss as it was published, step by step: what tests and benchmarks compare the fast form
+with.
 
-Kim, Jeong and Kwak, CVPR 2023. Distances come from Moebius additions of all pairs, ``(N, N, dim)``; the lowest common
-ancestors of all triplets from dense ``(T, P)`` tensors. Triplets and Gumbel noise are given, so that results compare.
+Kim, Jeong and Kwak, CVPR 2023. Distances come from Moebius additions of all pairs, ``(N, N, dim)``;
+the lowest common ancestors of all triplets from dense ``(T, P)`` tensors. Triplets and Gumbel noise
+are given, so that results compare.
 """
 
 from __future__ import annotations
@@ -9,7 +11,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["reference_distances", "reference_hier_loss", "reference_to_ball", "reference_triplet_loss"]
+__all__ = [
+    "reference_distances",
+    "reference_hier_loss",
+    "reference_to_ball",
+    "reference_triplet_loss",
+]
 
 
 class _RiemannianGradient(torch.autograd.Function):
@@ -41,14 +48,22 @@ def reference_distances(points: Tensor, c: float = 0.1) -> Tensor:
     """Distances ``(N, N)`` of points of the ball from Moebius sums ``(-x) + y``."""
     x, y = -points[:, None], points[None]
     xy, xx, yy = ((a * b).sum(-1, keepdim=True) for a, b in ((x, y), (x, x), (y, y)))
-    sums = ((1 + 2 * c * xy + c * yy) * x + (1 - c * xx) * y) / (1 + 2 * c * xy + c * c * xx * yy + 1e-5)
+    sums = ((1 + 2 * c * xy + c * yy) * x + (1 - c * xx) * y) / (
+        1 + 2 * c * xy + c * c * xx * yy + 1e-5
+    )
     return 2 / c**0.5 * torch.atanh((c**0.5 * sums.norm(dim=-1)).clamp(max=1 - 1e-5))
 
 
 def reference_triplet_loss(
-    dist: Tensor, triplets: Tensor, gumbel: Tensor, temperature: float = 0.1, margin: float = 0.1, exp: bool = False
+    dist: Tensor,
+    triplets: Tensor,
+    gumbel: Tensor,
+    temperature: float = 0.1,
+    margin: float = 0.1,
+    exp: bool = False,
 ) -> Tensor:
-    """Mean loss of triplets, with straight-through Gumbel softmax; ``exp``: of exp(-max d), as the papers write it."""
+    """Mean loss of triplets, with straight-through Gumbel softmax; ``exp``: of exp(-max d), as the
+    papers write it."""
 
     def choose(largest: Tensor, noise: Tensor) -> Tensor:
         logits = (-largest).exp() if exp else -largest / temperature
@@ -78,9 +93,12 @@ def reference_hier_loss(
     c: float = 0.1,
     clip: float = 2.3,
 ) -> Tensor:
-    """The loss of features ``(B, dim)`` and proxy vectors ``(P, dim)``, before they enter the ball."""
+    """The loss of features ``(B, dim)`` and proxy vectors ``(P, dim)``, before they enter the
+    ball."""
     nodes = torch.cat([reference_to_ball(features, c, clip), reference_to_ball(proxies, c, clip)])
     dist = reference_distances(nodes, c)
     count = len(features)
     parts = (dist[:count, count:], dist[count:, count:])
-    return sum(reference_triplet_loss(d, rows, noise) for d, rows, noise in zip(parts, triplets, gumbel))
+    return sum(
+        reference_triplet_loss(d, rows, noise) for d, rows, noise in zip(parts, triplets, gumbel)
+    )

@@ -1,7 +1,8 @@
-"""Hi-Mapper written down step by step, as its specification says it: level after level, all samples, every projection.
+"""Hi-Mapper written down step by step, as its specification says it: level after level, all
+samples, every projection.
 
-Names of modules and parameters are those of official checkpoints. Serves the tests as independent truth, and the
-benchmark as what the fast form is compared with.
+Names of modules and parameters are those of official checkpoints. Serves the tests as independent
+truth, and the benchmark as what the fast form is compared with.
 """
 
 from __future__ import annotations
@@ -36,9 +37,14 @@ class ReferenceAttention(nn.Module):
 class ReferenceLayer(nn.Module):
     def __init__(self, cross_scale: float, memnorm: bool):
         super().__init__()
-        self.self_attn, self.cross_attn = ReferenceAttention(32**-0.5), ReferenceAttention(cross_scale)
+        self.self_attn, self.cross_attn = (
+            ReferenceAttention(32**-0.5),
+            ReferenceAttention(cross_scale),
+        )
         self.norm1, self.norm2, self.norm3 = nn.LayerNorm(W), nn.LayerNorm(W), nn.LayerNorm(W)
-        self.mlp = nn.Sequential(nn.Linear(W, 4 * W), nn.GELU(), nn.Dropout(0.1), nn.Linear(4 * W, W), nn.Dropout(0.1))
+        self.mlp = nn.Sequential(
+            nn.Linear(W, 4 * W), nn.GELU(), nn.Dropout(0.1), nn.Linear(4 * W, W), nn.Dropout(0.1)
+        )
         if memnorm:
             self.memnorm = nn.LayerNorm(W)
 
@@ -56,7 +62,11 @@ class ReferenceTransformer(nn.Module):
         super().__init__()
         self.memory_proj = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, W), nn.LayerNorm(W))
         self.node_proj = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, W))
-        layers = [ReferenceLayer(32**-0.5, True) for _ in range(L)] if mixing else [ReferenceLayer(1 / 0.07, False)]
+        layers = (
+            [ReferenceLayer(32**-0.5, True) for _ in range(L)]
+            if mixing
+            else [ReferenceLayer(1 / 0.07, False)]
+        )
         self.decoder = nn.ModuleList(layers)
         self.out_proj = nn.Sequential(nn.LayerNorm(W), nn.Linear(W, dim))
 
@@ -72,7 +82,9 @@ class ReferenceLinear(nn.Module):
 
     def __init__(self, dim: int):
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(dim, W).uniform_(-math.sqrt(6 / W), math.sqrt(6 / W)))
+        self.weight = nn.Parameter(
+            torch.empty(dim, W).uniform_(-math.sqrt(6 / W), math.sqrt(6 / W))
+        )
         self.lorentz = ReferenceLorentz()
 
     def forward(self, nodes: Tensor) -> Tensor:
@@ -104,7 +116,8 @@ class ReferenceLast(nn.Module):
         return found
 
     def forward(self, memory: Tensor, noise: list[Tensor]) -> list[Tensor]:
-        """Nodes ``(B, n_l, C)`` of each level; ``noise``: one ``(n_l, C)`` a draw, in the order of drawing."""
+        """Nodes ``(B, n_l, C)`` of each level; ``noise``: one ``(n_l, C)`` a draw, in the order of
+        drawing."""
         D, levels, noise = self.Etransformer, [], list(noise)
         layer = D.decoder[0]
         for level, (mu, s) in enumerate(self.moments()):
@@ -123,7 +136,11 @@ class ReferenceHiMapper(nn.Module):
 
     def __init__(self, trunk: nn.Module, dim: int):
         super().__init__()
-        self.trunk, self.last_l, self.mix_l = trunk, ReferenceLast(dim), ReferenceTransformer(dim, mixing=True)
+        self.trunk, self.last_l, self.mix_l = (
+            trunk,
+            ReferenceLast(dim),
+            ReferenceTransformer(dim, mixing=True),
+        )
         for module in (self.last_l.Etransformer, self.mix_l):
             for layer in module.modules():
                 if isinstance(layer, nn.Linear):
@@ -170,11 +187,17 @@ class ReferenceHiMapper(nn.Module):
 
             def distance(a: Tensor, b: Tensor) -> Tensor:
                 ta, tb = (1 / c + (a * a).sum(-1)).sqrt(), (1 / c + (b * b).sum(-1)).sqrt()
-                return torch.acosh(torch.clamp(c * (ta * tb - (a * b).sum(-1)), min=1 + 1e-8)) / c.sqrt()
+                return (
+                    torch.acosh(torch.clamp(c * (ta * tb - (a * b).sum(-1)), min=1 + 1e-8))
+                    / c.sqrt()
+                )
 
             n = children.shape[1]
             for i in range(n):
-                row = [distance(children[:, i], parents[:, i // 2] if i == j else children[:, j]) for j in range(n)]
+                row = [
+                    distance(children[:, i], parents[:, i // 2] if i == j else children[:, j])
+                    for j in range(n)
+                ]
                 row = torch.stack(row, 1)
                 total = total + (row.logsumexp(1) - row[:, i]).mean() / n
         mu, s = self.last_l.moments()[-1]

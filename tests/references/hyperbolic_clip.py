@@ -1,4 +1,5 @@
-"""MERU, HyCoCLIP and their CLIP baseline, written out from the papers over a plain state dict with the official names.
+"""MERU, HyCoCLIP and their CLIP baseline, written out from the papers over a plain state dict with
+the official names.
 
 ``state`` maps official keys to tensors of one float dtype, to which gradients flow back.
 """
@@ -13,7 +14,9 @@ APERTURE = 0.1  # K of the half aperture
 TOKENS, CONTEXT = 49408, 77
 
 
-def shapes(width, depth, patch, grid, text_width, text_depth, embedding, hyperbolic=True, tokens=TOKENS):
+def shapes(
+    width, depth, patch, grid, text_width, text_depth, embedding, hyperbolic=True, tokens=TOKENS
+):
     """The keys of a released file with the shape of each."""
     keys = {"logit_scale": (), "pixel_mean": (3, 1, 1), "pixel_std": (3, 1, 1)}
     if hyperbolic:
@@ -40,9 +43,15 @@ def shapes(width, depth, patch, grid, text_width, text_depth, embedding, hyperbo
         keys |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
     for name, size in norms.items():
         keys |= {f"{name}.weight": (size,), f"{name}.bias": (size,)}
-    keys |= {"textual.token_embed.weight": (tokens, text_width), "textual.posit_embed": (CONTEXT, text_width)}
+    keys |= {
+        "textual.token_embed.weight": (tokens, text_width),
+        "textual.posit_embed": (CONTEXT, text_width),
+    }
     keys |= {"textual.attn_mask": (CONTEXT, CONTEXT)}
-    return keys | {"visual_proj.weight": (embedding, width), "textual_proj.weight": (embedding, text_width)}
+    return keys | {
+        "visual_proj.weight": (embedding, width),
+        "textual_proj.weight": (embedding, text_width),
+    }
 
 
 def sine_cosine_positions(width, grid):
@@ -69,7 +78,9 @@ def gelu(x):
 
 def attention(qkv, heads, mask=None):
     size = qkv.shape[-1] // 3 // heads
-    query, key, value = qkv.unflatten(-1, (3, heads, size)).permute(2, 0, 3, 1, 4)  # each: batch, heads, tokens, size
+    query, key, value = qkv.unflatten(-1, (3, heads, size)).permute(
+        2, 0, 3, 1, 4
+    )  # each: batch, heads, tokens, size
     scores = query @ key.transpose(-1, -2) / math.sqrt(size)
     if mask is not None:
         scores = scores.masked_fill(mask, -math.inf)
@@ -88,13 +99,22 @@ def image_features(state, images, heads):
     """Images in [0, 1] to the class token's feature, projected."""
     weight = state["visual.patch_embed.proj.weight"]
     x = (images.to(weight) - state["pixel_mean"]) / state["pixel_std"]
-    x = F.conv2d(x, weight, state["visual.patch_embed.proj.bias"], stride=weight.shape[-1]).flatten(2).transpose(1, 2)
-    x = torch.cat([state["visual.cls_token"].expand(len(x), -1, -1), x], dim=1) + state["visual.pos_embed"]
+    x = (
+        F.conv2d(x, weight, state["visual.patch_embed.proj.bias"], stride=weight.shape[-1])
+        .flatten(2)
+        .transpose(1, 2)
+    )
+    x = (
+        torch.cat([state["visual.cls_token"].expand(len(x), -1, -1), x], dim=1)
+        + state["visual.pos_embed"]
+    )
     for i in range(depth_of(state, "visual.blocks.")):
         b = f"visual.blocks.{i}."
         qkv = linear(state, b + "attn.qkv", norm(state, b + "norm1", x))
         x = x + linear(state, b + "attn.proj", attention(qkv, heads))
-        x = x + linear(state, b + "mlp.fc2", gelu(linear(state, b + "mlp.fc1", norm(state, b + "norm2", x))))
+        x = x + linear(
+            state, b + "mlp.fc2", gelu(linear(state, b + "mlp.fc1", norm(state, b + "norm2", x)))
+        )
     return norm(state, "visual.norm", x)[:, 0] @ state["visual_proj.weight"].T
 
 
@@ -105,9 +125,14 @@ def text_features(state, ids, heads):
     future = torch.ones(length, length, dtype=torch.bool).triu(1)
     for i in range(depth_of(state, "textual.resblocks.")):
         b = f"textual.resblocks.{i}."
-        qkv = norm(state, b + "ln_1", x) @ state[b + "attn.in_proj_weight"].T + state[b + "attn.in_proj_bias"]
+        qkv = (
+            norm(state, b + "ln_1", x) @ state[b + "attn.in_proj_weight"].T
+            + state[b + "attn.in_proj_bias"]
+        )
         x = x + linear(state, b + "attn.out_proj", attention(qkv, heads, future))
-        x = x + linear(state, b + "mlp.c_proj", gelu(linear(state, b + "mlp.c_fc", norm(state, b + "ln_2", x))))
+        x = x + linear(
+            state, b + "mlp.c_proj", gelu(linear(state, b + "mlp.c_fc", norm(state, b + "ln_2", x)))
+        )
     x = norm(state, "textual.ln_final", x)
     return x[torch.arange(len(x)), ids.argmax(1)] @ state["textual_proj.weight"].T
 
@@ -122,7 +147,8 @@ def lift(v, c):
 
 
 def embed(state, features, alpha):
-    """``alpha``: "visual_alpha" or "textual_alpha"; a baseline has none and stays on the unit sphere."""
+    """``alpha``: "visual_alpha" or "textual_alpha"; a baseline has none and stays on the unit
+    sphere."""
     if "curv" not in state:
         return features / features.norm(dim=-1, keepdim=True)
     return lift(state[alpha].exp() * features, state["curv"].exp())
@@ -149,11 +175,13 @@ def distance(x, y, c):
 
 
 def angle(x, y, c):
-    """At each x: between the ray that leaves the origin through x and the geodesic from x to the same row of y."""
+    """At each x: between the ray that leaves the origin through x and the geodesic from x to the
+    same row of y."""
     outward = x / x.norm(dim=-1, keepdim=True)
     along = (outward * y).sum(-1)
     across = (y - along[:, None] * outward).norm(dim=-1)
-    # The tangent at x towards y, in the frame of the radial unit vector and the space directions orthogonal to it
+    # The tangent at x towards y, in the frame of the radial unit vector and the space directions
+    # orthogonal to it
     radial = c.sqrt() * (time(x, c) * along - x.norm(dim=-1) * time(y, c))
     return torch.atan2(across, radial)
 
@@ -203,7 +231,8 @@ def clamp_scalars(state):
 
 
 def traversal(state, embedding, texts, root=None, steps=50):
-    """Rows of ``texts`` met on the way to the root, in order and each once; ``len(texts)`` stands for the origin.
+    """Rows of ``texts`` met on the way to the root, in order and each once; ``len(texts)`` stands
+    for the origin.
 
     ``root``: of a baseline.
     """

@@ -1,7 +1,9 @@
-"""CAT-Seg's head and HyperCLIP's weights written down step by step: the reference of the tests and the benchmark.
+"""CAT-Seg's head and HyperCLIP's weights written down step by step: the reference of the tests and
+the benchmark.
 
-Everything is repeated as the published formulation has it: guidance for every class and every place, padding tokens one
-by one, dense block-diagonal matrices, one-hot targets. It reads parameters by their official names from a state dict.
+Everything is repeated as the published formulation has it: guidance for every class and every
+place, padding tokens one by one, dense block-diagonal matrices, one-hot targets. It reads
+parameters by their official names from a state dict.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from hypvision.geometry.numerics import Function
 def map_rows_reference(x: Tensor, s: Tensor, c: float, mobius: bool = True) -> Tensor:
     """The official chain exp0, Moebius product, projection, log0, with its constants.
 
-    Its gradient for a row of zeros is NaN where the official one is (0/0 behind a ``where``), and in float32 it loses
-    accuracy for short rows: 4e-4 at a norm of 1e-3, 3 % below 1e-5 for c = 0.01.
+    Its gradient for a row of zeros is NaN where the official one is (0/0 behind a ``where``), and
+    in float32 it loses accuracy for short rows: 4e-4 at a norm of 1e-3, 3 % below 1e-5 for c =
+    0.01.
     """
     root = math.sqrt(c)
 
@@ -58,7 +61,8 @@ class _Clamp(Function):
 
 
 def reference_packed(weight: Tensor, blocks: dict[str, Tensor], c: float) -> Tensor:
-    """The official path: one dense D x D matrix for each projection, the rows through the whole chain."""
+    """The official path: one dense D x D matrix for each projection, the rows through the whole
+    chain."""
     parts = []
     for letter, rows in zip("qkv", weight.detach().chunk(3)):
         dense = torch.block_diag(*blocks[letter])
@@ -69,7 +73,8 @@ def reference_packed(weight: Tensor, blocks: dict[str, Tensor], c: float) -> Ten
 class ReferenceHead:
     """The aggregator as functions of a state dict; arguments as for CATSegHead."""
 
-    def __init__(self, weights: dict[str, Tensor], heads: int = 4, window: int = 12, pool=(2, 2), pad_len: int = 256,
+    def __init__(self, weights: dict[str, Tensor], heads: int = 4, window: int = 12, pool=(2, 2),
+    pad_len: int = 256,
                  attention: str = "linear", layers: int = 2):  # fmt: skip
         self.w, self.heads, self.window, self.pool = weights, heads, window, pool
         self.pad_len, self.attention, self.layers = pad_len, attention, layers
@@ -83,7 +88,9 @@ class ReferenceHead:
     def conv(self, x: Tensor, name: str, padding: int = 1) -> Tensor:
         return F.conv2d(x, self.w[f"{name}.weight"], self.w.get(f"{name}.bias"), padding=padding)
 
-    def __call__(self, features: Tensor, text: Tensor, maps: list[Tensor], training: bool = False) -> Tensor:
+    def __call__(
+        self, features: Tensor, text: Tensor, maps: list[Tensor], training: bool = False
+    ) -> Tensor:
         """``features`` (1, E, H, W), ``text`` (T, P, E), one image -> (1, T, 4H, 4W)."""
         unit = features[0] / features[0].norm(dim=0).clamp(min=1e-12)
         corr = torch.einsum("ehw,tpe->ptwh", unit, text).transpose(-1, -2)
@@ -92,13 +99,19 @@ class ReferenceHead:
             kept = corr.amax((0, 2, 3)).sort(descending=True).indices[: self.pad_len]
             corr, text = corr[:, kept], text[kept]
         t, h, w = corr.shape[1:]
-        x = torch.stack([self.conv(corr[None, :, i], "conv1", 3)[0] for i in range(t)])  # (T, C, H, W)
+        x = torch.stack(
+            [self.conv(corr[None, :, i], "conv1", 3)[0] for i in range(t)]
+        )  # (T, C, H, W)
         appearance = F.relu(self.conv(features, "guidance_projection.0"))[0]
         mean = text.mean(1)
-        words = F.relu(self.linear(mean / mean.norm(dim=-1, keepdim=True), "text_guidance_projection.0"))
+        words = F.relu(
+            self.linear(mean / mean.norm(dim=-1, keepdim=True), "text_guidance_projection.0")
+        )
         for number in range(self.layers):
             x = self.spatial(x, appearance, f"layers.{number}.swin_block")
-            x = self.classes(x, words, f"layers.{number}.attention", self.pool if training else (1, 1))
+            x = self.classes(
+                x, words, f"layers.{number}.attention", self.pool if training else (1, 1)
+            )
         for number, guide in enumerate(maps):
             guide = F.relu(self.conv(guide, f"decoder_guidance_projection.{number}.0"))
             x = self.up(x, guide.expand(t, -1, -1, -1), f"decoder{number + 1}")
@@ -121,13 +134,19 @@ class ReferenceHead:
             tokens = self.swin(tokens, guide, f"{name}.block_{number}", (h, w), window, shift)
         return tokens.transpose(1, 2).unflatten(2, (h, w))
 
-    def swin(self, x: Tensor, guide: Tensor, name: str, size: tuple[int, int], window: int, shift: int) -> Tensor:
+    def swin(
+        self, x: Tensor, guide: Tensor, name: str, size: tuple[int, int], window: int, shift: int
+    ) -> Tensor:
         h, w = size
         t, _, c = x.shape
         y = self.norm(x, f"{name}.norm1")
         joint = torch.cat([y, guide], -1).unflatten(1, size).roll((-shift, -shift), (1, 2))
         label = torch.zeros(h, w)
-        edges = [slice(0, -window), slice(-window, -shift), slice(-shift, None)] if shift else [slice(None)]
+        edges = (
+            [slice(0, -window), slice(-window, -shift), slice(-shift, None)]
+            if shift
+            else [slice(None)]
+        )
         for i, rows in enumerate(edges):
             for j, columns in enumerate(edges):
                 label[rows, columns] = 10 * i + j
@@ -144,7 +163,9 @@ class ReferenceHead:
                 found = []
                 for head in range(self.heads):
                     channels = slice(head * width, (head + 1) * width)
-                    score = (q[..., channels] * width**-0.5) @ k[..., channels].transpose(1, 2) + mask
+                    score = (q[..., channels] * width**-0.5) @ k[..., channels].transpose(
+                        1, 2
+                    ) + mask
                     found.append(score.softmax(-1) @ v[..., channels])
                 mixed = self.linear(torch.cat(found, -1), f"{name}.attn.proj")
                 out[here] = mixed.unflatten(1, (window, window))
@@ -160,7 +181,9 @@ class ReferenceHead:
         if t < self.pad_len:
             more = self.pad_len - t
             y = torch.cat([y, self.w[f"{name}.padding_tokens"].expand(len(y), more, -1)], 1)
-            guide = torch.cat([guide, self.w[f"{name}.padding_guidance"].expand(len(y), more, -1)], 1)
+            guide = torch.cat(
+                [guide, self.w[f"{name}.padding_guidance"].expand(len(y), more, -1)], 1
+            )
         z = self.norm(y, f"{name}.norm1")
         joint = torch.cat([z, guide], -1)
         q, k = (self.linear(joint, f"{name}.attention.{letter}") for letter in "qk")
@@ -186,13 +209,16 @@ class ReferenceHead:
         x = torch.cat([x, guide], 1)
         for conv, norm in ((0, 1), (3, 4)):
             x = self.conv(x, f"{name}.conv.double_conv.{conv}")
-            weight, bias = (self.w[f"{name}.conv.double_conv.{norm}.{part}"] for part in ("weight", "bias"))
+            weight, bias = (
+                self.w[f"{name}.conv.double_conv.{norm}.{part}"] for part in ("weight", "bias")
+            )
             x = F.relu(F.group_norm(x, max(1, len(weight) // 16), weight, bias))
         return x
 
 
 def reference_loss(logits: Tensor, labels: Tensor, ignore: int = 255) -> Tensor:
-    """Binary cross-entropy with one-hot targets; ignored pixels are negative for every class. One image."""
+    """Binary cross-entropy with one-hot targets; ignored pixels are negative for every class. One
+    image."""
     logits = F.interpolate(logits, labels.shape[-2:], mode="bilinear", align_corners=False)
     target = torch.zeros_like(logits)
     for number in range(logits.shape[1]):

@@ -1,4 +1,5 @@
-"""The layers once more, written down literally: points with time, unfolded patches, logarithms and transports."""
+"""The layers once more, written down literally: points with time, unfolded patches, logarithms and
+transports."""
 
 import math
 
@@ -33,7 +34,9 @@ def fgg_linear(layer, x, c):
     rows = []
     normals = layer.weight
     if layer.gain is not None:
-        normals = normals / normals.norm(dim=1, keepdim=True) * torch.log1p(layer.gain.exp())[:, None]
+        normals = (
+            normals / normals.norm(dim=1, keepdim=True) * torch.log1p(layer.gain.exp())[:, None]
+        )
     for u, a in zip(normals, layer.offset):
         angle = c**0.5 * a / u.norm()
         rows.append(torch.cat([-(u.norm() * torch.sinh(angle)).reshape(1), u * torch.cosh(angle)]))
@@ -41,7 +44,8 @@ def fgg_linear(layer, x, c):
 
 
 def plfc(layer, x, c):
-    """Distances from hyperplanes as coordinates, moved by the boost of ``exp_0(b)`` from the right."""
+    """Distances from hyperplanes as coordinates, moved by the boost of ``exp_0(b)`` from the
+    right."""
     distance = lorentz_mlr(layer, x.flatten(0, -2), c).unflatten(0, x.shape[:-1])
     space = torch.sinh(c**0.5 * distance) / c**0.5
     return boost(space, exponential(layer.bias, c).expand_as(space), c)
@@ -52,9 +56,15 @@ def fgg_mlr(layer, x, c):
 
 
 def lorentz_conv2d(layer, x, c):
-    """Unfold, pad with origins, concatenate the points of a patch, apply the Lorentz linear layer."""
+    """Unfold, pad with origins, concatenate the points of a patch, apply the Lorentz linear
+    layer."""
     batch, channels, height, width = x.shape
-    (kh, kw), (sh, sw), (ph, pw), (dh, dw) = layer.kernel_size, layer.stride, layer.padding, layer.dilation
+    (kh, kw), (sh, sw), (ph, pw), (dh, dw) = (
+        layer.kernel_size,
+        layer.stride,
+        layer.padding,
+        layer.dilation,
+    )
     maps = points(x.permute(0, 2, 3, 1), c)
     padded = torch.zeros(batch, height + 2 * ph, width + 2 * pw, channels + 1, dtype=x.dtype)
     padded[..., 0] = 1 / c**0.5
@@ -65,7 +75,9 @@ def lorentz_conv2d(layer, x, c):
     out = torch.zeros(batch, layer.out_channels, rows, columns, dtype=x.dtype)
     for i in range(rows):
         for j in range(columns):
-            patch = padded[:, i * sh : i * sh + dh * kh : dh, j * sw : j * sw + dw * kw : dw].flatten(1, 2)
+            patch = padded[
+                :, i * sh : i * sh + dh * kh : dh, j * sw : j * sw + dw * kw : dw
+            ].flatten(1, 2)
             time = (patch[..., :1].pow(2).sum(1) - (kh * kw - 1) / c).sqrt()
             joined = torch.cat([time, patch[..., 1:].flatten(1)], 1)
             out[:, :, i, j] = F.linear(joined, weight, layer.bias)
@@ -74,21 +86,35 @@ def lorentz_conv2d(layer, x, c):
 
 def lorentz_conv1d(layer, x, c):
     """Every window as one point, its positions one after the other."""
-    (size,), (stride,), (padding,), (dilation,) = layer.kernel_size, layer.stride, layer.padding, layer.dilation
+    (size,), (stride,), (padding,), (dilation,) = (
+        layer.kernel_size,
+        layer.stride,
+        layer.padding,
+        layer.dilation,
+    )
     padded = F.pad(x, (padding, padding))
     out = []
     for start in range(0, padded.shape[2] - dilation * (size - 1), stride):
-        patch = points(padded[:, :, start : start + dilation * (size - 1) + 1 : dilation].transpose(1, 2), c)
+        patch = points(
+            padded[:, :, start : start + dilation * (size - 1) + 1 : dilation].transpose(1, 2), c
+        )
         time = (patch[..., :1].pow(2).sum(1) - (size - 1) / c).sqrt()
-        weight = torch.cat([layer.time_weight[:, None], layer.weight.permute(0, 2, 1).flatten(1)], 1)
+        weight = torch.cat(
+            [layer.time_weight[:, None], layer.weight.permute(0, 2, 1).flatten(1)], 1
+        )
         out.append(F.linear(torch.cat([time, patch[..., 1:].flatten(1)], 1), weight, layer.bias))
     return torch.stack(out, 2)
 
 
 def batch_norm(layer, x, c, mean=None, var=None):
-    """Tokens ``(B, N, C)``: logarithm at the mean, transport to the origin, scale, transport to beta, exponential."""
+    """Tokens ``(B, N, C)``: logarithm at the mean, transport to the origin, scale, transport to
+    beta, exponential."""
     x = points(x, c)
-    centroid = lambda p: p.mean(-2) / (c**0.5 * (-lorentz.minkowski_inner(p.mean(-2), p.mean(-2))).sqrt())  # noqa: E731
+
+    def centroid(p):
+        mean = p.mean(-2)
+        return mean / (c**0.5 * (-lorentz.minkowski_inner(mean, mean)).sqrt())
+
     if mean is None:
         mean = centroid(x.flatten(0, -2)) if layer.joint else centroid(centroid(x))
     mean = mean.expand_as(x)
@@ -96,7 +122,9 @@ def batch_norm(layer, x, c, mean=None, var=None):
     origin[..., 0] = 1 / c**0.5
 
     def transport(a, b, v):
-        return v + c * lorentz.minkowski_inner(b, v) / (1 - c * lorentz.minkowski_inner(a, b)) * (a + b)
+        return v + c * lorentz.minkowski_inner(b, v) / (1 - c * lorentz.minkowski_inner(a, b)) * (
+            a + b
+        )
 
     inner = -c * lorentz.minkowski_inner(mean, x)
     v = torch.acosh(inner) / (inner.pow(2) - 1).sqrt() * (x - inner * mean)
@@ -122,7 +150,10 @@ def lorentz_mlr(layer, x, c):
     x = points(x, c)
     root = c**0.5
     a, z = layer.a[:, None], layer.z
-    alpha = torch.cosh(root * a) * (z @ x[..., 1:].t()) - torch.sinh(root * a) * z.norm(dim=-1, keepdim=True) * x[:, 0]
+    alpha = (
+        torch.cosh(root * a) * (z @ x[..., 1:].t())
+        - torch.sinh(root * a) * z.norm(dim=-1, keepdim=True) * x[:, 0]
+    )
     beta = z.norm(dim=-1, keepdim=True)
     return (torch.sign(alpha) * beta / root * torch.asinh(root * alpha.abs() / beta)).t()
 
@@ -168,7 +199,9 @@ def poincare_linear(layer, x, c):
 
 def attention(layer, x, c):
     def heads(linear):
-        return points(lorentz_linear(linear, x, c).unflatten(-1, (layer.num_heads, -1)), c).transpose(1, 2)
+        return points(
+            lorentz_linear(linear, x, c).unflatten(-1, (layer.num_heads, -1)), c
+        ).transpose(1, 2)
 
     q, k, v = heads(layer.query), heads(layer.key), heads(layer.value)
     score = 2 / c + 2 * lorentz.minkowski_inner(q[:, :, :, None], k[:, :, None]).squeeze(-1)
@@ -189,11 +222,15 @@ def linear_attention(layer, x, c):
 
     def focus(z):
         z = (z.relu() + 1e-6) / (layer.scale.abs() + 1e-6)
-        return z**layer.power * (z.norm(dim=-1, keepdim=True) / (z**layer.power).norm(dim=-1, keepdim=True))
+        return z**layer.power * (
+            z.norm(dim=-1, keepdim=True) / (z**layer.power).norm(dim=-1, keepdim=True)
+        )
 
     q, k, v = focus(heads(layer.query)), focus(heads(layer.key)), heads(layer.value)
     weights = q @ k.transpose(2, 3)
-    mixed = weights @ v / (weights.sum(-1, keepdim=True) + 1e-6) + F.linear(v, layer.local.weight, layer.local.bias)
+    mixed = weights @ v / (weights.sum(-1, keepdim=True) + 1e-6) + F.linear(
+        v, layer.local.weight, layer.local.bias
+    )
     return lorentz_linear(layer.out, mixed.transpose(1, 2).flatten(2), c)
 
 
@@ -204,7 +241,9 @@ def minkowski_norm(m):
 def boost(x, y, c):
     """The space part of ``y`` after the boost that takes the origin to ``x``, by its matrix."""
     a, b = points(x, c) * c**0.5, points(y, c)
-    lower = torch.eye(x.shape[-1], dtype=x.dtype) + a[..., 1:, None] * a[..., None, 1:] / (1 + a[..., :1, None])
+    lower = torch.eye(x.shape[-1], dtype=x.dtype) + a[..., 1:, None] * a[..., None, 1:] / (
+        1 + a[..., :1, None]
+    )
     matrix = torch.cat([a[..., None, :], torch.cat([a[..., 1:, None], lower], -1)], -2)
     return (matrix @ b[..., None])[..., 1:, 0]
 
@@ -259,7 +298,9 @@ def to_lorentz(layer, x, c):
 
 def change_manifold(layer, x, c):
     v = logarithm(x, c)
-    return exponential(v if layer.slope is None else squashed(v, layer.target.c, layer.slope), layer.target.c)
+    return exponential(
+        v if layer.slope is None else squashed(v, layer.target.c, layer.slope), layer.target.c
+    )
 
 
 def average_pool(layer, x, c):
@@ -314,11 +355,16 @@ def poincare_conv2d(layer, x, c):
 
 
 def poincare_batch_norm(layer, x, c):
-    """Rows of points: logarithm at the midpoint, transport to the bias by a gyration, exponential."""
+    """Rows of points: logarithm at the midpoint, transport to the bias by a gyration,
+    exponential."""
     root = c**0.5
 
     def add(a, b):
-        ab, aa, bb = c * (a * b).sum(-1, keepdim=True), c * a.pow(2).sum(-1, keepdim=True), c * b.pow(2).sum(-1, True)
+        ab, aa, bb = (
+            c * (a * b).sum(-1, keepdim=True),
+            c * a.pow(2).sum(-1, keepdim=True),
+            c * b.pow(2).sum(-1, True),
+        )
         return ((1 + 2 * ab + bb) * a + (1 - aa) * b) / (1 + 2 * ab + aa * bb)
 
     def factor(a):
@@ -332,12 +378,22 @@ def poincare_batch_norm(layer, x, c):
     v = distance / factor(mean) * moved / moved.norm(dim=-1, keepdim=True)
     size = layer.bias.norm()
     beta = (torch.tanh(root * size) * layer.bias / (root * size)).expand_as(rows)
-    # gyr[beta, -mean] v = -(beta + -mean) + (beta + (-mean + v)), with v taken inside the ball: it is linear
+    # gyr[beta, -mean] v = -(beta + -mean) + (beta + (-mean + v)), with v taken inside the ball: it
+    # is linear
     small = 1e-3 * v / v.norm(dim=-1, keepdim=True)
-    turned = add(-add(beta, -mean), add(beta, add(-mean, small))) * 1e3 * v.norm(dim=-1, keepdim=True)
-    v = turned * factor(mean) / factor(beta) * (layer.weight / (distance.pow(2).mean() + layer.eps)).sqrt()
+    turned = (
+        add(-add(beta, -mean), add(beta, add(-mean, small))) * 1e3 * v.norm(dim=-1, keepdim=True)
+    )
+    v = (
+        turned
+        * factor(mean)
+        / factor(beta)
+        * (layer.weight / (distance.pow(2).mean() + layer.eps)).sqrt()
+    )
     size = v.norm(dim=-1, keepdim=True)
-    return add(beta, torch.tanh(root * factor(beta) * size / 2) * v / (root * size)).reshape(x.shape)
+    return add(beta, torch.tanh(root * factor(beta) * size / 2) * v / (root * size)).reshape(
+        x.shape
+    )
 
 
 def global_pool(x, c):
@@ -358,13 +414,21 @@ def efficient(layer, x, c, patches):
         y = y * patches.norm(dim=-1, keepdim=True) / y.norm(dim=-1, keepdim=True)
     if layer.boost == "axis":
         time, alpha = (y.pow(2).sum(-1) + 1 / c).sqrt(), layer.boost_weight[0]
-        y = torch.cat([y[..., :-1], (torch.sinh(alpha) * time + torch.cosh(alpha) * y[..., -1])[..., None]], -1)
+        y = torch.cat(
+            [y[..., :-1], (torch.sinh(alpha) * time + torch.cosh(alpha) * y[..., -1])[..., None]],
+            -1,
+        )
     elif layer.boost == "full":
         v = layer.boost_weight
         speed = torch.sigmoid(v.norm()) * v / v.norm()
         gamma = 1 / (1 - speed.pow(2).sum()).sqrt()
-        space = torch.eye(len(v), dtype=x.dtype) + (gamma - 1) * torch.outer(speed, speed) / speed.pow(2).sum()
+        space = (
+            torch.eye(len(v), dtype=x.dtype)
+            + (gamma - 1) * torch.outer(speed, speed) / speed.pow(2).sum()
+        )
         y = points(y, c) @ torch.cat([(-gamma * speed)[None], space], 0)
     elif layer.boost == "scale":
         y = lorentz.expmap0(lorentz.logmap0(points(y, c), c) * layer.boost_weight, c)[..., 1:]
-    return y if layer.slope is None else lorentz.rescale(points(y, c), c, slope=layer.slope)[..., 1:]
+    return (
+        y if layer.slope is None else lorentz.rescale(points(y, c), c, slope=layer.slope)[..., 1:]
+    )

@@ -1,9 +1,10 @@
 """The published form of Lorentz ResNets, step by step, to test and measure against.
 
-Points are stored channels-last with time in front, patches are unfolded and concatenated, and batch norm takes
-logarithms, transports and exponentials of whole maps, as kschwethelm/HyperbolicCV does; parameter names are those of
-its checkpoints. Written anew from the equations of "Fully Hyperbolic Convolutional Neural Networks for Computer
-Vision" (ICLR 2024), with the numerical floors of that code.
+Points are stored channels-last with time in front, patches are unfolded and concatenated, and batch
+norm takes logarithms, transports and exponentials of whole maps, as kschwethelm/HyperbolicCV does;
+parameter names are those of its checkpoints. Written anew from the equations of "Fully Hyperbolic
+Convolutional Neural Networks for Computer Vision" (ICLR 2024), with the numerical floors of that
+code.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ def inner(u: Tensor, v: Tensor) -> Tensor:
 
 
 class Hyperboloid(nn.Module):
-    """Points with ``<x, x> = -k``; the exponential map cuts vectors at the length ``limit`` times ``sqrt(k)``."""
+    """Points with ``<x, x> = -k``; the exponential map cuts vectors at the length ``limit`` times
+    ``sqrt(k)``."""
 
     def __init__(self, k: float = 1.0, limit: float = 10.0):
         super().__init__()
@@ -80,9 +82,16 @@ class FullyConnected(nn.Module):
 class Conv(nn.Module):
     """Lorentz convolution of maps ``(B, H, W, C + 1)``."""
 
-    def __init__(self, manifold: Hyperboloid, inside: int, outside: int, kernel: int, stride: int = 1):
+    def __init__(
+        self, manifold: Hyperboloid, inside: int, outside: int, kernel: int, stride: int = 1
+    ):
         super().__init__()
-        self.manifold, self.kernel, self.stride, self.padding = manifold, kernel, stride, kernel // 2
+        self.manifold, self.kernel, self.stride, self.padding = (
+            manifold,
+            kernel,
+            stride,
+            kernel // 2,
+        )
         self.linearized_kernel = FullyConnected(manifold, inside * kernel * kernel + 1, outside + 1)
         bound = (2 / (inside * kernel * kernel)) ** 0.5
         nn.init.uniform_(self.linearized_kernel.weight.weight, -bound, bound)
@@ -91,7 +100,9 @@ class Conv(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         batch, height, width, channels = x.shape
         count = self.kernel * self.kernel
-        patches = F.unfold(x.permute(0, 3, 1, 2), self.kernel, padding=self.padding, stride=self.stride)
+        patches = F.unfold(
+            x.permute(0, 3, 1, 2), self.kernel, padding=self.padding, stride=self.stride
+        )
         patches = patches.permute(0, 2, 1).reshape(batch, -1, channels, count)
         root = torch.sqrt(self.manifold.k)
         times = torch.clamp(patches[:, :, 0], min=root)  # what was padded becomes the origin
@@ -105,7 +116,9 @@ class Conv(nn.Module):
 class BatchNorm(nn.Module):
     """Lorentz batch norm of maps ``(B, H, W, C + 1)``."""
 
-    def __init__(self, manifold: Hyperboloid, channels: int, eps: float = 1e-5, momentum: float = 0.1):
+    def __init__(
+        self, manifold: Hyperboloid, channels: int, eps: float = 1e-5, momentum: float = 0.1
+    ):
         super().__init__()
         self.manifold, self.eps, self.momentum = manifold, eps, momentum
         self.beta = nn.Parameter(manifold.origin(torch.zeros(channels + 1)))
@@ -128,7 +141,9 @@ class BatchNorm(nn.Module):
         if self.training:
             with torch.no_grad():
                 pair = torch.stack([manifold.expmap(origin, self.running_mean), mean])
-                weights = torch.tensor([1 - self.momentum, self.momentum], dtype=x.dtype, device=x.device)
+                weights = torch.tensor(
+                    [1 - self.momentum, self.momentum], dtype=x.dtype, device=x.device
+                )
                 self.running_mean.copy_(manifold.logmap(origin, manifold.centroid(pair, weights)))
                 self.running_var.mul_(1 - self.momentum).add_(self.momentum * var)
         return out.reshape(shape)
@@ -146,7 +161,9 @@ class ReLU(nn.Module):
 class Block(nn.Module):
     """Basic block or bottleneck, of points or, with ``manifold=None``, of Euclidean maps."""
 
-    def __init__(self, manifold: Hyperboloid | None, inside: int, width: int, stride: int, bottleneck: bool):
+    def __init__(
+        self, manifold: Hyperboloid | None, inside: int, width: int, stride: int, bottleneck: bool
+    ):
         super().__init__()
         self.manifold = manifold
         outside = width * 4 if bottleneck else width
@@ -158,12 +175,19 @@ class Block(nn.Module):
 
         self.activation = nn.ReLU() if manifold is None else ReLU(manifold)
         if bottleneck:
-            parts = [*conv(inside, width, 1), self.activation, *conv(width, width, 3, stride), self.activation]
+            parts = [
+                *conv(inside, width, 1),
+                self.activation,
+                *conv(width, width, 3, stride),
+                self.activation,
+            ]
             parts += conv(width, outside, 1)
         else:
             parts = [*conv(inside, width, 3, stride), self.activation, *conv(width, width, 3)]
         self.conv = nn.Sequential(*parts)
-        self.shortcut = nn.Sequential(*(conv(inside, outside, 1, stride) if stride > 1 or inside != outside else []))
+        self.shortcut = nn.Sequential(
+            *(conv(inside, outside, 1, stride) if stride > 1 or inside != outside else [])
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         y, x = self.conv(x), self.shortcut(x)
@@ -176,7 +200,9 @@ class Stem(nn.Module):
     def __init__(self, manifold: Hyperboloid, inside: int, width: int):
         super().__init__()
         self.manifold = manifold
-        self.conv = nn.Sequential(Conv(manifold, inside, width, 3), BatchNorm(manifold, width), ReLU(manifold))
+        self.conv = nn.Sequential(
+            Conv(manifold, inside, width, 3), BatchNorm(manifold, width), ReLU(manifold)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.conv(x)
@@ -222,12 +248,16 @@ class MLR(nn.Module):
         super().__init__()
         self.manifold = manifold
         self.a = nn.Parameter(torch.empty(classes).uniform_(-(features**-0.5), features**-0.5))
-        self.z = nn.Parameter(torch.empty(classes, features).uniform_(-(features**-0.5), features**-0.5))
+        self.z = nn.Parameter(
+            torch.empty(classes, features).uniform_(-(features**-0.5), features**-0.5)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         root = torch.sqrt(self.manifold.k)
         length, angle = self.z.norm(dim=-1), self.a / root
-        alpha = torch.cosh(angle) * (x[..., 1:] @ self.z.t()) - torch.sinh(angle) * length * x[..., :1]
+        alpha = (
+            torch.cosh(angle) * (x[..., 1:] @ self.z.t()) - torch.sinh(angle) * length * x[..., :1]
+        )
         beta = torch.sqrt(torch.cosh(angle) ** 2 - torch.sinh(angle) ** 2) * length
         return alpha.sign() * beta * (root * torch.asinh(alpha / (root * beta))).abs()
 
@@ -244,8 +274,8 @@ class ReferenceLorentzResNet(nn.Module):
     """
 
     def __init__(
-        self, depth=18, num_classes=100, k=1.0, head_k=1.0, hybrid=False, clip=1.0, widths=(64, 128, 256, 512),
-        layers=None,
+        self, depth=18, num_classes=100, k=1.0, head_k=1.0, hybrid=False, clip=1.0,
+        widths=(64, 128, 256, 512), layers=None,
     ):  # fmt: skip
         super().__init__()
         self.clip = clip

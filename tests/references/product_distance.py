@@ -7,7 +7,8 @@ from torch import Tensor
 
 
 def cdist(x: Tensor, y: Tensor, k: float = 1.0) -> Tensor:
-    """``sqrt(k) arcosh(-<x, y> / k)`` of points ``(N, n + 1)`` and ``(M, n + 1)`` with ``<x, x> = -k``, ``(N, M)``.
+    """``sqrt(k) arcosh(-<x, y> / k)`` of points ``(N, n + 1)`` and ``(M, n + 1)`` with
+    ``<x, x> = -k``, ``(N, M)``.
 
     The logarithm is taken in float64, its root floored at 1e-15, as the library takes every arcosh.
     """

@@ -12,7 +12,8 @@ def angle(e, specific, root):
 
 
 def radial_loss(e, root, before, weights=(10.0, 1.0, 1.0)):
-    """(ploss, eloss, mloss, total) of embeddings (8, b, d), positives first, and those of the model as it was."""
+    """(ploss, eloss, mloss, total) of embeddings (8, b, d), positives first, and those of the model
+    as it was."""
     p = torch.stack([angle(e[i], e[i + 1], root) for i in range(3)])
     n = torch.stack([angle(e[i], e[4 + i], root) for i in range(3)])
     t = p - n
@@ -23,7 +24,8 @@ def radial_loss(e, root, before, weights=(10.0, 1.0, 1.0)):
 
 
 def chain_metrics(texts, embeddings, images, image_embeddings, root, steps=50):
-    """Per-image precision and recall, per-chain tau, and predictions, image by image and level by level.
+    """Per-image precision and recall, per-chain tau, and predictions, image by image and level by
+    level.
 
     Args:
         texts: n chains of strings.
@@ -36,7 +38,9 @@ def chain_metrics(texts, embeddings, images, image_embeddings, root, steps=50):
     radii = np.linalg.norm(embeddings - root, axis=-1).astype(np.float32)
     levels = np.linspace(radii.min(), radii.max(), steps, dtype=np.float64)
     masks = [radii <= np.float32(level) for level in levels]
-    inside = [np.array(texts)[mask] for mask in masks]  # the texts within each radius, in their order
+    inside = [
+        np.array(texts)[mask] for mask in masks
+    ]  # the texts within each radius, in their order
     order = list(dict.fromkeys(images))
     depth = embeddings.shape[1]
     precisions, recalls, predictions = [], [], []
@@ -50,7 +54,9 @@ def chain_metrics(texts, embeddings, images, image_embeddings, root, steps=50):
         chains = [chain for chain, owner in zip(texts, images) if owner == image]
         known = {text for chain in chains for text in chain}
         precisions.append(len(set(predicted) & known) / max(1, len(set(predicted))))
-        recalls.append(sum(any(chain[i] in predicted for chain in chains) for i in range(depth)) / depth)
+        recalls.append(
+            sum(any(chain[i] in predicted for chain in chains) for i in range(depth)) / depth
+        )
         predictions.append(predicted)
     taus = []
     for row in radii:
@@ -65,7 +71,9 @@ def traverse(similarity, radii, texts, steps=50):
     """(threshold, similarity, text) wherever the nearest text within a growing radius changes."""
     found = []
     for threshold in np.linspace(min(radii), max(radii), steps):
-        inside = [i for i, radius in enumerate(radii) if np.float32(radius) <= np.float32(threshold)]
+        inside = [
+            i for i, radius in enumerate(radii) if np.float32(radius) <= np.float32(threshold)
+        ]
         best = max(inside, key=lambda i: (similarity[i], -i))
         if not found or found[-1][2] != texts[best]:
             found.append((threshold, similarity[best], texts[best]))

@@ -1,5 +1,5 @@
-"""The toy model's training step as the paper's scripts do it, written down literally: dense batches, autograd, a loop
-over parameters. One model at a time."""
+"""The toy model's training step as the paper's scripts do it, written down literally: dense
+batches, autograd, a loop over parameters. One model at a time."""
 
 import math
 
@@ -25,7 +25,8 @@ class Autoencoder(torch.nn.Module):
 
 
 class Optimizer:
-    """AdamW of two groups, W with ``decay`` and b without; a negative decay draws rows to unit norm."""
+    """AdamW of two groups, W with ``decay`` and b without; a negative decay draws rows to unit
+    norm."""
 
     def __init__(self, model, decay):
         self.groups = [(model.W, decay), (model.b, 0.0)]
@@ -64,7 +65,8 @@ def large_rates(step, steps, m):
 
 
 def train(weight, bias, batches, decay, rates, scale=1.0):
-    """Train on dense batches; returns W, b and the mean squared error of every step, before its update."""
+    """Train on dense batches; returns W, b and the mean squared error of every step, before its
+    update."""
     model = Autoencoder(weight, bias)
     optimizer = Optimizer(model, decay)
     losses = []
@@ -78,7 +80,8 @@ def train(weight, bias, batches, decay, rates, scale=1.0):
 
 
 def adam_joint_fit(widths, losses, groups, steps=20000):
-    """L = A / m^alpha + B_group by full-batch Adam, as published; returns alpha, A and the offsets."""
+    """L = A / m^alpha + B_group by full-batch Adam, as published; returns alpha, A and the
+    offsets."""
     names = list(dict.fromkeys(groups))
     m = torch.tensor(widths, dtype=torch.float64)
     y = torch.tensor(losses, dtype=torch.float64)
@@ -86,7 +89,9 @@ def adam_joint_fit(widths, losses, groups, steps=20000):
     factor = torch.tensor(500.0, dtype=torch.float64, requires_grad=True)
     exponent = torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
     offsets = torch.ones(len(names), dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.Adam([{"params": [factor], "lr": 1.0}, {"params": [offsets, exponent], "lr": 1e-3}])
+    optimizer = torch.optim.Adam(
+        [{"params": [factor], "lr": 1.0}, {"params": [offsets, exponent], "lr": 1e-3}]
+    )
     for _ in range(steps):
         optimizer.zero_grad()
         ((factor / m**exponent + offsets[index] - y) ** 2).mean().backward()

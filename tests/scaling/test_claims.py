@@ -1,4 +1,5 @@
-"""Claims from rows that are made up: what holds is said to hold, what does not is refuted, and noise leaves it open."""
+"""Claims from rows that are made up: what holds is said to hold, what does not is refuted, and
+noise leaves it open."""
 
 import inspect
 import re
@@ -10,14 +11,28 @@ import pytest
 from hypvision.errors import HypvisionError
 from hypvision.scaling import claims as module
 from hypvision.scaling import published
-from hypvision.scaling.claims import claims_of, claims_of_language_models, clean_exponents, exponents
+from hypvision.scaling.claims import (
+    claims_of,
+    claims_of_language_models,
+    clean_exponents,
+    exponents,
+)
 from hypvision.scaling.experiments import ALPHAS, DECAYS, EXPERIMENTS, WIDTHS, experiment
 from hypvision.scaling.fits import JointFit, joint_fit, power_law
 from hypvision.scaling.measures import random_overlaps
 
 
 def row(decay, m, loss, **more):
-    known = dict(distribution="power", alpha=1.0, density=0.0, decay=decay, m=m, replicate=0, loss=loss, n=1000)
+    known = dict(
+        distribution="power",
+        alpha=1.0,
+        density=0.0,
+        decay=decay,
+        m=m,
+        replicate=0,
+        loss=loss,
+        n=1000,
+    )
     known["phi_half"] = 1.0
     return known | more
 
@@ -27,11 +42,23 @@ def of_exponent(exponent, decay, **more):
 
 
 def test_exponents_of_replicates():
-    rows = of_exponent(1.0, -1.0) + of_exponent(1.2, -1.0, replicate=1) + of_exponent(0.5, 0.5) + [row(1.0, 8, 1.0)]
+    rows = (
+        of_exponent(1.0, -1.0)
+        + of_exponent(1.2, -1.0, replicate=1)
+        + of_exponent(0.5, 0.5)
+        + [row(1.0, 8, 1.0)]
+    )
     found = exponents(rows)
-    assert set(found) == {("power", 1.0, 0.0, -1.0), ("power", 1.0, 0.0, 0.5)}  # one width is no line
+    assert set(found) == {
+        ("power", 1.0, 0.0, -1.0),
+        ("power", 1.0, 0.0, 0.5),
+    }  # one width is no line
     two = found["power", 1.0, 0.0, -1.0]
-    assert two.mean == pytest.approx(1.1) and two.error_seeds == pytest.approx(0.1) == two.error and len(two.fits) == 2
+    assert (
+        two.mean == pytest.approx(1.1)
+        and two.error_seeds == pytest.approx(0.1) == two.error
+        and len(two.fits) == 2
+    )
     assert two.error_fit == pytest.approx(0, abs=1e-6)
     assert found["power", 1.0, 0.0, 0.5].mean == pytest.approx(0.5)
 
@@ -68,13 +95,20 @@ def test_quick():
         None,
     ]  # no line of two widths
     text = str(claims_of("quick", strong + weak)[1])
-    assert text.startswith("refuted: the loss falls faster") and "1.20 ± 0.00 against 1.40 ± 0.00" in text
+    assert (
+        text.startswith("refuted: the loss falls faster")
+        and "1.20 ± 0.00 against 1.40 ± 0.00" in text
+    )
 
 
 def test_the_papers_own_numbers_hold():
     rows = [
         row(
-            decay, m, 5 * m ** -published.EXPONENTS[alpha, decay], alpha=alpha, phi_half=published.REPRESENTED[m, decay]
+            decay,
+            m,
+            5 * m ** -published.EXPONENTS[alpha, decay],
+            alpha=alpha,
+            phi_half=published.REPRESENTED[m, decay],
         )
         for alpha in ALPHAS
         for decay in DECAYS
@@ -83,16 +117,24 @@ def test_the_papers_own_numbers_hold():
     ]
     for figure, count in (("fig3", 3), ("fig4", 4)):
         claims = claims_of(figure, rows)
-        assert len(claims) == count and all(claim.confirmed for claim in claims), list(map(str, claims))
+        assert len(claims) == count and all(claim.confirmed for claim in claims), list(
+            map(str, claims)
+        )
         assert claims[-1].ours.endswith("difference 0.000 ± 0.000")
 
 
-@pytest.mark.parametrize(("one", "other", "confirmed"), [(1.0, 0.5, True), (0.5, 1.0, False), (1.0, 0.99, None)])
+@pytest.mark.parametrize(
+    ("one", "other", "confirmed"), [(1.0, 0.5, True), (0.5, 1.0, False), (1.0, 0.99, None)]
+)
 def test_what_lies_within_the_errors_is_open(one, other, confirmed):
-    """A claim of an order needs more than its interval; points off a line by a few percent give an error of 0.02."""
+    """A claim of an order needs more than its interval; points off a line by a few percent give an
+    error of 0.02."""
     rows = []
     for exponent, decay in ((one, -1.0), (other, 1.0)):
-        rows += [r | {"loss": r["loss"] * f} for r, f in zip(of_exponent(exponent, decay), (1, 1.04, 0.96, 1.04, 1))]
+        rows += [
+            r | {"loss": r["loss"] * f}
+            for r, f in zip(of_exponent(exponent, decay), (1, 1.04, 0.96, 1.04, 1))
+        ]
     assert claims_of("quick", [r | {"phi_half": 0.1} for r in rows])[1].confirmed is confirmed
     assert claims_of("fig4", rows)[2].confirmed is confirmed
     large = [r | dict(distribution="exponential1", alpha=0.0, n=2048) for r in rows]
@@ -109,8 +151,12 @@ def test_figure_5_is_about_the_papers_settings_and_the_features_that_are_lost():
     assert (lost.confirmed, ranked.confirmed, exponent.confirmed) == (True, True, True)
     assert lost.ours == "median ratio 1.00" and ranked.ours == "median ratio 1.50"
     assert exponent.ours.endswith("in 3") and exponent.paper == "off by -0.06 to +0.20 in 9"
-    assert [claim.confirmed for claim in claims_of("fig5", [{**r, "lost_loss": None} for r in rows])] == [True, True]
-    wrong = claims_of("fig5", [r | dict(lost_loss=r["loss"] / 2, unlearned_loss=2 * r["loss"]) for r in rows])
+    assert [
+        claim.confirmed for claim in claims_of("fig5", [{**r, "lost_loss": None} for r in rows])
+    ] == [True, True]
+    wrong = claims_of(
+        "fig5", [r | dict(lost_loss=r["loss"] / 2, unlearned_loss=2 * r["loss"]) for r in rows]
+    )
     assert [claim.confirmed for claim in wrong] == [False, False, True]
     assert claims_of("fig5", [r | {"decay": -1.0} for r in rows]) == []
 
@@ -123,7 +169,9 @@ def test_figure_6():
     ]  # fmt: skip
     assert [claim.confirmed for claim in claims_of("fig6", rows)] == [True] * 4
     line = row(-1.0, 1, 5, overlap_mean=1.0, overlap_variance=0.0, strong_rows=500, phi_one=0.5)
-    assert claims_of("fig6", [*rows, line])[1] == claims_of("fig6", rows)[1]  # one dimension has no variance
+    assert (
+        claims_of("fig6", [*rows, line])[1] == claims_of("fig6", rows)[1]
+    )  # one dimension has no variance
     few = claims_of("fig6", [r | {"phi_one": 0.9 * r["m"] / 1000} for r in rows])
     assert [claim.confirmed for claim in few] == [True, True, False, False]
     assert few[-1].ours == "0.9 to 0.9 m/n" and few[-1].paper == "phi_1 = 8 to 37 m/n"
@@ -134,18 +182,26 @@ def test_skewed_frequencies_have_twice_alpha_less_one():
     for alpha in (1.75, 2.0):
         for decay in (-0.7778, -0.5556, -0.3333):
             part = of_exponent(published.EXPONENTS[alpha, decay], decay, alpha=alpha, phi_one=1.0)
-            rows += [r | dict(overlap_mean=1 / r["m"], overlap_variance=0.0, strong_rows=500) for r in part]
+            rows += [
+                r | dict(overlap_mean=1 / r["m"], overlap_variance=0.0, strong_rows=500)
+                for r in part
+            ]
     claim = claims_of("fig6", rows)[-1]
     assert "2(alpha - 1)" in claim.statement and claim.confirmed
     assert claim.ours == claim.paper == "off by -0.06 to +0.29"
     flat = [r | {"loss": 5 / r["m"]} for r in rows]  # 1 at every alpha: short of 1.5 and of 2
     assert (
-        claims_of("fig6", flat)[-1].confirmed is False and claims_of("fig6", flat)[-1].ours == "off by -1.00 to -0.50"
+        claims_of("fig6", flat)[-1].confirmed is False
+        and claims_of("fig6", flat)[-1].ours == "off by -1.00 to -0.50"
     )
 
 
 def test_figure_7():
-    rows = [row(-0.5556, m, (1 + d) * 5 / m, density=d, active=1 + 6 * d, n=200) for d in (0, 0.5, 1) for m in WIDTHS]
+    rows = [
+        row(-0.5556, m, (1 + d) * 5 / m, density=d, active=1 + 6 * d, n=200)
+        for d in (0, 0.5, 1)
+        for m in WIDTHS
+    ]
     assert [claim.confirmed for claim in claims_of("fig7", rows)] == [True, True]
     lines = [
         row(-0.5556, m, loss, density=density, active=1 + 6.485 * density)
@@ -154,7 +210,9 @@ def test_figure_7():
     ]
     claim = claims_of("fig7", lines)[-1]
     assert claim.confirmed and claim.paper == "18 values of Figure 7"
-    assert claim.ours == "mean absolute difference 0.002 ± 0.002"  # one loss is in two panels, with three digits in one
+    assert (
+        claim.ours == "mean absolute difference 0.002 ± 0.002"
+    )  # one loss is in two panels, with three digits in one
     assert claims_of("fig7", [r | {"loss": 1.5 * r["loss"]} for r in lines])[-1].confirmed is False
 
 
@@ -165,18 +223,24 @@ def test_all_claims_of_figure_1_are_decided():
             rows += of_exponent(exponent, decay, distribution=name, alpha=alpha, n=2048)
     claims = claims_of("fig1", rows)
     assert [claim.confirmed for claim in claims] == [True] * 6
-    assert [claim.confirmed for claim in claims_of("fig1", [row for row in rows if row["decay"] > 0])] == [None] * 3
+    assert [
+        claim.confirmed for claim in claims_of("fig1", [row for row in rows if row["decay"] > 0])
+    ] == [None] * 3
 
 
 def test_figure_7_is_read_at_the_scanned_width_and_over_replicates():
     rows = [
-        row(point.decay, point.m, (1 + point.density) * 5 / point.m * (1 + 0.5 * replicate), density=point.density,
+        row(point.decay, point.m, (1 + point.density) * 5 / point.m * (1 + 0.5 * replicate),
+        density=point.density,
             active=1 + 6 * point.density, replicate=replicate)
         for replicate in (0, 1)
         for point in experiment("fig7").points
     ]  # fmt: skip
     claims = claims_of("fig7", rows)
-    assert claims[0].ours == f"m = 63: {6.25 / 63:.2f} to {12.5 / 63:.2f}, 8 of 8 steps up" and claims[0].confirmed
+    assert (
+        claims[0].ours == f"m = 63: {6.25 / 63:.2f} to {12.5 / 63:.2f}, 8 of 8 steps up"
+        and claims[0].confirmed
+    )
 
 
 def head(m, overlap, norm):
@@ -184,26 +248,37 @@ def head(m, overlap, norm):
 
 
 def test_figure_8():
-    published_points = [head(m, o, 1) for points in published.HEAD_OVERLAPS.values() for m, o in points]
+    published_points = [
+        head(m, o, 1) for points in published.HEAD_OVERLAPS.values() for m, o in points
+    ]
     fit = JointFit(0.95, 0.03, 500.0, {}, 0.0, 108)
-    for heads in (published_points, [head(64, 1.05 / 64, 0.2), head(128, 1 / 128, 1), head(512, 1 / 512, 1)]):
+    for heads in (
+        published_points,
+        [head(64, 1.05 / 64, 0.2), head(128, 1 / 128, 1), head(512, 1 / 512, 1)],
+    ):
         assert [claim.confirmed for claim in claims_of_language_models(heads, fit)] == [True] * 3
-    assert claims_of_language_models(published_points[:2], None)[1].confirmed is None  # no error of two widths
-    assert claims_of_language_models([head(64, 0.5, "nan")], None)[0].confirmed is None  # not measured
+    assert (
+        claims_of_language_models(published_points[:2], None)[1].confirmed is None
+    )  # no error of two widths
+    assert (
+        claims_of_language_models([head(64, 0.5, "nan")], None)[0].confirmed is None
+    )  # not measured
     heads = [head(64, 0.5, 0.0), head(128, 0.49, 1), head(512, 0.52, 1)]
     claims = claims_of_language_models(heads, fit._replace(exponent=0.5))
     assert [claim.confirmed for claim in claims] == [False] * 3
     assert claims[2].paper == "0.91 ± 0.04" and claims[2].ours == "0.50 ± 0.03"
     assert claims_of_language_models([], None) == []
-    wide = claims_of_language_models([], JointFit(0.30, 0.50, 1.0, {}, 0.0, 108))  # anything from -0.7 to 1.3
+    wide = claims_of_language_models(
+        [], JointFit(0.30, 0.50, 1.0, {}, 0.0, 108)
+    )  # anything from -0.7 to 1.3
     assert wide[0].confirmed is None and str(wide[0]).startswith("open: ")
     # The paper's formula takes the offsets for known; the error with all unknowns free decides.
     assert claims_of_language_models([], fit._replace(free_error=0.4))[0].confirmed is None
 
 
 class World:
-    """Rows of every figure in one of three worlds: the paper's ("so"), one of which no claim holds ("not so"), and one
-    whose numbers have nothing to do with each other ("noise")."""
+    """Rows of every figure in one of three worlds: the paper's ("so"), one of which no claim holds
+    ("not so"), and one whose numbers have nothing to do with each other ("noise")."""
 
     def __init__(self, kind, seed):
         self.kind, self.draw = kind, np.random.default_rng(seed)
@@ -224,12 +299,19 @@ class World:
         grown = decay < 0
         usual = published.REPRESENTED.get((m, decay), 1.0 if grown else 1.2 * m / n)
         half = self.pick(usual, 0.3 if grown else 0.7 + 10 / m, self.draw.uniform)
-        one = self.pick(published.NORM_ABOVE_ONE.get((more.get("alpha", 1.0), m), min(0.9, 15 * m / n)), 0.4 * m / n,
+        one = self.pick(published.NORM_ABOVE_ONE.get((more.get("alpha", 1.0), m), min(0.9,
+        15 * m / n)), 0.4 * m / n,
                         self.any(m / n))  # fmt: skip
         spread = self.pick(0.8, 1.6, self.any()) * random_overlaps(m)[1]
-        found = row(decay, m, loss, phi_half=min(1.0, half), phi_one=min(1.0, one), strong_rows=2 * m + 1)
+        found = row(
+            decay, m, loss, phi_half=min(1.0, half), phi_one=min(1.0, one), strong_rows=2 * m + 1
+        )
         overlap = self.pick(0.95 / m, 0.04, self.any(0.03))
-        found |= dict(overlap_mean=overlap, overlap_variance=spread, lost_loss=loss / self.pick(1, 2, self.any()))
+        found |= dict(
+            overlap_mean=overlap,
+            overlap_variance=spread,
+            lost_loss=loss / self.pick(1, 2, self.any()),
+        )
         found |= dict(unlearned_loss=loss / self.pick(1.5, 0.6, self.any()))
         return found | more
 
@@ -251,12 +333,14 @@ class World:
         return JointFit(self.draw.normal(0.5, 0.5), 0.1, 1.0, {}, 0.0, 20, free_error=0.5)
 
     def quick(self):
-        return [self.row(decay, m, *powers) for decay, *powers in ((-1.0, 1.2, 0.4), (0.333, 0.4, 1.2))
+        return [self.row(decay, m, *powers) for decay, *powers in ((-1.0, 1.2, 0.4), (0.333, 0.4,
+        1.2))
                 for m in (8, 16, 32, 64, 128)]  # fmt: skip
 
     def fig1(self):
         kinds = (("exponential1", 0.0), ("power", 1.2), ("linear", 0.0))
-        return [self.row(decay, m, *powers, distribution=name, alpha=alpha, n=2048) for name, alpha in kinds
+        return [self.row(decay, m, *powers, distribution=name, alpha=alpha, n=2048) for name,
+        alpha in kinds
                 for decay, *powers in ((-1.0, 1.0, 0.4), (0.1, 0.4, 1.0))
                 for m in (8, 16, 32, 64, 128)]  # fmt: skip
 
@@ -264,29 +348,39 @@ class World:
         return [self.row(decay, m, 1.0, 1.0) for decay in DECAYS for m in WIDTHS]
 
     def fig4(self):
-        return [self.row(decay, m, published.EXPONENTS[alpha, decay], 2.5 if decay > 0 else 0.0, alpha=alpha)
+        return [self.row(decay, m, published.EXPONENTS[alpha, decay], 2.5 if decay > 0 else 0.0,
+        alpha=alpha)
                 for alpha in (0.0, 1.0, 2.0) for decay in DECAYS for m in WIDTHS]  # fmt: skip
 
     def fig5(self):
-        return [self.row(decay, m, alpha - 1, alpha, alpha=alpha) for alpha, decay in published.WEAK_EXPONENTS
+        return [self.row(decay, m, alpha - 1, alpha, alpha=alpha) for alpha,
+        decay in published.WEAK_EXPONENTS
                 for m in WIDTHS]  # fmt: skip
 
     def fig6(self):
-        return [self.row(decay, m, 2 * (alpha - 1), 0.5, alpha=alpha) for alpha in (0.0, 1.0, 1.75, 2.0)
+        return [self.row(decay, m, 2 * (alpha - 1), 0.5, alpha=alpha) for alpha in (0.0, 1.0, 1.75,
+        2.0)
                 for decay in DECAYS[:5] for m in WIDTHS]  # fmt: skip
 
     def fig7(self):
         fits = {density: power_law(WIDTHS, line) for density, line in published.LINES.items()}
-        lines = {(density, m): fit.factor * m**-fit.exponent for density, fit in fits.items() for m in WIDTHS}
+        lines = {
+            (density, m): fit.factor * m**-fit.exponent
+            for density, fit in fits.items()
+            for m in WIDTHS
+        }
         lines |= {(k / 8, 63): published.DENSITY_LOSSES[k / 8, -0.5556] for k in range(9)}
-        return [row(-0.5556, m, self.pick(loss, 9 / (1 + density) * m ** (-2 * density), self.any()), density=density,
-                    active=1 + 6.485 * density) for (density, m), loss in lines.items()]  # fmt: skip
+        return [row(-0.5556, m, self.pick(loss, 9 / (1 + density) * m ** (-2 * density),
+        self.any()), density=density,
+                    active=1 + 6.485 * density) for (density, m),
+                    loss in lines.items()]  # fmt: skip
 
 
 @pytest.mark.quick("quick", "fig1", "fig3", "fig5", "fig6", "fig7")
 @pytest.mark.parametrize("figure", EXPERIMENTS)
 def test_every_claim_is_held_refuted_or_open(figure):
-    """True claims are confirmed, false ones refuted, and noise is confirmed in no more than a tenth of the draws."""
+    """True claims are confirmed, false ones refuted, and noise is confirmed in no more than a tenth
+    of the draws."""
     so, not_so = (World(kind, 0).claims(figure) for kind in ("so", "not so"))
     assert [claim.confirmed for claim in so] == [True] * len(so), list(map(str, so))
     assert [claim.confirmed for claim in not_so] == [False] * len(so), list(map(str, not_so))
@@ -295,7 +389,9 @@ def test_every_claim_is_held_refuted_or_open(figure):
     held = Counter(claim.statement for claim in noise if claim.confirmed)
     assert all(count <= draws / 10 for count in held.values()), held
     statements = {claim.statement for claim in so}
-    assert {claim.statement for claim in noise} == statements == {claim.statement for claim in not_so}
+    assert (
+        {claim.statement for claim in noise} == statements == {claim.statement for claim in not_so}
+    )
     source = claims_of_language_models if figure == "fig8" else getattr(module, f"_{figure}")
     written = re.findall(r"\b(?:Claim|_near)\(", inspect.getsource(source))
     assert len(statements) >= len(written) > 0  # none is left out

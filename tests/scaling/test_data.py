@@ -66,9 +66,13 @@ def sample_dense(p, size, generator):
     return active * torch.rand(size, len(p), generator=generator) * 2
 
 
-@pytest.mark.parametrize("draw", [sample, lambda *words: sparse(sample_dense(*words))], ids=["sparse", "dense"])
+@pytest.mark.parametrize(
+    "draw", [sample, lambda *words: sparse(sample_dense(*words))], ids=["sparse", "dense"]
+)
 def test_frequencies_and_moments_of_what_is_drawn(draw):
-    p = density_scan(frequencies("power", 40, 1.5), 0.9)  # from 0.93 down to 0.004: all ways of drawing
+    p = density_scan(
+        frequencies("power", 40, 1.5), 0.9
+    )  # from 0.93 down to 0.004: all ways of drawing
     size, rounds = 500, 40
     counts, values, pairs = torch.zeros(40), [], torch.zeros(())
     for k in range(rounds):
@@ -113,7 +117,11 @@ def test_a_batch_and_its_matrix_are_the_same():
     again = sparse(batch.dense())
     for a, b in zip(batch[:-1], again[:-1]):
         assert torch.equal(a, b)
-    assert 0 < batch.empty == again.empty and batch.size == 33 and not batch.dense()[batch.occupied :].any()
+    assert (
+        0 < batch.empty == again.empty
+        and batch.size == 33
+        and not batch.dense()[batch.occupied :].any()
+    )
     columns = batch.columns[batch.by_column]
     assert bool((columns[1:] >= columns[:-1]).all())
     for i in range(20):
@@ -123,6 +131,9 @@ def test_a_batch_and_its_matrix_are_the_same():
 
 
 def test_streams_depend_on_their_names_alone():
-    draws = [torch.rand(3, generator=stream(*words)) for words in (("a", 1), ("a", 1), ("a", 2), ("b", 1))]
+    draws = [
+        torch.rand(3, generator=stream(*words))
+        for words in (("a", 1), ("a", 1), ("a", 2), ("b", 1))
+    ]
     assert torch.equal(draws[0], draws[1])
     assert len({tuple(d.tolist()) for d in draws}) == 3

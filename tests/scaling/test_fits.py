@@ -16,7 +16,11 @@ def test_a_power_law_and_its_error():
     x = [10, 15, 25, 39, 63, 100]
     found = power_law(x, [7 * value**-1.25 for value in x])
     assert found.exponent == pytest.approx(1.25) and found.factor == pytest.approx(7)
-    assert found.error == pytest.approx(0, abs=1e-12) and found.r2 == pytest.approx(1) and found.points == 6
+    assert (
+        found.error == pytest.approx(0, abs=1e-12)
+        and found.r2 == pytest.approx(1)
+        and found.points == 6
+    )
     y = [0.69, 0.56, 0.36, 0.20, 0.116, 0.064]
     found, known = power_law(x, y), stats.linregress(np.log(x), np.log(y))
     assert found[:3] == pytest.approx([-known.slope, known.stderr, known.rvalue**2])
@@ -32,9 +36,13 @@ def test_a_power_law_and_its_error():
     ],
 )
 def test_points_read_from_the_papers_figure_give_its_exponents(losses, exponent, error, r2):
-    found = power_law([2**k for k in range(3, 11)][-len(losses) :], losses)  # the largest widths, up to 1024
+    found = power_law(
+        [2**k for k in range(3, 11)][-len(losses) :], losses
+    )  # the largest widths, up to 1024
     assert found.exponent == pytest.approx(exponent, abs=0.01)
-    assert found.error == pytest.approx(error, abs=0.01) and found.r2 == pytest.approx(r2, abs=0.002)
+    assert found.error == pytest.approx(error, abs=0.01) and found.r2 == pytest.approx(
+        r2, abs=0.002
+    )
 
 
 def test_mistakes_are_named():
@@ -48,7 +56,10 @@ def test_mistakes_are_named():
         joint_fit([1, 2], [1.0], ["a", "a"])
     with pytest.raises(HypvisionError, match="too few"):
         joint_fit([1, 2, 3], [1.0, 2.0, 3.0], ["a", "a", "a"])
-    for widths, losses in (([1, 2, 3, 4], [1.0, 2.0, math.inf, 1.0]), ([2, 2, 2, 2], [1.0, 2.0, 3.0, 4.0])):
+    for widths, losses in (
+        ([1, 2, 3, 4], [1.0, 2.0, math.inf, 1.0]),
+        ([2, 2, 2, 2], [1.0, 2.0, 3.0, 4.0]),
+    ):
         with pytest.raises(HypvisionError, match="positive, finite"):
             joint_fit(widths, losses, ["a"] * 4)
 
@@ -61,7 +72,10 @@ def test_mistakes_are_named():
             [2.0, 1.0, 2.0, 1.0, 2.0],
             "no power of the width: the fit explains 17% .* chance would explain as much in 83%",
         ),
-        ([1.0, 2.0, 3.0, 4.0, 5.0], "no power of the width"),  # they rise, which no positive power does
+        (
+            [1.0, 2.0, 3.0, 4.0, 5.0],
+            "no power of the width",
+        ),  # they rise, which no positive power does
         ([9.0, 8.0, 7.0, 6.0, 5.0], "did not converge.*logarithm of the width"),
         ([2.0, math.nan, 2.0, 1.5, 1.0], "positive, finite"),
     ],
@@ -72,11 +86,16 @@ def test_losses_without_a_power_of_the_width_are_named(losses, said):
 
 
 def test_noise_has_no_exponent():
-    """Of ten draws most are refused: the level is 5 % for a line, and an exponent that is free fits more."""
+    """Of ten draws most are refused: the level is 5 % for a line, and an exponent that is free fits
+    more."""
     refused = 0
     for losses in 2 + 0.1 * np.random.default_rng(0).standard_normal((10, 20)):
         try:
-            joint_fit([64, 128, 256, 512, 1024] * 4, losses.tolist(), [g for g in "abcd" for _ in range(5)])
+            joint_fit(
+                [64, 128, 256, 512, 1024] * 4,
+                losses.tolist(),
+                [g for g in "abcd" for _ in range(5)],
+            )
         except HypvisionError:
             refused += 1
     assert refused >= 8
@@ -90,7 +109,10 @@ def test_widths_that_determine_no_exponent_are_named():
         losses = [2 + 100 / m**0.9 + 0.01 * k for k, m in enumerate(widths)]
         with pytest.raises(HypvisionError, match="widths determine no exponent"):
             joint_fit(widths, losses, list(groups))
-    widths, groups = [64, 128, 128, 256, 256, 256], "aabbbb"  # no group has three, together they have
+    widths, groups = (
+        [64, 128, 128, 256, 256, 256],
+        "aabbbb",
+    )  # no group has three, together they have
     found = joint_fit(widths, [2 + 100 / m**0.9 for m in widths], list(groups))
     assert found.exponent == pytest.approx(0.9)
 
@@ -113,7 +135,9 @@ def losses_of(noise):
         for j, data in enumerate(("wikitext", "c4", "pile", "bookcorpus")):
             for m in sizes:
                 widths.append(m)
-                losses.append(476.08 / m**0.9098 + offsets[4 * i + j] + noise * random.standard_normal())
+                losses.append(
+                    476.08 / m**0.9098 + offsets[4 * i + j] + noise * random.standard_normal()
+                )
                 groups.append(f"{family}/{data}")
     return widths, losses, groups, offsets
 
@@ -121,7 +145,11 @@ def losses_of(noise):
 def test_the_joint_fit_finds_what_made_the_losses():
     widths, losses, groups, offsets = losses_of(0)
     found = joint_fit(widths, losses, groups)
-    assert found.points == 108 and found.exponent == pytest.approx(0.9098) and found.factor == pytest.approx(476.08)
+    assert (
+        found.points == 108
+        and found.exponent == pytest.approx(0.9098)
+        and found.factor == pytest.approx(476.08)
+    )
     assert list(found.offsets.values()) == pytest.approx(offsets) and found.mse < 1e-20
     assert found.error == pytest.approx(0, abs=1e-8)
 
@@ -130,12 +158,18 @@ def test_the_joint_fit_is_the_least_squares_optimum_and_its_error_the_papers():
     widths, losses, groups, _ = losses_of(0.07)
     found = joint_fit(widths, losses, groups)
     names = list(dict.fromkeys(groups))
-    index, m, y = np.array([names.index(g) for g in groups]), np.array(widths, float), np.array(losses)
+    index, m, y = (
+        np.array([names.index(g) for g in groups]),
+        np.array(widths, float),
+        np.array(losses),
+    )
 
     def residuals(u):
         return np.exp(u[0]) * m ** -u[1] + u[2:][index] - y
 
-    best = optimize.least_squares(residuals, [6, 1, *[1.5] * len(names)], xtol=1e-15, ftol=1e-15, x_scale="jac")
+    best = optimize.least_squares(
+        residuals, [6, 1, *[1.5] * len(names)], xtol=1e-15, ftol=1e-15, x_scale="jac"
+    )
     assert found.exponent == pytest.approx(best.x[1], abs=1e-5)
     assert list(found.offsets.values()) == pytest.approx(best.x[2:], abs=1e-5)
     assert found.mse == pytest.approx(2 * best.cost / 108)
@@ -151,7 +185,9 @@ def test_the_published_way_of_fitting_ends_where_ours_does():
     widths, losses, groups, _ = losses_of(0.03)
     found = joint_fit(widths, losses, groups)
     exponent, factor, offsets = adam_joint_fit(widths, losses, groups)
-    assert found.exponent == pytest.approx(exponent, abs=2e-3) and found.factor == pytest.approx(factor, rel=0.02)
+    assert found.exponent == pytest.approx(exponent, abs=2e-3) and found.factor == pytest.approx(
+        factor, rel=0.02
+    )
     assert torch.tensor(list(found.offsets.values())).sub(torch.tensor(offsets)).abs().max() < 5e-3
 
 
@@ -166,9 +202,21 @@ def test_the_error_with_free_offsets_is_scipys_and_covers_the_truth():
     found = joint_fit(widths, losses, groups)
     _, covariance = optimize.curve_fit(model, m, losses, [6, 1, *[1.5] * len(names)])
     assert found.free_error == pytest.approx(math.sqrt(covariance[1, 1]), rel=1e-4)
-    assert found.free_error > 2 * found.error and found.estimate == (found.exponent, found.free_error, 90)
+    assert found.free_error > 2 * found.error and found.estimate == (
+        found.exponent,
+        found.free_error,
+        90,
+    )
     truth, random = np.array(losses_of(0)[1]), np.random.default_rng(1)
-    fits = [joint_fit(widths, (truth + 0.07 * random.standard_normal(108)).tolist(), groups) for _ in range(60)]
+    fits = [
+        joint_fit(widths, (truth + 0.07 * random.standard_normal(108)).tolist(), groups)
+        for _ in range(60)
+    ]
     misses = np.array([abs(fit.exponent - 0.9098) for fit in fits])
-    shares = [np.mean(misses <= errors) for errors in zip(*((f.estimate.margin(), 2 * f.error) for f in fits))]
-    assert shares[0] > 0.9 > shares[1]  # 95 % are meant; the paper's formula takes the offsets for known
+    shares = [
+        np.mean(misses <= errors)
+        for errors in zip(*((f.estimate.margin(), 2 * f.error) for f in fits))
+    ]
+    assert (
+        shares[0] > 0.9 > shares[1]
+    )  # 95 % are meant; the paper's formula takes the offsets for known

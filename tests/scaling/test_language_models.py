@@ -52,7 +52,11 @@ def test_names_of_heads():
 def test_random_heads_are_in_strong_superposition():
     head = torch.randn(4000, 64, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
     found = head_statistics(head, block=900)
-    assert found["overlap_times_m"] == pytest.approx(1, abs=0.02) and found["m"] == 64 and found["tokens"] == 4000
+    assert (
+        found["overlap_times_m"] == pytest.approx(1, abs=0.02)
+        and found["m"] == 64
+        and found["tokens"] == 4000
+    )
     assert found["norm_min"] > 4 and found["norm_mean"] == pytest.approx(8, rel=0.02)
     assert found["frame_potential"] == pytest.approx(1 + 63 / 4000, rel=1e-3)
     assert found["welch"] == pytest.approx(((4000 - 64) / (64 * 3999)) ** 0.5)
@@ -73,9 +77,16 @@ class Largest(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         made = func(*args, **(kwargs or {}))
-        there = {t.untyped_storage().data_ptr() for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
+        there = {
+            t.untyped_storage().data_ptr()
+            for t in tree_leaves((args, kwargs))
+            if isinstance(t, torch.Tensor)
+        }
         for tensor in tree_leaves(made):
-            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().data_ptr() not in there:
+            if (
+                isinstance(tensor, torch.Tensor)
+                and tensor.untyped_storage().data_ptr() not in there
+            ):
                 self.bytes = max(self.bytes, tensor.untyped_storage().nbytes())
         return made
 
@@ -85,7 +96,9 @@ def test_a_head_is_read_block_by_block(dtype):
     head = torch.randn(603, 64, generator=torch.Generator().manual_seed(2)).to(dtype)
     with Largest() as made:
         found = head_statistics(head, block=50)
-    assert 0 < made.bytes <= 50 * 64 * 4  # one block in float32; in half precision the whole head is six times that
+    assert (
+        0 < made.bytes <= 50 * 64 * 4
+    )  # one block in float32; in half precision the whole head is six times that
     wide = head.double()
     squares = (wide @ wide.T).square() / torch.outer(*[wide.square().sum(1)] * 2)
     squares = squares[torch.triu_indices(603, 603, 1).unbind()]

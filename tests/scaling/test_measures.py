@@ -32,23 +32,43 @@ def test_an_equiangular_frame_reaches_the_bound():
 
 @pytest.mark.parametrize(
     ("count", "m", "bound"),
-    [(100, 10, 0.30151), (1000, 10, 0.31480), (1000, 100, 0.09492), (10240, 1024, 0.029648), (5, 5, 0), (3, 5, 0)],
+    [
+        (100, 10, 0.30151),
+        (1000, 10, 0.31480),
+        (1000, 100, 0.09492),
+        (10240, 1024, 0.029648),
+        (5, 5, 0),
+        (3, 5, 0),
+    ],
 )
 def test_welch_bound(count, m, bound):
     assert measures.welch_bound(count, m) == pytest.approx(bound, abs=6e-6)
 
 
 def directions(m, count):
-    return torch.randn(count, m, dtype=torch.float64, generator=torch.Generator().manual_seed(count))
+    return torch.randn(
+        count, m, dtype=torch.float64, generator=torch.Generator().manual_seed(count)
+    )
 
 
 GOLDEN = (1 + math.sqrt(5)) / 2
 ETFS = {  # vectors, dimensions, their one overlap, all from textbooks
     "simplex": (torch.eye(8, dtype=torch.float64) - 1 / 8, 7, 1 / 7),
-    "Mercedes-Benz": (torch.tensor([[0.0, 1.0], [3**0.5 / 2, -0.5], [-(3**0.5) / 2, -0.5]]).double(), 2, 1 / 2),
+    "Mercedes-Benz": (
+        torch.tensor([[0.0, 1.0], [3**0.5 / 2, -0.5], [-(3**0.5) / 2, -0.5]]).double(),
+        2,
+        1 / 2,
+    ),
     "icosahedron": (
         torch.tensor(
-            [[0, 1, GOLDEN], [0, -1, GOLDEN], [1, GOLDEN, 0], [-1, GOLDEN, 0], [GOLDEN, 0, 1], [-GOLDEN, 0, 1]]
+            [
+                [0, 1, GOLDEN],
+                [0, -1, GOLDEN],
+                [1, GOLDEN, 0],
+                [-1, GOLDEN, 0],
+                [GOLDEN, 0, 1],
+                [-GOLDEN, 0, 1],
+            ]
         ),
         3,
         1 / math.sqrt(5),
@@ -60,13 +80,25 @@ ETFS = {  # vectors, dimensions, their one overlap, all from textbooks
 def test_equiangular_tight_frames(name):
     vectors, m, overlap = ETFS[name]
     vectors = vectors.double()
-    vectors = vectors * torch.linspace(0.5, 3, len(vectors), dtype=torch.float64)[:, None]  # lengths do not count
+    vectors = (
+        vectors * torch.linspace(0.5, 3, len(vectors), dtype=torch.float64)[:, None]
+    )  # lengths do not count
     found = measures.frame(measures.overlaps(vectors), m)
     assert found.bound == pytest.approx(overlap) and found.excess == pytest.approx(0, abs=1e-7)
-    assert found.potential == pytest.approx(1) and found.deviation == pytest.approx(0, abs=1e-6) and found.possible
+    assert (
+        found.potential == pytest.approx(1)
+        and found.deviation == pytest.approx(0, abs=1e-6)
+        and found.possible
+    )
     # As many again, elsewhere: more than there can be in an ETF of so few dimensions.
-    more = measures.frame(measures.overlaps(torch.cat([vectors, directions(vectors.shape[1], 25)])), m)
-    assert more.excess > 0.01 and more.deviation > 0.01 and more.possible == (m == 7 and len(vectors) + 25 <= 28)
+    more = measures.frame(
+        measures.overlaps(torch.cat([vectors, directions(vectors.shape[1], 25)])), m
+    )
+    assert (
+        more.excess > 0.01
+        and more.deviation > 0.01
+        and more.possible == (m == 7 and len(vectors) + 25 <= 28)
+    )
 
 
 @pytest.mark.parametrize("m", [2, 3, 7])
@@ -82,7 +114,9 @@ def test_an_orthoplex_is_tight_but_not_equiangular(m):
 def test_orthonormal_vectors_and_repeated_ones():
     few = measures.frame(measures.overlaps(torch.eye(5)[:3]), 5)
     assert few == measures.Frame(0, 0, 1, 0, True)
-    same = measures.frame(measures.overlaps(torch.ones(4, 5)), 5)  # equiangular, and as far from tight as can be
+    same = measures.frame(
+        measures.overlaps(torch.ones(4, 5)), 5
+    )  # equiangular, and as far from tight as can be
     assert same.excess == pytest.approx(1) and same.potential == pytest.approx(4)
     assert same.deviation == pytest.approx(0, abs=1e-3)
 
@@ -100,7 +134,9 @@ def test_random_vectors():
     m, weight = 8, torch.randn(3000, 8, generator=torch.Generator().manual_seed(0))
     found, (mean, variance) = measures.overlaps(weight, 700), measures.random_overlaps(m)
     assert mean == 1 / 8 and variance == pytest.approx(14 / 640)
-    assert found.mean == pytest.approx(mean, rel=0.01) and found.variance == pytest.approx(variance, rel=0.03)
+    assert found.mean == pytest.approx(mean, rel=0.01) and found.variance == pytest.approx(
+        variance, rel=0.03
+    )
 
 
 def test_few_rows_and_rows_of_zeros():
@@ -120,12 +156,15 @@ def test_norms_and_what_is_represented():
 
 
 @pytest.mark.parametrize(
-    ("k", "exact", "rough"), [(0, 1.148349, 1.333333), (10, 0.288974, 0.289670), (100, 0.0712694, 0.0712770)]
+    ("k", "exact", "rough"),
+    [(0, 1.148349, 1.333333), (10, 0.288974, 0.289670), (100, 0.0712694, 0.0712770)],
 )
 def test_the_loss_of_what_is_not_learned(k, exact, rough):
     p = frequencies("power", 1000, 1.5)
     assert measures.unlearned_loss(p, k) == pytest.approx((exact, rough), rel=2e-6)
-    assert measures.unlearned_loss(p, torch.arange(1000) < k) == pytest.approx((exact, rough), rel=2e-6)
+    assert measures.unlearned_loss(p, torch.arange(1000) < k) == pytest.approx(
+        (exact, rough), rel=2e-6
+    )
     others = measures.unlearned_loss(p, torch.arange(1000) >= k)  # both together lose everything
     assert others[1] + rough == pytest.approx(4 / 3)
 
@@ -153,5 +192,7 @@ def test_norms_keep_double_precision():
 
 def test_invalid_blocks_and_feature_counts_are_named():
     for block in (0, -1):
-        with pytest.raises(HypvisionError, match=f"block must be an integer of at least 1, got {block}"):
+        with pytest.raises(
+            HypvisionError, match=f"block must be an integer of at least 1, got {block}"
+        ):
             measures.overlaps(torch.ones(3, 2), block)

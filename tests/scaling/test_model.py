@@ -1,4 +1,5 @@
-"""The closed form against the reference step: losses, weights and biases over whole short trainings."""
+"""The closed form against the reference step: losses, weights and biases over whole short
+trainings."""
 
 import pytest
 import torch
@@ -19,19 +20,27 @@ def ours(models, batches, decays, rates, dtype, scale=1.0, chunk=None):
     losses = []
     for step, x in enumerate(batches):
         found, gradient = loss_and_gradient(parameters, sparse(x), chunk)
-        weight_rates, bias_rates = torch.tensor([rates(step, w.shape[1]) for w, _ in models], dtype=dtype).T
+        weight_rates, bias_rates = torch.tensor(
+            [rates(step, w.shape[1]) for w, _ in models], dtype=dtype
+        ).T
         optimizer.step(gradient * scale, weight_rates, bias_rates)
         losses.append(found)
-    return [parts(parameters, i, w.shape[1]) for i, (w, _) in enumerate(models)], torch.stack(losses).T
+    return [parts(parameters, i, w.shape[1]) for i, (w, _) in enumerate(models)], torch.stack(
+        losses
+    ).T
 
 
 def assert_same(models, batches, decays, rates, dtype, scale=1.0, chunk=None):
     trained, losses = ours(models, batches, decays, rates, dtype, scale, chunk)
     for i, ((weight, bias), decay) in enumerate(zip(models, decays)):
         m = weight.shape[1]
-        w, b, expected = reference.train(weight, bias, batches, decay, lambda step, m=m: rates(step, m), scale)
+        w, b, expected = reference.train(
+            weight, bias, batches, decay, lambda step, m=m: rates(step, m), scale
+        )
         tolerance = dict(rtol=0, atol=TOLERANCE[dtype])
-        torch.testing.assert_close(losses[i], torch.tensor(expected, dtype=torch.float64), **tolerance)
+        torch.testing.assert_close(
+            losses[i], torch.tensor(expected, dtype=torch.float64), **tolerance
+        )
         torch.testing.assert_close(trained[i][0], w, **tolerance)
         torch.testing.assert_close(trained[i][1], b, **tolerance)
 
@@ -132,4 +141,6 @@ def test_widths_are_checked():
         with pytest.raises(HypvisionError, match=f"from 1 to 30, got {m}"):
             initial(30, m, stream(0))
     weight, bias = initial(4000, 16, stream(0))
-    assert weight.std().item() == pytest.approx(0.25, rel=0.02) and bias.std().item() == pytest.approx(1, rel=0.05)
+    assert weight.std().item() == pytest.approx(
+        0.25, rel=0.02
+    ) and bias.std().item() == pytest.approx(1, rel=0.05)

@@ -15,7 +15,8 @@ WEIGHTS = {"head": HEAD, "body": torch.zeros(1000)}
 
 
 def resident(tensor):
-    """Bytes of a mapped tensor's file that are in this process's memory: 'Private_Clean' and the like of its map."""
+    """Bytes of a mapped tensor's file that are in this process's memory: 'Private_Clean' and the
+    like of its map."""
     start = tensor.untyped_storage().data_ptr()
     inside, found = False, 0
     with open("/proc/self/smaps") as lines:
@@ -45,10 +46,14 @@ def test_a_tensor_comes_as_it_is_stored(tmp_path, kind):
 
 def test_numbers_of_the_others_stay_in_the_file(tmp_path, monkeypatch):
     size = 32 * 2**20
-    torch.save({"head": HEAD, "body": torch.ones(size, dtype=torch.uint8)}, tmp_path / "pytorch_model.bin")
+    torch.save(
+        {"head": HEAD, "body": torch.ones(size, dtype=torch.uint8)}, tmp_path / "pytorch_model.bin"
+    )
     kept = []
     monkeypatch.setattr(
-        one_tensor, "read_file", lambda path, mapped: kept.append(_read(path, mapped=mapped)) or kept[0]
+        one_tensor,
+        "read_file",
+        lambda path, mapped: kept.append(_read(path, mapped=mapped)) or kept[0],
     )
     _, found = read_tensor(tmp_path, lambda names: "head")
     assert torch.equal(found, HEAD)

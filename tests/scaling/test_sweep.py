@@ -1,4 +1,5 @@
-"""A sweep gives every point the same, however it is grouped, padded, cut and resumed; and both regimes of the paper."""
+"""A sweep gives every point the same, however it is grouped, padded, cut and resumed; and both
+regimes of the paper."""
 
 import json
 from dataclasses import replace
@@ -8,10 +9,27 @@ import torch
 
 from hypvision.errors import HypvisionError
 from hypvision.scaling import sweep
-from hypvision.scaling.experiments import ALPHAS, DECAYS, WIDTHS, experiment, groups, marked, narrowed
+from hypvision.scaling.experiments import (
+    ALPHAS,
+    DECAYS,
+    WIDTHS,
+    experiment,
+    groups,
+    marked,
+    narrowed,
+)
 from hypvision.scaling.fits import power_law
 from hypvision.scaling.optimizer import AdamW
-from hypvision.scaling.sweep import Point, Settings, banks_of, finished, open_results, read_rows, train, weights_of
+from hypvision.scaling.sweep import (
+    Point,
+    Settings,
+    banks_of,
+    finished,
+    open_results,
+    read_rows,
+    train,
+    weights_of,
+)
 
 SETTINGS = Settings(n=40, batch=32, steps=60, warmup=6, test_batches=3)
 POINTS = [Point("power", 1.0, 0.0, decay, m) for decay in (-1.0, 0.25) for m in (3, 5, 8)]
@@ -33,12 +51,18 @@ def assert_same(folder, rows, expected):
     other, known = expected
     for point, row, right in zip(POINTS, rows, known):
         for name, value in right.items():
-            assert row[name] == (value if isinstance(value, str) else pytest.approx(value, rel=1e-6)), name
+            assert row[name] == (
+                value if isinstance(value, str) else pytest.approx(value, rel=1e-6)
+            ), name
         for a, b in zip(weights_of(folder, point, SETTINGS), weights_of(other, point, SETTINGS)):
-            torch.testing.assert_close(a, b, rtol=0, atol=1e-9 if a.dtype == torch.float64 else 1e-7)
+            torch.testing.assert_close(
+                a, b, rtol=0, atol=1e-9 if a.dtype == torch.float64 else 1e-7
+            )
 
 
-@pytest.mark.parametrize("banks", [[POINTS], [POINTS[:2], POINTS[2:5], POINTS[5:]]], ids=["one tensor", "three"])
+@pytest.mark.parametrize(
+    "banks", [[POINTS], [POINTS[:2], POINTS[2:5], POINTS[5:]]], ids=["one tensor", "three"]
+)
 def test_grouping_and_padding_change_nothing(tmp_path, one_by_one, banks):
     assert_same(tmp_path, run(tmp_path, banks=banks, dtype=torch.float64), one_by_one)
 
@@ -70,9 +94,13 @@ def test_a_training_that_was_cut_goes_on(tmp_path, one_by_one, monkeypatch):
         run(tmp_path, POINTS[:2], dtype=torch.float64)
     assert not finished(tmp_path, POINTS[:1])
     seen = []
-    monkeypatch.setattr(AdamW, "step", lambda self, *rest: (seen.append(self.steps), whole(self, *rest)))
+    monkeypatch.setattr(
+        AdamW, "step", lambda self, *rest: (seen.append(self.steps), whole(self, *rest))
+    )
     rows = run(tmp_path, dtype=torch.float64)
-    assert min(seen) == 20 and seen.count(20) == 3 and seen.count(40) == 5  # by the tensor, not by the point
+    assert (
+        min(seen) == 20 and seen.count(20) == 3 and seen.count(40) == 5
+    )  # by the tensor, not by the point
     assert_same(tmp_path, rows, one_by_one)
     seen.clear()
     run(tmp_path)
@@ -83,12 +111,17 @@ def test_what_is_recorded(one_by_one):
     folder, rows = one_by_one
     losses = weights_of(folder, POINTS[0], SETTINGS)[2]
     assert len(losses) == 60 and losses[-1] < losses[0]
-    assert rows[0]["train_loss"] == pytest.approx(losses.mean().item() * 40, rel=1e-5)  # 60 steps: fewer than 100
+    assert rows[0]["train_loss"] == pytest.approx(
+        losses.mean().item() * 40, rel=1e-5
+    )  # 60 steps: fewer than 100
     assert abs(rows[0]["loss"] - losses[-20:].mean().item() * 40) < 5 * rows[0]["loss_std"]
     assert rows[0]["m"] == 3 and rows[0]["decay"] == -1 and rows[0]["shortened"] == ""
     json.dumps(rows, allow_nan=False)
     row = next(row for row in rows if row["strong_rows"] > row["m"])
-    assert row["welch_excess"] == pytest.approx(row["overlap_max"] - row["welch"]) and row["welch_excess"] > 0
+    assert (
+        row["welch_excess"] == pytest.approx(row["overlap_max"] - row["welch"])
+        and row["welch_excess"] > 0
+    )
     assert 1 <= row["frame_potential"] < row["m"] and row["overlap_deviation"] > 0
     assert row["etf_possible"] == (row["strong_rows"] <= row["m"] * (row["m"] + 1) / 2)
 
@@ -107,15 +140,22 @@ def test_points_share_batches_unless_they_are_to_be_independent(tmp_path, one_by
     first = [weights_of(tmp_path, point, alone)[2][0] for point in POINTS]
     shared = [weights_of(one_by_one[0], point, SETTINGS)[2][0] for point in POINTS]
     assert shared[0] == shared[3] and first[0] != first[3]
-    numbers = [[torch.rand(1, generator=s.first(p)).item() for p in POINTS[:4:3]] for s in (SETTINGS, alone)]
-    assert numbers[0][0] == numbers[0][1] and numbers[1][0] != numbers[1][1]  # two decays at one width
+    numbers = [
+        [torch.rand(1, generator=s.first(p)).item() for p in POINTS[:4:3]]
+        for s in (SETTINGS, alone)
+    ]
+    assert (
+        numbers[0][0] == numbers[0][1] and numbers[1][0] != numbers[1][1]
+    )  # two decays at one width
     assert rows[0]["loss"] != one_by_one[1][0]["loss"]
     replicate = replace(POINTS[0], replicate=1)
     assert replicate.data != POINTS[0].data and replicate.key != POINTS[0].key
 
 
 def test_mistakes_are_named(tmp_path):
-    open_results(tmp_path, replace(SETTINGS, n=50))  # nothing is lost with settings that have no points
+    open_results(
+        tmp_path, replace(SETTINGS, n=50)
+    )  # nothing is lost with settings that have no points
     open_results(tmp_path, SETTINGS)
     (tmp_path / "points").mkdir()
     (tmp_path / "points" / "a.json").write_text("{}")
@@ -140,7 +180,9 @@ def test_mistakes_are_named(tmp_path):
         torch.save(content, state)
         with pytest.raises(HypvisionError, match="damaged.*Remove it to train anew"):
             train(str(tmp_path), POINTS[:1], SETTINGS)
-    with pytest.raises(HypvisionError, match=r"weights of .* are not there. To train it again, remove '.*json'"):
+    with pytest.raises(
+        HypvisionError, match=r"weights of .* are not there. To train it again, remove '.*json'"
+    ):
         weights_of(tmp_path, POINTS[1], SETTINGS)
     (tmp_path / "points" / f"{POINTS[1].key}.json").write_text("{")
     with pytest.raises(HypvisionError, match="cannot be read as JSON"):
@@ -148,21 +190,27 @@ def test_mistakes_are_named(tmp_path):
     (tmp_path / "settings.json").write_text("{")
     with pytest.raises(HypvisionError, match="cannot be read as JSON"):
         open_results(tmp_path, SETTINGS)
-    (tmp_path / "settings.json").unlink()  # results of who knows which grid are not taken for this one's
+    (
+        tmp_path / "settings.json"
+    ).unlink()  # results of who knows which grid are not taken for this one's
     with pytest.raises(HypvisionError, match="has results, but lacks"):
         open_results(tmp_path, SETTINGS)
 
 
 def test_a_loss_that_is_no_number_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(Settings, "peaks", lambda self, m: (1e30, 1e30))
-    with pytest.raises(HypvisionError, match=r"r0-g-1.0000-m8 gave NaN or infinity at step \d(.|\n)*--batch.*--steps"):
+    with pytest.raises(
+        HypvisionError,
+        match=r"r0-g-1.0000-m8 gave NaN or infinity at step \d(.|\n)*--batch.*--steps",
+    ):
         run(tmp_path)
     assert not finished(tmp_path, POINTS[:1]) and not list(tmp_path.glob("points/*"))
 
 
 @pytest.mark.parametrize("name", ["parameters", "second"])
 def test_what_is_not_finite_does_not_take_the_place_of_a_checkpoint(tmp_path, monkeypatch, name):
-    """The last step before it is written spoils the weights, or the state of their optimizer; the losses are fine."""
+    """The last step before it is written spoils the weights, or the state of their optimizer; the
+    losses are fine."""
     monkeypatch.setattr(sweep, "CHECK_STEPS", 10)
     monkeypatch.setattr(sweep, "SAVE_SECONDS", -1)
     whole = AdamW.step
@@ -179,11 +227,29 @@ def test_what_is_not_finite_does_not_take_the_place_of_a_checkpoint(tmp_path, mo
 
 
 def test_banks():
-    widths = [[point.m for point in bank] for bank in banks_of(_of_widths(10, 15, 25, 39, 63, 100), "cuda", 1000)]
+    widths = [
+        [point.m for point in bank]
+        for bank in banks_of(_of_widths(10, 15, 25, 39, 63, 100), "cuda", 1000)
+    ]
     assert widths == [[100, 63], [39, 25], [15, 10]]
-    assert len(banks_of([point for point in experiment("fig1", gpu=True).points if point.alpha], "cuda", 10240)) == 8
+    assert (
+        len(
+            banks_of(
+                [point for point in experiment("fig1", gpu=True).points if point.alpha],
+                "cuda",
+                10240,
+            )
+        )
+        == 8
+    )
     assert sorted(map(len, banks_of(POINTS, "cpu", 40))) == [2, 2, 2]  # two decays of each width
-    assert sorted(map(len, banks_of(POINTS, "cpu", 5000))) == [1, 1, 1, 1, 2]  # wider ones have no room together
+    assert sorted(map(len, banks_of(POINTS, "cpu", 5000))) == [
+        1,
+        1,
+        1,
+        1,
+        2,
+    ]  # wider ones have no room together
 
 
 def _of_widths(*widths):
@@ -196,23 +262,36 @@ def _of_widths(*widths):
 def test_the_grids_are_the_papers():
     assert WIDTHS == (10, 15, 25, 39, 63, 100) and len(ALPHAS) == 17
     assert DECAYS == (-1, -0.7778, -0.5556, -0.3333, -0.1111, 0.1111, 0.3333, 0.5556, 0.7778, 1)
-    sizes = {name: len(experiment(name).points) for name in ("fig3", "fig4", "fig5", "fig6", "fig7")}
+    sizes = {
+        name: len(experiment(name).points) for name in ("fig3", "fig4", "fig5", "fig6", "fig7")
+    }
     assert sizes == dict(fig3=60 + 160, fig4=1020, fig5=1020, fig6=17 * 5 * 6, fig7=9 * 10 + 9 * 5)
     large = experiment("fig1", gpu=True)
     assert len(large.points) == 48 and large.settings.n == 10240 and not large.settings.shortened
-    assert len(experiment("fig1").points) == 30 and "n 2048" in narrowed(experiment("fig1")).settings.shortened
+    assert (
+        len(experiment("fig1").points) == 30
+        and "n 2048" in narrowed(experiment("fig1")).settings.shortened
+    )
     for name in ("fig3", "fig4", "fig7"):
         assert len({point.key for point in experiment(name).points}) == len(experiment(name).points)
     assert Settings(rates="large").peaks(128) == (0.01, 2 / 128)
 
 
 def test_parts_of_a_grid():
-    chosen = narrowed(experiment("fig4", widths=[10]), alphas=[1], decays=[-0.556, 0.333], replicates=2, steps=2000)
+    chosen = narrowed(
+        experiment("fig4", widths=[10]),
+        alphas=[1],
+        decays=[-0.556, 0.333],
+        replicates=2,
+        steps=2000,
+    )
     assert len(chosen.points) == 4 and {point.decay for point in chosen.points} == {-0.5556, 0.3333}
     assert chosen.settings.steps == 2000 and chosen.settings.warmup == 200
     assert chosen.settings.shortened == "steps 2000 (paper: 20000)"
     assert len(groups(chosen.points)) == 2 and len(groups(chosen.points, gpu=True)) == 2
-    with pytest.raises(HypvisionError, match="No point of this figure has decay 0.4. There are: -1, "):
+    with pytest.raises(
+        HypvisionError, match="No point of this figure has decay 0.4. There are: -1, "
+    ):
         narrowed(experiment("fig4"), decays=[0.4])
     for name, said in (
         ("fig2", "a drawing"),
@@ -224,14 +303,27 @@ def test_parts_of_a_grid():
 
 
 def test_widths_and_features_of_ones_own():
-    extra = narrowed(experiment("fig6", widths=range(150, 40, -20)))  # the paper's run between 50 and 150
-    assert {point.m for point in extra.points} == {50, 70, 90, 110, 130, 150} and extra.settings.n == 1000
+    extra = narrowed(
+        experiment("fig6", widths=range(150, 40, -20))
+    )  # the paper's run between 50 and 150
+    assert {point.m for point in extra.points} == {
+        50,
+        70,
+        90,
+        110,
+        130,
+        150,
+    } and extra.settings.n == 1000
     assert {point.alpha for point in extra.points} == set(ALPHAS)
     assert marked(extra.settings.shortened) == "different: m 50 to 150 (paper: 10 to 100)"
     single = experiment("fig3", widths=[8, 30, 60])
-    assert {point.m for point in single.points if point.alpha != 1} == {30}  # the nearest to the figure's 39
+    assert {point.m for point in single.points if point.alpha != 1} == {
+        30
+    }  # the nearest to the figure's 39
     assert {point.m for point in single.points if point.alpha == 1} == {8, 30, 60}
-    assert {point.m for point in experiment("fig7", widths=[8, 30, 60]).points if point.decay > 0} == {60}
+    assert {
+        point.m for point in experiment("fig7", widths=[8, 30, 60]).points if point.decay > 0
+    } == {60}
     for figure, widths, features, said in (
         ("fig4", [10, 100], None, ""),
         ("fig4", [12], 500, "shortened: n 500 (paper: 1000), m 12 (paper: 10 to 100)"),
@@ -252,7 +344,9 @@ def test_seeds(tmp_path, one_by_one):
     rows = run(tmp_path / "7", POINTS[:1], other, dtype=torch.float64)
     again = run(tmp_path / "again", POINTS[:1], other, dtype=torch.float64)
     assert rows[0]["loss"] == again[0]["loss"] != one_by_one[1][0]["loss"]
-    first = [weights_of(folder, POINTS[0], SETTINGS)[2][0] for folder in (tmp_path / "7", one_by_one[0])]
+    first = [
+        weights_of(folder, POINTS[0], SETTINGS)[2][0] for folder in (tmp_path / "7", one_by_one[0])
+    ]
     assert first[0] != first[1]
     with pytest.raises(HypvisionError, match=r"another grid: seed 7 \(now 0\)"):
         open_results(tmp_path / "7", SETTINGS)
@@ -261,11 +355,13 @@ def test_seeds(tmp_path, one_by_one):
 @pytest.mark.parametrize(
     ("figure", "changes", "said"),
     [
-        ("quick", dict(steps=1), "shortened: n 200 (paper: 1000), batch 512 (paper: 2048), steps 1 (paper: 20000), "
-         "m 8 to 40 (paper: 10 to 100)"),
-        ("quick", dict(steps=20000, batch=2048), "shortened: n 200 (paper: 1000), m 8 to 40 (paper: 10 to 100)"),
+        ("quick", dict(steps=1), "shortened: n 200 (paper: 1000), batch 512 (paper: 2048), steps 1 "
+                                 "(paper: 20000), m 8 to 40 (paper: 10 to 100)"),
+        ("quick", dict(steps=20000, batch=2048), "shortened: n 200 (paper: 1000), m 8 to 40 "
+                                                 "(paper: 10 to 100)"),
         ("fig4", dict(steps=40000), "different: steps 40000 (paper: 20000)"),
-        ("fig4", dict(steps=10, batch=4096), "shortened: steps 10 (paper: 20000), different: batch 4096 (paper: 2048)"),
+        ("fig4", dict(steps=10, batch=4096), "shortened: steps 10 (paper: 20000), different: batch "
+                                             "4096 (paper: 2048)"),
         ("fig4", dict(steps=20000, batch=2048), ""),
     ],
 )  # fmt: skip
@@ -284,8 +380,12 @@ def test_both_regimes(tmp_path):
     settings = Settings(n=200, batch=512, steps=3000, warmup=300)
     exponents = {}
     for decay in (-1.0, 1 / 3):
-        rows = run(tmp_path, [Point("power", 1.0, 0.0, decay, m) for m in (4, 6, 9, 13, 20)], settings)
-        exponents[decay] = power_law([row["m"] for row in rows], [row["loss"] for row in rows]).exponent
+        rows = run(
+            tmp_path, [Point("power", 1.0, 0.0, decay, m) for m in (4, 6, 9, 13, 20)], settings
+        )
+        exponents[decay] = power_law(
+            [row["m"] for row in rows], [row["loss"] for row in rows]
+        ).exponent
         half = [row["phi_half"] for row in rows]
         assert min(half) == 1 if decay < 0 else max(half) < 0.5
     assert exponents[-1.0] > exponents[1 / 3] + 0.2

@@ -25,7 +25,9 @@ del part
 
 def write_images(folder, channels):
     rng = np.random.default_rng(0)
-    for place in [folder / split / name for split in ("train", "val") for name in ("blue", "green", "red")]:
+    for place in [
+        folder / split / name for split in ("train", "val") for name in ("blue", "green", "red")
+    ]:
         place.mkdir(parents=True)
         for i in range(2):
             pixels = rng.integers(0, 256, (32, 32, channels), dtype=np.uint8).squeeze()
@@ -40,20 +42,47 @@ def write_images(folder, channels):
 def test_every_command_takes_them(tmp_path, capsys, channels, exported):
     images = write_images(tmp_path / "images", channels)
     config = write_config(tmp_path / "config.py", images)
-    config.write_text(config.read_text() + CHANGES.format(channels=channels, numbers=[0.5] * channels))
-    assert main(["train", str(config), "--work-dir", str(tmp_path / "run")]) == 0, capsys.readouterr().err
+    config.write_text(
+        config.read_text() + CHANGES.format(channels=channels, numbers=[0.5] * channels)
+    )
+    assert main(["train", str(config), "--work-dir", str(tmp_path / "run")]) == 0, (
+        capsys.readouterr().err
+    )
     weights = tmp_path / "run" / "epoch_1.pth"
     assert main(["test", str(config), str(weights), "--work-dir", str(tmp_path / "test")]) == 0
     model = ["--model", str(config)]
     picture = str(images / "val" / "red" / "0.tif")
-    assert main(["predict", picture, *model, "--weights", str(weights), "--out", str(tmp_path / "out")]) == 0
+    assert (
+        main(
+            ["predict", picture, *model, "--weights", str(weights), "--out", str(tmp_path / "out")]
+        )
+        == 0
+    )
     embedded = tmp_path / "embeddings"
-    command = ["metric", "embed", "--model", "test_vit", "--weights", str(weights), "--save", str(embedded)]
+    command = [
+        "metric",
+        "embed",
+        "--model",
+        "test_vit",
+        "--weights",
+        str(weights),
+        "--save",
+        str(embedded),
+    ]
     assert main([*command, picture]) == 0, capsys.readouterr().err
     if not exported:
         return
     out = tmp_path / "model.pt2"
-    command = ["export", str(weights), *model, "--format", "torchexport", "--fixed-size", "--save", str(out)]
+    command = [
+        "export",
+        str(weights),
+        *model,
+        "--format",
+        "torchexport",
+        "--fixed-size",
+        "--save",
+        str(out),
+    ]
     assert main(command) == 0, capsys.readouterr().err
     assert torch.export.load(out).module()(torch.randn(2, channels, 32, 32)).shape == (2, 3)
 
@@ -66,7 +95,9 @@ def test_no_channel_is_changed_on_the_way(tmp_path):
     transform = dict(input_size=(4, 8, 6), crop_pct=1.0, mean=(0,) * 4, std=(1,) * 4)
     for cache in (False, True):
         data = ImageFolderDataset(str(tmp_path), transform, channels=4, cache=cache)
-        torch.testing.assert_close(data[0]["inputs"], torch.from_numpy(pixels).permute(2, 0, 1) / 255)
+        torch.testing.assert_close(
+            data[0]["inputs"], torch.from_numpy(pixels).permute(2, 0, 1) / 255
+        )
     assert np.array_equal(open_channels(pixels, 4), pixels)
 
 
@@ -86,5 +117,7 @@ def test_what_does_not_fit_is_told(tmp_path):
     with pytest.raises(HypvisionError, match="3 values of 'mean' for images of 4 channels"):
         ImageFolderDataset(str(tmp_path), dict(mean=(0, 0, 0)), channels=4)
     model = ImageClassifier(dict(model_name="test_vit", num_classes=5, img_size=32, in_chans=4))
-    with pytest.raises(HypvisionError, match="images have 3 channels, but model.backbone takes 4.*channels=4"):
+    with pytest.raises(
+        HypvisionError, match="images have 3 channels, but model.backbone takes 4.*channels=4"
+    ):
         model(torch.zeros(1, 3, 32, 32))

@@ -33,7 +33,9 @@ def test_balanced_is_scikit_learns():
     labels = np.array([0] * 7 + [1] * 2 + [2])
     expected = compute_class_weight("balanced", classes=np.arange(3), y=labels)
     np.testing.assert_allclose(fitted("balanced", labels), expected, rtol=1e-6)
-    np.testing.assert_allclose(fitted("balanced", labels[:9]), [9 / 14, 9 / 4, 1.0], rtol=1e-6)  # no image of the last
+    np.testing.assert_allclose(
+        fitted("balanced", labels[:9]), [9 / 14, 9 / 4, 1.0], rtol=1e-6
+    )  # no image of the last
     several = np.array([[1, 0, 1], [1, 0, 0], [1, 0, 1], [0, 0, 1]], dtype=np.float32)
     assert fitted("balanced", several).tolist() == pytest.approx([1 / 3, 1.0, 1 / 3])
 
@@ -49,7 +51,9 @@ def test_losses_by_hand(smoothing):
     mixed = loss.sum() / (target * weights).sum()  # targets that mixup mixed
     torch.testing.assert_close(model.class_loss(logits, target), mixed)
     fit = HostOutput.fit(SimpleNamespace(teacher=None), logits, label, weights)
-    torch.testing.assert_close(fit, -(weights * torch.eye(3)[label] * logits.log_softmax(-1)).sum() / 7)
+    torch.testing.assert_close(
+        fit, -(weights * torch.eye(3)[label] * logits.log_softmax(-1)).sum() / 7
+    )
     model = ImageClassifier(VIT, class_weights=given, label_smoothing=smoothing, multi_label=True)
     wanted = torch.tensor([[1.0, 0, 1]]) * (1 - smoothing) + smoothing / 2
     p = logits[:1].sigmoid()
@@ -81,7 +85,10 @@ def test_a_training_counts_its_classes_and_draws_them_alike(tmp_path):
     }  # fmt: skip
     config = write_config(tmp_path / "config.py", data, epochs=2)
     runner = train(config, tmp_path / "work", cfg_options=options)
-    assert "Rare classes count twice over" in Path(runner.log_dir, f"{runner.timestamp}.log").read_text()
+    assert (
+        "Rare classes count twice over"
+        in Path(runner.log_dir, f"{runner.timestamp}.log").read_text()
+    )
     torch.testing.assert_close(runner.model.class_weights(), 11 / 3 / torch.tensor([4.0, 6.0, 1.0]))
     assert runner.train_dataloader.sampler.epoch == 1 and len(runner.train_dataloader.sampler) == 11
     assert not any("class_weights" in name for name in runner.model.state_dict())
@@ -105,8 +112,12 @@ def test_rare_classes_that_count_twice_over_are_told(given, labels, sampler, tol
     data.labels = np.array(labels)
     model = torch.nn.Linear(1, 1)
     model.class_weights = ClassWeights(given)
-    loader = SimpleNamespace(dataset=data, sampler=sampler if sampler is None else BalancedSampler(data, **sampler))
-    run = SimpleNamespace(model=model, train_dataloader=loader, logger=SimpleNamespace(warning=said.append))
+    loader = SimpleNamespace(
+        dataset=data, sampler=sampler if sampler is None else BalancedSampler(data, **sampler)
+    )
+    run = SimpleNamespace(
+        model=model, train_dataloader=loader, logger=SimpleNamespace(warning=said.append)
+    )
     ClassWeightsHook().before_train(run)
     assert bool(said) == told
 

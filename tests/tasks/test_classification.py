@@ -71,7 +71,8 @@ def test_mixup_repeats_with_the_seed_and_is_off_in_eval(size):
 def test_flip_at_test_time_averages_the_mirror_image():
     model = ImageClassifier(VIT, test_flip=True).eval()
     torch.testing.assert_close(
-        model.scores(model.test_logits(batch()["inputs"]))[0], model(**batch(), mode="predict")[0]["scores"]
+        model.scores(model.test_logits(batch()["inputs"]))[0],
+        model(**batch(), mode="predict")[0]["scores"],
     )
     given, mirrored = batch(), batch()
     mirrored["inputs"] = mirrored["inputs"].flip(-1)
@@ -84,20 +85,26 @@ NETWORKS = {
     "deit_tiny_distilled_patch16_224": dict(img_size=32),
     "resnet10t": {},
     "mixer_s32_224": dict(img_size=32),
-    "hcformer_nano": dict(img_size=32, layers=(1, 1, 1, 1), dims=(8, 16, 24, 32), heads=(2, 2, 2, 2), head_dim=4),
+    "hcformer_nano": dict(
+        img_size=32, layers=(1, 1, 1, 1), dims=(8, 16, 24, 32), heads=(2, 2, 2, 2), head_dim=4
+    ),
     "hecnn_resnet18": dict(layers=(1, 1, 1, 1), widths=(8, 16, 24, 32)),
 }
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_training_begins_with_the_published_weights(name, tmp_path):
-    """mmengine initialises the weights of a model once more, by the method init_weights that many networks have."""
+    """mmengine initialises the weights of a model once more, by the method init_weights that many
+    networks have."""
     network = dict(NETWORKS[name], model_name=name)
     expected = timm.create_model(**network, num_classes=5).state_dict()
     torch.save(expected, tmp_path / "published.pth")
     overlay = dict(file=str(tmp_path / "published.pth"), num_classes=5)
     given = dict(network, pretrained=True, pretrained_cfg_overlay=overlay)
-    for model in (ImageClassifier(dict(given, num_classes=5)), MetricLearner(given, dict(dim=8), 5)):
+    for model in (
+        ImageClassifier(dict(given, num_classes=5)),
+        MetricLearner(given, dict(dim=8), 5),
+    ):
         model.init_weights()
         loaded = model.backbone.state_dict()
         assert all(torch.equal(value, expected[key]) for key, value in loaded.items())
@@ -114,7 +121,10 @@ def test_unknown_models_are_user_errors():
 
 def kinds_of_learners(frozen=(), **options):
     """A model of each task that fine-tunes a timm network, with the name of the network inside."""
-    net, mapper = dict(model_name="resnet10t", num_classes=5), dict(model_name="himapper", backbone="resnet10t")
+    net, mapper = (
+        dict(model_name="resnet10t", num_classes=5),
+        dict(model_name="himapper", backbone="resnet10t"),
+    )
     yield ImageClassifier(net, frozen=frozen, **options), "backbone"
     yield MetricLearner(net, dict(dim=8), 5, frozen=frozen, **options), "backbone"
     inside = [f"trunk.{pattern}" for pattern in frozen]
@@ -123,22 +133,37 @@ def kinds_of_learners(frozen=(), **options):
 
 @pytest.mark.parametrize("freeze_bn", [False, True])
 def test_frozen_parts_keep_their_values_and_statistics(freeze_bn):
-    for model, inside in kinds_of_learners(frozen=["conv1.*", "bn1.*", "layer1.*"], freeze_bn=freeze_bn):
+    for model, inside in kinds_of_learners(
+        frozen=["conv1.*", "bn1.*", "layer1.*"], freeze_bn=freeze_bn
+    ):
         model.train()
         before = {name: value.clone() for name, value in model.state_dict().items()}
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        sum(value for name, value in model(**batch(), mode="loss").items() if name.startswith("loss")).backward()
+        sum(
+            value
+            for name, value in model(**batch(), mode="loss").items()
+            if name.startswith("loss")
+        ).backward()
         optimizer.step()
         changed = {
-            name.removeprefix(f"{inside}.") for name, v in model.state_dict().items() if (v != before[name]).any()
+            name.removeprefix(f"{inside}.")
+            for name, v in model.state_dict().items()
+            if (v != before[name]).any()
         }
         assert not any(name.startswith(("conv1", "bn1", "layer1.")) for name in changed)
-        assert "layer2.0.bn2.weight" in changed and ("layer2.0.bn1.running_mean" in changed) != freeze_bn
-        assert model.eval().training is False and not any(module.training for module in model.modules())
+        assert (
+            "layer2.0.bn2.weight" in changed
+            and ("layer2.0.bn1.running_mean" in changed) != freeze_bn
+        )
+        assert model.eval().training is False and not any(
+            module.training for module in model.modules()
+        )
 
 
 def test_what_is_to_be_frozen_must_be_there():
-    with pytest.raises(HypvisionError, match="'layer9.*' matches no parameter of the backbone. It has conv1.0, "):
+    with pytest.raises(
+        HypvisionError, match="'layer9.*' matches no parameter of the backbone. It has conv1.0, "
+    ):
         ImageClassifier(dict(model_name="resnet10t", num_classes=5), frozen=["layer9.*"])
 
 
@@ -146,9 +171,13 @@ def test_channels_last_changes_the_layout_alone():
     for plain, last in zip(kinds_of_learners(), kinds_of_learners(channels_last=True)):
         last[0].load_state_dict(plain[0].state_dict())
         weight = last[0].get_submodule(f"{last[1]}.layer2.0.conv1").weight
-        assert weight.is_contiguous(memory_format=torch.channels_last) and not weight.is_contiguous()
+        assert (
+            weight.is_contiguous(memory_format=torch.channels_last) and not weight.is_contiguous()
+        )
         images = batch()["inputs"]
-        torch.testing.assert_close(last[0].eval()(images), plain[0].eval()(images), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            last[0].eval()(images), plain[0].eval()(images), rtol=1e-4, atol=1e-4
+        )
 
 
 def test_trainings_start_from_weights_of_other_classes(tmp_path):
@@ -159,40 +188,69 @@ def test_trainings_start_from_weights_of_other_classes(tmp_path):
     for model, inside in kinds_of_learners(checkpoint=str(tmp_path / "plain.pth")):
         model.init_weights()
         found = model.get_submodule(inside).state_dict()
-        assert all(torch.equal(v, found[n]) for n, v in trunk.state_dict().items() if not n.startswith("fc.")), inside
+        assert all(
+            torch.equal(v, found[n])
+            for n, v in trunk.state_dict().items()
+            if not n.startswith("fc.")
+        ), inside
     del (weights := trunk.state_dict())["layer1.0.conv1.weight"]
     torch.save(weights, tmp_path / "lacking.pth")
     for model, _ in kinds_of_learners(checkpoint=str(tmp_path / "lacking.pth")):
-        with pytest.raises(HypvisionError, match="1 weights are missing .* such as .*layer1.0.conv1.weight"):
+        with pytest.raises(
+            HypvisionError, match="1 weights are missing .* such as .*layer1.0.conv1.weight"
+        ):
             model.init_weights()
 
 
 def test_weights_of_a_mapper_that_do_not_fit_are_told(tmp_path, caplog):
     mapper = dict(model_name="himapper", backbone="resnet10t", num_classes=5)
-    torch.save(HierarchyClassifier({**mapper, "leaves": 16}).backbone.state_dict(), tmp_path / "mapper.pth")
-    HierarchyClassifier({**mapper, "leaves": 8}, checkpoint=str(tmp_path / "mapper.pth")).init_weights()
+    torch.save(
+        HierarchyClassifier({**mapper, "leaves": 16}).backbone.state_dict(), tmp_path / "mapper.pth"
+    )
+    HierarchyClassifier(
+        {**mapper, "leaves": 8}, checkpoint=str(tmp_path / "mapper.pth")
+    ).init_weights()
     assert "or have another shape there, such as mapper.tree" in caplog.text
     caplog.clear()
     official = HierarchyClassifier({**mapper, "preset": "official"}).backbone.state_dict()
     torch.save(official, tmp_path / "mapper.pth")
     HierarchyClassifier(mapper, checkpoint=str(tmp_path / "mapper.pth")).init_weights()
-    assert "1 weights of this model are missing" in caplog.text and "mapper.lift.scale" in caplog.text
+    assert (
+        "1 weights of this model are missing" in caplog.text and "mapper.lift.scale" in caplog.text
+    )
 
 
 def test_accuracy_of_groups_and_the_distance_of_mistakes(tmp_path):
-    above = dict(apple=("fruit", "pome"), pear=("fruit", "pome"), plum=("fruit", "stone"), leek=("vegetable", "root"))
+    above = dict(
+        apple=("fruit", "pome"),
+        pear=("fruit", "pome"),
+        plum=("fruit", "stone"),
+        leek=("vegetable", "root"),
+    )
     (tmp_path / "above.json").write_text(json.dumps(above))
     for ancestors in (above, str(tmp_path / "above.json")):
         metric = GroupAccuracy(ancestors, levels=("kind", "family"))
         metric.dataset_meta = dict(classes=("apple", "leek", "pear", "plum"))
-        pairs = [(0, 0), (0, 2), (2, 3), (3, 1), (1, 1)]  # right, a sibling, a cousin, another kind, right
+        pairs = [
+            (0, 0),
+            (0, 2),
+            (2, 3),
+            (3, 1),
+            (1, 1),
+        ]  # right, a sibling, a cousin, another kind, right
         scores = nn.functional.one_hot(torch.tensor([best for _, best in pairs]), 4).float()
         metric.process({}, [dict(scores=s, label=label) for s, (label, _) in zip(scores, pairs)])
         found = metric.compute_metrics(metric.results)
-        assert found == dict(kind=80.0, family=60.0, mistake_distance=pytest.approx((2 + 4 + 6) / 3))
-        assert metric.compute_metrics([(0, 0)]) == dict(kind=100.0, family=100.0, mistake_distance=0.0)
+        assert found == dict(
+            kind=80.0, family=60.0, mistake_distance=pytest.approx((2 + 4 + 6) / 3)
+        )
+        assert metric.compute_metrics([(0, 0)]) == dict(
+            kind=100.0, family=100.0, mistake_distance=0.0
+        )
     metric.dataset_meta = dict(classes=("apple", "fig"))
-    with pytest.raises(HypvisionError, match="'fig' has the groups .* but the levels are kind, family"):
+    with pytest.raises(
+        HypvisionError, match="'fig' has the groups .* but the levels are kind, family"
+    ):
         metric.compute_metrics([(0, 1)])
     with pytest.raises(HypvisionError, match="There is no file '.*none.json"):
         GroupAccuracy(str(tmp_path / "none.json"), levels=("kind",))
@@ -202,7 +260,9 @@ def test_topk_accuracy_and_report(tmp_path):
     metric = TopKAccuracy(topk=(1, 2, 9), out_file=str(tmp_path / "deep" / "report.json"))
     metric.dataset_meta = dict(classes=("a", "b", "c"))
     scores = torch.tensor([[0.7, 0.2, 0.1], [0.5, 0.4, 0.1], [0.5, 0.4, 0.1], [0.1, 0.1, 0.8]])
-    samples = [dict(scores=s, label=y, index=i) for i, (s, y) in enumerate(zip(scores, [0, 1, 2, 2]))]
+    samples = [
+        dict(scores=s, label=y, index=i) for i, (s, y) in enumerate(zip(scores, [0, 1, 2, 2]))
+    ]
     metric.process(None, samples[:3])
     metric.process(None, samples[3:])
     assert metric.evaluate(4) == dict(top1=50.0, top2=75.0)
@@ -215,15 +275,24 @@ def wrapper(model, layer_decay=None, kind="OptimWrapper"):
     paramwise = None if layer_decay is None else dict(layer_decay=layer_decay)
     optimizer = dict(type="AdamW", lr=1.0, weight_decay=0.05)
     return build_optim_wrapper(
-        model, dict(type=kind, constructor="TimmParamGroups", paramwise_cfg=paramwise, optimizer=optimizer)
+        model,
+        dict(
+            type=kind, constructor="TimmParamGroups", paramwise_cfg=paramwise, optimizer=optimizer
+        ),
     )
 
 
 def groups_by_name(model, **kwargs):
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     groups = wrapper(model, **kwargs).optimizer.param_groups
-    table = {names[id(p)]: (group["lr"], group["weight_decay"]) for group in groups for p in group["params"]}
-    assert len(table) == sum(len(group["params"]) for group in groups) == len(names)  # each parameter once
+    table = {
+        names[id(p)]: (group["lr"], group["weight_decay"])
+        for group in groups
+        for p in group["params"]
+    }
+    assert (
+        len(table) == sum(len(group["params"]) for group in groups) == len(names)
+    )  # each parameter once
     return table
 
 
@@ -264,7 +333,8 @@ def test_bfloat16_wrapper_trains_on_the_cpu():
 
 
 def test_painted_pictures_come_from_all_classes(tmp_path):
-    """The data lies in the order of the classes: the first images of it would be those of one class."""
+    """The data lies in the order of the classes: the first images of it would be those of one
+    class."""
 
     class Data:
         metainfo = dict(classes=["ant", "bee", "cat", "dog"])
@@ -284,25 +354,38 @@ def test_painted_pictures_come_from_all_classes(tmp_path):
             hook.after_test_iter(runner, start, None, outputs[start : start + 7])
         names = [path.stem.split("_") for path in (tmp_path / str(limit)).glob("*.png")]
         assert len(names) == min(limit, 40) and {name[0] for name in names} == {"right"}
-        assert Counter(name[2] for name in names) == dict.fromkeys(Data.metainfo["classes"], expected)
+        assert Counter(name[2] for name in names) == dict.fromkeys(
+            Data.metainfo["classes"], expected
+        )
 
 
 def test_pictures_of_several_labels_are_judged_by_the_threshold_of_the_metric(tmp_path):
-    config = Config(dict(test_evaluator=[dict(type="MultiLabelAP", threshold=0.3)], custom_hooks=[]))
+    config = Config(
+        dict(test_evaluator=[dict(type="MultiLabelAP", threshold=0.3)], custom_hooks=[])
+    )
     TEST_OPTIONS["ImageClassifier"].show(config, tmp_path)
     (about,) = config.custom_hooks
     hook = HOOKS.build(about)
-    data = SimpleNamespace(metainfo=dict(classes=["cat", "dog"]), read=lambda index: Image.new("RGB", (8, 8)))
+    data = SimpleNamespace(
+        metainfo=dict(classes=["cat", "dog"]), read=lambda index: Image.new("RGB", (8, 8))
+    )
     hook.chosen = {0, 1}
     outputs = [dict(scores=torch.tensor([0.4, 0.1]), label=[1.0, 0.0], index=0)]
     outputs += [dict(scores=torch.tensor([0.9, 0.35]), label=[1.0, 0.0], index=1)]
-    hook.after_test_iter(SimpleNamespace(test_dataloader=SimpleNamespace(dataset=data)), 0, None, outputs)
-    assert {path.name for path in tmp_path.glob("*.png")} == {"right_000000_cat.png", "wrong_000001_cat.png"}
+    hook.after_test_iter(
+        SimpleNamespace(test_dataloader=SimpleNamespace(dataset=data)), 0, None, outputs
+    )
+    assert {path.name for path in tmp_path.glob("*.png")} == {
+        "right_000000_cat.png",
+        "wrong_000001_cat.png",
+    }
 
 
 def test_one_picture_alone_is_not_mixed():
     """The last batch of an epoch may have one image, which has no partner to be mixed with."""
-    model = ImageClassifier(dict(model_name="test_vit", num_classes=3, img_size=32), 0.1, dict(mixup_alpha=1.0)).train()
+    model = ImageClassifier(
+        dict(model_name="test_vit", num_classes=3, img_size=32), 0.1, dict(mixup_alpha=1.0)
+    ).train()
     x, label = torch.randn(1, 3, 32, 32), torch.tensor([1])
     expected = nn.functional.cross_entropy(model.backbone(x), label, label_smoothing=0.1)
     torch.testing.assert_close(model(x, label, mode="loss")["loss"], expected)
@@ -311,13 +394,19 @@ def test_one_picture_alone_is_not_mixed():
 def test_any_classifier_learns_from_a_teacher_that_sees_the_images_in_its_own_size():
     teacher = dict(model_name="test_vit", num_classes=5, img_size=48)
     about = dict(teacher=teacher, loss="soft", alpha=0.75, temperature=2.0, size=48)
-    model = ImageClassifier(dict(model_name="test_resnet", num_classes=5), distillation=about).eval()
+    model = ImageClassifier(
+        dict(model_name="test_resnet", num_classes=5), distillation=about
+    ).eval()
     images, label = torch.randn(4, 3, 32, 32), torch.tensor([0, 1, 2, 3])
     losses = model(images, label, mode="loss")
-    large = torch.nn.functional.interpolate(images, (48, 48), mode="bicubic", align_corners=False, antialias=True)
+    large = torch.nn.functional.interpolate(
+        images, (48, 48), mode="bicubic", align_corners=False, antialias=True
+    )
     expected = distillation_loss(model(images), model._teacher[0](large), "soft", 2.0)
     torch.testing.assert_close(losses["loss_distillation"], 0.75 * expected)
     torch.testing.assert_close(losses["loss_cls"], 0.25 * model.class_loss(model(images), label))
     assert all(name.startswith("backbone.") for name in model.state_dict())
     with pytest.raises(HypvisionError, match="leave out distillation with multi_label"):
-        ImageClassifier(dict(model_name="test_resnet", num_classes=5), distillation=about, multi_label=True)
+        ImageClassifier(
+            dict(model_name="test_resnet", num_classes=5), distillation=about, multi_label=True
+        )

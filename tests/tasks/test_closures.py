@@ -1,4 +1,5 @@
-"""Embedded closures: a small hierarchy is recovered, and its figures are those of the definition."""
+"""Embedded closures: a small hierarchy is recovered, and its figures are those of the
+definition."""
 
 import json
 
@@ -20,24 +21,32 @@ def tree(tmp_path_factory):
     """A file of the parents in a tree of 40 names."""
     path = tmp_path_factory.mktemp("tree") / "my_tree.tsv"
     parents = enumerate(complete_tree(3, 3))
-    path.write_text("".join(f"n{name:02}\tn{parent:02}\n" for name, parent in parents if parent >= 0))
+    path.write_text(
+        "".join(f"n{name:02}\tn{parent:02}\n" for name, parent in parents if parent >= 0)
+    )
     return path
 
 
 def test_figures_are_those_of_the_definition(tree):
     closure = read_closure(tree, transitive=True)
-    points = Lorentz(1.0).from_tangent0(torch.randn(40, 3, generator=torch.Generator().manual_seed(0)).double())
+    points = Lorentz(1.0).from_tangent0(
+        torch.randn(40, 3, generator=torch.Generator().manual_seed(0)).double()
+    )
     distances = Lorentz(1.0).cdist(points, points).numpy()
     ranks, precision = [], []
     for name, above in enumerate(closure.ancestors()):
-        others = [d for other, d in enumerate(distances[name]) if other != name and other not in above]
+        others = [
+            d for other, d in enumerate(distances[name]) if other != name and other not in above
+        ]
         ranks += [1 + sum(d <= distances[name, ancestor] for d in others) for ancestor in above]
         near = sorted((set(range(40)) - {name}), key=lambda other: distances[name, other])
         places = [place for place, other in enumerate(near, 1) if other in above]
         if above:
             precision.append(np.mean([n / place for n, place in enumerate(places, 1)]))
     found = closure_ranks(points, Lorentz(1.0), closure)
-    assert found["mean_rank"] == pytest.approx(np.mean(ranks)) and found["map"] == pytest.approx(np.mean(precision))
+    assert found["mean_rank"] == pytest.approx(np.mean(ranks)) and found["map"] == pytest.approx(
+        np.mean(precision)
+    )
 
 
 def test_training_finds_the_hierarchy(tree):
@@ -72,7 +81,9 @@ def test_command(tree, tmp_path, capsys):
 
 def test_figures_do_not_depend_on_parts(tree, monkeypatch):
     closure, space = read_closure(tree, transitive=True), Lorentz(1.0)
-    points = space.from_tangent0(torch.randn(40, 3, generator=torch.Generator().manual_seed(0)).double())
+    points = space.from_tangent0(
+        torch.randn(40, 3, generator=torch.Generator().manual_seed(0)).double()
+    )
     whole = closure_ranks(points, space, closure)
     monkeypatch.setattr(closures, "PART", 3 * points.numel())
     assert closure_ranks(points, space, closure) == pytest.approx(whole)
@@ -85,9 +96,13 @@ def test_an_ancestor_is_no_negative():
 
 
 def test_no_step_is_longer_than_the_limit():
-    star = Closure([str(name) for name in range(60)], np.array([[name, 0] for name in range(1, 60)]))
+    star = Closure(
+        [str(name) for name in range(60)], np.array([[name, 0] for name in range(1, 60)])
+    )
     space = Lorentz(1.0)
-    start = space.from_tangent0(torch.zeros(60, 2).index_fill(0, torch.arange(1), 1.0))  # the ancestor is away
+    start = space.from_tangent0(
+        torch.zeros(60, 2).index_fill(0, torch.arange(1), 1.0)
+    )  # the ancestor is away
     points = ManifoldParameter(start.clone(), space)
     optimizer = RiemannianSGD([points], lr=1000.0)
     closures.fit_closure(star, points, optimizer, space, steps=1)

@@ -1,4 +1,5 @@
-"""Pre-training of the small CLIP: its data, its loss written out pair by pair, and the file that is shipped."""
+"""Pre-training of the small CLIP: its data, its loss written out pair by pair, and the file that is
+shipped."""
 
 import math
 from functools import partial
@@ -36,12 +37,24 @@ def test_data_are_repeatable_and_captions_true():
     data = ShapeCaptions(length=60)
     again = ShapeCaptions(length=60)
     for i in (0, 1, 58, 59):
-        assert torch.equal(data[i]["inputs"], again[i]["inputs"]) and data[i]["caption"] == again[i]["caption"]
+        assert (
+            torch.equal(data[i]["inputs"], again[i]["inputs"])
+            and data[i]["caption"] == again[i]["caption"]
+        )
     single = [data[i] for i in range(0, 60, 2)]
-    assert all(item["inputs"].shape == (3, 64, 64) and item["inputs"].dtype == torch.uint8 for item in single)
-    named = [item for item in single if any(shape in item["caption"].split() for shape in TAXONOMY.classes["shape"])]
+    assert all(
+        item["inputs"].shape == (3, 64, 64) and item["inputs"].dtype == torch.uint8
+        for item in single
+    )
+    named = [
+        item
+        for item in single
+        if any(shape in item["caption"].split() for shape in TAXONOMY.classes["shape"])
+    ]
     assert len(named) > 15
-    assert all(TAXONOMY.classes["shape"][item["label"]] in item["caption"].split() for item in named)
+    assert all(
+        TAXONOMY.classes["shape"][item["label"]] in item["caption"].split() for item in named
+    )
     assert all(data[i]["label"] == -1 for i in range(1, 60, 2))
 
 
@@ -52,7 +65,9 @@ def test_loss_pair_by_pair():
     with torch.no_grad():
         found = model(inputs, captions, mode="loss")
         images = model(inputs, captions)
-        text = model.clip.encode_text(model.tokenizer(["a disk", "a house", "a red ring"]), normalize=True)
+        text = model.clip.encode_text(
+            model.tokenizer(["a disk", "a house", "a red ring"]), normalize=True
+        )
         logits = (float(model.clip.logit_scale.exp()) * images @ text.T).tolist()
     number = [0, 2, 0, 1]
 
@@ -72,7 +87,10 @@ def test_it_learns():
     model = CLIPContrast(dict(name="shapes-s8")).train()
     data = ShapeCaptions(length=8)
     batch = [data[i] for i in range(8)]
-    inputs, captions = torch.stack([item["inputs"] for item in batch]), [item["caption"] for item in batch]
+    inputs, captions = (
+        torch.stack([item["inputs"] for item in batch]),
+        [item["caption"] for item in batch],
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     losses = []
     for _ in range(6):
@@ -86,19 +104,32 @@ def test_it_learns():
 
 def test_metric():
     metric = ZeroShotAccuracy()
-    metric.process({}, [dict(scores=torch.tensor([0.1, 0.9]), label=1), dict(scores=torch.tensor([0.9, 0.1]), label=1)])
+    metric.process(
+        {},
+        [
+            dict(scores=torch.tensor([0.1, 0.9]), label=1),
+            dict(scores=torch.tensor([0.9, 0.1]), label=1),
+        ],
+    )
     assert metric.evaluate(2) == dict(top1=50.0, macro=25.0)
     for metric in (ZeroShotAccuracy(), HierarchicalErrors(), TopKAccuracy(), CalibrationError()):
-        with pytest.raises(HypvisionError, match="needs an image of one class, .* got the label -1.*scenes=False"):
+        with pytest.raises(
+            HypvisionError, match="needs an image of one class, .* got the label -1.*scenes=False"
+        ):
             metric.process({}, [dict(scores=torch.ones(2) / 2, label=-1)])
 
 
 @pytest.mark.slow
 def test_published_weights(tmp_path):
-    """What goes into the zoo: the record's facts from the config, and of the table of words what the captions use."""
+    """What goes into the zoo: the record's facts from the config, and of the table of words what
+    the captions use."""
     config = load_config(CONFIGS / "clip-shapes_1100i.py")
     known = describe_config(config)
-    assert (known["task"], known["model"], known["input"]["size"]) == ("zero-shot", "shapes-s8", [3, 64, 64])
+    assert (known["task"], known["model"], known["input"]["size"]) == (
+        "zero-shot",
+        "shapes-s8",
+        [3, 64, 64],
+    )
     model = CLIPContrast(dict(name="shapes-s8"))
     state = dict(state_dict=model.state_dict())
     # captions of other data have other words
@@ -108,7 +139,9 @@ def test_published_weights(tmp_path):
     assert 40 < len(used) < 400 and {49406, 49407} <= set(used.tolist())
     full = expand_tokens(weights)
     assert full.keys() == model.clip.state_dict().keys()
-    assert torch.equal(full["token_embedding.weight"][used], model.clip.token_embedding.weight[used])
+    assert torch.equal(
+        full["token_embedding.weight"][used], model.clip.token_embedding.weight[used]
+    )
 
 
 def test_shipped_weights():
@@ -132,7 +165,8 @@ def test_shipped_weights():
 
 def test_the_words_of_a_test_are_compared_with_its_data(tmp_path):
     torch.save(
-        CLIPContrast(dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions")).state_dict(), tmp_path / "a.pth"
+        CLIPContrast(dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions")).state_dict(),
+        tmp_path / "a.pth",
     )
     config, names = CONFIGS / "clip-shapes_1100i.py", list(TAXONOMY.classes["shape"])
 
@@ -141,12 +175,16 @@ def test_the_words_of_a_test_are_compared_with_its_data(tmp_path):
         return measure(config, tmp_path / "a.pth", tmp_path / "work", cfg_options=options)["top1"]
 
     assert top1(names[::-1]) == top1(None) > 50  # it was 0
-    with pytest.raises(HypvisionError, match="of which '[a-z]+'.* only here.*The model .* 8 classes"):
+    with pytest.raises(
+        HypvisionError, match="of which '[a-z]+'.* only here.*The model .* 8 classes"
+    ):
         top1(names[:8])
 
 
 def test_words_that_were_learned_are_not_erased(tmp_path):
-    with pytest.raises(HypvisionError, match="erase the words of the weights 'zoo:shapes-s8.captions'"):
+    with pytest.raises(
+        HypvisionError, match="erase the words of the weights 'zoo:shapes-s8.captions'"
+    ):
         CLIPContrast(dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions"), blank_words=True)
     table = CLIPContrast(dict(name="shapes-s8"), blank_words=True).clip.token_embedding.weight
     assert not table.any()
@@ -154,8 +192,12 @@ def test_words_that_were_learned_are_not_erased(tmp_path):
     with pytest.raises(HypvisionError, match=f"erase the words of the weights '{name}'"):
         CLIPContrast(dict(name=name), blank_words=True)
     with pytest.raises(HypvisionError, match="erase the words of the weights 'text.pt'"):
-        CLIPContrast(dict(name=name, load_weights=False, pretrained_text_path="text.pt"), blank_words=True)
-    assert not CLIPContrast(dict(name=name, load_weights=False), blank_words=True).clip.token_embedding.weight.any()
+        CLIPContrast(
+            dict(name=name, load_weights=False, pretrained_text_path="text.pt"), blank_words=True
+        )
+    assert not CLIPContrast(
+        dict(name=name, load_weights=False), blank_words=True
+    ).clip.token_embedding.weight.any()
     for options in (dict(tune="image"), dict(adapter=dict(type="hyperclip", block=32))):
         with pytest.raises(HypvisionError, match="would leave all texts without words"):
             CLIPContrast(dict(name="shapes-s8"), blank_words=True, **options)
@@ -176,7 +218,9 @@ def test_an_adapter_in_a_checkpoint_is_not_left_out(tmp_path):
         lambda: check_compatible(plain, state, path),
         lambda: check_compatible(plain, state, path, exact=False),
     ):
-        with pytest.raises(HypvisionError, match="holds an adapter 'hyperclip'.*Give the config of its training"):
+        with pytest.raises(
+            HypvisionError, match="holds an adapter 'hyperclip'.*Give the config of its training"
+        ):
             load()
 
 
@@ -207,13 +251,23 @@ def test_frozen_keys_do_not_decay(optimizer):
 )
 def test_what_trains(options, learned):
     """Any adapter, or a part of CLIP: that gets gradients, and nothing else does."""
-    model = CLIPContrast(dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions"), **options).train()
+    model = CLIPContrast(
+        dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions"), **options
+    ).train()
     inputs = torch.randint(0, 256, (4, 3, 64, 64), dtype=torch.uint8)
     sum(model(inputs, ["a disk", "a ring", "a house", "a disk"], mode="loss").values()).backward()
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert trained and all(learned in name for name in trained)
-    assert {name for name, p in model.named_parameters() if p.grad is not None and p.grad.abs().max() > 0} <= trained
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters() if p.requires_grad)
+    assert {
+        name
+        for name, p in model.named_parameters()
+        if p.grad is not None and p.grad.abs().max() > 0
+    } <= trained
+    assert all(
+        p.grad is not None and p.grad.isfinite().all()
+        for p in model.parameters()
+        if p.requires_grad
+    )
     if options.get("tune") in ("text", "image"):
         assert {name.startswith("clip.visual.") for name in trained} == {options["tune"] == "image"}
         assert "clip.logit_scale" not in trained
@@ -224,7 +278,10 @@ def test_an_adapter_learns_and_is_saved_alone(tmp_path):
     model = CLIPContrast(clip, adapter=dict(type="hyperclip", block=32)).train()
     data = ShapeCaptions(length=8)
     batch = [data[i] for i in range(8)]
-    inputs, captions = torch.stack([item["inputs"] for item in batch]), [item["caption"] for item in batch]
+    inputs, captions = (
+        torch.stack([item["inputs"] for item in batch]),
+        [item["caption"] for item in batch],
+    )
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=3e-3)
     losses = []
     for _ in range(5):

@@ -1,4 +1,5 @@
-"""Few-shot training on the engine: schedules, averages that survive a cut, checkpoints, classes from the data."""
+"""Few-shot training on the engine: schedules, averages that survive a cut, checkpoints, classes
+from the data."""
 
 import json
 import math
@@ -36,7 +37,11 @@ from hypvision.tasks.few_shot import (
 )
 from hypvision.tasks.few_shot_recipes import few_shot_config, recipe, with_steps
 
-HOST = {"promptsrc": dict(text=2, vision=2, depth=2, templates=2), "maple": dict(depth=2), "coop": dict(tokens=2)}
+HOST = {
+    "promptsrc": dict(text=2, vision=2, depth=2, templates=2),
+    "maple": dict(depth=2),
+    "coop": dict(tokens=2),
+}
 IMAGES = torch.randint(0, 255, (4, 3, 64, 64), dtype=torch.uint8)
 LABELS = torch.tensor([0, 1, 2, 0])
 
@@ -50,12 +55,16 @@ def loaded(load_weights=True, **options):
 def tiny(monkeypatch):
     """The tiny CLIP in place of the models that are asked for by name."""
     monkeypatch.setattr("hypvision.tasks.few_shot.create_clip", loaded)
-    monkeypatch.setattr("hypvision.clip.prompting.promptkd.create_clip", lambda **options: bundle(seed=5))
+    monkeypatch.setattr(
+        "hypvision.clip.prompting.promptkd.create_clip", lambda **options: bundle(seed=5)
+    )
 
 
 def config_of(root, method="promptsrc", **changes):
     name = method.partition("+")[0]
-    options = dict(root=str(root), shots=2, size=64, epochs=3, classes=3, images=6, host=HOST.get(name))
+    options = dict(
+        root=str(root), shots=2, size=64, epochs=3, classes=3, images=6, host=HOST.get(name)
+    )
     return Config(few_shot_config(method, **{**options, **changes}))
 
 
@@ -63,13 +72,18 @@ def weights(runner):
     return {name: value.detach().clone() for name, value in runner.model.learned()}
 
 
-# Losses ---------------------------------------------------------------------------------------------------------------
+# Losses
+# --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("host", ["promptsrc", "maple", "coop", "cocoop", "clip-adapter", "zeroshot"])
+@pytest.mark.parametrize(
+    "host", ["promptsrc", "maple", "coop", "cocoop", "clip-adapter", "zeroshot"]
+)
 def test_losses_with_and_without_the_adapter(host):
     plain = FewShotCLIP({}, dict(name=host, **HOST.get(host, {}))).train()
-    adapted = FewShotCLIP({}, dict(name=host, **HOST.get(host, {})), dict(type="lathadapter", attributes=3)).train()
+    adapted = FewShotCLIP(
+        {}, dict(name=host, **HOST.get(host, {})), dict(type="lathadapter", attributes=3)
+    ).train()
     for model in (plain, adapted):
         model.set_classes(NAMES)
     a, b = (set(model(IMAGES, LABELS, mode="loss")) for model in (plain, adapted))
@@ -93,17 +107,22 @@ def test_promptkd_learns_without_labels():
         model.set_classes(NAMES)
         torch.manual_seed(0)
         found = model(IMAGES, None, mode="loss")
-        assert set(found) == ({"loss_ce"} if adapter is None else {"loss_ecls", "loss_hcls", "loss_va", "loss_at"})
+        assert set(found) == (
+            {"loss_ce"} if adapter is None else {"loss_ecls", "loss_hcls", "loss_va", "loss_at"}
+        )
         sum(found.values()).backward()
         assert not any(name.startswith("host.teacher") for name in model.state_dict())
         assert "host.learner.projector.1.running_mean" in model.state_dict()
-        with pytest.raises(HypvisionError, match="at least two images in a batch.*Set --batch 2 or more"):
+        with pytest.raises(
+            HypvisionError, match="at least two images in a batch.*Set --batch 2 or more"
+        ):
             model(IMAGES[:1], None, mode="loss")
         assert model.eval()(IMAGES[:1]).shape == (1, 4)
 
 
 def ball_distance(x, y, c=0.1, radius=2.3):
-    """Between points that HIER lifts: clipped, through the exponential map at 0, pulled off the boundary; float64."""
+    """Between points that HIER lifts: clipped, through the exponential map at 0, pulled off the
+    boundary; float64."""
     points = []
     for v in (x, y):
         v = v.double()
@@ -115,7 +134,9 @@ def ball_distance(x, y, c=0.1, radius=2.3):
     return torch.acosh(1 + 2 * c * gap / ((1 - c * left) * (1 - c * right))) / c**0.5
 
 
-@pytest.mark.parametrize("host", ["zeroshot", "coop", "clip-adapter", "maple", "tip-adapter", "cocoop"])
+@pytest.mark.parametrize(
+    "host", ["zeroshot", "coop", "clip-adapter", "maple", "tip-adapter", "cocoop"]
+)
 def test_features_as_they_are_reach_the_adapter(host):
     """With feature_norm="none" what goes into the ball has the length that the towers give it."""
     options = dict(keys=4, classes=4) if host == "tip-adapter" else HOST.get(host, {})
@@ -151,7 +172,10 @@ def test_consistency_of_refined_classes_is_an_option():
     seen = unit(refine(text, unit(attributes), 0.5))
     expected = 25 * (seen - model.host.frozen_texts()).abs().mean()
     assert losses[1]["loss_text"].item() == pytest.approx(expected.item(), rel=1e-4)
-    assert losses[0]["loss_text"] != losses[1]["loss_text"] and losses[0]["loss_logits"] != losses[1]["loss_logits"]
+    assert (
+        losses[0]["loss_text"] != losses[1]["loss_text"]
+        and losses[0]["loss_logits"] != losses[1]["loss_logits"]
+    )
     assert losses[0]["loss_image"] == losses[1]["loss_image"]
 
 
@@ -160,7 +184,9 @@ def test_the_losses_of_a_teacher_are_options(monkeypatch):
     neighbours = []
     draw = LatentHierarchy.draw
     monkeypatch.setattr(
-        LatentHierarchy, "draw", lambda self, x, y, *rest: neighbours.append(y) or draw(self, x, y, *rest)
+        LatentHierarchy,
+        "draw",
+        lambda self, x, y, *rest: neighbours.append(y) or draw(self, x, y, *rest),
     )
     options = dict(pseudo_labels=False, teacher_loss="labels")
     host = dict(name="promptkd", teacher=teacher, tokens=2, depth=2)
@@ -171,18 +197,24 @@ def test_the_losses_of_a_teacher_are_options(monkeypatch):
     out = model.host(IMAGES)
     distance = model.hierarchy(out.image, out.text, out.scale, losses=False).distance
     predicted = out.teacher.argmax(-1)
-    expected = (distance.gather(1, predicted[:, None])[:, 0] + (-distance).exp().sum(-1).log()).mean()
+    expected = (
+        distance.gather(1, predicted[:, None])[:, 0] + (-distance).exp().sum(-1).log()
+    ).mean()
     assert found["loss_hcls"].item() == pytest.approx(expected.item(), rel=1e-4)
 
 
 @pytest.mark.parametrize("average", [True, False])
 def test_the_average_is_over_attributes_or_not(average, tmp_path):
     coop(tmp_path)
-    config = config_of(tmp_path, "promptsrc+lath", adapter=dict(average=average, attributes=3), epochs=2)
+    config = config_of(
+        tmp_path, "promptsrc+lath", adapter=dict(average=average, attributes=3), epochs=2
+    )
     runner = train(config, tmp_path / "run")
     (hook,) = (hook for hook in runner.hooks if isinstance(hook, GaussianAverageHook))
     learned = {name for name, _ in runner.model.learned()}
-    assert set(hook.total) == (learned if average else learned - {"host.clip.lathadapter.attributes"})
+    assert set(hook.total) == (
+        learned if average else learned - {"host.clip.lathadapter.attributes"}
+    )
 
 
 def test_the_average_is_weighed_over_epochs_and_resumed():
@@ -210,7 +242,9 @@ def test_the_average_is_weighed_over_epochs_and_resumed():
     for length in (13, 16):  # weights of another length
         saved = go_on(GaussianAverageHook(9, 2), range(11), {})
         go_on(GaussianAverageHook(9, 2), range(11, length), saved, length)
-        expected = (torch.tensor(gaussian_weights(length, 9, 2))[:, None, None] * values[:length]).sum(0)
+        expected = (
+            torch.tensor(gaussian_weights(length, 9, 2))[:, None, None] * values[:length]
+        ).sum(0)
         assert torch.allclose(model.weight, expected, atol=1e-6)
     with pytest.raises(HypvisionError, match=r"mean and std \[9, 2\], that of the config \[8, 2\]"):
         go_on(GaussianAverageHook(8, 2), range(11, 20), saved)
@@ -232,7 +266,8 @@ def test_more_training_of_a_tip_adapter_starts_from_the_first_alpha_and_beta():
         assert host.learner.alpha == expected
 
 
-# The engine -----------------------------------------------------------------------------------------------------------
+# The engine
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("epochs", [2, 20])
@@ -242,9 +277,13 @@ def test_rates_are_the_official_ones(epochs):
     from mmengine.registry import PARAM_SCHEDULERS
 
     config = few_shot_config("promptsrc", epochs=epochs)["param_scheduler"]
-    schedules = [PARAM_SCHEDULERS.build(dict(s), default_args=dict(optimizer=optimizer)) for s in config]
+    schedules = [
+        PARAM_SCHEDULERS.build(dict(s), default_args=dict(optimizer=optimizer)) for s in config
+    ]
     for epoch in range(epochs):
-        expected = 1e-5 if epoch == 0 else 0.0025 * (1 + math.cos(math.pi * (epoch - 1) / epochs)) / 2
+        expected = (
+            1e-5 if epoch == 0 else 0.0025 * (1 + math.cos(math.pi * (epoch - 1) / epochs)) / 2
+        )
         assert optimizer.param_groups[0]["lr"] == pytest.approx(expected, rel=1e-6), epoch
         optimizer.step()
         for schedule in schedules:
@@ -279,12 +318,21 @@ def test_a_training_that_was_cut_ends_as_one_that_was_not(tmp_path):
     a, b = weights(whole), weights(again)
     assert a.keys() == b.keys() and all((a[name] - b[name]).abs().max() < 1e-6 for name in a)
     saved = torch.load(tmp_path / "whole/epoch_4.pth", weights_only=False)
-    assert set(saved["state_dict"]) == set(whole.model.state_dict()) and "gaussian_average" not in saved
-    assert all(torch.equal(saved["state_dict"][name], value) for name, value in a.items())  # the average
+    assert (
+        set(saved["state_dict"]) == set(whole.model.state_dict())
+        and "gaussian_average" not in saved
+    )
+    assert all(
+        torch.equal(saved["state_dict"][name], value) for name, value in a.items()
+    )  # the average
     assert (tmp_path / "whole/epoch_4.pth").stat().st_size < 200_000
-    finished = train(config_of(tmp_path, "promptsrc+lath", epochs=4), tmp_path / "whole", resume="auto")
+    finished = train(
+        config_of(tmp_path, "promptsrc+lath", epochs=4), tmp_path / "whole", resume="auto"
+    )
     assert all(torch.equal(weights(finished)[name], value) for name, value in a.items())
-    metrics = run_test(config_of(tmp_path, "promptsrc+lath"), tmp_path / "whole/epoch_4.pth", tmp_path / "test")
+    metrics = run_test(
+        config_of(tmp_path, "promptsrc+lath"), tmp_path / "whole/epoch_4.pth", tmp_path / "test"
+    )
     data = Config(dict(config_of(tmp_path).test_dataloader.dataset)).to_dict()
     data.pop("type")
     assert metrics["top1"] == pytest.approx(accuracy(whole.model, FewShotDataset(**data)))
@@ -295,7 +343,9 @@ def test_a_resumed_tip_adapter_keeps_its_trained_keys(tmp_path):
     config = config_of(tmp_path, "tip-adapter-f", views=0)
     assert config.train_dataloader.dataset.scale == (0.5, 1.0)  # of Tip-Adapter's code
     trained = weights(train(config, tmp_path / "run"))
-    again = weights(train(config_of(tmp_path, "tip-adapter-f", views=0), tmp_path / "run", resume="auto"))
+    again = weights(
+        train(config_of(tmp_path, "tip-adapter-f", views=0), tmp_path / "run", resume="auto")
+    )
     assert all(torch.equal(again[name], value) for name, value in trained.items())
 
 
@@ -310,14 +360,17 @@ def test_a_training_starts_from_what_it_loads(tmp_path, method, options, name):
     coop(tmp_path)
     config = config_of(tmp_path, method, epochs=1, **options)
     state = FewShotCLIP(bundle(), config.model.host.to_dict(), config.model.adapter).state_dict()
-    torch.save(dict(state_dict={**state, name: torch.full_like(state[name], 0.25)}), tmp_path / "start.pth")
+    torch.save(
+        dict(state_dict={**state, name: torch.full_like(state[name], 0.25)}), tmp_path / "start.pth"
+    )
     config.load_from = str(tmp_path / "start.pth")
     found = train(config, tmp_path / "run").model.state_dict()[name]
     assert torch.allclose(found, torch.full_like(found, 0.25), atol=0.01)  # one small step away
 
 
 def test_without_views_tip_adapter_f_trains_on_new_views_of_each_epoch(tmp_path, monkeypatch):
-    """The ten views of its cache are another thing: without kept features its keys learn from images."""
+    """The ten views of its cache are another thing: without kept features its keys learn from
+    images."""
     coop(tmp_path)
     calls, read = [], FewShotCLIP.forward
 
@@ -333,21 +386,30 @@ def test_without_views_tip_adapter_f_trains_on_new_views_of_each_epoch(tmp_path,
         assert train(config, tmp_path / f"run{views}").iter == len(calls) == 2
         images[views] = [inputs for inputs, _ in calls]
         norms = calls[0][1].norm(dim=-1)
-        assert torch.allclose(norms, torch.ones_like(norms), atol=1e-5)  # filled before the first step
+        assert torch.allclose(
+            norms, torch.ones_like(norms), atol=1e-5
+        )  # filled before the first step
     assert images[None][0].shape == (6, 3, 64, 64) and not torch.equal(*images[None])
     assert images[0][0].shape == (6, 64) and torch.equal(*images[0])
 
 
 def test_a_tip_adapter_is_made_as_published(tmp_path, monkeypatch):
-    """Its cache has K images of every class, an epoch all of them, and the search sees the whole validation split."""
+    """Its cache has K images of every class, an epoch all of them, and the search sees the whole
+    validation split."""
     coop(tmp_path, classes=3, train=3, val=7)
     split = tmp_path / "caltech-101/split_zhou_Caltech101.json"
     rows = json.loads(split.read_text())
-    rows["train"] = [row for row in rows["train"] if row[1] or row[0].endswith("train0.png")]  # one image of class 0
+    rows["train"] = [
+        row for row in rows["train"] if row[1] or row[0].endswith("train0.png")
+    ]  # one image of class 0
     split.write_text(json.dumps(rows))
     seen = []
-    monkeypatch.setattr(TipAdapter, "search", lambda self, x, y, **options: seen.append((len(x), options["ends"])))
-    config = config_of(tmp_path, "tip-adapter-f", protocol="shots", shots=3, images=9, epochs=2, batch=4, views=0)
+    monkeypatch.setattr(
+        TipAdapter, "search", lambda self, x, y, **options: seen.append((len(x), options["ends"]))
+    )
+    config = config_of(
+        tmp_path, "tip-adapter-f", protocol="shots", shots=3, images=9, epochs=2, batch=4, views=0
+    )
     runner = train(config, tmp_path / "run")
     assert runner.iter == 2 * math.ceil(9 / 4)
     host = runner.model.host
@@ -357,8 +419,12 @@ def test_a_tip_adapter_is_made_as_published(tmp_path, monkeypatch):
     ) == (3, 1)
     assert seen == [(3 * 7, (12, 5))]
     data = FewShotDataset(str(tmp_path), "caltech101", shots=3, repeat=True)
-    assert [item.name for item in data.items[:3]] == ["apple"] * 3 and len(data.whole_part("val")) == 21
-    assert len(FewShotDataset(str(tmp_path), "caltech101", shots=3)) == 7  # the other methods take what is there
+    assert [item.name for item in data.items[:3]] == ["apple"] * 3 and len(
+        data.whole_part("val")
+    ) == 21
+    assert (
+        len(FewShotDataset(str(tmp_path), "caltech101", shots=3)) == 7
+    )  # the other methods take what is there
 
 
 HEADS = {
@@ -370,48 +436,75 @@ HEADS = {
 
 @pytest.mark.parametrize("host", HEADS)
 def test_learned_classes_keep_their_names(host):
-    """Methods that learn each class by itself answer with the classes of their training, in their order."""
+    """Methods that learn each class by itself answer with the classes of their training, in their
+    order."""
     model = FewShotCLIP(bundle(), dict(name=host, **HEADS[host])).eval()
-    assert model.host.fixed_classes == 2 and FewShotCLIP(bundle(), dict(name="coop")).host.fixed_classes is None
+    assert (
+        model.host.fixed_classes == 2
+        and FewShotCLIP(bundle(), dict(name="coop")).host.fixed_classes is None
+    )
     model.dataset_meta = dict(classes=NAMES[:2])
     config = Config(dict(test_dataloader=dict(dataset=dict(size=None))))
 
     def names(given, things=None):
-        PREDICTORS["FewShotCLIP"](model, config, Request("a.py", "a.pth", classes=given, things=things))
+        PREDICTORS["FewShotCLIP"](
+            model, config, Request("a.py", "a.pth", classes=given, things=things)
+        )
         return model.host.names
 
     own = names(None)
     assert names(list(own[::-1])) == own
-    with pytest.raises(HypvisionError, match="is a classifier, which counts nothing: leave out --things"):
+    with pytest.raises(
+        HypvisionError, match="is a classifier, which counts nothing: leave out --things"
+    ):
         names(own, own[:1])
-    with pytest.raises(HypvisionError, match="'horse'.* only here.*only the classes of its training"):
+    with pytest.raises(
+        HypvisionError, match="'horse'.* only here.*only the classes of its training"
+    ):
         names(["horse", own[1]])
 
     hook, log = ClassNamesHook(), []
-    runner = SimpleNamespace(model=model, logger=SimpleNamespace(warning=log.append), hooks=[hook], iter=0)
+    runner = SimpleNamespace(
+        model=model, logger=SimpleNamespace(warning=log.append), hooks=[hook], iter=0
+    )
     trained = dict(state_dict={}, meta=dict(dataset_meta=dict(classes=own)))
 
     def tested_on(*classes, mode="test"):
         hook.after_load_checkpoint(runner, trained)
-        setattr(runner, f"{mode}_dataloader", SimpleNamespace(dataset=SimpleNamespace(metainfo=dict(classes=classes))))
+        setattr(
+            runner,
+            f"{mode}_dataloader",
+            SimpleNamespace(dataset=SimpleNamespace(metainfo=dict(classes=classes))),
+        )
         getattr(hook, f"before_{mode}" + "_epoch" * (mode != "train"))(runner)
         return model.host.names
 
-    assert tested_on(*(name.replace(" ", "_") for name in own)) and tested_on("a", "b", "c")  # refuses their number
+    assert tested_on(*(name.replace(" ", "_") for name in own)) and tested_on(
+        "a", "b", "c"
+    )  # refuses their number
     for mode, resume in (("test", False), ("val", False), ("train", True)):
         runner._resume = resume
-        for wrong, said in ((("horse", own[1]), "'horse' only here"), (own[::-1], "in another order")):
-            with pytest.raises(HypvisionError, match=f"{said}.*only the classes of its training.*by_name=False"):
+        for wrong, said in (
+            (("horse", own[1]), "'horse' only here"),
+            (own[::-1], "in another order"),
+        ):
+            with pytest.raises(
+                HypvisionError, match=f"{said}.*only the classes of its training.*by_name=False"
+            ):
                 tested_on(*wrong, mode=mode)
     runner._resume = False
-    assert tested_on("horse", "sheep", mode="train") == ("horse", "sheep") and "'horse', 'sheep' only here" in log[0]
+    assert (
+        tested_on("horse", "sheep", mode="train") == ("horse", "sheep")
+        and "'horse', 'sheep' only here" in log[0]
+    )
     runner.hooks.append(CheckClassesHook(by_name=False))
     assert tested_on("horse", "sheep") == ("horse", "sheep")
 
 
 @pytest.mark.parametrize("method", ["zeroshot", "tip-adapter", "tip-adapter+lath", "zeroshot+lath"])
 def test_methods_without_a_training_are_configs_too(method, tmp_path, monkeypatch):
-    """They pass the engine from config to result; the Tip-Adapter's alpha and beta are in the checkpoint."""
+    """They pass the engine from config to result; the Tip-Adapter's alpha and beta are in the
+    checkpoint."""
     coop(tmp_path)
     searched, given = [], []
     search = TipAdapter.search
@@ -449,7 +542,9 @@ def test_stored_features_are_those_of_the_images(tmp_path):
     coop(tmp_path)
     found = []
     for folder in (None, tmp_path / "cache", tmp_path / "cache"):
-        config = config_of(tmp_path, "tip-adapter-f", views=0, cache=folder and str(folder), epochs=1)
+        config = config_of(
+            tmp_path, "tip-adapter-f", views=0, cache=folder and str(folder), epochs=1
+        )
         model = train(config, tmp_path / f"run{len(found)}").model
         found.append(model.host.learner.values)
         assert model.host.learner.keys.norm(dim=-1).min() > 0.5
@@ -468,7 +563,9 @@ def test_a_missing_image_is_told_with_and_without_a_cache(folder, tmp_path):
     data = FewShotDataset(str(tmp_path), "caltech101", "test", size=64)
     Path(data.paths[3]).unlink()
     model = FewShotCLIP({}, dict(name="zeroshot"))
-    with pytest.raises(HypvisionError, match="There is no image '.*dice/test0.png'.* With --skip-broken"):
+    with pytest.raises(
+        HypvisionError, match="There is no image '.*dice/test0.png'.* With --skip-broken"
+    ):
         image_features(model.host, data, folder=folder and tmp_path / folder)
 
 
@@ -508,16 +605,31 @@ CONFIGS = sorted(path.name for path in (ROOT / "fewshot").glob("*.py"))
 @pytest.mark.parametrize("name", CONFIGS)
 def test_configs_are_read(name):
     config = load_config(ROOT / "fewshot" / name, {"data_root": "/elsewhere"})
-    assert config.model.type == "FewShotCLIP" and config.train_dataloader.dataset.root == "/elsewhere"
+    assert (
+        config.model.type == "FewShotCLIP" and config.train_dataloader.dataset.root == "/elsewhere"
+    )
     assert ("-lath" in name) == (config.model.adapter is not None)
-    epochs, untrained = config.train_cfg.max_epochs, name in ("zeroshot_b2n.py", "tip-adapter_fs.py")
-    assert (epochs == 1 if untrained else epochs >= 2) and not {"few_shot_config"} & set(config.keys())
+    epochs, untrained = (
+        config.train_cfg.max_epochs,
+        name in ("zeroshot_b2n.py", "tip-adapter_fs.py"),
+    )
+    assert (epochs == 1 if untrained else epochs >= 2) and not {"few_shot_config"} & set(
+        config.keys()
+    )
 
 
 def test_a_config_takes_its_steps(tmp_path):
     coop(tmp_path)
-    changes = {"data_root": str(tmp_path), "train_dataloader.dataset.shots": 1, "model.host.depth": 2}
-    changes |= {"train_dataloader.dataset.size": 64, "test_dataloader.dataset.size": 64, "train_cfg.max_epochs": 1}
+    changes = {
+        "data_root": str(tmp_path),
+        "train_dataloader.dataset.shots": 1,
+        "model.host.depth": 2,
+    }
+    changes |= {
+        "train_dataloader.dataset.size": 64,
+        "test_dataloader.dataset.size": 64,
+        "train_cfg.max_epochs": 1,
+    }
     runner = train(ROOT / "fewshot/maple-lath_b2n.py", tmp_path / "run", cfg_options=changes)
     assert runner.epoch == 1 and runner.model.hierarchy.attributes.shape == (12, 64)
 
@@ -525,7 +637,9 @@ def test_a_config_takes_its_steps(tmp_path):
 def test_so_many_images_an_epoch():
     sampler = FixedLengthSampler(range(5), 12, seed=3)
     order = list(sampler)
-    assert len(order) == len(sampler) == 12 and sorted(order[:5]) == sorted(order[5:10]) == list(range(5))
+    assert len(order) == len(sampler) == 12 and sorted(order[:5]) == sorted(order[5:10]) == list(
+        range(5)
+    )
     sampler.set_epoch(1)
     assert list(sampler) != order
     found, length = with_steps(recipe("promptsrc", "base2new", "dtd", 16, 24, 384), 100, None)
@@ -539,17 +653,33 @@ def test_steps_are_kept():
         return found.epochs, found.average
 
     assert of("promptsrc", 120, "shots") == (40, (36, 4))  # of 50 epochs, averaged about the 45th
-    assert of("promptsrc", 21) == (7, pytest.approx((5.25, 0.35))) and of("coop", 101) == (101, None)
+    assert of("promptsrc", 21) == (7, pytest.approx((5.25, 0.35))) and of("coop", 101) == (
+        101,
+        None,
+    )
     assert of("promptsrc", 3)[0] == 3 and of("maple", 1)[0] == 1
     assert of("promptsrc", 12, epochs=4) == (4, pytest.approx((3, 0.2)))
-    for method in ("maple", "promptsrc", "promptkd", "coop", "cocoop", "clip-adapter", "tip-adapter-f", "linear-probe"):
+    for method in (
+        "maple",
+        "promptsrc",
+        "promptkd",
+        "coop",
+        "cocoop",
+        "clip-adapter",
+        "tip-adapter-f",
+        "linear-probe",
+    ):
         for protocol in ("base2new", "shots", "cross"):
             for shots in (1, 4, 16):
                 own = recipe(method, protocol, "dtd", shots, 24, 384)
                 assert of(method, 200, protocol, shots=shots) == (own.epochs, own.average)
-    with pytest.raises(HypvisionError, match="101 steps cannot be divided into 2 to 20 epochs.* --steps 100 or 120"):
+    with pytest.raises(
+        HypvisionError, match="101 steps cannot be divided into 2 to 20 epochs.* --steps 100 or 120"
+    ):
         of("promptsrc", 101)
-    with pytest.raises(HypvisionError, match="10 steps cannot be divided into 20 epochs of one length.* 20"):
+    with pytest.raises(
+        HypvisionError, match="10 steps cannot be divided into 20 epochs of one length.* 20"
+    ):
         of("promptsrc", 10, epochs=20)
 
 
@@ -557,10 +687,14 @@ def test_checkpoints_are_an_epoch_or_ten_steps_apart():
     def interval(method, **options):
         return few_shot_config(method, **options)["default_hooks"]["checkpoint"]["interval"]
 
-    assert interval("promptsrc", images=384) == interval("coop", images=1600) == interval("maple") == 1
+    assert (
+        interval("promptsrc", images=384) == interval("coop", images=1600) == interval("maple") == 1
+    )
     assert interval("promptsrc", steps=200) == 1  # 20 epochs of 10 steps
     assert interval("promptsrc", protocol="shots", dataset="dtd", steps=200) == 2  # 50 of 4
-    assert interval("coop", protocol="shots", steps=200) == interval("coop", images=20) == 10  # 200 of one
+    assert (
+        interval("coop", protocol="shots", steps=200) == interval("coop", images=20) == 10
+    )  # 200 of one
     assert interval("promptsrc", epochs=4, images=6) == 1
 
 

@@ -39,7 +39,14 @@ from hypvision.tasks.few_shot_benchmark import (
 )
 from hypvision.tasks.few_shot_figures import load_cell_model, places
 from hypvision.tasks.few_shot_recipes import METHODS, check_options
-from hypvision.tasks.few_shot_tables import comma_separated, draw_shots, harmonic, markdown, read_results, tables
+from hypvision.tasks.few_shot_tables import (
+    comma_separated,
+    draw_shots,
+    harmonic,
+    markdown,
+    read_results,
+    tables,
+)
 
 SMALL = ["--clip", "tiny:none", "--size", "64", "--steps", "2"]
 
@@ -47,7 +54,9 @@ SMALL = ["--clip", "tiny:none", "--size", "64", "--steps", "2"]
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
     monkeypatch.setattr("hypvision.tasks.few_shot.create_clip", lambda **options: bundle())
-    monkeypatch.setattr("hypvision.tasks.few_shot_benchmark.create_clip", lambda **options: bundle())
+    monkeypatch.setattr(
+        "hypvision.tasks.few_shot_benchmark.create_clip", lambda **options: bundle()
+    )
     monkeypatch.setattr("hypvision.clip.prompting.promptkd.create_clip", lambda **options: bundle())
 
 
@@ -59,19 +68,40 @@ def test_base_to_new_and_its_table(tmp_path, capsys):
     coop(tmp_path)
     coop(tmp_path, "dtd")
     out = tmp_path / "results"
-    command = ["base2new", "--method", "coop", "--datasets", "caltech101", "dtd", "none", "--seeds", 1, 2]
+    command = [
+        "base2new",
+        "--method",
+        "coop",
+        "--datasets",
+        "caltech101",
+        "dtd",
+        "none",
+        "--seeds",
+        1,
+        2,
+    ]
     command += ["--shots", 2, "--root", tmp_path, "--out", out, "--host", "text_chunk=2", *SMALL]
-    assert run(*command[:2], "promptkd", *command[2:]) == 2 and not out.exists()  # it has no teacher here
+    assert (
+        run(*command[:2], "promptkd", *command[2:]) == 2 and not out.exists()
+    )  # it has no teacher here
     assert run(*command) == 2  # there is no such data: its cells fail, the others run
     assert "2 of 6 cells failed" in capsys.readouterr().err
     cells = sorted(path.parent.relative_to(out).as_posix() for path in out.rglob("result.json"))
-    assert cells == [f"base2new/coop/{d}/2shots-seed{s}" for d in ("caltech101", "dtd") for s in (1, 2)]
+    assert cells == [
+        f"base2new/coop/{d}/2shots-seed{s}" for d in ("caltech101", "dtd") for s in (1, 2)
+    ]
     result = json.loads((out / cells[0] / "result.json").read_text())
-    assert set(result["accuracy"]) == {"base", "new"} and result["steps"] == 2 and not result["transductive"]
+    assert (
+        set(result["accuracy"]) == {"base", "new"}
+        and result["steps"] == 2
+        and not result["transductive"]
+    )
     assert all(0 <= value <= 100 for value in result["accuracy"].values())
     before = (out / cells[0] / "result.json").stat().st_mtime_ns
     command.remove("none")
-    assert run(*command) == 0 and (out / cells[0] / "result.json").stat().st_mtime_ns == before  # not again
+    assert (
+        run(*command) == 0 and (out / cells[0] / "result.json").stat().st_mtime_ns == before
+    )  # not again
     printed = capsys.readouterr().out
     assert "| coop | average | 2 | 2 |" in printed and "± " in printed  # two seeds, two steps
     assert run("table", out) == 0
@@ -79,7 +109,9 @@ def test_base_to_new_and_its_table(tmp_path, capsys):
     assert [row["dataset"] for row in rows] == ["average", "caltech101", "dtd"]
     mean = {key: float(rows[0][key]) for key in ("base", "new", "HM")}
     assert mean["HM"] == pytest.approx(harmonic(mean["base"], mean["new"]))
-    assert rows[1]["base published"] == "98.0" and rows[0]["base published"] == ""  # not all data sets
+    assert (
+        rows[1]["base published"] == "98.0" and rows[0]["base published"] == ""
+    )  # not all data sets
     command[command.index("--steps") + 1] = 3
     assert run(*command) == 2
     assert "of other settings (steps: 2 there, 3 here)" in capsys.readouterr().err
@@ -89,45 +121,105 @@ def test_options_go_to_the_methods_that_have_them(tmp_path, capsys):
     """To each of all methods, and an option that none has is refused before the first cell."""
     coop(tmp_path)
     given = dict(
-        text_chunk=3, depth=2, alpha=2.5, ensemble=True, ratio=0.3, tokens=4, templates=2, words="a photo of a"
+        text_chunk=3,
+        depth=2,
+        alpha=2.5,
+        ensemble=True,
+        ratio=0.3,
+        tokens=4,
+        templates=2,
+        words="a photo of a",
     )
-    settings = Settings({}, root=str(tmp_path), host=given, teacher=dict(clip={}, host={}, checkpoint="t.pth"))
+    settings = Settings(
+        {}, root=str(tmp_path), host=given, teacher=dict(clip={}, host={}, checkpoint="t.pth")
+    )
     reached = set()
     for method in METHODS:
-        protocol = "shots" if method in ("linear-probe", "tip-adapter", "tip-adapter-f") else "base2new"
+        protocol = (
+            "shots" if method in ("linear-probe", "tip-adapter", "tip-adapter-f") else "base2new"
+        )
         (cell,) = plan(protocol, [method], ["caltech101"], [1], [2])
         host = dict(cell_config(cell, settings).model.host)
         MODELS.build(
             dict(
                 type="FewShotCLIP",
                 clip={},
-                host=host | ({"teacher": build_host(bundle(), "zeroshot")} if method == "promptkd" else {}),
+                host=host
+                | ({"teacher": build_host(bundle(), "zeroshot")} if method == "promptkd" else {}),
             )
         )
         own = set(inspect.signature(HOSTS[host["name"]]).parameters)
-        assert {key: host[key] for key in given if key in host} == {k: v for k, v in given.items() if k in own}
+        assert {key: host[key] for key in given if key in host} == {
+            k: v for k, v in given.items() if k in own
+        }
         reached |= own & set(given)
     assert reached == set(given)
-    shared = ["--datasets", "caltech101", "--seeds", 1, "--root", tmp_path, "--out", tmp_path / "no", *SMALL]
-    assert run("shots", "--method", "coop", "tip-adapter", "--host", "alpha=2", "textchunk=3", *shared) == 2
+    shared = [
+        "--datasets",
+        "caltech101",
+        "--seeds",
+        1,
+        "--root",
+        tmp_path,
+        "--out",
+        tmp_path / "no",
+        *SMALL,
+    ]
+    assert (
+        run("shots", "--method", "coop", "tip-adapter", "--host", "alpha=2", "textchunk=3", *shared)
+        == 2
+    )
     told = capsys.readouterr().err
-    assert "has an option 'textchunk'. Did you mean text_chunk?" in told and "tip-adapter: keys, classes, alpha" in told
+    assert (
+        "has an option 'textchunk'. Did you mean text_chunk?" in told
+        and "tip-adapter: keys, classes, alpha" in told
+    )
     assert "coop: tokens, words, position, per_class, classes, text_chunk;" in told
     assert run("shots", "--method", "coop", "--adapter", "beta=0.5", *shared) == 2
-    assert "LatHAdapter (beta) have no effect" in capsys.readouterr().err and not (tmp_path / "no").exists()
+    assert (
+        "LatHAdapter (beta) have no effect" in capsys.readouterr().err
+        and not (tmp_path / "no").exists()
+    )
     # A row of a table has no name of an option that its method does not take.
     cell = plan("base2new", ["coop"], ["caltech101"], [1], [2])
-    with pytest.raises(HypvisionError, match="coop with per_class recognises only the classes that it was trained on"):
+    with pytest.raises(
+        HypvisionError,
+        match="coop with per_class recognises only the classes that it was trained on",
+    ):
         cell_config(*cell, Settings({}, root=str(tmp_path), host=dict(per_class=True, classes=3)))
-    cells = [result("zeroshot", epochs=0, host=dict(depth=4)), result("zeroshot", seed=2, epochs=0, host=dict(depth=5))]
+    cells = [
+        result("zeroshot", epochs=0, host=dict(depth=4)),
+        result("zeroshot", seed=2, epochs=0, host=dict(depth=5)),
+    ]
     assert [(row.method, row.seeds) for row in tables(cells)["base2new"]] == [("zeroshot", 2)]
 
 
 def test_a_cell_that_was_cut_goes_on(tmp_path, monkeypatch):
     coop(tmp_path)
     out = tmp_path / "results"
-    command = ["base2new", "--method", "promptsrc+lath", "--datasets", "caltech101", "--seeds", 1, "--shots", 2]
-    command += ["--root", tmp_path, "--out", out, "--host", "depth=2", "templates=2", *SMALL[:-2], "--epochs", 2]
+    command = [
+        "base2new",
+        "--method",
+        "promptsrc+lath",
+        "--datasets",
+        "caltech101",
+        "--seeds",
+        1,
+        "--shots",
+        2,
+    ]
+    command += [
+        "--root",
+        tmp_path,
+        "--out",
+        out,
+        "--host",
+        "depth=2",
+        "templates=2",
+        *SMALL[:-2],
+        "--epochs",
+        2,
+    ]
     read, calls = FewShotDataset.__getitem__, []
 
     def cut(self, index):
@@ -151,8 +243,10 @@ def test_shots_heads_and_the_curve(tmp_path):
     coop(tmp_path)
     out = tmp_path / "results"
     methods = ["tip-adapter", "tip-adapter-f", "linear-probe", "clip-adapter", "zeroshot"]
-    assert run("shots", "--method", *methods, "--datasets", "caltech101", "--seeds", 1, "--shots", 1, 2, "--root",
-               tmp_path, "--out", out, "--views", 0, "--cache", tmp_path / "cache", *SMALL) == 0  # fmt: skip
+    assert run("shots", "--method", *methods, "--datasets", "caltech101", "--seeds", 1, "--shots",
+    1, 2, "--root",
+               tmp_path, "--out", out, "--views", 0, "--cache", tmp_path / "cache",
+               *SMALL) == 0  # fmt: skip
     assert (out / "shots.png").is_file() and len(list((tmp_path / "cache").iterdir())) > 2
     rows = {row.method: row for row in tables(read_results(out))["shots"]}
     assert set(rows) == set(methods) and set(rows["tip-adapter"].mean) == {"1 shots", "2 shots"}
@@ -182,13 +276,33 @@ def test_the_table_says_what_heads_were_trained_on(tmp_path, capsys):
 def test_a_tip_adapter_refuses_broken_images(tmp_path):
     coop(tmp_path, train=2)
     (tmp_path / "caltech-101/101_ObjectCategories/cup/train1.png").write_bytes(b"no image")
-    command = ["shots", "--method", "tip-adapter", "--datasets", "caltech101", "--seeds", 1, "--shots", 2]
+    command = [
+        "shots",
+        "--method",
+        "tip-adapter",
+        "--datasets",
+        "caltech101",
+        "--seeds",
+        1,
+        "--shots",
+        2,
+    ]
     command += ["--root", tmp_path, "--out", tmp_path / "results", *SMALL]
     assert run(*command) == 2
-    assert run(*command[: -len(SMALL)], "--skip-broken", *SMALL, "--out", tmp_path / "skipping") == 0
-    saved = torch.load(next((tmp_path / "skipping").rglob("epoch_1.pth")), weights_only=False)["state_dict"]
+    assert (
+        run(*command[: -len(SMALL)], "--skip-broken", *SMALL, "--out", tmp_path / "skipping") == 0
+    )
+    saved = torch.load(next((tmp_path / "skipping").rglob("epoch_1.pth")), weights_only=False)[
+        "state_dict"
+    ]
     values = saved["host.learner.values"]
-    assert values.shape == (9, 5) and values.sum(0).tolist() == [2, 2, 1, 2, 2]  # 10 images, one cup is broken
+    assert values.shape == (9, 5) and values.sum(0).tolist() == [
+        2,
+        2,
+        1,
+        2,
+        2,
+    ]  # 10 images, one cup is broken
 
 
 def test_other_data_sets(tmp_path):
@@ -196,20 +310,51 @@ def test_other_data_sets(tmp_path):
         imagenet(tmp_path, name)
     coop(tmp_path)
     out = tmp_path / "results"
-    shared = ["--method", "maple", "--seeds", 1, "--root", tmp_path, "--out", out, "--host", "depth=2", *SMALL]
+    shared = [
+        "--method",
+        "maple",
+        "--seeds",
+        1,
+        "--root",
+        tmp_path,
+        "--out",
+        out,
+        "--host",
+        "depth=2",
+        *SMALL,
+    ]
     assert run("cross", "--datasets", "caltech101", *shared) == 0
     assert run("dg", "--datasets", "imagenetv2", "imagenet_a", *shared) == 0
     found = tables(read_results(out))
-    assert {row.dataset for row in found["dg"]} == {"average", "imagenet (source)", "imagenetv2", "imagenet_a"}
+    assert {row.dataset for row in found["dg"]} == {
+        "average",
+        "imagenet (source)",
+        "imagenetv2",
+        "imagenet_a",
+    }
     assert {row.dataset for row in found["cross"]} == {"imagenet (source)", "caltech101"}
-    assert run("dg", "--datasets", "imagenetv2", "imagenet_a", "imagenet_r", *shared) == 2  # another target: not there
+    assert (
+        run("dg", "--datasets", "imagenetv2", "imagenet_a", "imagenet_r", *shared) == 2
+    )  # another target: not there
 
 
 def test_further_targets_are_added_to_a_finished_cell(tmp_path):
     for name in ("one", "two", "three"):
         coop(tmp_path, name, classes=3, train=2, val=1, test=1)
     out = tmp_path / "results"
-    command = ["cross", "--method", "coop", "--source", "one", "--seeds", 1, "--shots", 1, "--root", tmp_path]
+    command = [
+        "cross",
+        "--method",
+        "coop",
+        "--source",
+        "one",
+        "--seeds",
+        1,
+        "--shots",
+        1,
+        "--root",
+        tmp_path,
+    ]
     command += ["--out", out, "--host", "tokens=2", *SMALL, "--datasets"]
     assert run(*command, "two") == 0
     cell = out / "cross/coop/one/1shots-seed1"
@@ -241,7 +386,9 @@ def test_promptkd_takes_the_teacher_of_its_cell(tmp_path, capsys):
     assert run("base2new", "--method", "promptsrc", "--out", out, "--host", *host, *small) == 0
     teacher = f"{out}/base2new/promptsrc/{{dataset}}/{{shots}}shots-seed{{seed}}/epoch_2.pth"
     command = ["base2new", "--method", "promptkd", "promptkd+lath", "--host", "depth=2", *small]
-    assert run(*command, "--out", tmp_path / "kd", "--teacher", teacher, "--teacher-host", *host) == 0
+    assert (
+        run(*command, "--out", tmp_path / "kd", "--teacher", teacher, "--teacher-host", *host) == 0
+    )
     cells = read_results(tmp_path / "kd")
     assert len(cells) == 2 and all(cell["about"]["transductive"] for cell in cells)
     assert {row.note for row in tables(cells)["base2new"]} == {"transductive, own teacher"}
@@ -257,7 +404,9 @@ def test_a_training_of_other_settings_is_not_resumed(tmp_path):
     (cell,) = plan("shots", ["zeroshot+lath"], ["caltech101"], [1], [2])
     first = Settings({}, 64, steps=1, root=str(tmp_path), adapter=dict(beta=0.1))
     found = run_cell(cell, first, tmp_path / "out")
-    with pytest.raises(HypvisionError, match="of other settings .adapter: {'beta': 0.1} there, {'beta': 5.0} here"):
+    with pytest.raises(
+        HypvisionError, match="of other settings .adapter: {'beta': 0.1} there, {'beta': 5.0} here"
+    ):
         run_cell(cell, replace(first, adapter=dict(beta=5.0)), tmp_path / "out")
     (tmp_path / "out/settings.json").unlink()  # the result says them, too
     with pytest.raises(HypvisionError, match="of other settings"):
@@ -267,19 +416,40 @@ def test_a_training_of_other_settings_is_not_resumed(tmp_path):
 
 def test_all_settings_that_do_not_fit_are_reported_once(tmp_path, capsys):
     coop(tmp_path)
-    grid = ["base2new", "--method", "maple", "maple+lath", "ivlp", "--datasets", "caltech101", "--seeds", 1, 2, 3]
+    grid = [
+        "base2new",
+        "--method",
+        "maple",
+        "maple+lath",
+        "ivlp",
+        "--datasets",
+        "caltech101",
+        "--seeds",
+        1,
+        2,
+        3,
+    ]
     grid += ["--root", tmp_path, "--out", tmp_path / "out", "--shots", 1, *SMALL]
     assert run(*grid, "--host", "depth=9") == 2
     out, err = capsys.readouterr()
-    assert (out + err).count("depth of 9; the tower allows 1 to 3") == 1 and not (tmp_path / "out").exists()
+    assert (out + err).count("depth of 9; the tower allows 1 to 3") == 1 and not (
+        tmp_path / "out"
+    ).exists()
     assert run(*grid[:3], *grid[5:8], *grid[10:]) == 0  # maple alone, one seed
     out, err = capsys.readouterr()
-    assert out.count("The prompts have a depth of 3 instead of 9: a tower of this CLIP has 3 blocks.\n") == 1
+    assert (
+        out.count(
+            "The prompts have a depth of 3 instead of 9: a tower of this CLIP has 3 blocks.\n"
+        )
+        == 1
+    )
 
 
 def test_words_that_the_clip_was_never_taught_are_told_before_the_first_cell(tmp_path, monkeypatch):
     coop(tmp_path)
-    monkeypatch.setattr("hypvision.tasks.few_shot_benchmark.create_clip", lambda **options: unread())
+    monkeypatch.setattr(
+        "hypvision.tasks.few_shot_benchmark.create_clip", lambda **options: unread()
+    )
     (spec,) = plan("shots", ["zeroshot"], ["caltech101"], [1], [2])
     with pytest.warns(UserWarning, match="never taught . of the . classes of 'caltech101'"):
         check_methods([spec, spec._replace(dataset="none")], Settings({}, root=str(tmp_path)))
@@ -297,7 +467,20 @@ def test_images_of_a_cell(tmp_path):
     coop(tmp_path)
     out = tmp_path / "results"
     small = ["--datasets", "caltech101", "--seeds", 1, "--root", tmp_path, "--shots", 2, *SMALL]
-    assert run("shots", "--method", "coop+lath", "coop", "--out", out, "--adapter", "attributes=3", *small) == 0
+    assert (
+        run(
+            "shots",
+            "--method",
+            "coop+lath",
+            "coop",
+            "--out",
+            out,
+            "--adapter",
+            "attributes=3",
+            *small,
+        )
+        == 0
+    )
     cell = out / "shots/coop+lath/caltech101/2shots-seed1"
     assert run("explain", cell, "--root", tmp_path) == 0
     for name in ("attributes.png", "disk.png"):
@@ -305,13 +488,23 @@ def test_images_of_a_cell(tmp_path):
             assert image.width > 300
     model, *_ = load_cell_model(cell, tmp_path)
     found = places(model, FewShotDataset(str(tmp_path), "caltech101", "test", size=64))
-    assert found.attributes.shape == (3, 64) and found.classes.shape == (5, 64) and len(found.images) == 10
+    assert (
+        found.attributes.shape == (3, 64)
+        and found.classes.shape == (5, 64)
+        and len(found.images) == 10
+    )
     data = FewShotDataset(str(tmp_path), "caltech101", "test", size=64)
     data.items.sort(key=lambda item: item.label)
     few = places(model, data, most=5)  # of all classes
-    assert few.labels.tolist() == [0, 1, 2, 3, 4] == [data.items[i].label for i in few.numbers] and len(few.images) == 5
+    assert (
+        few.labels.tolist() == [0, 1, 2, 3, 4] == [data.items[i].label for i in few.numbers]
+        and len(few.images) == 5
+    )
     # What is drawn is the checkpoint that was measured.
-    saved, result = torch.load(cell / "epoch_2.pth", weights_only=False), json.loads((cell / "result.json").read_text())
+    saved, result = (
+        torch.load(cell / "epoch_2.pth", weights_only=False),
+        json.loads((cell / "result.json").read_text()),
+    )
     saved["state_dict"]["host.clip.lathadapter.attributes"] += 1
     torch.save(saved, cell / "best_top1_epoch_1.pth")
     result["settings"]["best_val"] = True
@@ -319,41 +512,73 @@ def test_images_of_a_cell(tmp_path):
     best, *_ = load_cell_model(cell, tmp_path)
     assert torch.equal(best.hierarchy.attributes, model.hierarchy.attributes + 1)
     assert run("explain", out, "--root", tmp_path) == 2  # no cell
-    assert run("explain", out / "shots/coop/caltech101/2shots-seed1", "--root", tmp_path) == 2  # no adapter
+    assert (
+        run("explain", out / "shots/coop/caltech101/2shots-seed1", "--root", tmp_path) == 2
+    )  # no adapter
 
 
 def test_cells_go_to_slurm(tmp_path, monkeypatch):
     """By submitit's executor that runs jobs in this process."""
     submitit = pytest.importorskip("submitit")
     executor = submitit.AutoExecutor
-    monkeypatch.setattr(submitit, "AutoExecutor", lambda folder, cluster: executor(folder=folder, cluster="debug"))
+    monkeypatch.setattr(
+        submitit, "AutoExecutor", lambda folder, cluster: executor(folder=folder, cluster="debug")
+    )
     coop(tmp_path)
-    command = ["base2new", "--method", "zeroshot", "--datasets", "caltech101", "--seeds", 1, "--root", tmp_path]
-    command += ["--out", tmp_path / "out", "--submit", "slurm", "--submit-options", "slurm_partition=gpu", *SMALL]
+    command = [
+        "base2new",
+        "--method",
+        "zeroshot",
+        "--datasets",
+        "caltech101",
+        "--seeds",
+        1,
+        "--root",
+        tmp_path,
+    ]
+    command += [
+        "--out",
+        tmp_path / "out",
+        "--submit",
+        "slurm",
+        "--submit-options",
+        "slurm_partition=gpu",
+        *SMALL,
+    ]
     assert run(*command) == 0
     (cell,) = read_results(tmp_path / "out")
     assert cell["method"] == "zeroshot"
     elsewhere = Path(cell["path"]).parent
     elsewhere.rename(elsewhere.with_name("16shots-seed9"))
-    with pytest.raises(HypvisionError, match="result of .*/zeroshot/.*, but lies elsewhere. Move it"):
+    with pytest.raises(
+        HypvisionError, match="result of .*/zeroshot/.*, but lies elsewhere. Move it"
+    ):
         read_results(tmp_path / "out")
 
 
-# The pages ------------------------------------------------------------------------------------------------------------
+# The pages
+# --------------------------------------------------------------------------------------------------
 
 
 def commands(page, name):
     """The arguments of each ``hypvision NAME`` in the blocks of a page."""
     blocks = re.findall(r"```bash\n(.*?)```", (ROOT.parent / page).read_text(), re.DOTALL)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    found = [shlex.split(line, comments=True) for line in lines if line.startswith(f"hypvision {name} ")]
+    found = [
+        shlex.split(line, comments=True) for line in lines if line.startswith(f"hypvision {name} ")
+    ]
     assert found
     return [parser_of(name).parse_args(words[2:]) for words in found]
 
 
 def test_commands_of_the_page_share_folders_of_results(tmp_path):
-    """No command is refused because an earlier one of the page wrote other settings into its --out."""
-    runs = [args for args in commands("docs/fewshot.md", "fewshot") if args.what not in ("table", "explain")]
+    """No command is refused because an earlier one of the page wrote other settings into its
+    --out."""
+    runs = [
+        args
+        for args in commands("docs/fewshot.md", "fewshot")
+        if args.what not in ("table", "explain")
+    ]
     assert len(runs) == 6
     for args in runs:
         settings = settings_of(args)
@@ -371,10 +596,20 @@ FAKE = """#!/bin/sh
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="the script is one of bash")
 def test_the_script_on_emoji_asks_for_cells_that_exist(tmp_path):
-    """Every command of it is planned, in a folder of its settings, with data and teachers that are there."""
+    """Every command of it is planned, in a folder of its settings, with data and teachers that are
+    there."""
     data, results = tmp_path / "data", tmp_path / "results"
     coop(data, "grocery", classes=2, train=1, val=1, test=1, size=8)
-    for style in ("noto", "noto-v1", "twemoji", "openmoji", "fluent", "fluent-flat", "fluent-mono", "fxemoji"):
+    for style in (
+        "noto",
+        "noto-v1",
+        "twemoji",
+        "openmoji",
+        "fluent",
+        "fluent-flat",
+        "fluent-mono",
+        "fxemoji",
+    ):
         split = data / f"emoji/splits/coop/split_{style}.json"
         split.parent.mkdir(parents=True, exist_ok=True)
         split.write_text((data / "grocery/split.json").read_text())
@@ -385,7 +620,9 @@ def test_the_script_on_emoji_asks_for_cells_that_exist(tmp_path):
     fake.chmod(0o755)
     path = f"{fake.parent}{os.pathsep}{os.environ['PATH']}"
     command = ["bash", str(ROOT / "fewshot/on_emoji.sh"), str(data), str(results)]
-    subprocess.run(command, check=True, env={**os.environ, "PATH": path, "RECORD": str(tmp_path / "record")})
+    subprocess.run(
+        command, check=True, env={**os.environ, "PATH": path, "RECORD": str(tmp_path / "record")}
+    )
     cells, trained = 0, set()
     for words in (tmp_path / "record").read_text().removesuffix("\n\n").split("\n\n"):
         what, *words = words.split("\n")
@@ -398,46 +635,75 @@ def test_the_script_on_emoji_asks_for_cells_that_exist(tmp_path):
         for spec in specs:
             config = cell_config(spec, settings)
             trained.add(f"{args.out}/{spec.key}/epoch_{config.train_cfg.max_epochs}.pth")
-            assert not spec.method.startswith("promptkd") or config.model.host.teacher.checkpoint in trained
-            assert {split.parent.name for split in data.glob("*/split.json")} >= {spec.dataset, *spec.targets}
-    assert cells > 100 and {path.name for path in results.iterdir()} >= {"prompts", "heads", "self-distillation"}
+            assert (
+                not spec.method.startswith("promptkd")
+                or config.model.host.teacher.checkpoint in trained
+            )
+            assert {split.parent.name for split in data.glob("*/split.json")} >= {
+                spec.dataset,
+                *spec.targets,
+            }
+    assert cells > 100 and {path.name for path in results.iterdir()} >= {
+        "prompts",
+        "heads",
+        "self-distillation",
+    }
 
 
 def test_commands_of_the_configs_train_and_test_one_data_set():
-    (trained,), (tested,) = (commands("configs/fewshot/README.md", name) for name in ("train", "test"))
+    (trained,), (tested,) = (
+        commands("configs/fewshot/README.md", name) for name in ("train", "test")
+    )
     options = parse_options(trained.cfg_options), parse_options(tested.cfg_options)
     a, b = (load_config(ROOT.parent / trained.config, own) for own in options)
-    assert a.train_dataloader.dataset.name == a.test_dataloader.dataset.name == b.test_dataloader.dataset.name == "dtd"
+    assert (
+        a.train_dataloader.dataset.name
+        == a.test_dataloader.dataset.name
+        == b.test_dataloader.dataset.name
+        == "dtd"
+    )
     sizes = [LatHAdapterConfig(classes=config.model.adapter.classes).count for config in (a, b)]
     assert sizes == [8, 8]  # DTD has 47 classes
-    assert tested.weights == f"work_dirs/{Path(trained.config).stem}/epoch_{a.train_cfg.max_epochs}.pth"
+    assert (
+        tested.weights
+        == f"work_dirs/{Path(trained.config).stem}/epoch_{a.train_cfg.max_epochs}.pth"
+    )
 
 
-# Plans and tables -----------------------------------------------------------------------------------------------------
+# Plans and tables
+# --------------------------------------------------------------------------------------------------
 
 
 def test_plans():
     assert len(plan("base2new", ["maple", "promptsrc+lath"])) == 2 * 11 * 3
     assert len(plan("shots", ["maple"], ["dtd"])) == 5 * 3
-    assert len(plan("shots", ["coop", "coop"], ["dtd", "dtd"], [1, 1], [4, 4])) == 1  # said twice, run once
+    assert (
+        len(plan("shots", ["coop", "coop"], ["dtd", "dtd"], [1, 1], [4, 4])) == 1
+    )  # said twice, run once
     assert plan("cross", ["maple"], ["dtd", "dtd"])[0].targets == ("dtd",)
     (cell,) = plan("cross", ["maple"], seeds=(1,))
     assert cell.dataset == "imagenet" and len(cell.targets) == 10
     assert cell.key == "cross/maple/imagenet/16shots-seed1"
     assert [c.dataset for c in plan("cross", ["promptkd"], seeds=(1,))] == list(cell.targets)
-    assert len(plan("dg", ["promptkd"], ["own1", "own2"], seeds=(1,))) == 2 and plan("dg", ["zeroshot", "maple"])
+    assert len(plan("dg", ["promptkd"], ["own1", "own2"], seeds=(1,))) == 2 and plan(
+        "dg", ["zeroshot", "maple"]
+    )
     with pytest.raises(HypvisionError, match="'base2new' cannot test it"):
         plan("base2new", ["linear-probe"])
     for protocol, method, datasets in (
         ("dg", "promptkd+lath", None), ("cross", "promptkd", ["dtd", "imagenet_a"]), ("shots", "maple", ["imagenetv2"])
     ):  # fmt: skip
-        with pytest.raises(HypvisionError, match="would train on 'imagenet.*', all of whose images are test images"):
+        with pytest.raises(
+            HypvisionError, match="would train on 'imagenet.*', all of whose images are test images"
+        ):
             plan(protocol, [method], datasets)
 
 
 def test_the_harmonic_mean_of_averages_is_the_published_one():
     base, new = published.BASE_TO_NEW["maple"]["average"]
-    sets = {name: pair for name, pair in published.BASE_TO_NEW["maple"].items() if name != "average"}
+    sets = {
+        name: pair for name, pair in published.BASE_TO_NEW["maple"].items() if name != "average"
+    }
     assert len(sets) == 11
     assert sum(pair[0] for pair in sets.values()) / 11 == pytest.approx(base, abs=0.01)
     assert sum(pair[1] for pair in sets.values()) / 11 == pytest.approx(new, abs=0.01)
@@ -453,7 +719,11 @@ def test_the_harmonic_mean_of_averages_is_the_published_one():
     assert rows[0].known["HM"] == pytest.approx(78.55, abs=0.01) and rows[1].dataset == "imagenet"
     assert rows[1].std["base"] == pytest.approx(1.0)
     about = dict(settings=dict(adapter=dict(beta=0.5)))
-    cells = [dict(cell, method=method, about=about) for cell in cells[:3] for method in ("maple", "maple+lath")]
+    cells = [
+        dict(cell, method=method, about=about)
+        for cell in cells[:3]
+        for method in ("maple", "maple+lath")
+    ]
     assert [row.method for row in tables(cells)["base2new"]] == ["maple", "maple+lath beta=0.5"]
     for table in (published.CROSS_DATASET, published.DOMAIN):
         for row in table.values():
@@ -471,20 +741,40 @@ def result(method="maple", dataset="dtd", seed=1, base=60.0, new=40.0, epochs=5,
 
 def test_cells_of_other_settings_are_no_seeds():
     clip = dict(clip=dict(name="ViT-B-16"))
-    cells = [result(seed=1), result(seed=2, base=62.0), result(seed=1, steps=9, base=10.0), result(host=dict(depth=4))]
+    cells = [
+        result(seed=1),
+        result(seed=2, base=62.0),
+        result(seed=1, steps=9, base=10.0),
+        result(host=dict(depth=4)),
+    ]
     rows = {row.method: row for row in tables(cells)["base2new"]}
-    assert {name: row.seeds for name, row in rows.items()} == {"maple": 2, "maple steps=9": 1, "maple host.depth=4": 1}
+    assert {name: row.seeds for name, row in rows.items()} == {
+        "maple": 2,
+        "maple steps=9": 1,
+        "maple host.depth=4": 1,
+    }
     assert rows["maple"].mean["base"] == 61 and rows["maple steps=9"].mean["base"] == 10
     assert rows["maple"].known["base"] == 80.36  # of DTD, beside the published recipe
-    # What does not concern a cell makes no row: steps of what does not train, the teacher of another method.
-    cells = [result("zeroshot", epochs=0, steps=9, **clip), result("zeroshot", seed=2, epochs=0, **clip)]
+    # What does not concern a cell makes no row: steps of what does not train, the teacher of
+    # another method.
+    cells = [
+        result("zeroshot", epochs=0, steps=9, **clip),
+        result("zeroshot", seed=2, epochs=0, **clip),
+    ]
     assert [row.seeds for row in tables(cells)["base2new"]] == [2]
-    assert [row.seeds for row in tables([result(), result(seed=2, teacher=clip)])["base2new"]] == [2]
-    names = {row.method for row in tables([result(**clip), result(clip=dict(name="ViT-L-14"))])["base2new"]}
+    assert [row.seeds for row in tables([result(), result(seed=2, teacher=clip)])["base2new"]] == [
+        2
+    ]
+    names = {
+        row.method
+        for row in tables([result(**clip), result(clip=dict(name="ViT-L-14"))])["base2new"]
+    }
     assert names == {"maple clip.name=ViT-B-16", "maple clip.name=ViT-L-14"}
     (row,) = tables([result(), result()])["base2new"]  # one result in two folders
     assert row.seeds == 1
-    with pytest.raises(HypvisionError, match=r"two results of base2new maple dtd 16 1 .* \(base: 60.00 and 61.00\)"):
+    with pytest.raises(
+        HypvisionError, match=r"two results of base2new maple dtd 16 1 .* \(base: 60.00 and 61.00\)"
+    ):
         tables([result(), result(base=61.0)])
 
 
@@ -494,21 +784,28 @@ def test_results_chosen_on_test_images_are_marked():
         cell["about"] |= dict(transductive=True, selection=selection)
     notes = {row.method: row.note for row in tables([best, last])["base2new"]}
     assert notes == {
-        "promptkd best_val=True": "transductive, chosen on test images", "promptkd best_val=False": "transductive"
+        "promptkd best_val=True": "transductive, chosen on test images",
+        "promptkd best_val=False": "transductive"
     }  # fmt: skip
 
 
 def test_averages_deviate_over_seeds():
-    """Seeds that are right on one data set where they are wrong on the other make no deviation of the average."""
+    """Seeds that are right on one data set where they are wrong on the other make no deviation of
+    the average."""
     found = {"dtd": (50.0, 60.0, 70.0), "eurosat": (70.0, 60.0, 44.0)}
-    cells = [result(dataset=d, seed=s, base=b, new=b / 2) for d, own in found.items() for s, b in enumerate(own, 1)]
+    cells = [
+        result(dataset=d, seed=s, base=b, new=b / 2)
+        for d, own in found.items()
+        for s, b in enumerate(own, 1)
+    ]
     average = tables(cells)["base2new"][0]
     assert average.dataset == "average" and average.mean["base"] == pytest.approx(59)
     assert average.std["base"] == pytest.approx(3**0.5)  # of 60, 60 and 57
     assert average.std["HM"] == pytest.approx(3**0.5 * 2 / 3)  # of 2 b (b / 2) / (b + b / 2)
     other = tables([*cells[:-1], dict(cells[-1], seed=7)])["base2new"][0]
     assert other.std == {} and other.mean == average.mean
-    shots = [dict(protocol="shots", method="coop", dataset="dtd", shots=k, seed=s, accuracy=dict(all=50.0 + s))
+    shots = [dict(protocol="shots", method="coop", dataset="dtd", shots=k, seed=s,
+    accuracy=dict(all=50.0 + s))
              for k, s in ((1, 1), (1, 2), (16, 1))]  # fmt: skip
     found = tables(shots)["shots"]
     assert found[0].std.keys() == {"1 shots"}  # one seed of the other has no deviation
@@ -523,7 +820,9 @@ def test_published_averages_stand_beside_the_same_data_alone():
         assert source == "imagenet" or not any(row.known for row in rows)
         return rows[0].known
 
-    assert known("cross", CROSS) == {"accuracy": 66.30} and known("dg", DOMAINS) == {"accuracy": 60.27}
+    assert known("cross", CROSS) == {"accuracy": 66.30} and known("dg", DOMAINS) == {
+        "accuracy": 60.27
+    }
     others = [f"own{i}" for i in range(10)]
     assert known("cross", others) == known("dg", others[:4]) == known("dg", CROSS[:4]) == {}
     assert known("cross", CROSS, "own") == known("dg", DOMAINS, "own") == {}
@@ -532,7 +831,9 @@ def test_published_averages_stand_beside_the_same_data_alone():
     assert tables([*cells, result(dataset="own")])["base2new"][0].known == {}
 
 
-@pytest.mark.parametrize("path", ["/t/{method}/x.pth", "/t/{}/x.pth", "/t/{seed/x.pth", "/t/{seed.x}.pth"])
+@pytest.mark.parametrize(
+    "path", ["/t/{method}/x.pth", "/t/{}/x.pth", "/t/{seed/x.pth", "/t/{seed.x}.pth"]
+)
 def test_teachers_of_unknown_fields_are_explained(path, tmp_path):
     coop(tmp_path, "dtd")
     (cell,) = plan("base2new", ["promptkd"], ["dtd"], [1])
@@ -544,15 +845,30 @@ def test_teachers_of_unknown_fields_are_explained(path, tmp_path):
 def test_the_curve_of_data_sets_without_common_shots(tmp_path, monkeypatch):
     axes, drawn = pytest.importorskip("matplotlib.axes").Axes, []
     plot = axes.plot
-    monkeypatch.setattr(axes, "plot", lambda *args, **options: drawn.append(options["label"]) or plot(*args, **options))
-    runs = dict(maple=[("dtd", 1), ("eurosat", 4)], coop=[("dtd", 2)], ivlp=[("dtd", 1), ("eurosat", 1)])
+    monkeypatch.setattr(
+        axes,
+        "plot",
+        lambda *args, **options: drawn.append(options["label"]) or plot(*args, **options),
+    )
+    runs = dict(
+        maple=[("dtd", 1), ("eurosat", 4)], coop=[("dtd", 2)], ivlp=[("dtd", 1), ("eurosat", 1)]
+    )
     cells = [
-        dict(protocol="shots", method=method, dataset=dataset, shots=shots, seed=1, accuracy=dict(all=50.0))
+        dict(
+            protocol="shots",
+            method=method,
+            dataset=dataset,
+            shots=shots,
+            seed=1,
+            accuracy=dict(all=50.0),
+        )
         for method, own in runs.items()
         for dataset, shots in own
     ]
     rows = tables(cells)["shots"]
-    assert [row.method for row in rows if row.dataset == "average"] == ["ivlp"]  # the others have none
+    assert [row.method for row in rows if row.dataset == "average"] == [
+        "ivlp"
+    ]  # the others have none
     draw_shots(rows, tmp_path / "shots.png")
     assert drawn == ["ivlp", "coop, dtd", "maple, dtd", "maple, eurosat"]
 
@@ -561,7 +877,16 @@ def test_mistakes_are_explained(tmp_path, capsys):
     for match, words in (
         (
             "'/shots' is one folder, but there are 2 data sets (dtd, eurosat)",
-            ["shots", "--datasets", "dtd", "eurosat", "--pickles", "/shots", "--out", tmp_path / "b"],
+            [
+                "shots",
+                "--datasets",
+                "dtd",
+                "eurosat",
+                "--pickles",
+                "/shots",
+                "--out",
+                tmp_path / "b",
+            ],
         ),
         ("no WHAT 'base2old'. Did you mean base2new", ["base2old"]),
         ("table needs a folder of results", ["table"]),
@@ -572,4 +897,7 @@ def test_mistakes_are_explained(tmp_path, capsys):
         assert run(*words) == 2
         assert match in capsys.readouterr().err
     (tmp_path / "result.json").write_text("{}")
-    assert run("table", tmp_path) == 2 and "missing cell, accuracy, settings" in capsys.readouterr().err
+    assert (
+        run("table", tmp_path) == 2
+        and "missing cell, accuracy, settings" in capsys.readouterr().err
+    )

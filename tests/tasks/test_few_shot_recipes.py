@@ -1,4 +1,5 @@
-"""The recipes: every method in every protocol as published, and Tip-Adapter's numbers of each data set.
+"""The recipes: every method in every protocol as published, and Tip-Adapter's numbers of each data
+set.
 
 python tests/tasks/test_few_shot_recipes.py     # prints the table of configs/fewshot/README.md
 """
@@ -10,17 +11,26 @@ import pytest
 
 from hypvision.data.fewshot.layouts import SETS
 from hypvision.errors import HypvisionError
-from hypvision.tasks.few_shot_recipes import METHODS, PROTOCOLS, TIP_ADAPTER, few_shot_config, recipe
+from hypvision.tasks.few_shot_recipes import (
+    METHODS,
+    PROTOCOLS,
+    TIP_ADAPTER,
+    few_shot_config,
+    recipe,
+)
 
 WORDS = dict(tokens=4, words="a photo of a")
-# Method -> protocols -> options of the host beside its name, rate, epochs on ImageNet and on DTD, batch; 16 shots.
-# CoOp (IJCV 2022; four words and 50 epochs on ImageNet in CoCoOp's comparison), CoCoOp (CVPR 2022), MaPLe (CVPR 2023,
-# with deep vision and deep language prompts), PromptSRC (ICCV 2023, with IVLP), PromptKD (CVPR 2024), CLIP-Adapter
-# (2021), Tip-Adapter (ECCV 2022).
+# Method -> protocols -> options of the host beside its name, rate, epochs on ImageNet and on DTD,
+# batch; 16 shots. CoOp (IJCV 2022; four words and 50 epochs on ImageNet in CoCoOp's comparison),
+# CoCoOp (CVPR 2022), MaPLe (CVPR 2023, with deep vision and deep language prompts), PromptSRC (ICCV
+# 2023, with IVLP), PromptKD (CVPR 2024), CLIP-Adapter (2021), Tip-Adapter (ECCV 2022).
 CROSS = ("cross", "dg")
 RECIPES = {
     "zeroshot": {PROTOCOLS: ({}, None, 0, 0, None)},
-    "coop": {("shots",): ({}, 0.002, 50, 200, 32), ("base2new", *CROSS): (WORDS, 0.002, 50, 200, 32)},
+    "coop": {
+        ("shots",): ({}, 0.002, 50, 200, 32),
+        ("base2new", *CROSS): (WORDS, 0.002, 50, 200, 32),
+    },
     "cocoop": {PROTOCOLS: ({}, 0.002, 10, 10, 1)},
     "clip-adapter": {PROTOCOLS: ({}, 0.002, 50, 200, 32)},
     "deep-vision": {PROTOCOLS: ({}, 0.0025, 5, 5, 4)},
@@ -60,7 +70,11 @@ def test_recipes_are_the_published_ones(method):
             seen.add(protocol)
             for dataset, epochs in (("imagenet", imagenet), ("dtd", dtd)):
                 found = recipe(method, protocol, dataset, 16, 24, 384)
-                own = {key: value for key, value in found.host.items() if key not in SIZES.get(method, ())}
+                own = {
+                    key: value
+                    for key, value in found.host.items()
+                    if key not in SIZES.get(method, ())
+                }
                 assert own == dict(options, name=method.removesuffix("-f")), (protocol, dataset)
                 assert found.epochs == epochs
                 assert not epochs or (found.lr, found.batch) == (lr, batch)
@@ -68,16 +82,31 @@ def test_recipes_are_the_published_ones(method):
 
 
 def test_recipes_of_other_shots_and_data():
-    assert [recipe("coop", "shots", "dtd", k, 24, 384).epochs for k in (1, 2, 4, 8, 16)] == [50, 100, 100, 200, 200]
+    assert [recipe("coop", "shots", "dtd", k, 24, 384).epochs for k in (1, 2, 4, 8, 16)] == [
+        50,
+        100,
+        100,
+        200,
+        200,
+    ]
 
     def average(protocol, dataset="dtd"):
         return recipe("promptsrc", protocol, dataset, 16, 24, 384).average
 
     assert average("base2new") == (15, 1) and average("cross") == average("dg") == (6, 10)
     assert average("shots") == (45, 5) and average("shots", "food101") == (30, 30)
-    weights = {name: recipe("promptkd", "base2new", name, 16, 24, 384).host["weight"] for name in SETS}
-    assert {name for name, weight in weights.items() if weight == 200} == {"fgvc_aircraft", "oxford_flowers", "dtd"}
-    assert set(weights.values()) == {200, 1000} and recipe("promptkd", "base2new", "dtd", 16, 24, 384).unlabelled
+    weights = {
+        name: recipe("promptkd", "base2new", name, 16, 24, 384).host["weight"] for name in SETS
+    }
+    assert {name for name, weight in weights.items() if weight == 200} == {
+        "fgvc_aircraft",
+        "oxford_flowers",
+        "dtd",
+    }
+    assert (
+        set(weights.values()) == {200, 1000}
+        and recipe("promptkd", "base2new", "dtd", 16, 24, 384).unlabelled
+    )
     with pytest.raises(HypvisionError, match="no few-shot method 'mapel'. Did you mean maple"):
         few_shot_config("mapel")
     with pytest.raises(HypvisionError, match="linear probe does not have"):
@@ -103,7 +132,9 @@ def table():
             if rate is not None:
                 wanted = "all" if len(protocols) == len(PROTOCOLS) else ", ".join(protocols)
                 own = UNPUBLISHED.get((method, protocols[0]), "the same")
-                more = ", ".join(f"{key} {value}" for key, value in options.items() if key in ("depth", "words"))
+                more = ", ".join(
+                    f"{key} {value}" for key, value in options.items() if key in ("depth", "words")
+                )
                 cells = [
                     method + (f" ({more})" if more else ""),
                     wanted,
@@ -121,10 +152,23 @@ def test_the_readme_has_the_table():
 
 
 # In the alphabetical order of the configs of Tip-Adapter's code.
-TIP_SETS = ("caltech101", "dtd", "eurosat", "fgvc_aircraft", "food101", "imagenet", "oxford_flowers", "oxford_pets",
+TIP_SETS = ("caltech101", "dtd", "eurosat", "fgvc_aircraft", "food101", "imagenet",
+"oxford_flowers", "oxford_pets",
             "stanford_cars", "sun397", "ucf101")  # fmt: skip
 TIP_ALPHA = (3, 2, 2, 5, 1.17, 1.17, 10, 1.17, 3, 1.17, 3)
-TIP_ENDS = ((12, 5), (13, 13), (12, 10), (30, 30), (10, 10), (7, 3), (50, 50), (7, 3), (20, 10), (12, 10), (7, 3))
+TIP_ENDS = (
+    (12, 5),
+    (13, 13),
+    (12, 10),
+    (30, 30),
+    (10, 10),
+    (7, 3),
+    (50, 50),
+    (7, 3),
+    (20, 10),
+    (12, 10),
+    (7, 3),
+)
 
 
 def test_tip_adapters_numbers_are_those_of_its_configs():
@@ -139,7 +183,9 @@ def test_tip_adapters_numbers_are_those_of_its_configs():
             assert tuple(hook["ends"]) == ends
             loader = config["train_dataloader"]
             assert loader["dataset"]["repeat"] and loader["dataset"]["scale"] == (0.5, 1.0)
-        assert loader["batch_size"] == 256 and not loader["drop_last"] and math.ceil(1600 / 256) == 7
+        assert (
+            loader["batch_size"] == 256 and not loader["drop_last"] and math.ceil(1600 / 256) == 7
+        )
         assert config["train_cfg"]["max_epochs"] == (100 if dataset == "eurosat" else 20)
         optimizer = config["optim_wrapper"]["optimizer"]
         assert (optimizer["type"], optimizer["lr"], optimizer["eps"]) == ("AdamW", 1e-3, 1e-4)

@@ -1,4 +1,5 @@
-"""Language models under the engine: configs, resuming, loads of experts, groups, folders, the harness."""
+"""Language models under the engine: configs, resuming, loads of experts, groups, folders, the
+harness."""
 
 import json
 import math
@@ -26,17 +27,24 @@ CONFIGS = sorted(path.name for path in (ROOT / "configs/helm").glob("*.py"))
 
 @pytest.mark.parametrize("name", [name for name in CONFIGS if "wikipedia" in name])
 def test_the_published_recipe_takes_2400_steps(name):
-    """2.1M tokens each, counted in optimiser steps and not in the iterations that they are made of."""
+    """2.1M tokens each, counted in optimiser steps and not in the iterations that they are made
+    of."""
     config = load_config(ROOT / "configs/helm" / name)
     count = config.optim_wrapper.accumulative_counts
     first, then = config.param_scheduler
     assert config.train_cfg.max_iters == then.end == 2400 * count
     assert first.end == then.begin == 72 * count and config.train_cfg.val_interval == 100 * count
     assert (
-        config.default_hooks.checkpoint.interval == 100 * count and config.default_hooks.logger.interval == 10 * count
+        config.default_hooks.checkpoint.interval == 100 * count
+        and config.default_hooks.logger.interval == 10 * count
     )
     processes = int(name.split("_")[1].split("xb")[0])
-    tokens = count * processes * config.train_dataloader.batch_size * config.train_dataloader.dataset.length
+    tokens = (
+        count
+        * processes
+        * config.train_dataloader.batch_size
+        * config.train_dataloader.dataset.length
+    )
     assert tokens == pytest.approx(2.1e6, rel=0.01)
 
 
@@ -52,11 +60,16 @@ SIBLINGS = (
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] if any(s in n for s in SIBLINGS) else []) for n in CONFIGS]
+    "name",
+    [
+        pytest.param(n, marks=[pytest.mark.slow] if any(s in n for s in SIBLINGS) else [])
+        for n in CONFIGS
+    ],
 )
 def test_config_takes_steps(name, text, tmp_path):
     runner = train(
-        small(name, text, tmp_path, **{"train_cfg.max_iters": 2, "train_cfg.val_interval": 2}), tmp_path / "run"
+        small(name, text, tmp_path, **{"train_cfg.max_iters": 2, "train_cfg.val_interval": 2}),
+        tmp_path / "run",
     )
     assert runner.iter == 2
     values = runner.message_hub.log_scalars
@@ -88,7 +101,10 @@ def test_resume_within_an_epoch_is_bit_equal(text, tmp_path):
 @pytest.mark.slow
 def test_training_learns_and_is_used(text, tmp_path, capsys):
     config = small(
-        "helm-mice-tiny_books.py", text, tmp_path, **{"train_cfg.max_iters": 40, "train_cfg.val_interval": 40}
+        "helm-mice-tiny_books.py",
+        text,
+        tmp_path,
+        **{"train_cfg.max_iters": 40, "train_cfg.val_interval": 40},
     )
     config.model.n_layers = 2
     path = tmp_path / "config.py"
@@ -101,23 +117,37 @@ def test_training_learns_and_is_used(text, tmp_path, capsys):
     pytest.importorskip("transformers")
     assert main(["lm", "save", str(path), str(weights), str(folder)]) == 0
     capsys.readouterr()
-    assert main(["lm", "generate", str(folder), "the sea", "a", "--tokens", "8", "--temperature", "0"]) == 0
+    assert (
+        main(["lm", "generate", str(folder), "the sea", "a", "--tokens", "8", "--temperature", "0"])
+        == 0
+    )
     said = capsys.readouterr().out
     assert said.startswith("the sea") and "\n\na" in said
     assert main(["lm", "generate", str(folder), "the sea", "--tokens", "9000"]) == 2
     assert "more than the context of 256" in capsys.readouterr().err
     assert main(["lm", "generate", str(tmp_path), "a"]) == 2
     assert "no config.json" in capsys.readouterr().err
-    metrics = json.loads(capsys.readouterr().out) if main(["test", str(path), str(weights)]) else None
+    metrics = (
+        json.loads(capsys.readouterr().out) if main(["test", str(path), str(weights)]) else None
+    )
     assert metrics is None and "bits_per_byte" in capsys.readouterr().out
 
 
 ITEMS = [
     # as HellaSwag has them, and the prompt that the harness makes of them
-    (dict(activity_label="Sailing", ctx_a="The ship is grey.", ctx_b="men"), "Sailing: The ship is grey. Men"),
-    (dict(activity_label="Home", ctx_a="It was cold [step] and far.", ctx_b=""), "Home: It was cold and far."),
+    (
+        dict(activity_label="Sailing", ctx_a="The ship is grey.", ctx_b="men"),
+        "Sailing: The ship is grey. Men",
+    ),
+    (
+        dict(activity_label="Home", ctx_a="It was cold [step] and far.", ctx_b=""),
+        "Home: It was cold and far.",
+    ),
     (dict(activity_label="Singing", ctx_a="He sings.", ctx_b="he"), "Singing: He sings. He"),
-    (dict(activity_label="Sleep", ctx_a="Two men sleep.", ctx_b="they"), "Sleep: Two men sleep. They"),
+    (
+        dict(activity_label="Sleep", ctx_a="Two men sleep.", ctx_b="they"),
+        "Sleep: Two men sleep. They",
+    ),
 ]
 ENDINGS = ["sang away.", "sang for long", "ran 17 km", "went home."]
 
@@ -130,7 +160,9 @@ def test_a_task_of_the_harness(style, tmp_path, capsys):
     from hypvision.helm.huggingface import HelmConfig, HelmForCausalLM
 
     folder, tasks = tmp_path / "model", tmp_path / "tasks"
-    model = HelmForCausalLM(HelmConfig.of("helm_mice_tiny", bos_token_id=1, eos_token_id=1, pad_token_id=0)).eval()
+    model = HelmForCausalLM(
+        HelmConfig.of("helm_mice_tiny", bos_token_id=1, eos_token_id=1, pad_token_id=0)
+    ).eval()
     model.model.head.weight.data.mul_(8)  # it is sure of itself
     model.save_pretrained(folder)
     tokenizer = transformers.ByT5Tokenizer(extra_ids=0)
@@ -144,31 +176,48 @@ def test_a_task_of_the_harness(style, tmp_path, capsys):
     tasks.mkdir()
     files = {split: str(tmp_path / "items.jsonl") for split in ("train", "validation")}
     own = dict(
-        include=str(Path(harness.__file__).parent / "tasks/hellaswag/hellaswag.yaml"), task="our_hellaswag",
-        dataset_path="json", dataset_kwargs=dict(data_files=files),
+        include=str(Path(harness.__file__).parent / "tasks/hellaswag/hellaswag.yaml"),
+        task="our_hellaswag", dataset_path="json", dataset_kwargs=dict(data_files=files),
     )  # fmt: skip
     (tasks / "our_hellaswag.yaml").write_text(yaml.safe_dump(own))
     right, right_by_length = 0, 0
     for (_, prompt), endings, label in zip(ITEMS, turned, labels):
-        ahead = tokenizer.encode(f"{prompt}." if style == "official" else prompt, add_special_tokens=False)
+        ahead = tokenizer.encode(
+            f"{prompt}." if style == "official" else prompt, add_special_tokens=False
+        )
         ahead = [1, *ahead] if style == "official" else ahead
         scores = []
         for ending in endings:
             behind = tokenizer.encode(f" {ending}", add_special_tokens=False)
             logits = model(torch.tensor([ahead + behind])).logits[0].log_softmax(-1)
-            scores.append(sum(logits[len(ahead) + k - 1, token].item() for k, token in enumerate(behind)))
+            scores.append(
+                sum(logits[len(ahead) + k - 1, token].item() for k, token in enumerate(behind))
+            )
         right += scores.index(max(scores)) == label
         by_length = [score / len(ending) for score, ending in zip(scores, endings)]
         right_by_length += by_length.index(max(by_length)) == label
     assert 0 < right < len(ITEMS)
-    command = ["lm", "eval", str(folder), "--tasks", "our_hellaswag", "--include", str(tasks), "--prompt-style", style]
+    command = [
+        "lm",
+        "eval",
+        str(folder),
+        "--tasks",
+        "our_hellaswag",
+        "--include",
+        str(tasks),
+        "--prompt-style",
+        style,
+    ]
     assert main(command) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])["our_hellaswag"]
-    assert found["acc,none"] == right / len(ITEMS) and found["acc_norm,none"] == right_by_length / len(ITEMS)
+    assert found["acc,none"] == right / len(ITEMS) and found[
+        "acc_norm,none"
+    ] == right_by_length / len(ITEMS)
 
 
 def test_points_learn_unless_they_are_frozen():
-    """The published script of HELM-D leaves them out of every optimiser, by an oversight (defect 2)."""
+    """The published script of HELM-D leaves them out of every optimiser, by an oversight (defect
+    2)."""
     from mmengine.registry import MODELS, DefaultScope
 
     from hypvision.engine.config import parse_options
@@ -178,8 +227,12 @@ def test_points_learn_unless_they_are_frozen():
         frozen = parse_options([f"model.freeze_embedding={word}"])["model.freeze_embedding"]
         assert frozen == (word == "True")  # as published, "False" would be true
         with DefaultScope.overwrite_default_scope("mmengine"):
-            model = MODELS.build(dict(type="LanguageModel", preset="helm_d_tiny", freeze_embedding=frozen))
-            wrapper = LanguageParamGroups(dict(optimizer=dict(type="RiemannianAdamW", lr=1e-3)))(model)
+            model = MODELS.build(
+                dict(type="LanguageModel", preset="helm_d_tiny", freeze_embedding=frozen)
+            )
+            wrapper = LanguageParamGroups(dict(optimizer=dict(type="RiemannianAdamW", lr=1e-3)))(
+                model
+            )
         before = model.decoder.embed.weight.detach().clone()
         ids = torch.arange(24).view(2, 12)
         wrapper.update_params(model(ids, torch.zeros_like(ids), mode="loss")["loss_tokens"])
@@ -216,7 +269,12 @@ def test_parameter_groups():
     assert "layers.1.ffn.experts.0.c" in clean["no_weight_decay"][1]
     released = groups(released=True)
     decayed = released["weights"][1]
-    for name in ("layers.1.ffn.experts.0.c", "layers.0.attn_w_y", "layers.0.attn.scale", "layers.1.ffn.w_y"):
+    for name in (
+        "layers.1.ffn.experts.0.c",
+        "layers.0.attn_w_y",
+        "layers.0.attn.scale",
+        "layers.1.ffn.w_y",
+    ):
         assert name in decayed  # as published
     for name in (
         "layers.1.ffn.scale",
@@ -242,7 +300,9 @@ def test_mistakes_are_sentences(text, tmp_path):
 def test_tokens_of_another_tokenizer_are_found_before_they_reach_a_device(tmp_path):
     model = LanguageModel("helm_d_tiny", vocab_size=100)
     batch = dict(input_ids=torch.tensor([[1, 100]]), sequence_id=torch.zeros(1, 2))
-    with pytest.raises(HypvisionError, match="from 1 to 100, but the model knows 100, from 0. Take the tokenizer"):
+    with pytest.raises(
+        HypvisionError, match="from 1 to 100, but the model knows 100, from 0. Take the tokenizer"
+    ):
         model.data_preprocessor(batch, True)
     transformers = pytest.importorskip("transformers")
     from hypvision.helm.huggingface import HelmConfig, HelmForCausalLM
@@ -259,15 +319,23 @@ def test_tasks_whose_items_are_out_of_reach(tmp_path, capsys, monkeypatch):
     transformers = pytest.importorskip("transformers")
     from hypvision.helm.huggingface import HelmConfig, HelmForCausalLM
 
-    HelmForCausalLM(HelmConfig.of("helm_d_tiny", bos_token_id=1)).save_pretrained(tmp_path / "model")
+    HelmForCausalLM(HelmConfig.of("helm_d_tiny", bos_token_id=1)).save_pretrained(
+        tmp_path / "model"
+    )
     transformers.ByT5Tokenizer(extra_ids=0).save_pretrained(tmp_path / "model")
     task = dict(
-        task="absent", dataset_path="json", dataset_kwargs=dict(data_files=str(tmp_path / "absent.jsonl")),
-        test_split="train", output_type="multiple_choice", doc_to_text="{{a}}", doc_to_choice="{{b}}",
+        task="absent", dataset_path="json",
+        dataset_kwargs=dict(data_files=str(tmp_path / "absent.jsonl")), test_split="train",
+        output_type="multiple_choice", doc_to_text="{{a}}", doc_to_choice="{{b}}",
         doc_to_target="{{c}}", metric_list=[dict(metric="acc")],
     )  # fmt: skip
     (tmp_path / "absent.yaml").write_text(yaml.safe_dump(task))
-    assert main(["lm", "eval", str(tmp_path / "model"), "--tasks", "absent", "--include", str(tmp_path)]) == 2
+    assert (
+        main(
+            ["lm", "eval", str(tmp_path / "model"), "--tasks", "absent", "--include", str(tmp_path)]
+        )
+        == 2
+    )
     assert "The harness could not read the items of absent" in capsys.readouterr().err
 
 
@@ -279,23 +347,41 @@ def test_tokenizers_that_mark_no_beginning(text, tmp_path, capsys):
     inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
     inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     names = dict(unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]")
-    transformers.PreTrainedTokenizerFast(tokenizer_object=inner, **names).save_pretrained(tmp_path / "words")
+    transformers.PreTrainedTokenizerFast(tokenizer_object=inner, **names).save_pretrained(
+        tmp_path / "words"
+    )
     config = small("helm-d-tiny_books.py", text, tmp_path)
     config.train_dataloader.dataset.tokenizer = str(tmp_path / "words")
     config.model.vocab_size = 6
     config.dump(tmp_path / "config.py")
     torch.save(
-        dict(state_dict=LanguageModel(**{k: v for k, v in config.model.items() if k != "type"}).state_dict()),
+        dict(
+            state_dict=LanguageModel(
+                **{k: v for k, v in config.model.items() if k != "type"}
+            ).state_dict()
+        ),
         tmp_path / "a.pth",
     )
-    assert main(["lm", "save", str(tmp_path / "config.py"), str(tmp_path / "a.pth"), str(tmp_path / "saved")]) == 0
+    assert (
+        main(
+            [
+                "lm",
+                "save",
+                str(tmp_path / "config.py"),
+                str(tmp_path / "a.pth"),
+                str(tmp_path / "saved"),
+            ]
+        )
+        == 0
+    )
     assert load_folder(tmp_path / "saved")[0].config.bos_token_id == 1
     assert main(["lm", "generate", str(tmp_path / "saved"), "the sea", "--tokens", "3"]) == 0
     assert capsys.readouterr().out.rstrip().splitlines()[-1].startswith("the sea")
 
 
 def test_the_blank_behind_a_prompt():
-    """Tokenizers like Llama 2's write no blank before the first word of a text; the continuation must keep its own."""
+    """Tokenizers like Llama 2's write no blank before the first word of a text; the continuation
+    must keep its own."""
     transformers = pytest.importorskip("transformers")
     tokenizers = pytest.importorskip("tokenizers")
     words = {word: i for i, word in enumerate(["[UNK]", "<s>", "▁the", "▁sea", "▁is"])}
@@ -303,7 +389,10 @@ def test_the_blank_behind_a_prompt():
     inner.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
     inner.decoder = tokenizers.decoders.Metaspace()
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>")
-    assert tokenizer.decode([4, 2]) == "is the" and _continuation(tokenizer, [1, 2, 3], [4, 2]) == " is the"
+    assert (
+        tokenizer.decode([4, 2]) == "is the"
+        and _continuation(tokenizer, [1, 2, 3], [4, 2]) == " is the"
+    )
     assert _continuation(transformers.ByT5Tokenizer(extra_ids=0), [1, 100], [35, 101]) == " b"
 
 
@@ -322,15 +411,24 @@ def test_a_folder_of_other_files_is_kept(tmp_path, capsys):
     (tmp_path / "mine.txt").write_text("untouched")
     config = str(ROOT / "configs/helm/helm-d-tiny_books.py")
     assert main(["lm", "save", config, "none.pth", str(tmp_path)]) == 2
-    assert "is not empty" in capsys.readouterr().err and (tmp_path / "mine.txt").read_text() == "untouched"
+    assert (
+        "is not empty" in capsys.readouterr().err
+        and (tmp_path / "mine.txt").read_text() == "untouched"
+    )
 
 
 FOLDERS = {
     "code": {
-        "config.json": '{"model_type": "own", "auto_map": {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M"}}'
+        "config.json": '{"model_type": "own", "auto_map": {"AutoConfig": "own.C", '
+        '"AutoModelForCausalLM": "own.M"}}'
     },
-    "code for ours": {"config.json": '{"model_type": "helm", "auto_map": {"AutoModelForCausalLM": "own.M"}}'},
-    "a pickle": {"config.json": '{"model_type": "helm"}', "pytorch_model.bin": pickle.dumps(Path("x"))},
+    "code for ours": {
+        "config.json": '{"model_type": "helm", "auto_map": {"AutoModelForCausalLM": "own.M"}}'
+    },
+    "a pickle": {
+        "config.json": '{"model_type": "helm"}',
+        "pytorch_model.bin": pickle.dumps(Path("x")),
+    },
     "a damaged file": {"config.json": '{"model_type": "helm"}', "model.safetensors": b"none"},
     "no JSON": {"config.json": "{"},
 }

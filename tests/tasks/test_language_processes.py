@@ -1,4 +1,5 @@
-"""Language models in two processes: the steps are those of one, with whole weights and with cut ones."""
+"""Language models in two processes: the steps are those of one, with whole weights and with cut
+ones."""
 
 import shutil
 
@@ -19,7 +20,9 @@ def config_of(folder, batch, **changes):
     config.update(changes)
     config.train_dataloader.batch_size = batch
     config.optim_wrapper.accumulative_counts = 2  # the checkpoint of iteration 3 is within a step
-    config.model.aux_alpha = 0.0  # of the loads in a process: a product of means is no mean of products
+    config.model.aux_alpha = (
+        0.0  # of the loads in a process: a product of means is no mean of products
+    )
     return config
 
 
@@ -50,7 +53,11 @@ dist.destroy_process_group()
 
 def saved(folder, step=6):
     content = torch.load(folder / f"iter_{step}.pth", weights_only=False)
-    states = {f"{i} {name}": t for i, entry in content["optimizer"]["state"].items() for name, t in entry.items()}
+    states = {
+        f"{i} {name}": t
+        for i, entry in content["optimizer"]["state"].items()
+        for name, t in entry.items()
+    }
     return content["state_dict"], states
 
 
@@ -69,7 +76,9 @@ def test_two_processes_train_as_one(tmp_path, monkeypatch):
             for key, value in expected.items():
                 torch.testing.assert_close(found[key], value, rtol=1e-2, atol=1e-4)
         for key in ("bits_per_byte", "grad_norm"):
-            assert scalars(tmp_path / name, key) == pytest.approx(scalars(tmp_path / "one", key), rel=1e-3)
+            assert scalars(tmp_path / name, key) == pytest.approx(
+                scalars(tmp_path / "one", key), rel=1e-3
+            )
         # an interrupted one goes on to the last bit, and in one process on the same way
         for whole, again in zip(saved(tmp_path / name), saved(tmp_path / f"{name} again")):
             assert all(torch.equal(again[key], value) for key, value in whole.items())

@@ -1,4 +1,5 @@
-"""The metric learner, its parameter groups, the warm-up and the exchange of embeddings between processes."""
+"""The metric learner, its parameter groups, the warm-up and the exchange of embeddings between
+processes."""
 
 from types import SimpleNamespace
 
@@ -21,7 +22,9 @@ GEOMETRIES = ("poincare", "lorentz", "euclidean")
 
 def learner(geometry="lorentz", hier=True, **options):
     hier = HIER if hier and geometry != "euclidean" else None
-    return MetricLearner(VIT, dict(dim=8, geometry=geometry), num_classes=4, hier_loss=hier, **options)
+    return MetricLearner(
+        VIT, dict(dim=8, geometry=geometry), num_classes=4, hier_loss=hier, **options
+    )
 
 
 def batch(size=8):
@@ -47,7 +50,9 @@ def test_three_modes(geometry):
     predictions = model(**batch(), mode="predict")
     assert [p["index"] for p in predictions] == list(range(8)) and predictions[3]["label"] == 1
     if geometry == "euclidean":
-        torch.testing.assert_close(torch.stack([p["embedding"] for p in predictions]).norm(dim=1), torch.ones(8))
+        torch.testing.assert_close(
+            torch.stack([p["embedding"] for p in predictions]).norm(dim=1), torch.ones(8)
+        )
     else:  # points of unit curvature whose distances are those of the model, up to the unit
         found = torch.stack([p["embedding"] for p in predictions])
         manifold = model.neck.manifold
@@ -90,7 +95,8 @@ def test_radii_of_both_necks_are_those_of_the_papers():
 
 def test_frozen_parts_stay():
     model = MetricLearner(
-        dict(model_name="resnet10t"), dict(dim=8), 4, hier_loss=HIER, freeze_bn=True, frozen=("conv1.*",)
+        dict(model_name="resnet10t"), dict(dim=8), 4, hier_loss=HIER, freeze_bn=True,
+        frozen=("conv1.*",)
     )  # fmt: skip
     model.train()
     norms = [m for m in model.backbone.modules() if isinstance(m, nn.BatchNorm2d)]
@@ -112,18 +118,29 @@ def test_distilled_models_train_with_the_class_token():
 
 def wrapper(model, kind="RiemannianAdamW", **paramwise):
     optimizer = dict(type=kind, lr=1e-3, weight_decay=0.01)
-    options = dict(type="OptimWrapper", constructor="MetricLearningParamGroups", paramwise_cfg=paramwise)
+    options = dict(
+        type="OptimWrapper", constructor="MetricLearningParamGroups", paramwise_cfg=paramwise
+    )
     return build_optim_wrapper(model, dict(optimizer=optimizer, **options))
 
 
 def test_parameter_groups():
     model = learner(frozen=("patch_embed.*",))
-    groups = {g["name"]: g for g in wrapper(model, neck_lr_scale=100, curvature_lr=0.5).optimizer.param_groups}
+    groups = {
+        g["name"]: g
+        for g in wrapper(model, neck_lr_scale=100, curvature_lr=0.5).optimizer.param_groups
+    }
     rates = {name: group["lr"] for name, group in groups.items()}
-    assert rates == pytest.approx(dict(body=1e-3, neck=0.1, hier_proxies=0.05, class_proxies=10, curvature=0.5))
+    assert rates == pytest.approx(
+        dict(body=1e-3, neck=0.1, hier_proxies=0.05, class_proxies=10, curvature=0.5)
+    )
     assert [g["weight_decay"] for g in groups.values()] == [0.01] * 4 + [0.0]
     trained = [p for g in groups.values() for p in g["params"]]
-    assert len({id(p) for p in trained}) == len(trained) == sum(p.requires_grad for p in model.parameters())
+    assert (
+        len({id(p) for p in trained})
+        == len(trained)
+        == sum(p.requires_grad for p in model.parameters())
+    )
     assert groups["hier_proxies"]["params"] == [model.hier_loss.proxies]
     assert groups["curvature"]["params"] == [model.neck.manifold.log_c]
     with pytest.raises(HypvisionError, match="'body_lr'"):
@@ -180,7 +197,8 @@ def test_warm_up_by_epochs_needs_epochs():
 
 
 def test_one_group_may_mix_manifolds():
-    """Points of two manifolds and a plain weight in one group move as they do in groups of their own."""
+    """Points of two manifolds and a plain weight in one group move as they do in groups of their
+    own."""
     manifolds = (Lorentz(1.0), PoincareBall(0.5))
     start = [manifold.random(3, 4) for manifold in manifolds] + [torch.randn(3, 4)]
 
@@ -205,7 +223,9 @@ def test_mistakes_are_explained(monkeypatch):
         learner("flat")
     with pytest.raises(HypvisionError, match="model.neck.*must be positive.*-1"):
         EmbeddingNeck(4, 4, "lorentz", c=-1)
-    with pytest.raises(HypvisionError, match="model.hier_loss.*num_proxies must be an integer of at least 2"):
+    with pytest.raises(
+        HypvisionError, match="model.hier_loss.*num_proxies must be an integer of at least 2"
+    ):
         MetricLearner(VIT, dict(dim=8), 4, hier_loss=dict(num_proxies=1))
     with pytest.raises(HypvisionError, match="PoincareBall or a Lorentz"):
         MetricLearner(VIT, dict(dim=8, geometry="euclidean"), 4, hier_loss=HIER)
@@ -222,7 +242,9 @@ def test_mistakes_are_explained(monkeypatch):
         raise ValueError("something else is wrong.")
 
     monkeypatch.setattr(model.metric_loss, "forward", broken)
-    with pytest.raises(ValueError, match="^something else is wrong.$"):  # the number of classes would not help
+    with pytest.raises(
+        ValueError, match="^something else is wrong.$"
+    ):  # the number of classes would not help
         model(batch()["inputs"], torch.arange(8) % 4, mode="loss")
 
     def offline(*_, **__):

@@ -34,7 +34,8 @@ def data(tmp_path_factory):
     write_inshop(root / "inshop")
     write_folder(root / "cifar10/train", CIFAR, images=8)
     write_folder(root / "cifar10/test", CIFAR, images=8)
-    # Six instances of each shape: the folders are named as `hypvision data make --level instance` does.
+    # Six instances of each shape: the folders are named as `hypvision data make --level instance`
+    # does.
     shapes = TAXONOMY.classes["instance"][: 6 * len(TAXONOMY.classes["shape"])]
     write_folder(root / "shapes/train", shapes, images=8)
     write_folder(root / "shapes/val", shapes, images=8)
@@ -42,9 +43,15 @@ def data(tmp_path_factory):
     groceries = (*names.fit, *names.held, *names.unseen)
     write_folder(root / "grocery/images/train", groceries, images=4)
     write_folder(root / "grocery/images/test", groceries, images=2)
-    (root / "grocery/ancestors.json").write_text(json.dumps({name: ["food", "fruit"] for name in groceries}))
+    (root / "grocery/ancestors.json").write_text(
+        json.dumps({name: ["food", "fruit"] for name in groceries})
+    )
     write_folder(root / "omniglot/images", CHARACTERS, images=4)
-    split = dict(train=CHARACTERS[:92], test=CHARACTERS[92:], ancestors={name: [name[:5]] for name in CHARACTERS})
+    split = dict(
+        train=CHARACTERS[:92],
+        test=CHARACTERS[92:],
+        ancestors={name: [name[:5]] for name in CHARACTERS},
+    )
     (root / "omniglot/split.json").write_text(json.dumps(split))
     return root
 
@@ -55,21 +62,29 @@ def tiny(name, data, **options):
     if key == "cars196" and not (data / key).exists():
         pytest.importorskip("scipy")
         write_cars(data / key)
-    config = load_config(ROOT / name, {"data_root": str(data / key), "model.backbone.pretrained": False, **options})
+    config = load_config(
+        ROOT / name, {"data_root": str(data / key), "model.backbone.pretrained": False, **options}
+    )
     for loader in (config.train_dataloader, config.val_dataloader, config.test_dataloader):
-        loader.update(num_workers=0, persistent_workers=False, batch_size=24 if key in FOLDERS else 8)
+        loader.update(
+            num_workers=0, persistent_workers=False, batch_size=24 if key in FOLDERS else 8
+        )
         loader.dataset.transform.input_size = 32
     if key in FOLDERS:
         config.train_dataloader.batch_sampler.m = 4
     config.model.checkpoint = None
     if config.model.backbone.model_name.startswith(("vit", "deit")):
         config.model.backbone.update(img_size=32, depth=2)
-    config.model.hier_loss = config.model.hier_loss and dict(config.model.hier_loss, num_proxies=12, neighbours=6)
+    config.model.hier_loss = config.model.hier_loss and dict(
+        config.model.hier_loss, num_proxies=12, neighbours=6
+    )
     return config
 
 
 @pytest.mark.quick("lhier_dino-small_2xb90-100e_cub200.py")
-@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CONFIGS])
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CONFIGS]
+)
 def test_config_trains_and_measures(name, data, tmp_path):
     config = tiny(name, data)
     config.train_cfg.update(max_epochs=1, val_interval=1)
@@ -95,14 +110,22 @@ def test_a_trained_checkpoint_is_measured_again(data, tmp_path):
     out = tmp_path / "embeddings.npz"
     places = dict(out=tmp_path / "report", save=out)
     found = run_test(
-        tiny("lhier_resnet10t_cifar10.py", data), tmp_path / "run/epoch_1.pth", tmp_path / "test", **places
+        tiny("lhier_resnet10t_cifar10.py", data),
+        tmp_path / "run/epoch_1.pth",
+        tmp_path / "test",
+        **places,
     )
     assert found["recall@1"] == pytest.approx(said)
     assert {"r_precision", "map@r", "mistake_height"} <= set(found)
     page = (tmp_path / "report/report.html").read_text()
     assert "MetricLearner does not give one class to each image" in page and "<img" not in page
     with np.load(out) as file:
-        assert file["embeddings"].shape == (32, 65) and list(file["classes"]) == ["frog", "horse", "ship", "truck"]
+        assert file["embeddings"].shape == (32, 65) and list(file["classes"]) == [
+            "frog",
+            "horse",
+            "ship",
+            "truck",
+        ]
 
 
 @pytest.mark.parametrize(
@@ -113,14 +136,20 @@ def test_a_trained_checkpoint_is_measured_again(data, tmp_path):
         {"optim_wrapper.optimizer.type": "RiemannianAdam"},
         {"optim_wrapper.optimizer.move": "project"},
         {"optim_wrapper.paramwise_cfg.curvature_lr": 1e-4},
-        {"model.metric_loss.name": "MultiSimilarityLoss", "model.metric_loss.distance": "hyperbolic"},
+        {
+            "model.metric_loss.name": "MultiSimilarityLoss",
+            "model.metric_loss.distance": "hyperbolic",
+        },
         {"model.hier_loss.exclude_anchor": True},
         {"model.neck.dim": 16},
     ],
-    ids=lambda options: " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in options.items()),
+    ids=lambda options: " ".join(
+        f"{key.rpartition('.')[2]}={value}" for key, value in options.items()
+    ),
 )
 def test_switches_that_the_readme_names_take_a_step(options, data):
-    """Without a Runner: the learner and its optimiser are built from the config, and the loss is finite."""
+    """Without a Runner: the learner and its optimiser are built from the config, and the loss is
+    finite."""
     import torch
     from mmengine.optim import build_optim_wrapper
     from mmengine.registry import MODELS

@@ -9,7 +9,12 @@ import torch
 pytest.importorskip("mmengine")
 from hypvision.errors import HypvisionError
 from hypvision.geometry import Lorentz
-from hypvision.tasks.metric_learning_metrics import RetrievalMetric, evaluate_retrieval, lca_heights, nearest
+from hypvision.tasks.metric_learning_metrics import (
+    RetrievalMetric,
+    evaluate_retrieval,
+    lca_heights,
+    nearest,
+)
 
 SPACES = ("lorentz", "cosine", "euclidean")
 
@@ -45,11 +50,21 @@ def by_hand(order, query_labels, gallery_labels, recall, heights=None):
         if heights is not None:
             height = heights[label][gallery_labels[ranking[0]]]
             tall, wrong = tall + height, wrong + (not hits[0])
-    out = {key: 100 * value / (len(order) if "recall" in key else able) for key, value in sums.items()}
-    return out | ({} if heights is None else {"height@1": tall / len(order), "mistake_height": tall / wrong})
+    out = {
+        key: 100 * value / (len(order) if "recall" in key else able) for key, value in sums.items()
+    }
+    return out | (
+        {} if heights is None else {"height@1": tall / len(order), "mistake_height": tall / wrong}
+    )
 
 
-ANCESTORS = (("animal", "pet"), ("animal", "pet"), ("animal", "wild"), ("vehicle", "car"), ("vehicle", "ship"))
+ANCESTORS = (
+    ("animal", "pet"),
+    ("animal", "pet"),
+    ("animal", "wild"),
+    ("vehicle", "car"),
+    ("vehicle", "ship"),
+)
 HEIGHTS = [[0, 1, 2, 3, 3], [1, 0, 2, 3, 3], [2, 2, 0, 3, 3], [3, 3, 3, 0, 2], [3, 3, 3, 2, 0]]
 
 
@@ -60,15 +75,22 @@ def test_heights_by_hand():
 
 
 @pytest.mark.parametrize("space", SPACES)
-@pytest.mark.parametrize("blocks", [{}, dict(query_block=7, gallery_block=5)], ids=["whole", "blocks"])
+@pytest.mark.parametrize(
+    "blocks", [{}, dict(query_block=7, gallery_block=5)], ids=["whole", "blocks"]
+)
 def test_among_each_other_equals_the_loops(space, blocks):
     x, labels = points(60, space), torch.randint(5, (60,))
     labels[0] = 5  # alone in its class
-    ancestors, heights = (*ANCESTORS, ("vehicle", "car")), lca_heights((*ANCESTORS, ("vehicle", "car"))).tolist()
+    ancestors, heights = (
+        (*ANCESTORS, ("vehicle", "car")),
+        lca_heights((*ANCESTORS, ("vehicle", "car"))).tolist(),
+    )
     d = distances(x, x, space).fill_diagonal_(math.inf)
     order = [row[:-1] for row in d.argsort(1).tolist()]
     expected = by_hand(order, labels.tolist(), labels.tolist(), (1, 3, 10), heights)
-    found = evaluate_retrieval(x, labels, recall=(1, 3, 10, 60), space=space, ancestors=ancestors, **blocks)
+    found = evaluate_retrieval(
+        x, labels, recall=(1, 3, 10, 60), space=space, ancestors=ancestors, **blocks
+    )
     assert found == pytest.approx(expected, rel=1e-6) and found["recall@1"] < found["recall@10"]
 
 
@@ -77,15 +99,25 @@ def test_queries_against_a_gallery_equal_the_loops():
     labels, gallery = torch.randint(5, (20,)), torch.randint(1, 5, (45,))
     order = distances(x, y, "lorentz").argsort(1).tolist()
     expected = by_hand(order, labels.tolist(), gallery.tolist(), (1, 2), HEIGHTS)
-    found = evaluate_retrieval(x, labels, y, gallery, (1, 2), ancestors=ANCESTORS, query_block=6, gallery_block=8)
+    found = evaluate_retrieval(
+        x, labels, y, gallery, (1, 2), ancestors=ANCESTORS, query_block=6, gallery_block=8
+    )
     assert found == pytest.approx(expected, rel=1e-6)
 
 
 def test_perfect_and_hopeless_embeddings():
     labels = torch.arange(12) // 3
     perfect = torch.nn.functional.one_hot(labels).float() + 0.01 * torch.randn(12, 4)
-    found = evaluate_retrieval(perfect, labels, recall=(1,), space="cosine", ancestors=ANCESTORS[:4])
-    assert found == {"recall@1": 100, "r_precision": 100, "map@r": 100, "height@1": 0, "mistake_height": 0}
+    found = evaluate_retrieval(
+        perfect, labels, recall=(1,), space="cosine", ancestors=ANCESTORS[:4]
+    )
+    assert found == {
+        "recall@1": 100,
+        "r_precision": 100,
+        "map@r": 100,
+        "height@1": 0,
+        "mistake_height": 0,
+    }
     shuffled = torch.arange(12) % 3  # the neighbours are never of the class
     found = evaluate_retrieval(perfect, shuffled, recall=(1,), space="cosine")
     assert found["recall@1"] == 0 and "height@1" not in found
@@ -98,14 +130,17 @@ def test_faiss_finds_the_same(space):
     itself = torch.arange(40)
     for gallery, exclude in ((x, itself), (points(30, space), None)):
         one, other = (
-            torch.cat([n for _, n in nearest(x, gallery, 9, space, exclude, query_block=16, backend=b)])
+            torch.cat(
+                [n for _, n in nearest(x, gallery, 9, space, exclude, query_block=16, backend=b)]
+            )
             for b in ("torch", "faiss")
         )
         assert torch.equal(one, other)
 
 
 def true_neighbours(x, space):
-    """The nearest other point by differences of coordinates in float64, in which nothing cancels."""
+    """The nearest other point by differences of coordinates in float64, in which nothing
+    cancels."""
     x = x.double()
     if space == "cosine":
         x = x / x.norm(dim=1, keepdim=True)
@@ -127,7 +162,8 @@ def shifted(space):
 
 
 def nearer(x, space, **options):
-    """The share of points whose neighbour is the nearest, but for round-off of the coordinates themselves."""
+    """The share of points whose neighbour is the nearest, but for round-off of the coordinates
+    themselves."""
     distances, itself = true_neighbours(x, space), torch.arange(len(x))
     found = torch.cat([numbers for _, numbers in nearest(x, x, 1, space, itself, **options)])[:, 0]
     return float((distances[itself, found] <= 1.001 * distances.min(1).values).double().mean())
@@ -140,7 +176,9 @@ def test_points_far_from_the_origin_keep_their_neighbours(space):
     labels = torch.arange(150) // 5
     order = [row[:-1] for row in true_neighbours(x, space).argsort(1).tolist()]
     expected = by_hand(order, labels.tolist(), labels.tolist(), (1, 5))
-    assert evaluate_retrieval(x, labels, recall=(1, 5), space=space) == pytest.approx(expected, abs=1.0)
+    assert evaluate_retrieval(x, labels, recall=(1, 5), space=space) == pytest.approx(
+        expected, abs=1.0
+    )
 
 
 @pytest.mark.parametrize("space", SPACES)
@@ -152,7 +190,9 @@ def test_faiss_keeps_them_too(space):
 @pytest.mark.parametrize("c", [0.1, 1.0, 4.0])
 def test_points_of_any_curvature(c):
     x = Lorentz(c).expmap0(2 * torch.randn(100, 5) / c**0.5)
-    true = torch.stack([Lorentz(c).dist(a.expand_as(x), x.double()) for a in x.double()]).fill_diagonal_(math.inf)
+    true = torch.stack(
+        [Lorentz(c).dist(a.expand_as(x), x.double()) for a in x.double()]
+    ).fill_diagonal_(math.inf)
     found = torch.cat([numbers for _, numbers in nearest(x, x, 3, "lorentz", torch.arange(100))])
     assert torch.equal(found, true.topk(3, largest=False).indices)
 
@@ -202,7 +242,9 @@ def test_faiss_is_asked_thousands_at_once(monkeypatch):
     list(nearest(x[:2100], gallery, 2000, "cosine", backend="faiss"))
     assert sizes == [(2048, 2000), (52, 2000)]
     found = evaluate_retrieval(x[:200], torch.arange(200) // 9, space="cosine", backend="faiss")
-    assert found == pytest.approx(evaluate_retrieval(x[:200], torch.arange(200) // 9, space="cosine"))
+    assert found == pytest.approx(
+        evaluate_retrieval(x[:200], torch.arange(200) // 9, space="cosine")
+    )
 
 
 def test_blocks_cover_all_queries_and_bad_names_are_told():
@@ -217,12 +259,17 @@ def test_blocks_cover_all_queries_and_bad_names_are_told():
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_gallery():
-    """The peak beyond the embeddings depends on the block, so 60,000 x 60,000 needs what 6,000 x 6,000 needs."""
+    """The peak beyond the embeddings depends on the block, so 60,000 x 60,000 needs what 6,000 x
+    6,000 needs."""
     from bench.common import peak_bytes
 
     def peak(count):
         x, labels = points(count, "lorentz", 64), torch.arange(count) // 5
-        return peak_bytes(lambda: evaluate_retrieval(x, labels, recall=(1, 100), query_block=64, gallery_block=512))
+        return peak_bytes(
+            lambda: evaluate_retrieval(
+                x, labels, recall=(1, 100), query_block=64, gallery_block=512
+            )
+        )
 
     small, large = peak(1500), peak(6000)
     # what does grow is a handful of numbers for each image
@@ -231,7 +278,8 @@ def test_memory_does_not_grow_with_the_gallery():
 
 @pytest.mark.slow
 def test_sixty_thousand_by_sixty_thousand_fits_in_two_gigabytes():
-    """A process of its own with 60,502 embeddings of 512 dimensions, the size of SOP's test set; about 5 minutes."""
+    """A process of its own with 60,502 embeddings of 512 dimensions, the size of SOP's test set;
+    about 5 minutes."""
     import subprocess
     import sys
 
@@ -261,20 +309,27 @@ def metric_of(samples, queries=None, **options):
 def test_the_metric_sorts_splits_and_writes(tmp_path):
     x, labels = points(30, "lorentz"), torch.randint(5, (30,))
     samples = [
-        dict(embedding=x[i], space="lorentz", label=int(labels[i]), index=i) for i in torch.randperm(30).tolist()
+        dict(embedding=x[i], space="lorentz", label=int(labels[i]), index=i)
+        for i in torch.randperm(30).tolist()
     ]
     out = tmp_path / "deep" / "embeddings.first.npz"
     found = metric_of(samples, out_file=str(out.with_suffix(""))).evaluate(30)
     assert found == pytest.approx(evaluate_retrieval(x, labels, recall=(1, 2), ancestors=ANCESTORS))
     with np.load(out) as file:
-        assert np.array_equal(file["embeddings"], x.numpy()) and np.array_equal(file["labels"], labels.numpy())
+        assert np.array_equal(file["embeddings"], x.numpy()) and np.array_equal(
+            file["labels"], labels.numpy()
+        )
     found = metric_of(samples, queries=10).evaluate(30)
     parts = (x[:10], labels[:10], x[10:], labels[10:], (1, 2))
     assert found == pytest.approx(evaluate_retrieval(*parts, ancestors=ANCESTORS))
-    left = [sample for sample in samples if sample["index"] not in (3, 7)]  # a loader may drop the last batch
+    left = [
+        sample for sample in samples if sample["index"] not in (3, 7)
+    ]  # a loader may drop the last batch
     seen = [i for i in range(10) if i not in (3, 7)]
     found = metric_of(left, queries=10).evaluate(28)
-    expected = evaluate_retrieval(x[seen], labels[seen], x[10:], labels[10:], (1, 2), ancestors=ANCESTORS)
+    expected = evaluate_retrieval(
+        x[seen], labels[seen], x[10:], labels[10:], (1, 2), ancestors=ANCESTORS
+    )
     assert found == pytest.approx(expected)
     with pytest.raises(HypvisionError, match="no gallery is left"):
         metric_of(samples, queries=30).evaluate(30)

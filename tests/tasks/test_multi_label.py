@@ -1,4 +1,5 @@
-"""Any number of labels an image: the metric against scikit-learn, and from a table to predictions on the console."""
+"""Any number of labels an image: the metric against scikit-learn, and from a table to predictions
+on the console."""
 
 import json
 
@@ -51,16 +52,25 @@ def test_the_metric_is_scikit_learns(tmp_path, ties):
     metric.dataset_meta = dict(classes=("ant", "bee", "cow", "doe"))
     metric.process({}, samples)
     found, there = metric.evaluate(40), truth.any(0)
-    expected = [100 * average_precision_score(truth[:, c], scores[:, c]) for c in np.flatnonzero(there)]
+    expected = [
+        100 * average_precision_score(truth[:, c], scores[:, c]) for c in np.flatnonzero(there)
+    ]
     assert found["mAP"] == pytest.approx(np.mean(expected))
-    assert found["f1"] == pytest.approx(100 * f1_score(truth, scores >= 0.4, average="macro", labels=[0, 1, 2]))
-    assert [entry.value for entry in metric.classes] == pytest.approx(expected) and metric.without_truth == ["doe"]
+    assert found["f1"] == pytest.approx(
+        100 * f1_score(truth, scores >= 0.4, average="macro", labels=[0, 1, 2])
+    )
+    assert [entry.value for entry in metric.classes] == pytest.approx(
+        expected
+    ) and metric.without_truth == ["doe"]
     report = json.loads((tmp_path / "found.json").read_text())
     assert [*report["ap_per_class"]] == ["ant", "bee", "cow"] and len(report["predictions"]) == 40
 
 
 def test_average_precision_in_closed_form():
-    assert average_precision(np.array([0.9, 0.8, 0.7, 0.6]), np.array([1, 0, 1, 0], bool)) == (1 + 2 / 3) / 2
+    assert (
+        average_precision(np.array([0.9, 0.8, 0.7, 0.6]), np.array([1, 0, 1, 0], bool))
+        == (1 + 2 / 3) / 2
+    )
     assert average_precision(np.full(5, 0.5), np.array([1, 0, 0, 0, 0], bool)) == 1 / 5
 
 
@@ -86,22 +96,35 @@ def test_from_a_table_to_labels(trained, tmp_path, capsys):
     places = dict(out=tmp_path / "report", show_dir=tmp_path / "shown")
     metrics = measure(folder / "config.py", weights, tmp_path / "test", tta=True, **places)
     rows = (tmp_path / "report/classes.csv").read_text().splitlines()[1:]
-    assert sum(float(row.split(",")[2]) for row in rows) / 3 == pytest.approx(metrics["mAP"], abs=0.01)
+    assert sum(float(row.split(",")[2]) for row in rows) / 3 == pytest.approx(
+        metrics["mAP"], abs=0.01
+    )
     assert (tmp_path / "report/precision_recall.png").is_file()
     assert metrics["mAP"] > 80 and len(list((tmp_path / "shown").glob("*.png"))) == 72
-    words = ["predict", str(folder / "val/red"), "--model", str(folder / "config.py"), "--weights", str(weights)]
+    words = [
+        "predict",
+        str(folder / "val/red"),
+        "--model",
+        str(folder / "config.py"),
+        "--weights",
+        str(weights),
+    ]
     for score, most in ((None, 24), ("0", 72), ("1", 0)):
         more = [] if score is None else ["--score", score]
         assert main([*words, *more, "--out", str(tmp_path / "out")]) == 0
         found = json.loads((tmp_path / "out/predictions.json").read_text())["annotations"]
         assert len(found) == most if score else 0 < len(found) <= 2 * most
         assert all(item["score"] >= float(score or 0.5) for item in found)
-    [result] = hypvision.predict(folder / "val/red/0.png", folder / "config.py", weights, expect=Tags)
+    [result] = hypvision.predict(
+        folder / "val/red/0.png", folder / "config.py", weights, expect=Tags
+    )
     assert result.result.names == ("blue", "green", "red") and result.result.scores.argmax() == 2
     logits = runner.model.eval()(runner.val_dataloader.dataset[48]["inputs"][None])
     np.testing.assert_allclose(result.result.scores, logits.detach()[0].sigmoid(), rtol=1e-3)
     # The weights alone know it, too.
-    [again] = hypvision.predict(folder / "val/red/0.png", "test_vit", weights, expect=Tags, img_size=32)
+    [again] = hypvision.predict(
+        folder / "val/red/0.png", "test_vit", weights, expect=Tags, img_size=32
+    )
     np.testing.assert_allclose(again.result.scores, result.result.scores, rtol=1e-5)
 
 
@@ -109,13 +132,24 @@ def test_single_label_and_multi_label_data_are_not_confused():
     vit = dict(model_name="test_vit", num_classes=3, img_size=32)
     images, one, several = torch.zeros(2, 3, 32, 32), torch.tensor([0, 1]), torch.eye(3)[:2]
     for model, label, said in (
-        (ImageClassifier(vit), several, "has several labels an image, but model.multi_label is False"),
-        (ImageClassifier(vit, multi_label=True), one, "has one label an image, but model.multi_label is True"),
+        (
+            ImageClassifier(vit),
+            several,
+            "has several labels an image, but model.multi_label is False",
+        ),
+        (
+            ImageClassifier(vit, multi_label=True),
+            one,
+            "has one label an image, but model.multi_label is True",
+        ),
     ):
         with pytest.raises(HypvisionError, match=said):
             model(images, label, mode="loss")
     scores = torch.zeros(3)
-    for metric, label, said in ((TopKAccuracy(), [0.0, 1.0, 0.0], "one label"), (MultiLabelAP(), 1, "several labels")):
+    for metric, label, said in (
+        (TopKAccuracy(), [0.0, 1.0, 0.0], "one label"),
+        (MultiLabelAP(), 1, "several labels"),
+    ):
         with pytest.raises(HypvisionError, match=f"measures {said} an image"):
             metric.process({}, [dict(scores=scores, label=label, index=0)])
     with pytest.raises(HypvisionError, match="Mixup mixes images of one class"):

@@ -17,7 +17,10 @@ def parts_of(truth, scores, classes=CLASSES):
     metric = MultiLabelReport(threshold=0.4)
     metric.dataset_meta = dict(classes=classes)
     samples = [dict(label=t.tolist(), scores=torch.tensor(s)) for t, s in zip(truth, scores)]
-    unlabelled, broken = dict(label=None, scores=torch.zeros(4)), dict(samples[0], scores=torch.full((4,), torch.nan))
+    unlabelled, broken = (
+        dict(label=None, scores=torch.zeros(4)),
+        dict(samples[0], scores=torch.full((4,), torch.nan)),
+    )
     metric.process(None, [*samples, unlabelled, broken])
     return {part.title: part for part in metric.report(metric.results)}
 
@@ -33,7 +36,9 @@ def test_curves_and_classes(cases):
     truth, scores = cases
     parts = parts_of(truth, scores)
     head, *rows = parts["Classes"].table
-    assert head == ("class", "images", "AP", "recall", "precision", "F1") and rows[-1][0] == "doe"  # without a true one
+    assert (
+        head == ("class", "images", "AP", "recall", "precision", "F1") and rows[-1][0] == "doe"
+    )  # without a true one
     values = [row[2] for row in rows[:-1]]
     assert values == sorted(values) and [row[0] for row in rows[:-1]] != list(CLASSES[:3])
     for name, images, ap, recall, precision, _ in rows[:-1]:
@@ -51,7 +56,9 @@ def test_curves_and_classes(cases):
         precision, recall, _ = precision_recall_curve(truth[:, c], scores[:, c])
         wanted = [precision[recall >= r - 1e-9].max() for r in np.linspace(0, 1, 101)]
         drawn = [row[2] for row in curves.table[1:] if row[0] == CLASSES[c]]
-        assert precision[-1] == 1  # scikit-learn adds a point without any prediction, which is no threshold
+        assert (
+            precision[-1] == 1
+        )  # scikit-learn adds a point without any prediction, which is no threshold
         np.testing.assert_allclose(drawn[1:], wanted[1:])
 
 

@@ -1,4 +1,5 @@
-"""The linear probe against scikit-learn, as the head that a training begins with, and as a command."""
+"""The linear probe against scikit-learn, as the head that a training begins with, and as a
+command."""
 
 import json
 import shutil
@@ -16,7 +17,15 @@ from hypvision.engine.config import load_config
 from hypvision.errors import HypvisionError
 from hypvision.tasks import ImageClassifier
 from hypvision.tasks.own_folder import config_of, folder_config
-from hypvision.tasks.probe import DECAYS, every_fifth, fit_path, fit_probe, head_inputs, linear_head, only_probe
+from hypvision.tasks.probe import (
+    DECAYS,
+    every_fifth,
+    fit_path,
+    fit_probe,
+    head_inputs,
+    linear_head,
+    only_probe,
+)
 
 VIT = dict(model_name="test_vit", num_classes=5, img_size=32)
 
@@ -42,10 +51,14 @@ def test_it_is_the_logistic_regression_of_scikit_learn(decay, weighted):
     # its loss is the sum over the images, ours their weighted mean
     total = len(labels) if weights is None else weights[labels].sum().item()
     given = None if weights is None else {i: float(value) for i, value in enumerate(weights)}
-    expected = linear_model.LogisticRegression(C=1 / (decay * total), class_weight=given, tol=1e-9, max_iter=5000)
+    expected = linear_model.LogisticRegression(
+        C=1 / (decay * total), class_weight=given, tol=1e-9, max_iter=5000
+    )
     expected.fit(x, labels.numpy())
     own = torch.softmax(features @ weight.T + bias, 1)
-    torch.testing.assert_close(own, torch.from_numpy(expected.predict_proba(x)).float(), atol=2e-4, rtol=0)
+    torch.testing.assert_close(
+        own, torch.from_numpy(expected.predict_proba(x)).float(), atol=2e-4, rtol=0
+    )
 
 
 def test_the_decay_is_the_best_on_held_out_images():
@@ -59,7 +72,9 @@ def test_the_decay_is_the_best_on_held_out_images():
 
 
 def test_without_held_out_images_every_fifth_is_held_out_and_then_used():
-    assert every_fifth(torch.tensor([0, 0, 0, 0, 0, 0, 0, 1, 1, 2])).nonzero().flatten().tolist() == [1, 6, 8]
+    assert every_fifth(
+        torch.tensor([0, 0, 0, 0, 0, 0, 0, 1, 1, 2])
+    ).nonzero().flatten().tolist() == [1, 6, 8]
     features, labels = blobs()
     probe = fit_probe(features, labels, 3)
     path = fit_path(features, labels, 3, DECAYS[: DECAYS.index(probe.decay) + 1])
@@ -76,14 +91,18 @@ def test_what_the_head_gets():
 
 @pytest.mark.parametrize("init", ["zero", "probe", "timm"])
 def test_a_new_head_on_trained_features(tmp_path, init):
-    """Zeros, which timm's own head for the classes of the checkpoint, or of no checkpoint, never is."""
+    """Zeros, which timm's own head for the classes of the checkpoint, or of no checkpoint, never
+    is."""
     torch.manual_seed(0)
     path = tmp_path / "start.pth"
     torch.save(ImageClassifier(VIT).backbone.state_dict(), path)
     model = ImageClassifier(dict(VIT, num_classes=3), checkpoint=str(path), head_init=init)
     model.init_weights()
     assert model.head_is_new and bool(linear_head(model.backbone).weight.any()) == (init == "timm")
-    for same in (ImageClassifier(VIT, checkpoint=str(path), head_init=init), ImageClassifier(VIT, head_init=init)):
+    for same in (
+        ImageClassifier(VIT, checkpoint=str(path), head_init=init),
+        ImageClassifier(VIT, head_init=init),
+    ):
         same.init_weights()
         assert not same.head_is_new and linear_head(same.backbone).weight.any()
     with pytest.raises(ValueError, match="head_init"):
@@ -91,7 +110,9 @@ def test_a_new_head_on_trained_features(tmp_path, init):
 
 
 def metrics_of(folder):
-    lines = [json.loads(line) for path in folder.glob("*/vis_data/scalars.json") for line in path.open()]
+    lines = [
+        json.loads(line) for path in folder.glob("*/vis_data/scalars.json") for line in path.open()
+    ]
     return {line["step"]: line["top1"] for line in lines if "top1" in line}
 
 
@@ -109,13 +130,28 @@ def test_a_training_begins_with_the_probe(tmp_path, capsys, average):
     assert list(found) == [0, 1, 2] and found[0] == 100.0, "noise of three colours"
     assert (
         found[1] == found[0]
-        and "linear probe 100, fine-tuned 100 after epoch 1, 100 at the end; take epoch_2.pth" in text
+        and "linear probe 100, fine-tuned 100 after epoch 1, 100 at the end; take epoch_2.pth"
+        in text
     )
     weights = torch.load(work / "probe.pth", weights_only=False)
-    assert "optimizer" not in weights and weights["meta"]["dataset_meta"]["classes"] == ("blue", "green", "red")
+    assert "optimizer" not in weights and weights["meta"]["dataset_meta"]["classes"] == (
+        "blue",
+        "green",
+        "red",
+    )
     assert list(work.glob("best_top1_epoch_0.pth")), "none of the epochs is better than the probe"
     assert (
-        main(["train", str(config), "--work-dir", str(work), "--resume", "--cfg-options", "train_cfg.max_epochs=3"])
+        main(
+            [
+                "train",
+                str(config),
+                "--work-dir",
+                str(work),
+                "--resume",
+                "--cfg-options",
+                "train_cfg.max_epochs=3",
+            ]
+        )
         == 0
     )
     assert "probe  " not in capsys.readouterr().err
@@ -127,11 +163,23 @@ def test_the_probe_alone(tmp_path, capsys):
     assert main(["train", str(config), "--work-dir", str(work), "--method", "probe"]) == 0
     assert f"weights {work / 'probe.pth'}" in capsys.readouterr().err
     assert sorted(path.name for path in work.glob("*.pth")) == ["probe.pth"]
-    assert main(["test", str(config), str(work / "probe.pth"), "--work-dir", str(tmp_path / "test")]) == 0
+    assert (
+        main(["test", str(config), str(work / "probe.pth"), "--work-dir", str(tmp_path / "test")])
+        == 0
+    )
     assert json.loads(capsys.readouterr().out)["top1"] == 100.0
     image = tmp_path / "data/val/green/0.png"
     out = tmp_path / "predicted"
-    words = ["predict", str(image), "--model", str(config), "--weights", str(work / "probe.pth"), "--out", str(out)]
+    words = [
+        "predict",
+        str(image),
+        "--model",
+        str(config),
+        "--weights",
+        str(work / "probe.pth"),
+        "--out",
+        str(out),
+    ]
     assert main(words) == 0
     assert "green" in (out / "predictions.csv").read_text()
     assert main(["train", str(config), "--method", "probe", "--resume"]) == 2
@@ -149,7 +197,11 @@ def test_folders_of_photos(tmp_path):
     config = folder_config(tmp_path / "mine")
     assert config.model.backbone.num_classes == 3 and config.work_dir == "work_dirs/mine"
     assert config.train_dataloader.dataset.root == str(tmp_path / "mine/train")
-    assert config.val_dataloader.dataset.root == config.test_dataloader.dataset.root == str(tmp_path / "mine/val")
+    assert (
+        config.val_dataloader.dataset.root
+        == config.test_dataloader.dataset.root
+        == str(tmp_path / "mine/val")
+    )
     flat = folder_config(tmp_path / "mine/train")
     held_out = flat.val_dataloader.dataset.indices
     assert held_out == [1, 7, 13] and len(flat.train_dataloader.dataset.indices) == 15

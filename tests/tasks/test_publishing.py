@@ -1,4 +1,5 @@
-"""Publishing: what is stripped, what is measured, what is refused. Trains a tiny classifier once."""
+"""Publishing: what is stripped, what is measured, what is refused. Trains a tiny classifier
+once."""
 
 import hashlib
 import inspect
@@ -49,8 +50,8 @@ from hypvision.zoo.export import part_of
 from hypvision.zoo.loading import training_cfg
 
 ABOUT = dict(
-    description="Tiny.", intended_use="Tests.", data="Noise.", training="hypvision train x", limits=["Knows nothing."],
-    licence="Apache-2.0", test_data="noise, 24 images",
+    description="Tiny.", intended_use="Tests.", data="Noise.", training="hypvision train x",
+    limits=["Knows nothing."], licence="Apache-2.0", test_data="noise, 24 images",
 )  # fmt: skip
 
 
@@ -61,7 +62,8 @@ def trained(tmp_path_factory):
     config = write_config(root / "config.py", make_images(root / "data"), model="hcformer_nano")
     text = config.read_text().replace(
         'model_name="hcformer_nano"',
-        'model_name="hcformer_nano", layers=(1, 1, 1, 1), dims=(8, 16, 24, 32), heads=(2, 2, 2, 2), head_dim=4',
+        'model_name="hcformer_nano", layers=(1, 1, 1, 1), dims=(8, 16, 24, 32), heads=(2, 2, 2, '
+        "2), head_dim=4",
     )
     config.write_text(text)
     train(config, root / "work")
@@ -75,7 +77,8 @@ def where(trained, monkeypatch):
 
 
 def processes_give(monkeypatch, measure):
-    """``hypvision test`` in a fresh process gives ``measure(weights, environment)``, and any other ends well.
+    """``hypvision test`` in a fresh process gives ``measure(weights, environment)``, and any other
+    ends well.
 
     The slow test starts them.
     """
@@ -102,7 +105,9 @@ def test_a_published_file_is_small_measured_and_loads(trained, where, tmp_path, 
 
     processes_give(monkeypatch, measure)
     zoo = tmp_path / "zoo"
-    record = publish("config.py", checkpoint, "hcformer_nano.tiny", ABOUT, zoo, metrics=["top1", "top2"])
+    record = publish(
+        "config.py", checkpoint, "hcformer_nano.tiny", ABOUT, zoo, metrics=["top1", "top2"]
+    )
     assert calls == [str(checkpoint), "zoo:hcformer_nano.tiny"]
     assert hashlib.sha256(checkpoint.read_bytes()).hexdigest() == before  # only read
     path = zoo / record.file.path
@@ -138,7 +143,9 @@ def test_a_published_file_is_small_measured_and_loads(trained, where, tmp_path, 
         (dict(name="no tag"), "MODEL.TAG"),
     ],
 )
-def test_nothing_is_published_when_something_is_wrong(trained, where, tmp_path, monkeypatch, change, message):
+def test_nothing_is_published_when_something_is_wrong(
+    trained, where, tmp_path, monkeypatch, change, message
+):
     after = change.get("after", 40.0)
     left = [{"top1": after, "coco/AP": 0.4}, {"top1": 40.0, "coco/AP": 0.403}]
     processes_give(monkeypatch, lambda *_: left.pop())
@@ -146,11 +153,14 @@ def test_nothing_is_published_when_something_is_wrong(trained, where, tmp_path, 
         monkeypatch.setattr(hypvision.tasks.publishing, "PACKAGED_LIMIT", change["limit"])
     with pytest.raises(HypvisionError, match=message):
         publish(
-            "config.py", trained[2], change.get("name", "hcformer_nano.tiny"), change.get("about", ABOUT),
-            tmp_path / "zoo", change.get("storage", "int8"), metrics=change.get("metrics", ()),
+            "config.py", trained[2], change.get("name", "hcformer_nano.tiny"),
+            change.get("about", ABOUT), tmp_path / "zoo", change.get("storage", "int8"),
+            metrics=change.get("metrics", ()),
         )  # fmt: skip
     assert not (tmp_path / "zoo").exists()
-    assert len(left) == {"after": 0, "metrics": 1}.get(next(iter(change)), 2)  # nothing is measured in vain
+    assert len(left) == {"after": 0, "metrics": 1}.get(
+        next(iter(change)), 2
+    )  # nothing is measured in vain
 
 
 @pytest.mark.parametrize(
@@ -172,8 +182,17 @@ def test_texts_that_cannot_be_read(tmp_path, text):
 def test_the_command_measures_in_fresh_processes(trained, where, tmp_path):
     (tmp_path / "about.yml").write_text(yaml.safe_dump(ABOUT))
     command = [sys.executable, str(ROOT / "tools/publish_weights.py"), "config.py", str(trained[2])]
-    command += ["--name", "hcformer_nano.tiny", "--about", str(tmp_path / "about.yml"), "--tolerance", "10"]
-    done = subprocess.run([*command, "--out", str(tmp_path / "zoo")], capture_output=True, text=True, cwd=where)
+    command += [
+        "--name",
+        "hcformer_nano.tiny",
+        "--about",
+        str(tmp_path / "about.yml"),
+        "--tolerance",
+        "10",
+    ]
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path / "zoo")], capture_output=True, text=True, cwd=where
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     record = read_index(tmp_path / "zoo").get("hcformer_nano.tiny")
     assert 0 <= record.metrics[0].value <= 100 and "Published" in done.stdout
@@ -189,7 +208,9 @@ def test_stripping():
     assert set(stripped({"state_dict": inner}, "segmentation")) == set(inner)
     table = torch.zeros(9, 2)
     table[4] = 1.0  # the only word of the training
-    on_clip = stripped({"state_dict": {**inner, "clip.token_embedding.weight": table}}, "segmentation")
+    on_clip = stripped(
+        {"state_dict": {**inner, "clip.token_embedding.weight": table}}, "segmentation"
+    )
     assert len(on_clip["clip.token_embedding.rows"]) == 1
     assert torch.equal(expand_tokens(on_clip)["clip.token_embedding.weight"], table)
     with pytest.raises(HypvisionError, match="outside the timm model: neck"):
@@ -199,7 +220,11 @@ def test_stripping():
 def test_a_segmenter_on_clip_is_described():
     config = load_config(ROOT / "configs/hyperclip/emoji-words_hyperclip_150i.py")
     found = describe_config(config)
-    assert (found["task"], found["model"], found["input"]["size"]) == ("segmentation", "emoji-t8", [3, 160, 160])
+    assert (found["task"], found["model"], found["input"]["size"]) == (
+        "segmentation",
+        "emoji-t8",
+        [3, 160, 160],
+    )
     assert found["input"]["mean"] == pytest.approx([value / 255 for value in MEAN], abs=1e-6)
     assert found["model_config"]["clip"] == {"name": "emoji-t8"}  # not where its weights came from
     words = dict(classes=["groceries", "mammal"])  # of the training
@@ -209,7 +234,9 @@ def test_a_segmenter_on_clip_is_described():
     with pytest.raises(HypvisionError, match=r"which words .* Add classes="):
         _classes(whole, words)
     with pytest.raises(HypvisionError, match="or on a CLIP of hypvision"):
-        describe_config(load_config(ROOT / "configs/hyperclip/hyperclip-vitb16_4xb1-80k_coco-stuff164k.py"))
+        describe_config(
+            load_config(ROOT / "configs/hyperclip/hyperclip-vitb16_4xb1-80k_coco-stuff164k.py")
+        )
 
 
 def test_a_classifier_of_several_labels_is_no_record():
@@ -226,7 +253,10 @@ def learner(tmp_path, monkeypatch):
     make_images(tmp_path / "images")
     write_learner(tmp_path)
     weights = torch.load("learner.pth")
-    torch.save({**weights, "meta": dict(dataset_meta=dict(classes=("blue", "green", "red")))}, "learner.pth")
+    torch.save(
+        {**weights, "meta": dict(dataset_meta=dict(classes=("blue", "green", "red")))},
+        "learner.pth",
+    )
     processes_give(monkeypatch, lambda *_: {"recall@1": 50.0})
     publish("learner.py", "learner.pth", "learner.tiny", ABOUT, "zoo", storage="float32")
     monkeypatch.setenv("HYPVISION_INDEX", str(tmp_path / "zoo/index.yml"))
@@ -241,8 +271,12 @@ def test_a_published_metric_learner_finds_images_everywhere(learner, capsys):
     for name, value in learner.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], value), name
     photo = next(Path("images/val").rglob("*.png"))
-    point = torch.as_tensor(hypvision.predict(photo, "learner.py", weights="learner.pth")[0].result.vector)
-    assert torch.equal(torch.as_tensor(hypvision.predict(photo, "learner.tiny")[0].result.vector), point)
+    point = torch.as_tensor(
+        hypvision.predict(photo, "learner.py", weights="learner.pth")[0].result.vector
+    )
+    assert torch.equal(
+        torch.as_tensor(hypvision.predict(photo, "learner.tiny")[0].result.vector), point
+    )
     embedder = named_embedder("learner.tiny")
     x = embedder.transform(Image.open(photo))[None]
     assert embedder.space == "lorentz" and torch.allclose(embedder.embed(x)[0], point, atol=1e-5)
@@ -255,7 +289,9 @@ def test_a_published_metric_learner_finds_images_everywhere(learner, capsys):
 
 
 def test_a_file_of_another_model_is_no_metric_learner(learner, tmp_path):
-    header = dict(model=dict(type="ImageClassifier", backbone=dict(model_name="test_vit", num_classes=2)))
+    header = dict(
+        model=dict(type="ImageClassifier", backbone=dict(model_name="test_vit", num_classes=2))
+    )
     model = MODELS.build(header["model"])
     write_weights(model.state_dict(), tmp_path / "w.safetensors", header=header)
     with pytest.raises(HypvisionError, match="ImageClassifier, not the metric"):
@@ -263,26 +299,46 @@ def test_a_file_of_another_model_is_no_metric_learner(learner, tmp_path):
 
 
 def test_a_record_says_all_that_a_clip_is():
-    for folder, kind in (("hyperclip", "clip-*.py"), ("hierarcaps", "clip-*.py"), ("hyperbolic-clip", "*.py")):
+    for folder, kind in (
+        ("hyperclip", "clip-*.py"),
+        ("hierarcaps", "clip-*.py"),
+        ("hyperbolic-clip", "*.py"),
+    ):
         for path in (ROOT / "configs" / folder).glob(kind):
             config, hyperbolic = load_config(path), not path.name.startswith("clip-")
             known = describe_config(config)
             model, first = known["model"], known["input"]["mean"][0]
-            assert first == (0.485 if "-vit-" in model else 0.481455)  # a checkpoint may have its own
+            assert first == (
+                0.485 if "-vit-" in model else 0.481455
+            )  # a checkpoint may have its own
             assert model == config.model.clip.name or (hyperbolic and model == "hycoclip-emoji-s16")
             assert (ARCHITECTURES[model].get("geometry") == "lorentz") == (hyperbolic), path
     pixels = {name: torch.full((3, 1, 1), 0.229) for name in ("pixel_mean", "pixel_std")}
-    assert normalisation_of({"a": torch.ones(2), **pixels}) == dict(mean=[0.229] * 3, std=[0.229] * 3)
+    assert normalisation_of({"a": torch.ones(2), **pixels}) == dict(
+        mean=[0.229] * 3, std=[0.229] * 3
+    )
     for more, said in (
         (dict(adapter=dict(type="hyperclip")), "without an adapter"),
-        (dict(clip=dict(force_quick_gelu=True)), "none is a CLIP with model.clip={'force_quick_gelu': True}"),
+        (
+            dict(clip=dict(force_quick_gelu=True)),
+            "none is a CLIP with model.clip={'force_quick_gelu': True}",
+        ),
         (dict(clip=dict(force_image_size=96)), "'force_image_size': 96"),
         (dict(clip=dict(force_preprocess_cfg=dict(mean=(0, 0, 0)))), "'force_preprocess_cfg'"),
     ):
         with pytest.raises(HypvisionError, match=said):
-            describe_config(load_config(ROOT / "configs/hyperclip/clip-shapes_1100i.py", dict(model=more)))
-    fine = {"model.clip.force_image_size": 64, "model.clip.force_quick_gelu": False, "model.clip.load_weights": False}
-    assert describe_config(load_config(ROOT / "configs/hyperclip/clip-shapes_1100i.py", fine))["model"] == "shapes-s8"
+            describe_config(
+                load_config(ROOT / "configs/hyperclip/clip-shapes_1100i.py", dict(model=more))
+            )
+    fine = {
+        "model.clip.force_image_size": 64,
+        "model.clip.force_quick_gelu": False,
+        "model.clip.load_weights": False,
+    }
+    assert (
+        describe_config(load_config(ROOT / "configs/hyperclip/clip-shapes_1100i.py", fine))["model"]
+        == "shapes-s8"
+    )
 
 
 @pytest.mark.parametrize(
@@ -304,16 +360,25 @@ def test_what_a_config_says(config, task, size):
 
 
 def test_every_field_of_a_test_transform_is_recorded_or_said(tmp_path, monkeypatch, caplog):
-    """``meta.input``, read as timm's config of a model, gives the transform that the training tested with."""
+    """``meta.input``, read as timm's config of a model, gives the transform that the training
+    tested with."""
     written = {}
     model = SimpleNamespace(backbone=None, dataset_meta={"classes": ["a"]})
     monkeypatch.setattr(exporting, "trained_model", lambda *_: model)
     monkeypatch.setattr(exporting, "part_of", lambda *_: (None, "logits"))
     monkeypatch.setattr(exporting, "export_network", lambda *given: written.update(given[7]))
-    other = dict(input_size=64, interpolation="bicubic", mean=(0.1,) * 3, std=(0.2,) * 3, crop_pct=0.5,
-                 crop_mode="squash", crop_border_pixels=2, is_training=True, use_prefetcher=True, normalize=False,
+    other = dict(input_size=64, interpolation="bicubic", mean=(0.1,) * 3, std=(0.2,) * 3,
+    crop_pct=0.5,
+                 crop_mode="squash", crop_border_pixels=2, is_training=True, use_prefetcher=True,
+                 normalize=False,
                  naflex=True, patchify=True)  # fmt: skip
-    untouched = {"separate", "patch_size", "max_seq_len", "patchify_channels_last", "patchify_flatten"}  # beside others
+    untouched = {
+        "separate",
+        "patch_size",
+        "max_seq_len",
+        "patchify_channels_last",
+        "patchify_flatten",
+    }  # beside others
     said = {}
     for key in set(inspect.signature(create_transform).parameters) - untouched:
         transform = {"input_size": 32, key: other.get(key, 0.3)}
@@ -322,7 +387,11 @@ def test_every_field_of_a_test_transform_is_recorded_or_said(tmp_path, monkeypat
             test_dataloader=dict(dataset=dict(type="ImageFolderDataset", transform=transform)),
         ))  # fmt: skip
         cfg = training_cfg({"meta": {"input": image_input(config)}}, 3)
-        given = {k: cfg[k] for k in ("input_size", "mean", "std", "crop_pct", "interpolation", "crop_mode") if k in cfg}
+        given = {
+            k: cfg[k]
+            for k in ("input_size", "mean", "std", "crop_pct", "interpolation", "crop_mode")
+            if k in cfg
+        }
         if str(create_transform(**given)) != str(create_transform(**transform)):
             said[key] = unrecorded(config)
             with pytest.raises(HypvisionError, match=re.escape(f"has {said[key]}, which a record")):
@@ -331,7 +400,10 @@ def test_every_field_of_a_test_transform_is_recorded_or_said(tmp_path, monkeypat
             with pytest.raises(HypvisionError, match=re.escape(f"has {said[key]}, but explain")):
                 _of_config(tmp_path / "mine.py")
             exporting.export_trained(tmp_path / "mine.py", "mine.pth", "onnx", "mine.onnx")
-            assert written == {"classes": ["a"]} and f"has {said[key]}, which the file cannot say" in caplog.text
+            assert (
+                written == {"classes": ["a"]}
+                and f"has {said[key]}, which the file cannot say" in caplog.text
+            )
         else:
             Input(**image_input(config))
     assert said == {k: f"{k} = {v}" for k, v in other.items() if k in said} and len(said) == 6
@@ -342,5 +414,7 @@ def test_a_metric_may_move_by_just_the_tolerance(monkeypatch, tmp_path):
     monkeypatch.setattr(hypvision.tasks.publishing, "_measure", lambda *_: left.pop())
     monkeypatch.setattr(hypvision.tasks.publishing, "load", lambda name: None)
     draft = [dict(name="coco/AP", value=0.0)]
-    hypvision.tasks.publishing._measure_both(draft, "config.py", "a.pth", "a.b", tmp_path, "int8", 0.2, ())
+    hypvision.tasks.publishing._measure_both(
+        draft, "config.py", "a.pth", "a.b", tmp_path, "int8", 0.2, ()
+    )
     assert draft == [dict(name="coco/AP", value=0.6, full_precision=0.602)]

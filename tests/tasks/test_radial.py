@@ -1,4 +1,5 @@
-"""Radial tuning: one step against the published one, what it changes and saves, roots, baselines, learning."""
+"""Radial tuning: one step against the published one, what it changes and saves, roots, baselines,
+learning."""
 
 from pathlib import Path
 
@@ -32,7 +33,10 @@ def clip():
 
 
 def batch(chains=CHAINS):
-    return dict(positive=list(zip(*(c.texts for c in chains))), negative=list(zip(*(c.negatives for c in chains))))
+    return dict(
+        positive=list(zip(*(c.texts for c in chains))),
+        negative=list(zip(*(c.negatives for c in chains))),
+    )
 
 
 @pytest.fixture
@@ -47,7 +51,8 @@ def prepared(clip, tmp_path):
 
 
 def test_a_step_is_the_published_one(prepared, clip):
-    """Loss and gradients against 8 b texts padded to the context, a frozen tower, and a root by itself."""
+    """Loss and gradients against 8 b texts padded to the context, a frozen tower, and a root by
+    itself."""
     model = prepared()
     frozen = create_clip("emoji-s16").model
     merge = {name: value.clone() for name, value in tower_weights(model.clip).items()}
@@ -61,17 +66,23 @@ def test_a_step_is_the_published_one(prepared, clip):
     ours = {name: p.grad.clone() for name, p in model.clip.named_parameters()}
     model.zero_grad()
     texts = [text for level in (*given["positive"], *given["negative"]) for text in level]
-    e = model.clip.encode_text(model.tokenizer(texts), normalize=True).unflatten(0, (8, len(CHAINS)))
+    e = model.clip.encode_text(model.tokenizer(texts), normalize=True).unflatten(
+        0, (8, len(CHAINS))
+    )
     root = model.clip.encode_text(model.tokenizer([""]), normalize=True)[0]
     with torch.no_grad():
-        before = frozen.encode_text(model.tokenizer(texts), normalize=True).unflatten(0, (8, len(CHAINS)))
+        before = frozen.encode_text(model.tokenizer(texts), normalize=True).unflatten(
+            0, (8, len(CHAINS))
+        )
     ploss, eloss, mloss, total = reference.radial_loss(e, root, before)
     assert parts["loss_prior"].item() == pytest.approx(10 * ploss.item(), abs=1e-5)
     assert parts["loss_entail"].item() == pytest.approx(eloss.item(), abs=1e-5)
     assert parts["loss_hard"].item() == pytest.approx(mloss.item(), abs=1e-5)
     total.backward()
     for name, parameter in model.clip.named_parameters():
-        assert torch.allclose(ours[name], parameter.grad, rtol=1e-3, atol=1e-5 * parameter.grad.abs().max()), name
+        assert torch.allclose(
+            ours[name], parameter.grad, rtol=1e-3, atol=1e-5 * parameter.grad.abs().max()
+        ), name
 
 
 def test_only_the_text_tower_is_there_and_moves(clip, prepared):
@@ -102,19 +113,30 @@ def test_roots(prepared, kind):
     assert root.requires_grad == (kind != "frozen")
     if root.requires_grad:  # the tower learns by the empty text, or the vector by itself
         root[0].backward(retain_graph=True)
-        learning = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
-        assert ("clip.text_projection" in learning) == (kind == "text") and ("root" in learning) == (kind != "text")
+        learning = {
+            name for name, parameter in model.named_parameters() if parameter.grad is not None
+        }
+        assert ("clip.text_projection" in learning) == (kind == "text") and (
+            "root" in learning
+        ) == (kind != "text")
     with torch.no_grad():
         model.clip.text_projection.add_(0.1 * torch.randn_like(model.clip.text_projection))
     moved = model.encode(["a ring"])[1]
     assert torch.allclose(moved, start, atol=1e-6) == (kind != "text")
     assert ("root" in model.state_dict()) == (kind != "text")
-    assert torch.equal(model.encode(["a ring", ""])[1], model.encode(["a ring", ""])[0][1]) or kind != "text"
+    assert (
+        torch.equal(model.encode(["a ring", ""])[1], model.encode(["a ring", ""])[0][1])
+        or kind != "text"
+    )
 
 
 @pytest.mark.parametrize(
     "loss",
-    [dict(type="EntailmentConeLoss", margin=0.1), dict(type="MERUEntailmentLoss"), dict(type="RadialLoss", prior=0)],
+    [
+        dict(type="EntailmentConeLoss", margin=0.1),
+        dict(type="MERUEntailmentLoss"),
+        dict(type="RadialLoss", prior=0),
+    ],
 )
 def test_all_losses_train_it(clip, loss, tmp_path):
     model = RadialTuning(clip, loss, pairs="all")
@@ -129,14 +151,18 @@ def test_all_losses_train_it(clip, loss, tmp_path):
 
 def test_validation_measures_the_order():
     metric = ChainOrder()
-    metric.process(None, [dict(radii=torch.tensor([1.0, 2, 3])), dict(radii=torch.tensor([3.0, 2, 1]))])
+    metric.process(
+        None, [dict(radii=torch.tensor([1.0, 2, 3])), dict(radii=torch.tensor([3.0, 2, 1]))]
+    )
     assert metric.compute_metrics(metric.results) == dict(d_corr=0.0)
 
 
 def test_mistakes_are_told(clip, tmp_path):
     with pytest.raises(HypvisionError, match="model.root must be one of.*'origin'"):
         RadialTuning(clip, root="origin")
-    with pytest.raises(HypvisionError, match="model.tune must be one of 'text', 'image', 'both', got 'all'"):
+    with pytest.raises(
+        HypvisionError, match="model.tune must be one of 'text', 'image', 'both', got 'all'"
+    ):
         RadialTuning(clip, tune="all")
     with pytest.raises(HypvisionError, match=r"4 levels have no pair \(2, 4\)"):
         RadialTuning(clip, dict(prior=0), pairs=[(2, 4)])(**batch(), mode="loss")
@@ -168,19 +194,27 @@ def test_the_image_tower_may_train(tmp_path, monkeypatch, tune):
         "model.tune": tune,
     }
     options |= {"train_cfg.val_interval": 2, "default_hooks.checkpoint.interval": 2}
-    with pytest.raises(HypvisionError, match="data gives no images. Set train_dataloader.dataset.images"):
+    with pytest.raises(
+        HypvisionError, match="data gives no images. Set train_dataloader.dataset.images"
+    ):
         train(load_config(path, options), tmp_path / "none")
-    options |= {"train_dataloader.dataset.images": str(root / "images/noto"), "train_dataloader.dataset.size": 64}
+    options |= {
+        "train_dataloader.dataset.images": str(root / "images/noto"),
+        "train_dataloader.dataset.size": 64,
+    }
     model = train(load_config(path, options), tmp_path / "work").model
     before, after = create_clip("emoji-s16", start), create_clip("emoji-s16", start)
     merge_tower(after.model, tmp_path / "work/iter_2.pth")
     moved = {
-        name for name, value in after.model.state_dict().items() if not value.equal(before.model.state_dict()[name])
+        name
+        for name, value in after.model.state_dict().items()
+        if not value.equal(before.model.state_dict()[name])
     }
     assert any(name.startswith("visual.") for name in moved)
     assert any(name.startswith("transformer.") for name in moved) == (tune == "both")
     assert all(
-        value.equal(model.state_dict()[f"clip.{name}"]) for name, value in tower_weights(after.model, True).items()
+        value.equal(model.state_dict()[f"clip.{name}"])
+        for name, value in tower_weights(after.model, True).items()
     )
     save_tower(after.model, tmp_path / "delta.safetensors", base=before.model, images=True)
     merge_tower(before.model, tmp_path / "delta.safetensors")
@@ -195,8 +229,13 @@ def test_images_are_a_level_more(clip, tmp_path):
     found = model(**given, inputs=inputs, mode="loss")["loss_entail"]
     texts = model(**given, mode="tensor")
     images, root = model.encode_images(inputs), model.encode([""])[1]
-    levels = [(texts[i], texts[i + 1], texts[4 + i]) for i in range(3)] + [(texts[3], images, images.roll(-1, 0))]
-    p, n = (torch.stack([reference.angle(level[0], level[k], root) for level in levels]).mean() for k in (1, 2))
+    levels = [(texts[i], texts[i + 1], texts[4 + i]) for i in range(3)] + [
+        (texts[3], images, images.roll(-1, 0))
+    ]
+    p, n = (
+        torch.stack([reference.angle(level[0], level[k], root) for level in levels]).mean()
+        for k in (1, 2)
+    )
     assert found.item() == pytest.approx((p - n).item(), abs=1e-5)
     with pytest.raises(HypvisionError, match="data gives no images"):
         model(**given, mode="loss")
@@ -206,20 +245,30 @@ def test_levels_may_be_left_out():
     data = TextChains("shapes", length=2, levels=(0, 1, 3))
     assert data.usage.used == {"chains": 2}
     full = shape_chains(2)[1]
-    assert data[1] == dict(positive=[full.texts[i] for i in (0, 1, 3)], negative=[full.negatives[i] for i in (0, 1, 3)])
+    assert data[1] == dict(
+        positive=[full.texts[i] for i in (0, 1, 3)], negative=[full.negatives[i] for i in (0, 1, 3)]
+    )
 
 
 def test_the_published_config_takes_steps(tmp_path, monkeypatch):
     monkeypatch.setenv("HYPVISION_HOME", str(tmp_path / "home"))
     write_chains(tmp_path / "data/hierarcaps_train.csv.gz", shape_chains(12))
-    options = {"data_root": str(tmp_path / "data"), "model.clip": dict(name="emoji-s16", _delete_=True)}
+    options = {
+        "data_root": str(tmp_path / "data"),
+        "model.clip": dict(name="emoji-s16", _delete_=True),
+    }
     (config,) = CONFIGS.glob("radial-clip-vitb32_*.py")
     runner = train(load_config(config, options), tmp_path / "work")
     assert runner.iter == 2  # 12 chains in batches of 8: the last one is kept
     groups = runner.optim_wrapper.optimizer.param_groups
-    assert {group["weight_decay"] for group in groups} == {0.01} and {group["lr"] for group in groups} == {1e-7}
+    assert {group["weight_decay"] for group in groups} == {0.01} and {
+        group["lr"] for group in groups
+    } == {1e-7}
     assert sum(len(group["params"]) for group in groups) == len(list(runner.model.parameters()))
-    found = {runner.message_hub.get_scalar(f"train/loss_{part}").current() for part in ("prior", "entail", "hard")}
+    found = {
+        runner.message_hub.get_scalar(f"train/loss_{part}").current()
+        for part in ("prior", "entail", "hard")
+    }
     assert len(found) == 3
     assert len(list((tmp_path / "home/text-features").glob("*.safetensors"))) == 1
 
@@ -228,14 +277,30 @@ def test_the_published_config_takes_steps(tmp_path, monkeypatch):
 def test_a_resumed_training_keeps_the_reference_of_its_weights(tmp_path, monkeypatch):
     monkeypatch.setenv("HYPVISION_HOME", str(tmp_path / "home"))
     (path,) = CONFIGS.glob("radial-clip-emoji_*i.py")
-    options = {"model.clip": dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions"), "val_cfg": None}
-    options |= {"train_dataloader.dataset": dict(type="TextChains", source="shapes", length=8, _delete_=True)}
-    options |= dict.fromkeys(("val_dataloader", "val_evaluator", "test_dataloader", "test_evaluator"))
-    options |= {"test_cfg": None, "train_cfg": dict(type="IterBasedTrainLoop", max_iters=1, _delete_=True)}
+    options = {
+        "model.clip": dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions"),
+        "val_cfg": None,
+    }
+    options |= {
+        "train_dataloader.dataset": dict(
+            type="TextChains", source="shapes", length=8, _delete_=True
+        )
+    }
+    options |= dict.fromkeys(
+        ("val_dataloader", "val_evaluator", "test_dataloader", "test_evaluator")
+    )
+    options |= {
+        "test_cfg": None,
+        "train_cfg": dict(type="IterBasedTrainLoop", max_iters=1, _delete_=True),
+    }
     options["default_hooks.checkpoint.interval"] = 1
     first = train(load_config(path, options), tmp_path / "work")
-    again = train(load_config(path, {**options, "train_cfg.max_iters": 2}), tmp_path / "work", resume="auto")
-    assert again.iter == 2 and torch.equal(again.model.reference.embeddings, first.model.reference.embeddings)
+    again = train(
+        load_config(path, {**options, "train_cfg.max_iters": 2}), tmp_path / "work", resume="auto"
+    )
+    assert again.iter == 2 and torch.equal(
+        again.model.reference.embeddings, first.model.reference.embeddings
+    )
 
 
 def test_a_hyperbolic_clip_is_refused():
@@ -252,12 +317,20 @@ def test_a_resumed_run_must_have_the_same_model(tmp_path, monkeypatch):
     torch.manual_seed(1)  # else the weights would be those that a training draws without the file
     start = tmp_path / "start.pth"
     torch.save(create_clip("emoji-s16").model.state_dict(), start)
-    options = {"data_root": str(root), "model.clip.pretrained": str(start), "train_cfg.max_iters": 2}
+    options = {
+        "data_root": str(root),
+        "model.clip.pretrained": str(start),
+        "train_cfg.max_iters": 2,
+    }
     options |= {"train_cfg.val_interval": 2, "default_hooks.checkpoint.interval": 2}
     first = train(load_config(path, options), tmp_path / "work")
     assert -1 <= first.message_hub.get_scalar("val/d_corr").current() <= 1
-    again = train(load_config(path, {**options, "train_cfg.max_iters": 3}), tmp_path / "work", resume="auto")
-    assert again.iter == 3 and torch.equal(again.model.reference.embeddings, first.model.reference.embeddings)
+    again = train(
+        load_config(path, {**options, "train_cfg.max_iters": 3}), tmp_path / "work", resume="auto"
+    )
+    assert again.iter == 3 and torch.equal(
+        again.model.reference.embeddings, first.model.reference.embeddings
+    )
     # The checkpoint holds the tower alone, and merges into a plain model.
     merged = create_clip("emoji-s16", start)
     merge_tower(merged.model, tmp_path / "work/iter_3.pth")

@@ -1,4 +1,5 @@
-"""``tools/benchmark.py growth`` calls what grows too fast by its name; the times themselves are not tested."""
+"""``tools/benchmark.py growth`` calls what grows too fast by its name; the times themselves are not
+tested."""
 
 import argparse
 
@@ -16,7 +17,9 @@ def arguments(*words):
     return parser.parse_args(words)
 
 
-@pytest.mark.parametrize(("power", "wrong"), [(1, ["step: closure"]), (2, ["data: captions", "step: closure"])])
+@pytest.mark.parametrize(
+    ("power", "wrong"), [(1, ["step: closure"]), (2, ["data: captions", "step: closure"])]
+)
 def test_what_grows_faster_than_it_may_fails(power, wrong, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(bench, "measure", lambda case, size, repeats: 1e-6 * size**power)
     page = tmp_path / "benchmarks.md"

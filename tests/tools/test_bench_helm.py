@@ -1,4 +1,5 @@
-"""The benchmark of language models counts and writes what it says; the times themselves are not tested."""
+"""The benchmark of language models counts and writes what it says; the times themselves are not
+tested."""
 
 import argparse
 import time
@@ -13,7 +14,9 @@ from hypvision.helm import PRESETS, preset
 def small(monkeypatch):
     monkeypatch.setitem(PRESETS, "helm_d_115m", dict(dim=390, n_heads=6, inter_dim=390))
     monkeypatch.setitem(
-        PRESETS, "helm_mice_120m", {**PRESETS["helm_mice_120m"], "inter_dim": 390, "mice_inter_dim": 98}
+        PRESETS,
+        "helm_mice_120m",
+        {**PRESETS["helm_mice_120m"], "inter_dim": 390, "mice_inter_dim": 98},
     )
 
 
@@ -41,13 +44,20 @@ def test_memory_of_other_processes_is_not_counted():
 @pytest.mark.slow
 def test_all_parts(small, tmp_path, capsys):
     page = tmp_path / "benchmarks.md"
-    bench.run(arguments("--vocabulary", "300", "--lengths", "16", "--rows", "600", "--write", str(page)))
+    bench.run(
+        arguments("--vocabulary", "300", "--lengths", "16", "--rows", "600", "--write", str(page))
+    )
     text = page.read_text()
     for row in ("HELM-D step, V 300, L 16, eager", "HELM-MiCE layer, L 16", "peak MiB above weights", "600 rows",
                 "core of its attention", "helm_mice_120m: a token at 128"):  # fmt: skip
         assert row in text
-    for cache in ("| 93 / 486 | 372 / 1944 bytes |", "| 768 / 768 | 3072 / 3072 bytes |"):  # of the published sizes
+    for cache in (
+        "| 93 / 486 | 372 / 1944 bytes |",
+        "| 768 / 768 | 3072 / 3072 bytes |",
+    ):  # of the published sizes
         assert cache in text
     parts = [part.splitlines() for part in text.split("\n\n") if part.startswith("|")]
     tables = [[line for line in part if not line.startswith("<!--")] for part in parts]
-    assert len(tables) == 2 and all(len({line.count("|") for line in table}) == 1 for table in tables)
+    assert len(tables) == 2 and all(
+        len({line.count("|") for line in table}) == 1 for table in tables
+    )

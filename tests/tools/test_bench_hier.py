@@ -1,4 +1,5 @@
-"""``tools/benchmark.py hier`` measures and writes what it says; the times themselves are not tested."""
+"""``tools/benchmark.py hier`` measures and writes what it says; the times themselves are not
+tested."""
 
 import argparse
 
@@ -24,7 +25,10 @@ def test_the_section_is_appended_and_replaced(tmp_path, capsys):
     for _ in range(2):
         bench.run(arguments(*words))
     text = page.read_text()
-    assert text.startswith("# Benchmarks\n\nkept\n") and text.count(bench.MARKS[0]) == text.count("## HIER") == 1
+    assert (
+        text.startswith("# Benchmarks\n\nkept\n")
+        and text.count(bench.MARKS[0]) == text.count("## HIER") == 1
+    )
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
     names = [row[0].removeprefix("| ") for row in rows[1:]]
     assert names[0] == "HIER" and names[-2:] == ["published / ours", "target"]
@@ -41,11 +45,15 @@ def test_both_forms_are_given_the_same_problem():
     from hypvision.losses import HIERLoss, clip_to_ball
 
     features, loss = torch.randn(12, 6) * 3, HIERLoss(PoincareBall(0.1), 6, 10)
-    drawn = loss._triplets(clip_to_ball(features, loss.manifold), torch.arange(12) // 2, torch.rand(10, 10), None)
+    drawn = loss._triplets(
+        clip_to_ball(features, loss.manifold), torch.arange(12) // 2, torch.rand(10, 10), None
+    )
     triplets = [rows[valid] for rows, valid in drawn]
     noise = tuple(-torch.empty(2, len(t), 10).exponential_().log() for t in triplets)
     ours = loss(clip_to_ball(features, loss.manifold), torch.arange(12) // 2, triplets, noise)
-    assert ours.item() == pytest.approx(reference_hier_loss(features, loss.proxies, triplets, noise).item(), abs=1e-3)
+    assert ours.item() == pytest.approx(
+        reference_hier_loss(features, loss.proxies, triplets, noise).item(), abs=1e-3
+    )
 
 
 @pytest.mark.parametrize("words", ["--samples 1", "--repeats 0", "--threads 0"])

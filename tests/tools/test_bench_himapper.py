@@ -13,7 +13,10 @@ def arguments(tmp_path):
     parser = argparse.ArgumentParser()
     parser.set_defaults(benchmark="himapper")
     bench.add_arguments(parser)
-    options = f"--models deit_tiny_patch16_224 --batch 1 --size 32 --repeats 1 --write {tmp_path / 'benchmarks.md'}"
+    options = (
+        "--models deit_tiny_patch16_224 --batch 1 --size 32 --repeats 1 --write "
+        f"{tmp_path / 'benchmarks.md'}"
+    )
     return parser.parse_args(options.split())
 
 
@@ -31,5 +34,7 @@ def test_the_table_is_written_into_its_section(arguments):
 
 def test_mistakes_are_explained(arguments):
     for name, value, message in (("batch", 0, "at least 1"), ("size", 40, "multiple of 32")):
-        with pytest.raises(HypvisionError, match=f"--{name} must be .*{message}|--{name} must be a {message}"):
+        with pytest.raises(
+            HypvisionError, match=f"--{name} must be .*{message}|--{name} must be a {message}"
+        ):
             bench.run(argparse.Namespace(**{**vars(arguments), name: value}))

@@ -1,4 +1,5 @@
-"""``tools/benchmark.py hyperbolic-clip`` measures equal things; the times themselves are not tested."""
+"""``tools/benchmark.py hyperbolic-clip`` measures equal things; the times themselves are not
+tested."""
 
 import argparse
 
@@ -30,7 +31,10 @@ def test_what_is_compared_is_equal(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(bench, "peak_bytes", lambda step, device: step() or 2**20)
     page = tmp_path / "benchmarks.md"
     bench.run(arguments(*f"--batch 2 --images 30 --texts 40 --repeats 1 --write {page}".split()))
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.read_text().splitlines()]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in page.read_text().splitlines()
+    ]
     rows = [row for row in rows if len(row) == 7][2:]
     assert [row[0].split()[0] for row in rows] == ["MERU's", "official", "ranking"]
     assert float(rows[1][-1]) < 1e-5 and "1.00x (<= 0.7x)" in rows[1][5]

@@ -17,7 +17,9 @@ def arguments(tmp_path):
     bench.add_arguments(parser)
     page = tmp_path / "benchmarks.md"
     page.write_text(f"before\n{bench.MARKS[0]}\nold\n{bench.MARKS[1]}\nafter\n")
-    return parser.parse_args(f"--models shapes-s8 --size 32 --prompts 3 --repeats 1 --write {page}".split())
+    return parser.parse_args(
+        f"--models shapes-s8 --size 32 --prompts 3 --repeats 1 --write {page}".split()
+    )
 
 
 def test_table_is_written(arguments):
@@ -25,7 +27,11 @@ def test_table_is_written(arguments):
     page = arguments.write.read_text()
     rows = [line for line in page.splitlines() if line.startswith("|")]
     assert page.startswith("before") and page.endswith("after\n") and "old" not in page
-    assert len({row.count("|") for row in rows}) == 1 and rows[2].startswith("| shapes-s8 | ") and len(rows) == 4
+    assert (
+        len({row.count("|") for row in rows}) == 1
+        and rows[2].startswith("| shapes-s8 | ")
+        and len(rows) == 4
+    )
 
 
 def test_both_ways_of_making_weights_have_the_same_gradient():
@@ -34,7 +40,9 @@ def test_both_ways_of_making_weights_have_the_same_gradient():
     for make in (bench.reference_weights, bench.fused_weights):
         model.zero_grad()
         make(model)
-        gradients.append([parameter.grad.clone() for parameter in adapters.trainable_parameters(model)])
+        gradients.append(
+            [parameter.grad.clone() for parameter in adapters.trainable_parameters(model)]
+        )
     assert all(torch.allclose(a, b, rtol=1e-3, atol=1e-4) for a, b in zip(*gradients))
 
 

@@ -1,4 +1,5 @@
-"""The budgets of kernels hold: a count is exact on every machine, so it may be tested where a time may not."""
+"""The budgets of kernels hold: a count is exact on every machine, so it may be tested where a time
+may not."""
 
 import pytest
 import torch
@@ -79,7 +80,9 @@ def test_kernels_bytes_and_waits_are_counted():
 
 
 @pytest.mark.parametrize("triton", [True, False])
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in kernels.NETWORKS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) for name in kernels.NETWORKS]
+)
 def test_networks_keep_to_their_budgets_and_never_wait(name, triton):
     if triton:
         pytest.importorskip("triton")
@@ -101,8 +104,14 @@ def test_launches_of_triton_count():
 @pytest.mark.slow
 def test_the_table_has_a_row_for_everything():
     lines = kernels.table()
-    expected = len(kernels.LORENTZ) + len(kernels.BALL) + len(kernels.LAYERS) + len(kernels.NETWORKS)
-    expected += 3  # those that Triton changes, once more without it: the batch norm and two networks
+    expected = (
+        len(kernels.LORENTZ) + len(kernels.BALL) + len(kernels.LAYERS) + len(kernels.NETWORKS)
+    )
+    expected += (
+        3  # those that Triton changes, once more without it: the batch norm and two networks
+    )
     expected += len(kernels.STEPS)
     expected += len(kernel_cases.CASES)
-    assert len(lines) == 2 + expected and all(line.count("|") == lines[0].count("|") for line in lines)
+    assert len(lines) == 2 + expected and all(
+        line.count("|") == lines[0].count("|") for line in lines
+    )

@@ -13,7 +13,9 @@ from bench import open_vocabulary as bench
 from hypvision.errors import HypvisionError
 
 CONFIGS = Path(__file__).parents[2] / "configs/hyperclip"
-SHAPES = [CONFIGS / f"shapes_hyperclip{name}.py" for name in ("_450i", "-det_600i", "-panoptic_600i")]
+SHAPES = [
+    CONFIGS / f"shapes_hyperclip{name}.py" for name in ("_450i", "-det_600i", "-panoptic_600i")
+]
 
 
 def parse(*options):
@@ -26,7 +28,20 @@ def parse(*options):
 @pytest.mark.slow
 def test_table_is_written(tmp_path, capsys):
     page = tmp_path / "benchmarks.md"
-    bench.run(parse("--configs", *SHAPES, "--clip", "shapes-s8", "--size", 64, "--repeats", 1, "--write", page))
+    bench.run(
+        parse(
+            "--configs",
+            *SHAPES,
+            "--clip",
+            "shapes-s8",
+            "--size",
+            64,
+            "--repeats",
+            1,
+            "--write",
+            page,
+        )
+    )
     rows = [line for line in page.read_text().splitlines() if line.startswith("| shapes")]
     assert [row.split(" | ")[0] for row in rows] == [f"| {path.stem}" for path in SHAPES]
     for row in rows:
@@ -39,7 +54,11 @@ def test_a_step_trains_what_the_config_says():
     case = bench.Case(SHAPES[0], 2, 64, "shapes-s8", "cpu")
     before = {name: value.clone() for name, value in case.model.named_parameters()}
     case.step()
-    changed = {name for name, value in case.model.named_parameters() if not torch.equal(value, before[name])}
+    changed = {
+        name
+        for name, value in case.model.named_parameters()
+        if not torch.equal(value, before[name])
+    }
     assert any("hyperclip" in name for name in changed)
     assert all(not name.startswith("clip.") or "hyperclip" in name for name in changed)
 

@@ -1,4 +1,5 @@
-"""``tools/benchmark.py radial`` measures equal things and writes what it says; the times themselves are not tested."""
+"""``tools/benchmark.py radial`` measures equal things and writes what it says; the times themselves
+are not tested."""
 
 import argparse
 
@@ -22,12 +23,23 @@ def arguments(*words):
 def test_what_is_compared_is_equal(tmp_path, capsys):
     page = tmp_path / "benchmarks.md"
     page.write_text("# Benchmarks\n\nkept\n")
-    words = f"--model emoji-s16 --images 30 --chains 3 --captions 20 --repeats 1 --write {page}".split()
+    words = (
+        f"--model emoji-s16 --images 30 --chains 3 --captions 20 --repeats 1 --write {page}".split()
+    )
     bench.run(arguments(*words))
     text = page.read_text()
     assert text.startswith("# Benchmarks\n\nkept\n") and "--captions 20" in capsys.readouterr().out
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if "x | >=" in line]
-    assert [row[0].split(",")[0] for row in rows] == ["metrics", "tuning step", "tuning step", "embedding 20 captions"]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if "x | >=" in line
+    ]
+    assert [row[0].split(",")[0] for row in rows] == [
+        "metrics",
+        "tuning step",
+        "tuning step",
+        "embedding 20 captions",
+    ]
     assert float(rows[0][-1]) <= 1e-9 and float(rows[1][-1]) < 1e-4 and float(rows[3][-1]) < 1e-5
 
 

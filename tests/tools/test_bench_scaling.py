@@ -1,4 +1,5 @@
-"""``tools/benchmark.py scaling`` measures and writes what it says; the times themselves are not tested."""
+"""``tools/benchmark.py scaling`` measures and writes what it says; the times themselves are not
+tested."""
 
 import argparse
 

@@ -46,7 +46,10 @@ def arguments(tmp_path, monkeypatch):
     parser = argparse.ArgumentParser()
     parser.set_defaults(benchmark="hcformer")
     bench.add_arguments(parser)
-    options = f"--models hcformer_nano --batch 1 --size 64 --repeats 1 --write {tmp_path / 'docs' / 'benchmarks.md'}"
+    options = (
+        "--models hcformer_nano --batch 1 --size 64 --repeats 1 --write "
+        f"{tmp_path / 'docs' / 'benchmarks.md'}"
+    )
     return parser.parse_args(options.split())
 
 

@@ -72,5 +72,12 @@ def test_a_link_out_of_the_repository_is_told(site):
 
 def test_all_pages_are_looked_at():
     found = {path.name for path in pages()}
-    assert {"README.md", "CONTRIBUTING.md", "own-data.md", "himapper.md", "geometry.md", "index.md"} <= found
+    assert {
+        "README.md",
+        "CONTRIBUTING.md",
+        "own-data.md",
+        "himapper.md",
+        "geometry.md",
+        "index.md",
+    } <= found
     assert sum(len(targets(path.read_text(encoding="utf-8"))) for path in pages()) > 150

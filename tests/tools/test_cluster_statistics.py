@@ -1,4 +1,5 @@
-"""The numbers of the diagnosis tool: sharpness of assignments against closed forms; purity of clusters made by hand."""
+"""The numbers of the diagnosis tool: sharpness of assignments against closed forms; purity of
+clusters made by hand."""
 
 import math
 import runpy
@@ -54,7 +55,16 @@ def test_purity_counts_the_majority_of_each_cluster():
 def test_grid_cells_quarter_each_window():
     index = (torch.arange(5) // 3).unsqueeze(1) * 2 + torch.arange(8) // 4
     cells = grid_labels(index, 2)
-    assert cells[:, 0].tolist() == [0, 0, 2, 8, 10] and cells[0].tolist() == [0, 0, 1, 1, 4, 4, 5, 5]
+    assert cells[:, 0].tolist() == [0, 0, 2, 8, 10] and cells[0].tolist() == [
+        0,
+        0,
+        1,
+        1,
+        4,
+        4,
+        5,
+        5,
+    ]
     assert len(np.unique(cells)) == 16
 
 
@@ -62,7 +72,10 @@ def test_clusters_along_an_edge_are_purer_than_cells_across_it():
     """Two classes meet in the middle of a cell; one centre for each follows the edge."""
     classes = np.repeat((np.arange(8) >= 3).astype(np.int64)[None], 8, axis=0)
     hard = torch.zeros(1, 2, 4, 8, 8)
-    hard[0, :, 0], hard[0, :, 1] = torch.from_numpy(classes == 0).float(), torch.from_numpy(classes == 1).float()
+    hard[0, :, 0], hard[0, :, 1] = (
+        torch.from_numpy(classes == 0).float(),
+        torch.from_numpy(classes == 1).float(),
+    )
     assignment = ClusterAssignment(hard, torch.zeros(8, 8, dtype=torch.int64), None)
     mine, grid = cluster_purity(assignment, np.repeat(np.repeat(classes, 4, 0), 4, 1))
     assert mine == 1 and grid == pytest.approx((3 + 4) / 8)  # the left cells lose a column of four
@@ -73,7 +86,12 @@ def test_options_sharpen_a_network_before_training():
     torch.manual_seed(0)
     x = torch.randn(4, 3, 32, 32).cumsum(2).cumsum(3) / 32  # neighbours are alike, as in images
     arguments = dict(
-        layers=(1, 1, 1, 1), img_size=32, patch_size=2, fold=(4, 2, 1, 1), prop=(2, 2, 4, 2), pad="minimal"
+        layers=(1, 1, 1, 1),
+        img_size=32,
+        patch_size=2,
+        fold=(4, 2, 1, 1),
+        prop=(2, 2, 4, 2),
+        pad="minimal",
     )
     excess = []
     for options in ({}, dict(center=True), dict(center=True, alpha=4.0)):

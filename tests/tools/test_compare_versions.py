@@ -1,4 +1,5 @@
-"""``tools/compare_versions.py``: the lock is read for this Python, and only what differs is printed."""
+"""``tools/compare_versions.py``: the lock is read for this Python, and only what differs is
+printed."""
 
 import sys
 
@@ -29,7 +30,11 @@ def test_only_what_differs_is_printed(tmp_path, monkeypatch, capsys):
     compare_versions.main()
     python, _, *rows, others = capsys.readouterr().out.splitlines()
     assert sys.version.split()[0] in python
-    assert [row.split() for row in rows] == [["mpmath", "1.4.1", "-"], ["new", "-", "3"], ["numpy", "2.0", "2.1"]]
+    assert [row.split() for row in rows] == [
+        ["mpmath", "1.4.1", "-"],
+        ["new", "-", "3"],
+        ["numpy", "2.0", "2.1"],
+    ]
     assert " 1 " in others
 
 

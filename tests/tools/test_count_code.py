@@ -35,7 +35,9 @@ def test_a_file_is_counted():
 
 
 def test_inner_functions_count_for_themselves():
-    function = ast.parse("def f():\n    def g(x):\n        return 1 if x else 2\n    return g").body[0]
+    function = ast.parse(
+        "def f():\n    def g(x):\n        return 1 if x else 2\n    return g"
+    ).body[0]
     assert complexity(function) == 1
 
 

@@ -28,7 +28,9 @@ def demo(monkeypatch, tmp_path):
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     monkeypatch.chdir(TOOL.parents[1])
-    for name, place in dict(ROOT=tmp_path, DATA=tmp_path / "data", FINISHED=tmp_path / "finished.json").items():
+    for name, place in dict(
+        ROOT=tmp_path, DATA=tmp_path / "data", FINISHED=tmp_path / "finished.json"
+    ).items():
         monkeypatch.setattr(module, name, place)
     return module
 
@@ -37,9 +39,13 @@ def test_floors(demo):
     demo.make_scenes(train=2, val=8)
     photos, segmentation, detection, open_vocabulary = demo.PARTS
     assert demo.floor(photos) == pytest.approx(1 / 20)  # balanced classes
-    truth = np.stack([np.array(Image.open(path)) for path in (demo.DATA / "masks/val/masks").iterdir()])
+    truth = np.stack(
+        [np.array(Image.open(path)) for path in (demo.DATA / "masks/val/masks").iterdir()]
+    )
     assert truth.max() > 0
-    assert demo.floor(segmentation) == pytest.approx((truth == 0).mean() / len(np.unique(truth)))  # all is photo
+    assert demo.floor(segmentation) == pytest.approx(
+        (truth == 0).mean() / len(np.unique(truth))
+    )  # all is photo
     assert 0 <= demo.floor(detection) < 0.3
     truth = np.stack([np.array(Image.open(path)) for path in demo.word_maps()])
     assert len(truth) == 8 and truth.max() > 4  # finer classes than the groups
@@ -51,8 +57,13 @@ def test_the_report_holds_the_table_and_the_pictures(demo, tmp_path):
     picture = demo.Picture(tmp_path / "red.png", "Red & blue", "a <picture>")
     page = demo.write_report([(demo.PARTS[0], 0.75, 0.05, 12.3)], [picture])
     text = page.read_text()
-    assert page == tmp_path / "report.html" and "<td>photos</td>" in text and "Red &amp; blue" in text
-    assert re.findall(r'"number">(.*?)<', text) == ["0.750", "0.050", "12"] and "a &lt;picture&gt;" in text
+    assert (
+        page == tmp_path / "report.html" and "<td>photos</td>" in text and "Red &amp; blue" in text
+    )
+    assert (
+        re.findall(r'"number">(.*?)<', text) == ["0.750", "0.050", "12"]
+        and "a &lt;picture&gt;" in text
+    )
     found = re.findall(r'src="data:image/png;base64,(.*?)"', text)
     assert [b64decode(one) for one in found] == [(tmp_path / "red.png").read_bytes()]
 
@@ -60,17 +71,24 @@ def test_the_report_holds_the_table_and_the_pictures(demo, tmp_path):
 def test_what_is_painted_on_the_larger_image(demo):
     labels = np.zeros((96, 96), int)
     labels[:48] = 2
-    shown = np.array(demo.painted(Image.new("RGB", (96, 96), (200, 200, 200)), labels, ["photo", "face", "food"]))
+    shown = np.array(
+        demo.painted(Image.new("RGB", (96, 96), (200, 200, 200)), labels, ["photo", "face", "food"])
+    )
     assert shown.shape[1] == demo.CELL < shown.shape[0]  # with a legend
     assert (shown[150:280, :] == 200).all() and (shown[10:130, :] != 200).any(-1).all()
 
 
 def test_rows_of_a_sheet_have_titles(demo):
     tiles = [Image.new("RGB", (288, 300), "red")] * 8
-    plain, titled = (np.array(Image.open(demo.sheet(tiles, "rows", titles))) for titles in (("",), ("truth", "found")))
+    plain, titled = (
+        np.array(Image.open(demo.sheet(tiles, "rows", titles)))
+        for titles in (("",), ("truth", "found"))
+    )
     assert titled.shape[0] > plain.shape[0] and (titled[:28] < 100).any()
     red = (titled[:, 150] == (255, 0, 0)).all(-1)
-    assert (np.diff(red.astype(int)) == 1).sum() == 2 and (titled[red.argmax() + 320 : red.argmax() + 350] < 100).any()
+    assert (np.diff(red.astype(int)) == 1).sum() == 2 and (
+        titled[red.argmax() + 320 : red.argmax() + 350] < 100
+    ).any()
 
 
 def test_intersection_over_union(demo):
@@ -86,12 +104,18 @@ def test_open_vocabulary_before_and_after(demo):
     assert (demo.PARTS[-1].name, demo.PARTS[-1].metric) == ("open_vocabulary", "mIoU")
     demo.make_scenes(train=8, val=40)
     data = {"data_root": f"{demo.DATA}/words"}
-    options = data | {"train_cfg.max_iters": 12, "param_scheduler": [], "default_hooks.checkpoint.interval": 12}
+    options = data | {
+        "train_cfg.max_iters": 12,
+        "param_scheduler": [],
+        "default_hooks.checkpoint.interval": 12,
+    }
     engine.train(load_config(name, options), folder)
     (folder / "iter_12.pth").rename(folder / "last.pth")
     metrics = engine.test(load_config(name, data), folder / "last.pth", folder / "test")
     picture = demo.before_and_after(shown=4)
-    found = re.search(r"water transport: mIoU ([\d.]+); the CLIP before tuning: ([\d.]+)\.$", picture.text)
+    found = re.search(
+        r"water transport: mIoU ([\d.]+); the CLIP before tuning: ([\d.]+)\.$", picture.text
+    )
     assert float(found[1]) == pytest.approx(metrics["mIoU_novel"] / 100, abs=2e-3)
     assert found[1] != found[2]  # the steps have changed something
     sheet = np.array(Image.open(picture.path))
@@ -108,29 +132,46 @@ def test_a_part_and_its_pictures(demo, name):
         "emoji_segmentation": {"data_root": f"{demo.DATA}/masks"},
         "emoji_detection": {"data_root": f"{demo.DATA}/coco/"},
     }
-    length = {"emoji_segmentation": {"train_cfg.max_iters": 2, "default_hooks.checkpoint.interval": 2}}
+    length = {
+        "emoji_segmentation": {"train_cfg.max_iters": 2, "default_hooks.checkpoint.interval": 2}
+    }
     short = {"train_cfg.max_epochs": 1, "default_hooks.checkpoint.interval": 1}
-    settings = load_config(config, options.get(name, {}) | length.get(name, short) | {"param_scheduler": []})
+    settings = load_config(
+        config, options.get(name, {}) | length.get(name, short) | {"param_scheduler": []}
+    )
     if name == "photos":
         settings.train_dataloader.batch_size = 160
     engine.train(settings, demo.ROOT / name)
     next((demo.ROOT / name).glob("*_[12].pth")).rename(demo.ROOT / name / "last.pth")
     metrics = engine.test(
-        load_config(config, options.get(name)), demo.ROOT / name / "last.pth", demo.ROOT / name / "test"
+        load_config(config, options.get(name)),
+        demo.ROOT / name / "last.pth",
+        demo.ROOT / name / "test",
     )
     part = next(part for part in demo.PARTS if part.name == name)
     assert np.isfinite(metrics[part.metric])
-    draw = {"photos": demo.photos, "emoji_segmentation": demo.segmentations, "emoji_detection": demo.detections}[name]
+    draw = {
+        "photos": demo.photos,
+        "emoji_segmentation": demo.segmentations,
+        "emoji_detection": demo.detections,
+    }[name]
     pictures = [draw(), *(demo.tree() if name == "photos" else [])]
     assert len({picture.path for picture in pictures}) == (3 if name == "photos" else 1)
     for picture in pictures:
-        assert min(Image.open(picture.path).size) > 150 and picture.title and picture.text.endswith(".")
+        assert (
+            min(Image.open(picture.path).size) > 150
+            and picture.title
+            and picture.text.endswith(".")
+        )
 
 
 @pytest.mark.slow
 def test_clusters_of_a_photo(demo):
     found = demo.clusters()
-    assert [picture.path.name for picture in found] == ["watermelon-07_clusters.png", "watermelon-07_regions.png"]
+    assert [picture.path.name for picture in found] == [
+        "watermelon-07_clusters.png",
+        "watermelon-07_regions.png",
+    ]
     assert all(picture.path.is_file() for picture in found)
 
 
@@ -146,7 +187,11 @@ def test_calls(demo):
     ("error", "status", "message"),
     [
         (KeyboardInterrupt(), 130, "goes on from the last checkpoint"),
-        (subprocess.CalledProcessError(2, ["tools/train.py", "x.py"]), 2, "stopped in: tools/train.py x.py"),
+        (
+            subprocess.CalledProcessError(2, ["tools/train.py", "x.py"]),
+            2,
+            "stopped in: tools/train.py x.py",
+        ),
     ],
 )
 def test_ends(demo, monkeypatch, capsys, error, status, message):
@@ -162,7 +207,9 @@ def test_ends(demo, monkeypatch, capsys, error, status, message):
     assert message in capsys.readouterr().err and not demo.FINISHED.exists()
 
 
-def test_an_error_of_the_classifier_is_reported_before_the_detector_starts(demo, monkeypatch, capsys):
+def test_an_error_of_the_classifier_is_reported_before_the_detector_starts(
+    demo, monkeypatch, capsys
+):
     monkeypatch.setattr(demo, "make_scenes", lambda: None)
     begun, failed = [], threading.Event()
 
@@ -170,7 +217,10 @@ def test_an_error_of_the_classifier_is_reported_before_the_detector_starts(demo,
         begun.append(part.name)
         if quiet:
             try:
-                return demo.call([sys.executable, "-c", "print('no CLIP'); raise SystemExit(3)"], demo.ROOT / "log")
+                return demo.call(
+                    [sys.executable, "-c", "print('no CLIP'); raise SystemExit(3)"],
+                    demo.ROOT / "log",
+                )
             finally:
                 failed.set()
         failed.wait(60)
@@ -178,7 +228,11 @@ def test_an_error_of_the_classifier_is_reported_before_the_detector_starts(demo,
         return 0.5, 1.0
 
     monkeypatch.setattr(demo, "run", run)
-    assert demo.main() == 3 and "emoji_detection" not in begun and {"photos", "open_vocabulary"} <= {*begun}
+    assert (
+        demo.main() == 3
+        and "emoji_detection" not in begun
+        and {"photos", "open_vocabulary"} <= {*begun}
+    )
     assert "no CLIP\nThe demo stopped in" in capsys.readouterr().err
 
 
@@ -187,7 +241,10 @@ def test_an_error_in_the_foreground_interrupts_the_background(demo, monkeypatch,
 
     def run(part, quiet=False):
         if quiet:
-            demo.call([sys.executable, "-c", "import time; print(1, flush=True); time.sleep(600)"], demo.ROOT / "log")
+            demo.call(
+                [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(600)"],
+                demo.ROOT / "log",
+            )
         while not (demo.ROOT / "log").exists() or not (demo.ROOT / "log").read_text():
             time.sleep(0.05)
         raise subprocess.CalledProcessError(2, ["tools/train.py", "x.py"])
@@ -200,12 +257,15 @@ def test_an_error_in_the_foreground_interrupts_the_background(demo, monkeypatch,
 
 @pytest.mark.parametrize(("metric", "status"), [(0.75, 0), (0.1, 1), (float("nan"), 1)])
 def test_the_end(demo, monkeypatch, capsys, metric, status):
-    """A figure that is not above its floor is a failure. A finished demo starts anew, an interrupted one goes on."""
+    """A figure that is not above its floor is a failure. A finished demo starts anew, an
+    interrupted one goes on."""
     monkeypatch.setattr(demo, "make_scenes", lambda: None)
     monkeypatch.setattr(demo, "draw_all", list)
     monkeypatch.setattr(demo, "floor", lambda part: 0.1)
     monkeypatch.setattr(
-        demo, "run", lambda part, quiet=False: (metric if part.name == "emoji_detection" else 0.75, 12.0)
+        demo,
+        "run",
+        lambda part, quiet=False: (metric if part.name == "emoji_detection" else 0.75, 12.0),
     )
     checkpoint = demo.ROOT / "photos" / "epoch_1.pth"
     checkpoint.parent.mkdir()
@@ -213,6 +273,9 @@ def test_the_end(demo, monkeypatch, capsys, metric, status):
     assert demo.main() == status and checkpoint.exists() and demo.FINISHED.exists()
     said = capsys.readouterr()
     assert said.out.count("0.750") == (4 if status == 0 else 3)
-    assert said.out.splitlines()[-1] == f"Results and pictures: {(demo.ROOT / 'report.html').resolve()}"
+    assert (
+        said.out.splitlines()[-1]
+        == f"Results and pictures: {(demo.ROOT / 'report.html').resolve()}"
+    )
     assert said.err == ("Not above the floor: emoji_detection\n" if status else "")
     assert demo.main() == status and not checkpoint.exists()

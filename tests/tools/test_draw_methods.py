@@ -12,8 +12,12 @@ def test_the_cone_that_is_drawn_is_that_of_the_loss():
     apex = at(0.75, 75)
     outline = Path(cone(apex, 0.25))
     generator = np.random.default_rng(0)
-    points = np.stack([at(radius, degrees) for radius, degrees in generator.uniform((0.1, 0), (4, 360), (200, 2))])
-    on = [lorentz.expmap0(2 * poincare.logmap0(torch.from_numpy(p), 1.0), 1.0) for p in (points, apex)]
+    points = np.stack(
+        [at(radius, degrees) for radius, degrees in generator.uniform((0.1, 0), (4, 360), (200, 2))]
+    )
+    on = [
+        lorentz.expmap0(2 * poincare.logmap0(torch.from_numpy(p), 1.0), 1.0) for p in (points, apex)
+    ]
     angles = lorentz.exterior_angle(on[1].expand_as(on[0]), on[0], 1.0)
     entailed = (angles < lorentz.half_aperture(on[1], 1.0, 0.25)).numpy()
     assert 5 < entailed.sum() < 100
@@ -23,7 +27,9 @@ def test_the_cone_that_is_drawn_is_that_of_the_loss():
 def test_a_rotation_and_a_boost_keep_distances():
     points = torch.rand(6, 2, dtype=torch.float64) - 0.5
     before, _, after = (torch.from_numpy(xy) for xy in boosted(points, 35, at(1.6, 25)))
-    torch.testing.assert_close(poincare.cdist(after, after, 1.0), poincare.cdist(before, before, 1.0))
+    torch.testing.assert_close(
+        poincare.cdist(after, after, 1.0), poincare.cdist(before, before, 1.0)
+    )
     torch.testing.assert_close(before, points)
 
 

@@ -1,4 +1,5 @@
-"""The study of fine-tuned backbones on drawn images: its configs, what it keeps and does not repeat, its table."""
+"""The study of fine-tuned backbones on drawn images: its configs, what it keeps and does not
+repeat, its table."""
 
 import json
 import runpy
@@ -45,7 +46,9 @@ def test_every_run_is_a_config_and_all_of_a_study_train_the_same_parts(tool):
             with torch.device("meta"):
                 model = MODELS.build(load_config(tool["CONFIGS"] / config).model)
             still = {key for key, p in model.named_parameters() if not p.requires_grad}
-            resting.add(frozenset(key.replace(".trunk.", ".") for key in still - {"clip.curv"}))  # fixed in one run
+            resting.add(
+                frozenset(key.replace(".trunk.", ".") for key in still - {"clip.curv"})
+            )  # fixed in one run
         assert len(resting) == 1
 
 
@@ -62,15 +65,22 @@ def test_trials_change_the_settings_in_their_names(tool):
                     assert loaded.train_cfg.max_iters == 250 and len(loaded.param_scheduler) == 1
                 elif study == "hyperclip":
                     assert loaded.train_cfg.max_iters == loaded.param_scheduler[1].end == 300
-                    assert loaded.optim_wrapper.paramwise_cfg.custom_keys.clip.lr_mult == change[tool["FACTOR"]]
+                    assert (
+                        loaded.optim_wrapper.paramwise_cfg.custom_keys.clip.lr_mult
+                        == change[tool["FACTOR"]]
+                    )
                 else:
                     assert loaded.train_cfg.max_epochs == loaded.param_scheduler[1].end < 20
                 for part in ("train_dataloader", "val_dataloader", "train_cfg", "param_scheduler"):
                     assert loaded[part] == plain[part]
                 assert (loaded.model != plain.model) == ("model.frozen" in change)
         assert {run.choice for run in tool["STUDIES"][study].values()} <= {"", *choices}
-    change = tool["CHOICES"]["himapper"]["Hi-Mapper"].candidates["its modules at a third of the rate"]
-    factors = load_config(tool["CONFIGS"] / tool["MAPPER"], change).optim_wrapper.paramwise_cfg.lr_mult
+    change = tool["CHOICES"]["himapper"]["Hi-Mapper"].candidates[
+        "its modules at a third of the rate"
+    ]
+    factors = load_config(
+        tool["CONFIGS"] / tool["MAPPER"], change
+    ).optim_wrapper.paramwise_cfg.lr_mult
     assert factors == {"backbone.trunk.classifier": 10.0, "backbone.mapper": 0.3}
 
 
@@ -103,10 +113,14 @@ def test_the_best_trial_gives_the_settings(tool):
     ],
 )
 def test_the_numbers_in_the_readme_are_those_of_the_results(tool, study, page, results):
-    rows = tool["table"](json.loads((tool["CONFIGS"] / f"{results}.json").read_text()), study).splitlines()
+    rows = tool["table"](
+        json.loads((tool["CONFIGS"] / f"{results}.json").read_text()), study
+    ).splitlines()
     said = {line.strip() for line in (TOOLS.parent / page).read_text().splitlines()}
     rows = [
-        row for row in rows if row.startswith("| ") and row.count("|") > 2 and not row.startswith(("| |", "| trial"))
+        row
+        for row in rows
+        if row.startswith("| ") and row.count("|") > 2 and not row.startswith(("| |", "| trial"))
     ]
     assert rows and set(rows) <= said
 
@@ -117,21 +131,39 @@ def test_runs_are_kept_and_not_repeated(tool, monkeypatch, tmp_path, capsys):
     shutil.copytree(data / "val", data / "test")
     above = {shape: [kind, shape] for kind, shapes in KINDS.items() for shape in shapes}
     (tmp_path / "ancestors.json").write_text(json.dumps(above))
-    few = [f"data_root={data}", "model.checkpoint=None", "train_dataloader.batch_size=4", "train_cfg.max_epochs=1"]
-    few += ["test_dataloader.dataset.transform.input_size=64", "val_dataloader.dataset.transform.input_size=64"]
+    few = [
+        f"data_root={data}",
+        "model.checkpoint=None",
+        "train_dataloader.batch_size=4",
+        "train_cfg.max_epochs=1",
+    ]
+    few += [
+        "test_dataloader.dataset.transform.input_size=64",
+        "val_dataloader.dataset.transform.input_size=64",
+    ]
     few += ["train_dataloader.dataset.transform.input_size=64"]
     words = ["himapper", "--out", tmp_path / "out", "--results", tmp_path / "kept.json", "--seeds"]
     study = tool["STUDIES"]["himapper"]
     kept = {f"{name}, seed 0": {"metrics": {"top1": 50.0}, "core_hours": 0.5} for name in study}
     del kept["Hi-Mapper, seed 0"]
-    trials = [f"{name}, {key}" for name, choice in tool["CHOICES"]["himapper"].items() for key in choice.candidates]
-    kept |= {key: {"curve": {"3": float(number)}, "core_hours": 0.1} for number, key in enumerate(trials)}
+    trials = [
+        f"{name}, {key}"
+        for name, choice in tool["CHOICES"]["himapper"].items()
+        for key in choice.candidates
+    ]
+    kept |= {
+        key: {"curve": {"3": float(number)}, "core_hours": 0.1} for number, key in enumerate(trials)
+    }
     (tmp_path / "kept.json").write_text(json.dumps(kept))
     assert call(monkeypatch, *words, 1, "--cfg-options", *few) == 0
     row = json.loads((tmp_path / "kept.json").read_text())["Hi-Mapper, seed 0"]
-    assert {"top1", "coarse", "kind", "mistake_distance", "containment", "chance"} <= set(row["metrics"])
+    assert {"top1", "coarse", "kind", "mistake_distance", "containment", "chance"} <= set(
+        row["metrics"]
+    )
     assert list(row["curve"]) == ["1"] and row["core_hours"] > 0
-    assert row["changes"] == tool["settings"]("himapper", "Hi-Mapper", kept)  # of the trials, without the places
+    assert row["changes"] == tool["settings"](
+        "himapper", "Hi-Mapper", kept
+    )  # of the trials, without the places
     assert {"all", "0 in 1", "1 in 2", "2 in 3"} == set(row["containment"])
     kept["Hi-Mapper, seed 0"] = row | {"metrics": row["metrics"] | {"top1": 51.0}}
     kept |= {f"{name}, seed 1": {"metrics": {"top1": 53.0}, "core_hours": 0.7} for name in study}
@@ -158,7 +190,12 @@ def test_a_study_measures_elsewhere_too(tool, monkeypatch, tmp_path):
     (tmp_path / "last_checkpoint").write_text("iter_600.pth\n")
     for name, places in ((tool["MASKS"], ["style", "new"]), (tool["BOXES"], ["style"])):
         config = load_config(tool["CONFIGS"] / name, {"data_root": "elsewhere"})
-        assert tool["measure_elsewhere"](config, tmp_path) == {f"AP50_{place}": 3.0 for place in places}
+        assert tool["measure_elsewhere"](config, tmp_path) == {
+            f"AP50_{place}": 3.0 for place in places
+        }
     assert [weights for weights, _ in seen] == ["iter_600.pth"] * 3
-    assert [data.data_prefix.img_path for _, data in seen[:2]] == ["style/val/images", "new/val/images"]
+    assert [data.data_prefix.img_path for _, data in seen[:2]] == [
+        "style/val/images",
+        "new/val/images",
+    ]
     assert seen[2][1].ann_file.startswith("boxes-style/") and seen[2][1].data_root == "elsewhere"

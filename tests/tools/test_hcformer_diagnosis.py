@@ -14,7 +14,13 @@ import torch
 from hypvision.data.export import export
 
 ROOT = Path(__file__).parents[2]
-SMALL = ["layers=(1,1,1,1)", "dims=(8,16,24,32)", "heads=(2,2,2,2)", "head_dim=4", "mlp_ratios=(2,2,2,2)"]
+SMALL = [
+    "layers=(1,1,1,1)",
+    "dims=(8,16,24,32)",
+    "heads=(2,2,2,2)",
+    "head_dim=4",
+    "mlp_ratios=(2,2,2,2)",
+]
 
 
 @pytest.fixture(scope="module")
@@ -42,32 +48,66 @@ def test_a_classifier(monkeypatch, data, tmp_path, capsys):
     options = [f"data_root={data / 'folder'}", *(f"model.backbone.{item}" for item in SMALL)]
     path, image = tmp_path / "numbers.json", tmp_path / "clusters.png"
     out = ["--json", path, "--draw", image, "--images", 8]
-    assert tool(monkeypatch, config, *out, "--cfg-options", *options, "model.backbone.alpha=2.0") == 0
+    assert (
+        tool(monkeypatch, config, *out, "--cfg-options", *options, "model.backbone.alpha=2.0") == 0
+    )
     rows = json.loads(path.read_text())["blocks"]
     assert [(row["stage"], row["block"]) for row in rows] == [(0, 0), (1, 0), (2, 0), (3, 0)]
     for row in rows:
         assert row["alpha"] == 2 and row["bias"] == 0 and row["scale1"] == pytest.approx(0.1)
-        assert 0 < row["excess"] < 1 and 0 < row["entropy"] < 1 and row["mixer"] > 0 and row["mlp"] > 0
+        assert (
+            0 < row["excess"] < 1 and 0 < row["entropy"] < 1 and row["mixer"] > 0 and row["mlp"] > 0
+        )
         assert row["grad"] > 0 and row["grad_alpha"] > 0
     assert len(capsys.readouterr().out.strip().splitlines()) == 5 and image.stat().st_size > 0
 
-    few = [f"model.backbone.{item}" for item in ("locality=2.0", "layer_scale=[0,3.0]")]  # mixers that add nothing
-    assert tool(monkeypatch, config, "--ablate", "--merge", "--json", path, "--cfg-options", *options, *few) == 0
+    few = [
+        f"model.backbone.{item}" for item in ("locality=2.0", "layer_scale=[0,3.0]")
+    ]  # mixers that add nothing
+    assert (
+        tool(
+            monkeypatch,
+            config,
+            "--ablate",
+            "--merge",
+            "--json",
+            path,
+            "--cfg-options",
+            *options,
+            *few,
+        )
+        == 0
+    )
     found = json.loads(path.read_text())
     merged = {row["one token for"]: row["tokens"] for row in found["merges"]}
     assert merged["pixels"] == 1 > merged["grid"] >= merged["clusters"] >= merged["windows"] > 0
     rows = found["ablations"]
-    assert [row["without"] for row in rows][:3] == ["nothing", "all mixers", "mixers of stage 0"] and len(rows) == 8
+    assert [row["without"] for row in rows][:3] == [
+        "nothing",
+        "all mixers",
+        "mixers of stage 0",
+    ] and len(rows) == 8
     assert len({row["top1"] for row in rows}) == 1 and 0 < rows[0]["top1"] < 100
     assert not any("grad" in row for row in found["blocks"])  # nothing reaches the values, either
 
-    assert tool(monkeypatch, ROOT / "configs/baselines/resnet10t_cifar10.py", "--cfg-options", options[0]) == 2
+    assert (
+        tool(
+            monkeypatch,
+            ROOT / "configs/baselines/resnet10t_cifar10.py",
+            "--cfg-options",
+            options[0],
+        )
+        == 2
+    )
     assert "does not cluster" in capsys.readouterr().err
 
 
 def test_a_segmenter(monkeypatch, data, tmp_path, capsys):
     config = ROOT / "configs/hcformer/semantic-fpn_hcformer-nano_600i_camvid.py"
-    options = [*(f"model.backbone.{item}" for item in (*SMALL, "alpha=8.0")), "model.neck.in_channels=[8,16,24,32]"]
+    options = [
+        *(f"model.backbone.{item}" for item in (*SMALL, "alpha=8.0")),
+        "model.neck.in_channels=[8,16,24,32]",
+    ]
     path = tmp_path / "numbers.json"
     where = ["--json", path, "--cfg-options", f"data_root={data / 'camvid'}", *options]
     assert tool(monkeypatch, config, "--images", 2, *where) == 0
@@ -79,7 +119,10 @@ def test_a_segmenter(monkeypatch, data, tmp_path, capsys):
     assert tool(monkeypatch, config, "--images", 1, *where) == 0
     for both, first in zip(found["purity"], json.loads(path.read_text())["purity"]):
         of_both, of_first = (row["purity"] - row["grid"] for row in (both, first))
-        assert both["error"] == pytest.approx(abs(of_both - of_first), abs=1e-6) and "error" not in first
+        assert (
+            both["error"] == pytest.approx(abs(of_both - of_first), abs=1e-6)
+            and "error" not in first
+        )
 
     path.unlink()
     for option, why in (
@@ -89,26 +132,38 @@ def test_a_segmenter(monkeypatch, data, tmp_path, capsys):
         ("--images", "at least 1"),
     ):
         value = {"--draw": [tmp_path / "no.png"], "--images": [0]}.get(option, [])
-        assert tool(monkeypatch, config, option, *value, *where) == 2 and why in capsys.readouterr().err
+        assert (
+            tool(monkeypatch, config, option, *value, *where) == 2
+            and why in capsys.readouterr().err
+        )
     assert not path.exists()
 
 
 @pytest.mark.slow
 def test_what_is_taken_away_is_away():
-    """Labels are what the network says without its mixers, without content, ...: there it is always right."""
+    """Labels are what the network says without its mixers, without content, ...: there it is always
+    right."""
     import hypvision.models
 
     torch.manual_seed(0)
     module = runpy.run_path(str(ROOT / "tools/hcformer_diagnosis.py"))
-    few = dict(layers=(1, 1, 1, 1), dims=(8, 16, 24, 32), heads=(2,) * 4, head_dim=4, mlp_ratios=(2,) * 4)
-    build = functools.partial(hypvision.models.HCFormer, num_classes=10, img_size=32, patch_size=2, locality=1.0, **few)
+    few = dict(
+        layers=(1, 1, 1, 1), dims=(8, 16, 24, 32), heads=(2,) * 4, head_dim=4, mlp_ratios=(2,) * 4
+    )
+    build = functools.partial(
+        hypvision.models.HCFormer, num_classes=10, img_size=32, patch_size=2, locality=1.0, **few
+    )
     network = build(layer_scale=3.0).eval()
     zeros = {"all mixers": r"layer_scale1", "content": r"mixer\.(window_)?alpha"}
-    zeros["assignments (uniform)"] = zeros["content"] + r"|mixer\.locality"  # position biases are 0 as they begin
+    zeros["assignments (uniform)"] = (
+        zeros["content"] + r"|mixer\.locality"
+    )  # position biases are 0 as they begin
     images = 3 * torch.randn(64, 3, 32, 32)
     for name, pattern in zeros.items():
         other = copy.deepcopy(network)
-        other.load_state_dict({k: 0 * v if re.search(pattern, k) else v for k, v in network.state_dict().items()})
+        other.load_state_dict(
+            {k: 0 * v if re.search(pattern, k) else v for k, v in network.state_dict().items()}
+        )
         with torch.no_grad():
             labels = other(images).argmax(1)
         data = [{"inputs": image, "label": label} for image, label in zip(images, labels)]
@@ -128,7 +183,10 @@ def test_parameters_are_away_for_a_while():
     with pytest.raises(KeyError), module["without"](blocks, module["ASSIGNMENT"]):
         assignment = network.forward_assignments(torch.randn(1, 3, 32, 32))[0].assignment
         assert assignment.patch.std() < 1e-6 and assignment.window.std() < 1e-6
-        assert blocks[0].mixer.locality.sum() == 0 and network.stages[1].blocks[0].mixer.locality.min() == 1
+        assert (
+            blocks[0].mixer.locality.sum() == 0
+            and network.stages[1].blocks[0].mixer.locality.min() == 1
+        )
         raise KeyError
     assert all(torch.equal(p, before[name]) for name, p in network.named_parameters())
 
@@ -139,7 +197,15 @@ def test_a_merged_mlp_gives_the_pixels_of_a_region_that_of_their_mean(by):
 
     module = runpy.run_path(str(ROOT / "tools/hcformer_diagnosis.py"))
     torch.manual_seed(0)
-    options = dict(dims=(8,) * 4, head_dim=4, fold=(2,) * 4, prop=(2,) * 4, pad="minimal", alpha=8.0, layers=(1,) * 4)
+    options = dict(
+        dims=(8,) * 4,
+        head_dim=4,
+        fold=(2,) * 4,
+        prop=(2,) * 4,
+        pad="minimal",
+        alpha=8.0,
+        layers=(1,) * 4,
+    )
     network = hypvision.models.HCFormer(num_classes=3, img_size=32, patch_size=2, **options)
     block = network.stages[0].blocks[0]
     x, scale, seen = torch.randn(2, 16, 16, 8), torch.ones(8), []

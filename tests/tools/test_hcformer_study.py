@@ -1,4 +1,5 @@
-"""The study of HCFormer on drawn images: its runs, what it keeps and does not compute again, its table."""
+"""The study of HCFormer on drawn images: its runs, what it keeps and does not compute again, its
+table."""
 
 import json
 import runpy
@@ -42,7 +43,11 @@ def test_every_variant_is_a_config():
             model = MODELS.build(loaded.model)
         groups = build_optim_wrapper(model, loaded.optim_wrapper).optimizer.param_groups
         moved = {id(p) for group in groups for p in group["params"]}
-        fixed[name] = {key.partition("blocks.")[2][2:] for key, p in model.named_parameters() if id(p) not in moved}
+        fixed[name] = {
+            key.partition("blocks.")[2][2:]
+            for key, p in model.named_parameters()
+            if id(p) not in moved
+        }
     assert fixed["position biases fixed at 0"] == {"mixer.bias", "mixer.window_bias"}
     assert fixed["recipe, locality 4"] == {"layer_scale1"} and fixed["ViT, Muon"] == set()
 
@@ -57,16 +62,31 @@ def test_the_table_in_the_readme_is_that_of_the_results():
 
 def test_other_options_go_into_another_folder():
     folder = runpy.run_path(str(TOOLS / "hcformer_study.py"))["_folder"]
-    folders = [folder("center, seed 1", options, amp) for options in ({}, {"a.b": 1}, {"a.b": 2}) for amp in (0, 1)]
+    folders = [
+        folder("center, seed 1", options, amp)
+        for options in ({}, {"a.b": 1}, {"a.b": 2})
+        for amp in (0, 1)
+    ]
     assert folders[0] == "center-seed-1" and len(set(folders)) == 6
     assert folder("x", {"a": 1, "b": 2}, True) == folder("x", {"b": 2, "a": 1}, True)
 
 
 @pytest.mark.slow
 def test_runs_are_kept_and_not_repeated(monkeypatch, data, tmp_path, capsys):
-    few = ["train_dataloader.dataset.indices=None", "val_dataloader.dataset.indices=None", f"data_root={data}"]
+    few = [
+        "train_dataloader.dataset.indices=None",
+        "val_dataloader.dataset.indices=None",
+        f"data_root={data}",
+    ]
     few += ["train_dataloader.batch_size=2", "train_cfg.max_epochs=1", "train_cfg.val_interval=1"]
-    only = ["--only", "center, alpha 3, window alpha 4", "ResNet-10-T", "--out", tmp_path, "--seeds"]
+    only = [
+        "--only",
+        "center, alpha 3, window alpha 4",
+        "ResNet-10-T",
+        "--out",
+        tmp_path,
+        "--seeds",
+    ]
     assert tool(monkeypatch, *only, 1, "--cfg-options", *few) == 0
     results = json.loads((tmp_path / "results.json").read_text())
     ours, other = results["center, alpha 3, window alpha 4, seed 0"], results["ResNet-10-T, seed 0"]
@@ -77,7 +97,8 @@ def test_runs_are_kept_and_not_repeated(monkeypatch, data, tmp_path, capsys):
     assert ours["window"][2:] == [None, None] and ours["alpha"] == pytest.approx(3, abs=0.1)
     results["ResNet-10-T, seed 0"]["top1"] = 12.3
     results["ResNet-10-T, seed 1"] = {"top1": 13.3, "minutes": 6.0}
-    # A run of an earlier version, which did not measure the gradient: the column is of those that did.
+    # A run of an earlier version, which did not measure the gradient: the column is of those that
+    # did.
     earlier = {key: value for key, value in ours.items() if key != "grad"}
     results["center, alpha 3, window alpha 4, seed 1"] = earlier | {"top1": ours["top1"]}
     (tmp_path / "results.json").write_text(json.dumps(results))

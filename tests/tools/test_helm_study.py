@@ -15,7 +15,10 @@ transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
 from hypvision.helm.huggingface import HelmConfig, HelmForCausalLM  # noqa: E402
 
-TEXT = "The sea was grey, and the ship 12 miles away. The sea sang; the seamen's café -- far-away -- was cold.\n" * 2
+TEXT = (
+    "The sea was grey, and the ship 12 miles away. The sea sang; the seamen's café -- far-away -- "
+    "was cold.\n" * 2
+)
 
 
 def merged_tokenizer():
@@ -23,7 +26,9 @@ def merged_tokenizer():
     inner = tokenizers.Tokenizer(tokenizers.models.BPE())
     inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-    inner.train_from_iterator([TEXT], tokenizers.trainers.BpeTrainer(vocab_size=275, initial_alphabet=alphabet))
+    inner.train_from_iterator(
+        [TEXT], tokenizers.trainers.BpeTrainer(vocab_size=275, initial_alphabet=alphabet)
+    )
     inner.decoder = tokenizers.decoders.ByteLevel()
     return transformers.PreTrainedTokenizerFast(tokenizer_object=inner)
 
@@ -81,11 +86,17 @@ def test_runs_are_kept_and_read_again(tmp_path, capsys):
         dict(bits_per_byte=1.5, step=4),
     )
     args = Namespace(
-        folders=[tmp_path / "a-s0", tmp_path / "a-s1"], keep=tmp_path / "kept.json", steps=None, tokens=60, figure=None
+        folders=[tmp_path / "a-s0", tmp_path / "a-s1"],
+        keep=tmp_path / "kept.json",
+        steps=None,
+        tokens=60,
+        figure=None,
     )
     study.runs(args)
     first = capsys.readouterr().out
-    assert "| `a` | 2 | 1.000 | 1.750 ± 0.354 | 2 | 4 |" in first  # 60 tokens in 30 s; 3 and 4 minutes
+    assert (
+        "| `a` | 2 | 1.000 | 1.750 ± 0.354 | 2 | 4 |" in first
+    )  # 60 tokens in 30 s; 3 and 4 minutes
     assert "core-hours: 0.1" in first and "a: c = {'0.1': 1.5}" in first
     study.runs(Namespace(**vars(args) | dict(folders=[tmp_path / "kept.json"], keep=None)))
     assert capsys.readouterr().out == first

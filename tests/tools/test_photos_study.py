@@ -40,7 +40,10 @@ def test_a_row_is_compared_with_the_probe_of_its_own_split(tool):
     first, second, *_ = tool["SETTINGS"]
     up = dict(probe_validation=70.0, last_validation=70.0)
     down = dict(probe_validation=70.0, last_validation=69.0)
-    rows = [row("4", "probe, 1e-4", 52.0, probe=50.0, **up), row("8", "probe, 1e-4", 58.0, probe=60.0, **down)]
+    rows = [
+        row("4", "probe, 1e-4", 52.0, probe=50.0, **up),
+        row("8", "probe, 1e-4", 58.0, probe=60.0, **down),
+    ]
     rows.append(row("8", first, 20.0))
     text = tool["tables"](rows)
     assert f"| {first} | 1 | 60.0 | 20.0 | 21.0 | 20.0 | -40.0 |" in text and second not in text
@@ -61,6 +64,9 @@ def test_parts_of_a_run_share_no_image(tool, tmp_path):
     data = tool["chosen"](files("train"), files("test"), 32)
     assert sorted(data.train) == ["a", "b/c"] and not data.others
     tool["link"](data, "4", 0, tmp_path / "out")
-    parts = {part: {p.resolve() for p in (tmp_path / "out" / part).rglob("*.png")} for part in ("train", "val", "test")}
+    parts = {
+        part: {p.resolve() for p in (tmp_path / "out" / part).rglob("*.png")}
+        for part in ("train", "val", "test")
+    }
     assert [len(parts[part]) for part in parts] == [8, 16, 40]
     assert not parts["train"] & parts["val"] and not parts["val"] & parts["test"]

@@ -1,4 +1,5 @@
-"""Robustness of a classifier: areas by counting pairs, damage by its moments, the tool on drawn images."""
+"""Robustness of a classifier: areas by counting pairs, damage by its moments, the tool on drawn
+images."""
 
 import importlib.util
 import json
@@ -53,7 +54,9 @@ def test_norms_of_pooled_features_have_the_order_of_the_radii(tool, name):
     images = torch.randn(16, 3, 32, 32)
     _, found = tool.scores(network, images)
     with torch.no_grad():
-        points = network.head_enter(network.forward_head(network.forward_features(images), pre_logits=True))
+        points = network.head_enter(
+            network.forward_head(network.forward_features(images), pre_logits=True)
+        )
     radii = torch.asinh(points.norm(dim=1))  # up to the curvature, which all of them share
     assert (radii[found["norm"].argsort()].diff() > -1e-6).all()
     assert radii.std() > 1e-4
@@ -71,15 +74,30 @@ def test_the_tool_measures_a_checkpoint(tool, monkeypatch, tmp_path, capsys):
         folder(tmp_path / "cifar10/test" / name, 3, rng)
     folder(tmp_path / "letters/images/deep", 5, rng)
     (tmp_path / "empty").mkdir()
-    network = timm.create_model("hcnn_resnet18", num_classes=2, stem="imagenet", widths=(8, 8, 8, 8), pretrained=False)
-    torch.save(
-        {"state_dict": {f"backbone.{key}": value for key, value in network.state_dict().items()}}, tmp_path / "w.pth"
+    network = timm.create_model(
+        "hcnn_resnet18", num_classes=2, stem="imagenet", widths=(8, 8, 8, 8), pretrained=False
     )
-    options = [f"data_root={tmp_path / 'cifar10'}", "model.backbone.widths=(8,8,8,8)", "model.backbone.num_classes=2"]
+    torch.save(
+        {"state_dict": {f"backbone.{key}": value for key, value in network.state_dict().items()}},
+        tmp_path / "w.pth",
+    )
+    options = [
+        f"data_root={tmp_path / 'cifar10'}",
+        "model.backbone.widths=(8,8,8,8)",
+        "model.backbone.num_classes=2",
+    ]
     options += ["test_dataloader.num_workers=0", "test_dataloader.persistent_workers=False"]
 
     def call(*outliers):
-        words = ["robustness.py", ROOT / SMALL, tmp_path / "w.pth", "--images", 6, "--outliers", *outliers]
+        words = [
+            "robustness.py",
+            ROOT / SMALL,
+            tmp_path / "w.pth",
+            "--images",
+            6,
+            "--outliers",
+            *outliers,
+        ]
         monkeypatch.setattr(sys, "argv", [*map(str, words), "--cfg-options", *options])
         with pytest.raises(SystemExit) as end:
             runpy.run_path(str(ROOT / "tools/robustness.py"), run_name="__main__")

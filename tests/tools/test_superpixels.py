@@ -34,7 +34,9 @@ def test_a_border_counts_within_two_pixels(tool, shift, found):
 
 def test_recall_of_part_of_a_border(tool):
     regions = halves(6)
-    regions[6:] = 0  # the upper half has the border; below it its last row and a corner are near enough
+    regions[6:] = (
+        0  # the upper half has the border; below it its last row and a corner are near enough
+    )
     recall = tool.boundary_recall(regions, halves(6))
     assert 0.5 < recall < 1
     assert np.isnan(tool.boundary_recall(regions, np.zeros((12, 12), np.int64)))
@@ -43,18 +45,23 @@ def test_recall_of_part_of_a_border(tool):
 
 @pytest.mark.parametrize("shift", [0, 1, 3])
 def test_undersegmentation_is_the_area_that_bleeds_counted_for_both_classes(tool, shift):
-    # the left region has 12 x shift pixels of the right class: a minimum of that for each of the two classes
+    # the left region has 12 x shift pixels of the right class: a minimum of that for each of the
+    # two classes
     assert tool.undersegmentation(halves(6 + shift), halves(6)) == pytest.approx(2 * shift / 12)
 
 
 def test_the_best_overlap_is_that_of_the_nearest_region(tool):
     mask = halves(6) == 1
     assert tool.best_overlaps(halves(6), [mask, ~mask]) == [1.0, 1.0]
-    assert tool.best_overlaps(halves(9), [mask]) == [pytest.approx(0.5)]  # 36 of 72; the other region has 36 of 144
+    assert tool.best_overlaps(halves(9), [mask]) == [
+        pytest.approx(0.5)
+    ]  # 36 of 72; the other region has 36 of 144
     assert tool.best_overlaps(np.zeros((12, 12), np.int64), [mask]) == [pytest.approx(0.5)]
 
 
-@pytest.mark.parametrize("count, height, width, cells", [(12, 30, 40, 12), (1, 5, 5, 1), (100, 7, 7, 49)])
+@pytest.mark.parametrize(
+    "count, height, width, cells", [(12, 30, 40, 12), (1, 5, 5, 1), (100, 7, 7, 49)]
+)
 def test_a_grid_has_about_the_cells_asked_for(tool, count, height, width, cells):
     labels = tool.grid(count, height, width)
     assert labels.shape == (height, width) and len(np.unique(labels)) == cells
@@ -64,14 +71,22 @@ def test_a_grid_has_about_the_cells_asked_for(tool, count, height, width, cells)
 
 @pytest.mark.slow
 def test_scenes_of_emoji_without_a_label(tool, monkeypatch, tmp_path):
-    monkeypatch.setattr(tool, "slic", lambda pixels, count: tool.grid(count, *pixels.shape[:2]))  # not installed here
+    monkeypatch.setattr(
+        tool, "slic", lambda pixels, count: tool.grid(count, *pixels.shape[:2])
+    )  # not installed here
     monkeypatch.setattr(tool, "EmojiScenes", lambda *a, **k: tool_scenes(*a[:2], "val", **k))
     from hypvision.data.emoji_scenes import EmojiScenes as tool_scenes
 
     network = tool.clustering_network("zoo:hcformer_nano.cifar10")
     rows = tool.objects(network, DATA / "emoji", DATA / "photos/test", count=2, size=64)
-    assert [(row["regions"], row["method"]) for row in rows[:3]] == [(8, "clusters"), (8, "SLIC"), (8, "grid")]
-    assert rows[1]["best overlap"] == rows[2]["best overlap"] and all(0 < row["best overlap"] <= 1 for row in rows)
+    assert [(row["regions"], row["method"]) for row in rows[:3]] == [
+        (8, "clusters"),
+        (8, "SLIC"),
+        (8, "grid"),
+    ]
+    assert rows[1]["best overlap"] == rows[2]["best overlap"] and all(
+        0 < row["best overlap"] <= 1 for row in rows
+    )
 
 
 def test_photos_and_their_label_maps(tool, tmp_path):
@@ -80,7 +95,9 @@ def test_photos_and_their_label_maps(tool, tmp_path):
         (tmp_path / name).mkdir()
     for number in range(2):
         labels = halves(40 + 8 * number, 96)
-        Image.fromarray((labels * 200).astype(np.uint8)).convert("RGB").save(tmp_path / f"img/{number}.png")
+        Image.fromarray((labels * 200).astype(np.uint8)).convert("RGB").save(
+            tmp_path / f"img/{number}.png"
+        )
         Image.fromarray(labels.astype(np.uint8)).save(tmp_path / f"ann/{number}.png")
     network = tool.clustering_network("zoo:hcformer_nano.cifar10")
     rows = tool.superpixels(network, tmp_path / "img", tmp_path / "ann", 2)

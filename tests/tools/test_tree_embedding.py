@@ -1,4 +1,5 @@
-"""The experiment of docs/geometry.md on a small tree, and the images beside it; its numbers are not tested."""
+"""The experiment of docs/geometry.md on a small tree, and the images beside it; its numbers are not
+tested."""
 
 import argparse
 import importlib.util
@@ -38,9 +39,20 @@ def test_the_command_writes_a_table_and_an_image(page, tmp_path, capsys):
     options = f"--depth 2 --steps 5 --seeds 2 --rates 0.1 0.3 --write {page} --image {image}"
     bench.run(arguments(options))
     text = page.read_text()
-    rows = [line for line in text.splitlines() if line.startswith("| ") and "hypvision" in line or "geoopt" in line]
-    assert text.startswith("before") and text.endswith("after\n") and "old" not in text and "13 nodes" in text
-    assert len([row for row in rows if row.startswith("|")]) == 4 and "Euclidean plane, Adam" in text
+    rows = [
+        line
+        for line in text.splitlines()
+        if line.startswith("| ") and "hypvision" in line or "geoopt" in line
+    ]
+    assert (
+        text.startswith("before")
+        and text.endswith("after\n")
+        and "old" not in text
+        and "13 nodes" in text
+    )
+    assert (
+        len([row for row in rows if row.startswith("|")]) == 4 and "Euclidean plane, Adam" in text
+    )
     assert rows[-1] in capsys.readouterr().out
     assert Image.open(image).width > 1000
 
@@ -53,10 +65,14 @@ def test_training_lowers_the_loss_from_one_start_for_all():
     none = {name: bench.train(m, hops, 1e-12, 0, 1, 15, bar) for name, m in bench.METHODS.items()}
     starts = [run.points for run in none.values()]
     assert (starts[1][:, 1:] - starts[0]).abs().max() < 1e-5  # near the origin all spaces are flat
-    assert (2 * starts[2] - starts[0]).abs().max() < 1e-5 and torch.allclose(starts[2], starts[3], atol=1e-6)
+    assert (2 * starts[2] - starts[0]).abs().max() < 1e-5 and torch.allclose(
+        starts[2], starts[3], atol=1e-6
+    )
     runs = {name: bench.train(m, hops, 0.1, 0, 80, 15, bar) for name, m in bench.METHODS.items()}
     for name, run in runs.items():
-        assert run.loss < 0.7 * none[name].loss and 0 < run.precision <= 1 and 0 < run.distortion < 1
+        assert (
+            run.loss < 0.7 * none[name].loss and 0 < run.precision <= 1 and 0 < run.distortion < 1
+        )
     # two implementations of one method, the same rows
     assert runs["ball"].loss == pytest.approx(runs["geoopt64"].loss, rel=0.02)
 
@@ -100,7 +116,9 @@ def test_bad_options_are_told(page, tmp_path, monkeypatch):
 
 @pytest.fixture
 def images():
-    spec = importlib.util.spec_from_file_location("draw_geometry", ROOT / "tools" / "draw_geometry.py")
+    spec = importlib.util.spec_from_file_location(
+        "draw_geometry", ROOT / "tools" / "draw_geometry.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -47,7 +47,9 @@ def test_more_dimensions_keep_the_distance_from_the_centre():
     flat = torch.cat([x[:, :3], torch.zeros(30, 5)], 1)
     flat = lorentz.from_space(flat[:, 1:], 0.5)
     assert np.allclose(
-        distances(to_disk(flat, space, scale=1.0)), space.cdist(flat, flat).numpy() * 0.5**0.5, atol=1e-5
+        distances(to_disk(flat, space, scale=1.0)),
+        space.cdist(flat, flat).numpy() * 0.5**0.5,
+        atol=1e-5,
     )
 
 
@@ -56,7 +58,9 @@ def test_far_points_stay_inside_and_bad_arguments_are_told():
     assert np.linalg.norm(to_disk(x, Lorentz(1.0)), axis=1).max() <= 0.951
     assert np.linalg.norm(to_disk(x, Lorentz(1.0), scale=1.0), axis=1).max() < 1
     assert to_disk(torch.zeros(3, 2), Euclidean()).tolist() == [[0, 0]] * 3
-    assert np.allclose(to_disk(torch.tensor([[0.7, 0.0]]), Euclidean(), "origin", 1.0), [[np.tanh(0.35), 0]])
+    assert np.allclose(
+        to_disk(torch.tensor([[0.7, 0.0]]), Euclidean(), "origin", 1.0), [[np.tanh(0.35), 0]]
+    )
     with pytest.raises(ValueError, match=r"\(N, d\)"):
         to_disk(x[0], Lorentz(1.0))
     with pytest.raises(ValueError, match="centre"):
@@ -117,7 +121,11 @@ def test_a_name_without_room_above_its_point_stands_below():
     below = np.array([[1, 0], [2, 0], [3, 0]])
     figure = draw_hierarchy(x, PoincareBall(1.0), ["top", "first", "second", "third"], below)
     places = {text.get_text(): text.get_va() for text in figure.axes[0].texts}
-    assert places == {"top": "baseline", "first": "baseline", "second": "top"}  # there is no room for the third
+    assert places == {
+        "top": "baseline",
+        "first": "baseline",
+        "second": "top",
+    }  # there is no room for the third
 
 
 # Trees
@@ -131,7 +139,11 @@ def test_average_linkage_joins_by_mean_distance(count):
     members, joined = {i: [i] for i in range(count)}, np.zeros((count, count))
     for number, (a, b, height, size) in enumerate(found, start=count):
         one, other = members.pop(int(a)), members.pop(int(b))
-        nearest = min(d[np.ix_(p, q)].mean() for p in members.values() for q in (one, other)) if members else np.inf
+        nearest = (
+            min(d[np.ix_(p, q)].mean() for p in members.values() for q in (one, other))
+            if members
+            else np.inf
+        )
         assert height == pytest.approx(d[np.ix_(one, other)].mean()) and height <= nearest + 1e-9
         joined[np.ix_(one, other)] = joined[np.ix_(other, one)] = height
         members[number] = one + other
@@ -142,13 +154,17 @@ def test_average_linkage_joins_by_mean_distance(count):
 
 def test_a_tree_is_recovered_from_its_distances():
     # ((0, 1), 2), (3, 4) with heights 1, 2, 1.5 and 4
-    true = np.array([[0, 1, 2, 4, 4], [1, 0, 2, 4, 4], [2, 2, 0, 4, 4], [4, 4, 4, 0, 1.5], [4, 4, 4, 1.5, 0]])
+    true = np.array(
+        [[0, 1, 2, 4, 4], [1, 0, 2, 4, 4], [2, 2, 0, 4, 4], [4, 4, 4, 0, 1.5], [4, 4, 4, 1.5, 0]]
+    )
     assert np.allclose(cophenetic_distances(average_linkage(true)), true)
     assert cophenetic_correlation(true, 3 * true + 1) == pytest.approx(1)
     above = np.triu_indices(5, 1)
     noise = np.random.default_rng(0).normal(size=(5, 5))
     other = noise + noise.T
-    assert cophenetic_correlation(true, other) == pytest.approx(np.corrcoef(true[above], other[above])[0, 1])
+    assert cophenetic_correlation(true, other) == pytest.approx(
+        np.corrcoef(true[above], other[above])[0, 1]
+    )
     assert np.isnan(cophenetic_correlation(true, np.ones((5, 5))))
     for wrong in (noise, true[:1], true[:1, :1]):
         with pytest.raises(ValueError, match="symmetric"):
@@ -157,7 +173,12 @@ def test_a_tree_is_recovered_from_its_distances():
 
 def test_trees_are_drawn_with_names_and_images():
     linkage = average_linkage(np.array([[0, 1, 4], [1, 0, 4], [4, 4, 0.0]]))
-    figure = draw_tree(linkage, ["cat", "dog", "ship"], leaf_images=[Image.new("RGB", (8, 8), "red")] * 3, title="tree")
+    figure = draw_tree(
+        linkage,
+        ["cat", "dog", "ship"],
+        leaf_images=[Image.new("RGB", (8, 8), "red")] * 3,
+        title="tree",
+    )
     axes = figure.axes[0]
     assert [text.get_text() for text in axes.get_yticklabels()] == [
         ("cat", "dog", "ship")[i] for i in leaves_list(linkage)

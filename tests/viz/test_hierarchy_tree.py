@@ -1,4 +1,5 @@
-"""Images of Hi-Mapper's tree: maps of the model, containment of maps made by hand, the disk, the command."""
+"""Images of Hi-Mapper's tree: maps of the model, containment of maps made by hand, the disk, the
+command."""
 
 import numpy as np
 import pytest
@@ -35,7 +36,10 @@ def test_maps_are_shares_of_the_image(model, kind):
     model.train()
     maps, out = part_maps(model, torch.randn(2, 3, 64, 96), kind)
     assert [tuple(level.shape) for level in maps] == [(2, n, 8, 12) for n in (32, 16, 8, 4)]
-    assert all(torch.allclose(level.sum((-2, -1)), torch.ones(2, level.shape[1]), atol=1e-5) for level in maps)
+    assert all(
+        torch.allclose(level.sum((-2, -1)), torch.ones(2, level.shape[1]), atol=1e-5)
+        for level in maps
+    )
     if kind == "attention":
         torch.testing.assert_close(maps[0].flatten(2), out["attention"][0], rtol=1e-5, atol=0)
     assert model.training and model.mapper.eval_noise == "mean"
@@ -61,14 +65,18 @@ def test_containment_of_nested_and_of_unrelated_maps():
     generator = torch.Generator().manual_seed(0)
     noise = [torch.rand(50, n, 8, 8, generator=generator) for n in (16, 8, 4)]
     found = containment(noise)
-    assert found.score == pytest.approx(found.chance, abs=0.01) and found.wins == pytest.approx(0.5, abs=0.05)
+    assert found.score == pytest.approx(found.chance, abs=0.01) and found.wins == pytest.approx(
+        0.5, abs=0.05
+    )
     with pytest.raises(ValueError, match="at least two levels"):
         containment(noise[:1])
 
 
 def test_regions_hold_half_of_the_mass_with_the_fewest_pixels():
     parents = torch.tensor([[[0.45, 0.35, 0.1, 0.1]], [[0.1, 0.1, 0.2, 0.6]]])
-    children = torch.tensor([[[1.0, 0, 0, 0]], [[0, 1.0, 0, 0]], [[0, 0, 0.5, 0.5]], [[0, 0, 0, 1.0]]])
+    children = torch.tensor(
+        [[[1.0, 0, 0, 0]], [[0, 1.0, 0, 0]], [[0, 0, 0.5, 0.5]], [[0, 0, 0, 1.0]]]
+    )
     found = containment([children, parents])  # regions: pixels 0 and 1, and pixel 3
     assert found.score == pytest.approx((1 + 1 + 0.5 + 1) / 4) and found.chance == 0
 
@@ -96,7 +104,10 @@ def test_colour_is_where_the_map_is():
     left[0, :, :2], left[1, :, 2:] = 1, 1
     drawing = np.asarray(draw_tree(image, [left, left[:1]], leaf=64), dtype=float)
     first = drawing[-116:-52, 18 : 18 + 64]  # the leaf at the left
-    assert np.abs(first[:, 2:20] - [255, 0, 0]).max() < 30 and np.ptp(first[:, 44:60], axis=-1).max() < 60
+    assert (
+        np.abs(first[:, 2:20] - [255, 0, 0]).max() < 30
+        and np.ptp(first[:, 44:60], axis=-1).max() < 60
+    )
 
 
 def test_only_winning_nodes_and_their_ancestors_are_shown():
@@ -131,16 +142,40 @@ def test_all_views(model):
 
 def test_command(tmp_path):
     make_scene(0, size=(64, 96)).image.save(tmp_path / "scene.png")
-    arguments = ["explain", str(tmp_path / "scene.png"), "--model", "deit_tiny_patch16_224_himapper", "--size", "64"]
+    arguments = [
+        "explain",
+        str(tmp_path / "scene.png"),
+        "--model",
+        "deit_tiny_patch16_224_himapper",
+        "--size",
+        "64",
+    ]
     assert main([*arguments, "--out", str(tmp_path / "out")]) == 0
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert names == ["scene_disk.png", "scene_levels.png", "scene_tree.png"]
 
     arguments[3] = "himapper"
     weights = timm.create_model("himapper", img_size=32, **SMALL, num_classes=10)
-    torch.save({"state_dict": {f"backbone.{n}": v for n, v in weights.state_dict().items()}}, tmp_path / "w.pth")
-    small = ["backbone=vit_tiny_patch16_224", "patch_size=8", "embed_dim=48", "depth=1", "num_heads=2", "img_size=32"]
-    options = ["--weights", str(tmp_path / "w.pth"), "--out", str(tmp_path / "new"), "--model-args", *small]
+    torch.save(
+        {"state_dict": {f"backbone.{n}": v for n, v in weights.state_dict().items()}},
+        tmp_path / "w.pth",
+    )
+    small = [
+        "backbone=vit_tiny_patch16_224",
+        "patch_size=8",
+        "embed_dim=48",
+        "depth=1",
+        "num_heads=2",
+        "img_size=32",
+    ]
+    options = [
+        "--weights",
+        str(tmp_path / "w.pth"),
+        "--out",
+        str(tmp_path / "new"),
+        "--model-args",
+        *small,
+    ]
     assert main([*arguments, *options]) == 0 and len(list((tmp_path / "new").iterdir())) == 3
 
 
@@ -149,4 +184,6 @@ def test_two_dimensions_are_drawn_without_loss():
     flat = torch.stack([angles.cos(), angles.sin()], 1) * torch.linspace(0.2, 2, 6)[:, None]
     (place,) = disk_positions([lorentz.expmap0(flat, 1.0)], 1.0)
     expected = torch.tanh(flat.norm(dim=1) / 2)[:, None] * flat / flat.norm(dim=1, keepdim=True)
-    torch.testing.assert_close(place @ place.T, (expected @ expected.T).double(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        place @ place.T, (expected @ expected.T).double(), rtol=1e-4, atol=1e-5
+    )

@@ -27,7 +27,9 @@ def test_points_names_and_geodesics(points):
     np.testing.assert_allclose(np.stack([dots.x, dots.y], 1), xy)
     assert dots.hovertext[3] == "<b>leaf</b><br>below left one<br>above 0 names"
     assert dots.hovertext[0] == "<b>root</b><br>below nothing<br>above 4 names"
-    assert dots.hovertext[4].startswith("<b>&lt;i&gt;</b>") and figure.layout.title.text == "&lt;b&gt;"
+    assert (
+        dots.hovertext[4].startswith("<b>&lt;i&gt;</b>") and figure.layout.title.text == "&lt;b&gt;"
+    )
     drawn = np.concatenate([np.stack([line.x, line.y], 1) for line in lines])
     assert np.isnan(drawn).all(1).sum() == len(EDGES)  # a gap after each
     for name, parent in EDGES:

@@ -22,7 +22,11 @@ def test_no_name_is_a_formula(name):
     axes.set_title(name)
     axes.legend()
     assert to_image(figure).size > (100, 100)
-    shown = [axes.get_title(), axes.get_legend().get_texts()[0].get_text(), axes.get_xticklabels()[0].get_text()]
+    shown = [
+        axes.get_title(),
+        axes.get_legend().get_texts()[0].get_text(),
+        axes.get_xticklabels()[0].get_text(),
+    ]
     assert len({*shown}) == 1 and shown[0].encode() and (shown[0] == name or "\\" in shown[0])
 
 

@@ -1,17 +1,29 @@
-"""What is drawn over images: paint of the colour that was asked for, and texts beside their boxes."""
+"""What is drawn over images: paint of the colour that was asked for, and texts beside their
+boxes."""
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from hypvision.viz.overlay import add_legend, draw_boxes, draw_name, font, paint, place_labels, printable, text_size
+from hypvision.viz.overlay import (
+    add_legend,
+    draw_boxes,
+    draw_name,
+    font,
+    paint,
+    place_labels,
+    printable,
+    text_size,
+)
 
 RED, BLUE = (200, 0, 0), (0, 0, 200)
 
 
 def common(one, other):
     """Areas that rectangles (M, 4) share with rectangles (N, 4)."""
-    sides = np.minimum(one[:, None, 2:], other[None, :, 2:]) - np.maximum(one[:, None, :2], other[None, :, :2])
+    sides = np.minimum(one[:, None, 2:], other[None, :, 2:]) - np.maximum(
+        one[:, None, :2], other[None, :, :2]
+    )
     return sides.clip(0).prod(-1)
 
 
@@ -69,7 +81,10 @@ def test_a_label_without_room_in_an_image_that_may_not_grow_leaves_its_own_objec
 
 
 def test_boxes_and_the_whole_of_their_texts_are_drawn():
-    image, boxes = Image.new("RGB", (200, 100), "grey"), np.array([[50, 40, 99.0, 80], [0, 0, 240, 99]])
+    image, boxes = (
+        Image.new("RGB", (200, 100), "grey"),
+        np.array([[50, 40, 99.0, 80], [0, 0, 240, 99]]),
+    )
     colours = np.array([RED, (250, 240, 90)])
     texts = ["object 0.93", "a name that is wider than the image, by far"]
     drawn = np.asarray(draw_boxes(image, boxes, texts, colours))
@@ -79,7 +94,10 @@ def test_boxes_and_the_whole_of_their_texts_are_drawn():
     strip = drawn[100:].astype(int)
     first = np.nonzero((strip == RED).all(-1))
     second = np.nonzero((strip == colours[1]).all(-1))
-    contrast = [strip[rows.min() : rows.max(), columns.min() : columns.max()] for rows, columns in (first, second)]
+    contrast = [
+        strip[rows.min() : rows.max(), columns.min() : columns.max()]
+        for rows, columns in (first, second)
+    ]
     assert contrast[0].min(-1).max() > 200 and contrast[1].max(-1).min() < 60
     assert all((edge == RED).all() for edge in (contrast[0][:, 0], contrast[0][:, -1]))
 
@@ -114,7 +132,9 @@ def test_a_name_stays_within_the_image():
         pixels[np.ix_(*(np.unique(axis) for axis in pixels.nonzero()))]
         for pixels in (np.asarray(picture.convert("L")) for picture in (image, other))
     )
-    assert (written == moved).all() and written.size > 200  # the same pixels elsewhere: nothing was cut
+    assert (
+        written == moved
+    ).all() and written.size > 200  # the same pixels elsewhere: nothing was cut
 
 
 def test_european_letters_are_written():

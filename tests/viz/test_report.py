@@ -20,9 +20,9 @@ def test_names_of_others_stay_text(tmp_path):
     ]
     path = write_report(tmp_path / "deep", EVIL, {"config": EVIL}, parts)
     page = path.read_text()
-    assert "<script" not in page and page.count("src=") - page.count("src=&quot;") == 2 == page.count(
-        'src="data:image/'
-    )
+    assert "<script" not in page and page.count("src=") - page.count(
+        "src=&quot;"
+    ) == 2 == page.count('src="data:image/')
     assert page.count("&lt;script&gt;") == 8 and "cmd" not in page and "hidden.csv" in page
     assert {file.name for file in path.parent.iterdir()} == {
         "report.html", "matrix.png", "matrix.csv", "photo.jpg", "hidden.csv"
@@ -31,7 +31,9 @@ def test_names_of_others_stay_text(tmp_path):
 
 
 def test_long_tables_are_cut_on_the_page_alone(tmp_path):
-    page = write_report(tmp_path, "t", {}, [Part("p", "long", table=[("n",), *((i,) for i in range(500))])]).read_text()
+    page = write_report(
+        tmp_path, "t", {}, [Part("p", "long", table=[("n",), *((i,) for i in range(500))])]
+    ).read_text()
     assert page.count("<tr>") == 101 and "All numbers are in long.csv" in page
     assert len((tmp_path / "long.csv").read_text().splitlines()) == 501
 

@@ -5,7 +5,12 @@ import pytest
 from hypvision.viz.overlay import font
 from hypvision.viz.sheet import wrapped
 
-TEXTS = ["a " * 40, "MMMMMMMM WWWWWWWW " * 3, "photos/" + "i" * 90, "true: yellow traffic light 0.93"]
+TEXTS = [
+    "a " * 40,
+    "MMMMMMMM WWWWWWWW " * 3,
+    "photos/" + "i" * 90,
+    "true: yellow traffic light 0.93",
+]
 
 
 @pytest.mark.parametrize("text", TEXTS)

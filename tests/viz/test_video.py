@@ -26,7 +26,10 @@ FILES = [("a.mp4", "mp4v"), ("a.avi", "MJPG"), ("a.mov", "mp4v"), ("a.mkv", "mp4
 @pytest.mark.parametrize(("name", "codec"), FILES)
 def test_videos_are_read(tmp_path, name, codec):
     path = write_video(tmp_path / name, codec)
-    assert frame_count(path) == 3 and [frame.shape for _, frame in read_frames(path)] == [(48, 64, 3)] * 3
+    assert (
+        frame_count(path) == 3
+        and [frame.shape for _, frame in read_frames(path)] == [(48, 64, 3)] * 3
+    )
     path.rename(tmp_path / "b.webm")  # the name does not matter
     assert len(list(read_frames(tmp_path / "b.webm"))) == 3
 
@@ -35,7 +38,9 @@ def test_a_video_that_is_cut_off_is_told(tmp_path, recwarn):
     path = write_video(tmp_path / "a.avi", "MJPG", 40)
     assert len(list(read_frames(path))) == 40 and not recwarn.list
     path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 5])
-    with pytest.warns(UserWarning, match=r"ends after \d+ of the 40 frames that its header promises"):
+    with pytest.warns(
+        UserWarning, match=r"ends after \d+ of the 40 frames that its header promises"
+    ):
         assert 0 < len(list(read_frames(path, every=3))) < 10
 
 
@@ -49,7 +54,11 @@ def test_what_is_no_video_is_not_decoded(tmp_path):
     (tmp_path / "list.mp4").write_text(f"ffconcat version 1.0\nfile {target}\n")
     (tmp_path / "empty.mp4").touch()
     for name in ("image.mp4", "riff.avi", "list.mp4", "empty.mp4", "missing.mp4"):
-        message = f"no video '.*{name}'" if name == "missing.mp4" else f"{name}' cannot be read: it is none of"
+        message = (
+            f"no video '.*{name}'"
+            if name == "missing.mp4"
+            else f"{name}' cannot be read: it is none of"
+        )
         with pytest.raises(HypvisionError, match=message):
             list(read_frames(tmp_path / name))
 
@@ -65,7 +74,9 @@ def test_a_rate_that_no_video_has(tmp_path, monkeypatch, said):
     """Of a damaged header; OpenCV's writer refuses some, and never ends at infinity."""
     path, real = write_video(tmp_path / "a.mp4"), cv2.VideoCapture.get
     monkeypatch.setattr(
-        cv2.VideoCapture, "get", lambda self, name: said if name == cv2.CAP_PROP_FPS else real(self, name)
+        cv2.VideoCapture,
+        "get",
+        lambda self, name: said if name == cv2.CAP_PROP_FPS else real(self, name),
     )
     assert frame_rate(path) == 25
 
@@ -90,7 +101,10 @@ def test_names_that_are_not_utf8(tmp_path):
     """OpenCV crashes at them."""
     place = tmp_path / "\udcff" / "a.mp4"
     place.parent.mkdir()
-    with pytest.raises(HypvisionError, match=r"not UTF-8.*Rename"), writing_video(place, 10) as append:
+    with (
+        pytest.raises(HypvisionError, match=r"not UTF-8.*Rename"),
+        writing_video(place, 10) as append,
+    ):
         append(Image.new("RGB", (64, 48)))
     write_video(tmp_path / "a.mp4").rename(place)
     with pytest.raises(HypvisionError, match=r"not UTF-8.*Rename"):

@@ -1,4 +1,5 @@
-"""Converting files: formats, wrappers, what is told to the user, and that no half-written file stays behind."""
+"""Converting files: formats, wrappers, what is told to the user, and that no half-written file
+stays behind."""
 
 import runpy
 import sys
@@ -17,7 +18,11 @@ from safetensors.torch import load_file, save_file
 
 from hypvision.checkpoints.read import LogHistory, read_file
 from hypvision.errors import HypvisionError
-from hypvision.models.hcformer_checkpoint import hcformer_from_official, hcformer_to_official, hcformer_variant
+from hypvision.models.hcformer_checkpoint import (
+    hcformer_from_official,
+    hcformer_to_official,
+    hcformer_variant,
+)
 from hypvision.zoo.convert import convert_file
 from hypvision.zoo.loading import load_trained
 
@@ -31,10 +36,17 @@ def official():
 
 
 def with_buffers(official, k=1.0):
-    """With geoopt's, which mixers with a window level have in the official files, and ours nowhere."""
+    """With geoopt's, which mixers with a window level have in the official files, and ours
+    nowhere."""
     windows = [name for name in official if name.endswith("relative_position_bias2")]
     assert len(windows) == 10
-    return {**official, **{name.replace("relative_position_bias2", "manifold.k"): torch.tensor(k) for name in windows}}
+    return {
+        **official,
+        **{
+            name.replace("relative_position_bias2", "manifold.k"): torch.tensor(k)
+            for name in windows
+        },
+    }
 
 
 def save(weights, path, wrapper=None):
@@ -47,7 +59,8 @@ def save(weights, path, wrapper=None):
 
 @pytest.mark.quick("None-new/out.safetensors")
 @pytest.mark.parametrize(
-    ("wrapper", "target"), [(None, "new/out.safetensors"), ("state_dict", "out.pth"), ("model", "out.safetensors")]
+    ("wrapper", "target"),
+    [(None, "new/out.safetensors"), ("state_dict", "out.pth"), ("model", "out.safetensors")],
 )
 def test_converted_files_load_in_timm(tmp_path, official, wrapper, target):
     source = save(official, tmp_path / "in.pth", wrapper)
@@ -71,36 +84,52 @@ def test_diverged_weights_cause_one_warning_with_the_file_name(tmp_path, officia
     load_trained(tmp_path / "out.pth", "hcformer_nano")
     assert [f"'{tmp_path / 'out.pth'}' has NaN" in text for text in caplog.messages] == [True]
     caplog.clear()
-    timm.create_model("hcformer_nano", num_classes=7, checkpoint_path=str(tmp_path / "out.pth"))  # timm tells no name
+    timm.create_model(
+        "hcformer_nano", num_classes=7, checkpoint_path=str(tmp_path / "out.pth")
+    )  # timm tells no name
     assert any("The checkpoint that is being loaded has NaN" in text for text in caplog.messages)
 
 
 def test_there_and_back(tmp_path, official):
     whole = with_buffers(official, 4.0)
     source = save(whole, tmp_path / "in.safetensors")
-    assert convert_file("hcformer", source, tmp_path / "ours.safetensors").arguments["curvature"] == 0.25
+    assert (
+        convert_file("hcformer", source, tmp_path / "ours.safetensors").arguments["curvature"]
+        == 0.25
+    )
     back = tmp_path / "back.safetensors"
-    done = convert_file("hcformer", tmp_path / "ours.safetensors", back, to_official=True, curvature=0.25)
+    done = convert_file(
+        "hcformer", tmp_path / "ours.safetensors", back, to_official=True, curvature=0.25
+    )
     back = load_file(back)
     assert done.model == "hcformer_nano"
     assert {n: v.shape for n, v in back.items()} == {n: v.shape for n, v in whole.items()}
     assert all(torch.equal(back[name], value) for name, value in whole.items())
-    with pytest.raises(HypvisionError, match="--curvature has no use here: it is for HCFormers and Lorentz ResNets"):
+    with pytest.raises(
+        HypvisionError, match="--curvature has no use here: it is for HCFormers and Lorentz ResNets"
+    ):
         convert_file("hcformer", source, tmp_path / "ours.safetensors", curvature=0.25)
     with pytest.raises(HypvisionError, match="curvature must be .* above 0"):
         hcformer_to_official({}, -1.0)
 
 
 def test_data_parallel_prefix_and_scalar_temperatures(tmp_path, official):
-    renamed = {"module." + name: value.squeeze() if "sim_alpha" in name else value for name, value in official.items()}
+    renamed = {
+        "module." + name: value.squeeze() if "sim_alpha" in name else value
+        for name, value in official.items()
+    }
     convert_file("hcformer", save(renamed, tmp_path / "in.pth"), tmp_path / "out.pth")
-    assert torch.load(tmp_path / "out.pth", weights_only=True)["stages.0.blocks.0.mixer.alpha"].shape == (1,)
+    assert torch.load(tmp_path / "out.pth", weights_only=True)[
+        "stages.0.blocks.0.mixer.alpha"
+    ].shape == (1,)
 
 
 @pytest.mark.parametrize("prefix", ["backbone.", "backbone.timm_model.model."])
 def test_back_from_a_trained_model(tmp_path, official, prefix):
     trained = {prefix + name: value for name, value in hcformer_from_official(official).items()}
-    source = save({**trained, "decode_head.weight": torch.ones(2)}, tmp_path / "in.pth", "state_dict")
+    source = save(
+        {**trained, "decode_head.weight": torch.ones(2)}, tmp_path / "in.pth", "state_dict"
+    )
     convert_file("hcformer", source, tmp_path / "out.pth", to_official=True)
     assert set(torch.load(tmp_path / "out.pth", weights_only=True)) == set(with_buffers(official))
 
@@ -141,18 +170,34 @@ def test_mistakes_are_explained(tmp_path, official):
     with pytest.raises(HypvisionError, match="would be overwritten, but it is an input"):
         convert_file("hcformer", source, source)
     fails("has official names already", source, to_official=True)
-    fails("hypvision's names already", save(hcformer_from_official(official), tmp_path / "ours.pth"))
-    fails("not a checkpoint of an official HCFormer", save({"conv.weight": torch.ones(2)}, tmp_path / "other.pth"))
+    fails(
+        "hypvision's names already", save(hcformer_from_official(official), tmp_path / "ours.pth")
+    )
+    fails(
+        "not a checkpoint of an official HCFormer",
+        save({"conv.weight": torch.ones(2)}, tmp_path / "other.pth"),
+    )
     fails("holds a list", save([1, 2], tmp_path / "list.pth"))
-    fails("entry 'network.8.weight'", save(edited(official, network__8__weight=torch.ones(2)), tmp_path / "more.pth"))
+    fails(
+        "entry 'network.8.weight'",
+        save(edited(official, network__8__weight=torch.ones(2)), tmp_path / "more.pth"),
+    )
     odd = edited(official, patch_embed__proj__weight=torch.ones(40, 3, 4, 4))
-    fails("no known HCFormer: it has .2, 2, 6, 2. blocks a stage and 40 channels", save(odd, tmp_path / "odd.pth"))
+    fails(
+        "no known HCFormer: it has .2, 2, 6, 2. blocks a stage and 40 channels",
+        save(odd, tmp_path / "odd.pth"),
+    )
     part = {name: value for name, value in official.items() if not name.startswith("network.0.")}
     fails("only a part", save(part, tmp_path / "part.pth"))
     for stem in ("conv", "residual"):
         options = dict(stem=stem, local_conv=True, locality=1.0, mixer_norm=True)
-        ours = timm.create_model("hcformer_nano", num_classes=2, img_size=32, patch_size=2, **options)
-        own = f'stem="{stem}", local_conv=True, locality, mixer_norm=True, which the official code does not have'
+        ours = timm.create_model(
+            "hcformer_nano", num_classes=2, img_size=32, patch_size=2, **options
+        )
+        own = (
+            f'stem="{stem}", local_conv=True, locality, mixer_norm=True, which the official code '
+            "does not have"
+        )
         fails(own, save(ours.state_dict(), tmp_path / "own.pth"), to_official=True)
     (tmp_path / "broken.pth").write_bytes(b"not a checkpoint")
     fails("broken.pth' is not a checkpoint: it is a text", tmp_path / "broken.pth")
@@ -162,7 +207,8 @@ def test_mistakes_are_explained(tmp_path, official):
 
 @pytest.mark.slow
 def test_curvature(tmp_path):
-    """geoopt's k = 1 / curvature reaches the model that the user is told to create, with equal outputs."""
+    """geoopt's k = 1 / curvature reaches the model that the user is told to create, with equal
+    outputs."""
     torch.manual_seed(0)
     reference = ReferenceHCFormer("hcformer_nano", num_classes=7, curvature=0.1).eval()
     for name, value in reference.named_parameters():
@@ -171,8 +217,13 @@ def test_curvature(tmp_path):
     k = {f"network.{stage}.0.token_mixer.manifold.k": torch.tensor(10.0) for stage in (0, 2, 4)}
     source = save({**reference.state_dict(), **k}, tmp_path / "in.pth")
     done = convert_file("hcformer", source, tmp_path / "out.pth")
-    assert done.arguments == {"num_classes": 7, "curvature": 0.1} and "curvature=0.1" in done.usage()
-    model, flat = eval(done.usage(), {"timm": timm}).eval(), timm.create_model("hcformer_nano", num_classes=7).eval()
+    assert (
+        done.arguments == {"num_classes": 7, "curvature": 0.1} and "curvature=0.1" in done.usage()
+    )
+    model, flat = (
+        eval(done.usage(), {"timm": timm}).eval(),
+        timm.create_model("hcformer_nano", num_classes=7).eval(),
+    )
     flat.load_state_dict(model.state_dict())
     x = torch.randn(1, 3, 224, 224)
     with torch.no_grad():
@@ -180,12 +231,19 @@ def test_curvature(tmp_path):
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     assert (wrong - expected).abs().max() > 10 * (found - expected).abs().max()
     # timm's way of loading the official file itself knows the curvature too.
-    load = dict(pretrained=True, pretrained_cfg_overlay=dict(file=str(source), num_classes=7), num_classes=7)
-    with pytest.raises(HypvisionError, match="trained with curvature 0.1, but the model has 1. Create it with curv"):
+    load = dict(
+        pretrained=True, pretrained_cfg_overlay=dict(file=str(source), num_classes=7), num_classes=7
+    )
+    with pytest.raises(
+        HypvisionError, match="trained with curvature 0.1, but the model has 1. Create it with curv"
+    ):
         timm.create_model("hcformer_nano", **load)
     assert timm.create_model("hcformer_nano", curvature=0.1, **load).num_classes == 7
 
-    for name, value in (("network.2.0.token_mixer.manifold.k", 4.0), ("network.2.0.token_mixer.manifold.k", -1.0)):
+    for name, value in (
+        ("network.2.0.token_mixer.manifold.k", 4.0),
+        ("network.2.0.token_mixer.manifold.k", -1.0),
+    ):
         save({**reference.state_dict(), **k, name: torch.tensor(value)}, tmp_path / "mixed.pth")
         with pytest.raises(HypvisionError, match=f"has the values .*{value:g}.* of manifold.k"):
             convert_file("hcformer", tmp_path / "mixed.pth", tmp_path / "never.pth")
@@ -195,8 +253,13 @@ def test_curvature(tmp_path):
 def test_files_of_trainings(tmp_path, official):
     """timm saves its command line beside the weights."""
     args = Namespace(model="hcformer_nano", lr=0.1, opt_betas=None)
-    torch.save({"state_dict": official, "args": args, "epoch": 3, "arch": "hcformer_nano"}, tmp_path / "in.pth")
-    assert convert_file("hcformer", tmp_path / "in.pth", tmp_path / "out.pth").model == "hcformer_nano"
+    torch.save(
+        {"state_dict": official, "args": args, "epoch": 3, "arch": "hcformer_nano"},
+        tmp_path / "in.pth",
+    )
+    assert (
+        convert_file("hcformer", tmp_path / "in.pth", tmp_path / "out.pth").model == "hcformer_nano"
+    )
 
 
 def test_checkpoints_with_a_log_need_no_mmengine(tmp_path, official, monkeypatch):
@@ -204,19 +267,34 @@ def test_checkpoints_with_a_log_need_no_mmengine(tmp_path, official, monkeypatch
 
     class HistoryBuffer:
         def __init__(self):
-            self._log_history, self._count_history, self.max_length = np.array([1.5, 2.5]), np.array([1, 3]), 7
+            self._log_history, self._count_history, self.max_length = (
+                np.array([1.5, 2.5]),
+                np.array([1, 3]),
+                7,
+            )
 
-    HistoryBuffer.__module__, HistoryBuffer.__qualname__ = "mmengine.logging.history_buffer", "HistoryBuffer"
+    HistoryBuffer.__module__, HistoryBuffer.__qualname__ = (
+        "mmengine.logging.history_buffer",
+        "HistoryBuffer",
+    )
     package = ModuleType("mmengine.logging.history_buffer")
     package.HistoryBuffer = HistoryBuffer
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, package.__name__, package)
-        torch.save({"state_dict": official, "message_hub": {"loss": HistoryBuffer()}}, tmp_path / "in.pth")
+        torch.save(
+            {"state_dict": official, "message_hub": {"loss": HistoryBuffer()}}, tmp_path / "in.pth"
+        )
     monkeypatch.setitem(sys.modules, "mmengine", None)  # as where mmengine is not installed
     monkeypatch.setitem(sys.modules, package.__name__, None)
-    assert convert_file("hcformer", tmp_path / "in.pth", tmp_path / "out.pth").model == "hcformer_nano"
+    assert (
+        convert_file("hcformer", tmp_path / "in.pth", tmp_path / "out.pth").model == "hcformer_nano"
+    )
     log = read_file(tmp_path / "in.pth")["message_hub"]["loss"]
-    assert isinstance(log, LogHistory) and log.log_history.tolist() == [1.5, 2.5] and log.max_length == 7
+    assert (
+        isinstance(log, LogHistory)
+        and log.log_history.tolist() == [1.5, 2.5]
+        and log.max_length == 7
+    )
 
 
 def test_command_line(tmp_path, official, monkeypatch, capsys):
@@ -228,7 +306,10 @@ def test_command_line(tmp_path, official, monkeypatch, capsys):
 
     source = save(official, tmp_path / "in.pth")
     code, printed = call(source, tmp_path / "out.safetensors")
-    assert code == 0 and 'timm.create_model("hcformer_nano", num_classes=7, checkpoint_path=' in printed.out
+    assert (
+        code == 0
+        and 'timm.create_model("hcformer_nano", num_classes=7, checkpoint_path=' in printed.out
+    )
     code, printed = call(tmp_path / "out.safetensors", tmp_path / "back.pth", "--to-official")
     assert code == 0 and "hcformer_nano: wrote" in printed.out and "Use:" not in printed.out
     code, printed = call(tmp_path / "none.pth", tmp_path / "out.pth")

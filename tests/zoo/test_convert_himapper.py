@@ -1,4 +1,5 @@
-"""Official Hi-Mapper checkpoints: outputs of the reference, both directions, old names of Swin, what is told."""
+"""Official Hi-Mapper checkpoints: outputs of the reference, both directions, old names of Swin,
+what is told."""
 
 import pytest
 import timm
@@ -7,7 +8,11 @@ from helpers.families import swin_mask
 from references.himapper import ReferenceHiMapper
 
 from hypvision.errors import HypvisionError
-from hypvision.models.himapper_checkpoint import himapper_from_official, himapper_to_official, himapper_variant
+from hypvision.models.himapper_checkpoint import (
+    himapper_from_official,
+    himapper_to_official,
+    himapper_variant,
+)
 from hypvision.zoo.convert import convert_file
 
 
@@ -38,24 +43,38 @@ def test_there_and_back(tmp_path, reference):
     convert_file("himapper", tmp_path / "in.pth", tmp_path / "ours.pth")
     convert_file("himapper", tmp_path / "ours.pth", tmp_path / "back.pth", to_official=True)
     back = torch.load(tmp_path / "back.pth", weights_only=True)
-    assert set(back) == set(official) and all(torch.equal(back[name], value) for name, value in official.items())
+    assert set(back) == set(official) and all(
+        torch.equal(back[name], value) for name, value in official.items()
+    )
     # a classifier of our own training holds the network under "backbone."
     ours = torch.load(tmp_path / "ours.pth", weights_only=True)
-    torch.save({"state_dict": {f"backbone.{name}": v for name, v in ours.items()}}, tmp_path / "trained.pth")
+    torch.save(
+        {"state_dict": {f"backbone.{name}": v for name, v in ours.items()}},
+        tmp_path / "trained.pth",
+    )
     convert_file("himapper", tmp_path / "trained.pth", tmp_path / "again.pth", to_official=True)
     assert set(torch.load(tmp_path / "again.pth", weights_only=True)) == set(official)
 
 
-@pytest.mark.parametrize("backbone", [pytest.param("resnet50", marks=pytest.mark.slow), "swin_tiny_patch4_window7_224"])
+@pytest.mark.parametrize(
+    "backbone", [pytest.param("resnet50", marks=pytest.mark.slow), "swin_tiny_patch4_window7_224"]
+)
 def test_variants_are_recognised(backbone):
     model = timm.create_model(f"himapper_{backbone}", device="meta", leaves=16, levels=3)
-    assert himapper_variant(model.state_dict()) == (f"himapper_{backbone}", {"leaves": 16, "levels": 3})
+    assert himapper_variant(model.state_dict()) == (
+        f"himapper_{backbone}",
+        {"leaves": 16, "levels": 3},
+    )
 
 
 @pytest.mark.slow
 def test_a_backbone_with_a_twin_is_asked_for():
-    model = timm.create_model("himapper", backbone="tf_efficientnet_b4", device="meta", num_classes=5).state_dict()
-    with pytest.raises(HypvisionError, match="--backbone efficientnet_b4 or --backbone tf_efficientnet_b4"):
+    model = timm.create_model(
+        "himapper", backbone="tf_efficientnet_b4", device="meta", num_classes=5
+    ).state_dict()
+    with pytest.raises(
+        HypvisionError, match="--backbone efficientnet_b4 or --backbone tf_efficientnet_b4"
+    ):
         himapper_variant(model)
     arguments = {"num_classes": 5}
     assert himapper_variant(model, "efficientnet_b4") == ("himapper_efficientnet_b4", arguments)
@@ -71,12 +90,17 @@ def test_a_backbone_with_a_twin_is_asked_for():
 def test_distilled_backbones_are_recognised():
     name = "deit_tiny_distilled_patch16_224"
     model = timm.create_model("himapper", backbone=name, preset="official", device="meta")
-    assert himapper_variant(model.state_dict()) == ("himapper", {"backbone": name, "preset": "official"})
+    assert himapper_variant(model.state_dict()) == (
+        "himapper",
+        {"backbone": name, "preset": "official"},
+    )
 
 
 @pytest.mark.slow
 def test_swin_of_old_timm():
-    model = timm.create_model("himapper_swin_tiny_patch4_window7_224", preset="official", device="meta")
+    model = timm.create_model(
+        "himapper_swin_tiny_patch4_window7_224", preset="official", device="meta"
+    )
     official = himapper_to_official(model.state_dict())
     old = {}
     for name, value in official.items():
@@ -86,7 +110,8 @@ def test_swin_of_old_timm():
             stage = int(name.split(".")[1])
             name = name.replace(f"layers.{stage}.", f"layers.{stage - 1}.")
         old[name] = value
-    # An old Swin stores the place of each pixel of a window seen from another, and which are apart in shifted windows.
+    # An old Swin stores the place of each pixel of a window seen from another, and which are apart
+    # in shifted windows.
     pixels = [(row, column) for row in range(7) for column in range(7)]
     places = [[13 * (a - c + 6) + b - d + 6 for c, d in pixels] for a, b in pixels]
     index, mask = "layers.0.blocks.0.attn.relative_position_index", "layers.0.blocks.1.attn_mask"
@@ -103,7 +128,9 @@ def test_mistakes_are_explained(tmp_path, reference):
     with pytest.raises(HypvisionError, match="lift='exp0'.*preset='official'"):
         himapper_to_official(proper)
     with pytest.raises(HypvisionError, match="no Hi-Mapper checkpoint has"):
-        himapper_from_official({**official, "mix_m.weight": torch.ones(1), "last_l.more": torch.ones(1)})
+        himapper_from_official(
+            {**official, "mix_m.weight": torch.ones(1), "last_l.more": torch.ones(1)}
+        )
     with pytest.raises(HypvisionError, match="no hypvision Hi-Mapper checkpoint"):
         himapper_to_official({"mapper.dense.out_proj.1.weight": torch.ones(1)})
     with pytest.raises(HypvisionError, match="only a part"):

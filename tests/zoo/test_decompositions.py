@@ -9,7 +9,8 @@ from hypvision.zoo.decompositions import decompose
 
 
 class Network(nn.Module):
-    """Operations of one result, of several, of none (a check), on a free size, and one that writes inside."""
+    """Operations of one result, of several, of none (a check), on a free size, and one that writes
+    inside."""
 
     def __init__(self):
         super().__init__()
@@ -23,7 +24,9 @@ class Network(nn.Module):
 
 
 def exported(model, x):
-    return torch.export.export(model.eval(), (x,), dynamic_shapes=({0: Dim("batch"), 2: Dim("rows", min=2)},))
+    return torch.export.export(
+        model.eval(), (x,), dynamic_shapes=({0: Dim("batch"), 2: Dim("rows", min=2)},)
+    )
 
 
 def operations(program):
@@ -35,9 +38,14 @@ def test_each_operation_is_replaced_and_the_results_stay(monkeypatch):
     model, x = Network(), torch.randn(2, 3, 6, 8)
     program = exported(model, x)
     table = default_decompositions()
-    monkeypatch.setattr(ExportedProgram, "run_decompositions", None)  # tracing it as a whole would be slow
+    monkeypatch.setattr(
+        ExportedProgram, "run_decompositions", None
+    )  # tracing it as a whole would be slow
     found = operations(decompose(program, dict(table.items())))
-    assert not {"aten.square.default", "aten.to.dtype", "aten.batch_norm.default", "aten.movedim.int"} & found
+    assert (
+        not {"aten.square.default", "aten.to.dtype", "aten.batch_norm.default", "aten.movedim.int"}
+        & found
+    )
     assert not any("_assert" in name or "as_strided_" in name for name in found)
     y = torch.randn(5, 3, 9, 8)
     for got, expected in zip(program.module()(y), model(y), strict=True):
@@ -46,7 +54,11 @@ def test_each_operation_is_replaced_and_the_results_stay(monkeypatch):
 
 def test_what_the_table_lacks_stays():
     program = exported(Network(), torch.randn(2, 3, 6, 8))
-    kept = {op: rule for op, rule in default_decompositions().items() if op is not torch.ops.aten.square.default}
+    kept = {
+        op: rule
+        for op, rule in default_decompositions().items()
+        if op is not torch.ops.aten.square.default
+    }
     found = operations(decompose(program, kept))
     assert "aten.square.default" in found and "aten.adaptive_avg_pool2d.default" not in found
 
@@ -69,7 +81,9 @@ class Hyperbolic(nn.Module):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_hyperbolic_functions_of_doubles_are_replaced(dtype):
-    program = torch.export.export(Hyperbolic(), (torch.ones(4, dtype=dtype),), dynamic_shapes=({0: Dim("batch")},))
+    program = torch.export.export(
+        Hyperbolic(), (torch.ones(4, dtype=dtype),), dynamic_shapes=({0: Dim("batch")},)
+    )
     table = {op: rule for op, rule in default_decompositions().items() if "sinh" not in str(op)}
     left = {f"aten.{name}.default" for name in ("sinh", "cosh", "asinh", "atanh")} & operations(
         decompose(program, table)

@@ -31,7 +31,9 @@ def folder(tmp_path_factory):
 
 
 TOWERS = {
-    "timm": dict(image_size=32, timm_model_name="vit_tiny_patch16_224", timm_pool="token", timm_proj="linear"),
+    "timm": dict(
+        image_size=32, timm_model_name="vit_tiny_patch16_224", timm_pool="token", timm_proj="linear"
+    ),
     "small": dict(image_size=32, layers=2, width=32, patch_size=16, head_width=16),
 }
 
@@ -41,7 +43,9 @@ def clip(request, monkeypatch, folder):
     """A model whose features are long enough for the curvature to matter, and its file."""
     geometry, tower = request.param
     text = dict(context_length=77, vocab_size=49408, width=32, heads=2, layers=2)
-    config = dict(embed_dim=24, vision_cfg=TOWERS[tower], text_cfg=text, vision_heads=3, geometry=geometry)
+    config = dict(
+        embed_dim=24, vision_cfg=TOWERS[tower], text_cfg=text, vision_heads=3, geometry=geometry
+    )
     monkeypatch.setitem(ARCHITECTURES, "tiny", config)
     torch.manual_seed(0)
     path = folder / f"{geometry}-{tower}.pth"
@@ -57,9 +61,13 @@ def clip(request, monkeypatch, folder):
 
 
 MERU = pytest.mark.parametrize(
-    "clip", [("lorentz", "small"), pytest.param(("lorentz", "timm"), marks=pytest.mark.slow)], indirect=True
+    "clip",
+    [("lorentz", "small"), pytest.param(("lorentz", "timm"), marks=pytest.mark.slow)],
+    indirect=True,
 )
-BOTH = pytest.mark.parametrize("clip", [("lorentz", "small"), ("sphere", "small"), ("lorentz", "timm")], indirect=True)
+BOTH = pytest.mark.parametrize(
+    "clip", [("lorentz", "small"), ("sphere", "small"), ("lorentz", "timm")], indirect=True
+)
 
 
 def points(clip, images):
@@ -70,9 +78,14 @@ def points(clip, images):
 def run(path, x):
     if path.suffix == ".pt2":
         return torch.export.load(path).module()(x)
-    session = pytest.importorskip("onnxruntime").InferenceSession(path, providers=["CPUExecutionProvider"])
+    session = pytest.importorskip("onnxruntime").InferenceSession(
+        path, providers=["CPUExecutionProvider"]
+    )
     (given,) = session.get_inputs()
-    assert given.name == ("images" if x.is_floating_point() else "tokens") and given.shape[0] == "batch"
+    assert (
+        given.name == ("images" if x.is_floating_point() else "tokens")
+        and given.shape[0] == "batch"
+    )
     return torch.from_numpy(session.run(None, {given.name: x.numpy()})[0])
 
 
@@ -83,9 +96,20 @@ def test_files_give_the_points(clip, kind, folder, capsys):
     clip, weights = clip
     images = torch.randn(5, 3, 32, 32)
     suffix = {"onnx": ".onnx", "torchexport": ".pt2"}[kind]
-    for part, x, expected in zip(("image", "text"), (images, clip.tokenizer(TEXTS)), points(clip, images)):
+    for part, x, expected in zip(
+        ("image", "text"), (images, clip.tokenizer(TEXTS)), points(clip, images)
+    ):
         out = folder / f"{weights.stem}-{part}{suffix}"
-        arguments = ["--clip", f"tiny:{weights}", "--part", part, "--format", kind, "--save", str(out)]
+        arguments = [
+            "--clip",
+            f"tiny:{weights}",
+            "--part",
+            part,
+            "--format",
+            kind,
+            "--save",
+            str(out),
+        ]
         assert main(["export", *arguments]) == 0
         assert "Equal to eager PyTorch" in capsys.readouterr().out
         found = run(out, x)
@@ -95,9 +119,9 @@ def test_files_give_the_points(clip, kind, folder, capsys):
             extra = {"hypvision.json": ""}
             torch.export.load(out, extra_files=extra)
             about = json.loads(extra["hypvision.json"])
-            assert about["geometry"] == weights.stem.partition("-")[0] and about.get("c", 1.4918) == pytest.approx(
-                1.4918, rel=1e-4
-            )
+            assert about["geometry"] == weights.stem.partition("-")[0] and about.get(
+                "c", 1.4918
+            ) == pytest.approx(1.4918, rel=1e-4)
             assert ("mean" in about) == (part == "image")
 
 
@@ -107,10 +131,14 @@ def test_files_of_16_bits_lift_in_32(clip, folder):
     clip, weights = clip
     images = torch.randn(5, 3, 32, 32)
     out = folder / "half.pt2"
-    assert main(["export", "--clip", f"tiny:{weights}", "--part", "image", "--format", "torchexport", "--half",
+    assert main(["export", "--clip", f"tiny:{weights}", "--part", "image", "--format",
+    "torchexport", "--half",
                  "--save", str(out)]) == 0  # fmt: skip
     (found,), expected = run(out, images), points(clip, images)[0]
-    assert found.dtype == torch.float32 and float((found - expected).abs().max() / expected.abs().max()) < 3e-2
+    assert (
+        found.dtype == torch.float32
+        and float((found - expected).abs().max() / expected.abs().max()) < 3e-2
+    )
     if isinstance(clip.space, Hyperboloid):
         on = found[:, 1:].square().sum(1) - found[:, 0].square()
         assert torch.allclose(on, -1 / clip.space.c.expand(5), atol=1e-3)
@@ -127,7 +155,12 @@ def prepared(path, about):
     image = white.convert("RGB").resize(size, Image.Resampling[about["interpolation"].upper()])
     left, top = ((length - side) // 2 for length in size)
     low, high = about["pixel_range"]
-    colours = low + (high - low) * np.asarray(image.crop((left, top, left + side, top + side)), np.float32) / 255
+    colours = (
+        low
+        + (high - low)
+        * np.asarray(image.crop((left, top, left + side, top + side)), np.float32)
+        / 255
+    )
     return ((colours - np.float32(about["mean"])) / np.float32(about["std"])).transpose(2, 0, 1)
 
 
@@ -143,13 +176,21 @@ COMMANDS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_pictures_are_classified_by_what_a_file_says(command, tmp_path):
-    """64 emoji among their 64 names; with mean and deviation of another range one of them is right."""
+    """64 emoji among their 64 names; with mean and deviation of another range one of them is
+    right."""
     onnxruntime = pytest.importorskip("onnxruntime")
-    assert main(["export", *COMMANDS[command], "--format", "onnx", "--save", str(tmp_path / "a.onnx")]) == 0
+    assert (
+        main(["export", *COMMANDS[command], "--format", "onnx", "--save", str(tmp_path / "a.onnx")])
+        == 0
+    )
     session = onnxruntime.InferenceSession(tmp_path / "a.onnx", providers=["CPUExecutionProvider"])
-    about = {key: json.loads(value) for key, value in session.get_modelmeta().custom_metadata_map.items()}
+    about = {
+        key: json.loads(value) for key, value in session.get_modelmeta().custom_metadata_map.items()
+    }
     rows = [row for row in json.loads((EMOJI / "emoji.json").read_text()) if picture(row).is_file()]
-    found = session.run(None, {"images": np.stack([prepared(picture(row), about) for row in rows])})[0]
+    found = session.run(
+        None, {"images": np.stack([prepared(picture(row), about) for row in rows])}
+    )[0]
     clip = create_clip(**clip_options(next(word for word in COMMANDS[command] if "emoji" in word)))
     with torch.no_grad():
         texts = clip.embed_texts([row["name"] for row in rows]).numpy()
@@ -164,7 +205,9 @@ def picture(row):
     return EMOJI / f"images/noto/{row['id']}.png"
 
 
-@pytest.mark.parametrize("name", [record.name for record in builtin_index().select(task="zero-shot")])
+@pytest.mark.parametrize(
+    "name", [record.name for record in builtin_index().select(task="zero-shot")]
+)
 def test_towers_and_records_have_one_unit(name):
     """That of timm and open_clip, whose default the record has to six digits."""
     record = builtin_index().records[name]
@@ -203,7 +246,9 @@ def test_eight_bits(clip, folder):
     write_tensors(pack(clip.model.state_dict(), "int8"), weights)
     stored = create_clip("tiny", weights)._replace(mean=clip.mean, std=clip.std)
     scalars = ("logit_scale", "curv", "visual_alpha", "textual_alpha")
-    assert all(torch.equal(getattr(stored.model, name), getattr(clip.model, name)) for name in scalars)
+    assert all(
+        torch.equal(getattr(stored.model, name), getattr(clip.model, name)) for name in scalars
+    )
     quantised = clip._replace(model=_quantised(clip.model))
     assert sum(type(m).__module__.startswith("torch.ao") for m in quantised.model.modules()) >= 4
     for other in (stored, quantised):

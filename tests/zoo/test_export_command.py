@@ -23,7 +23,9 @@ def runner(path, kind, outputs=("logits",)):
     """An exported file as a function of images; of ONNX the outputs have these names."""
     if kind == "torchexport":
         return torch.export.load(path).module()
-    session = pytest.importorskip("onnxruntime").InferenceSession(path, providers=["CPUExecutionProvider"])
+    session = pytest.importorskip("onnxruntime").InferenceSession(
+        path, providers=["CPUExecutionProvider"]
+    )
     assert [i.name for i in session.get_inputs()] == ["images"]
     assert [o.name for o in session.get_outputs()] == list(outputs)
 
@@ -57,7 +59,9 @@ def test_dynamic_batch_and_size(zoo, micro, tmp_path, kind):
 def test_a_small_network(tmp_path, kind, dynamic):
     if kind == "onnx":
         pytest.importorskip("onnxscript")
-    model = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.GELU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3, 2, 1), nn.GELU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    ).eval()
     path = tmp_path / "model"
     assert export_network(model, (3, 32, 32), kind, path, dynamic).difference < 1e-5
     run = runner(path, kind)
@@ -72,7 +76,9 @@ def test_a_small_network(tmp_path, kind, dynamic):
 
 
 @pytest.mark.quick("<lambda>1")
-@pytest.mark.timeout(120)  # timm's own formula of the padding grows with every layer, until no tracer ends
+@pytest.mark.timeout(
+    120
+)  # timm's own formula of the padding grows with every layer, until no tracer ends
 @pytest.mark.parametrize("block", [lambda k: Conv2dSame(3, 3, k, 2), lambda k: MaxPool2dSame(k, 2)])
 def test_same_padding_takes_any_size(tmp_path, block):
     model = nn.Sequential(*(block(kernel) for kernel in (3, 3, 5, 2, 5))).eval()
@@ -90,7 +96,9 @@ def test_a_segmenter(tmp_path, kind):
     got = runner(path, kind)(x)
     with torch.no_grad():
         small = hypvision.load(name)(x, mode="tensor")
-        expected = nn.functional.interpolate(small, x.shape[2:], mode="bilinear", align_corners=False)
+        expected = nn.functional.interpolate(
+            small, x.shape[2:], mode="bilinear", align_corners=False
+        )
     torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-3)
 
 
@@ -99,7 +107,9 @@ def detected(model, x):
     from mmdet.structures import DetDataSample
 
     shape = tuple(x.shape[2:])
-    info = dict(img_shape=shape, ori_shape=shape, scale_factor=(1.0, 1.0), batch_input_shape=shape, img_id=0)
+    info = dict(
+        img_shape=shape, ori_shape=shape, scale_factor=(1.0, 1.0), batch_input_shape=shape, img_id=0
+    )
     with torch.no_grad():
         (result,) = model.predict(x, [DetDataSample(metainfo=info)])
     return result.pred_instances
@@ -113,9 +123,9 @@ def test_the_head_of_a_detector_takes_the_exported_maps(tmp_path, kind):
     assert export_model(name, kind, path, part="features").difference < 1e-4
     drawn = ShapesScenes("val", length=100, size=96, seed=0)[0].image
     x = torch.from_numpy(np.array(drawn)).permute(2, 0, 1)[None].float()
-    x = (x - torch.tensor([123.675, 116.28, 103.53]).view(3, 1, 1)) / torch.tensor([58.395, 57.12, 57.375]).view(
-        3, 1, 1
-    )
+    x = (x - torch.tensor([123.675, 116.28, 103.53]).view(3, 1, 1)) / torch.tensor(
+        [58.395, 57.12, 57.375]
+    ).view(3, 1, 1)
     run = runner(path, kind, [f"map{i}" for i in range(4)])
     model = hypvision.load(name)
     expected = detected(model, x)
@@ -135,11 +145,16 @@ def test_the_image_tower_of_a_clip(tmp_path):
         export_model(name, "torchexport", path, part="features")
     with pytest.raises(HypvisionError, match="CLIP.*--part features"):
         export_model(name, "torchexport", path)
-    assert export_model(name, "torchexport", path, dynamic_size=False, part="features").difference < 1e-5
+    assert (
+        export_model(name, "torchexport", path, dynamic_size=False, part="features").difference
+        < 1e-5
+    )
     x = torch.randn(5, 3, 64, 64)
     with torch.no_grad():
         expected = hypvision.load(name).encode_image(x, normalize=True)
-        torch.testing.assert_close(torch.export.load(path).module()(x), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            torch.export.load(path).module()(x), expected, rtol=1e-4, atol=1e-5
+        )
 
 
 @pytest.mark.slow
@@ -147,14 +162,20 @@ def test_features_of_a_classifier(zoo, micro, tmp_path):
     export_model(NAME, "torchexport", tmp_path / "features.pt", False, part="features")
     x = torch.randn(2, 3, 32, 32)
     expected = micro[0].forward_head(micro[0].forward_features(x), pre_logits=True)
-    torch.testing.assert_close(torch.export.load(tmp_path / "features.pt").module()(x), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        torch.export.load(tmp_path / "features.pt").module()(x), expected, rtol=1e-4, atol=1e-5
+    )
     with pytest.raises(HypvisionError, match="part must be one of"):
         export_model(NAME, "torchexport", tmp_path / "head.pt", part="head")
 
 
 # Backbone, its arguments, and whether sizes are free.
 HIMAPPERS = [
-    ("deit_tiny_patch16_224", dict(img_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=2), False),
+    (
+        "deit_tiny_patch16_224",
+        dict(img_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=2),
+        False,
+    ),
     ("resnet10t", {}, True),
 ]
 
@@ -162,8 +183,13 @@ HIMAPPERS = [
 def himapper_file(path, backbone, arguments, **options):
     """A checkpoint as the engine writes it, and its network."""
     torch.manual_seed(0)
-    model = timm.create_model("himapper", backbone=backbone, num_classes=5, **arguments, **options).eval()
-    torch.save({"state_dict": {f"backbone.{name}": value for name, value in model.state_dict().items()}}, path)
+    model = timm.create_model(
+        "himapper", backbone=backbone, num_classes=5, **arguments, **options
+    ).eval()
+    torch.save(
+        {"state_dict": {f"backbone.{name}": value for name, value in model.state_dict().items()}},
+        path,
+    )
     return model
 
 
@@ -174,7 +200,11 @@ def test_a_himapper_from_the_file_of_a_training(tmp_path, capsys, kind, backbone
     model = himapper_file(tmp_path / "epoch_3.pth", backbone, arguments)
     command = ["export", str(tmp_path / "epoch_3.pth"), "--model", "himapper", "--format", kind]
     command += ["--save", str(tmp_path / "out")] + (["--size", "64"] if free else ["--fixed-size"])
-    command += ["--model-args", f"backbone={backbone}", *(f"{key}={value}" for key, value in arguments.items())]
+    command += [
+        "--model-args",
+        f"backbone={backbone}",
+        *(f"{key}={value}" for key, value in arguments.items()),
+    ]
     assert main(command) == 0
     assert "Equal to eager PyTorch" in capsys.readouterr().out
     run = runner(tmp_path / "out", kind)
@@ -195,7 +225,9 @@ def test_features_of_a_himapper_and_its_name(tmp_path, monkeypatch):
     x = torch.randn(4, 3, 32, 32)
     with torch.no_grad():
         expected = model.forward_with_hierarchy(x)["feature"]
-        torch.testing.assert_close(torch.export.load("w.features.pt2").module()(x), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            torch.export.load("w.features.pt2").module()(x), expected, rtol=1e-4, atol=1e-5
+        )
 
 
 @pytest.mark.slow
@@ -204,10 +236,24 @@ def test_a_himapper_that_draws_samples_is_refused(tmp_path):
     himapper_file(tmp_path / "w.pth", backbone, arguments, preset="official")
     given = dict(arguments, backbone=backbone, preset="official")
     with pytest.raises(HypvisionError, match=r"random numbers in eval mode.*eval_noise=mean"):
-        export_model(tmp_path / "w.pth", "torchexport", tmp_path / "out.pt", False, model="himapper", arguments=given)
+        export_model(
+            tmp_path / "w.pth",
+            "torchexport",
+            tmp_path / "out.pt",
+            False,
+            model="himapper",
+            arguments=given,
+        )
     assert not (tmp_path / "out.pt").exists()
     given["eval_noise"] = "mean"
-    export_model(tmp_path / "w.pth", "torchexport", tmp_path / "out.pt", False, model="himapper", arguments=given)
+    export_model(
+        tmp_path / "w.pth",
+        "torchexport",
+        tmp_path / "out.pt",
+        False,
+        model="himapper",
+        arguments=given,
+    )
 
 
 def test_the_size_of_weights_of_the_zoo_is_known(zoo, tmp_path):
@@ -223,7 +269,8 @@ class Pyramid(nn.Module):
         super().__init__()
         strides, channels = (4, 2, 2, 2), (3, 8, 8, 8, 8)
         self.stages = nn.ModuleList(
-            nn.Conv2d(a, b, s, s) for a, b, s in zip(channels[:-1], channels[1:], strides, strict=True)
+            nn.Conv2d(a, b, s, s)
+            for a, b, s in zip(channels[:-1], channels[1:], strides, strict=True)
         )
 
     def forward(self, x):
@@ -282,7 +329,9 @@ def test_a_network_that_diverged_is_not_blamed_for_random_numbers(tmp_path, monk
 @pytest.mark.parametrize("wrong", [lambda y: [y, y], lambda y: y[:1], lambda y: y * float("nan")])
 def test_outputs_of_another_number_shape_or_value(tmp_path, monkeypatch, wrong):
     model = Drifting().eval()
-    monkeypatch.setitem(hypvision.zoo.export._WRITERS, "onnx", lambda *args: lambda x: wrong(model(x)))
+    monkeypatch.setitem(
+        hypvision.zoo.export._WRITERS, "onnx", lambda *args: lambda x: wrong(model(x))
+    )
     with pytest.raises(HypvisionError, match="gives .* instead of|computes something else"):
         export_network(model, (3, 32, 32), "onnx", tmp_path / "bad")
 
@@ -326,7 +375,9 @@ def test_a_place_that_cannot_be_written_is_found_before_the_work(tmp_path, monke
     def refuse(path):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(type(tmp_path), "touch", refuse)  # root, as whom containers run tests, may write anywhere
+    monkeypatch.setattr(
+        type(tmp_path), "touch", refuse
+    )  # root, as whom containers run tests, may write anywhere
     monkeypatch.setattr(torch.export, "export", lambda *_, **__: pytest.fail("the work began"))
     with pytest.raises(HypvisionError, match="was not written: Permission denied.*another place"):
         export_network(Drifting(), (3, 32, 32), "onnx", tmp_path / "model.onnx")
@@ -340,7 +391,13 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
         export_network(Drifting(), (3, 32, 32), "onnx", tmp_path / "model")
 
 
-ABOUT = dict(mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6), interpolation="bicubic", crop_pct=0.9, classes=("a", "ü"))
+ABOUT = dict(
+    mean=(0.1, 0.2, 0.3),
+    std=(0.4, 0.5, 0.6),
+    interpolation="bicubic",
+    crop_pct=0.9,
+    classes=("a", "ü"),
+)
 
 
 @pytest.mark.parametrize(
@@ -353,27 +410,44 @@ ABOUT = dict(mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6), interpolation="bicubic",
     ],
 )
 def test_a_file_says_what_it_takes_and_gives(tmp_path, kind, half):
-    model = nn.Sequential(nn.Conv2d(3, 64, 3, 2, 1), nn.GELU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 2))
+    model = nn.Sequential(
+        nn.Conv2d(3, 64, 3, 2, 1),
+        nn.GELU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(64, 2),
+    )
     path, steps, x = tmp_path / "model", [], torch.randn(5, 3, 64, 32)
     export_network(model.eval(), (3, 32, 32), kind, path, tell=steps.append, about=ABOUT, half=half)
     if kind == "onnx":
         onnx, onnxruntime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-        said = {key: json.loads(value) for key, value in session.get_modelmeta().custom_metadata_map.items()}
+        said = {
+            key: json.loads(value)
+            for key, value in session.get_modelmeta().custom_metadata_map.items()
+        }
         assert session.get_inputs()[0].shape == ["batch", 3, "height", "width"]
         assert session.get_outputs()[0].shape == ["batch", 2]
         (got,) = session.run(None, {"images": x.numpy()})
         sizes = {t.data_type for t in onnx.load(path).graph.initializer if len(t.dims) > 1}
         assert sizes == {onnx.TensorProto.FLOAT16 if half else onnx.TensorProto.FLOAT}
-        assert not any(node.metadata_props for node in onnx.load(path).graph.node)  # such as paths of this machine
+        assert not any(
+            node.metadata_props for node in onnx.load(path).graph.node
+        )  # such as paths of this machine
     else:
         files = {"hypvision.json": ""}
         loaded = torch.export.load(path, extra_files=files)
         said = json.loads(files["hypvision.json"])
         got = loaded.module()(x)[0] if half else loaded.module()(x)
-        assert {value.dtype for value in loaded.state_dict.values()} == {torch.float16 if half else torch.float32}
-    assert said == json.loads(json.dumps({"input_size": (3, 32, 32), "pixel_range": (0, 1), **ABOUT}))
+        assert {value.dtype for value in loaded.state_dict.values()} == {
+            torch.float16 if half else torch.float32
+        }
+    assert said == json.loads(
+        json.dumps({"input_size": (3, 32, 32), "pixel_range": (0, 1), **ABOUT})
+    )
     with torch.no_grad():
-        torch.testing.assert_close(torch.as_tensor(got), model(x), rtol=2e-2, atol=2e-2 if half else 1e-5)
+        torch.testing.assert_close(
+            torch.as_tensor(got), model(x), rtol=2e-2, atol=2e-2 if half else 1e-5
+        )
     assert next(model.parameters()).dtype == torch.float32  # the network itself stays
     assert all(any(word in step for step in steps) for word in ("Tracing", "Writing", "Comparing"))

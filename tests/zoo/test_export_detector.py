@@ -1,4 +1,5 @@
-"""Whole detectors as functions of an image: what mmdet finds, in PyTorch and in the files of other runtimes."""
+"""Whole detectors as functions of an image: what mmdet finds, in PyTorch and in the files of other
+runtimes."""
 
 import pytest
 import torch
@@ -17,7 +18,13 @@ def image(seed=0):
 
 
 def found_by_mmdet(model, x):
-    shape = dict(img_shape=SIZE, ori_shape=SIZE, pad_shape=SIZE, batch_input_shape=SIZE, scale_factor=(1.0, 1.0))
+    shape = dict(
+        img_shape=SIZE,
+        ori_shape=SIZE,
+        pad_shape=SIZE,
+        batch_input_shape=SIZE,
+        scale_factor=(1.0, 1.0),
+    )
     [sample] = model.predict(x, [DetDataSample(metainfo=shape)], rescale=False)
     return sample.pred_instances
 
@@ -31,16 +38,23 @@ def test_it_finds_what_mmdet_finds(name):
             expected, found = found_by_mmdet(model, image(seed)), network(image(seed))
             boxes, scores, labels, *masks = found
             count = int((scores > 0).sum())
-            assert count == len(expected) > 3 and (scores[:-1] >= scores[1:]).all() and (scores[count:] == 0).all()
+            assert (
+                count == len(expected) > 3
+                and (scores[:-1] >= scores[1:]).all()
+                and (scores[count:] == 0).all()
+            )
             torch.testing.assert_close(scores[:count], expected.scores)
             torch.testing.assert_close(boxes[:count], expected.bboxes, rtol=1e-4, atol=1e-3)
             assert torch.equal(labels[:count], expected.labels)
             if masks:
                 own = model.roi_head.mask_head._predict_by_feat_single(
-                    masks[0][:count, None].expand(-1, 3, -1, -1).logit(), boxes[:count].clone(), labels[:count],
-                    dict(scale_factor=(1.0, 1.0), ori_shape=SIZE), model.roi_head.test_cfg, rescale=True,
+                    masks[0][:count, None].expand(-1, 3, -1, -1).logit(), boxes[:count].clone(),
+                    labels[:count], dict(scale_factor=(1.0, 1.0), ori_shape=SIZE),
+                    model.roi_head.test_cfg, rescale=True,
                 )  # fmt: skip
-                assert (own == expected.masks).float().mean() > 0.999  # but where a probability ties with a half
+                assert (
+                    own == expected.masks
+                ).float().mean() > 0.999  # but where a probability ties with a half
 
 
 @pytest.mark.slow
@@ -52,7 +66,11 @@ def test_files_find_what_pytorch_finds(tmp_path, name, kind):
     network, path = DetectorNetwork(detector(name), SIZE).eval(), tmp_path / "model"
     names = ("boxes", "scores", "labels", "masks")
     report = export_network(network, (3, *SIZE), kind, path, output=names)
-    assert report.difference < 1e-3 and report.shapes == ((1, 3, *SIZE),) and "empty place" in str(report)
+    assert (
+        report.difference < 1e-3
+        and report.shapes == ((1, 3, *SIZE),)
+        and "empty place" in str(report)
+    )
     x = image(7)  # another one than the check used
     if kind == "onnx":
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -74,17 +92,25 @@ def test_a_difference_is_seen():
     assert network.difference([value[order] for value in expected], expected) == 0
     assert network.difference((boxes + 9.6, scores, labels), expected) == pytest.approx(0.1)
     assert network.difference((boxes, scores, torch.tensor([2, 2, 2])), expected) == float("inf")
-    assert network.difference((boxes, torch.tensor([0.9, 0.0, 0.0]), labels), expected) == pytest.approx(0.5)
+    assert network.difference(
+        (boxes, torch.tensor([0.9, 0.0, 0.0]), labels), expected
+    ) == pytest.approx(0.5)
     for broken in ((boxes * torch.nan, scores, labels), (boxes, scores * torch.nan, labels)):
         assert network.difference(broken, expected) == float("inf")
 
 
 def test_other_ways_to_find_boxes_are_refused():
     model = detector("retinanet")
-    model.bbox_head.__class__ = type("OwnHead", (type(model.bbox_head),), dict(predict_by_feat=lambda self: None))
-    with pytest.raises(HypvisionError, match=r"OwnHead finds boxes in a way of its own.*--part features"):
+    model.bbox_head.__class__ = type(
+        "OwnHead", (type(model.bbox_head),), dict(predict_by_feat=lambda self: None)
+    )
+    with pytest.raises(
+        HypvisionError, match=r"OwnHead finds boxes in a way of its own.*--part features"
+    ):
         DetectorNetwork(model, SIZE)
-    soft = detector("faster_rcnn", **{"model.test_cfg.rcnn.nms": dict(type="soft_nms", iou_threshold=0.5)})
+    soft = detector(
+        "faster_rcnn", **{"model.test_cfg.rcnn.nms": dict(type="soft_nms", iou_threshold=0.5)}
+    )
     with pytest.raises(HypvisionError, match=r"'soft_nms', which no format.*--part features"):
         DetectorNetwork(soft, SIZE)
     nms = dict(type="nms", iou_threshold=0.5, class_agnostic=True, split_thr=100)

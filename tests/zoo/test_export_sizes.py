@@ -1,4 +1,5 @@
-"""One small network of every family that can be exported, at three sizes and in 8 bits, against eager PyTorch."""
+"""One small network of every family that can be exported, at three sizes and in 8 bits, against
+eager PyTorch."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -16,9 +17,11 @@ from hypvision.errors import HypvisionError
 from hypvision.zoo.export import _difference, _several, export_network, part_of
 
 ROUND_OFF = 2e-5  # of the largest output; measured: 5e-6 at most
-LISTS = 5e-4  # of a whole detector, whose boxes are scaled by its own numbers; measured: 5e-5 at most
-# Of the length of an output; twice what was measured, and less than wrong scales of the weights give. Only the backbone
-# of a segmenter or detector has linear layers, and few.
+LISTS = (
+    5e-4  # of a whole detector, whose boxes are scaled by its own numbers; measured: 5e-5 at most
+)
+# Of the length of an output; twice what was measured, and less than wrong scales of the weights
+# give. Only the backbone of a segmenter or detector has linear layers, and few.
 EIGHT = {"stored": 0.08, "quantised": 0.25, "few": 1e-3}
 
 
@@ -48,7 +51,10 @@ def tower(name):
     return part_of(getattr(clip_models, name)(), "zero-shot", "features", ())[0]
 
 
-SCENES, LARGE = (64, 96), (160, 192)  # torch.export fixes maps of one pixel, as RetinaNet's last of 128
+SCENES, LARGE = (
+    (64, 96),
+    (160, 192),
+)  # torch.export fixes maps of one pixel, as RetinaNet's last of 128
 FIXED = ("himapper-official",)  # its positions fix the size
 CASES = {
     **{
@@ -62,7 +68,9 @@ CASES = {
         name: Case(partial(task, name, "retrieval", "whole"), (32, 32), True)
         for name in ("learner-poincare", "learner-lorentz", "learner-euclidean")
     },
-    "learner-features": Case(partial(task, "learner-lorentz", "retrieval", "features"), (32, 32), True),
+    "learner-features": Case(
+        partial(task, "learner-lorentz", "retrieval", "features"), (32, 32), True
+    ),
     "segmenter": Case(partial(task, "segmenter", "segmentation", "whole"), SCENES, True),
     "segmenter-maps": Case(partial(task, "segmenter", "segmentation", "features"), SCENES, True),
     "detector-maps": Case(partial(task, "retinanet", "detection", "features"), LARGE, True),
@@ -87,7 +95,8 @@ def created(name):
 
 
 def images(case):
-    """Batches at three sizes, of which none is one that the export compares, or at the only size."""
+    """Batches at three sizes, of which none is one that the export compares, or at the only
+    size."""
     height, width = case.size
     sizes = [case.size, (height + 64, width + 32), (2 * height, width + 128)]
     generator = torch.Generator().manual_seed(5)
@@ -101,7 +110,9 @@ def reader(path, kind):
     """A file as a function of images."""
     if kind == "torchexport":
         return torch.export.load(path).module()
-    session = pytest.importorskip("onnxruntime").InferenceSession(path, providers=["CPUExecutionProvider"])
+    session = pytest.importorskip("onnxruntime").InferenceSession(
+        path, providers=["CPUExecutionProvider"]
+    )
     return lambda x: [torch.from_numpy(y) for y in session.run(None, {"images": x.numpy()})]
 
 
@@ -139,12 +150,15 @@ def test_free_sizes_are_refused_where_the_network_takes_one(tmp_path, name):
 
 def error(found, expected):
     """The largest error of an output, as a share of its length."""
-    shares = [(y - z).norm() / z.norm() for y, z in zip(_several(found), _several(expected), strict=True)]
+    shares = [
+        (y - z).norm() / z.norm() for y, z in zip(_several(found), _several(expected), strict=True)
+    ]
     return float(torch.stack(shares).max())
 
 
 def stored(network, factor):
-    """The network from weights stored in 8 bits, with the scale of every second row multiplied by a factor."""
+    """The network from weights stored in 8 bits, with the scale of every second row multiplied by a
+    factor."""
     scaled = pack(network.state_dict(), "int8")
     scales = [value for key, value in scaled.items() if key.endswith(".int8_scale")]
     assert scales

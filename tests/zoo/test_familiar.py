@@ -1,4 +1,5 @@
-"""How far a picture lies from the classes of a training: by hand, in checkpoints and in predictions."""
+"""How far a picture lies from the classes of a training: by hand, in checkpoints and in
+predictions."""
 
 import json
 
@@ -12,7 +13,9 @@ from hypvision.zoo.familiar import Familiar, familiar_of, fit, written
 def test_the_distance_is_that_of_the_nearest_class():
     found = Familiar(torch.tensor([[2.0, 0.0], [0.0, 0.5]]), 0.1, 0.0)
     features = torch.tensor([[5.0, 0.0], [1.0, 1.0], [-1.0, 0.0], [3.0, 4.0]])
-    torch.testing.assert_close(found.distances(features), torch.tensor([0.0, 1 - 0.5**0.5, 1.0, 0.2]))
+    torch.testing.assert_close(
+        found.distances(features), torch.tensor([0.0, 1 - 0.5**0.5, 1.0, 0.2])
+    )
 
 
 def test_the_limit_holds_back_a_twentieth_of_the_held_out_images():
@@ -46,7 +49,11 @@ def test_other_content_of_a_checkpoint_counts_for_nothing(change):
     right = written(Familiar(torch.ones(2, 3), 0.1, 0.05))
     assert torch.equal(familiar_of(dict(meta=dict(familiar=right))).means, torch.ones(2, 3))
     assert familiar_of(dict(meta=dict(familiar={**right, **change}))) is None
-    assert familiar_of({}) is None and familiar_of(dict(meta=None)) is None and familiar_of(dict(meta={})) is None
+    assert (
+        familiar_of({}) is None
+        and familiar_of(dict(meta=None)) is None
+        and familiar_of(dict(meta={})) is None
+    )
 
 
 def test_from_a_training_to_a_warning(tmp_path, capsys):
@@ -62,7 +69,11 @@ def test_from_a_training_to_a_warning(tmp_path, capsys):
     work = tmp_path / "run"
     assert main(["train", str(config), "--work-dir", str(work)]) == 0
     (best,) = work.glob("best_*.pth")
-    holding = [path.name for path in work.glob("*.pth") if "familiar" in torch.load(path, weights_only=False)["meta"]]
+    holding = [
+        path.name
+        for path in work.glob("*.pth")
+        if "familiar" in torch.load(path, weights_only=False)["meta"]
+    ]
     assert sorted(holding) == sorted([best.name, "epoch_4.pth"])
     # the stored means are those of the network
     found = familiar_of(torch.load(best, weights_only=False))
@@ -74,7 +85,15 @@ def test_from_a_training_to_a_warning(tmp_path, capsys):
     own = tmp_path / "data/train/red/0.png"
     for model in (str(config), "test_vit"):
         out = tmp_path / "predicted" / model.rpartition("/")[2]
-        words = ["predict", str(own), str(tmp_path / "stripes.png"), "--model", model, "--weights", str(best)]
+        words = [
+            "predict",
+            str(own),
+            str(tmp_path / "stripes.png"),
+            "--model",
+            model,
+            "--weights",
+            str(best),
+        ]
         assert main([*words, "--out", str(out)]) == 0
         told = capsys.readouterr().err
         rows = json.loads((out / "predictions.json").read_text())["annotations"]

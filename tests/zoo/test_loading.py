@@ -29,9 +29,13 @@ def test_the_shipped_classifier_knows_its_groceries():
     assert not model.training and all(p.dtype == torch.float32 for p in model.parameters())
     transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
     photos = sorted((ROOT / "tools/demo_data/photos/test").glob("*/*.jpg"))[::4]
-    labels = torch.tensor([model.pretrained_cfg["label_names"].index(path.parent.name) for path in photos])
+    labels = torch.tensor(
+        [model.pretrained_cfg["label_names"].index(path.parent.name) for path in photos]
+    )
     with torch.no_grad():
-        found = model(torch.stack([transform(Image.open(path).convert("RGB")) for path in photos])).argmax(1)
+        found = model(
+            torch.stack([transform(Image.open(path).convert("RGB")) for path in photos])
+        ).argmax(1)
     assert (found == labels).float().mean() > 0.7
 
 
@@ -45,9 +49,16 @@ def test_the_weights_are_those_of_the_file(zoo, micro):
 def test_overrides_change_the_model(zoo, micro):
     other = hypvision.load(NAME, num_classes=7)
     assert other(X).shape == (2, 7)
-    assert other.pretrained_cfg["num_classes"] == 7 and not other.pretrained_cfg["label_names"]  # those of the old head
+    assert (
+        other.pretrained_cfg["num_classes"] == 7 and not other.pretrained_cfg["label_names"]
+    )  # those of the old head
     own = dict(label_names=tuple("abcdefg"))
-    assert hypvision.load(NAME, num_classes=7, pretrained_cfg_overlay=own).pretrained_cfg["label_names"][6] == "g"
+    assert (
+        hypvision.load(NAME, num_classes=7, pretrained_cfg_overlay=own).pretrained_cfg[
+            "label_names"
+        ][6]
+        == "g"
+    )
     assert torch.equal(other.forward_features(X), micro[0].forward_features(X))
     maps = hypvision.load(NAME, features_only=True, out_indices=(1, 3))(X)
     assert [m.shape[1] for m in maps] == [16, 32]
@@ -64,7 +75,12 @@ def test_overrides_that_do_not_fit(zoo, overrides):
 
 def test_names_without_weights_are_explained(zoo):
     # The tag cifar10 is timm's, but not in this test's zoo; nonsense is in neither.
-    for name in ("hcformer_nano", "hcformer_nano.untrained", "hcformer_nano.cifar10", "hcformer_nano.nonsense"):
+    for name in (
+        "hcformer_nano",
+        "hcformer_nano.untrained",
+        "hcformer_nano.cifar10",
+        "hcformer_nano.nonsense",
+    ):
         with pytest.raises(HypvisionError, match=f"The zoo has no weights for.*{NAME}"):
             timm.create_model(name, pretrained=True)
     with pytest.raises(HypvisionError, match=r"hypvision\.load\(FILE, model='hcformer_small'\)"):
@@ -77,7 +93,9 @@ def test_names_without_weights_are_explained(zoo):
 
 def test_a_checkpoint_given_by_the_caller_has_priority(zoo, micro):
     """timm's own ways of saying where weights lie go on working."""
-    arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in MICRO.items()}
+    arguments = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in MICRO.items()
+    }
     for overlay in (dict(file=str(micro[1])), dict(state_dict=micro[0].state_dict())):
         model = timm.create_model(
             "hcformer_nano",
@@ -94,7 +112,10 @@ def test_untagged_names_build_the_published_network():
     model = timm.create_model("hcformer_nano")
     assert model.pretrained_cfg["tag"] == "untrained" and model.num_classes == 1000
     assert model.stem.stride == (4, 4) and len(timm.create_model("hcformer_nano.cifar10").stem) == 4
-    assert timm.create_model("hcformer_nano.cifar10", stem="patch").stem.stride == (2, 2)  # the caller's word is last
+    assert timm.create_model("hcformer_nano.cifar10", stem="patch").stem.stride == (
+        2,
+        2,
+    )  # the caller's word is last
 
 
 # Sources
@@ -155,7 +176,9 @@ def test_a_release_is_complete_and_loads_from_anywhere(zoo, micro, tmp_path, mon
     folder = push_to_folder(index, list(index), tmp_path / "release")
     record = read_index(folder).get(NAME)
     names = sorted(path.name for path in folder.iterdir())
-    assert names == sorted(["SHA256SUMS", f"{NAME}.md", "config.json", record.filename, "index.yml"])
+    assert names == sorted(
+        ["SHA256SUMS", f"{NAME}.md", "config.json", record.filename, "index.yml"]
+    )
     assert (folder / "SHA256SUMS").read_text() == f"{record.file.sha256}  {record.filename}\n"
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
     monkeypatch.delenv("HYPVISION_INDEX")
@@ -234,27 +257,43 @@ def test_pushing_to_the_hub_uploads_one_complete_commit(zoo, monkeypatch):
         push_to_hub(index, index.get(NAME), "me/model")
 
 
-HCFORMER = dict(layers=(1, 1, 1, 1), dims=(8, 8, 8, 8), heads=(2, 2, 2, 2), head_dim=4, img_size=32, patch_size=2)
+HCFORMER = dict(
+    layers=(1, 1, 1, 1),
+    dims=(8, 8, 8, 8),
+    heads=(2, 2, 2, 2),
+    head_dim=4,
+    img_size=32,
+    patch_size=2,
+)
 TRAINED = {
     "hcformer_nano": (
         dict(HCFORMER, curvature=0.5, drop_path_rate=0.1),
         lambda model: model.stages[0].blocks[0].mixer.curvature,
     ),
-    "himapper": (dict(backbone="test_vit", img_size=32, kv="all"), lambda model: model.mapper.layout.kv),
+    "himapper": (
+        dict(backbone="test_vit", img_size=32, kv="all"),
+        lambda model: model.mapper.layout.kv,
+    ),
 }
 
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_options_without_weights_are_taken_from_the_training(name, tmp_path):
-    """Those that leave no trace in the names and shapes of weights, by every way to load a checkpoint."""
+    """Those that leave no trace in the names and shapes of weights, by every way to load a
+    checkpoint."""
     config_of = pytest.importorskip("mmengine.config").Config
     from hypvision.tasks.classification import ImageInputHook
     from hypvision.tasks.embedding import load_embedder
 
     arguments, option = TRAINED[name]
     network = timm.create_model(name, num_classes=3, **arguments)
-    checkpoint = dict(meta={}, state_dict={f"backbone.{key}": value for key, value in network.state_dict().items()})
-    config = config_of(dict(model=dict(backbone=dict(model_name=f"{name}.tag", num_classes=3, **arguments))))
+    checkpoint = dict(
+        meta={},
+        state_dict={f"backbone.{key}": value for key, value in network.state_dict().items()},
+    )
+    config = config_of(
+        dict(model=dict(backbone=dict(model_name=f"{name}.tag", num_classes=3, **arguments)))
+    )
     ImageInputHook().before_save_checkpoint(SimpleNamespace(cfg=config), checkpoint)
     torch.save(checkpoint, tmp_path / "trained.pth")
     ways = (
@@ -263,7 +302,9 @@ def test_options_without_weights_are_taken_from_the_training(name, tmp_path):
     )
     for way in ways:
         assert option(way()) == option(network)
-    assert option(load_embedder(model=name, weights=tmp_path / "trained.pth").embed) == option(network)
+    assert option(load_embedder(model=name, weights=tmp_path / "trained.pth").embed) == option(
+        network
+    )
     if name == "himapper":
         assert option(ways[0](kv="patch")) == "patch"
     for wrong in (dict(checkpoint["meta"]["network"], model="other"), "text", dict(model=name, arguments=[1]),

@@ -1,4 +1,5 @@
-"""A classifier of ``hypvision train`` used outside of the engine: the ways that the messages and the README name."""
+"""A classifier of ``hypvision train`` used outside of the engine: the ways that the messages and
+the README name."""
 
 import pytest
 import timm
@@ -34,7 +35,9 @@ def weights(path):
 def test_load_it_by_its_path(trained):
     model = hypvision.load(trained, model="hcformer_nano", img_size=32)
     expected = weights(trained)
-    assert model.num_classes == 3 and not model.training and set(expected) == set(model.state_dict())
+    assert (
+        model.num_classes == 3 and not model.training and set(expected) == set(model.state_dict())
+    )
     assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
     # timm's own way takes the weights under the engine's names
     overlay = dict(state_dict=load_checkpoint_file(trained)["state_dict"], num_classes=3)
@@ -48,10 +51,16 @@ def test_what_does_not_fit_is_told(trained):
     for arguments, message in (
         (dict(), "does not say what model it is of. Add it: hypvision.load"),
         (dict(model="hcformer_nanoo"), "no model 'hcformer_nanoo'. Did you mean hcformer_nano"),
-        (dict(model="hcformer_tiny", img_size=32), "does not fit the model 'hcformer_tiny': .*of another shape"),
+        (
+            dict(model="hcformer_tiny", img_size=32),
+            "does not fit the model 'hcformer_tiny': .*of another shape",
+        ),
         (dict(model="test_vit"), "does not fit the model 'test_vit': .*missing in the file"),
         (dict(model="hcformer_nano", img_sice=32), "does not accept .*img_sice"),
-        (dict(model="hcformer_nano", num_classes=5, img_size=32), r"head.weight \(3x224 instead of 5x224\)"),
+        (
+            dict(model="hcformer_nano", num_classes=5, img_size=32),
+            r"head.weight \(3x224 instead of 5x224\)",
+        ),
     ):
         with pytest.raises(HypvisionError, match=message):
             hypvision.load(trained, **arguments)
@@ -65,4 +74,6 @@ def test_convert_it_to_the_official_names(trained, tmp_path):
     assert (done.model, done.arguments) == ("hcformer_nano", {"num_classes": 3, "img_size": 32})
     assert "network.0.0.token_mixer.f.weight" in official
     back, expected = hcformer_from_official(official), weights(trained)
-    assert set(back) == set(expected) and all(torch.equal(back[name], expected[name]) for name in back)
+    assert set(back) == set(expected) and all(
+        torch.equal(back[name], expected[name]) for name in back
+    )

@@ -1,7 +1,7 @@
 """The benchmarks of ``tools/benchmark.py``, one module each.
 
-They measure against the reference implementations of the tests, which are no installed package: it is loaded here from
-its folder, under the name that the tests import it by.
+They measure against the reference implementations of the tests, which are no installed package: it
+is loaded here from its folder, under the name that the tests import it by.
 """
 
 import importlib.util

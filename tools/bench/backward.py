@@ -1,8 +1,10 @@
-"""Backward functions written by hand against the same formula in plain operations, each in a real training step.
+"""Backward functions written by hand against the same formula in plain operations, each in a real
+training step.
 
-Each row takes one function away and measures the step with and without it, in turns, in one process. A function of a
-whole file of the geometry counts together. One stays that saves 10 % of the time or 25 % of the memory of a step.
-Those that define a gradient (straight-through, clipped, summed over processes) have no plain form and are no rows.
+Each row takes one function away and measures the step with and without it, in turns, in one
+process. A function of a whole file of the geometry counts together. One stays that saves 10 % of
+the time or 25 % of the memory of a step. Those that define a gradient (straight-through, clipped,
+summed over processes) have no plain form and are no rows.
 """
 
 from __future__ import annotations
@@ -72,7 +74,11 @@ def _mlp(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 ROWS = (
     Row("nn.norm: batch norm", "hcnn_resnet18", _plain(norm)),
-    Row("models.hcformer: GELU and linear", "hcformer_nano", lambda: patch.object(hcformer._GeluLinear, "apply", _mlp)),
+    Row(
+        "models.hcformer: GELU and linear",
+        "hcformer_nano",
+        lambda: patch.object(hcformer._GeluLinear, "apply", _mlp),
+    ),
     Row(
         "adapters.hyperclip: map of rows",
         "projection of ViT-B",
@@ -94,7 +100,9 @@ def network(name: str, size: int, batch: int, device: str) -> Callable[[], None]
 
     def step() -> None:
         F.cross_entropy(model(images), labels).backward()
-        model.zero_grad(set_to_none=True)  # a release of what an earlier step allocated would count in this one
+        model.zero_grad(
+            set_to_none=True
+        )  # a release of what an earlier step allocated would count in this one
 
     return step
 
@@ -102,7 +110,11 @@ def network(name: str, size: int, batch: int, device: str) -> Callable[[], None]
 def projection(device: str) -> Callable[[], None]:
     """The packed projection of an attention of ViT-B through HyperCLIP's blocks."""
     packed = torch.randn(3 * 768, 768, device=device) / 28
-    s = (torch.eye(64).expand(3, 12, 64, 64) + 0.01 * torch.randn(3, 12, 64, 64)).to(device).requires_grad_()
+    s = (
+        (torch.eye(64).expand(3, 12, 64, 64) + 0.01 * torch.randn(3, 12, 64, 64))
+        .to(device)
+        .requires_grad_()
+    )
 
     def step() -> None:
         hyperclip.map_packed(packed, s, 0.01).square().sum().backward()
@@ -112,10 +124,17 @@ def projection(device: str) -> Callable[[], None]:
 
 
 def operation(name: str, count: int, dim: int, device: str) -> Callable[[], None]:
-    """An operation on points ``x``, ``y`` and tangent vectors with a learned curvature, forward and backward."""
+    """An operation on points ``x``, ``y`` and tangent vectors with a learned curvature, forward and
+    backward."""
     manifold = Lorentz(1.0, learnable=True).to(device)
     space = [nn.Parameter(torch.randn(count, dim, device=device) / dim**0.5) for _ in range(2)]
-    wanted = {"expmap0": "u", "dist0": "x", "expmap": "xv", "transp0back": "xv", "transp": "xyv"}.get(name, "xy")
+    wanted = {
+        "expmap0": "u",
+        "dist0": "x",
+        "expmap": "xv",
+        "transp0back": "xv",
+        "transp": "xyv",
+    }.get(name, "xy")
 
     def step() -> None:
         if wanted == "u":
@@ -139,7 +158,16 @@ def steps(args: argparse.Namespace) -> dict[str, Callable[[], None]]:
         "projection of ViT-B": projection(args.device),
         **{
             f"{name} of rows": operation(name, args.points, 64, args.device)
-            for name in ("dist", "logmap", "expmap", "transp", "proju", "dist0", "expmap0", "transp0back")
+            for name in (
+                "dist",
+                "logmap",
+                "expmap",
+                "transp",
+                "proju",
+                "dist0",
+                "expmap0",
+                "transp0back",
+            )
         },
         "cdist": operation("cdist", round(args.points**0.5) * 4, 64, args.device),
     }
@@ -165,7 +193,11 @@ def measure(args: argparse.Namespace) -> list[str]:
             peaks = [peak_bytes(step, args.device) for step in (ours, plain)]
             faster = times["plain"] / times["ours"]
             smaller = peaks[1] / max(peaks[0], 1)
-            reasons = [word for word, met in (("time", faster >= GAIN), ("memory", smaller >= SAVING)) if met]
+            reasons = [
+                word
+                for word, met in (("time", faster >= GAIN), ("memory", smaller >= SAVING))
+                if met
+            ]
             cells = [
                 row.function,
                 f"{row.step} ({1000 * times['ours']:.0f} ms, {peaks[0] / MIB:.0f} MiB)",

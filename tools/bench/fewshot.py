@@ -1,11 +1,13 @@
-"""Few-shot methods against the plain formulation of the official codes: time and memory of steps and of evaluation.
+"""Few-shot methods against the plain formulation of the official codes: time and memory of steps
+and of evaluation.
 
-The plain formulation encodes whole texts of 77 tokens, those of all classes again for every batch, in training and in
-evaluation, and lets the heads see every image anew in each epoch. Both sides have the same random weights, images and
-classes, and give the same numbers (`tests/clip/prompting`).
+The plain formulation encodes whole texts of 77 tokens, those of all classes again for every batch,
+in training and in evaluation, and lets the heads see every image anew in each epoch. Both sides
+have the same random weights, images and classes, and give the same numbers
+(`tests/clip/prompting`).
 
-A run may measure some rows alone (`--only`, `--methods`, `--classes`, `--batches`); with `--write` the other rows of
-the table stay as they are.
+A run may measure some rows alone (`--only`, `--methods`, `--classes`, `--batches`); with `--write`
+the other rows of the table stay as they are.
 """
 
 from __future__ import annotations
@@ -30,7 +32,11 @@ from hypvision.tasks.few_shot import FewShotCLIP
 
 MARKS = ("<!-- fewshot:begin -->", "<!-- fewshot:end -->")
 PARTS = ("step", "lath", "evaluation", "heads", "memory")
-HEADS = {"clip-adapter": {}, "linear-probe": dict(classes=50), "tip-adapter-f": dict(keys=800, classes=50, tune=True)}
+HEADS = {
+    "clip-adapter": {},
+    "linear-probe": dict(classes=50),
+    "tip-adapter-f": dict(keys=800, classes=50, tune=True),
+}
 TARGETS = {("maple", 50): 2.2, ("maple", 100): 3.0, ("promptsrc", 50): 1.8, ("promptsrc", 100): 2.5}
 
 INTRODUCTION = f"""
@@ -70,12 +76,17 @@ def plain_step(host: Host, tokens: Tensor, images: Tensor, labels: Tensor, name:
             frozen = F.normalize(reference.batched_images(model, x), dim=-1)
             old = host.frozen_texts()
             target = (host.scale * frozen @ old.T).log_softmax(-1)
-        kl = F.kl_div(logits.log_softmax(-1), target, reduction="sum", log_target=True) / logits.numel()
+        kl = (
+            F.kl_div(logits.log_softmax(-1), target, reduction="sum", log_target=True)
+            / logits.numel()
+        )
         loss = loss + 25 * F.l1_loss(text, old) + 10 * F.l1_loss(image, frozen) + kl
     return loss
 
 
-def made(name: str, clip: CLIPBundle, count: int, lath: bool = False, **options: object) -> FewShotCLIP:
+def made(
+    name: str, clip: CLIPBundle, count: int, lath: bool = False, **options: object
+) -> FewShotCLIP:
     """A model with that many classes."""
     adapter = dict(type="lathadapter", classes=count) if lath else None
     if name in ("maple", "promptsrc"):
@@ -85,19 +96,32 @@ def made(name: str, clip: CLIPBundle, count: int, lath: bool = False, **options:
     return model.to(clip.model.logit_scale.device)
 
 
-# Rows -----------------------------------------------------------------------------------------------------------------
+# Rows
+# --------------------------------------------------------------------------------------------------
 
 
-def row(name: str, times: tuple[float, float], target: str, peaks: tuple[float, float] | None = None) -> str:
+def row(
+    name: str, times: tuple[float, float], target: str, peaks: tuple[float, float] | None = None
+) -> str:
     """Of the table: milliseconds and MiB of the plain form and ours, and the quotients."""
     plain, ours = times
-    memory = "| | |" if peaks is None else f"| {peaks[0] / MIB:.0f} | {peaks[1] / MIB:.0f} | {peaks[1] / peaks[0]:.2f}"
-    return f"| {name} | {1000 * plain:.0f} | {1000 * ours:.0f} | {plain / ours:.2f}x | {target} {memory} |"
+    memory = (
+        "| | |"
+        if peaks is None
+        else f"| {peaks[0] / MIB:.0f} | {peaks[1] / MIB:.0f} | {peaks[1] / peaks[0]:.2f}"
+    )
+    return (
+        f"| {name} | {1000 * plain:.0f} | {1000 * ours:.0f} | {plain / ours:.2f}x | {target} "
+        f"{memory} |"
+    )
 
 
 def share_row(name: str, whole: float, part: float, target: str) -> str:
     """Of what something adds to a step."""
-    return f"| {name} | {1000 * whole:.0f} | {1000 * part:.1f} | +{100 * part / whole:.1f} % | {target} | | | |"
+    return (
+        f"| {name} | {1000 * whole:.0f} | {1000 * part:.1f} | +{100 * part / whole:.1f} % | "
+        f"{target} | | | |"
+    )
 
 
 def backward(model: FewShotCLIP, images: Tensor, labels: Tensor) -> Callable[[], None]:
@@ -125,14 +149,20 @@ def training(name: str, classes: int, clip: CLIPBundle, args: argparse.Namespace
     return row(f"step, {name}, {classes} classes", tuple(times.values()), told, peaks)
 
 
-def adapter(name: str, classes: int, clip: CLIPBundle, args: argparse.Namespace, bar: tqdm) -> list[str]:
+def adapter(
+    name: str, classes: int, clip: CLIPBundle, args: argparse.Namespace, bar: tqdm
+) -> list[str]:
     """What LatHAdapter adds to a step of a host and to its inference.
 
-    It works on the features that the host gives, so its part is measured by itself, on such features, as the difference
-    of what is made of them with and without it: a difference of two whole steps would be lost in their noise.
+    It works on the features that the host gives, so its part is measured by itself, on such
+    features, as the difference of what is made of them with and without it: a difference of two
+    whole steps would be lost in their noise.
     """
     options = dict(templates=args.templates) if name == "promptsrc" else {}
-    model, images, labels = made(name, clip, classes, lath=True, **options).train(), *batch(args, classes)
+    model, images, labels = (
+        made(name, clip, classes, lath=True, **options).train(),
+        *batch(args, classes),
+    )
     if name == "promptsrc":
         model.host.frozen_texts()
     out = model.host(images, labels)
@@ -146,8 +176,11 @@ def adapter(name: str, classes: int, clip: CLIPBundle, args: argparse.Namespace,
         out.fit(out.logits(), labels).backward()
 
     small = in_turns({"adapted": adapted, "alone": alone}, 20 * args.repeats, args.device, bar)
-    step = in_turns({"whole": backward(model, images, labels)}, args.repeats, args.device, bar)["whole"]
-    lines = [share_row(f"LatHAdapter in a step, {name}, {classes} classes", step, small["adapted"] - small["alone"],
+    step = in_turns({"whole": backward(model, images, labels)}, args.repeats, args.device, bar)[
+        "whole"
+    ]
+    lines = [share_row(f"LatHAdapter in a step, {name}, {classes} classes", step,
+    small["adapted"] - small["alone"],
                        "<= 5 %")]  # fmt: skip
     model.eval()
     with torch.no_grad():
@@ -161,7 +194,9 @@ def adapter(name: str, classes: int, clip: CLIPBundle, args: argparse.Namespace,
     return lines
 
 
-def evaluation(classes: int, size: int, clip: CLIPBundle, args: argparse.Namespace, bar: tqdm) -> str:
+def evaluation(
+    classes: int, size: int, clip: CLIPBundle, args: argparse.Namespace, bar: tqdm
+) -> str:
     """MaPLe's evaluation of a batch; the class texts of ours are those of the batch before."""
     model = made("maple", clip, classes).eval()
     (images, _) = batch(args, classes, size)
@@ -175,8 +210,12 @@ def evaluation(classes: int, size: int, clip: CLIPBundle, args: argparse.Namespa
     @torch.no_grad()
     def plain() -> None:
         learner = host.learner
-        text = F.normalize(reference.batched_texts(host.clip, tokens, learner.ctx, list(learner.deep_text)), dim=-1)
-        x = reference.batched_images(host.clip, host.normalised(images), list(learner.vision().values()))
+        text = F.normalize(
+            reference.batched_texts(host.clip, tokens, learner.ctx, list(learner.deep_text)), dim=-1
+        )
+        x = reference.batched_images(
+            host.clip, host.normalised(images), list(learner.vision().values())
+        )
         (host.scale * F.normalize(x, dim=-1) @ text.T).argmax(-1)
 
     with torch.no_grad():
@@ -187,18 +226,26 @@ def evaluation(classes: int, size: int, clip: CLIPBundle, args: argparse.Namespa
 
 
 def heads(clip: CLIPBundle, args: argparse.Namespace, bar: tqdm) -> list[str]:
-    """Steps of what stands behind the towers, a batch of 8, on images and on features that were kept."""
+    """Steps of what stands behind the towers, a batch of 8, on images and on features that were
+    kept."""
     images, labels = batch(args, 50, 8)
     lines = []
     for name, options in HEADS.items():
         model = made(name.removesuffix("-f"), clip, 50, **options).train()
         features = model.host.frozen_features(images)
         if name == "tip-adapter-f":
-            model.host.fill(torch.randn(800, features.shape[1], device=args.device), torch.arange(800) % 50)
+            model.host.fill(
+                torch.randn(800, features.shape[1], device=args.device), torch.arange(800) % 50
+            )
         model.host.texts() if name != "linear-probe" else None
-        calls = {"plain": backward(model, images, labels), "ours": backward(model, features, labels)}
+        calls = {
+            "plain": backward(model, images, labels),
+            "ours": backward(model, features, labels),
+        }
         times = in_turns(calls, args.repeats, args.device, bar)
-        lines.append(row(f"{name}, batch 8, features kept (views 0)", tuple(times.values()), ">= 10x"))
+        lines.append(
+            row(f"{name}, batch 8, features kept (views 0)", tuple(times.values()), ">= 10x")
+        )
     return lines
 
 
@@ -222,18 +269,25 @@ def batch(args: argparse.Namespace, classes: int, size: int = 4) -> tuple[Tensor
     return images.to(args.device), (torch.arange(size) % classes).to(args.device)
 
 
-# The command ----------------------------------------------------------------------------------------------------------
+# The command
+# --------------------------------------------------------------------------------------------------
 
 
 def merged(path: Path | None, lines: list[str]) -> list[str]:
     """The rows with those that a file has beside them, in the order of the parts."""
     page = path.read_text(encoding="utf-8") if path is not None and path.is_file() else ""
     held = page.partition(MARKS[0])[2].partition(MARKS[1])[0].splitlines()
-    rows = {line.split("|")[1].strip(): line for line in (*held, *lines) if line.startswith("| ") and line[2:4] != "| "}
+    rows = {
+        line.split("|")[1].strip(): line
+        for line in (*held, *lines)
+        if line.startswith("| ") and line[2:4] != "| "
+    }
     order = ("step", "LatHAdapter", "evaluation", *HEADS)
 
     def place(name: str) -> tuple[int, bool]:
-        return next((i for i, start in enumerate(order) if name.startswith(start)), len(order)), "chunk" in name
+        return next(
+            (i for i, start in enumerate(order) if name.startswith(start)), len(order)
+        ), "chunk" in name
 
     return [rows[name] for name in sorted(rows, key=place)]
 
@@ -242,13 +296,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="ViT-B-16-quickgelu", help="CLIP model, random weights")
     text = "numbers of classes (default: 50 100)"
     parser.add_argument("--classes", type=int, nargs="+", default=[50, 100], help=text)
-    parser.add_argument("--methods", nargs="+", default=["maple", "promptsrc"], choices=["maple", "promptsrc"])
+    parser.add_argument(
+        "--methods", nargs="+", default=["maple", "promptsrc"], choices=["maple", "promptsrc"]
+    )
     text = "of PromptSRC's frozen texts, made once (default: 60)"
     parser.add_argument("--templates", type=int, default=60, help=text)
     parser.add_argument("--only", nargs="+", choices=PARTS, help="parts; default: all")
-    parser.add_argument("--batches", type=int, nargs="+", default=[4, 100], help="of evaluation (default: 4 100)")
-    parser.add_argument("--many", type=int, default=1000, help="classes of the part memory (default: 1000)")
-    parser.add_argument("--chunk", type=int, default=100, help="its classes at a time (default: 100)")
+    parser.add_argument(
+        "--batches", type=int, nargs="+", default=[4, 100], help="of evaluation (default: 4 100)"
+    )
+    parser.add_argument(
+        "--many", type=int, default=1000, help="classes of the part memory (default: 1000)"
+    )
+    parser.add_argument(
+        "--chunk", type=int, default=100, help="its classes at a time (default: 100)"
+    )
     add_run_arguments(parser, repeats=3)
 
 
@@ -283,7 +345,7 @@ def run(args: argparse.Namespace) -> None:
         *merged(args.write, lines),
     ]
     facts = (
-        f"hypvision {hypvision.__version__}. {args.model}, batch 4 where nothing else is said, float32. "
-        "Of LatHAdapter: the whole step, its own part, its share."
+        f"hypvision {hypvision.__version__}. {args.model}, batch 4 where nothing else is said, "
+        "float32. Of LatHAdapter: the whole step, its own part, its share."
     )
     report(args, ["model"], facts, "\n".join(table), MARKS, INTRODUCTION)

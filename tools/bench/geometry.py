@@ -1,9 +1,11 @@
-"""The geometry, its layers and optimisers against geoopt, HypLL and plain Euclidean counterparts: time and memory.
+"""The geometry, its layers and optimisers against geoopt, HypLL and plain Euclidean counterparts:
+time and memory.
 
-All contenders of a case are called in turns (A B C A B C ...) in one process, so that whatever else the machine does
-slows all of them; medians count, what is reported is their ratio to the Euclidean counterpart. ``forward`` runs without
-gradients, ``both`` is forward and backward with gradients of inputs and parameters. Peak memory is what is allocated at
-the worst moment of ``both`` (of the step, for optimisers), beyond inputs and parameters.
+All contenders of a case are called in turns (A B C A B C ...) in one process, so that whatever else
+the machine does slows all of them; medians count, what is reported is their ratio to the Euclidean
+counterpart. ``forward`` runs without gradients, ``both`` is forward and backward with gradients of
+inputs and parameters. Peak memory is what is allocated at the worst moment of ``both`` (of the
+step, for optimisers), beyond inputs and parameters.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ except ImportError:
 EUCLIDEAN = "Euclidean"
 # Options of the parts -> where each is written; what is measured in one call stands together
 MARKS = {
-    part: (f"<!-- geometry-{part}:begin -->", f"<!-- geometry-{part}:end -->") for part in ("cases", "ops", "compiled")
+    part: (f"<!-- geometry-{part}:begin -->", f"<!-- geometry-{part}:end -->")
+    for part in ("cases", "ops", "compiled")
 }
 INTRODUCTION = f"""
 ## Geometry, layers, optimisers
@@ -72,14 +75,16 @@ By `torch.compile`, [65536, 64]:
 
 
 class Run(NamedTuple):
-    """A contender: what it computes, and what the result is differentiated by. Optimisers have a step alone."""
+    """A contender: what it computes, and what the result is differentiated by. Optimisers have a
+    step alone."""
 
     function: Callable[[], Tensor]
     inputs: list[Tensor]
 
 
 class Case(NamedTuple):
-    """Contenders by name, the Euclidean counterpart first; targets of our forms by name, as (forward, both)."""
+    """Contenders by name, the Euclidean counterpart first; targets of our forms by name, as
+    (forward, both)."""
 
     title: str
     contenders: Callable[[str], dict[str, Run]]
@@ -117,7 +122,9 @@ def distances(device: str) -> dict[str, Run]:
     y = 0.1 * torch.randn(1000, 64, device=device)
     found = {}
 
-    def add(name: str, left: Tensor, right: Tensor, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+    def add(
+        name: str, left: Tensor, right: Tensor, function: Callable[[Tensor, Tensor], Tensor]
+    ) -> None:
         left = _leaf(left)
         right = _leaf(right)
         found[name] = Run(lambda: function(left, right), [left, right])
@@ -184,22 +191,31 @@ def classifiers(device: str) -> dict[str, Run]:
     found = {
         EUCLIDEAN: _module(nn.Linear(512, 1000).to(device), _leaf(x)),
         "hypvision Lorentz": _module(LorentzMLR(512, 1000, Lorentz(1.0)).to(device), _leaf(x)),
-        "hypvision ball (HNN++)": _module(PoincareMLR(512, 1000, PoincareBall(1.0)).to(device), _leaf(ball)),
-        "hypvision ball (Ganea)": _module(GaneaMLR(512, 1000, PoincareBall(1.0)).to(device), _leaf(ball)),
+        "hypvision ball (HNN++)": _module(
+            PoincareMLR(512, 1000, PoincareBall(1.0)).to(device), _leaf(ball)
+        ),
+        "hypvision ball (Ganea)": _module(
+            GaneaMLR(512, 1000, PoincareBall(1.0)).to(device), _leaf(ball)
+        ),
     }
     if geoopt:
         manifold = geoopt.PoincareBall()
         leaf = _leaf(ball)
-        planes = poincare.expmap0(0.05 * torch.randn(1000, 512, device=device), 1.0).requires_grad_()
+        planes = poincare.expmap0(
+            0.05 * torch.randn(1000, 512, device=device), 1.0
+        ).requires_grad_()
         normals = (0.05 * torch.randn(1000, 512, device=device)).requires_grad_()
         found["geoopt ball (Ganea)"] = Run(
-            lambda: manifold.dist2plane(leaf[:, None], planes, normals, signed=True), [leaf, planes, normals]
+            lambda: manifold.dist2plane(leaf[:, None], planes, normals, signed=True),
+            [leaf, planes, normals],
         )
     if hypll:
         leaf = _leaf(ball)
         make = _hypll(leaf)
         layer = hypll.nn.HLinear(512, 1000, manifold=make().manifold).to(device)
-        found["HypLL ball (HNN++ linear)"] = Run(lambda: layer(make()).tensor, [leaf, *_tensors(layer)])
+        found["HypLL ball (HNN++ linear)"] = Run(
+            lambda: layer(make()).tensor, [leaf, *_tensors(layer)]
+        )
     return found
 
 
@@ -207,7 +223,9 @@ def convolutions(device: str) -> dict[str, Run]:
     x = 0.1 * torch.randn(8, 64, 32, 32, device=device)
     found = {
         EUCLIDEAN: _module(nn.Conv2d(64, 64, 3, padding=1).to(device), _leaf(x)),
-        "hypvision Lorentz": _module(LorentzConv2d(64, 64, 3, Lorentz(1.0), padding=1).to(device), _leaf(x)),
+        "hypvision Lorentz": _module(
+            LorentzConv2d(64, 64, 3, Lorentz(1.0), padding=1).to(device), _leaf(x)
+        ),
     }
     if hypll:
         leaf = _leaf(poincare.expmap0(x.movedim(1, -1), 1.0).movedim(-1, 1))
@@ -250,7 +268,8 @@ def optimizers(device: str) -> dict[str, Run]:
         for name, manifold in (("Lorentz", geoopt.Lorentz()), ("ball", geoopt.PoincareBall())):
             data = lorentz.expmap0(u, 1.0) if name == "Lorentz" else poincare.expmap0(u, 1.0)
             found[f"geoopt {name}"] = run(
-                geoopt.ManifoldParameter(data, manifold=manifold.to(device)), geoopt.optim.RiemannianAdam
+                geoopt.ManifoldParameter(data, manifold=manifold.to(device)),
+                geoopt.optim.RiemannianAdam,
             )
     return found
 
@@ -303,7 +322,9 @@ CASES = {
 }
 
 
-def timed(calls: list[Callable[[], object]], repeats: int, limit: float, device: str, bar: tqdm) -> list[float]:
+def timed(
+    calls: list[Callable[[], object]], repeats: int, limit: float, device: str, bar: tqdm
+) -> list[float]:
     """Median seconds of each call, in turns, after two that do not count.
 
     A call that takes longer than ``limit`` seconds is repeated three times alone.
@@ -349,7 +370,11 @@ def measure(case: Case, repeats: int, limit: float, device: str, bar: tqdm) -> d
 
     runs = list(contenders.values())
     steps_only = not runs[0].inputs
-    first = [None] * len(runs) if steps_only else timed([forward(r) for r in runs], repeats, limit, device, bar)
+    first = (
+        [None] * len(runs)
+        if steps_only
+        else timed([forward(r) for r in runs], repeats, limit, device, bar)
+    )
     second = timed([both(r) for r in runs], repeats, limit, device, bar)
     peaks = [peak_bytes(both(r), device) for r in runs]
     return {name: Result(*values) for name, values in zip(contenders, zip(first, second, peaks))}
@@ -371,7 +396,10 @@ def rows(case: Case, results: dict[str, Result]) -> Iterator[str]:
                 cells.append(f"{value / base:.2f}x" + (f" (target {target:g}x)" if target else ""))
                 reached += [value / base <= target] if target else []
         title = case.title if name == EUCLIDEAN else ""
-        yield f"| {title} | {name} | {' | '.join(cells)} | {found.peak / MIB:.1f} | {passed(reached)} |"
+        yield (
+            f"| {title} | {name} | {' | '.join(cells)} | {found.peak / MIB:.1f} | "
+            f"{passed(reached)} |"
+        )
 
 
 def passed(reached: list[bool]) -> str:
@@ -381,20 +409,27 @@ def passed(reached: list[bool]) -> str:
 
 def op_table(names: list[str], repeats: int, limit: float, device: str) -> str:
     """Every op at every size: ratios of ours to the faster library, beside the targets."""
-    lines = ["| op | size | faster library, us | forward | forward and backward | pass |", "|---|---|--:|--:|--:|---|"]
+    lines = [
+        "| op | size | faster library, us | forward | forward and backward | pass |",
+        "|---|---|--:|--:|--:|---|",
+    ]
     with tqdm(total=len(names) * len(row_ops.SIZES), desc="ops", unit="case", disable=None) as bar:
         for name in names:
             op = row_ops.OPS[name]
             for size in row_ops.SIZES:
                 more = 20 if size == row_ops.SMALL else 1  # calls of 100 us scatter
-                found = _op_times(row_ops.contenders(op, size, device), more * repeats, limit, device)
+                found = _op_times(
+                    row_ops.contenders(op, size, device), more * repeats, limit, device
+                )
                 targets = row_ops.target(op, size)
                 lines.append(_op_line(name, size, found, targets))
                 bar.update()
     return "\n".join(lines)
 
 
-def _op_times(runs: dict, repeats: int, limit: float, device: str) -> dict[str, tuple[float, float]]:
+def _op_times(
+    runs: dict, repeats: int, limit: float, device: str
+) -> dict[str, tuple[float, float]]:
     """Seconds of forward, and of forward and backward, by contender."""
 
     def forward(function: Callable, arguments: list[Tensor]) -> Callable[[], object]:
@@ -413,12 +448,15 @@ def _op_times(runs: dict, repeats: int, limit: float, device: str) -> dict[str, 
 
     with tqdm(disable=True) as bar:
         columns = [
-            timed([make(*run) for run in runs.values()], repeats, limit, device, bar) for make in (forward, both)
+            timed([make(*run) for run in runs.values()], repeats, limit, device, bar)
+            for make in (forward, both)
         ]
     return dict(zip(runs, zip(*columns)))
 
 
-def _op_line(name: str, size: tuple[int, int], times_of: dict, targets: tuple[float | None, float | None]) -> str:
+def _op_line(
+    name: str, size: tuple[int, int], times_of: dict, targets: tuple[float | None, float | None]
+) -> str:
     others = {library: times for library, times in times_of.items() if library != "hypvision"}
     cells = []
     reached = []
@@ -428,16 +466,25 @@ def _op_line(name: str, size: tuple[int, int], times_of: dict, targets: tuple[fl
         reached += [ratio <= limit] if limit else []
     library = min(others, key=lambda key: others[key][1])
     base = " / ".join(f"{1e6 * t:.0f}" for t in others[library])
-    return f"| {name} | {list(size)} | {library}: {base} | {' | '.join(cells)} | {passed(reached)} |"
+    return (
+        f"| {name} | {list(size)} | {library}: {base} | {' | '.join(cells)} | {passed(reached)} |"
+    )
 
 
 def compiled_table(names: list[str], repeats: int, limit: float, device: str) -> str:
-    """Our compiled forms at the largest size: ratios to geoopt's compiled and eager ones, beside the targets."""
-    lines = ["| op, compiled | geoopt compiled, us | forward | forward and backward | pass |", "|---|--:|--:|--:|---|"]
+    """Our compiled forms at the largest size: ratios to geoopt's compiled and eager ones, beside
+    the targets."""
+    lines = [
+        "| op, compiled | geoopt compiled, us | forward | forward and backward | pass |",
+        "|---|--:|--:|--:|---|",
+    ]
     for name in tqdm(names, desc="compiled", unit="op", disable=None):
         eager = row_ops.contenders(row_ops.OPS[name], row_ops.LARGE, device)
         torch._dynamo.reset()
-        runs = {key: (torch.compile(function, dynamic=False), given) for key, (function, given) in eager.items()}
+        runs = {
+            key: (torch.compile(function, dynamic=False), given)
+            for key, (function, given) in eager.items()
+        }
         found = _op_times(runs | {"eager": eager["geoopt"]}, repeats, limit, device)
         targets = row_ops.compiled_targets(name)
         cells = []
@@ -450,7 +497,8 @@ def compiled_table(names: list[str], repeats: int, limit: float, device: str) ->
             reached += [ratios[what] <= most for what, most in targets.items()]
             cells.append(
                 ", ".join(
-                    f"{ratio:.2f}x of {what}" + (f" (target {targets[what]:g}x)" if what in targets else "")
+                    f"{ratio:.2f}x of {what}"
+                    + (f" (target {targets[what]:g}x)" if what in targets else "")
                     for what, ratio in ratios.items()
                 )
             )
@@ -462,8 +510,13 @@ def compiled_table(names: list[str], repeats: int, limit: float, device: str) ->
 def case_table(names: list[str], repeats: int, limit: float, device: str) -> str:
     """Layers, optimisers and pairwise distances beside their Euclidean counterparts."""
     cases = {name: CASES[name] for name in names}
-    lines = ["| case | | forward | forward and backward, or step | peak MiB | pass |", "|---|---|--:|--:|--:|---|"]
-    with tqdm(total=2 * len(cases) * (repeats + 2), desc="benchmark", unit="turn", disable=None) as bar:
+    lines = [
+        "| case | | forward | forward and backward, or step | peak MiB | pass |",
+        "|---|---|--:|--:|--:|---|",
+    ]
+    with tqdm(
+        total=2 * len(cases) * (repeats + 2), desc="benchmark", unit="turn", disable=None
+    ) as bar:
         for name, case in cases.items():
             bar.set_description(name)
             torch.manual_seed(0)
@@ -472,8 +525,16 @@ def case_table(names: list[str], repeats: int, limit: float, device: str) -> str
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--cases", nargs="*", choices=list(CASES), default=list(CASES), help="default: all")
-    parser.add_argument("--ops", nargs="*", choices=list(row_ops.OPS), default=list(row_ops.OPS), help="default: all")
+    parser.add_argument(
+        "--cases", nargs="*", choices=list(CASES), default=list(CASES), help="default: all"
+    )
+    parser.add_argument(
+        "--ops",
+        nargs="*",
+        choices=list(row_ops.OPS),
+        default=list(row_ops.OPS),
+        help="default: all",
+    )
     parser.add_argument(
         "--compiled",
         nargs="*",
@@ -481,11 +542,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=row_ops.COMPILED,
         help="by torch.compile; default: all",
     )
-    parser.add_argument("--repeats", type=int, default=15, help="timed calls of each contender (default: 15)")
-    parser.add_argument("--limit", type=float, default=0.5, help="slower calls, in seconds, are timed twice only")
+    parser.add_argument(
+        "--repeats", type=int, default=15, help="timed calls of each contender (default: 15)"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=0.5, help="slower calls, in seconds, are timed twice only"
+    )
     parser.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's choice)")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--write", metavar="FILE", type=Path, help="write the table into this Markdown file, too")
+    parser.add_argument(
+        "--write", metavar="FILE", type=Path, help="write the table into this Markdown file, too"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -497,8 +564,14 @@ def run(args: argparse.Namespace) -> None:
     missing = [name for name, module in (("geoopt", geoopt), ("hypll", hypll)) if module is None]
     libraries = ["hypvision", *(name for name in ("geoopt", "hypll") if name not in missing)]
     facts = f"{machine(args.device)}; " + ", ".join(f"{name} {version(name)}" for name in libraries)
-    facts += f". Medians of {args.repeats}, float32." + (f" Not installed: {', '.join(missing)}." if missing else "")
-    asked = {"cases": args.cases, "ops": args.ops if geoopt else [], "compiled": args.compiled if geoopt else []}
+    facts += f". Medians of {args.repeats}, float32." + (
+        f" Not installed: {', '.join(missing)}." if missing else ""
+    )
+    asked = {
+        "cases": args.cases,
+        "ops": args.ops if geoopt else [],
+        "compiled": args.compiled if geoopt else [],
+    }
     every = {"cases": list(CASES), "ops": list(row_ops.OPS), "compiled": row_ops.COMPILED}
     tables = {"cases": case_table, "ops": op_table, "compiled": compiled_table}
     for part, names in asked.items():

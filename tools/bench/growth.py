@@ -1,7 +1,9 @@
-"""What time grows with: every kind of loss, metric, listing, sampler and step on the host at N, 2 N and 4 N.
+"""What time grows with: every kind of loss, metric, listing, sampler and step on the host at N, 2 N
+and 4 N.
 
-The exponent is that of N between the first and the last. Work on N items should be n log n at most, about 1.1; losses
-that compare all pairs of a batch, and searches among all images, are n^2 by nature and say so.
+The exponent is that of N between the first and the last. Work on N items should be n log n at most,
+about 1.1; losses that compare all pairs of a batch, and searches among all images, are n^2 by
+nature and say so.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ CLASSES = 20  # where their number does not grow
 
 
 class Case(NamedTuple):
-    """What is measured: how to prepare it for N, what N counts, and the exponent that it may have at most."""
+    """What is measured: how to prepare it for N, what N counts, and the exponent that it may have
+    at most."""
 
     make: Callable[[int, Path], Callable[[], object]]
     counts: str
@@ -96,7 +99,10 @@ def _loss(kind: str) -> Callable[[int, Path], Callable[[], object]]:
 
 
 def _metric(
-    name: str, sample: Callable[[int, int], dict], options: dict[str, Any] | None = None, grows: bool = False
+    name: str,
+    sample: Callable[[int, int], dict],
+    options: dict[str, Any] | None = None,
+    grows: bool = False,
 ) -> Any:
     """A metric of N samples; with ``grows`` of as many classes, too."""
 
@@ -109,7 +115,9 @@ def _metric(
         count = n if grows else CLASSES
         names = _names(count)
         groups = {name: (f"kind {i % 3}", f"group {i % 9}") for i, name in enumerate(names)}
-        own = {key: groups if value == "groups" else value for key, value in (options or {}).items()}
+        own = {
+            key: groups if value == "groups" else value for key, value in (options or {}).items()
+        }
         samples = [sample(i, count) for i in range(n)]
 
         def run() -> None:
@@ -129,7 +137,11 @@ def _scores(i: int, count: int) -> dict:
 
 
 def _several(i: int, count: int) -> dict:
-    return dict(scores=torch.rand(CLASSES), label=[float(i % k == 0) for k in range(1, CLASSES + 1)], index=i)
+    return dict(
+        scores=torch.rand(CLASSES),
+        label=[float(i % k == 0) for k in range(1, CLASSES + 1)],
+        index=i,
+    )
 
 
 def _embedded(i: int, count: int) -> dict:
@@ -139,7 +151,13 @@ def _embedded(i: int, count: int) -> dict:
 def _pair(i: int, count: int) -> dict:
     from hypvision.clip.spaces import Sphere
 
-    return dict(image=torch.randn(16), text=torch.randn(16), caption=f"caption {i}", name=f"{i}", space=Sphere())
+    return dict(
+        image=torch.randn(16),
+        text=torch.randn(16),
+        caption=f"caption {i}",
+        name=f"{i}",
+        space=Sphere(),
+    )
 
 
 def _files(root: Path, n: int) -> list[str]:
@@ -170,7 +188,9 @@ def _classes(n: int, root: Path) -> Callable[[], object]:
 def _multi_label(n: int, root: Path) -> Callable[[], object]:
     from hypvision.data.multi_label import MultiLabelDataset
 
-    (root / "table.csv").write_text("image,labels\n" + "".join(f"{name},a;b\n" for name in _files(root, n)))
+    (root / "table.csv").write_text(
+        "image,labels\n" + "".join(f"{name},a;b\n" for name in _files(root, n))
+    )
     return lambda: MultiLabelDataset(str(root), str(root / "table.csv"), dict(input_size=8))
 
 
@@ -200,16 +220,22 @@ def _coco(api: str) -> Callable[[int, Path], Callable[[], object]]:
         from hypvision.openmmlab.datasets.detection import CheckedCOCO
 
         draw = np.random.default_rng(0)
-        images = [dict(id=i, file_name=f"{i}.jpg", width=640, height=480) for i in range(n // 7 + 1)]
+        images = [
+            dict(id=i, file_name=f"{i}.jpg", width=640, height=480) for i in range(n // 7 + 1)
+        ]
         annotations = []
         for i in range(n):
             box = [*draw.uniform(0, 400, 2).tolist(), *draw.uniform(20, 80, 2).tolist()]
             outline = (np.array(box[:2] * 20) + draw.uniform(0, 20, 40)).tolist()
-            own = dict(id=i + 1, image_id=i // 7, category_id=1 + i % 80, bbox=box, area=100.0, iscrowd=0)
+            own = dict(
+                id=i + 1, image_id=i // 7, category_id=1 + i % 80, bbox=box, area=100.0, iscrowd=0
+            )
             annotations.append(dict(own, segmentation=[outline]))
         categories = [dict(id=1 + k, name=f"c{k}") for k in range(80)]
         path = root / "coco.json"
-        path.write_text(json.dumps(dict(images=images, annotations=annotations, categories=categories)))
+        path.write_text(
+            json.dumps(dict(images=images, annotations=annotations, categories=categories))
+        )
         if api == "pycocotools":
             return lambda: COCO(str(path))
         return lambda: CheckedCOCO(str(path), masks=api == "masks")
@@ -224,7 +250,9 @@ def _sampler(kind: str) -> Callable[[int, Path], Callable[[], object]]:
         data = SimpleNamespace(labels=np.arange(n) // 4, metainfo={})
         if kind == "balanced":
             return lambda: list(BalancedSampler(data, length=n, seed=0))
-        return lambda: list(MPerClassBatchSampler(SimpleNamespace(dataset=data, seed=0, epoch=0), 40, m=2))
+        return lambda: list(
+            MPerClassBatchSampler(SimpleNamespace(dataset=data, seed=0, epoch=0), 40, m=2)
+        )
 
     return make
 
@@ -287,15 +315,22 @@ CASES = {
     "metric: CalibrationError": Case(_metric("CalibrationError", _scores), "images", 2500),
     "metric: MultiLabelAP": Case(_metric("MultiLabelAP", _several), "images", 1000),
     "metric: GroupAccuracy": Case(
-        _metric("GroupAccuracy", _scores, dict(ancestors="groups", levels=("kind", "group")), True), "classes", 2500
+        _metric("GroupAccuracy", _scores, dict(ancestors="groups", levels=("kind", "group")), True),
+        "classes",
+        2500,
     ),
     "metric: HierarchicalErrors": Case(
         _metric("HierarchicalErrors", _scores, dict(ancestors="groups"), True), "classes", 1000
     ),
     "metric: RetrievalMetric": Case(
-        _metric("RetrievalMetric", _embedded, dict(device="cpu"), True), "images and classes", 1000, **PAIRS
+        _metric("RetrievalMetric", _embedded, dict(device="cpu"), True),
+        "images and classes",
+        1000,
+        **PAIRS,
     ),
-    "metric: ImageTextRetrieval": Case(_metric("ImageTextRetrieval", _pair), "pairs", 1250, **PAIRS),
+    "metric: ImageTextRetrieval": Case(
+        _metric("ImageTextRetrieval", _pair), "pairs", 1250, **PAIRS
+    ),
     "metric: heights of pairs of classes": Case(_heights, "classes", 2500),
     "metric: table of heights": Case(_table, "classes", 1000, **PAIRS),
     "data: class folders": Case(_folders, "images", 1000),
@@ -303,7 +338,9 @@ CASES = {
     "data: multi-label table": Case(_multi_label, "images", 1000),
     "data: Stanford Online Products": Case(_products, "images", 2500),
     "data: captions": Case(_captions, "images", 1000),
-    "data: COCO by pycocotools": Case(_coco("pycocotools"), "objects", 10000, note="for comparison"),
+    "data: COCO by pycocotools": Case(
+        _coco("pycocotools"), "objects", 10000, note="for comparison"
+    ),
     "data: COCO, boxes": Case(_coco("boxes"), "objects", 10000),
     "data: COCO, masks": Case(_coco("masks"), "objects", 10000),
     "data: names of a file and a config": Case(_compared, "classes", 2500),
@@ -337,7 +374,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure, and return 1 if something grows faster than it may."""
     start(args)
-    lines = ["| what | N | N, ms | 2 N, ms | 4 N, ms | exponent | at most | |", "|---|---|---|---|---|---|---|---|"]
+    lines = [
+        "| what | N | N, ms | 2 N, ms | 4 N, ms | exponent | at most | |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     wrong = 0
     for name in args.only or CASES:
         case = CASES[name]
@@ -346,7 +386,12 @@ def run(args: argparse.Namespace) -> int:
         exponent = math.log2(max(times[2], 1e-9) / max(times[0], 1e-9)) / 2
         above = exponent > case.limit
         wrong += above
-        cells = [name, f"{size:,} {case.counts}", *(f"{1000 * t:.1f}" for t in times), f"{exponent:.2f}"]
+        cells = [
+            name,
+            f"{size:,} {case.counts}",
+            *(f"{1000 * t:.1f}" for t in times),
+            f"{exponent:.2f}",
+        ]
         note = ", ".join(part for part in (case.note, "**above**" if above else "") if part)
         lines.append(f"| {' | '.join(cells)} | {case.limit:g} | {note} |")
     facts = "seconds of the processor, the shortest of the repeats."

@@ -1,8 +1,10 @@
-"""HCFormer against its reference implementation, and timm's models beside it: speed and memory, in one Markdown table.
+"""HCFormer against its reference implementation, and timm's models beside it: speed and memory, in
+one Markdown table.
 
-The two formulations have the same weights and are measured in turns (A B A B ...) in one process, so that whatever else
-the machine does slows both; the medians count. A training step is forward, cross-entropy and backward. Peak memory is
-what is allocated at the worst moment of it: weights, gradients, activations and temporaries.
+The two formulations have the same weights and are measured in turns (A B A B ...) in one process,
+so that whatever else the machine does slows both; the medians count. A training step is forward,
+cross-entropy and backward. Peak memory is what is allocated at the worst moment of it: weights,
+gradients, activations and temporaries.
 """
 
 from __future__ import annotations
@@ -53,13 +55,18 @@ class Result(NamedTuple):
 def images_per_second(
     steps: list[Callable[[], object]], batch: int, repeats: int, device: str, bar: tqdm
 ) -> list[float]:
-    """Throughput of each step, the median of ``repeats`` calls in turns; one call of each beforehand does not count."""
+    """Throughput of each step, the median of ``repeats`` calls in turns; one call of each
+    beforehand does not count."""
     times = in_turns({str(number): step for number, step in enumerate(steps)}, repeats, device, bar)
     return [batch / seconds for seconds in times.values()]
 
 
 def measure(
-    networks: list[nn.Module], images: Tensor, repeats: int, bar: tqdm, mixers: list[Callable[[], object]] | None = None
+    networks: list[nn.Module],
+    images: Tensor,
+    repeats: int,
+    bar: tqdm,
+    mixers: list[Callable[[], object]] | None = None,
 ) -> list[Result]:
     """Speed and memory of networks, in turns.
 
@@ -103,8 +110,11 @@ def measure(
     return results
 
 
-def pair(name: str, size: int, batch: int, device: str) -> tuple[list[nn.Module], list[Callable[[], None]]]:
-    """The fast and the reference HCFormer with the same weights, and a pass through the first mixer of each."""
+def pair(
+    name: str, size: int, batch: int, device: str
+) -> tuple[list[nn.Module], list[Callable[[], None]]]:
+    """The fast and the reference HCFormer with the same weights, and a pass through the first mixer
+    of each."""
     reference = ReferenceHCFormer(name).to(device)
     fast = timm.create_model(name).to(device)
     fast.load_state_dict(hcformer_from_official(reference.state_dict()))
@@ -121,7 +131,10 @@ def pair(name: str, size: int, batch: int, device: str) -> tuple[list[nn.Module]
 
     first = fast.stages[0].blocks[0].mixer
     second = reference.network[0][0].token_mixer
-    return [fast, reference], [run(first, tokens.clone()), run(second, tokens.permute(0, 3, 1, 2).contiguous())]
+    return [fast, reference], [
+        run(first, tokens.clone()),
+        run(second, tokens.permute(0, 3, 1, 2).contiguous()),
+    ]
 
 
 def other(name: str, size: int) -> nn.Module:
@@ -129,8 +142,11 @@ def other(name: str, size: int) -> nn.Module:
     return timm.create_model(name, **({"img_size": size} if name.startswith("swin") else {}))
 
 
-def run_all(models: list[str], batch: int, size: int, repeats: int, device: str) -> dict[str, Result]:
-    """Measure the models and their reference implementation, and :data:`OTHERS`; results by the name of the row."""
+def run_all(
+    models: list[str], batch: int, size: int, repeats: int, device: str
+) -> dict[str, Result]:
+    """Measure the models and their reference implementation, and :data:`OTHERS`; results by the
+    name of the row."""
     images = torch.randn(batch, 3, size, size, device=device)
     results: dict[str, Result] = {}
     steps = (2 * len(models) + len(OTHERS)) * (2 * (repeats + 1) + 1)
@@ -138,7 +154,9 @@ def run_all(models: list[str], batch: int, size: int, repeats: int, device: str)
         for name in models:
             bar.set_description(name)
             networks, mixers = pair(name, size, batch, device)
-            results[name], results[f"{name}, reference"] = measure(networks, images, repeats, bar, mixers)
+            results[name], results[f"{name}, reference"] = measure(
+                networks, images, repeats, bar, mixers
+            )
         for name in OTHERS:
             bar.set_description(name)
             (results[name],) = measure([other(name, size).to(device)], images, repeats, bar)
@@ -148,8 +166,8 @@ def run_all(models: list[str], batch: int, size: int, repeats: int, device: str)
 def table(results: dict[str, Result]) -> str:
     """The Markdown table; the columns with x compare a model to its reference implementation."""
     lines = [
-        "| model | inference img/s | training img/s | training peak MiB | inference | training | peak memory "
-        "| mixer's peak memory |",
+        "| model | inference img/s | training img/s | training peak MiB | inference | training | "
+        "peak memory | mixer's peak memory |",
         "|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for name, found in results.items():
@@ -172,7 +190,9 @@ def table(results: dict[str, Result]) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--models", nargs="+", choices=list(VARIANTS), default=list(VARIANTS), help="default: all")
+    parser.add_argument(
+        "--models", nargs="+", choices=list(VARIANTS), default=list(VARIANTS), help="default: all"
+    )
     parser.add_argument("--batch", type=int, default=8, help="images a step (default: 8)")
     parser.add_argument("--size", type=int, default=224, help="side of the images (default: 224)")
     add_run_arguments(parser, repeats=5)
@@ -184,7 +204,7 @@ def run(args: argparse.Namespace) -> None:
     start(args, batch=1)
     results = run_all(args.models, args.batch, args.size, args.repeats, args.device)
     facts = (
-        f"timm {timm.__version__}, hypvision {hypvision.__version__}. Medians of {args.repeats}; batch {args.batch}, "
-        f"{args.size} x {args.size} pixels, float32."
+        f"timm {timm.__version__}, hypvision {hypvision.__version__}. Medians of {args.repeats}; "
+        f"batch {args.batch}, {args.size} x {args.size} pixels, float32."
     )
     report(args, ["models", "batch", "size"], facts, table(results), MARKS, INTRODUCTION)

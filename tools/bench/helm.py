@@ -1,9 +1,10 @@
 """HELM's training step and decoding beside Euclidean counterparts and the published formulation.
 
-`plain` is the Euclidean counterpart of equal width: a LLaMA-like (for HELM-MiCE DeepSeek-like) decoder of the same
-layers with fused q|k|v and w1|w3, scaled_dot_product_attention, no biases and no final projection; `padded` is the same
-with our functions by hand and rows filled to a multiple of 8. All have the same head in blocks. A step is forward and
-backward. `published` is the authors' formulation, step by step (`tests/references/helm.py`).
+`plain` is the Euclidean counterpart of equal width: a LLaMA-like (for HELM-MiCE DeepSeek-like)
+decoder of the same layers with fused q|k|v and w1|w3, scaled_dot_product_attention, no biases and
+no final projection; `padded` is the same with our functions by hand and rows filled to a multiple
+of 8. All have the same head in blocks. A step is forward and backward. `published` is the authors'
+formulation, step by step (`tests/references/helm.py`).
 """
 
 from __future__ import annotations
@@ -39,14 +40,20 @@ INTRODUCTION = f"""
 {MARKS[1]}
 """
 PARTS = ("dense", "mixed", "memory", "optimizer", "published", "decode")
-COUNTERPARTS = {"plain": dict(geometry="euclidean", pad=1, fused=False), "padded": dict(geometry="euclidean")}
+COUNTERPARTS = {
+    "plain": dict(geometry="euclidean", pad=1, fused=False),
+    "padded": dict(geometry="euclidean"),
+}
 
 
 def ratios(
-    calls: dict[str, Callable[[], object]], args: argparse.Namespace, bar: tqdm, repeats: int | None = None
+    calls: dict[str, Callable[[], object]],
+    args: argparse.Namespace,
+    bar: tqdm,
+    repeats: int | None = None,
 ) -> dict[str, float]:
-    """Least seconds of each call, in turns: the machine's noise only ever adds. One thread's are those that the
-    processor gave it, in which other processes do not count."""
+    """Least seconds of each call, in turns: the machine's noise only ever adds. One thread's are
+    those that the processor gave it, in which other processes do not count."""
     alone = args.device == "cpu" and torch.get_num_threads() == 1
     clock = time.process_time if alone else time.perf_counter
     found = timings(calls, repeats or args.repeats, args.device, bar, clock=clock)
@@ -80,7 +87,9 @@ def dense(args: argparse.Namespace, bar: tqdm) -> Iterator[str]:
     """HELM-D's whole step."""
     for vocabulary in args.vocabulary:
         for length in args.lengths:
-            models = variants("helm_d_115m", args.device, vocab_size=vocabulary, n_layers=args.layers)
+            models = variants(
+                "helm_d_115m", args.device, vocab_size=vocabulary, n_layers=args.layers
+            )
             ids = torch.randint(0, vocabulary, (1, length), device=args.device)
             for how in ("eager", "compiled") if args.compiled else ("eager",):
                 if how == "compiled":
@@ -91,10 +100,17 @@ def dense(args: argparse.Namespace, bar: tqdm) -> Iterator[str]:
                 yield step_row(f"HELM-D step, V {vocabulary}, L {length}, {how}", found, how)
 
 
-TARGETS = {"eager": "1.03x / 1.08x", "compiled": "1.04x / 1.08x", "layer": "1.07x / 1.10x", "memory": "1.0x / 1.2x"}
+TARGETS = {
+    "eager": "1.03x / 1.08x",
+    "compiled": "1.04x / 1.08x",
+    "layer": "1.07x / 1.10x",
+    "memory": "1.0x / 1.2x",
+}
 
 
-def step_row(what: str, seconds: dict[str, float], target: str, unit: float = 1e3, digits: int = 1) -> str:
+def step_row(
+    what: str, seconds: dict[str, float], target: str, unit: float = 1e3, digits: int = 1
+) -> str:
     """A row of the first table."""
     values = [f"{seconds[n] * unit:.{digits}f}" for n in ("HELM", "plain", "padded")]
     against = (seconds["HELM"] / seconds[n] for n in ("plain", "padded"))
@@ -103,7 +119,8 @@ def step_row(what: str, seconds: dict[str, float], target: str, unit: float = 1e
 
 @torch.no_grad()
 def even(gate: nn.Module, x: Tensor, steps: int = 1500) -> None:
-    """Shift the bias of a gate until the experts have as many of these tokens each: how fast they are depends on it."""
+    """Shift the bias of a gate until the experts have as many of these tokens each: how fast they
+    are depends on it."""
     for i in range(steps):
         share = torch.bincount(gate(x)[1].flatten(), minlength=len(gate.bias)) / (
             len(x) * gate.config.n_activated_experts
@@ -114,7 +131,9 @@ def even(gate: nn.Module, x: Tensor, steps: int = 1500) -> None:
 def mixed(args: argparse.Namespace, bar: tqdm) -> Iterator[str]:
     """One layer with latent attention and experts, which have as many tokens each."""
     for length in args.lengths:
-        models = variants("helm_mice_120m", args.device, vocab_size=512, n_layers=2, n_dense_layers=0)
+        models = variants(
+            "helm_mice_120m", args.device, vocab_size=512, n_layers=2, n_dense_layers=0
+        )
         calls = {}
         inside = {}
         for name, model in models.items():
@@ -142,7 +161,9 @@ def mixed(args: argparse.Namespace, bar: tqdm) -> Iterator[str]:
 def memory(args: argparse.Namespace, bar: tqdm) -> Iterator[str]:
     """Peak of a step above the parameters; gradients count."""
     length = max(args.lengths)
-    models = variants("helm_d_115m", args.device, vocab_size=args.vocabulary[0], n_layers=args.layers)
+    models = variants(
+        "helm_d_115m", args.device, vocab_size=args.vocabulary[0], n_layers=args.layers
+    )
     ids = torch.randint(0, args.vocabulary[0], (1, length), device=args.device)
     found = {}
     for name, model in models.items():
@@ -150,7 +171,13 @@ def memory(args: argparse.Namespace, bar: tqdm) -> Iterator[str]:
         model.zero_grad()
         found[name] = peak_bytes(step_of(model, ids), args.device)
         bar.update()
-    yield step_row(f"HELM-D peak MiB above weights, V {args.vocabulary[0]}, L {length}", found, "memory", 1 / MIB, 0)
+    yield step_row(
+        f"HELM-D peak MiB above weights, V {args.vocabulary[0]}, L {length}",
+        found,
+        "memory",
+        1 / MIB,
+        0,
+    )
 
 
 def optimizer(args: argparse.Namespace, bar: tqdm) -> Iterator[str]:
@@ -207,7 +234,9 @@ def published(args: argparse.Namespace, bar: tqdm) -> Iterator[str]:
     with torch.no_grad():
         q, k, v, scale = block.attn.project(normed, 0)
     q, k, v = (t.detach().clone().requires_grad_() for t in (q, k, v))
-    time_first = [torch.cat([t[..., 64:], t[..., :64]], -1).transpose(1, 2).detach() for t in (q, k, v)]
+    time_first = [
+        torch.cat([t[..., 64:], t[..., :64]], -1).transpose(1, 2).detach() for t in (q, k, v)
+    ]
     old_q, old_k, old_v = (t.contiguous().requires_grad_() for t in time_first)
 
     def core() -> None:
@@ -226,27 +255,44 @@ def published(args: argparse.Namespace, bar: tqdm) -> Iterator[str]:
     for what, (mine, other, target) in pairs.items():
         found = ratios({"ours": mine, "published": other}, args, bar, max(2, args.repeats // 4))
         values = f"{1e3 * found['ours']:.0f} / {1e3 * found['published']:.0f}"
-        yield row(f"{what}: ours / published, ms", values, f"{found['published'] / found['ours']:.1f}x", target)
+        yield row(
+            f"{what}: ours / published, ms",
+            values,
+            f"{found['published'] / found['ours']:.1f}x",
+            target,
+        )
     peaks = []
     for model, step in ((ours, step_of(ours, ids)), (theirs, their_step)):
         model.zero_grad()
         peaks.append(peak_bytes(step, args.device) / MIB)
         bar.update()
     values = f"{peaks[0]:.0f} / {peaks[1]:.0f}"
-    yield row("peak above weights: ours / published, MiB", values, f"{peaks[0] / peaks[1]:.2f}x", "<= 0.3x")
+    yield row(
+        "peak above weights: ours / published, MiB",
+        values,
+        f"{peaks[0] / peaks[1]:.2f}x",
+        "<= 0.3x",
+    )
 
 
 def plain_cache(config: Architecture) -> int:
-    """Numbers a token and layer that keys and values of all heads take, without times, which follow from the rest."""
+    """Numbers a token and layer that keys and values of all heads take, without times, which follow
+    from the rest."""
     if config.attention == "full":
         return 2 * (config.dim - config.n_heads)
-    return config.n_heads * (config.qk_nope_head_dim + config.qk_rope_head_dim - 1 + config.v_head_dim - 1)
+    return config.n_heads * (
+        config.qk_nope_head_dim + config.qk_rope_head_dim - 1 + config.v_head_dim - 1
+    )
 
 
 def decode(args: argparse.Namespace, bar: tqdm) -> Iterator[str]:
     """A token with the cache, near the beginning and near the end of the context."""
     for name in ("helm_d_115m", "helm_mice_120m"):
-        model = Helm(preset(name, vocab_size=max(args.rows), n_layers=args.layers)).eval().to(args.device)
+        model = (
+            Helm(preset(name, vocab_size=max(args.rows), n_layers=args.layers))
+            .eval()
+            .to(args.device)
+        )
         seconds = {}
         held = 0
         with torch.inference_mode():
@@ -254,7 +300,11 @@ def decode(args: argparse.Namespace, bar: tqdm) -> Iterator[str]:
                 cache = LatentCache()
                 ids = torch.randint(0, 512, (1, length), device=args.device)
                 model(ids, cache=cache, logits_to_keep=1)
-                held = sum(t.numel() for pair in cache.layers for t in (pair.keys, pair.values)) / length / args.layers
+                held = (
+                    sum(t.numel() for pair in cache.layers for t in (pair.keys, pair.values))
+                    / length
+                    / args.layers
+                )
                 times = []
                 for _ in range(8):
                     begin = time.perf_counter()
@@ -264,7 +314,12 @@ def decode(args: argparse.Namespace, bar: tqdm) -> Iterator[str]:
                 seconds[length] = statistics.median(times[1:])
         full = plain_cache(model.config)
         values = f"{1e3 * seconds[128]:.1f} / {1e3 * seconds[2040]:.1f}"
-        yield row(f"{name}: a token at 128 / at 2040, ms", values, f"{seconds[2040] / seconds[128]:.2f}x", "<= 1.3x")
+        yield row(
+            f"{name}: a token at 128 / at 2040, ms",
+            values,
+            f"{seconds[2040] / seconds[128]:.2f}x",
+            "<= 1.3x",
+        )
         what = f"{name}: numbers a token and layer, ours / keys and values of all heads"
         yield row(what, f"{held:.0f} / {full}", f"{4 * held:.0f} / {4 * full} bytes", "")
 
@@ -280,7 +335,10 @@ def table(args: argparse.Namespace) -> str:
                 tqdm.write(line)
     pages = []
     if first:
-        head = [row("ms", "HELM", "plain", "padded", "HELM to plain / padded", "target"), "|---|--:|--:|--:|--:|--:|"]
+        head = [
+            row("ms", "HELM", "plain", "padded", "HELM to plain / padded", "target"),
+            "|---|--:|--:|--:|--:|--:|",
+        ]
         pages.append("\n".join(head + first))
     if second:
         pages.append("\n".join([row("", "", "ratio", "target"), "|---|--:|--:|--:|", *second]))
@@ -288,12 +346,22 @@ def table(args: argparse.Namespace) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="default: all")
-    parser.add_argument("--vocabulary", nargs="+", type=int, default=[8192], metavar="V", help="default: 8192")
-    parser.add_argument("--lengths", nargs="+", type=int, default=[512, 1024], metavar="L", help="default: 512 1024")
-    parser.add_argument("--rows", nargs="+", type=int, default=[32000, 128256], help="of the tables of embeddings")
+    parser.add_argument(
+        "--parts", nargs="+", choices=PARTS, default=list(PARTS), help="default: all"
+    )
+    parser.add_argument(
+        "--vocabulary", nargs="+", type=int, default=[8192], metavar="V", help="default: 8192"
+    )
+    parser.add_argument(
+        "--lengths", nargs="+", type=int, default=[512, 1024], metavar="L", help="default: 512 1024"
+    )
+    parser.add_argument(
+        "--rows", nargs="+", type=int, default=[32000, 128256], help="of the tables of embeddings"
+    )
     parser.add_argument("--layers", type=int, default=6, help="of the whole networks (default: 6)")
-    parser.add_argument("--compiled", action="store_true", help="whole steps with compiled blocks, too")
+    parser.add_argument(
+        "--compiled", action="store_true", help="whole steps with compiled blocks, too"
+    )
     add_run_arguments(parser, repeats=20)
 
 

@@ -1,8 +1,9 @@
 """HIER's loss against its published form: time and memory, with the split by part.
 
-Both get the same features, proxies, triplets and Gumbel noise (the published form draws its noise in each call, so do
-both here). A step is forward and backward, from features before they enter the ball to the gradients of features and
-proxies. Peak memory is what is allocated at the worst moment of a step.
+Both get the same features, proxies, triplets and Gumbel noise (the published form draws its noise
+in each call, so do both here). A step is forward and backward, from features before they enter the
+ball to the gradients of features and proxies. Peak memory is what is allocated at the worst moment
+of a step.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ def steps(samples: int, proxies: int, dim: int, device: str) -> dict[str, Callab
         triplets = [rows[valid] for rows, valid in draw()]
 
     def published() -> None:
-        noise = [-torch.empty(2, len(t), proxies, device=device).exponential_().log() for t in triplets]
+        noise = [
+            -torch.empty(2, len(t), proxies, device=device).exponential_().log() for t in triplets
+        ]
         reference_hier_loss(features, hier.proxies, triplets, noise).backward()
 
     def distances() -> None:
@@ -94,16 +97,23 @@ def table(samples: int, proxies: int, dim: int, repeats: int, device: str) -> st
     ours = found["HIER"]
     theirs = found["HIER, published"]
     lines.append(
-        f"| published / ours | {theirs[0] / ours[0]:.0f}x | {theirs[1] / ours[1]:.0f}x | {theirs[2] / ours[2]:.0f}x |"
+        f"| published / ours | {theirs[0] / ours[0]:.0f}x | {theirs[1] / ours[1]:.0f}x | "
+        f"{theirs[2] / ours[2]:.0f}x |"
     )
     lines.append(f"| target | {TARGETS[0]} | | {TARGETS[1]} |")
     return "\n".join(lines)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--samples", type=int, default=180, help="samples in a batch (default: 180)")
-    parser.add_argument("--proxies", type=int, default=512, help="hierarchical proxies (default: 512)")
-    parser.add_argument("--dim", type=int, default=512, help="dimension of the embeddings (default: 512)")
+    parser.add_argument(
+        "--samples", type=int, default=180, help="samples in a batch (default: 180)"
+    )
+    parser.add_argument(
+        "--proxies", type=int, default=512, help="hierarchical proxies (default: 512)"
+    )
+    parser.add_argument(
+        "--dim", type=int, default=512, help="dimension of the embeddings (default: 512)"
+    )
     add_run_arguments(parser, repeats=10)
 
 
@@ -111,7 +121,7 @@ def run(args: argparse.Namespace) -> None:
     start(args, samples=4, proxies=4, dim=1)
     text = table(args.samples, args.proxies, args.dim, args.repeats, args.device)
     facts = (
-        f"hypvision {hypvision.__version__}. {args.samples} samples, {args.proxies} proxies, {args.dim} dimensions, "
-        "float32."
+        f"hypvision {hypvision.__version__}. {args.samples} samples, {args.proxies} proxies, "
+        f"{args.dim} dimensions, float32."
     )
     report(args, ["samples", "proxies", "dim"], facts, text, MARKS, INTRODUCTION)

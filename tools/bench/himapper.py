@@ -1,10 +1,12 @@
-"""Hi-Mapper: what it adds to the backbones of the paper at inference; its fused form against a loop over the levels.
+"""Hi-Mapper: what it adds to the backbones of the paper at inference; its fused form against a loop
+over the levels.
 
-A pass of the bare backbone and one with the mapper follow each other (A B A B ...), and the median of the differences
-counts, so that whatever else the machine does slows both. The mapper alone, on the map and feature of the same
-backbone, is timed in its two evaluation modes (means; samples as in training and in the released code) and against the
-reference implementation (``tests/references/himapper.py``): levels one after the other, all samples, every projection
-at every level.
+A pass of the bare backbone and one with the mapper follow each other (A B A B ...), and the median
+of the differences counts, so that whatever else the machine does slows both. The mapper alone, on
+the map and feature of the same backbone, is timed in its two evaluation modes (means; samples as in
+training and in the released code) and against the reference implementation
+(``tests/references/himapper.py``): levels one after the other, all samples, every projection at
+every level.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ all samples), and as a loop over the levels (`tests/references/himapper.py`, the
 
 
 class Result(NamedTuple):
-    """Parameters, and milliseconds a batch: the bare backbone, what the mapper adds to it, the mapper alone."""
+    """Parameters, and milliseconds a batch: the bare backbone, what the mapper adds to it, the
+    mapper alone."""
 
     backbone: int
     total: int
@@ -68,7 +71,9 @@ def measure(name: str, batch: int, size: int, repeats: int, device: str, bar: tq
     reference = reference.eval().to(device)
     images = torch.randn(batch, 3, size, size, device=device)
     model.mapper.eval_noise = "mean"
-    whole = timings({"trunk": lambda: model.trunk(images), "all": lambda: model(images)}, repeats, device, bar)
+    whole = timings(
+        {"trunk": lambda: model.trunk(images), "all": lambda: model(images)}, repeats, device, bar
+    )
     features = model.forward_features(images)
     pooled = model._pool(features)
     memory = reference.memory(features)
@@ -83,16 +88,21 @@ def measure(name: str, batch: int, size: int, repeats: int, device: str, bar: tq
         "samples": lambda: alone("sample"),
         "loop": lambda: reference.encode(pooled, reference.last_l(memory, noise)),
     }
-    bare, added = (statistics.median(values) for values in (whole["trunk"], map(sub, whole["all"], whole["trunk"])))
-    times = [1000 * seconds for seconds in (bare, added, *in_turns(steps, repeats, device, bar).values())]
+    bare, added = (
+        statistics.median(values)
+        for values in (whole["trunk"], map(sub, whole["all"], whole["trunk"]))
+    )
+    times = [
+        1000 * seconds for seconds in (bare, added, *in_turns(steps, repeats, device, bar).values())
+    ]
     return Result(parameters(model.trunk), parameters(model), *times)
 
 
 def table(results: dict[str, Result]) -> str:
     """The Markdown table."""
     lines = [
-        "| backbone | parameters | with Hi-Mapper | bare, ms | added, ms | overhead | target | mapper alone: means, ms "
-        "| samples, ms | loop, ms | loop / means | loop / samples |",
+        "| backbone | parameters | with Hi-Mapper | bare, ms | added, ms | overhead | target | "
+        "mapper alone: means, ms | samples, ms | loop, ms | loop / means | loop / samples |",
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for name, r in results.items():
@@ -100,16 +110,28 @@ def table(results: dict[str, Result]) -> str:
         targets = f"<= {TARGETS[name]} %" if name in TARGETS else ""
         times = [f"{value:.1f}" for value in (r.fused, r.sampled, r.loop)]
         ratios = [f"{r.loop / r.fused:.1f}x", f"{r.loop / r.sampled:.1f}x"]
-        cells = [name, f"{r.backbone:,}", f"{r.total:,}", f"{r.bare:.1f}", f"{r.added:.1f}", share, targets]
+        cells = [
+            name,
+            f"{r.backbone:,}",
+            f"{r.total:,}",
+            f"{r.bare:.1f}",
+            f"{r.added:.1f}",
+            share,
+            targets,
+        ]
         cells += times + ratios
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--models", nargs="+", choices=list(BACKBONES), default=list(BACKBONES), help="default: all")
+    parser.add_argument(
+        "--models", nargs="+", choices=list(BACKBONES), default=list(BACKBONES), help="default: all"
+    )
     parser.add_argument("--batch", type=int, default=8, help="images a pass (default: 8)")
-    parser.add_argument("--size", type=int, default=224, help="side of the images, a multiple of 32 (default: 224)")
+    parser.add_argument(
+        "--size", type=int, default=224, help="side of the images, a multiple of 32 (default: 224)"
+    )
     add_run_arguments(parser, repeats=7)
 
 
@@ -118,12 +140,15 @@ def run(args: argparse.Namespace) -> None:
         raise HypvisionError(f"--size must be a multiple of 32, got {args.size}.")
     start(args, batch=1)
     results = {}
-    with tqdm(total=5 * len(args.models) * (args.repeats + 1), desc="benchmark", unit="step", disable=None) as bar:
+    with tqdm(
+        total=5 * len(args.models) * (args.repeats + 1), desc="benchmark", unit="step", disable=None
+    ) as bar:
         for name in args.models:
             bar.set_description(name)
             results[name] = measure(name, args.batch, args.size, args.repeats, args.device, bar)
     facts = (
-        f"timm {timm.__version__}, hypvision {hypvision.__version__}. Medians of {args.repeats}; batch {args.batch}, "
-        f"{args.size} x {args.size} pixels, float32. Parameters with the preset `official`."
+        f"timm {timm.__version__}, hypvision {hypvision.__version__}. Medians of {args.repeats}; "
+        f"batch {args.batch}, {args.size} x {args.size} pixels, float32. Parameters with the "
+        "preset `official`."
     )
     report(args, ["models", "batch", "size"], facts, table(results), MARKS, INTRODUCTION)

@@ -1,9 +1,11 @@
-"""HyperCLIP's adapter: what it adds to a training step and to inference, and what cutting the prompts saves.
+"""HyperCLIP's adapter: what it adds to a training step and to inference, and what cutting the
+prompts saves.
 
-The training step is CLIP's dense image embeddings and its text embeddings, forward and backward, with the gradient at
-the packed projections. `frozen` is that same graph without an adapter (the gradient stops at the packed weights);
-`adapter` goes on to the blocks S; `reference` builds the weights as the official code does: projection by projection,
-through dense D x D matrices and the whole chain on the ball. Calls are timed in turns, in one process; medians count.
+The training step is CLIP's dense image embeddings and its text embeddings, forward and backward,
+with the gradient at the packed projections. `frozen` is that same graph without an adapter (the
+gradient stops at the packed weights); `adapter` goes on to the blocks S; `reference` builds the
+weights as the official code does: projection by projection, through dense D x D matrices and the
+whole chain on the ball. Calls are timed in turns, in one process; medians count.
 """
 
 from __future__ import annotations
@@ -44,11 +46,15 @@ def reference_weights(model: nn.Module) -> None:
 def fused_weights(model: nn.Module) -> None:
     """The same by the closed form."""
     towers = find_towers(model)
-    total = sum(block.hyperclip(tower.frozen(block)).sum() for tower in towers for block in tower.blocks)
+    total = sum(
+        block.hyperclip(tower.frozen(block)).sum() for tower in towers for block in tower.blocks
+    )
     total.backward()
 
 
-def measure(name: str, batch: int, size: int, prompts: int, repeats: int, device: str) -> dict[str, float]:
+def measure(
+    name: str, batch: int, size: int, prompts: int, repeats: int, device: str
+) -> dict[str, float]:
     """Seconds by name of what was measured."""
     bundle = create_clip(name)
     base = bundle.model.to(device).train()
@@ -68,7 +74,10 @@ def measure(name: str, batch: int, size: int, prompts: int, repeats: int, device
     def step(model: nn.Module) -> Callable[[], None]:
         def run() -> None:
             model.zero_grad(set_to_none=True)
-            loss: Tensor = encode_dense(model, images)[0].square().mean() + encode_text(model, tokens).square().mean()
+            loss: Tensor = (
+                encode_dense(model, images)[0].square().mean()
+                + encode_text(model, tokens).square().mean()
+            )
             loss.backward()
 
         return run
@@ -100,7 +109,9 @@ def measure(name: str, batch: int, size: int, prompts: int, repeats: int, device
         found |= in_turns(weights, repeats, device, bar)
         for model in models.values():
             model.eval()
-        found |= in_turns({key: infer(model) for key, model in models.items()}, repeats, device, bar)
+        found |= in_turns(
+            {key: infer(model) for key, model in models.items()}, repeats, device, bar
+        )
         found |= in_turns(texts, repeats, device, bar)
     return found
 
@@ -108,8 +119,8 @@ def measure(name: str, batch: int, size: int, prompts: int, repeats: int, device
 def table(results: dict[str, dict[str, float]]) -> str:
     """A Markdown table with a line for each model."""
     lines = [
-        "| model | training, frozen | with adapter | overhead | weights alone: reference | ours | faster | inference | "
-        "adapter kept | merged | text, 77 tokens | cut | faster |",
+        "| model | training, frozen | with adapter | overhead | weights alone: reference | ours | "
+        "faster | inference | adapter kept | merged | text, 77 tokens | cut | faster |",
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
 
@@ -143,14 +154,27 @@ def table(results: dict[str, dict[str, float]]) -> str:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     known = [*ARCHITECTURES, *open_clip.list_models()]
-    parser.add_argument("--models", nargs="+", default=["ViT-B-16"], metavar="NAME", choices=known, help="CLIP models")
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        default=["ViT-B-16"],
+        metavar="NAME",
+        choices=known,
+        help="CLIP models",
+    )
     parser.add_argument("--batch", type=int, default=1, help="images a step (default: 1)")
     parser.add_argument("--size", type=int, default=384, help="side of the images (default: 384)")
-    parser.add_argument("--prompts", type=int, default=171, help="class names a step, of COCO-Stuff (default: 171)")
-    parser.add_argument("--repeats", type=int, default=5, help="timed calls of each kind (default: 5)")
+    parser.add_argument(
+        "--prompts", type=int, default=171, help="class names a step, of COCO-Stuff (default: 171)"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="timed calls of each kind (default: 5)"
+    )
     parser.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's choice)")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--write", metavar="FILE", type=Path, help="write the table into this Markdown file, too")
+    parser.add_argument(
+        "--write", metavar="FILE", type=Path, help="write the table into this Markdown file, too"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -160,14 +184,21 @@ def run(args: argparse.Namespace) -> None:
             raise HypvisionError(f"--{name} must be at least 1, got {value}.")
     set_device(args.device, args.threads)
     torch.manual_seed(0)
-    results = {n: measure(n, args.batch, args.size, args.prompts, args.repeats, args.device) for n in args.models}
-    command = f"tools/benchmark.py hyperclip --models {' '.join(args.models)} --batch {args.batch} --size {args.size}"
+    results = {
+        n: measure(n, args.batch, args.size, args.prompts, args.repeats, args.device)
+        for n in args.models
+    }
+    command = (
+        f"tools/benchmark.py hyperclip --models {' '.join(args.models)} --batch {args.batch} "
+        f"--size {args.size}"
+    )
     command += f" --prompts {args.prompts} --repeats {args.repeats} --device {args.device}"
     if args.device == "cpu":
         command += f" --threads {torch.get_num_threads()}"
     text = (
-        f"`{command}`\n\n{machine(args.device)}; open_clip {open_clip.__version__}, hypvision {hypvision.__version__}. "
-        f"Medians of {args.repeats}, random weights, float32.\n\n{table(results)}"
+        f"`{command}`\n\n{machine(args.device)}; open_clip {open_clip.__version__}, hypvision "
+        f"{hypvision.__version__}. Medians of {args.repeats}, random weights, "
+        f"float32.\n\n{table(results)}"
     )
     print(text)
     if args.write:

@@ -1,6 +1,8 @@
-"""Steps whose kernels :mod:`bench.kernels` counts: Hi-Mapper, HELM, adapters of CLIP, losses and further layers.
+"""Steps whose kernels :mod:`bench.kernels` counts: Hi-Mapper, HELM, adapters of CLIP, losses and
+further layers.
 
-Each stands beside its Euclidean twin: the same step without the hyperbolic part, or with the flat form of it.
+Each stands beside its Euclidean twin: the same step without the hyperbolic part, or with the flat
+form of it.
 """
 
 from __future__ import annotations
@@ -76,7 +78,9 @@ class Case(NamedTuple):
             return ours, None
         other = count(self.twin())
         if self.added:
-            ours = Count(ours.kernels - other.kernels, ours.bytes - other.bytes, ours.waits - other.waits)
+            ours = Count(
+                ours.kernels - other.kernels, ours.bytes - other.bytes, ours.waits - other.waits
+            )
         return ours, other
 
 
@@ -108,7 +112,7 @@ def curved() -> Lorentz:
         return Lorentz(1.0, learnable=True)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Hi-Mapper
 
 BACKBONES = ("resnet50", "deit_tiny_patch16_224", "swin_tiny_patch4_window7_224")
@@ -137,16 +141,20 @@ HIMAPPER = {
         for name in BACKBONES
     },
     "Hi-Mapper with the losses of its tree, added to resnet50": Case(
-        lambda: mapped_with_losses("resnet50"), lambda: network("resnet50", 224), added=True, most=640
+        lambda: mapped_with_losses("resnet50"),
+        lambda: network("resnet50", 224),
+        added=True,
+        most=640,
     ),
 }
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # HELM
 
 
 def helm_layer(name: str, **changes: Any) -> Step:
-    """The last layer but one of a HELM, or of its Euclidean counterpart: all layers but the last are alike."""
+    """The last layer but one of a HELM, or of its Euclidean counterpart: all layers but the last
+    are alike."""
     model = on_meta(lambda: Helm(preset(name, vocab_size=512, n_layers=2, **changes)))
     block = model.layers[0]
     x = leaf(1, 512, model.layout.width)
@@ -174,7 +182,7 @@ HELM = {
     ),
 }
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Adapters of CLIP
 
 CLIP_NAME = "ViT-B-16-quickgelu"
@@ -186,7 +194,8 @@ def clip_model() -> nn.Module:
 
 
 def clip_step(adapter: str | None) -> Step:
-    """A step of both towers of CLIP: their frozen projections get the gradient, or the adapter of them."""
+    """A step of both towers of CLIP: their frozen projections get the gradient, or the adapter of
+    them."""
     model = clip_model().train().requires_grad_(False)
     if adapter is None:
         for tower in find_towers(model):
@@ -207,7 +216,9 @@ def clip_step(adapter: str | None) -> Step:
 
 def fewshot_step(host: str, lath: bool) -> Step:
     """A step of a few-shot method on 50 classes, maybe with LatHAdapter."""
-    bundle = CLIPBundle(clip_model().eval(), open_clip.get_tokenizer(CLIP_NAME), (128.0,) * 3, (64.0,) * 3)
+    bundle = CLIPBundle(
+        clip_model().eval(), open_clip.get_tokenizer(CLIP_NAME), (128.0,) * 3, (64.0,) * 3
+    )
     classes = CLASSES[:50]
     adapter = dict(type="lathadapter", classes=len(classes)) if lath else None
     model = on_meta(lambda: FewShotCLIP(bundle, dict(name=host), adapter))
@@ -234,7 +245,7 @@ CLIP = {
     },
 }
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Losses
 
 BATCH = 256
@@ -256,7 +267,9 @@ def contrast(space: Sphere | Hyperboloid, boxes: bool) -> dict[str, Tensor]:
     scale = leaf()
     losses = {}
     for number, (one, other) in enumerate(pairs):
-        losses[f"image{number}"], losses[f"text{number}"] = contrastive_loss(space.logits(one, other, scale))
+        losses[f"image{number}"], losses[f"text{number}"] = contrastive_loss(
+            space.logits(one, other, scale)
+        )
     if isinstance(space, Hyperboloid):
         if boxes:
             losses |= compositional_entailment(images, texts, box_images, box_texts, space.c)
@@ -284,7 +297,8 @@ def published_hier() -> Step:
     rows = ((BATCH, BATCH), (512, 512))
     triplets = [whole(50 * nodes, 3) for nodes, _ in rows]
     noise = [torch.empty(2, len(part), 512, device=META) for part in triplets]
-    return summed(lambda x, proxies: reference_hier_loss(x, proxies, triplets, noise), leaf(BATCH, WIDTH),
+    return summed(lambda x, proxies: reference_hier_loss(x, proxies, triplets, noise), leaf(BATCH,
+    WIDTH),
                   leaf(512, WIDTH))  # fmt: skip
 
 
@@ -298,7 +312,13 @@ def metric(name: str, manifold: Any, distance: str) -> Step:
 
 def chains(loss: nn.Module) -> Step:
     """A loss of chains of texts."""
-    return summed(loss, leaf(BATCH, WIDTH), whole(BATCH, 3), leaf(WIDTH), torch.empty(BATCH, WIDTH, device=META))
+    return summed(
+        loss,
+        leaf(BATCH, WIDTH),
+        whole(BATCH, 3),
+        leaf(WIDTH),
+        torch.empty(BATCH, WIDTH, device=META),
+    )
 
 
 def tree(manifold: Lorentz | Euclidean) -> Step:
@@ -310,7 +330,8 @@ def tree(manifold: Lorentz | Euclidean) -> Step:
 
 LOSSES = {
     "MERU's loss, 256 pairs (beside CLIP's)": Case(
-        lambda: summed(lambda: contrast(Hyperboloid(leaf()), False)), lambda: summed(lambda: contrast(Sphere(), False))
+        lambda: summed(lambda: contrast(Hyperboloid(leaf()), False)),
+        lambda: summed(lambda: contrast(Sphere(), False))
     ),
     "HyCoCLIP's loss, 256 pairs (beside the same on the sphere)": Case(
         lambda: summed(lambda: contrast(Hyperboloid(leaf()), True)),
@@ -326,7 +347,8 @@ LOSSES = {
         lambda: metric("ProxyAnchorLoss", Euclidean(), "angular"),
     ),
     "Proxy-NCA on distances, 256 x 512": Case(
-        lambda: metric("ProxyNCALoss", curved(), "hyperbolic"), lambda: metric("ProxyNCALoss", Euclidean(), "angular")
+        lambda: metric("ProxyNCALoss", curved(), "hyperbolic"), lambda: metric("ProxyNCALoss",
+        Euclidean(), "angular")
     ),
     "contrast of Hi-Mapper's tree, 64 trees": Case(
         lambda: tree(curved()), lambda: tree(Euclidean()), most=165
@@ -337,7 +359,7 @@ LOSSES = {
     ),
 }  # fmt: skip
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Layers
 
 
@@ -381,7 +403,8 @@ LAYERS = {
         residual, lambda: differentiated(torch.add, leaf(4096, 64), leaf(4096, 64))
     ),
     "LorentzLayerNorm, 4096 x 64": Case(
-        lambda: layer(lambda: LorentzLayerNorm(64), 4096, 64), lambda: layer(lambda: nn.LayerNorm(64), 4096, 64)
+        lambda: layer(lambda: LorentzLayerNorm(64), 4096, 64),
+        lambda: layer(lambda: nn.LayerNorm(64), 4096, 64),
     ),
     "LorentzGlobalAvgPool2d, 64 x 64 x 8 x 8": Case(
         lambda: layer(lambda: LorentzGlobalAvgPool2d(curved()), 64, 64, 8, 8),

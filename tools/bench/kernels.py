@@ -1,10 +1,11 @@
 """Kernels of a training step: what an eager GPU launches, counted without one.
 
-On a GPU an eager step costs its number of kernels, 5 to 10 microseconds each, whatever their size. Parameters and
-inputs lie on the device ``meta``, which has shapes and no numbers, and every operation that PyTorch dispatches counts
-as one kernel, but for views and empty memory; so does every launch of a Triton kernel of ours. A value that Python
-reads from a tensor makes the host wait: it counts as a wait, and is answered with 1; a search for elements that are
-not 0 is one, too, and finds all.
+On a GPU an eager step costs its number of kernels, 5 to 10 microseconds each, whatever their size.
+Parameters and inputs lie on the device ``meta``, which has shapes and no numbers, and every
+operation that PyTorch dispatches counts as one kernel, but for views and empty memory; so does
+every launch of a Triton kernel of ours. A value that Python reads from a tensor makes the host
+wait: it counts as a wait, and is answered with 1; a search for elements that are not 0 is one, too,
+and finds all.
 """
 
 from __future__ import annotations
@@ -63,11 +64,12 @@ DIM = 64
 # Most kernels that each operation may launch, forward and backward with a learned curvature.
 BUDGETS = {
     "lorentz": dict(
-        dist=99, logmap=137, expmap=107, transp=144, expmap0=58, logmap0=42, dist0=34, projx=25, proju=47, cdist=72
+        dist=99, logmap=137, expmap=107, transp=144, expmap0=58, logmap0=42, dist0=34, projx=25,
+        proju=47, cdist=72
     ),
     "ball": dict(
-        dist=92, logmap=132, expmap=116, transp=149, expmap0=42, logmap0=50, dist0=44, project=35, mobius_add=87,
-        cdist=74,
+        dist=92, logmap=132, expmap=116, transp=149, expmap0=42, logmap0=50, dist0=44, project=35,
+        mobius_add=87, cdist=74,
     ),
 }  # fmt: skip
 
@@ -86,11 +88,15 @@ class _Counter(TorchDispatchMode):
         super().__init__()
         self.count = Count()
 
-    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         name = operation._schema.name.removeprefix("aten::")
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         if given and all(tensor.device.type == "cpu" for tensor in given):
-            return operation(*args, **(kwargs or {}))  # the counters of an optimiser's steps lie on the host
+            return operation(
+                *args, **(kwargs or {})
+            )  # the counters of an optimiser's steps lie on the host
         if name == "_local_scalar_dense":
             self.count.waits += 1
             return 1.0
@@ -104,12 +110,15 @@ class _Counter(TorchDispatchMode):
             return out
         made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
         self.count.kernels += 1
-        self.count.bytes += sum(tensor.numel() * tensor.element_size() for tensor in (*given, *made))
+        self.count.bytes += sum(
+            tensor.numel() * tensor.element_size() for tensor in (*given, *made)
+        )
         return out
 
 
 class _Launch:
-    """In place of a Triton kernel: counts its launches, and what its tensors hold as read or written."""
+    """In place of a Triton kernel: counts its launches, and what its tensors hold as read or
+    written."""
 
     def __init__(self, count: Count):
         self.count = count
@@ -119,7 +128,9 @@ class _Launch:
 
     def _call(self, *args: Any, **kwargs: Any) -> None:
         self.count.kernels += 1
-        self.count.bytes += sum(arg.numel() * arg.element_size() for arg in args if isinstance(arg, Tensor))
+        self.count.bytes += sum(
+            arg.numel() * arg.element_size() for arg in args if isinstance(arg, Tensor)
+        )
 
 
 def count(step: Callable[[], object], triton: bool = True) -> Count:
@@ -141,8 +152,8 @@ def count(step: Callable[[], object], triton: bool = True) -> Count:
 
 @contextmanager
 def _as_on_a_gpu() -> Iterator[None]:
-    """Forms that a GPU takes: that of HELM for eager devices, which has one for compilers, too; and PyTorch's fused
-    dropout, attention and root-mean-square norm."""
+    """Forms that a GPU takes: that of HELM for eager devices, which has one for compilers, too; and
+    PyTorch's fused dropout, attention and root-mean-square norm."""
     with (
         patch.object(helm_rows, "plain", lambda _: False),
         patch.object(F, "dropout", _dropout),
@@ -157,12 +168,16 @@ def _dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = F
     return torch.native_dropout(x, p, True)[0] if training and p else x
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-               is_causal: bool = False, *, scale: float | None = None, **others: Any) -> Tensor:  # fmt: skip
-    """Attention in one kernel, and its backward in one, where heads have a multiple of 4 numbers (as a GPU needs for
-    float32); ``meta`` takes products and a softmax always."""
+def _attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None,
+dropout_p: float = 0.0,
+               is_causal: bool = False, *, scale: float | None = None,
+               **others: Any) -> Tensor:  # fmt: skip
+    """Attention in one kernel, and its backward in one, where heads have a multiple of 4 numbers
+    (as a GPU needs for float32); ``meta`` takes products and a softmax always."""
     heads = (q, k, v)
-    fused = all(x.dim() == 4 and x.shape[-1] % 4 == 0 for x in heads) and not others.get("enable_gqa")
+    fused = all(x.dim() == 4 and x.shape[-1] % 4 == 0 for x in heads) and not others.get(
+        "enable_gqa"
+    )
     if not fused:
         return _PLAIN_ATTENTION(q, k, v, attn_mask, dropout_p, is_causal, scale=scale, **others)
     if attn_mask is not None:
@@ -187,19 +202,19 @@ def differentiated(function: Callable[..., Any], *inputs: Tensor) -> Callable[[]
     return step
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # What is counted
 
 
 # Operation -> its arguments: x, y points, v a tangent vector at x, u one at the origin
 LORENTZ = dict(
-    dist="xy", sqdist="xy", logmap="xy", expmap="xv", transp="xyv", expmap0="u", logmap0="x", dist0="x", projx="x",
-    proju="xv", egrad2rgrad="xv", inner="xvv", transp0="xu", transp0back="xv", boost="xy", unboost="xy", cdist="xy",
-    half_aperture="x", exterior_angle="xy",
+    dist="xy", sqdist="xy", logmap="xy", expmap="xv", transp="xyv", expmap0="u", logmap0="x",
+    dist0="x", projx="x", proju="xv", egrad2rgrad="xv", inner="xvv", transp0="xu", transp0back="xv",
+    boost="xy", unboost="xy", cdist="xy", half_aperture="x", exterior_angle="xy",
 )  # fmt: skip
 BALL = dict(
-    dist="xy", logmap="xy", expmap="xv", transp="xyv", expmap0="u", logmap0="x", dist0="x", project="x",
-    mobius_add="xy", cdist="xy", to_lorentz="x",
+    dist="xy", logmap="xy", expmap="xv", transp="xyv", expmap0="u", logmap0="x", dist0="x",
+    project="x", mobius_add="xy", cdist="xy", to_lorentz="x",
 )  # fmt: skip
 # the names of geoopt's functions that differ
 GEOOPT = {"transp": "parallel_transport", "projx": "project", "proju": "project_u"}
@@ -277,16 +292,17 @@ NETWORKS: dict[str, tuple[int, str, int | None]] = {
 # Most kernels of a step of each optimiser, and of the same in plain operations
 STEPS = {
     "Adam": 11, "SGD": 7, "Adam in plain operations": 62, "SGD in plain operations": 52,
-    "Adam, 20 points and their curvature": 56, "SGD, 20 points and their curvature": 51, "Adam in the ball": 69,
-    "SGD in the ball": 60,
+    "Adam, 20 points and their curvature": 56, "SGD, 20 points and their curvature": 51,
+    "Adam in the ball": 69, "SGD in the ball": 60,
 }  # fmt: skip
 
 
 def optimizer_step(name: str) -> tuple[Callable[[], object], Callable[[], object]]:
     """A step of ours and of its Euclidean twin, of parameters on the device ``meta``.
 
-    200 small tensors and a table of 100,000 points, or 20 single points whose curvature is learned. Points of the
-    hyperboloid take one fused operation, whose kernel is one, unless the name asks for plain ones.
+    200 small tensors and a table of 100,000 points, or 20 single points whose curvature is learned.
+    Points of the hyperboloid take one fused operation, whose kernel is one, unless the name asks
+    for plain ones.
     """
     small: list[Tensor] = [leaf(DIM) for _ in range(200)]
     manifold: Manifold = PoincareBall(1.0) if "ball" in name else Lorentz(1.0)
@@ -315,7 +331,7 @@ def optimizer_step(name: str) -> tuple[Callable[[], object], Callable[[], object
     return step, twin.step
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # The table
 
 
@@ -331,16 +347,26 @@ def table() -> list[str]:
     from bench.kernel_cases import CASES  # its cases are counted by this module
 
     lines = [
-        "| forward and backward, float32 | kernels | waits | GB read and written | plain: kernels | GB | at most |",
+        "| forward and backward, float32 | kernels | waits | GB read and written | plain: kernels "
+        "| GB | at most |",
         "|---|--:|--:|--:|--:|--:|--:|",
     ]
-    operations = [(model, name) for model, names in (("lorentz", LORENTZ), ("ball", BALL)) for name in names]
+    operations = [
+        (model, name) for model, names in (("lorentz", LORENTZ), ("ball", BALL)) for name in names
+    ]
     total = len(operations) + len(LAYERS) + len(NETWORKS) + len(STEPS) + len(CASES)
     with tqdm(total=total, unit="step", disable=None) as bar:
         for model, name in operations:
             other = geoopt_operation(model, name)
             ours = count(operation(model, name))
-            lines.append(_row(f"{model} {name}", ours, count(other) if other else None, BUDGETS[model].get(name)))
+            lines.append(
+                _row(
+                    f"{model} {name}",
+                    ours,
+                    count(other) if other else None,
+                    BUDGETS[model].get(name),
+                )
+            )
             bar.update()
         for name, (step, twin) in LAYERS.items():
             lines.append(_row(name, count(step()), count(twin())))
@@ -357,7 +383,9 @@ def table() -> list[str]:
             bar.update()
         for name, budget in STEPS.items():
             ours_step, twin_step = optimizer_step(name)
-            lines.append(_row(f"step of Riemannian {name}", count(ours_step), count(twin_step), budget))
+            lines.append(
+                _row(f"step of Riemannian {name}", count(ours_step), count(twin_step), budget)
+            )
             bar.update()
         for name, case in CASES.items():
             lines.append(_row(name, *case.counts(), case.most))
@@ -367,15 +395,17 @@ def table() -> list[str]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
-    parser.add_argument("--write", metavar="FILE", type=Path, help="write the table into this Markdown file, too")
+    parser.add_argument(
+        "--write", metavar="FILE", type=Path, help="write the table into this Markdown file, too"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
     """Count, print and write."""
     text = (
-        f"`tools/benchmark.py kernels`\n\nPyTorch {torch.__version__}, counted without a GPU. Operations take {ROWS} "
-        f"rows of {DIM} dimensions and a learned curvature; plain is geoopt's operation, or the Euclidean twin.\n\n"
-        + "\n".join(table())
+        f"`tools/benchmark.py kernels`\n\nPyTorch {torch.__version__}, counted without a GPU. "
+        f"Operations take {ROWS} rows of {DIM} dimensions and a learned curvature; plain is "
+        "geoopt's operation, or the Euclidean twin.\n\n" + "\n".join(table())
     )
     print(text)
     if args.write:

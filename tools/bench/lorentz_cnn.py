@@ -1,8 +1,10 @@
-"""Lorentz ResNets against their Euclidean counterparts and the published form: time, memory, and the split by layer.
+"""Lorentz ResNets against their Euclidean counterparts and the published form: time, memory, and
+the split by layer.
 
-A step is forward, cross-entropy and backward. Networks of one depth are measured in turns (A B C A B C ...) in one
-process, so that whatever else the machine does slows all; least and median times are given. Peak memory is what is
-allocated at the worst moment of a step: weights, gradients, activations and temporaries.
+A step is forward, cross-entropy and backward. Networks of one depth are measured in turns (A B C A
+B C ...) in one process, so that whatever else the machine does slows all; least and median times
+are given. Peak memory is what is allocated at the worst moment of a step: weights, gradients,
+activations and temporaries.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ from hypvision.nn import (
 
 MARKS = ("<!-- lorentz-cnn:begin -->", "<!-- lorentz-cnn:end -->")
 FLAT = dict(hyperbolic_stages=(), head_type="linear")
-# depth -> rows: a model and its arguments; the first is the Euclidean counterpart. None is the published form.
+# depth -> rows: a model and its arguments; the first is the Euclidean counterpart. None is the
+# published form.
 NETWORKS: dict[int, dict[str, tuple[str, dict] | None]] = {
     18: {
         "ResNet-18, Euclidean": ("hecnn_resnet18", FLAT),
@@ -91,8 +94,11 @@ class Times(NamedTuple):
     median: float
 
 
-def in_turns(steps: list[Callable[[], object]], repeats: int, device: str, slow: int = 2) -> list[Times]:
-    """Times of each step, in turns, after a first call that does not count; the last is the slow one.
+def in_turns(
+    steps: list[Callable[[], object]], repeats: int, device: str, slow: int = 2
+) -> list[Times]:
+    """Times of each step, in turns, after a first call that does not count; the last is the slow
+    one.
 
     Args:
         steps: what to measure.
@@ -126,7 +132,11 @@ def network_rows(depth: int, batch: int, repeats: int, device: str) -> list[str]
     labels = torch.zeros(batch, dtype=torch.long, device=device)
     names = NETWORKS[depth]
     networks = [
-        (timm.create_model(given[0], num_classes=100, **given[1]) if given else ReferenceLorentzResNet(depth))
+        (
+            timm.create_model(given[0], num_classes=100, **given[1])
+            if given
+            else ReferenceLorentzResNet(depth)
+        )
         .to(device)
         .train()
         for given in names.values()
@@ -159,7 +169,8 @@ def network_rows(depth: int, batch: int, repeats: int, device: str) -> list[str]
 
 
 class ChannelsLast(nn.Module):
-    """A layer of the published form on space parts ``(B, C, H, W)`` that it gets as points, channels last."""
+    """A layer of the published form on space parts ``(B, C, H, W)`` that it gets as points,
+    channels last."""
 
     def __init__(self, layer: nn.Module, x: Tensor):
         super().__init__()
@@ -201,7 +212,11 @@ def layer_rows(batch: int, repeats: int, device: str) -> list[str]:
             steps.append(lambda layer=layer, grad=grad: layer(x).backward(grad))
         times = in_turns(steps, 3 * repeats, device)
         for name, found, step in zip(layers, times, steps):
-            cells = [f"{1000 * found.least:.1f}", f"{1000 * found.median:.1f}", f"{peak_bytes(step, device) / MIB:.0f}"]
+            cells = [
+                f"{1000 * found.least:.1f}",
+                f"{1000 * found.median:.1f}",
+                f"{peak_bytes(step, device) / MIB:.0f}",
+            ]
             cells.append(ratio_cell(f"{kind}, {name}", RATIOS[0], found.least / times[0].least))
             rows.append(f"| {kind} | {name} | {' | '.join(cells)} |")
     return rows
@@ -218,10 +233,12 @@ KINDS = {
 
 
 def split(name: str, arguments: dict, batch: int, device: str, repeats: int) -> dict[str, float]:
-    """Milliseconds of forward and backward by kind of layer within the fastest of several training steps.
+    """Milliseconds of forward and backward by kind of layer within the fastest of several training
+    steps.
 
-    Clocks at the entrance and exit of every layer, on the way forth and back; ``rest`` is what is outside of them:
-    additions, the loss, gradients added up, and the backward of the first layer, whose input needs no gradient.
+    Clocks at the entrance and exit of every layer, on the way forth and back; ``rest`` is what is
+    outside of them: additions, the loss, gradients added up, and the backward of the first layer,
+    whose input needs no gradient.
     """
     network = timm.create_model(name, num_classes=100, **arguments).to(device).train()
     images = torch.randn(batch, 3, 32, 32, device=device)
@@ -259,7 +276,9 @@ def split(name: str, arguments: dict, batch: int, device: str, repeats: int) -> 
         network.zero_grad(set_to_none=True)
         start = now()
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Full backward hook is firing")  # of the first layer, see above
+            warnings.filterwarnings(
+                "ignore", "Full backward hook is firing"
+            )  # of the first layer, see above
             F.cross_entropy(network(images), labels).backward()
         total = now() - start
         found.append((total, {**spent, "rest": total - sum(spent.values())}))
@@ -273,7 +292,10 @@ def split_rows(batch: int, repeats: int, device: str) -> list[str]:
     for name, given in chosen.items():
         found = split(*given, batch, device, repeats)
         total = sum(found.values())
-        cells = [f"{found[kind]:.0f} ({found[kind] / total:.0%})" if kind in found else "" for kind in (*KINDS, "rest")]
+        cells = [
+            f"{found[kind]:.0f} ({found[kind] / total:.0%})" if kind in found else ""
+            for kind in (*KINDS, "rest")
+        ]
         rows.append(f"| {name} | {' | '.join(cells)} | {total:.0f} |")
     return rows
 
@@ -291,21 +313,30 @@ def config_rows(configs: list[Path], batch: int, repeats: int, device: str) -> l
 
         def step(network: nn.Module = network, images: torch.Tensor = images) -> None:
             network.zero_grad(set_to_none=True)
-            F.cross_entropy(network(images), torch.zeros(batch, dtype=torch.long, device=device)).backward()
+            F.cross_entropy(
+                network(images), torch.zeros(batch, dtype=torch.long, device=device)
+            ).backward()
 
         steps.append(step)
     times = in_turns(steps, repeats, device, slow=repeats)
     return [
-        f"| {config.stem} | {found.least:.3f} | {found.median:.3f} | {found.least / times[0].least:.2f}x |"
+        f"| {config.stem} | {found.least:.3f} | {found.median:.3f} | "
+        f"{found.least / times[0].least:.2f}x |"
         for config, found in zip(configs, times)
     ]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--configs", nargs="+", type=Path, metavar="FILE", help="time a training step of these configs' models instead"
+        "--configs",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="time a training step of these configs' models instead",
     )
-    parser.add_argument("--depths", nargs="+", type=int, choices=list(NETWORKS), default=list(NETWORKS))
+    parser.add_argument(
+        "--depths", nargs="+", type=int, choices=list(NETWORKS), default=list(NETWORKS)
+    )
     parser.add_argument("--batch", type=int, default=16, help="images a step (default: 16)")
     add_run_arguments(parser, repeats=5)
 
@@ -319,7 +350,11 @@ def run(args: argparse.Namespace) -> None:
     tables = [
         f"| training step | least s | median s | peak MiB | {' | '.join(RATIOS)} |",
         "|---|--:|--:|--:|--:|--:|--:|--:|",
-        *(row for depth in args.depths for row in network_rows(depth, args.batch, args.repeats, args.device)),
+        *(
+            row
+            for depth in args.depths
+            for row in network_rows(depth, args.batch, args.repeats, args.device)
+        ),
         "",
         "One layer, 64 channels of 32 x 32 pixels, forward and backward:",
         "",
@@ -327,7 +362,8 @@ def run(args: argparse.Namespace) -> None:
         "|---|---|--:|--:|--:|--:|",
         *layer_rows(args.batch, args.repeats, args.device),
         "",
-        "Where a training step goes: ms within the layers of a kind, forward and backward, in the fastest of the steps",
+        "Where a training step goes: ms within the layers of a kind, forward and backward, in the "
+        "fastest of the steps",
         "(with a clock around every layer, and activations that keep their input):",
         "",
         f"| network | {' | '.join(KINDS)} | rest | step |",
@@ -335,7 +371,7 @@ def run(args: argparse.Namespace) -> None:
         *split_rows(args.batch, args.repeats, args.device),
     ]
     facts = (
-        f"timm {timm.__version__}, hypvision {hypvision.__version__}. Batch {args.batch}, 32 x 32 pixels, 100 classes, "
-        "float32; ratios of least times."
+        f"timm {timm.__version__}, hypvision {hypvision.__version__}. Batch {args.batch}, 32 x 32 "
+        "pixels, 100 classes, float32; ratios of least times."
     )
     report(args, ["depths", "batch"], facts, "\n".join(tables), MARKS, INTRODUCTION)

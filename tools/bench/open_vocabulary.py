@@ -1,8 +1,10 @@
-"""Whole open-vocabulary models at their real size: a training step and a prediction, time and memory.
+"""Whole open-vocabulary models at their real size: a training step and a prediction, time and
+memory.
 
-The configs are those of the paper's trainings (segmentation, detection, panoptic segmentation); weights are random,
-images the drawn scenes at the configs' own size. A step is what the engine does with a batch: preprocessing, losses,
-backward, clipping, optimiser. Models of one task are timed in turns, in one process; medians count.
+The configs are those of the paper's trainings (segmentation, detection, panoptic segmentation);
+weights are random, images the drawn scenes at the configs' own size. A step is what the engine does
+with a batch: preprocessing, losses, backward, clipping, optimiser. Models of one task are timed in
+turns, in one process; medians count.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ import hypvision
 from bench.common import MIB, add_run_arguments, in_turns, peak_bytes, report, start
 from hypvision.errors import HypvisionError
 
-INTRODUCTION = "\n## Open-vocabulary models\n\n<!-- open-vocabulary:begin -->\n<!-- open-vocabulary:end -->\n"
+INTRODUCTION = (
+    "\n## Open-vocabulary models\n\n<!-- open-vocabulary:begin -->\n<!-- open-vocabulary:end -->\n"
+)
 MARKS = ("<!-- open-vocabulary:begin -->", "<!-- open-vocabulary:end -->")
 _NAMES = [
     "frozen-vitb16_4xb1-80k_coco-stuff164k",
@@ -30,7 +34,8 @@ _NAMES = [
     "hyperclip-panoptic-vitb16_8xb2-50e_coco116-17",
 ]
 DEFAULT = [Path(__file__).parents[2] / f"configs/hyperclip/{name}.py" for name in _NAMES]
-# Type of the model -> scope, drawn data that stand in for its own, side of the images that its configs train on.
+# Type of the model -> scope, drawn data that stand in for its own, side of the images that its
+# configs train on.
 TASKS: dict[str, tuple[str, dict[str, Any], int]] = {
     "HyperCLIPSegmentor": ("mmseg", dict(type="ColourShapeDataset"), 384),
     "HyperCLIPDetector": ("mmdet", dict(type="OpenVocabScenesDataset"), 640),
@@ -44,7 +49,9 @@ def task_of(config: Path) -> str:
 
     found = load_config(config).model.get("type")
     if found not in TASKS:
-        raise HypvisionError(f"'{config}' is no open-vocabulary config: model.type must be {', '.join(TASKS)}.")
+        raise HypvisionError(
+            f"'{config}' is no open-vocabulary config: model.type must be {', '.join(TASKS)}."
+        )
     return found
 
 
@@ -71,7 +78,10 @@ class Case:
         self.name = config.stem
         scope, data, default = TASKS[task_of(config)]
         import_modules_from_strings(
-            ["hypvision.openmmlab.datasets.open_vocabulary_shapes", *loaded.custom_imports["imports"]]
+            [
+                "hypvision.openmmlab.datasets.open_vocabulary_shapes",
+                *loaded.custom_imports["imports"],
+            ]
         )
         loaded.model.clip.pretrained = None
         if clip:
@@ -81,7 +91,9 @@ class Case:
             self.model = MODELS.build(loaded.model).to(device).train()
             pack = [dict(type="PackSegInputs" if scope == "mmseg" else "PackDetInputs")]
             drawn = DATASETS.build(
-                dict(**data, split="train", which="base", length=batch, size=self.size, pipeline=pack)
+                dict(
+                    **data, split="train", which="base", length=batch, size=self.size, pipeline=pack
+                )
             )
             self.wrapper = build_optim_wrapper(self.model, loaded.optim_wrapper)
         for phase, fixed in self.model.fixed.items():  # as DatasetClassesHook does
@@ -105,7 +117,11 @@ def rows(configs: list[Path], args: argparse.Namespace, bar: tqdm) -> list[str]:
     """A row for each config of one task."""
     cases = [Case(config, args.batch, args.size, args.clip, args.device) for config in configs]
     steps, looks = (
-        [*in_turns({case.name: getattr(case, name) for case in cases}, args.repeats, args.device, bar).values()]
+        [
+            *in_turns(
+                {case.name: getattr(case, name) for case in cases}, args.repeats, args.device, bar
+            ).values()
+        ]
         for name in ("step", "predict")
     )
     found = []
@@ -113,23 +129,36 @@ def rows(configs: list[Path], args: argparse.Namespace, bar: tqdm) -> list[str]:
         peak = peak_bytes(case.step, args.device) / MIB
         bar.update()
         count, of_clip = (
-            sum(p.numel() for name, p in case.model.named_parameters() if p.requires_grad and name.startswith(prefix))
+            sum(
+                p.numel()
+                for name, p in case.model.named_parameters()
+                if p.requires_grad and name.startswith(prefix)
+            )
             for prefix in ("", "clip.")
         )
         found.append(
-            f"| {case.name} | {case.size} | {count / 1e6:.1f} M | {of_clip / 1e6:.1f} M | {step:.2f} s | "
-            f"{step / steps[0]:.2f}x | {peak:.0f} | {look:.2f} s |"
+            f"| {case.name} | {case.size} | {count / 1e6:.1f} M | {of_clip / 1e6:.1f} M | "
+            f"{step:.2f} s | {step / steps[0]:.2f}x | {peak:.0f} | {look:.2f} s |"
         )
     return found
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--configs", nargs="+", type=Path, metavar="FILE", default=DEFAULT, help="default: seven with ViT-B/16"
+        "--configs",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        default=DEFAULT,
+        help="default: seven with ViT-B/16",
     )
     parser.add_argument("--batch", type=int, default=1, help="images a training step (default: 1)")
-    parser.add_argument("--size", type=int, help="side of the images (default: 384 for segmentation, else 640)")
-    parser.add_argument("--clip", metavar="NAME", help="another CLIP than the configs' (random weights)")
+    parser.add_argument(
+        "--size", type=int, help="side of the images (default: 384 for segmentation, else 640)"
+    )
+    parser.add_argument(
+        "--clip", metavar="NAME", help="another CLIP than the configs' (random weights)"
+    )
     add_run_arguments(parser, repeats=3)
 
 
@@ -142,14 +171,16 @@ def run(args: argparse.Namespace) -> None:
     for config in args.configs:
         groups.setdefault(task_of(config), []).append(config)
     lines = [
-        "| config | pixels | trained parameters | of CLIP | training step | / first | peak MiB | one image |",
+        "| config | pixels | trained parameters | of CLIP | training step | / first | peak MiB | "
+        "one image |",
         "|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     with tqdm(total=len(args.configs) * (2 * args.repeats + 3), unit="call") as bar:
         for configs in groups.values():
             lines += rows(configs, args, bar)
     facts = (
-        f"hypvision {hypvision.__version__}. Medians of {args.repeats}, random weights, float32, {args.batch} "
-        f"image{'s' if args.batch > 1 else ''} a step; `/ first`: to the first row of the task."
+        f"hypvision {hypvision.__version__}. Medians of {args.repeats}, random weights, float32, "
+        f"{args.batch} image{'s' if args.batch > 1 else ''} a step; `/ first`: to the first row of "
+        "the task."
     )
     report(args, ["batch", "configs", "clip", "size"], facts, "\n".join(lines), MARKS, INTRODUCTION)

@@ -1,7 +1,7 @@
 """Every op of the geometry, row by row and at three sizes, beside the same op of geoopt and HypLL.
 
-Contenders of an op are called in turns in one process; medians count. What is reported is the ratio of ours to the
-faster of the two libraries, and whether it reaches its target.
+Contenders of an op are called in turns in one process; medians count. What is reported is the ratio
+of ours to the faster of the two libraries, and whether it reaches its target.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ LARGE = SIZES[-1]
 class Op(NamedTuple):
     """Ours, which takes the arguments and ``c``; the others', which take the arguments alone.
 
-    ``arguments`` are ``x``, ``y`` (points), ``u`` (a tangent vector at the origin) and ``v`` (one at ``x``). ``large``
-    and ``small`` are the targets at the largest and the smallest size; ``radius`` is about that of the points.
+    ``arguments`` are ``x``, ``y`` (points), ``u`` (a tangent vector at the origin) and ``v`` (one
+    at ``x``). ``large`` and ``small`` are the targets at the largest and the smallest size;
+    ``radius`` is about that of the points.
     """
 
     model: str
@@ -62,16 +63,34 @@ OPS = {
     "proju": Op("lorentz", lorentz.proju, "xv", "proju"),
     "transp0": Op("lorentz", lorentz.transp0, "xu", "transp0"),
     "transp0back": Op("lorentz", lorentz.transp0back, "xv", "transp0back"),
-    "ball dist": Op("ball", poincare.dist, "xy", "dist", lambda x, y: _hypll("dist")(x=x, y=y), large=(2.0, 2.0)),
-    "ball logmap": Op(
-        "ball", poincare.logmap, "xy", "logmap", lambda x, y: _hypll("logmap")(x=x, y=y), large=(2.0, 2.0)
+    "ball dist": Op(
+        "ball", poincare.dist, "xy", "dist", lambda x, y: _hypll("dist")(x=x, y=y), large=(2.0, 2.0)
     ),
-    "ball expmap": Op("ball", poincare.expmap, "xv", "expmap", lambda x, v: _hypll("expmap")(x=x, v=v)),
-    "ball expmap0": Op("ball", poincare.expmap0, "u", "expmap0", lambda u: _hypll("expmap0")(v=u), large=(2.0, 2.0)),
-    "ball logmap0": Op("ball", poincare.logmap0, "x", "logmap0", lambda x: _hypll("logmap0")(y=x), large=(2.0, 2.0)),
+    "ball logmap": Op(
+        "ball",
+        poincare.logmap,
+        "xy",
+        "logmap",
+        lambda x, y: _hypll("logmap")(x=x, y=y),
+        large=(2.0, 2.0),
+    ),
+    "ball expmap": Op(
+        "ball", poincare.expmap, "xv", "expmap", lambda x, v: _hypll("expmap")(x=x, v=v)
+    ),
+    "ball expmap0": Op(
+        "ball", poincare.expmap0, "u", "expmap0", lambda u: _hypll("expmap0")(v=u), large=(2.0, 2.0)
+    ),
+    "ball logmap0": Op(
+        "ball", poincare.logmap0, "x", "logmap0", lambda x: _hypll("logmap0")(y=x), large=(2.0, 2.0)
+    ),
     "ball dist0": Op("ball", poincare.dist0, "x", "dist0", large=(2.0, 2.0)),
     "mobius_add": Op(
-        "ball", poincare.mobius_add, "xy", "mobius_add", lambda x, y: _hypll("mobius_add")(x=x, y=y), large=(2.0, 2.0)
+        "ball",
+        poincare.mobius_add,
+        "xy",
+        "mobius_add",
+        lambda x, y: _hypll("mobius_add")(x=x, y=y),
+        large=(2.0, 2.0),
     ),
     "ball transp": Op("ball", poincare.transp, "xyv", "transp"),
     "ball project": Op("ball", poincare.project, "x", "projx", lambda x: _hypll("project")(x=x)),
@@ -79,7 +98,8 @@ OPS = {
 
 
 def _draw(op: Op, library: str, size: tuple[int, int], device: str) -> list[Tensor]:
-    """Arguments as the library wants them: geoopt's tangent vectors at the origin have a time, which is 0."""
+    """Arguments as the library wants them: geoopt's tangent vectors at the origin have a time,
+    which is 0."""
     generator = torch.Generator().manual_seed(0)
     scale = op.radius * size[1] ** -0.5
     u, w, s = (torch.randn(size, generator=generator).mul_(scale).to(device) for _ in range(3))
@@ -93,7 +113,9 @@ def _draw(op: Op, library: str, size: tuple[int, int], device: str) -> list[Tens
     return [points[name].detach().clone().requires_grad_() for name in op.arguments]
 
 
-def contenders(op: Op, size: tuple[int, int], device: str) -> dict[str, tuple[Callable[..., Tensor], list[Tensor]]]:
+def contenders(
+    op: Op, size: tuple[int, int], device: str
+) -> dict[str, tuple[Callable[..., Tensor], list[Tensor]]]:
     """Functions and their arguments by library, ours first."""
     found = {"hypvision": (partial(_ours, op.ours), _draw(op, "hypvision", size, device))}
     if geoopt and op.geoopt:

@@ -1,8 +1,9 @@
 """A training step of the toy model of superposition: the published form against ours.
 
-The published step draws two dense uniform matrices, differentiates by autograd and updates parameter by parameter
-(`tests/references/toy_reference.py`); ours draws the active entries and has loss and gradient in closed form. Both are
-timed in turns, whole steps from drawing to update. Then both train in float64 on the same batches.
+The published step draws two dense uniform matrices, differentiates by autograd and updates
+parameter by parameter (`tests/references/toy_reference.py`); ours draws the active entries and has
+loss and gradient in closed form. Both are timed in turns, whole steps from drawing to update. Then
+both train in float64 on the same batches.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ def steps(m: int, features: int, batch: int, device: str) -> dict[str, Callable[
     number = iter(range(2**62))
 
     def published() -> None:
-        first, second = (torch.rand(batch, features, generator=generator, device=device) for _ in range(2))
+        first, second = (
+            torch.rand(batch, features, generator=generator, device=device) for _ in range(2)
+        )
         x = (first < thin).float() * second * 2
         model.zero_grad()
         loss = ((model(x) - x) ** 2).mean()
@@ -70,7 +73,8 @@ def steps(m: int, features: int, batch: int, device: str) -> dict[str, Callable[
 
 @torch.no_grad()
 def difference(m: int, features: int, batch: int, count: int) -> float:
-    """The largest difference of losses, ``W`` and ``b`` between both forms after ``count`` steps in float64."""
+    """The largest difference of losses, ``W`` and ``b`` between both forms after ``count`` steps in
+    float64."""
     p = frequencies("power", features, 1.0).float()
     weight, bias = initial(features, m, stream("bench", m), torch.float64)
     parameters = joined([(weight, bias)])
@@ -97,10 +101,16 @@ def difference(m: int, features: int, batch: int, count: int) -> float:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--features", type=int, default=1000, help="number of features (default: 1000)")
+    parser.add_argument(
+        "--features", type=int, default=1000, help="number of features (default: 1000)"
+    )
     parser.add_argument("--batch", type=int, default=2048, help="samples of a step (default: 2048)")
-    parser.add_argument("--steps", type=int, default=200, help="steps of the comparison in float64 (default: 200)")
-    parser.add_argument("--widths", type=int, nargs="+", default=[10, 39, 100], help="widths (default: 10 39 100)")
+    parser.add_argument(
+        "--steps", type=int, default=200, help="steps of the comparison in float64 (default: 200)"
+    )
+    parser.add_argument(
+        "--widths", type=int, nargs="+", default=[10, 39, 100], help="widths (default: 10 39 100)"
+    )
     add_run_arguments(parser, repeats=30)
 
 
@@ -112,16 +122,20 @@ def run(args: argparse.Namespace) -> None:
     ]
     with tqdm(total=2 * (args.repeats + 1) * len(args.widths), unit="step") as bar:
         for m in args.widths:
-            found = in_turns(steps(m, args.features, args.batch, args.device), args.repeats, args.device, bar)
+            found = in_turns(
+                steps(m, args.features, args.batch, args.device), args.repeats, args.device, bar
+            )
             theirs = found["published"]
             ours = found["ours"]
             far = difference(m, args.features, args.batch, args.steps)
             lines.append(
-                f"| {m} | {1000 * theirs:.1f} | {1000 * ours:.1f} | {theirs / ours:.1f}x | {TARGETS.get(m, '')} | "
-                f"{args.steps} | {far:.0e} |"
+                f"| {m} | {1000 * theirs:.1f} | {1000 * ours:.1f} | {theirs / ours:.1f}x | "
+                f"{TARGETS.get(m, '')} | {args.steps} | {far:.0e} |"
             )
     facts = (
-        f"hypvision {hypvision.__version__}. Medians of {args.repeats}; {args.features} features, batch {args.batch}, "
-        "float32; alpha 1, decay -0.556."
+        f"hypvision {hypvision.__version__}. Medians of {args.repeats}; {args.features} features, "
+        f"batch {args.batch}, float32; alpha 1, decay -0.556."
     )
-    report(args, ["features", "batch", "steps", "widths"], facts, "\n".join(lines), MARKS, INTRODUCTION)
+    report(
+        args, ["features", "batch", "steps", "widths"], facts, "\n".join(lines), MARKS, INTRODUCTION
+    )

@@ -1,8 +1,10 @@
-"""A tree in two dimensions: the hyperbolic plane against the Euclidean, hypvision's optimiser beside geoopt's.
+"""A tree in two dimensions: the hyperbolic plane against the Euclidean, hypvision's optimiser
+beside geoopt's.
 
-Every method gets the same start (the same small tangent vectors), loss, rows of every step, number of steps, schedule
-and learning rates to choose from; the rate whose full loss is lowest after all steps with the first seed is used for
-the others. What comes out is measured in float64, by the same functions for all.
+Every method gets the same start (the same small tangent vectors), loss, rows of every step, number
+of steps, schedule and learning rates to choose from; the rate whose full loss is lowest after all
+steps with the first seed is used for the others. What comes out is measured in float64, by the same
+functions for all.
 """
 
 from __future__ import annotations
@@ -25,12 +27,19 @@ from bench.common import machine, write_section
 from hypvision.errors import HypvisionError, require
 from hypvision.files import replacing
 from hypvision.geometry import Euclidean, Lorentz, Manifold, ManifoldParameter, PoincareBall
-from hypvision.losses.graph import average_distortion, complete_tree, graph_map, neighbour_loss, tree_distances
+from hypvision.losses.graph import (
+    average_distortion,
+    complete_tree,
+    graph_map,
+    neighbour_loss,
+    tree_distances,
+)
 from hypvision.optim import RiemannianAdam
 from hypvision.viz.disk import PoincareDisk, to_disk
 
 MARKS = ("<!-- tree:begin -->", "<!-- tree:end -->")
-# Distances are divided by this in the loss: a softer one leaves the neighbours where they are not yet the nearest.
+# Distances are divided by this in the loss: a softer one leaves the neighbours where they are not
+# yet the nearest.
 TEMPERATURE = 1 / 3
 RATES = (0.1, 0.3, 1.0)
 # standard deviation of the initial tangent vectors
@@ -50,7 +59,9 @@ class Method(NamedTuple):
 
     label: str
     manifold: Manifold  # where the points lie, for the measurement
-    start: Callable[[Tensor, float], Training]  # from tangent vectors at the origin and a learning rate
+    start: Callable[
+        [Tensor, float], Training
+    ]  # from tangent vectors at the origin and a learning rate
 
 
 class Run(NamedTuple):
@@ -98,14 +109,17 @@ METHODS = {
 
 
 def all_distances(points: Tensor, manifold: Manifold, block: int = 256) -> Tensor:
-    """Distances of all pairs ``(N, N)`` in float64, pair by pair: exact for close points far out, too."""
+    """Distances of all pairs ``(N, N)`` in float64, pair by pair: exact for close points far out,
+    too."""
     x = points.detach().double()
     if isinstance(manifold, Lorentz):
         x = manifold.projx(x)
     return torch.cat([manifold.dist(rows.unsqueeze(1), x.unsqueeze(0)) for rows in x.split(block)])
 
 
-def train(method: Method, hops: Tensor, rate: float, seed: int, steps: int, rows: int, bar: tqdm) -> Run:
+def train(
+    method: Method, hops: Tensor, rate: float, seed: int, steps: int, rows: int, bar: tqdm
+) -> Run:
     """Embed the nodes of a graph in two dimensions.
 
     Args:
@@ -119,7 +133,9 @@ def train(method: Method, hops: Tensor, rate: float, seed: int, steps: int, rows
     """
     generator = torch.Generator().manual_seed(seed)
     count = len(hops)
-    points, optimizer, cdist = method.start(SPREAD * torch.randn(count, 2, generator=generator), rate)
+    points, optimizer, cdist = method.start(
+        SPREAD * torch.randn(count, 2, generator=generator), rate
+    )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
     begin = time.perf_counter()
     for _ in range(steps):
@@ -144,25 +160,31 @@ def train(method: Method, hops: Tensor, rate: float, seed: int, steps: int, rows
 def compare(
     names: Sequence[str], hops: Tensor, rates: Sequence[float], seeds: int, steps: int, rows: int
 ) -> dict[str, tuple[float, list[Run]]]:
-    """Search the learning rate of every method with the first seed, then train it with the other seeds.
+    """Search the learning rate of every method with the first seed, then train it with the other
+    seeds.
 
     Returns:
         For every method its learning rate, and its runs by seed.
     """
     results = {}
-    with tqdm(total=len(names) * (len(rates) + seeds - 1) * steps, desc="embed", unit="step", disable=None) as bar:
+    with tqdm(
+        total=len(names) * (len(rates) + seeds - 1) * steps, desc="embed", unit="step", disable=None
+    ) as bar:
         for name in names:
             bar.set_description(name)
             tried = {rate: train(METHODS[name], hops, rate, 0, steps, rows, bar) for rate in rates}
             # a run that ended in nan is worse than any other
             best = min(rates, key=lambda rate: np.nan_to_num(tried[rate].loss, nan=np.inf))
-            others = [train(METHODS[name], hops, best, seed, steps, rows, bar) for seed in range(1, seeds)]
+            others = [
+                train(METHODS[name], hops, best, seed, steps, rows, bar) for seed in range(1, seeds)
+            ]
             results[name] = (best, [tried[best], *others])
     return results
 
 
 def table(results: dict[str, tuple[float, list[Run]]]) -> str:
-    """The Markdown table: means over the seeds, and the smallest and largest value in parentheses."""
+    """The Markdown table: means over the seeds, and the smallest and largest value in
+    parentheses."""
     lines = [
         "| space and optimiser | learning rate | MAP | average distortion | loss | seconds |",
         "|---|--:|--:|--:|--:|--:|",
@@ -170,7 +192,11 @@ def table(results: dict[str, tuple[float, list[Run]]]) -> str:
 
     def cell(values: list[float], digits: int = 3) -> str:
         mean = f"{statistics.fmean(values):.{digits}f}"
-        return mean if len(values) == 1 else f"{mean} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+        return (
+            mean
+            if len(values) == 1
+            else f"{mean} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+        )
 
     for name, (rate, runs) in results.items():
         cells = [METHODS[name].label, f"{rate:g}", cell([run.precision for run in runs])]
@@ -219,26 +245,45 @@ def draw(results: dict[str, tuple[float, list[Run]]], parents: Sequence[int], pa
             disk = PoincareDisk(axes, grid=())
             disk.geodesics(xy[parent], xy[child], colors="0.6", linewidths=0.6)
             disk.points(xy, **dots)
-        axes.set_title(f"{method.label}\nMAP {best.precision:.3f}, distortion {best.distortion:.3f}", fontsize=10)
+        axes.set_title(
+            f"{method.label}\nMAP {best.precision:.3f}, distortion {best.distortion:.3f}",
+            fontsize=10,
+        )
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=110)
         # 64 colours are enough for dots and lines, and less than a third of the bytes
-        Image.open(temporary).convert("RGB").quantize(64).save(temporary, format="PNG", optimize=True)
+        Image.open(temporary).convert("RGB").quantize(64).save(
+            temporary, format="PNG", optimize=True
+        )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--branching", type=int, default=3, help="children of a node (default: 3)")
     parser.add_argument("--depth", type=int, default=6, help="levels below the root (default: 6)")
-    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS), help="default: all")
-    parser.add_argument("--steps", type=int, default=1200, help="steps of every run (default: 1200)")
-    parser.add_argument("--rows", type=int, default=64, help="nodes in a step (default: 64)")
-    parser.add_argument("--seeds", type=int, default=3, help="runs with the best learning rate (default: 3)")
     parser.add_argument(
-        "--rates", nargs="+", type=float, default=list(RATES), help=f"learning rates to try (default: {RATES})"
+        "--methods", nargs="+", choices=list(METHODS), default=list(METHODS), help="default: all"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=1200, help="steps of every run (default: 1200)"
+    )
+    parser.add_argument("--rows", type=int, default=64, help="nodes in a step (default: 64)")
+    parser.add_argument(
+        "--seeds", type=int, default=3, help="runs with the best learning rate (default: 3)"
+    )
+    parser.add_argument(
+        "--rates",
+        nargs="+",
+        type=float,
+        default=list(RATES),
+        help=f"learning rates to try (default: {RATES})",
     )
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
-    parser.add_argument("--image", metavar="FILE", type=Path, help="draw the embeddings into this file")
-    parser.add_argument("--write", metavar="FILE", type=Path, help="write the table into this Markdown file, too")
+    parser.add_argument(
+        "--image", metavar="FILE", type=Path, help="draw the embeddings into this file"
+    )
+    parser.add_argument(
+        "--write", metavar="FILE", type=Path, help="write the table into this Markdown file, too"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -250,8 +295,8 @@ def run(args: argparse.Namespace) -> None:
             raise HypvisionError(f"--rates must be positive, got {rate:g}.")
     if args.branching**args.depth > 5000:
         raise HypvisionError(
-            f"--branching {args.branching} --depth {args.depth} makes a tree of over 5000 nodes, whose pairs are too "
-            "many to be held at once. Choose smaller numbers."
+            f"--branching {args.branching} --depth {args.depth} makes a tree of over 5000 nodes, "
+            "whose pairs are too many to be held at once. Choose smaller numbers."
         )
     if any(name.startswith("geoopt") for name in args.methods):
         require("geoopt", "dev")  # told before the first minute of training
@@ -259,14 +304,22 @@ def run(args: argparse.Namespace) -> None:
         require("matplotlib", "viz")
     torch.set_num_threads(args.threads)
     parents = complete_tree(args.branching, args.depth)
-    results = compare(args.methods, tree_distances(parents), args.rates, args.seeds, args.steps, args.rows)
-    command = f"tools/embed_tree.py --branching {args.branching} --depth {args.depth} --steps {args.steps}"
-    command += f" --rows {args.rows} --seeds {args.seeds} --rates {' '.join(f'{rate:g}' for rate in args.rates)}"
+    results = compare(
+        args.methods, tree_distances(parents), args.rates, args.seeds, args.steps, args.rows
+    )
+    command = (
+        f"tools/embed_tree.py --branching {args.branching} --depth {args.depth} --steps "
+        f"{args.steps}"
+    )
+    command += (
+        f" --rows {args.rows} --seeds {args.seeds} --rates "
+        f"{' '.join(f'{rate:g}' for rate in args.rates)}"
+    )
     command += f" --methods {' '.join(args.methods)} --threads {args.threads}"
     text = (
-        f"`{command}`\n\n{machine('cpu')}; hypvision {hypvision.__version__}. {len(parents)} nodes; "
-        f"means over {args.seeds} seeds, smallest and largest value in parentheses; seconds of one run, the median.\n\n"
-        f"{table(results)}"
+        f"`{command}`\n\n{machine('cpu')}; hypvision {hypvision.__version__}. {len(parents)} "
+        f"nodes; means over {args.seeds} seeds, smallest and largest value in parentheses; seconds "
+        f"of one run, the median.\n\n{table(results)}"
     )
     print(text)
     if args.image:

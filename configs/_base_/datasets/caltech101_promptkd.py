@@ -1,4 +1,5 @@
-# What PromptKD learns from: all training images of Caltech101, without labels, and a teacher that was trained before.
+# What PromptKD learns from: all training images of Caltech101, without labels, and a teacher that
+# was trained before.
 distillation = dict(
     root="data",
     dataset="caltech101",

@@ -9,7 +9,11 @@ train_pipeline = [
     dict(type="PhotoMetricDistortion"),
     dict(type="PackSegInputs"),
 ]
-test_pipeline = [dict(type="LoadImageFromFile"), dict(type="LoadAnnotations"), dict(type="PackSegInputs")]
+test_pipeline = [
+    dict(type="LoadImageFromFile"),
+    dict(type="LoadAnnotations"),
+    dict(type="PackSegInputs"),
+]
 tta_pipeline = [
     dict(type="LoadImageFromFile"),
     dict(
@@ -48,6 +52,8 @@ val_dataloader = dict(
     ),
 )
 test_data = dict(img_path="img/test", seg_map_path="ann/test")
-test_dataloader = dict(val_dataloader, dataset=dict(val_dataloader["dataset"], data_prefix=test_data))
+test_dataloader = dict(
+    val_dataloader, dataset=dict(val_dataloader["dataset"], data_prefix=test_data)
+)
 val_evaluator = dict(type="IoUMetric", iou_metrics=["mIoU"])
 test_evaluator = val_evaluator

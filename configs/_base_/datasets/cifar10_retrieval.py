@@ -24,7 +24,12 @@ train_dataloader = dict(
         ancestors=ancestors,
         cache=True,
         transform=dict(
-            input_size=32, is_training=True, pad_crop=4, color_jitter=None, interpolation="bilinear", **normalisation
+            input_size=32,
+            is_training=True,
+            pad_crop=4,
+            color_jitter=None,
+            interpolation="bilinear",
+            **normalisation,
         ),
     ),
     sampler=dict(type="DefaultSampler", shuffle=True),

@@ -1,6 +1,7 @@
-# The Grocery Store photos, 81 classes: data/grocery/images/{train,val,test}/CLASS/*.jpg, shorter side 128 pixels. The
-# published validation part is small (296 photos) and lacks 21 classes, but photos held out of the training part are too
-# like their neighbours to choose settings by: networks that know 98 % of them know 50 to 60 % of the published part.
+# The Grocery Store photos, 81 classes: data/grocery/images/{train,val,test}/CLASS/*.jpg, shorter
+# side 128 pixels. The published validation part is small (296 photos) and lacks 21 classes, but
+# photos held out of the training part are too like their neighbours to choose settings by: networks
+# that know 98 % of them know 50 to 60 % of the published part.
 data_root = "data/grocery/images"
 size = 128
 

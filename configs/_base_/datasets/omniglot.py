@@ -1,8 +1,11 @@
-# Drawn characters for retrieval: data/omniglot/images/CLASS/*.png, a folder for each character, and split.json beside
-# it, {"train": [CLASS, ...], "test": [CLASS, ...], "ancestors": {CLASS: [ALPHABET]}}. Each drawing of a test character
-# searches among the others. A mirrored character is another one: no flips.
+# Drawn characters for retrieval: data/omniglot/images/CLASS/*.png, a folder for each character, and
+# split.json beside it, {"train": [CLASS, ...], "test": [CLASS, ...], "ancestors": {CLASS:
+# [ALPHABET]}}. Each drawing of a test character searches among the others. A mirrored character is
+# another one: no flips.
 data_root = "data/omniglot"
-view = dict(input_size=64, interpolation="bilinear", mean=(0.92, 0.92, 0.92), std=(0.27, 0.27, 0.27))
+view = dict(
+    input_size=64, interpolation="bilinear", mean=(0.92, 0.92, 0.92), std=(0.27, 0.27, 0.27)
+)
 
 train_dataloader = dict(
     batch_size=96,

@@ -1,5 +1,6 @@
-# Your own images with boxes, COCO's JSON: data/own/{train,val}/* and data/own/annotations/{train,val}.json. A config
-# sets data_root and, in its data sets, metainfo=dict(classes=(...)).
+# Your own images with boxes, COCO's JSON: data/own/{train,val}/* and
+# data/own/annotations/{train,val}.json. A config sets data_root and, in its data sets,
+# metainfo=dict(classes=(...)).
 data_root = "data/own/"
 train_pipeline = [
     dict(type="LoadImageFromFile"),
@@ -12,7 +13,10 @@ test_pipeline = [
     dict(type="LoadImageFromFile"),
     dict(type="Resize", scale=(1024, 640), keep_ratio=True),
     dict(type="LoadAnnotations", with_bbox=True),
-    dict(type="PackDetInputs", meta_keys=("img_id", "img_path", "ori_shape", "img_shape", "scale_factor")),
+    dict(
+        type="PackDetInputs",
+        meta_keys=("img_id", "img_path", "ori_shape", "img_shape", "scale_factor"),
+    ),
 ]
 train_dataloader = dict(
     batch_size=4,

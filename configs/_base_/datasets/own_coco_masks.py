@@ -11,7 +11,10 @@ test_pipeline = [
     dict(type="LoadImageFromFile"),
     dict(type="Resize", scale=(1024, 640), keep_ratio=True),
     dict(type="LoadAnnotations", with_bbox=True, with_mask=True),
-    dict(type="PackDetInputs", meta_keys=("img_id", "img_path", "ori_shape", "img_shape", "scale_factor")),
+    dict(
+        type="PackDetInputs",
+        meta_keys=("img_id", "img_path", "ori_shape", "img_shape", "scale_factor"),
+    ),
 ]
 train_dataloader = dict(dataset=dict(pipeline=train_pipeline))
 val_dataloader = dict(dataset=dict(pipeline=test_pipeline))

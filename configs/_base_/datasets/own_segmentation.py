@@ -1,6 +1,7 @@
-# Your own images with label maps: data/own/{train,val}/images/NAME.jpg and data/own/{train,val}/masks/NAME.png, one
-# class number a pixel from 0, 255 where it does not count. A config sets data_root and, in its data sets,
-# metainfo=dict(classes=(...)); other endings by img_suffix and seg_map_suffix there.
+# Your own images with label maps: data/own/{train,val}/images/NAME.jpg and
+# data/own/{train,val}/masks/NAME.png, one class number a pixel from 0, 255 where it does not count.
+# A config sets data_root and, in its data sets, metainfo=dict(classes=(...)); other endings by
+# img_suffix and seg_map_suffix there.
 data_root = "data/own"
 train_pipeline = [
     dict(type="LoadImageFromFile"),

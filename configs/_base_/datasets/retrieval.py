@@ -1,11 +1,18 @@
-# What the four data sets of metric learning share: two images of each of 45 classes, views of 224 pixels. The files
-# that build on it name the data set, its folder and the ranks at which recall is measured.
+# What the four data sets of metric learning share: two images of each of 45 classes, views of 224
+# pixels. The files that build on it name the data set, its folder and the ranks at which recall is
+# measured.
 train_dataloader = dict(
     batch_size=90,
     num_workers=8,
     dataset=dict(
         split="train",
-        transform=dict(input_size=224, is_training=True, scale=(0.2, 1.0), color_jitter=None, interpolation="bicubic"),
+        transform=dict(
+            input_size=224,
+            is_training=True,
+            scale=(0.2, 1.0),
+            color_jitter=None,
+            interpolation="bicubic",
+        ),
     ),
     sampler=dict(type="DefaultSampler", shuffle=True),
     batch_sampler=dict(type="MPerClassBatchSampler", m=2, replace=True, short_classes="repeat"),

@@ -1,10 +1,12 @@
-# Drawn shapes for retrieval: an instance (a shape with a texture and a colour) is a class; those of 12 shapes for
-# training, of 4 others for test, one of each kind. Make the images with
-#   hypvision data make data/shapes32 --layout imagefolder --level instance --train 7680 --val 3840 --size 32
+# Drawn shapes for retrieval: an instance (a shape with a texture and a colour) is a class; those of
+# 12 shapes for training, of 4 others for test, one of each kind. Make the images with
+#   hypvision data make data/shapes32 --layout imagefolder --level instance --train 7680 --val 3840
+#   --size 32
 data_root = "data/shapes32"
 normalisation = dict(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 unseen = ("* cross", "* house", "* pentagon", "* ring")
-seen = ("* arrow", "* asterisk", "* star", "* car", "* face", "* tree", "* hexagon", "* square", "* triangle",
+seen = ("* arrow", "* asterisk", "* star", "* car", "* face", "* tree", "* hexagon", "* square",
+"* triangle",
         "* crescent", "* disk", "* ellipse")  # fmt: skip
 
 train_dataloader = dict(
@@ -16,7 +18,9 @@ train_dataloader = dict(
         classes=seen,
         ancestors="shapes",
         cache=True,
-        transform=dict(input_size=32, is_training=True, pad_crop=2, color_jitter=None, **normalisation),
+        transform=dict(
+            input_size=32, is_training=True, pad_crop=2, color_jitter=None, **normalisation
+        ),
     ),
     sampler=dict(type="DefaultSampler", shuffle=True),
     batch_sampler=dict(type="MPerClassBatchSampler", m=4),

@@ -10,7 +10,12 @@ train_dataloader = dict(
         type="ImageFolderDataset",
         root=data_root + "/train",
         transform=dict(
-            input_size=64, is_training=True, pad_crop=4, pad_mode="constant", color_jitter=None, **normalisation
+            input_size=64,
+            is_training=True,
+            pad_crop=4,
+            pad_mode="constant",
+            color_jitter=None,
+            **normalisation,
         ),
     ),
     sampler=dict(type="DefaultSampler", shuffle=True),

@@ -1,6 +1,8 @@
-# English Wikipedia, packed: data/wikipedia/{train,valid}/*.parquet with a column "text" (docs/data.md says where from).
+# English Wikipedia, packed: data/wikipedia/{train,valid}/*.parquet with a column "text"
+# (docs/data.md says where from).
 data_root = "data/wikipedia"
-tokenizer = "meta-llama/Llama-3.1-8B"  # the paper's, 128,256 tokens; gated (configs/helm/README.md has a free one)
+# the paper's, 128,256 tokens; gated (configs/helm/README.md has a free one)
+tokenizer = "meta-llama/Llama-3.1-8B"
 train_dataloader = dict(
     batch_size=4,
     num_workers=2,

@@ -1,5 +1,6 @@
-# mmdet's FCOS (Tian et al., ICCV 2019; boxes alone, no anchors) on an HCFormer; for another model set model_name and
-# the neck's in_channels. Starting from ImageNet: model.backbone.init_cfg = dict(type="Pretrained", checkpoint=FILE).
+# mmdet's FCOS (Tian et al., ICCV 2019; boxes alone, no anchors) on an HCFormer; for another model
+# set model_name and the neck's in_channels. Starting from ImageNet: model.backbone.init_cfg =
+# dict(type="Pretrained", checkpoint=FILE).
 model = dict(
     type="FCOS",
     data_preprocessor=dict(
@@ -31,6 +32,10 @@ model = dict(
         loss_centerness=dict(type="CrossEntropyLoss", use_sigmoid=True, loss_weight=1.0),
     ),
     test_cfg=dict(
-        nms_pre=1000, min_bbox_size=0, score_thr=0.05, nms=dict(type="nms", iou_threshold=0.5), max_per_img=100
+        nms_pre=1000,
+        min_bbox_size=0,
+        score_thr=0.05,
+        nms=dict(type="nms", iou_threshold=0.5),
+        max_per_img=100,
     ),
 )

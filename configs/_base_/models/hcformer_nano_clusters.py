@@ -1,7 +1,8 @@
-# HCFormer-nano for few or small images, from scratch: a stem of convolutions; centres that stay near the pixels they
-# were pooled from, centred features and temperatures that let clusters be sharp from the start; narrower MLPs in the
-# first stages. A config sets num_classes, img_size and patch_size so that the first map has about 16 pixels a side:
-# windows (fold) and centres (prop, win) are those of maps of 16, 8, 4 and 2 pixels, four centres for 16 pixels.
+# HCFormer-nano for few or small images, from scratch: a stem of convolutions; centres that stay
+# near the pixels they were pooled from, centred features and temperatures that let clusters be
+# sharp from the start; narrower MLPs in the first stages. A config sets num_classes, img_size and
+# patch_size so that the first map has about 16 pixels a side: windows (fold) and centres (prop,
+# win) are those of maps of 16, 8, 4 and 2 pixels, four centres for 16 pixels.
 model = dict(
     type="ImageClassifier",
     backbone=dict(

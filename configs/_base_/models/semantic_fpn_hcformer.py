@@ -1,5 +1,6 @@
-# Semantic FPN (Kirillov et al., CVPR 2019) on an HCFormer; a config sets model_name and the neck's in_channels.
-# Starting from ImageNet: model.backbone.init_cfg = dict(type="Pretrained", checkpoint=FILE).
+# Semantic FPN (Kirillov et al., CVPR 2019) on an HCFormer; a config sets model_name and the neck's
+# in_channels. Starting from ImageNet: model.backbone.init_cfg = dict(type="Pretrained",
+# checkpoint=FILE).
 model = dict(
     type="EncoderDecoder",
     data_preprocessor=dict(

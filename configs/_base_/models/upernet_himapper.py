@@ -1,6 +1,7 @@
-# UPerNet on the backbone of a Hi-Mapper. dense="init" takes the fine-tuned backbone and drops the mapper, as the paper
-# seems to do; "aux" and "fuse" keep it (ours). A config sets model_name and channels.
-# Starting weights: model.backbone.init_cfg = dict(type="Pretrained", checkpoint=FILE), of the backbone or a Hi-Mapper.
+# UPerNet on the backbone of a Hi-Mapper. dense="init" takes the fine-tuned backbone and drops the
+# mapper, as the paper seems to do; "aux" and "fuse" keep it (ours). A config sets model_name and
+# channels. Starting weights: model.backbone.init_cfg = dict(type="Pretrained", checkpoint=FILE), of
+# the backbone or a Hi-Mapper.
 norm_cfg = dict(type="BN", requires_grad=True)
 model = dict(
     type="EncoderDecoder",
@@ -13,7 +14,12 @@ model = dict(
         seg_pad_val=255,
         size=(512, 512),
     ),
-    backbone=dict(type="TimmBackbone", model_name="himapper_deit_tiny_patch16_224", dense="init", drop_path_rate=0.1),
+    backbone=dict(
+        type="TimmBackbone",
+        model_name="himapper_deit_tiny_patch16_224",
+        dense="init",
+        drop_path_rate=0.1,
+    ),
     decode_head=dict(
         type="UPerHead",
         in_channels=[192, 192, 192, 192],

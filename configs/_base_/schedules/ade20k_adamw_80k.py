@@ -1,4 +1,5 @@
-# AdamW for 80k iterations at a total batch of 16, polynomial decay of power 0.9. Norms and biases are decayed too.
+# AdamW for 80k iterations at a total batch of 16, polynomial decay of power 0.9. Norms and biases
+# are decayed too.
 train_cfg = dict(type="IterBasedTrainLoop", max_iters=80000, val_interval=8000)
 val_cfg = dict(type="ValLoop")
 test_cfg = dict(type="TestLoop")

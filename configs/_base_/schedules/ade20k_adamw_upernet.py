@@ -1,4 +1,5 @@
-# UPerNet with transformers: AdamW for 80k iterations at a total batch of 16, 1500 of warm-up, linear decay.
+# UPerNet with transformers: AdamW for 80k iterations at a total batch of 16, 1500 of warm-up,
+# linear decay.
 train_cfg = dict(type="IterBasedTrainLoop", max_iters=80000, val_interval=8000)
 val_cfg = dict(type="ValLoop")
 test_cfg = dict(type="TestLoop")

@@ -8,6 +8,20 @@ optim_wrapper = dict(
 )
 auto_scale_lr = dict(base_batch_size=128, enable=True)
 param_scheduler = [
-    dict(type="LinearLR", start_factor=1e-2, by_epoch=True, begin=0, end=2, convert_to_iter_based=True),
-    dict(type="CosineAnnealingLR", eta_min_ratio=1e-2, by_epoch=True, begin=2, end=30, convert_to_iter_based=True),
+    dict(
+        type="LinearLR",
+        start_factor=1e-2,
+        by_epoch=True,
+        begin=0,
+        end=2,
+        convert_to_iter_based=True,
+    ),
+    dict(
+        type="CosineAnnealingLR",
+        eta_min_ratio=1e-2,
+        by_epoch=True,
+        begin=2,
+        end=30,
+        convert_to_iter_based=True,
+    ),
 ]

@@ -1,5 +1,6 @@
-# The recipe of the papers: 200 epochs at batch 128, learning rate divided by 5 after 60, 120 and 160 of them. That of
-# points is 0.02 from the start and so leaves out the first division. Biases and norms decay like all else.
+# The recipe of the papers: 200 epochs at batch 128, learning rate divided by 5 after 60, 120 and
+# 160 of them. That of points is 0.02 from the start and so leaves out the first division. Biases
+# and norms decay like all else.
 train_cfg = dict(by_epoch=True, max_epochs=200, val_interval=10)
 optim_wrapper = dict(
     type="OptimWrapper",

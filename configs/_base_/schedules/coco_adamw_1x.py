@@ -3,7 +3,9 @@ train_cfg = dict(type="EpochBasedTrainLoop", max_epochs=12, val_interval=1)
 val_cfg = dict(type="ValLoop")
 test_cfg = dict(type="TestLoop")
 optim_wrapper = dict(
-    type="OptimWrapper", constructor="TimmParamGroups", optimizer=dict(type="AdamW", lr=1e-4, weight_decay=1e-4)
+    type="OptimWrapper",
+    constructor="TimmParamGroups",
+    optimizer=dict(type="AdamW", lr=1e-4, weight_decay=1e-4),
 )
 auto_scale_lr = dict(base_batch_size=16, enable=False)
 param_scheduler = [

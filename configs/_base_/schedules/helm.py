@@ -1,5 +1,6 @@
-# HELM's recipe: 2.1M tokens a step, 2,400 steps, warm-up over 3 % of them, then a cosine to a tenth of the rate.
-# A step is 64 iterations (``accumulative_counts``), and everything below counts iterations.
+# HELM's recipe: 2.1M tokens a step, 2,400 steps, warm-up over 3 % of them, then a cosine to a tenth
+# of the rate. A step is 64 iterations (``accumulative_counts``), and everything below counts
+# iterations.
 train_cfg = dict(type="IterBasedTrainLoop", max_iters=153600, val_interval=6400)
 optim_wrapper = dict(
     type="AmpOptimWrapper",

@@ -1,4 +1,5 @@
-# The recipe of HIER: 180 images a step in all, mixed precision, gradients cut at 10, the backbone frozen at first.
+# The recipe of HIER: 180 images a step in all, mixed precision, gradients cut at 10, the backbone
+# frozen at first.
 train_cfg = dict(by_epoch=True, max_epochs=100, val_interval=1)
 optim_wrapper = dict(
     type="AmpOptimWrapper",

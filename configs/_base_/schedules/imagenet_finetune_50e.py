@@ -1,4 +1,5 @@
-# Fine-tuning for 50 epochs: AdamW, cosine, total batch 1024; what is new in the model learns ten times faster.
+# Fine-tuning for 50 epochs: AdamW, cosine, total batch 1024; what is new in the model learns ten
+# times faster.
 train_cfg = dict(by_epoch=True, max_epochs=50, val_interval=1)
 optim_wrapper = dict(
     type="AmpOptimWrapper",
@@ -8,6 +9,13 @@ optim_wrapper = dict(
 )
 auto_scale_lr = dict(base_batch_size=1024, enable=True)
 param_scheduler = [
-    dict(type="CosineAnnealingLR", eta_min_ratio=1e-2, by_epoch=True, begin=0, end=50, convert_to_iter_based=True),
+    dict(
+        type="CosineAnnealingLR",
+        eta_min_ratio=1e-2,
+        by_epoch=True,
+        begin=0,
+        end=50,
+        convert_to_iter_based=True,
+    ),
 ]
 custom_hooks = [dict(type="EMAHook", ema_type="ExponentialMovingAverage", momentum=4e-5)]

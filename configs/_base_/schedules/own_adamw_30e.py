@@ -7,6 +7,20 @@ optim_wrapper = dict(
     clip_grad=dict(max_norm=5.0),
 )
 param_scheduler = [
-    dict(type="LinearLR", start_factor=1e-2, by_epoch=True, begin=0, end=2, convert_to_iter_based=True),
-    dict(type="CosineAnnealingLR", eta_min_ratio=1e-2, by_epoch=True, begin=2, end=30, convert_to_iter_based=True),
+    dict(
+        type="LinearLR",
+        start_factor=1e-2,
+        by_epoch=True,
+        begin=0,
+        end=2,
+        convert_to_iter_based=True,
+    ),
+    dict(
+        type="CosineAnnealingLR",
+        eta_min_ratio=1e-2,
+        by_epoch=True,
+        begin=2,
+        end=30,
+        convert_to_iter_based=True,
+    ),
 ]

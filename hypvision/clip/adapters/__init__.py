@@ -1,6 +1,13 @@
-"""Adapters of CLIP: a few trained parameters on a frozen model, all with the interface of :mod:`.base`."""
+"""Adapters of CLIP: a few trained parameters on a frozen model, all with the interface of
+:mod:`.base`."""
 
-from hypvision.clip.adapters import bottleneck, hyperclip, lathadapter, lora, vpt  # importing a method registers it
+from hypvision.clip.adapters import (
+    bottleneck,
+    hyperclip,
+    lathadapter,
+    lora,
+    vpt,
+)  # importing a method registers it
 from hypvision.clip.adapters.base import (
     ADAPTERS,
     Adapter,

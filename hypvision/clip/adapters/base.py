@@ -6,9 +6,9 @@
 >>> adapters.load(fresh_model, "adapter.safetensors")            # onto the base model that it was trained on
 >>> adapters.merge(model)                                        # plain open_clip weights; or remove(model)
 
-A method is a folder: ``config.py`` (a dataclass, :class:`AdapterConfig`), ``model.py`` (where it is put: a subclass of
-:class:`Adapter`, marked by :func:`register`), maybe ``layer.py`` (the mathematics). A model may carry one adapter of
-each method; ``name`` chooses one of several.
+A method is a folder: ``config.py`` (a dataclass, :class:`AdapterConfig`), ``model.py`` (where it is
+put: a subclass of :class:`Adapter`, marked by :func:`register`), maybe ``layer.py`` (the
+mathematics). A model may carry one adapter of each method; ``name`` chooses one of several.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class AdapterConfig:
         if unknown:
             hint = did_you_mean(unknown[0], known, 2, cutoff=0.6)
             raise HypvisionError(
-                f"{method} has no option {', '.join(unknown)}.{hint} Known: {', '.join(sorted(known))}."
+                f"{method} has no option {', '.join(unknown)}.{hint} Known: "
+                f"{', '.join(sorted(known))}."
             )
         return cls(**options)
 
@@ -57,10 +58,12 @@ class AdapterConfig:
 class Adapter(ABC):
     """One method on one model. It is made by :func:`inject` and stored in ``model.adapters``.
 
-    The modules that it adds are registered under its :attr:`name` (``model.NAME``, ``...BLOCK.NAME``), so that its
-    entries of the model's state dict are those with this word in their names.
+    The modules that it adds are registered under its :attr:`name` (``model.NAME``,
+    ``...BLOCK.NAME``), so that its entries of the model's state dict are those with this word in
+    their names.
 
-    The constructor does not change the model; it raises an error if the method or its config does not fit the model.
+    The constructor does not change the model; it raises an error if the method or its config does
+    not fit the model.
     """
 
     name: ClassVar[str]
@@ -74,7 +77,8 @@ class Adapter(ABC):
 
     @abstractmethod
     def attach(self) -> None:
-        """Put the adapter into the model. With most methods its outputs do not change until the adapter is trained."""
+        """Put the adapter into the model. With most methods its outputs do not change until the
+        adapter is trained."""
 
     @abstractmethod
     def detach(self) -> None:
@@ -85,32 +89,40 @@ class Adapter(ABC):
         """What is adapted, for :func:`summary`."""
 
     def merge(self) -> None:
-        """Merge the learned change into the base weights, if the method allows it; the caller then calls
-        :meth:`detach`."""
+        """Merge the learned change into the base weights, if the method allows it; the caller then
+        calls :meth:`detach`."""
         raise HypvisionError(
-            f"An adapter '{self.name}' cannot be merged, because weights of a plain CLIP cannot express it. Keep it in "
-            "the model, and save it with adapters.save."
+            f"An adapter '{self.name}' cannot be merged, because weights of a plain CLIP cannot "
+            "express it. Keep it in the model, and save it with adapters.save."
         )
 
     def parameters(self) -> list[nn.Parameter]:
         """The trainable parameters, in the order of the model's parameters."""
-        return [value for name, value in self.model.named_parameters() if self.name in name.split(".")]
+        return [
+            value for name, value in self.model.named_parameters() if self.name in name.split(".")
+        ]
 
     def state_dict(self) -> dict[str, Tensor]:
         """The adapter's entries of the model's state dict."""
-        return {name: value for name, value in self.model.state_dict().items() if self.name in name.split(".")}
+        return {
+            name: value
+            for name, value in self.model.state_dict().items()
+            if self.name in name.split(".")
+        }
 
     def freeze_unused(self) -> None:  # noqa: B027 - most methods have nothing to freeze
-        """Freeze parameters that dense prediction does not use; distributed training fails if they get no gradient."""
+        """Freeze parameters that dense prediction does not use; distributed training fails if they
+        get no gradient."""
 
     def acts_on(self) -> list[tuple[Tower, Sequence[int]]]:
-        """The adapted towers with the numbers of their blocks; a saved file records them to identify the base model."""
+        """The adapted towers with the numbers of their blocks; a saved file records them to
+        identify the base model."""
         return [(tower, range(len(tower.blocks))) for tower in find_towers(self.model)]
 
     @torch.no_grad()
     def fingerprint(self) -> dict[str, Any]:
-        """Identifies a base model: sizes, the mean absolute value of the packed projections, and a few of their entries
-        (two random initialisations have the same mean)."""
+        """Identifies a base model: sizes, the mean absolute value of the packed projections, and a
+        few of their entries (two random initialisations have the same mean)."""
         found = {}
         for tower, numbers in self.acts_on():
             weights = [tower.frozen(tower.blocks[number]).float() for number in numbers]
@@ -162,19 +174,27 @@ def adapter_of(model: nn.Module, name: str | None = None) -> Adapter:
     if name in carried:
         return carried[name]
     if not carried:
-        raise HypvisionError("The model has no adapter. Call adapters.inject(model) or adapters.load(model, path).")
-    raise HypvisionError(f"The name must be one of the model's adapters ({', '.join(carried)}), got {name!r}.")
+        raise HypvisionError(
+            "The model has no adapter. Call adapters.inject(model) or adapters.load(model, path)."
+        )
+    raise HypvisionError(
+        f"The name must be one of the model's adapters ({', '.join(carried)}), got {name!r}."
+    )
 
 
 def inject(
-    model: nn.Module, config: AdapterConfig | str | Mapping[str, Any] = "hyperclip", freeze: bool = True, **options: Any
+    model: nn.Module,
+    config: AdapterConfig | str | Mapping[str, Any] = "hyperclip",
+    freeze: bool = True,
+    **options: Any,
 ) -> nn.Module:
-    """Put an adapter on an open_clip model, in place, and return it; its state dict has the base model's names and the
-    adapter's.
+    """Put an adapter on an open_clip model, in place, and return it; its state dict has the base
+    model's names and the adapter's.
 
     Args:
-        config: what is adapted and how: a config of a method; its name, with the config's fields as ``options``; or a
-            dict of both, ``dict(type="hyperclip", block=64)``; the default type is HyperCLIP.
+        config: what is adapted and how: a config of a method; its name, with the config's fields as
+            ``options``; or a dict of both, ``dict(type="hyperclip", block=64)``; the default type
+            is HyperCLIP.
         freeze: freeze everything but the adapters.
     """
     if isinstance(config, AdapterConfig):
@@ -188,11 +208,14 @@ def inject(
         settings = method.Config.from_options(options)
     if is_injected(model, method.name):
         raise HypvisionError(
-            f"The model has an adapter '{method.name}' already. Call adapters.remove(model) or merge(model) first."
+            f"The model has an adapter '{method.name}' already. Call adapters.remove(model) or "
+            "merge(model) first."
         )
     adapter = method(model, settings)
     if freeze:
-        others = {id(parameter) for other in _carried(model).values() for parameter in other.parameters()}
+        others = {
+            id(parameter) for other in _carried(model).values() for parameter in other.parameters()
+        }
         for parameter in model.parameters():
             parameter.requires_grad_(parameter.requires_grad and id(parameter) in others)
     adapter.attach()
@@ -202,7 +225,11 @@ def inject(
 
 def trainable_parameters(model: nn.Module, name: str | None = None) -> list[nn.Parameter]:
     """The trainable parameters of one adapter, or of all, for an optimiser."""
-    chosen = _carried(model).values() if name is None and is_injected(model) else [adapter_of(model, name)]
+    chosen = (
+        _carried(model).values()
+        if name is None and is_injected(model)
+        else [adapter_of(model, name)]
+    )
     return [parameter for adapter in chosen for parameter in adapter.parameters()]
 
 
@@ -223,7 +250,8 @@ def summary(model: nn.Module, name: str | None = None) -> str:
 
 
 def merge(model: nn.Module, name: str | None = None) -> nn.Module:
-    """Write the learned change into the base weights and remove the adapter: a plain open_clip model, in place."""
+    """Write the learned change into the base weights and remove the adapter: a plain open_clip
+    model, in place."""
     adapter_of(model, name).merge()
     return remove(model, name)
 
@@ -240,11 +268,13 @@ def remove(model: nn.Module, name: str | None = None) -> nn.Module:
     return model
 
 
-# Files ----------------------------------------------------------------------------------------------------------------
+# Files
+# --------------------------------------------------------------------------------------------------
 
 
 def save(model: nn.Module, path: str | Path, name: str | None = None) -> Path:
-    """Write the adapter's weights and configuration into one safetensors file, moved into place when complete."""
+    """Write the adapter's weights and configuration into one safetensors file, moved into place
+    when complete."""
     path = Path(path).expanduser()
     if path.suffix != ".safetensors":
         raise HypvisionError(f"An adapter is written as .safetensors, got '{path}'.")
@@ -255,8 +285,8 @@ def save(model: nn.Module, path: str | Path, name: str | None = None) -> Path:
 
 
 def load(model: nn.Module, path: str | Path, strict: bool = True) -> nn.Module:
-    """Put a saved adapter, a file of :func:`save`, onto a fresh base model, in place; ``strict``: raise an error if it
-    was trained on other base weights."""
+    """Put a saved adapter, a file of :func:`save`, onto a fresh base model, in place; ``strict``:
+    raise an error if it was trained on other base weights."""
     path = Path(path).expanduser()
     config, base, weights = _read(path)
     _check_sizes(model, base, path)
@@ -266,7 +296,9 @@ def load(model: nn.Module, path: str | Path, strict: bool = True) -> nn.Module:
             _check_base(adapter.fingerprint(), base, path)
         found = compare(adapter.state_dict(), weights)
         if found.missing or found.unexpected or found.mismatched:
-            raise HypvisionError(f"The adapter '{path}' does not fit this model: {found.describe()}.")
+            raise HypvisionError(
+                f"The adapter '{path}' does not fit this model: {found.describe()}."
+            )
     except HypvisionError:
         remove(model, adapter.name)
         raise
@@ -298,7 +330,9 @@ def _read(path: Path) -> tuple[AdapterConfig, Mapping[str, _Base], dict[str, Ten
         raise HypvisionError(f"{why_no_file(path, 'adapter')} Check the path.")
     wrong = format_problem(path)
     if wrong is not None:
-        of_training = "To take it out of a training: clip.load_segmenter, and save the adapter of its clip."
+        of_training = (
+            "To take it out of a training: clip.load_segmenter, and save the adapter of its clip."
+        )
         advice = of_training if path.suffix in (".pth", ".pt") else "Copy it again."
         raise HypvisionError(f"The adapter '{path}' cannot be read: it is {wrong}. {advice}")
     try:
@@ -306,8 +340,8 @@ def _read(path: Path) -> tuple[AdapterConfig, Mapping[str, _Base], dict[str, Ten
         config = _method(about.type).Config.from_options(about.config)
     except (KeyError, TypeError, ValueError, HypvisionError) as error:
         raise HypvisionError(
-            f"'{path}' was not written by adapters.save: its header has no valid configuration ({error}). "
-            "Save the adapter with adapters.save, or take another file."
+            f"'{path}' was not written by adapters.save: its header has no valid configuration "
+            f"({error}). Save the adapter with adapters.save, or take another file."
         ) from error
     return config, about.base, read_weights(path)
 
@@ -318,8 +352,9 @@ def _check_sizes(model: nn.Module, base: Mapping[str, _Base], path: Path) -> Non
         if sizes.get(modality) != (trained.width, trained.depth):
             width, depth = sizes.get(modality, (0, 0))
             raise HypvisionError(
-                f"The adapter '{path}' is of another model: its {modality} tower has {trained.depth} blocks of width "
-                f"{trained.width}, this one's {depth} of {width}. Load it onto the model that it was trained on."
+                f"The adapter '{path}' is of another model: its {modality} tower has "
+                f"{trained.depth} blocks of width {trained.width}, this one's {depth} of {width}. "
+                "Load it onto the model that it was trained on."
             )
 
 
@@ -331,12 +366,17 @@ def _check_base(measured: Mapping[str, Any], base: Mapping[str, _Base], path: Pa
         sample = torch.tensor(base[modality].sample)
         if not math.isclose(here["mean_abs"], size, rel_tol=1e-2):
             raise HypvisionError(
-                f"The adapter '{path}' was trained on other weights: the {modality} projections of its base model have "
-                f"a mean size of {size:.5f}, not {here['mean_abs']:.5f}. Load its base weights, or pass strict=False."
+                f"The adapter '{path}' was trained on other weights: the {modality} projections of "
+                f"its base model have a mean size of {size:.5f}, not {here['mean_abs']:.5f}. Load "
+                "its base weights, or pass strict=False."
             )
-        numbers = torch.tensor(here["sample"])  # tolerance of bfloat16, because either model may be in bfloat16
-        if sample.shape != numbers.shape or not torch.allclose(numbers, sample, rtol=1e-2, atol=1e-2 * size):
+        numbers = torch.tensor(
+            here["sample"]
+        )  # tolerance of bfloat16, because either model may be in bfloat16
+        if sample.shape != numbers.shape or not torch.allclose(
+            numbers, sample, rtol=1e-2, atol=1e-2 * size
+        ):
             raise HypvisionError(
-                f"The adapter '{path}' was trained on other weights: the {modality} projections of its base model "
-                "begin differently. Load its base weights, or pass strict=False."
+                f"The adapter '{path}' was trained on other weights: the {modality} projections of "
+                "its base model begin differently. Load its base weights, or pass strict=False."
             )

@@ -1,7 +1,19 @@
 """Few-shot recognition with a frozen CLIP: hosts, learned prompts, and official checkpoints."""
 
-from hypvision.clip.prompting import heads, prompted, promptkd, promptsrc  # importing hosts registers them
-from hypvision.clip.prompting.hosts import HOSTS, Host, HostOutput, build_host, feature_size, load_learned
+from hypvision.clip.prompting import (
+    heads,
+    prompted,
+    promptkd,
+    promptsrc,
+)  # importing hosts registers them
+from hypvision.clip.prompting.hosts import (
+    HOSTS,
+    Host,
+    HostOutput,
+    build_host,
+    feature_size,
+    load_learned,
+)
 
 __all__ = [
     "HOSTS",

@@ -1,6 +1,7 @@
 """Methods on features of the frozen towers: linear probe, CLIP-Adapter, Tip-Adapter.
 
-They use an image only through its frozen feature, so precomputed features (B, d) may be given in place of images.
+They use an image only through its frozen feature, so precomputed features (B, d) may be given in
+place of images.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ ROWS = 4096  # validation images whose similarities to the cache are computed in
 
 
 class LinearProbe(Host, name="linear-probe"):
-    """A linear classifier of the unit image features, for a hyperbolic CLIP of the images' vectors in the tangent space
-    at the origin; it distinguishes only the ``classes`` that it was trained on."""
+    """A linear classifier of the unit image features, for a hyperbolic CLIP of the images' vectors
+    in the tangent space at the origin; it distinguishes only the ``classes`` that it was trained
+    on."""
 
     learner: nn.Linear
     feature_inputs = on_hyperboloid = True
@@ -40,8 +42,9 @@ class LinearProbe(Host, name="linear-probe"):
     def forward(self, images: Tensor, labels: Tensor | None = None) -> HostOutput:
         if len(self.names) != self.learner.out_features:
             raise HypvisionError(
-                f"This linear probe was trained on {self.learner.out_features} classes, so it cannot recognise "
-                f"{len(self.names)} others. Take a method that reads class names, such as coop."
+                f"This linear probe was trained on {self.learner.out_features} classes, so it "
+                f"cannot recognise {len(self.names)} others. Take a method that reads class names, "
+                "such as coop."
             )
         space = space_of(self.clip)
         image = space.as_vectors(space.embed(self.features(images), "image"))
@@ -50,8 +53,9 @@ class LinearProbe(Host, name="linear-probe"):
 
 
 class CLIPAdapter(Host, name="clip-adapter"):
-    """CLIP-Adapter (Gao et al., 2021): ``x <- ratio MLP(x) + (1 - ratio) x`` on the image feature before it is
-    normalised, in float32. The MLP's hidden layer is narrower by the factor ``reduction``."""
+    """CLIP-Adapter (Gao et al., 2021): ``x <- ratio MLP(x) + (1 - ratio) x`` on the image feature
+    before it is normalised, in float32. The MLP's hidden layer is narrower by the factor
+    ``reduction``."""
 
     feature_inputs = True
 
@@ -61,7 +65,8 @@ class CLIPAdapter(Host, name="clip-adapter"):
         hidden = max(1, dim // reduction)
         self.ratio = ratio
         self.learner = nn.Sequential(
-            nn.Linear(dim, hidden, bias=False), nn.ReLU(), nn.Linear(hidden, dim, bias=False), nn.ReLU(),
+            nn.Linear(dim, hidden, bias=False), nn.ReLU(), nn.Linear(hidden, dim, bias=False),
+            nn.ReLU(),
         )  # fmt: skip
 
     def features(self, images: Tensor) -> Tensor:
@@ -86,13 +91,15 @@ class _Cache(nn.Module):
 
 
 class TipAdapter(Host, name="tip-adapter"):
-    r"""Tip-Adapter (Zhang et al., ECCV 2022): to CLIP's logits come those of a cache of the training images,
-    :math:`\alpha \exp(-\beta (1 - v \cdot K))\, V` with their features :math:`K` and one-hot labels :math:`V`.
+    r"""Tip-Adapter (Zhang et al., ECCV 2022): to CLIP's logits come those of a cache of the
+    training images, :math:`\alpha \exp(-\beta (1 - v \cdot K))\, V` with their features :math:`K`
+    and one-hot labels :math:`V`.
 
-    :meth:`fill` makes the cache, of ``keys`` images and so many ``classes``; :meth:`search` chooses alpha and beta.
-    With ``tune`` the keys train from there (Tip-Adapter-F). For a hyperbolic CLIP the features are directions in the
-    tangent space at the origin, and CLIP's logits are minus its scaled distances. ``ensemble``: class features as in
-    :func:`.hosts.mean_class_features`, as published on ImageNet.
+    :meth:`fill` makes the cache, of ``keys`` images and so many ``classes``; :meth:`search` chooses
+    alpha and beta. With ``tune`` the keys train from there (Tip-Adapter-F). For a hyperbolic CLIP
+    the features are directions in the tangent space at the origin, and CLIP's logits are minus its
+    scaled distances. ``ensemble``: class features as in :func:`.hosts.mean_class_features`, as
+    published on ImageNet.
     """
 
     learner: _Cache
@@ -110,7 +117,9 @@ class TipAdapter(Host, name="tip-adapter"):
     ):
         super().__init__(clip)
         self.ensemble = ensemble
-        self.learner = _Cache(torch.zeros(keys, embedding_size(clip.model)), torch.zeros(keys, classes), alpha, beta)
+        self.learner = _Cache(
+            torch.zeros(keys, embedding_size(clip.model)), torch.zeros(keys, classes), alpha, beta
+        )
         self._start = alpha, beta
         self.learner.keys.requires_grad_(tune)
 
@@ -123,17 +132,21 @@ class TipAdapter(Host, name="tip-adapter"):
 
     def unsaid(self) -> dict[str, Tensor]:
         """alpha and beta, since the official files hold only the cache."""
-        return {f"learner.{name}": getattr(self.learner, name).clone() for name in ("alpha", "beta")}
+        return {
+            f"learner.{name}": getattr(self.learner, name).clone() for name in ("alpha", "beta")
+        }
 
     @torch.no_grad()
     def fill(self, features: Tensor, labels: Tensor) -> None:
-        """Fill the cache with features (N, d) of the frozen tower (means over augmented views) and labels (N,)."""
+        """Fill the cache with features (N, d) of the frozen tower (means over augmented views) and
+        labels (N,)."""
         size, classes = self.learner.values.shape
         if len(features) != size or int(labels.max()) >= classes:
             raise HypvisionError(
-                f"The Tip-Adapter was made for {size} images of {classes} classes, but the data has {len(features)} of "
-                f"{int(labels.max()) + 1}. Set their number, images={len(features)} of few_shot_config or keys="
-                f"{len(features)} of the head, and that of the classes."
+                f"The Tip-Adapter was made for {size} images of {classes} classes, but the data "
+                f"has {len(features)} of {int(labels.max()) + 1}. Set their number, "
+                f"images={len(features)} of few_shot_config or keys={len(features)} of the head, "
+                "and that of the classes."
             )
         self.learner.keys.copy_(F.normalize(features.float(), dim=-1))
         self.learner.values.copy_(F.one_hot(labels, classes))
@@ -142,7 +155,11 @@ class TipAdapter(Host, name="tip-adapter"):
         """(B, C) of unit features (B, d)."""
         with exact(image.device):
             affinity = image @ self.learner.keys.T
-            return self.learner.alpha * torch.exp(-self.learner.beta * (1 - affinity)) @ self.learner.values
+            return (
+                self.learner.alpha
+                * torch.exp(-self.learner.beta * (1 - affinity))
+                @ self.learner.values
+            )
 
     @torch.no_grad()
     def restart(self) -> None:
@@ -159,15 +176,19 @@ class TipAdapter(Host, name="tip-adapter"):
         plain: Tensor | None = None,
         ends: tuple[float, float] = (7.0, 3.0),
     ) -> float:
-        """Grid search of alpha and beta on validation features, from 0.1 to the ends; the first best pair wins (beta
-        outermost).
+        """Grid search of alpha and beta on validation features, from 0.1 to the ends; the first
+        best pair wins (beta outermost).
 
-        Features (N, d) are not normalised; ``plain`` are logits (N, C) to which those of the cache are added, by
-        default CLIP's; ``ends``, of beta and alpha, are not included. Returns the accuracy there, in percent.
+        Features (N, d) are not normalised; ``plain`` are logits (N, C) to which those of the cache
+        are added, by default CLIP's; ``ends``, of beta and alpha, are not included. Returns the
+        accuracy there, in percent.
         """
         image = F.normalize(features.float(), dim=-1)
         plain = self.plain_logits(features.float()) if plain is None else plain
-        grid = [[0.1 + i * (end - 0.1) / steps for i in range(steps)] for end, steps in zip(ends, (betas, alphas))]
+        grid = [
+            [0.1 + i * (end - 0.1) / steps for i in range(steps)]
+            for end, steps in zip(ends, (betas, alphas))
+        ]
         right = torch.zeros(betas, alphas, dtype=torch.long, device=image.device)
         for own, known, truth in zip(image.split(ROWS), plain.split(ROWS), labels.split(ROWS)):
             affinity = own @ self.learner.keys.T
@@ -185,7 +206,8 @@ class TipAdapter(Host, name="tip-adapter"):
         classes = self.learner.values.shape[1]
         if len(self.names) != classes:
             raise HypvisionError(
-                f"This Tip-Adapter has a cache of {classes} classes, so it cannot recognise {len(self.names)} others."
+                f"This Tip-Adapter has a cache of {classes} classes, so it cannot recognise "
+                f"{len(self.names)} others."
             )
         image = self.features(images)
         return self.output(image, text, extra=self.cache_logits(F.normalize(image, dim=-1)))

@@ -1,8 +1,8 @@
 """Few-shot recognition with a frozen CLIP: the interface of the methods.
 
-A host is a method applied to a CLIP. It maps images to unit features of images and classes (:class:`HostOutput`);
-logits are their scaled cosines. :attr:`Host.learner` is trained, CLIP is frozen. A new list of classes is one call,
-:meth:`Host.set_classes`.
+A host is a method applied to a CLIP. It maps images to unit features of images and classes
+(:class:`HostOutput`); logits are their scaled cosines. :attr:`Host.learner` is trained, CLIP is
+frozen. A new list of classes is one call, :meth:`Host.set_classes`.
 
 >>> host = build_host(create_clip("ViT-B-16", "openai"), "maple")         # of :mod:`.prompted`
 >>> host.set_classes(["cat", "dog"])
@@ -33,7 +33,13 @@ from hypvision.clip.memo import Memo
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.prompting.official import learned_names
 from hypvision.clip.spaces import Hyperboloid, space_of
-from hypvision.clip.towers import PromptTokens, embedding_size, encode_image, encode_text, fixed_size
+from hypvision.clip.towers import (
+    PromptTokens,
+    embedding_size,
+    encode_image,
+    encode_text,
+    fixed_size,
+)
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.geometry.numerics import exact
 from hypvision.records import parse
@@ -52,8 +58,8 @@ class HostOutput:
         losses: additional weighted losses.
         extra: (B, C) logits that are added to the cosines (Tip-Adapter).
         teacher: (B, C) logits of a teacher in place of labels (PromptKD).
-        direct: (B, C) logits in place of the cosines: of a classifier without class features (linear probe), or minus
-            the scaled distances of a hyperbolic CLIP.
+        direct: (B, C) logits in place of the cosines: of a classifier without class features
+            (linear probe), or minus the scaled distances of a hyperbolic CLIP.
         distillation: weight of the loss against ``teacher``.
         temperature: of the softmax in that loss.
         consistency: function that computes ``losses`` for other unit class features (PromptSRC).
@@ -74,20 +80,23 @@ class HostOutput:
     raw_text: Tensor | None = None
 
     def logits(self, text: Tensor | None = None) -> Tensor:
-        """Logits (B, C) for these class features (of any length) or the host's own; computed outside autocast."""
+        """Logits (B, C) for these class features (of any length) or the host's own; computed
+        outside autocast."""
         if text is None and self.direct is not None:
             return self.direct if self.extra is None else self.direct + self.extra
         text = self.text if text is None else text
         assert text is not None, "the output has neither class features nor direct logits"
         with exact(self.image.device):
             text = F.normalize(text, dim=-1)
-            cosines = self.image @ text.T if text.dim() == 2 else (text @ self.image[..., None])[..., 0]
+            cosines = (
+                self.image @ text.T if text.dim() == 2 else (text @ self.image[..., None])[..., 0]
+            )
             logits = self.scale * cosines
             return logits if self.extra is None else logits + self.extra
 
     def fit(self, logits: Tensor, labels: Tensor | None, weights: Tensor | None = None) -> Tensor:
-        """The loss: weighted divergence from the teacher's logits, or cross-entropy with weights of the classes
-        (C,)."""
+        """The loss: weighted divergence from the teacher's logits, or cross-entropy with weights of
+        the classes (C,)."""
         if self.teacher is None:
             assert labels is not None, "without a teacher the loss needs labels"
             return F.cross_entropy(logits, labels, weights)
@@ -96,19 +105,23 @@ class HostOutput:
 
 
 def mean_divergence(logits: Tensor, target: Tensor) -> Tensor:
-    """KL(softmax(target) || softmax(logits)), summed and divided by B C, as in the codes of PromptKD and PromptSRC."""
-    total = F.kl_div(logits.log_softmax(-1), target.log_softmax(-1), reduction="sum", log_target=True)
+    """KL(softmax(target) || softmax(logits)), summed and divided by B C, as in the codes of
+    PromptKD and PromptSRC."""
+    total = F.kl_div(
+        logits.log_softmax(-1), target.log_softmax(-1), reduction="sum", log_target=True
+    )
     return total / logits.numel()
 
 
 HOSTS: dict[str, type[Host]] = {}
-"""Methods by name, as configs and the command line call them; a class enters by ``class CoOp(Host, name="coop")``."""
+"""Methods by name, as configs and the command line call them; a class enters by
+``class CoOp(Host, name="coop")``."""
 
 
 class Host(nn.Module):
-    """Base of the methods: :attr:`learner` trains, ``clip`` is frozen, ``names`` are the classes. In training at
-    most ``text_chunk`` class texts are encoded at a time, and activations recomputed in backward, so that memory
-    does not grow with the number of classes; None: all at once."""
+    """Base of the methods: :attr:`learner` trains, ``clip`` is frozen, ``names`` are the classes.
+    In training at most ``text_chunk`` class texts are encoded at a time, and activations recomputed
+    in backward, so that memory does not grow with the number of classes; None: all at once."""
 
     clip: nn.Module
     learner: nn.Module
@@ -124,7 +137,8 @@ class Host(nn.Module):
 
     @property
     def fixed_classes(self) -> int | None:
-        """The number of the classes that it learned one by one, whose names are fixed since; None: any names."""
+        """The number of the classes that it learned one by one, whose names are fixed since; None:
+        any names."""
         return None
 
     def __init_subclass__(cls, name: str | None = None) -> None:
@@ -138,7 +152,9 @@ class Host(nn.Module):
         self.clip = clip.model.requires_grad_(False)
         self.tokenizer = clip.tokenizer
         self.text_chunk = text_chunk
-        self.register_buffer("mean", torch.tensor(tuple(clip.mean))[:, None, None], persistent=False)
+        self.register_buffer(
+            "mean", torch.tensor(tuple(clip.mean))[:, None, None], persistent=False
+        )
         self.register_buffer("std", torch.tensor(tuple(clip.std))[:, None, None], persistent=False)
         self.learner = nn.Module()
         self.names: tuple[str, ...] = ()
@@ -151,15 +167,19 @@ class Host(nn.Module):
     # Classes
 
     def set_classes(
-        self, names: Sequence[str], template: str | None = None, templates: Sequence[str] | None = None
+        self,
+        names: Sequence[str],
+        template: str | None = None,
+        templates: Sequence[str] | None = None,
     ) -> None:
         """Change the classes; warns of classes with equal tokens.
 
         Args:
             names: in the order of the labels; ``_`` stands for a space.
-            template: the sentence of the data set, for methods without a learned context; default: unchanged.
-            templates: those of the data set for methods that take the mean over several; default: the seven of
-                :data:`~hypvision.clip.classes.SELECTED` and ``template``.
+            template: the sentence of the data set, for methods without a learned context; default:
+                unchanged.
+            templates: those of the data set for methods that take the mean over several; default:
+                the seven of :data:`~hypvision.clip.classes.SELECTED` and ``template``.
         """
         if not names:
             raise HypvisionError("The class list is empty. Give at least one class name.")
@@ -179,7 +199,8 @@ class Host(nn.Module):
         return [self.template.format(name) for name in self.names]
 
     def tokens(self, sentences: list[str]) -> Tensor:
-        """Token numbers (T, L) in the memory of the host, where texts are cut without waiting for a GPU."""
+        """Token numbers (T, L) in the memory of the host, where texts are cut without waiting for a
+        GPU."""
         return self.tokenizer(sentences)
 
     def texts(self) -> Tensor:
@@ -189,7 +210,9 @@ class Host(nn.Module):
     def class_features(self) -> tuple[Tensor, Tensor]:
         """:meth:`texts`, normalised and not."""
         if not self.names:
-            raise HypvisionError("There are no classes. Call set_classes(['cat', 'dog', ...]) first.")
+            raise HypvisionError(
+                "There are no classes. Call set_classes(['cat', 'dog', ...]) first."
+            )
 
         def make() -> tuple[Tensor, Tensor]:
             raw = self.encode_classes()
@@ -220,7 +243,8 @@ class Host(nn.Module):
         return scale.exp().float()
 
     def frozen_features(self, images: Tensor) -> Tensor:
-        """Features (B, d) of the frozen image tower, not normalised, float32; features are returned unchanged."""
+        """Features (B, d) of the frozen image tower, not normalised, float32; features are returned
+        unchanged."""
         if images.dim() == 2:
             return images.float()
         with torch.no_grad():
@@ -232,8 +256,8 @@ class Host(nn.Module):
         if size is not None and tuple(images.shape[-2:]) != size:
             given, wanted = ("x".join(map(str, pair)) for pair in (images.shape[-2:], size))
             raise HypvisionError(
-                f"The images have {given} pixels, and this CLIP takes {wanted}. Set the data's size={size[0]} "
-                f"(hypvision fewshot: --size {size[0]})."
+                f"The images have {given} pixels, and this CLIP takes {wanted}. Set the data's "
+                f"size={size[0]} (hypvision fewshot: --size {size[0]})."
             )
         return (images.float() - self.mean) / self.std
 
@@ -247,19 +271,23 @@ class Host(nn.Module):
         return self.output(self.features(images), self.class_features())
 
     def plain_logits(self, image: Tensor, text: Tensor | None = None) -> Tensor:
-        """CLIP's logits (B, C) of image features (B, d) and class features (C, d), default: the host's; neither are
-        normalised. Cosines, or on a hyperboloid minus distances, times the scale."""
+        """CLIP's logits (B, C) of image features (B, d) and class features (C, d), default: the
+        host's; neither are normalised. Cosines, or on a hyperboloid minus distances, times the
+        scale."""
         text = self.class_features()[1] if text is None else text
         space = space_of(self.clip)
         with exact(image.device):
             return space.logits(space.embed(image, "image"), space.embed(text, "text"), self.scale)
 
     def output(self, image: Tensor, classes: tuple[Tensor, Tensor], **others: Any) -> HostOutput:
-        """The output for image features (not normalised) and the result of :meth:`class_features`."""
+        """The output for image features (not normalised) and the result of
+        :meth:`class_features`."""
         text, raw = classes
         if is_hyperbolic(self.clip):
             others["direct"] = self.plain_logits(image, raw)
-        return HostOutput(F.normalize(image, dim=-1), text, self.scale, raw_image=image, raw_text=raw, **others)
+        return HostOutput(
+            F.normalize(image, dim=-1), text, self.scale, raw_image=image, raw_text=raw, **others
+        )
 
     def unsaid(self) -> dict[str, Tensor]:
         """Entries of the state dict that a file may lack."""
@@ -300,14 +328,21 @@ def _add_frozen(host: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_:
         if name.partition(".")[0] in ("clip", "teacher"):
             for own, value in (*module._parameters.items(), *module._buffers.items()):
                 full = f"{name}.{own}"
-                if value is not None and own not in module._non_persistent_buffers_set and not is_learned(full):
+                if (
+                    value is not None
+                    and own not in module._non_persistent_buffers_set
+                    and not is_learned(full)
+                ):
                     state_dict.setdefault(prefix + full, value)
 
 
 def load_learned(host: Host, source: str | Path) -> None:
     """Load learned weights from a training's checkpoint or an official one, converted or not."""
     weights = learned_names(network_weights(read(source), re.compile(r"host\.(.+)")), host.clip)
-    weights = {**host.unsaid(), **{name.removeprefix("host."): value for name, value in weights.items()}}
+    weights = {
+        **host.unsaid(),
+        **{name.removeprefix("host."): value for name, value in weights.items()},
+    }
     load_into(
         host, weights, source, f"the few-shot method ({type(host).__name__})",
         "Give the CLIP model and the options that it was trained with.",
@@ -321,13 +356,16 @@ def encode_sentences(
     chunk: int | None = None,
     embeddings: Tensor | None = None,
 ) -> Tensor:
-    """Text features (T, d), not normalised, float32, of tokens (T, L); ``layers`` are learned tokens (n, width) or (T,
-    n, width) that replace the n tokens after the first one, ``embeddings`` (T, L, width) stand in place of those of the
-    tokens. With gradients a ``chunk`` is encoded at a time, and activations are recomputed in backward."""
+    """Text features (T, d), not normalised, float32, of tokens (T, L); ``layers`` are learned
+    tokens (n, width) or (T, n, width) that replace the n tokens after the first one, ``embeddings``
+    (T, L, width) stand in place of those of the tokens. With gradients a ``chunk`` is encoded at a
+    time, and activations are recomputed in backward."""
     layers = layers or {}
 
     def encode(rows: Tensor, embedded: Tensor | None, *prompts_of_rows: Tensor) -> Tensor:
-        prompts = PromptTokens(dict(zip(layers, prompts_of_rows)), overwrite=True) if layers else None
+        prompts = (
+            PromptTokens(dict(zip(layers, prompts_of_rows)), overwrite=True) if layers else None
+        )
         return encode_text(clip, rows, prompts=prompts, embeddings=embedded).float()
 
     grad = torch.is_grad_enabled()
@@ -352,29 +390,36 @@ def is_hyperbolic(clip: nn.Module) -> bool:
     return isinstance(space_of(clip), Hyperboloid)
 
 
-# Registry -------------------------------------------------------------------------------------------------------------
+# Registry
+# --------------------------------------------------------------------------------------------------
 
 
 def build_host(clip: CLIPBundle, name: str, **options: Any) -> Host:
     """A host by its name, a key of :data:`HOSTS`, with the options of its class."""
     if name not in HOSTS:
         raise HypvisionError(
-            f"There is no few-shot method '{name}'.{did_you_mean(name, HOSTS)} There are: {', '.join(sorted(HOSTS))}."
+            f"There is no few-shot method '{name}'.{did_you_mean(name, HOSTS)} There are: "
+            f"{', '.join(sorted(HOSTS))}."
         )
     if is_hyperbolic(clip.model) and not HOSTS[name].on_hyperboloid:
         able = ", ".join(sorted(method for method, host in HOSTS.items() if host.on_hyperboloid))
         raise HypvisionError(
-            f"The few-shot method '{name}' compares unit vectors on a sphere, but this CLIP embeds on a hyperboloid. "
-            f"Methods for such models: {able}."
+            f"The few-shot method '{name}' compares unit vectors on a sphere, but this CLIP embeds "
+            f"on a hyperboloid. Methods for such models: {able}."
         )
     known = inspect.signature(HOSTS[name]).parameters
     unknown = [key for key in options if key not in known or key == "clip"]
     if unknown:
         raise HypvisionError(
-            f"The few-shot method '{name}' has no option '{unknown[0]}'.{did_you_mean(unknown[0], known)} It takes: "
+            f"The few-shot method '{name}' has no option "
+            f"'{unknown[0]}'.{did_you_mean(unknown[0], known)} It takes: "
             f"{', '.join(key for key in known if key != 'clip')}."
         )
-    lacking = [key for key in known if key not in ("clip", *options) and known[key].default is known[key].empty]
+    lacking = [
+        key
+        for key in known
+        if key not in ("clip", *options) and known[key].default is known[key].empty
+    ]
     if lacking:
         raise HypvisionError(f"The few-shot method '{name}' needs the option '{lacking[0]}'.")
     hints = get_type_hints(HOSTS[name].__init__)
@@ -387,7 +432,8 @@ def build_host(clip: CLIPBundle, name: str, **options: Any) -> Host:
     return HOSTS[name](clip, **options)
 
 
-# Zero-shot ------------------------------------------------------------------------------------------------------------
+# Zero-shot
+# --------------------------------------------------------------------------------------------------
 
 
 class ZeroShot(Host, name="zeroshot"):
@@ -411,9 +457,10 @@ def sentence_features(host: Host, templates: Sequence[str]) -> Tensor:
 
 
 def mean_class_features(host: Host) -> Tensor:
-    """Class features (C, d) over several sentences: the seven that CLIP's authors selected on ImageNet and, on other
-    data, the data set's own. The direction is that of the mean of the unit features, and the length is the mean of the
-    features' lengths. For a hyperbolic CLIP the result is the mean of the features before the lift."""
+    """Class features (C, d) over several sentences: the seven that CLIP's authors selected on
+    ImageNet and, on other data, the data set's own. The direction is that of the mean of the unit
+    features, and the length is the mean of the features' lengths. For a hyperbolic CLIP the result
+    is the mean of the features before the lift."""
     sentences = sentence_features(host, host.mean_templates)
     if is_hyperbolic(host.clip):
         return sentences.mean(0)

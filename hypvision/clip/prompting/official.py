@@ -1,11 +1,12 @@
 """Convert learned weights between official checkpoints of the few-shot methods and ours.
 
-MaPLe, PromptSRC and PromptKD save the whole model with the frozen CLIP (PromptSRC: two of them); the frozen parts and
-the tokens of the training's classes are dropped. CoOp, CoCoOp and CLIP-Adapter save only the learned part, without a
-module's name as prefix; that of the whole model (``prompt_learner.``, ``adapter.``) is accepted too, but never
-written, because the official code silently ignores unknown names. Tip-Adapter saves one tensor a file
-(:func:`read_cache`). Our names are those of a few-shot training, ``host.learner.*``; the command is ``hypvision zoo
-convert --from maple IN OUT``.
+MaPLe, PromptSRC and PromptKD save the whole model with the frozen CLIP (PromptSRC: two of them);
+the frozen parts and the tokens of the training's classes are dropped. CoOp, CoCoOp and CLIP-Adapter
+save only the learned part, without a module's name as prefix; that of the whole model
+(``prompt_learner.``, ``adapter.``) is accepted too, but never written, because the official code
+silently ignores unknown names. Tip-Adapter saves one tensor a file (:func:`read_cache`). Our names
+are those of a few-shot training, ``host.learner.*``; the command is
+``hypvision zoo convert --from maple IN OUT``.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ _NAMES = {
     "coop": [("ctx", "ctx")],
     "cocoop": [
         ("ctx", "ctx"),
-        *((f"meta_net.linear{i}.{kind}", f"meta.{2 * i - 2}.{kind}") for i in (1, 2) for kind in ("weight", "bias")),
+        *((f"meta_net.linear{i}.{kind}", f"meta.{2 * i - 2}.{kind}") for i in (1,
+        2) for kind in ("weight", "bias")),
     ],
     "clip-adapter": [("fc.0.weight", "0.weight"), ("fc.2.weight", "2.weight")],
     "tip-adapter": [(name, name) for name in ("keys", "values", "alpha", "beta")],
@@ -64,21 +66,30 @@ FEW_SHOT = tuple(_NAMES)
 # Methods for which the official code saves only the learned weights.
 _ALONE = ("coop", "cocoop", "clip-adapter", "tip-adapter")
 # Further entries of the official files: embeddings of class names of the training, and frozen towers.
-_FROZEN = re.compile(r"(prompt_learner\.)?token_(prefix|suffix)2?$|prompt_learner\.ZS_image_encoder\.")
+_FROZEN = re.compile(
+    r"(prompt_learner\.)?token_(prefix|suffix)2?$|prompt_learner\.ZS_image_encoder\."
+)
 _TOWERS = ("image_encoder.", "text_encoder.", "logit_scale")
 # Methods whose learned part the whole model keeps by this name.
 _PREFIXES = {"coop": "prompt_learner.", "cocoop": "prompt_learner.", "clip-adapter": "adapter."}
 # (a frozen entry of official files, the CLIP's own name)
 _FROZEN_CLIP = [
-    ("image_encoder.{rest}", "visual.{rest}"), ("text_encoder.{rest}", "{rest}"), ("logit_scale", "logit_scale")
+    ("image_encoder.{rest}", "visual.{rest}"), ("text_encoder.{rest}", "{rest}"), ("logit_scale",
+    "logit_scale")
 ]  # fmt: skip
-_CONVOLUTION = ("projector.0.weight", "projector.3.weight")  # these weights are 1 x 1 convolutions in the official code
+_CONVOLUTION = (
+    "projector.0.weight",
+    "projector.3.weight",
+)  # these weights are 1 x 1 convolutions in the official code
 
 
 def _kind(names: Mapping[str, Any]) -> str | None:
     """The method that official names belong to."""
     names = dict.fromkeys(name.removeprefix("adapter.") for name in names)
-    if any(".compound_prompts_text." in name or name.startswith("prompt_learner.proj.") for name in names):
+    if any(
+        ".compound_prompts_text." in name or name.startswith("prompt_learner.proj.")
+        for name in names
+    ):
         return "maple"
     if any(name.startswith("VPT_image_trans.") for name in names):
         return "promptkd"
@@ -97,15 +108,17 @@ def is_official(method: str, weights: Mapping[str, Tensor]) -> bool:
 
 
 def from_official(method: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Official weights by our names, in float32; raises an error for learned entries of another method."""
+    """Official weights by our names, in float32; raises an error for learned entries of another
+    method."""
     found = {}
     for name, value in weights.items():
         bare = name.removeprefix(_PREFIXES.get(method, ""))
         own = None if _FROZEN.match(name) else translated(bare, _NAMES[method])
         if own is None and _is_needed(name, method):
             raise HypvisionError(
-                f"The checkpoint looks like one of {method}, but has a learned entry '{name}', for which that has "
-                "no place. It is of another method or a variant of it, which cannot be converted."
+                f"The checkpoint looks like one of {method}, but has a learned entry '{name}', for "
+                "which that has no place. It is of another method or a variant of it, which cannot "
+                "be converted."
             )
         if own is not None:
             value = value.float() if value.is_floating_point() else value
@@ -121,8 +134,9 @@ def _check_whole(method: str, weights: Mapping[str, Tensor]) -> None:
     lacking = [own for own in needed if _PREFIX + own not in weights]
     if lacking:
         raise HypvisionError(
-            f"The checkpoint lacks what {method} has learned: {', '.join(lacking[:3])}. It is of another method, its "
-            f"names have a prefix that no code of {method} writes, or it is not complete."
+            f"The checkpoint lacks what {method} has learned: {', '.join(lacking[:3])}. It is of "
+            f"another method, its names have a prefix that no code of {method} writes, or it is "
+            "not complete."
         )
 
 
@@ -134,8 +148,11 @@ def _reshaped(own: str, value: Tensor) -> Tensor:
 
 
 def _is_needed(name: str, method: str) -> bool:
-    """Whether the model would change if an entry without a counterpart among our names were dropped."""
-    if _FROZEN.match(name) or (method == "promptkd" and not name.startswith(("image_encoder.", "VPT_image_trans."))):
+    """Whether the model would change if an entry without a counterpart among our names were
+    dropped."""
+    if _FROZEN.match(name) or (
+        method == "promptkd" and not name.startswith(("image_encoder.", "VPT_image_trans."))
+    ):
         return False  # PromptKD learns no text weights: it takes the class features of its teacher
     if name.startswith("VPT_image_trans."):
         return True
@@ -148,7 +165,8 @@ def learned_names(weights: Mapping[str, Tensor], clip: nn.Module) -> dict[str, T
     """Learned weights under our names: official names translated, others unchanged.
 
     Raises:
-        HypvisionError: the frozen CLIP beside official ones is not ``clip``, for which they were not learned.
+        HypvisionError: the frozen CLIP beside official ones is not ``clip``, for which they were
+            not learned.
     """
     method = _kind(weights)
     if method is None:
@@ -156,23 +174,28 @@ def learned_names(weights: Mapping[str, Tensor], clip: nn.Module) -> dict[str, T
     own = clip.state_dict()
     for name, value in weights.items():
         # PromptKD's text tower is the teacher's
-        kept = None if method == "promptkd" and name.startswith("text_encoder.") else translated(name, _FROZEN_CLIP)
+        kept = (
+            None
+            if method == "promptkd" and name.startswith("text_encoder.")
+            else translated(name, _FROZEN_CLIP)
+        )
         if kept in own and not _about_equal(value, own[kept]):
             raise HypvisionError(
-                f"The checkpoint's '{name}' is not that of the CLIP model here, for which it was not learned. Give the "
-                "CLIP model that it was trained with."
+                f"The checkpoint's '{name}' is not that of the CLIP model here, for which it was "
+                "not learned. Give the CLIP model that it was trained with."
             )
     return from_official(method, weights)
 
 
 def _about_equal(value: Tensor, own: Tensor) -> bool:
-    """Whether weights are the same up to the rounding of float16, in which official files keep the frozen CLIP."""
+    """Whether weights are the same up to the rounding of float16, in which official files keep the
+    frozen CLIP."""
     return value.shape == own.shape and torch.allclose(value.to(own), own, rtol=1e-2, atol=1e-3)
 
 
 def to_official(method: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse, without the frozen CLIP; raises an error for entries that the official format cannot
-    represent."""
+    """The inverse, without the frozen CLIP; raises an error for entries that the official format
+    cannot represent."""
     _check_whole(method, weights)
     pairs = [(own, official) for official, own in _NAMES[method]]
     found = {}
@@ -181,8 +204,8 @@ def to_official(method: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]
         official = translated(own, pairs) if name.startswith(_PREFIX) else None
         if official is None:
             raise HypvisionError(
-                f"The checkpoint has an entry '{name}', for which the official form of {method} has no place"
-                f"{': LatHAdapter is not part of it' if 'lathadapter' in name else ''}."
+                f"The checkpoint has an entry '{name}', for which the official form of {method} "
+                f"has no place{': LatHAdapter is not part of it' if 'lathadapter' in name else ''}."
             )
         found[official] = _reshaped(own, value)
     return found
@@ -193,17 +216,18 @@ def as_saved(weights: Mapping[str, Tensor], epoch: int) -> dict[str, Any]:
     return dict(state_dict=dict(weights), epoch=epoch, val_result=None)
 
 
-# Tip-Adapter's cache: keys_NAME.pt (d, N), or the trained best_F_NAME.pt (N, d), and values_NAME.pt (N, C).
+# Tip-Adapter's cache: keys_NAME.pt (d, N), or the trained best_F_NAME.pt (N, d), and values_NAME.pt
+# (N, C).
 _CACHE = re.compile(r"(keys|best_F)_(.+)\.pt")
 _CACHE_NAMES = (
-    "Tip-Adapter's code keeps its cache in two files of one folder, such as keys_16shots.pt (trained keys: "
-    "best_F_16shots.pt) and values_16shots.pt. Name the first of them."
+    "Tip-Adapter's code keeps its cache in two files of one folder, such as keys_16shots.pt "
+    "(trained keys: best_F_16shots.pt) and values_16shots.pt. Name the first of them."
 )
 
 
 def read_cache(path: Path) -> Mapping[str, Any]:
-    """The content of a Tip-Adapter's checkpoint; an official file of keys (d, N) with the ``values`` (N, C) of the file
-    beside it."""
+    """The content of a Tip-Adapter's checkpoint; an official file of keys (d, N) with the
+    ``values`` (N, C) of the file beside it."""
     content = read_file(path, single="keys")
     if set(content) != {"keys"}:
         return content
@@ -211,7 +235,8 @@ def read_cache(path: Path) -> Mapping[str, Any]:
     keys = content["keys"]
     if name is None:
         raise HypvisionError(
-            f"'{path}' holds one tensor, and the name of the file does not say which one. {_CACHE_NAMES}"
+            f"'{path}' holds one tensor, and the name of the file does not say which one. "
+            f"{_CACHE_NAMES}"
         )
     beside = path.with_name(f"values_{name[2]}.pt")
     values = read_file(beside, single="values").get("values")
@@ -219,25 +244,28 @@ def read_cache(path: Path) -> Mapping[str, Any]:
     if values is None or keys.dim() != 2 or values.dim() != 2 or keys.shape[1] != len(values):
         shapes = [tuple(value.shape) for value in (keys, values) if isinstance(value, Tensor)]
         raise HypvisionError(
-            f"'{path}' and '{beside}' are not the cache of a Tip-Adapter: their shapes are {shapes}; expected were "
-            "(d, N) for the keys and (N, classes) for the values."
+            f"'{path}' and '{beside}' are not the cache of a Tip-Adapter: their shapes are "
+            f"{shapes}; expected were (d, N) for the keys and (N, classes) for the values."
         )
     return dict(keys=keys, values=values)
 
 
 def cache_files(weights: Mapping[str, Tensor], target: Path) -> dict[Path, Tensor]:
-    """The official files of a Tip-Adapter's cache, with their content; the inverse of :func:`read_cache`."""
+    """The official files of a Tip-Adapter's cache, with their content; the inverse of
+    :func:`read_cache`."""
     name = _CACHE.fullmatch(target.name)
     if name is None:
         raise HypvisionError(
-            f"A cache written to '{target}' could not be read again, because of its name. {_CACHE_NAMES}"
+            f"A cache written to '{target}' could not be read again, because of its name. "
+            f"{_CACHE_NAMES}"
         )
     keys = weights["keys"].T if name[1] == "best_F" else weights["keys"]
     return {target: keys.contiguous(), target.with_name(f"values_{name[2]}.pt"): weights["values"]}
 
 
 def variant(method: str, weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
-    """The method of converted weights, and those of its options that the sizes of the weights determine."""
+    """The method of converted weights, and those of its options that the sizes of the weights
+    determine."""
     own = {name.removeprefix(_PREFIX): value for name, value in weights.items()}
 
     def depth(stem: str) -> int:
@@ -263,7 +291,10 @@ def variant(method: str, weights: Mapping[str, Tensor]) -> tuple[str, dict[str, 
         found = dict(tokens=own["ctx"].shape[-2])
         if own["ctx"].dim() == 3:
             found |= dict(per_class=True, classes=len(own["ctx"]))
-    # The official code starts at most four tokens from the words "a photo of a"; in CoCoOp only exactly four.
-    if (method in ("maple", "promptsrc") and len(own["ctx"]) > 4) or (method == "cocoop" and len(own["ctx"]) != 4):
+    # The official code starts at most four tokens from the words "a photo of a"; in CoCoOp only
+    # exactly four.
+    if (method in ("maple", "promptsrc") and len(own["ctx"]) > 4) or (
+        method == "cocoop" and len(own["ctx"]) != 4
+    ):
         found["words"] = ""
     return method, found

@@ -1,11 +1,11 @@
 """Hosts with learned tokens: CoOp, CoCoOp, deep prompts of one tower or both, MaPLe.
 
-Common options: ``words``: the text tokens start from these, empty: at random; ``depth``: layers with tokens of their
-own (default: the published number, or all of a tower with fewer); ``emulate_half`` of :class:`PromptLearner`;
-``text_chunk`` of :class:`.hosts.Host`.
+Common options: ``words``: the text tokens start from these, empty: at random; ``depth``: layers
+with tokens of their own (default: the published number, or all of a tower with fewer);
+``emulate_half`` of :class:`PromptLearner`; ``text_chunk`` of :class:`.hosts.Host`.
 
-Depth counts the first layer: ``depth=9`` are the tokens that enter at block 0 and the eight sets that replace them at
-blocks 1 to 8; later blocks process the last set. Depth 1 is shallow prompting.
+Depth counts the first layer: ``depth=9`` are the tokens that enter at block 0 and the eight sets
+that replace them at blocks 1 to 8; later blocks process the last set. Depth 1 is shallow prompting.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from hypvision.clip.prompting.hosts import Host, HostOutput, encode_sentences
 from hypvision.clip.towers import PromptTokens, embedding_size, encode_image, find_towers, text_part
 from hypvision.errors import HypvisionError
 
-# Learned tokens -------------------------------------------------------------------------------------------------------
+# Learned tokens
+# --------------------------------------------------------------------------------------------------
 
 
 def tower_width(clip: nn.Module, modality: str, depth: int) -> int:
@@ -32,23 +33,30 @@ def tower_width(clip: nn.Module, modality: str, depth: int) -> int:
     if tower is None:
         methods = "zeroshot, linear-probe, coop, cocoop, clip-adapter and tip-adapter"
         raise HypvisionError(
-            f"The {modality} tower of {type(clip).__name__} is not a transformer, so no prompts can enter it. Methods "
-            f"for it: {methods if modality == 'vision' else 'none of ours'}; or use a model such as ViT-B-16."
+            f"The {modality} tower of {type(clip).__name__} is not a transformer, so no prompts "
+            f"can enter it. Methods for it: {methods if modality == 'vision' else 'none of ours'}; "
+            "or use a model such as ViT-B-16."
         )
     blocks = len(tower.blocks)
     if not 1 <= depth <= blocks:
         raise HypvisionError(
-            f"The {modality} prompts have a depth of {depth}; the tower allows 1 to {blocks}. Set depth={blocks}."
+            f"The {modality} prompts have a depth of {depth}; the tower allows 1 to {blocks}. Set "
+            f"depth={blocks}."
         )
     return tower.width
 
 
 def depth_for(clip: nn.Module, depth: int | None, usual: int, *modalities: str) -> int:
-    """The depth of prompts: the given depth, else ``usual``. If a tower has fewer blocks than that, all of them, with a
-    warning."""
-    blocks = min([usual, *(len(tower.blocks) for tower in find_towers(clip) if tower.modality in modalities)])
+    """The depth of prompts: the given depth, else ``usual``. If a tower has fewer blocks than that,
+    all of them, with a warning."""
+    blocks = min(
+        [usual, *(len(tower.blocks) for tower in find_towers(clip) if tower.modality in modalities)]
+    )
     return _possible(
-        depth, usual, blocks, f"a depth of {{}} instead of {usual}: a tower of this CLIP has {blocks} blocks"
+        depth,
+        usual,
+        blocks,
+        f"a depth of {{}} instead of {usual}: a tower of this CLIP has {blocks} blocks",
     )
 
 
@@ -63,21 +71,28 @@ def _possible(given: int | None, usual: int, most: int, text: str) -> int:
 def word_embeddings(clip: CLIPBundle, words: str, count: int) -> Tensor:
     """Token embeddings (count, width) of the first words of a sentence, one token a word."""
     embedding = text_part(clip.model).token_embedding
-    return embedding(clip.tokenizer([words]).to(embedding.weight.device))[0, 1 : 1 + count].detach().float().clone()
+    return (
+        embedding(clip.tokenizer([words]).to(embedding.weight.device))[0, 1 : 1 + count]
+        .detach()
+        .float()
+        .clone()
+    )
 
 
 class PromptLearner(nn.Module):
     """Independent tokens for the towers.
 
-    CoOp (Zhou et al., IJCV 2022) has text tokens alone, of depth 1; deep language and deep vision prompting those of
-    one tower; independent prompting (IVLP) and PromptSRC (Khattak et al., ICCV 2023) both.
+    CoOp (Zhou et al., IJCV 2022) has text tokens alone, of depth 1; deep language and deep vision
+    prompting those of one tower; independent prompting (IVLP) and PromptSRC (Khattak et al., ICCV
+    2023) both.
 
     Args:
-        text, vision, text_depth, vision_depth: number of tokens of each layer, 0 for none; layers with tokens of their
-            own.
-        words: the text tokens of the first layer start as the embeddings of its first words; empty: at random.
-        emulate_half: round all tokens but those of the first text layer to float16, as the official code of MaPLe and
-            PromptSRC does.
+        text, vision, text_depth, vision_depth: number of tokens of each layer, 0 for none; layers
+            with tokens of their own.
+        words: the text tokens of the first layer start as the embeddings of its first words; empty:
+            at random.
+        emulate_half: round all tokens but those of the first text layer to float16, as the official
+            code of MaPLe and PromptSRC does.
     """
 
     def __init__(
@@ -98,14 +113,19 @@ class PromptLearner(nn.Module):
             width = tower_width(clip.model, "text", text_depth)
             if words and len(words.split()) < text:
                 raise HypvisionError(
-                    f"{text} text tokens cannot start from the {len(words.split())} words '{words}'. Give more."
+                    f"{text} text tokens cannot start from the {len(words.split())} words "
+                    f"'{words}'. Give more."
                 )
-            self.ctx = nn.Parameter(word_embeddings(clip, words, text) if words else _random(text, width))
+            self.ctx = nn.Parameter(
+                word_embeddings(clip, words, text) if words else _random(text, width)
+            )
             self.deep_text = nn.ParameterList(_random(text, width) for _ in range(text_depth - 1))
         if vision:
             width = tower_width(clip.model, "vision", vision_depth)
             self.visual = nn.Parameter(_random(vision, width))
-            self.deep_visual = nn.ParameterList(_random(vision, width) for _ in range(vision_depth - 1))
+            self.deep_visual = nn.ParameterList(
+                _random(vision, width) for _ in range(vision_depth - 1)
+            )
 
     @property
     def prefix(self) -> str:
@@ -120,13 +140,18 @@ class PromptLearner(nn.Module):
         """Text tokens (n, width) by block number."""
         if not self.text_tokens:
             return {}
-        return {0: self.ctx, **{i: self.rounded(tokens) for i, tokens in enumerate(self.deep_text, 1)}}
+        return {
+            0: self.ctx,
+            **{i: self.rounded(tokens) for i, tokens in enumerate(self.deep_text, 1)},
+        }
 
     def vision(self) -> Mapping[int, Tensor]:
         """Image tokens (n, width) by block number."""
         if not hasattr(self, "visual"):
             return {}
-        return {i: self.rounded(tokens) for i, tokens in enumerate([self.visual, *self.deep_visual])}
+        return {
+            i: self.rounded(tokens) for i, tokens in enumerate([self.visual, *self.deep_visual])
+        }
 
 
 def _random(*shape: int) -> Tensor:
@@ -134,34 +159,43 @@ def _random(*shape: int) -> Tensor:
 
 
 class MaPLeLearner(PromptLearner):
-    """MaPLe (Khattak et al., CVPR 2023): ``tokens`` for each of ``depth`` layers of both towers; those of the images
-    are projected from those of the texts, layer by layer."""
+    """MaPLe (Khattak et al., CVPR 2023): ``tokens`` for each of ``depth`` layers of both towers;
+    those of the images are projected from those of the texts, layer by layer."""
 
     def __init__(self, clip: CLIPBundle, tokens: int, depth: int, words: str, emulate_half: bool):
-        super().__init__(clip, text=tokens, text_depth=depth, words=words, emulate_half=emulate_half)
+        super().__init__(
+            clip, text=tokens, text_depth=depth, words=words, emulate_half=emulate_half
+        )
         width = tower_width(clip.model, "vision", depth)
         self.projections = nn.ModuleList(nn.Linear(self.ctx.shape[1], width) for _ in range(depth))
 
     def vision(self) -> Mapping[int, Tensor]:
         texts = [self.ctx, *self.deep_text]
-        return {i: self.rounded(project(tokens)) for i, (project, tokens) in enumerate(zip(self.projections, texts))}
+        return {
+            i: self.rounded(project(tokens))
+            for i, (project, tokens) in enumerate(zip(self.projections, texts))
+        }
 
 
 class CoCoOpLearner(PromptLearner):
-    """CoCoOp (Zhou et al., CVPR 2022): a small network maps each image's feature to a shift of the context."""
+    """CoCoOp (Zhou et al., CVPR 2022): a small network maps each image's feature to a shift of the
+    context."""
 
     def __init__(self, clip: CLIPBundle, tokens: int, words: str):
         super().__init__(clip, text=tokens, words=words)
         dim = embedding_size(clip.model)
         hidden = max(1, dim // 16)
-        self.meta = nn.Sequential(nn.Linear(dim, hidden), nn.ReLU(), nn.Linear(hidden, self.ctx.shape[1]))
+        self.meta = nn.Sequential(
+            nn.Linear(dim, hidden), nn.ReLU(), nn.Linear(hidden, self.ctx.shape[1])
+        )
 
     def context(self, image: Tensor) -> Tensor:
         """(B, d) unit image features -> (B, n, width)."""
         return self.ctx + self.meta(image)[:, None]
 
 
-# Hosts ----------------------------------------------------------------------------------------------------------------
+# Hosts
+# --------------------------------------------------------------------------------------------------
 
 
 class PromptedHost(Host):
@@ -184,7 +218,9 @@ class PromptedHost(Host):
         layers = self.learner.vision()
         if not layers:
             return super().features(images)
-        return encode_image(self.clip, self.normalised(images), prompts=PromptTokens(layers)).float()
+        return encode_image(
+            self.clip, self.normalised(images), prompts=PromptTokens(layers)
+        ).float()
 
 
 class CoOp(PromptedHost, name="coop"):
@@ -193,7 +229,8 @@ class CoOp(PromptedHost, name="coop"):
     Args:
         tokens: of the context; default 16, or half of the places of a CLIP with short texts.
         position: of the class name: ``"end"``, ``"middle"`` or ``"front"`` of the context.
-        per_class, classes: a context for each of so many classes, which then cannot change after training.
+        per_class, classes: a context for each of so many classes, which then cannot change after
+            training.
     """
 
     feature_inputs = True
@@ -211,7 +248,9 @@ class CoOp(PromptedHost, name="coop"):
         super().__init__(clip, text_chunk)
         one_of(("end", "middle", "front"), position=position)
         if per_class and classes < 1:
-            raise HypvisionError("CoOp with per_class=True needs the number of classes. Give classes=N.")
+            raise HypvisionError(
+                "CoOp with per_class=True needs the number of classes. Give classes=N."
+            )
         self.position = position
         most = len(text_part(clip.model).positional_embedding) // 2
         places = f"{{}} tokens instead of 16: texts of this CLIP have {2 * most} places"
@@ -231,8 +270,8 @@ class CoOp(PromptedHost, name="coop"):
         tokens = self.tokens(self.sentences())
         if ctx.dim() == 3 and len(ctx) != len(tokens):
             raise HypvisionError(
-                f"This CoOp learned a context for each of {len(ctx)} classes, so it cannot recognise {len(tokens)} "
-                "others. Train it with per_class=False."
+                f"This CoOp learned a context for each of {len(ctx)} classes, so it cannot "
+                f"recognise {len(tokens)} others. Train it with per_class=False."
             )
         if self.position == "end":
             return self._encode(tokens, {0: ctx})
@@ -248,11 +287,15 @@ class CoOp(PromptedHost, name="coop"):
         """(C, L): for each position the index into ``start, context, name, rest``."""
         # argmax finds the end token; lengths include start and end token
         ends = self.tokenizer(list(self.names)).argmax(-1).tolist()
-        count = int(self.tokenizer([self.learner.prefix]).argmax(-1)) - 1  # with words behind the learned tokens
+        count = (
+            int(self.tokenizer([self.learner.prefix]).argmax(-1)) - 1
+        )  # with words behind the learned tokens
         before = count // 2 if self.position == "middle" else 0
         rows = []
         for end in ends:
-            rest = min(count + end, length - 1)  # of a sentence that was cut off at the end token alone
+            rest = min(
+                count + end, length - 1
+            )  # of a sentence that was cut off at the end token alone
             name = range(1 + count, rest)
             context = range(1, 1 + count)
             rows.append([0, *context[:before], *name, *context[before:], *range(rest, length)])
@@ -260,12 +303,19 @@ class CoOp(PromptedHost, name="coop"):
 
 
 class CoCoOp(PromptedHost, name="cocoop"):
-    """CoCoOp (Zhou et al., CVPR 2022): the context depends on the image, so the texts are encoded for each image."""
+    """CoCoOp (Zhou et al., CVPR 2022): the context depends on the image, so the texts are encoded
+    for each image."""
 
     learner: CoCoOpLearner
     feature_inputs = True
 
-    def __init__(self, clip: CLIPBundle, tokens: int = 4, words: str = "a photo of a", text_chunk: int | None = None):
+    def __init__(
+        self,
+        clip: CLIPBundle,
+        tokens: int = 4,
+        words: str = "a photo of a",
+        text_chunk: int | None = None,
+    ):
         super().__init__(clip, text_chunk)
         self.learner = CoCoOpLearner(clip, tokens, words)
 
@@ -279,8 +329,9 @@ class CoCoOp(PromptedHost, name="cocoop"):
 
 
 class IVLP(PromptedHost, name="ivlp"):
-    """Independent deep prompts of both towers, the base of PromptSRC, with so many tokens (``text``, ``vision``) of
-    each layer; ``text_depth`` or ``vision_depth`` is the depth of one tower, if it differs from ``depth``."""
+    """Independent deep prompts of both towers, the base of PromptSRC, with so many tokens
+    (``text``, ``vision``) of each layer; ``text_depth`` or ``vision_depth`` is the depth of one
+    tower, if it differs from ``depth``."""
 
     usual_depth = 9
 
@@ -298,7 +349,11 @@ class IVLP(PromptedHost, name="ivlp"):
     ):
         super().__init__(clip, text_chunk)
         towers = [name for name, count in (("text", text), ("vision", vision)) if count]
-        deep = 0 if text_depth and vision_depth else depth_for(clip.model, depth, self.usual_depth, *towers)
+        deep = (
+            0
+            if text_depth and vision_depth
+            else depth_for(clip.model, depth, self.usual_depth, *towers)
+        )
         depths = text_depth or deep, vision_depth or deep
         self.learner = PromptLearner(clip, text, vision, *depths, words, emulate_half)
 
@@ -308,7 +363,13 @@ class DeepVision(IVLP, name="deep-vision"):
 
     usual_depth = 12
 
-    def __init__(self, clip: CLIPBundle, tokens: int = 8, depth: int | None = None, emulate_half: bool = False):
+    def __init__(
+        self,
+        clip: CLIPBundle,
+        tokens: int = 8,
+        depth: int | None = None,
+        emulate_half: bool = False,
+    ):
         super().__init__(clip, 0, tokens, depth, emulate_half=emulate_half)
 
 

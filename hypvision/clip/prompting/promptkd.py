@@ -1,8 +1,10 @@
-r"""PromptKD: a prompted student learns a teacher's predictions on images without labels (Li et al., CVPR 2024).
+r"""PromptKD: a prompted student learns a teacher's predictions on images without labels (Li et al.,
+CVPR 2024).
 
-The class features are those of the teacher, a tuned host on a larger CLIP; the student has prompts in its image tower
-and a projector into the teacher's space. It learns by :math:`w\,T^2\, KL(q_T \,\|\, p_T)`. The images of all classes
-are used, also those of the new classes: the method is transductive.
+The class features are those of the teacher, a tuned host on a larger CLIP; the student has prompts
+in its image tower and a projector into the teacher's space. It learns by
+:math:`w\,T^2\, KL(q_T \,\|\, p_T)`. The images of all classes are used, also those of the new
+classes: the method is transductive.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ class PromptKD(Host, name="promptkd"):
     """The student with its teacher.
 
     Args:
-        teacher: a frozen host, or a dict that describes it: ``dict(clip=dict(name="ViT-L-14", pretrained="openai"),
-            host=dict(name="promptsrc"), checkpoint="teacher.pth")``.
+        teacher: a frozen host, or a dict that describes it: ``dict(clip=dict(name="ViT-L-14",
+            pretrained="openai"), host=dict(name="promptsrc"), checkpoint="teacher.pth")``.
         tokens, depth, emulate_half: of the image prompts, see :class:`.prompted.PromptLearner`.
         weight, temperature: of the loss (1000; 200 for FGVCAircraft, Flowers102 and DTD).
     """
@@ -50,14 +52,20 @@ class PromptKD(Host, name="promptkd"):
         super().__init__(clip)
         if teacher is None:
             raise HypvisionError(
-                "PromptKD needs a teacher: dict(clip=dict(name=..., pretrained=...), host=dict(name='promptsrc'), "
-                "checkpoint=FILE), with the checkpoint of a PromptSRC training on the same classes."
+                "PromptKD needs a teacher: dict(clip=dict(name=..., pretrained=...), "
+                "host=dict(name='promptsrc'), checkpoint=FILE), with the checkpoint of a PromptSRC "
+                "training on the same classes."
             )
-        self.teacher = (teacher if isinstance(teacher, Host) else _teacher(**teacher)).requires_grad_(False).eval()
+        self.teacher = (
+            (teacher if isinstance(teacher, Host) else _teacher(**teacher))
+            .requires_grad_(False)
+            .eval()
+        )
         theirs = view_of(self.teacher.clip)
         if theirs != (ours := view_of(clip.model)):
             warnings.warn(
-                f"PromptKD's teacher was trained on images of {theirs}, and is shown those of its student, {ours}.",
+                f"PromptKD's teacher was trained on images of {theirs}, and is shown those of its "
+                f"student, {ours}.",
                 stacklevel=2,
             )
         self.weight = weight
@@ -74,7 +82,10 @@ class PromptKD(Host, name="promptkd"):
         self.learner = nn.ModuleDict(dict(prompts=prompts, projector=projector))
 
     def set_classes(
-        self, names: Sequence[str], template: str | None = None, templates: Sequence[str] | None = None
+        self,
+        names: Sequence[str],
+        template: str | None = None,
+        templates: Sequence[str] | None = None,
     ) -> None:
         super().set_classes(names, template, templates)
         self.teacher.set_classes(names, template, templates)
@@ -87,9 +98,9 @@ class PromptKD(Host, name="promptkd"):
     def features(self, images: Tensor) -> Tensor:
         if self.training and len(images) < 2:
             raise HypvisionError(
-                "PromptKD needs at least two images in a batch, because its projector has batch norm; this batch has "
-                "one. Set --batch 2 or more (train_dataloader.batch_size of a config), and drop_last if the last "
-                "batch has one image."
+                "PromptKD needs at least two images in a batch, because its projector has batch "
+                "norm; this batch has one. Set --batch 2 or more (train_dataloader.batch_size of a "
+                "config), and drop_last if the last batch has one image."
             )
         prompts: Any = self.learner["prompts"]
         tokens = PromptTokens(prompts.vision())

@@ -4,9 +4,10 @@ Independent prompts of both towers (:class:`.prompted.IVLP`) learn by
 
 .. math:: L = CE + 25\,\overline{|\hat t - \hat t_0|} + 10\,\overline{|\hat v - \hat v_0|} + KL(q \,\|\, p),
 
-with the frozen model's features :math:`\hat t_0` (a mean over 60 templates) and :math:`\hat v_0`, its logits' softmax
-:math:`q`, and that of the prompted logits :math:`p`; the divergence is divided by the number of elements, as the
-official code has it. The weights of all epochs are averaged in the end, weighted by :func:`gaussian_weights`.
+with the frozen model's features :math:`\hat t_0` (a mean over 60 templates) and :math:`\hat v_0`,
+its logits' softmax :math:`q`, and that of the prompted logits :math:`p`; the divergence is divided
+by the number of elements, as the official code has it. The weights of all epochs are averaged in
+the end, weighted by :func:`gaussian_weights`.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ class PromptSRC(IVLP, name="promptsrc"):
     """The host; in evaluation it is :class:`.prompted.IVLP`, which explains the other arguments.
 
     Args:
-        text_weight, image_weight, logit_weight: of the three consistency losses (Sec. 3.2: 25, 10, 1).
+        text_weight, image_weight, logit_weight: of the three consistency losses (Sec. 3.2: 25, 10,
+            1).
         templates: how many of CLIP's templates make the frozen class features (60).
-        cache: folder for these features, named by a hash of sentences and weights; None: no cache on disk.
+        cache: folder for these features, named by a hash of sentences and weights; None: no cache
+            on disk.
     """
 
     def __init__(
@@ -53,7 +56,9 @@ class PromptSRC(IVLP, name="promptsrc"):
         text_depth: int | None = None,
         vision_depth: int | None = None,
     ):
-        super().__init__(clip, text, vision, depth, words, emulate_half, text_chunk, text_depth, vision_depth)
+        super().__init__(
+            clip, text, vision, depth, words, emulate_half, text_chunk, text_depth, vision_depth
+        )
         self.weights = (text_weight, image_weight, logit_weight)
         self.templates = templates
         self.cache = cache
@@ -63,10 +68,16 @@ class PromptSRC(IVLP, name="promptsrc"):
         """Unit class features (C, d) of the frozen model, cached until the classes change."""
 
         def mean() -> Tensor:
-            return F.normalize(sentence_features(self, imagenet_templates(self.templates)).mean(0), dim=-1)
+            return F.normalize(
+                sentence_features(self, imagenet_templates(self.templates)).mean(0), dim=-1
+            )
 
         def make() -> Tensor:
-            sentences = [text.format(name) for text in imagenet_templates(self.templates) for name in self.names]
+            sentences = [
+                text.format(name)
+                for text in imagenet_templates(self.templates)
+                for name in self.names
+            ]
             return cached_texts(self.cache, self, sentences, mean)
 
         return self._frozen.get([self.clip.get_parameter("logit_scale")], make, self.names)
@@ -95,7 +106,8 @@ class PromptSRC(IVLP, name="promptsrc"):
         return super()._apply(*args, **kwargs)
 
 
-# Averaging ------------------------------------------------------------------------------------------------------------
+# Averaging
+# --------------------------------------------------------------------------------------------------
 
 
 def gaussian_weights(epochs: int, mean: float, std: float) -> list[float]:

@@ -1,4 +1,5 @@
-"""All measurements of a model on chains at once; ``hypvision clip chains`` is their command line."""
+"""All measurements of a model on chains at once; ``hypvision clip chains`` is their command
+line."""
 
 from __future__ import annotations
 
@@ -17,7 +18,13 @@ from tqdm import tqdm
 from hypvision.checkpoints.read import read_file
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.radial.metrics import ChainMetrics, chain_metrics, kendall_tau
-from hypvision.clip.radial.retrieval import LabelTree, hyperlex_correlation, level_accuracy, read_hyperlex, tree_recall
+from hypvision.clip.radial.retrieval import (
+    LabelTree,
+    hyperlex_correlation,
+    level_accuracy,
+    read_hyperlex,
+    tree_recall,
+)
 from hypvision.clip.radial.texts import distinct, embed_texts
 from hypvision.clip.radial.traversal import Step, traverse
 from hypvision.clip.spaces import Hyperboloid, Space, Sphere
@@ -31,7 +38,8 @@ _Path = TypeVar("_Path")  # the path of a file, or another object that ``read`` 
 
 @dataclass
 class Measured:
-    """Embeddings of chains ``(n, L, d)`` and images ``(m, d)``, results by name, and (with images) per-item metrics."""
+    """Embeddings of chains ``(n, L, d)`` and images ``(m, d)``, results by name, and (with images)
+    per-item metrics."""
 
     space: Space
     texts: Tensor
@@ -41,17 +49,22 @@ class Measured:
 
 
 def find_image_files(images: Sequence[str], folder: str | Path) -> dict[str, Path]:
-    """Find the chains' images in a folder, by the last part of the address or by an id with any suffix."""
+    """Find the chains' images in a folder, by the last part of the address or by an id with any
+    suffix."""
     folder = Path(folder).expanduser()
     if not folder.is_dir():
         raise HypvisionError(f"There is no folder of images '{folder}'. Correct its path.")
-    files = {path.name: path for path in sorted(folder.iterdir()) if path.suffix.lower() in SUFFIXES}
+    files = {
+        path.name: path for path in sorted(folder.iterdir()) if path.suffix.lower() in SUFFIXES
+    }
     stems = {path.stem: path for path in files.values()}
     found = {}
     missing = []
     for image in dict.fromkeys(images):
         name = image.rpartition("/")[2]
-        bare = Path(name).stem if Path(name).suffix.lower() in SUFFIXES else name  # an id may have a dot of its own
+        bare = (
+            Path(name).stem if Path(name).suffix.lower() in SUFFIXES else name
+        )  # an id may have a dot of its own
         path = files.get(name) or stems.get(name) or stems.get(bare)
         if path is None:
             missing.append(image)
@@ -59,17 +72,17 @@ def find_image_files(images: Sequence[str], folder: str | Path) -> dict[str, Pat
             found[image] = path
     if missing:
         raise HypvisionError(
-            f"{len(missing)} of {len(missing) + len(found)} images of the chains have no image in '{folder}', the "
-            f"first is '{missing[0]}' of row {list(images).index(missing[0]) + 1}. Put them "
-            "there, or take out these chains."
+            f"{len(missing)} of {len(missing) + len(found)} images of the chains have no image in "
+            f"'{folder}', the first is '{missing[0]}' of row {list(images).index(missing[0]) + 1}. "
+            "Put them there, or take out these chains."
         )
     return found
 
 
 @torch.no_grad()
 def embed_images(clip: CLIPBundle, paths: Sequence[Any]) -> Tensor:
-    """Points ``(m, d)`` of images, by their files, in the model's space, resized and cropped for the model
-    (:func:`.views.view_of`)."""
+    """Points ``(m, d)`` of images, by their files, in the model's space, resized and cropped for
+    the model (:func:`.views.view_of`)."""
     return embed_readable(clip, paths, None)[1]
 
 
@@ -81,11 +94,13 @@ def embed_readable(
     batch: int = 64,
     read: Callable[[Any], Image.Image] = open_image,
 ) -> tuple[list[_Path], Tensor]:
-    """The readable images and their :func:`embed_images`, ``batch`` of them at a time; the messages of the others are
-    added to ``failed``. ``paths`` are files, or other objects that ``read`` can open.
+    """The readable images and their :func:`embed_images`, ``batch`` of them at a time; the messages
+    of the others are added to ``failed``. ``paths`` are files, or other objects that ``read`` can
+    open.
 
     Raises:
-        HypvisionError: no image can be read; or, without a list ``failed``, at least one cannot be read.
+        HypvisionError: no image can be read; or, without a list ``failed``, at least one cannot be
+            read.
     """
     view = view_of(clip.model)
     kept: list[_Path] = []
@@ -116,20 +131,23 @@ def measure_chains(
     steps: int = 50,
     rows: Sequence[int] = (),
 ) -> Measured:
-    """The metrics of HierarCaps (:func:`~hypvision.clip.radial.metrics.chain_metrics`, which explains the arguments)
-    and retrieval at each level; without embedded images only the order of the texts. ``rows`` are those of the chains
-    in their file, for messages."""
+    """The metrics of HierarCaps (:func:`~hypvision.clip.radial.metrics.chain_metrics`, which
+    explains the arguments) and retrieval at each level; without embedded images only the order of
+    the texts. ``rows`` are those of the chains in their file, for messages."""
     depth = len(chains[0])
     rows = rows or range(1, len(chains) + 1)
     if texts.shape[:2] != (len(chains), depth):
         raise HypvisionError(
-            f"The embeddings have {texts.shape[0]} chains of {texts.shape[1]} texts, but the file of chains has "
-            f"{len(chains)} of {depth}. Give files that belong together."
+            f"The embeddings have {texts.shape[0]} chains of {texts.shape[1]} texts, but the file "
+            f"of chains has {len(chains)} of {depth}. Give files that belong together."
         )
     radii = space.radius(texts)
     require_finite(
         torch.cat([texts.flatten(0, 1), radii.reshape(-1, 1)], 1),
-        lambda i: f"The embedding of '{chains[i // depth][i % depth]}' (row {rows[i // depth]}, level {i % depth + 1})",
+        lambda i: (
+            f"The embedding of '{chains[i // depth][i % depth]}' (row {rows[i // depth]}, level "
+            f"{i % depth + 1})"
+        ),
     )
     found = Measured(space, texts, embedded_images)
     if embedded_images is None:
@@ -138,24 +156,34 @@ def measure_chains(
     order = list(dict.fromkeys(images))
     if len(order) != len(embedded_images):
         lacking = "image" if len(embedded_images) > len(order) else "chain"
-        row = len(order) + 1 if lacking == "image" else rows[list(images).index(order[len(embedded_images)])]
-        raise HypvisionError(
-            f"There are {len(embedded_images)} images, but chains of {len(order)}: the {lacking} in row {row} has no "
-            f"{'chain' if lacking == 'image' else 'image'}."
+        row = (
+            len(order) + 1
+            if lacking == "image"
+            else rows[list(images).index(order[len(embedded_images)])]
         )
-    require_finite(embedded_images, lambda row: f"The embedding of the image '{order[row]}' (row {row + 1} of images)")
+        raise HypvisionError(
+            f"There are {len(embedded_images)} images, but chains of {len(order)}: the {lacking} "
+            f"in row {row} has no {'chain' if lacking == 'image' else 'image'}."
+        )
+    require_finite(
+        embedded_images,
+        lambda row: f"The embedding of the image '{order[row]}' (row {row + 1} of images)",
+    )
     found.metrics = chain_metrics(chains, texts, list(images), embedded_images, space, steps)
     found.values = found.metrics.summary()
     number = {image: row for row, image in enumerate(order)}
     owners = [number[image] for image in images]
-    found.values |= level_accuracy(chains, owners, space.similarity(embedded_images, texts.flatten(0, 1)))
+    found.values |= level_accuracy(
+        chains, owners, space.similarity(embedded_images, texts.flatten(0, 1))
+    )
     return found
 
 
 @torch.no_grad()
 def rooted(clip: CLIPBundle, root: Tensor | None = None) -> Space:
-    """The space of a CLIP model with a root: a hyperboloid has its origin; a sphere ``root`` ``(d,)``, or that of the
-    model's file, as baselines of MERU have one, or the embedding of the empty text."""
+    """The space of a CLIP model with a root: a hyperboloid has its origin; a sphere ``root``
+    ``(d,)``, or that of the model's file, as baselines of MERU have one, or the embedding of the
+    empty text."""
     space = clip.space
     if not isinstance(space, Sphere):
         return space
@@ -174,8 +202,8 @@ def walk_images(
     steps: int = 50,
     walk: str = "hierarcaps",
 ) -> list[list[Step]]:
-    """The walk of each image, or of the image in a file, through texts (``words``), from general to specific; ``space``
-    with a root, by default that of :func:`rooted`; ``steps`` and ``walk`` of
+    """The walk of each image, or of the image in a file, through texts (``words``), from general to
+    specific; ``space`` with a root, by default that of :func:`rooted`; ``steps`` and ``walk`` of
     :func:`~hypvision.clip.radial.traversal.traverse`."""
     embedded = embed_images(clip, images)
     texts = embed_texts(clip.model, clip.tokenizer, words)
@@ -192,11 +220,15 @@ def measure_clip(
     steps: int = 50,
     failed: list[str] | None = None,
 ) -> Measured:
-    """:func:`measure_chains` of a CLIP model, with the files of the images by their names (None: the order of the texts
-    alone is measured) and the root of :func:`rooted`. Chains whose image cannot be read are left out, and its message
-    is added to ``failed``; None: it raises."""
+    """:func:`measure_chains` of a CLIP model, with the files of the images by their names (None:
+    the order of the texts alone is measured) and the root of :func:`rooted`. Chains whose image
+    cannot be read are left out, and its message is added to ``failed``; None: it raises."""
     every, rows = distinct([text for chain in chains for text in chain])
-    last = [(text, row, level) for row, chain in enumerate(chains, 1) for level, text in enumerate(chain, 1)][::-1]
+    last = [
+        (text, row, level)
+        for row, chain in enumerate(chains, 1)
+        for level, text in enumerate(chain, 1)
+    ][::-1]
     # dict keeps the last entry for a text, so the list is reversed to keep the first
     where = {text: f" (row {row}, level {level})" for text, row, level in last}
     embedded = embed_texts(clip.model, clip.tokenizer, every, where=where)
@@ -208,74 +240,119 @@ def measure_clip(
         files = [image_files[image] for image in dict.fromkeys(images) if image is not None]
         kept, found = embed_readable(clip, files, failed)
         usable = set(kept)
-        left = [row for row, image in enumerate(images) if image is not None and image_files[image] in usable]
+        left = [
+            row
+            for row, image in enumerate(images)
+            if image is not None and image_files[image] in usable
+        ]
         chains = [chains[row] for row in left]
         images = [images[row] for row in left]
         texts = texts[left]
     return measure_chains(chains, images, texts, found, space, steps, [row + 1 for row in left])
 
 
-def measure_hyperlex(clip: CLIPBundle, path: str | Path, space: Space, template: str = "{}") -> dict[str, float]:
-    """:func:`~hypvision.clip.radial.retrieval.hyperlex_correlation` of a CLIP model, each word in a template."""
+def measure_hyperlex(
+    clip: CLIPBundle, path: str | Path, space: Space, template: str = "{}"
+) -> dict[str, float]:
+    """:func:`~hypvision.clip.radial.retrieval.hyperlex_correlation` of a CLIP model, each word in a
+    template."""
     pairs = read_hyperlex(path)
     words = list(dict.fromkeys(word for pair in pairs for word in pair[:2]))
     embedded = embed_texts(clip.model, clip.tokenizer, [template.format(word) for word in words])
-    return hyperlex_correlation(pairs, {word: row for row, word in enumerate(words)}, embedded, space)
+    return hyperlex_correlation(
+        pairs, {word: row for row, word in enumerate(words)}, embedded, space
+    )
 
 
 def measure_tree(
-    clip: CLIPBundle, folder: str | Path, tree: LabelTree, template: str = "{}", failed: list[str] | None = None
+    clip: CLIPBundle,
+    folder: str | Path,
+    tree: LabelTree,
+    template: str = "{}",
+    failed: list[str] | None = None,
 ) -> tuple[dict[str, float], int]:
-    """:func:`~hypvision.clip.radial.retrieval.tree_recall` of the images in one folder a class, which are classes of
-    the ``tree``, among all of its nodes, of which those of equal names are one, and how many images these are; names
-    are put into the ``template``. The messages of images that cannot be read are added to ``failed``; None: the first
-    one raises."""
+    """:func:`~hypvision.clip.radial.retrieval.tree_recall` of the images in one folder a class,
+    which are classes of the ``tree``, among all of its nodes, of which those of equal names are
+    one, and how many images these are; names are put into the ``template``. The messages of images
+    that cannot be read are added to ``failed``; None: the first one raises."""
     folder = Path(folder).expanduser()
-    classes = sorted(name_of(entry.name) for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
-    paths = [(path, label) for label, name in enumerate(classes) for path in sorted((folder / on_disk(name)).rglob("*"))
+    classes = (
+        sorted(name_of(entry.name) for entry in folder.iterdir() if entry.is_dir())
+        if folder.is_dir()
+        else []
+    )
+    paths = [(path, label) for label,
+    name in enumerate(classes) for path in sorted((folder / on_disk(name)).rglob("*"))
              if path.suffix.lower() in SUFFIXES]  # fmt: skip
     if not paths:
         raise HypvisionError(
-            f"There are no images in class folders below '{folder}'. Expected: one folder per class with its images."
+            f"There are no images in class folders below '{folder}'. Expected: one folder per "
+            "class with its images."
         )
     missing = [name for name in classes if name not in tree.ancestors]
     if missing:
-        raise HypvisionError(f"The tree lacks the class '{missing[0]}'. Add its ancestors, or leave out its folder.")
-    lines = {label: [tree.names.get(n, n) for n in (label, *above)] for label, above in tree.ancestors.items()}
-    number = {name: i for i, name in enumerate(dict.fromkeys(name for line in lines.values() for name in line))}
+        raise HypvisionError(
+            f"The tree lacks the class '{missing[0]}'. Add its ancestors, or leave out its folder."
+        )
+    lines = {
+        label: [tree.names.get(n, n) for n in (label, *above)]
+        for label, above in tree.ancestors.items()
+    }
+    number = {
+        name: i
+        for i, name in enumerate(dict.fromkeys(name for line in lines.values() for name in line))
+    }
     lineage = [sorted({number[name] for name in lines[label]}) for label in classes]
     names = [template.format(name.replace("_", " ").replace("-", " ")) for name in number]
     texts = embed_texts(clip.model, clip.tokenizer, names)
     kept, images = embed_readable(clip, [path for path, _ in paths], failed)
     label_of = dict(paths)
-    return tree_recall(clip.similarity(images, texts).cpu(), [label_of[path] for path in kept], lineage), len(paths)
+    return tree_recall(
+        clip.similarity(images, texts).cpu(), [label_of[path] for path in kept], lineage
+    ), len(paths)
 
 
 def read_embeddings(path: str | Path) -> tuple[Tensor, Tensor | None, Space]:
-    """Embeddings of any model from a file: ``texts`` (n, L, d), ``images`` (m, d) if there are any, and ``root`` (d,)
-    for unit vectors, or ``c`` for points of a hyperboloid, time first. In float32 at least."""
+    """Embeddings of any model from a file: ``texts`` (n, L, d), ``images`` (m, d) if there are any,
+    and ``root`` (d,) for unit vectors, or ``c`` for points of a hyperboloid, time first. In float32
+    at least."""
     found: dict[str, Any] = read_file(path)
     dims = dict(texts=3, images=2, root=1)
     parts = {name: found[name] for name in dims if name in found}
-    fit = all(isinstance(x, Tensor) and x.dim() == dims[name] and not x.is_complex() for name, x in parts.items())
+    fit = all(
+        isinstance(x, Tensor) and x.dim() == dims[name] and not x.is_complex()
+        for name, x in parts.items()
+    )
     whole = "texts" in parts and not {"root", "c"}.isdisjoint(found)
     if not fit or not whole or len({x.shape[-1] for x in parts.values()}) > 1:
-        shapes = ", ".join(f"{name} {tuple(getattr(x, 'shape', ()))}" for name, x in found.items()) or "nothing"
+        shapes = (
+            ", ".join(f"{name} {tuple(getattr(x, 'shape', ()))}" for name, x in found.items())
+            or "nothing"
+        )
         raise HypvisionError(
-            f"'{path}' has {shapes}. Expected: texts (n, L, d), images (m, d), root (d,) of the same d, or c."
+            f"'{path}' has {shapes}. Expected: texts (n, L, d), images (m, d), root (d,) of the "
+            "same d, or c."
         )
     dtype = functools.reduce(torch.promote_types, (x.dtype for x in parts.values()), torch.float32)
     parts = {name: x.to(dtype) for name, x in parts.items()}
     if "root" in parts:
         return parts["texts"], parts.get("images"), Sphere(parts["root"])
-    c = torch.as_tensor(found["c"]).flatten().tolist() if isinstance(found["c"], (Tensor, int, float)) else []
+    c = (
+        torch.as_tensor(found["c"]).flatten().tolist()
+        if isinstance(found["c"], (Tensor, int, float))
+        else []
+    )
     for name, x in parts.items():
         time = x[..., 0].double()
         rest = x[..., 1:].double()
         valid = len(c) == 1 and c[0] > 0
-        if not valid or ((time - (1 / c[0] + rest.square().sum(-1)).sqrt()).abs() > 0.01 * time).any():
+        if (
+            not valid
+            or ((time - (1 / c[0] + rest.square().sum(-1)).sqrt()).abs() > 0.01 * time).any()
+        ):
             raise HypvisionError(
-                f"The {name} of '{path}' are not points of a hyperboloid with c = {found['c']}. Expected: c > 0, and "
-                "as first coordinate the time, sqrt(1 / c + |x|²) of the others x."
+                f"The {name} of '{path}' are not points of a hyperboloid with c = {found['c']}. "
+                "Expected: c > 0, and as first coordinate the time, sqrt(1 / c + |x|²) of the "
+                "others x."
             )
     return parts["texts"], parts.get("images"), Hyperboloid(c[0])

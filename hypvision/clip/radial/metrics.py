@@ -1,9 +1,9 @@
-"""The metrics of HierarCaps (Alper and Averbuch-Elor, ECCV 2024): the texts that an image's walk from general to
-specific finds, and whether the radii of a chain's texts are in order.
+"""The metrics of HierarCaps (Alper and Averbuch-Elor, ECCV 2024): the texts that an image's walk
+from general to specific finds, and whether the radii of a chain's texts are in order.
 
-The published evaluation goes through images and 50 radii one by one. Here the texts are sorted once into the 50 shells
-between the radii. The walks of all images are then one running maximum over the sorted texts, read at the end of each
-shell.
+The published evaluation goes through images and 50 radii one by one. Here the texts are sorted once
+into the 50 shells between the radii. The walks of all images are then one running maximum over the
+sorted texts, read at the end of each shell.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _BLOCK = 2**18  # similarities per block, which fits into a CPU's cache
 
 @dataclass(frozen=True)
 class ChainMetrics:
-    """Precision, recall and order-aware recall of each image ``(m,)``; Kendall's tau of each chain ``(n,)``; walk of
-    each image ``(m, steps)``, as numbers of the distinct ``strings``."""
+    """Precision, recall and order-aware recall of each image ``(m,)``; Kendall's tau of each chain
+    ``(n,)``; walk of each image ``(m, steps)``, as numbers of the distinct ``strings``."""
 
     precision: np.ndarray
     recall: np.ndarray
@@ -36,7 +36,8 @@ class ChainMetrics:
 
     @property
     def predicted(self) -> list[list[str]]:
-        """For each image the texts of its walk, from general to specific, without repeats in a row."""
+        """For each image the texts of its walk, from general to specific, without repeats in a
+        row."""
         return [[self.strings[code] for code, _ in groupby(row)] for row in self.walks.tolist()]
 
     def summary(self) -> dict[str, float]:
@@ -50,7 +51,8 @@ class ChainMetrics:
 
 
 def kendall_tau(radii: Tensor) -> np.ndarray:
-    """Kendall's tau ``(n,)`` between the radii ``(n, L)`` of chains and their levels; equal radii count as in order.
+    """Kendall's tau ``(n,)`` between the radii ``(n, L)`` of chains and their levels; equal radii
+    count as in order.
 
     NaN for chains of one level.
     """
@@ -63,22 +65,27 @@ def kendall_tau(radii: Tensor) -> np.ndarray:
 
 
 def walk(similarity: Tensor, radii: Tensor, steps: int = 50) -> Tensor:
-    """For each image the most similar text within each of ``steps`` growing radii, int64 ``(m, steps)``, by
-    similarities ``(m, N)`` and the radii ``(N,)`` of the texts.
+    """For each image the most similar text within each of ``steps`` growing radii, int64
+    ``(m, steps)``, by similarities ``(m, N)`` and the radii ``(N,)`` of the texts.
 
-    The radii are evenly spaced from that of the most general text to that of the most specific one, in float64, and
-    compared in float32. If several texts are equally similar, the first one is taken.
+    The radii are evenly spaced from that of the most general text to that of the most specific one,
+    in float64, and compared in float32. If several texts are equally similar, the first one is
+    taken.
     """
     order, ends = _shells(radii, steps)
     return _ends_of_shells(similarity.index_select(1, order.to(similarity.device)), order, ends)
 
 
 def _shells(radii: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """Sort texts ``(N,)`` by the shells between the radii; also the position of the last text of each shell."""
+    """Sort texts ``(N,)`` by the shells between the radii; also the position of the last text of
+    each shell."""
     distances = radii.float().cpu().numpy()
-    levels = np.linspace(distances.min(), distances.max(), steps, dtype=np.float64).astype(np.float32)
+    levels = np.linspace(distances.min(), distances.max(), steps, dtype=np.float64).astype(
+        np.float32
+    )
     shell = np.searchsorted(levels, distances)  # the smallest radius that contains the text
-    # A running maximum keeps the last of equal values, but the first text of a shell should win: reverse the order.
+    # A running maximum keeps the last of equal values, but the first text of a shell should win:
+    # reverse the order.
     order = np.lexsort((-np.arange(len(distances)), shell))
     ends = np.searchsorted(shell[order], np.arange(steps), side="right") - 1
     return torch.from_numpy(order), torch.from_numpy(ends)
@@ -90,7 +97,9 @@ def _ends_of_shells(similarity: Tensor, order: Tensor, ends: Tensor) -> Tensor:
     value = value[:, ends]
     found = order[place[:, ends]]
     equal = value[:, 1:] == value[:, :-1]
-    if (equal & (found[:, 1:] != found[:, :-1])).any():  # an earlier shell may have an equally similar text
+    if (
+        equal & (found[:, 1:] != found[:, :-1])
+    ).any():  # an earlier shell may have an equally similar text
         for step in range(1, len(ends)):
             first = torch.minimum(found[:, step - 1], found[:, step])
             found[:, step] = torch.where(equal[:, step - 1], first, found[:, step])
@@ -107,22 +116,24 @@ def chain_metrics(
 ) -> ChainMetrics:
     """Precision, recall and Kendall's tau of chains of texts.
 
-    An image's prediction is what :func:`walk` finds among the texts of all chains, without repeats in a row. The
-    prediction counts as a set of strings. Precision is the share of it that occurs in any chain of the image. Recall is
-    the share of levels at which the prediction contains the text of some chain of the image. Order-aware recall is the
-    length of the longest run of predicted texts that rise through the levels, as a share of the levels: each predicted
-    text has its level in the first chain of the image with it; with several chains, equal levels next to each other
+    An image's prediction is what :func:`walk` finds among the texts of all chains, without repeats
+    in a row. The prediction counts as a set of strings. Precision is the share of it that occurs in
+    any chain of the image. Recall is the share of levels at which the prediction contains the text
+    of some chain of the image. Order-aware recall is the length of the longest run of predicted
+    texts that rise through the levels, as a share of the levels: each predicted text has its level
+    in the first chain of the image with it; with several chains, equal levels next to each other
     count as one.
 
-    ``texts`` are n chains of L texts with ``embeddings`` ``(n, L, d)``, ``images`` the name of each chain's image, and
-    ``embedded_images`` ``(m, d)`` those of the distinct ones, in the order in which they first appear; ``steps`` is the
-    number of radii.
+    ``texts`` are n chains of L texts with ``embeddings`` ``(n, L, d)``, ``images`` the name of each
+    chain's image, and ``embedded_images`` ``(m, d)`` those of the distinct ones, in the order in
+    which they first appear; ``steps`` is the number of radii.
     """
     (n, depth), owners = embeddings.shape[:2], list(dict.fromkeys(images))
     if not n or len(texts) != n or len(images) != n or len(embedded_images) != len(owners):
         raise ArgumentError(
-            f"chain_metrics: {len(texts)} chains of {len(images)} images, of them {len(owners)} distinct, need as many "
-            f"embeddings of chains and of images, got {tuple(embeddings.shape)} and {tuple(embedded_images.shape)}."
+            f"chain_metrics: {len(texts)} chains of {len(images)} images, of them {len(owners)} "
+            "distinct, need as many embeddings of chains and of images, got "
+            f"{tuple(embeddings.shape)} and {tuple(embedded_images.shape)}."
         )
     require_finite(embeddings, lambda row: f"The embedding of a text of chain {row + 1}")
     require_finite(embedded_images, lambda row: f"The embedding of image {row + 1}")
@@ -130,14 +141,21 @@ def chain_metrics(
     order, ends = _shells(radii.flatten(), steps)
     flat = embeddings.flatten(0, 1)[order.to(embeddings.device)]
     blocks = embedded_images.split(max(1, _BLOCK // len(order)))
-    places = torch.cat([_ends_of_shells(space.similarity(block, flat), order, ends) for block in blocks])
+    places = torch.cat(
+        [_ends_of_shells(space.similarity(block, flat), order, ends) for block in blocks]
+    )
     number: dict[str, int] = {}
-    codes = np.array([number.setdefault(text, len(number)) for chain in texts for text in chain]).reshape(n, depth)
+    codes = np.array(
+        [number.setdefault(text, len(number)) for chain in texts for text in chain]
+    ).reshape(n, depth)
     found = codes.ravel()[places.numpy()]  # (m, steps)
     row = {owner: i for i, owner in enumerate(owners)}
     owner = np.array([row[image] for image in images])
-    # A key is a pair (text, image). np.unique returns its first position, which gives the first chain with this pair.
-    known, first, own = np.unique(owner[:, None] * len(number) + codes, return_index=True, return_inverse=True)
+    # A key is a pair (text, image). np.unique returns its first position, which gives the first
+    # chain with this pair.
+    known, first, own = np.unique(
+        owner[:, None] * len(number) + codes, return_index=True, return_inverse=True
+    )
     keys = np.arange(len(owners))[:, None] * len(number) + found
     at = np.searchsorted(known, keys).clip(max=len(known) - 1)
     right = known[at] == keys
@@ -160,8 +178,9 @@ def chain_metrics(
 
 
 def _longest_rise(levels: np.ndarray, merged: np.ndarray) -> np.ndarray:
-    """Length ``(m,)`` of the longest strictly rising run in each row of levels ``(m, steps)``, without the levels below
-    0; in the rows that are ``merged``, equal levels next to each other count as one."""
+    """Length ``(m,)`` of the longest strictly rising run in each row of levels ``(m, steps)``,
+    without the levels below 0; in the rows that are ``merged``, equal levels next to each other
+    count as one."""
     longest: np.ndarray = np.zeros(len(levels), dtype=int)
     run = longest
     before: np.ndarray = np.full(len(levels), -1)

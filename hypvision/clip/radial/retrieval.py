@@ -1,5 +1,5 @@
-"""Further evaluations: HyperLex, retrieval over a tree of labels, retrieval and zero-shot recognition at each level of
-chains."""
+"""Further evaluations: HyperLex, retrieval over a tree of labels, retrieval and zero-shot
+recognition at each level of chains."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from hypvision.records import read_record
 
 
 class HyperLexPair(NamedTuple):
-    """To what degree ``specific`` is a kind of ``general``: ``score``, 0 to 6; ``part`` of speech: N or V."""
+    """To what degree ``specific`` is a kind of ``general``: ``score``, 0 to 6; ``part`` of speech:
+    N or V."""
 
     specific: str
     general: str
@@ -28,17 +29,21 @@ class HyperLexPair(NamedTuple):
 
 
 def read_hyperlex(path: str | Path) -> list[HyperLexPair]:
-    """HyperLex's own file, ``hyperlex-all.txt`` (Vulic et al., 2017): WORD1 WORD2 POS TYPE AVG_SCORE ..."""
+    """HyperLex's own file, ``hyperlex-all.txt`` (Vulic et al., 2017): WORD1 WORD2 POS TYPE
+    AVG_SCORE ..."""
     path = Path(path).expanduser()
     if not path.is_file():
-        raise HypvisionError(f"{why_no_file(path, 'list of word pairs')} Give hyperlex-all.txt of HyperLex.")
+        raise HypvisionError(
+            f"{why_no_file(path, 'list of word pairs')} Give hyperlex-all.txt of HyperLex."
+        )
     lines = read_lines(path, "HyperLex's file")
     try:
         rows = [line.split() for line in lines[1:]]
         pairs = [HyperLexPair(row[0], row[1], row[2], float(row[4])) for row in rows]
     except (IndexError, ValueError) as error:
         raise HypvisionError(
-            f"'{path}' is not a file of HyperLex ({error}). Expected: a header, then WORD1 WORD2 POS TYPE AVG_SCORE ..."
+            f"'{path}' is not a file of HyperLex ({error}). Expected: a header, then WORD1 WORD2 "
+            "POS TYPE AVG_SCORE ..."
         ) from error
     if not pairs:
         raise HypvisionError(f"'{path}' has no pairs of words. Take an intact copy.")
@@ -48,20 +53,27 @@ def read_hyperlex(path: str | Path) -> list[HyperLexPair]:
 def hyperlex_correlation(
     pairs: Sequence[HyperLexPair], words: Mapping[str, int], embeddings: Tensor, space: Space
 ) -> dict[str, float]:
-    """Spearman's correlation of the ratings with minus the exterior angle at the general word, over all pairs, nouns
-    and verbs (``rho_all``, ``rho_N``, ``rho_V``); and over all with the difference of the radii (``rho_radius``).
+    """Spearman's correlation of the ratings with minus the exterior angle at the general word, over
+    all pairs, nouns and verbs (``rho_all``, ``rho_N``, ``rho_V``); and over all with the difference
+    of the radii (``rho_radius``).
 
-    Our reading: the authors' code for this number is not public. ``words`` gives the row of ``embeddings`` ``(N, d)``
-    of each word.
+    Our reading: the authors' code for this number is not public. ``words`` gives the row of
+    ``embeddings`` ``(N, d)`` of each word.
     """
     stats = require("scipy.stats", "metric")
-    require_finite(embeddings, lambda row: f"The embedding of '{next(w for w, r in words.items() if r == row)}'")
+    require_finite(
+        embeddings,
+        lambda row: f"The embedding of '{next(w for w, r in words.items() if r == row)}'",
+    )
     general = embeddings[[words[pair.general] for pair in pairs]]
     specific = embeddings[[words[pair.specific] for pair in pairs]]
     score = np.array([pair.score for pair in pairs])
     angle = -space.exterior_angle(general, specific).double().cpu().numpy()
     apart = (space.radius(specific) - space.radius(general)).double().cpu().numpy()
-    found = {"rho_all": stats.spearmanr(score, angle)[0], "rho_radius": stats.spearmanr(score, apart)[0]}
+    found = {
+        "rho_all": stats.spearmanr(score, angle)[0],
+        "rho_radius": stats.spearmanr(score, apart)[0],
+    }
     for part in ("N", "V"):
         chosen = np.array([pair.part == part for pair in pairs])
         if chosen.sum() > 2:
@@ -70,16 +82,18 @@ def hyperlex_correlation(
 
 
 class LabelTree(NamedTuple):
-    """``ancestors``: for each class the nodes above it, nearest first; ``names``: of nodes, where they differ."""
+    """``ancestors``: for each class the nodes above it, nearest first; ``names``: of nodes, where
+    they differ."""
 
     ancestors: dict[str, list[str]]
     names: dict[str, str]
 
 
 def read_tree(path: str | Path) -> LabelTree:
-    """A tree of labels: a json ``{"CLASS": ["ANCESTOR", ...], ...}``, or the folder of BREEDS (Santurkar et al., ICLR
-    2021) with ``class_hierarchy.txt`` (``PARENT CHILD`` a line) and ``node_names.txt`` (node, tab, name), whose classes
-    are ImageNet's WordNet ids; of a name's synonyms the first counts."""
+    """A tree of labels: a json ``{"CLASS": ["ANCESTOR", ...], ...}``, or the folder of BREEDS
+    (Santurkar et al., ICLR
+    2021) with ``class_hierarchy.txt`` (``PARENT CHILD`` a line) and ``node_names.txt`` (node, tab,
+    name), whose classes are ImageNet's WordNet ids; of a name's synonyms the first counts."""
     path = Path(path).expanduser()
     if not path.is_dir():
         advice = 'A tree is a dict of lists: {"CLASS": ["ANCESTOR", ...], ...}.'
@@ -88,7 +102,10 @@ def read_tree(path: str | Path) -> LabelTree:
     for parent, child in _rows(path / "class_hierarchy.txt", " ", "PARENT CHILD"):
         parents.setdefault(parent, [])
         parents.setdefault(child, []).append(parent)
-    names = {node: name.split(",")[0] for node, name in _rows(path / "node_names.txt", "\t", "NODE, a tab, NAME")}
+    names = {
+        node: name.split(",")[0]
+        for node, name in _rows(path / "node_names.txt", "\t", "NODE, a tab, NAME")
+    }
     return LabelTree({node: _above(node, parents) for node in parents}, names)
 
 
@@ -111,42 +128,58 @@ def _above(node: str, parents: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def tree_recall(
-    similarity: Tensor, labels: Sequence[int], lineage: Sequence[Sequence[int]], ks: Sequence[int] = (1, 5)
+    similarity: Tensor,
+    labels: Sequence[int],
+    lineage: Sequence[Sequence[int]],
+    ks: Sequence[int] = (1, 5),
 ) -> dict[str, float]:
-    """Recall of an image's class and all of its ancestors among the names of a tree of labels, by the similarity of
-    images and nodes ``(m, N)``, the class of each image, and for each class the numbers of its node and of those above
-    it.
+    """Recall of an image's class and all of its ancestors among the names of a tree of labels, by
+    the similarity of images and nodes ``(m, N)``, the class of each image, and for each class the
+    numbers of its node and of those above it.
 
-    R@k: the share of them among the k names most similar to the image, the mean over images. This is our reading of the
-    "BREEDS R@k" of Alper and Averbuch-Elor, whose protocol is not public: do not compare.
+    R@k: the share of them among the k names most similar to the image, the mean over images. This
+    is our reading of the "BREEDS R@k" of Alper and Averbuch-Elor, whose protocol is not public: do
+    not compare.
     """
     require_finite(similarity, lambda row: f"A similarity of image {row + 1}")
     order = similarity.argsort(dim=1, descending=True, stable=True)
-    rank = torch.empty_like(order).scatter_(1, order, torch.arange(order.shape[1]).expand_as(order).to(order))
+    rank = torch.empty_like(order).scatter_(
+        1, order, torch.arange(order.shape[1]).expand_as(order).to(order)
+    )
     found: dict[str, float] = {}
     for k in ks:
-        shares = [float((rank[i, list(lineage[label])] < k).double().mean()) for i, label in enumerate(labels)]
+        shares = [
+            float((rank[i, list(lineage[label])] < k).double().mean())
+            for i, label in enumerate(labels)
+        ]
         found[f"tree_R@{k}"] = float(np.mean(shares)) if shares else math.nan
     return found
 
 
 def recall_at(similarity: Tensor, matches: Tensor, ks: Sequence[int] = (1, 5)) -> dict[int, float]:
-    """Share of queries with a match among the k most similar items, both ``(queries, items)``; NaN if none has any."""
+    """Share of queries with a match among the k most similar items, both ``(queries, items)``; NaN
+    if none has any."""
     require_finite(similarity, lambda row: f"A similarity of query {row + 1}")
     found = {}
     for k in ks:
         best = similarity.topk(min(k, similarity.shape[1]), dim=1).indices
-        found[k] = float(matches.gather(1, best).any(1).double().mean()) if matches.any() else math.nan
+        found[k] = (
+            float(matches.gather(1, best).any(1).double().mean()) if matches.any() else math.nan
+        )
     return found
 
 
 def level_accuracy(
-    texts: Sequence[Sequence[str]], owners: Sequence[int], similarity: Tensor, ks: Sequence[int] = (1, 5)
+    texts: Sequence[Sequence[str]],
+    owners: Sequence[int],
+    similarity: Tensor,
+    ks: Sequence[int] = (1, 5),
 ) -> dict[str, float]:
-    """Retrieval at each level of n chains of L texts, by the number of each chain's image, of which several may be
-    the same, and the similarity of images and texts, chain after chain ``(m, n L)``: whether an image's most similar
-    text of that level is one of its own (``level2_R@1``: zero-shot recognition with the texts as names), and whether
-    the image most similar to the most specific text of a chain is its own (``text_to_image_R@1``)."""
+    """Retrieval at each level of n chains of L texts, by the number of each chain's image, of which
+    several may be the same, and the similarity of images and texts, chain after chain ``(m, n L)``:
+    whether an image's most similar text of that level is one of its own (``level2_R@1``: zero-shot
+    recognition with the texts as names), and whether the image most similar to the most specific
+    text of a chain is its own (``text_to_image_R@1``)."""
     n = len(texts)
     depth = len(texts[0])
     similarity = similarity.unflatten(1, (n, depth))
@@ -158,7 +191,9 @@ def level_accuracy(
         first = torch.tensor([int((codes == code).nonzero()[0]) for code in range(len(number))])
         own = torch.zeros(len(similarity), len(number), dtype=torch.bool)
         own[owner, codes] = True
-        for k, value in recall_at(similarity[:, first, level], own.to(similarity.device), ks).items():
+        for k, value in recall_at(
+            similarity[:, first, level], own.to(similarity.device), ks
+        ).items():
             found[f"level{level + 1}_R@{k}"] = value
     matches = own.T[codes].to(similarity.device)  # (chains, images), for the most specific level
     for k, value in recall_at(similarity[:, :, -1].T, matches, ks).items():

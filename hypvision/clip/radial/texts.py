@@ -1,4 +1,5 @@
-"""Embed many texts fast: each distinct text once, in batches of similar length that are cut to the longest.
+"""Embed many texts fast: each distinct text once, in batches of similar length that are cut to the
+longest.
 
 >>> texts = embed_texts(clip.model, clip.tokenizer, captions)     # (N, d), unit vectors
 >>> root = embed_texts(clip.model, clip.tokenizer, [""])[0]
@@ -18,7 +19,8 @@ _TOKENS = 4096  # tokens of a batch, on average
 
 
 def distinct(texts: Sequence[str]) -> tuple[list[str], Tensor]:
-    """The distinct texts in order of appearance, and each text's index into them, int64 ``(N,)``."""
+    """The distinct texts in order of appearance, and each text's index into them, int64
+    ``(N,)``."""
     number: dict[str, int] = {}
     rows = torch.tensor([number.setdefault(text, len(number)) for text in texts], dtype=torch.int64)
     return list(number), rows
@@ -31,15 +33,24 @@ def embed_texts(
     texts: Sequence[str],
     where: Mapping[str, str] | None = None,
 ) -> Tensor:
-    """Points ``(N, d)`` of N texts in the model's space, float32 at least, without gradients; equal texts get equal
-    ones. ``where`` has the place of a text for messages, such as `` (row 2, level 1)``."""
+    """Points ``(N, d)`` of N texts in the model's space, float32 at least, without gradients; equal
+    texts get equal ones. ``where`` has the place of a text for messages, such as
+    `` (row 2, level 1)``."""
     if not texts:
         raise HypvisionError("There are no texts to embed.")
-    if not any(tower.modality == "text" for tower in find_towers(model)) and not hasattr(model, "encode_text"):
-        raise HypvisionError(f"The model ({type(model).__name__}) has no text tower. Give a CLIP model of open_clip.")
+    if not any(tower.modality == "text" for tower in find_towers(model)) and not hasattr(
+        model, "encode_text"
+    ):
+        raise HypvisionError(
+            f"The model ({type(model).__name__}) has no text tower. Give a CLIP model of open_clip."
+        )
     device = next(model.parameters()).device
     once, rows = distinct(texts)
-    tokens = torch.cat([tokenizer(once[i : i + 4096]) for i in range(0, len(once), 4096)]).to(device)
+    tokens = torch.cat([tokenizer(once[i : i + 4096]) for i in range(0, len(once), 4096)]).to(
+        device
+    )
     found = encode_by_length(model, tokens, normalize=True, budget=_TOKENS)
-    require_finite(found, lambda row: f"The embedding of '{once[row]}'{(where or {}).get(once[row], '')}")
+    require_finite(
+        found, lambda row: f"The embedding of '{once[row]}'{(where or {}).get(once[row], '')}"
+    )
     return found[rows.to(device)]

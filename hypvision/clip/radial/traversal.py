@@ -1,5 +1,5 @@
-"""Two walks of an image through texts or other images, from general to specific: the one of HierarCaps and the one of
-MERU."""
+"""Two walks of an image through texts or other images, from general to specific: the one of
+HierarCaps and the one of MERU."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from hypvision.clip.spaces import Space, Sphere
 
 
 class Step(NamedTuple):
-    """A text, or the name of an image, that a walk finds, with its distance from the root and its similarity to the
-    image; ``threshold`` is the radius (of HierarCaps' walk) or the share of the way (of MERU's) where it appears."""
+    """A text, or the name of an image, that a walk finds, with its distance from the root and its
+    similarity to the image; ``threshold`` is the radius (of HierarCaps' walk) or the share of the
+    way (of MERU's) where it appears."""
 
     text: str
     radius: float
@@ -27,9 +28,15 @@ class Step(NamedTuple):
 
 
 def traverse(
-    image: Tensor, texts: Tensor, words: Sequence[str], space: Space, steps: int = 50, walk: str = "hierarcaps"
+    image: Tensor,
+    texts: Tensor,
+    words: Sequence[str],
+    space: Space,
+    steps: int = 50,
+    walk: str = "hierarcaps",
 ) -> list[Step]:
-    """The walk ``"hierarcaps"`` or ``"meru"``, from general to specific, with radii as in published images.
+    """The walk ``"hierarcaps"`` or ``"meru"``, from general to specific, with radii as in published
+    images.
 
     Arguments as of :func:`hierarcaps_traversal`.
     """
@@ -44,14 +51,16 @@ def traverse(
 def hierarcaps_traversal(
     image: Tensor, texts: Tensor, words: Sequence[str], space: Space, steps: int = 50
 ) -> list[Step]:
-    """The sequence of the most similar texts within a growing radius, without repeats; from general to specific
-    (Alper and Averbuch-Elor, ECCV 2024). The published images take the radius ``1 - e . r``: ``Sphere(root,
-    "cosine")``. The walk chooses from N ``words`` with embeddings ``texts`` ``(N, d)`` for an image ``(d,)``; its
-    ``steps`` radii are evenly spaced."""
+    """The sequence of the most similar texts within a growing radius, without repeats; from general
+    to specific (Alper and Averbuch-Elor, ECCV 2024). The published images take the radius
+    ``1 - e . r``: ``Sphere(root, "cosine")``. The walk chooses from N ``words`` with embeddings
+    ``texts`` ``(N, d)`` for an image ``(d,)``; its ``steps`` radii are evenly spaced."""
     similarity = space.similarity(image[None], texts)[0]
     radii = space.radius(texts)
     thresholds = np.linspace(float(radii.min()), float(radii.max()), steps)
-    return _changes(walk(similarity[None], radii, steps)[0].tolist(), thresholds, similarity, radii, words)
+    return _changes(
+        walk(similarity[None], radii, steps)[0].tolist(), thresholds, similarity, radii, words
+    )
 
 
 def meru_traversal(
@@ -63,21 +72,24 @@ def meru_traversal(
     cones: bool | None = None,
     end: Tensor | None = None,
 ) -> list[Step]:
-    """The most similar text to each of ``steps`` points from the image to the root, each once; from specific to general
-    (Desai et al., "Hyperbolic Image-Text Representations", ICML 2023).
+    """The most similar text to each of ``steps`` points from the image to the root, each once; from
+    specific to general (Desai et al., "Hyperbolic Image-Text Representations", ICML 2023).
 
-    On the hyperboloid the points are evenly spaced in the tangent space at the origin, for CLIP on the straight line,
-    made unit length. The root is one of the texts: "[ROOT]". Texts may be images as well, ``words`` their names, as in
-    HyCoCLIP's walks (Pal et al., ICLR 2025). ``cones`` leaves out texts whose entailment cone does not contain the
-    point (the cone of the root contains every point); default: on the hyperboloid, not for CLIP, as in the official
-    code. ``end`` ``(d,)`` is the last point of the walk, such as another image; default: the root.
+    On the hyperboloid the points are evenly spaced in the tangent space at the origin, for CLIP on
+    the straight line, made unit length. The root is one of the texts: "[ROOT]". Texts may be images
+    as well, ``words`` their names, as in HyCoCLIP's walks (Pal et al., ICLR 2025). ``cones`` leaves
+    out texts whose entailment cone does not contain the point (the cone of the root contains every
+    point); default: on the hyperboloid, not for CLIP, as in the official code. ``end`` ``(d,)`` is
+    the last point of the walk, such as another image; default: the root.
     """
     points = space.way(image, steps, end)
     root = space.way(image, 2)[-1:]
     similarity = space.similarity(points, texts)
     if cones or (cones is None and not isinstance(space, Sphere)):
         aperture = space.half_aperture(texts)
-        outside = torch.stack([space.exterior_angle(texts, p.expand_as(texts)) > aperture for p in points])
+        outside = torch.stack(
+            [space.exterior_angle(texts, p.expand_as(texts)) > aperture for p in points]
+        )
         similarity = similarity.masked_fill(outside, -math.inf)
     similarity = torch.cat([similarity, space.similarity(points, root)], dim=1)
     texts = torch.cat([texts, root])
@@ -86,15 +98,27 @@ def meru_traversal(
     for number, share in zip(similarity.argmax(1).tolist(), np.linspace(0, 1, steps)):
         first.setdefault(number, share)
     return _changes(
-        list(first), list(first.values()), space.similarity(image[None], texts)[0], space.radius(texts), words
+        list(first),
+        list(first.values()),
+        space.similarity(image[None], texts)[0],
+        space.radius(texts),
+        words,
     )
 
 
 def _changes(
-    nearest: Sequence[int], thresholds: Iterable[float], similarity: Tensor, radii: Tensor, words: Sequence[str]
+    nearest: Sequence[int],
+    thresholds: Iterable[float],
+    similarity: Tensor,
+    radii: Tensor,
+    words: Sequence[str],
 ) -> list[Step]:
     path: list[Step] = []
     for number, threshold in zip(nearest, thresholds):
         if not path or path[-1].text != words[number]:
-            path.append(Step(words[number], float(radii[number]), float(similarity[number]), float(threshold)))
+            path.append(
+                Step(
+                    words[number], float(radii[number]), float(similarity[number]), float(threshold)
+                )
+            )
     return path

@@ -1,4 +1,5 @@
-"""A tuned text tower in a file of its own, whole or as the difference to the CLIP that it was tuned from.
+"""A tuned text tower in a file of its own, whole or as the difference to the CLIP that it was tuned
+from.
 
 >>> save_tower(tuned, "radial.safetensors", base=base)         # what was learned, and nothing else
 >>> merge_tower(fresh_model, "radial.safetensors")             # plain open_clip weights
@@ -26,7 +27,8 @@ _ROOT = "radial_root"
 
 
 def tower_weights(model: nn.Module, images: bool = False) -> dict[str, Tensor]:
-    """The text tower's entries of the state dict of an open_clip model; ``images``: those of the image tower, too."""
+    """The text tower's entries of the state dict of an open_clip model; ``images``: those of the
+    image tower, too."""
     return {name: value for name, value in model.state_dict().items()
             if not name.startswith("logit_") and (images or not name.startswith("visual."))}  # fmt: skip
 
@@ -49,13 +51,16 @@ def save_tower(
     storage: str = "float32",
     images: bool = False,
 ) -> Path:
-    """Write the text tower of a tuned model, and with ``images`` the image tower, moved into place when complete.
+    """Write the text tower of a tuned model, and with ``images`` the image tower, moved into place
+    when complete.
 
     Args:
         path: ``.safetensors``.
-        base: the model that it was tuned from; only differences to it are written. None: write the whole tower.
+        base: the model that it was tuned from; only differences to it are written. None: write the
+            whole tower.
         root: a learned root ``(d,)``.
-        storage: see :mod:`hypvision.checkpoints.storage`; differences are small, and ``"bfloat16"`` halves the file.
+        storage: see :mod:`hypvision.checkpoints.storage`; differences are small, and ``"bfloat16"``
+            halves the file.
     """
     path = Path(path).expanduser()
     if path.suffix != ".safetensors":
@@ -66,7 +71,8 @@ def save_tower(
         before = tower_weights(base, images)
         if {k: v.shape for k, v in before.items()} != {k: v.shape for k, v in weights.items()}:
             raise HypvisionError(
-                "The base model has another architecture than the tuned one. Give the model that it was tuned from."
+                "The base model has another architecture than the tuned one. Give the model that "
+                "it was tuned from."
             )
         about = dict(kind="delta", base=content_hash(before), images=images)
         weights = {
@@ -83,9 +89,9 @@ def save_tower(
 
 @torch.no_grad()
 def merge_tower(model: nn.Module, path: str | Path, strict: bool = True) -> Tensor | None:
-    """Put a tuned text tower, a file of :func:`save_tower` or a checkpoint of a training, into its base model, in
-    place: plain weights again; returns the learned root ``(d,)`` if there is one. ``strict``: raise an error if the
-    file holds differences to another base model."""
+    """Put a tuned text tower, a file of :func:`save_tower` or a checkpoint of a training, into its
+    base model, in place: plain weights again; returns the learned root ``(d,)`` if there is one.
+    ``strict``: raise an error if the file holds differences to another base model."""
     path = Path(path).expanduser()
     content = read_file(path)
     about = (read_header(path) if path.suffix == ".safetensors" else {}).get("radial") or {}
@@ -94,18 +100,20 @@ def merge_tower(model: nn.Module, path: str | Path, strict: bool = True) -> Tens
     root = saved.get(_ROOT, saved.get("root"))
     weights = {name: value for name, value in weights.items()
                if name not in (_ROOT, "root") and not name.startswith("logit_")}  # fmt: skip
-    own = tower_weights(model, about.get("images", any(name.startswith("visual.") for name in weights)))
+    own = tower_weights(
+        model, about.get("images", any(name.startswith("visual.") for name in weights))
+    )
     found = compare(own, weights)
     delta = about.get("kind") == "delta"
     if found.mismatched or found.unexpected or (found.missing and not delta):
         raise HypvisionError(
-            f"The text tower '{path}' does not fit {type(model).__name__}: {found.describe()}. Give the CLIP that "
-            "it was tuned from."
+            f"The text tower '{path}' does not fit {type(model).__name__}: {found.describe()}. "
+            "Give the CLIP that it was tuned from."
         )
     if delta and strict and about.get("base") != content_hash(own):
         raise HypvisionError(
-            f"'{path}' holds differences to another CLIP than this one. Give the model and the weights that it was "
-            "tuned from (strict=False takes them all the same)."
+            f"'{path}' holds differences to another CLIP than this one. Give the model and the "
+            "weights that it was tuned from (strict=False takes them all the same)."
         )
     check_finite(weights, path, allow=False)
     for name, value in weights.items():

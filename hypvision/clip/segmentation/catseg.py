@@ -1,12 +1,14 @@
-"""CAT-Seg's cost aggregation: from similarities of patches and class names to a mask for each class.
+"""CAT-Seg's cost aggregation: from similarities of patches and class names to a mask for each
+class.
 
-Cho et al., "CAT-Seg: Cost Aggregation for Open-Vocabulary Semantic Segmentation", CVPR 2024; the head that HyperCLIP is
-trained with. Parameters have the official names, so official checkpoints load as they are.
+Cho et al., "CAT-Seg: Cost Aggregation for Open-Vocabulary Semantic Segmentation", CVPR 2024; the
+head that HyperCLIP is trained with. Parameters have the official names, so official checkpoints
+load as they are.
 
-The official code repeats some computations for every class or position; this code does them once. A linear map of [x,
-guidance] is the sum of two maps, and the map of the guidance is the same for all classes. The padding tokens of the
-class attention, up to 255, are equal. Any grid and any number of classes; maps are channels-last, (B, T, H, W, C),
-between the layers.
+The official code repeats some computations for every class or position; this code does them once. A
+linear map of [x, guidance] is the sum of two maps, and the map of the guidance is the same for all
+classes. The padding tokens of the class attention, up to 255, are equal. Any grid and any number of
+classes; maps are channels-last, (B, T, H, W, C), between the layers.
 
 B: images, T: classes, P: prompt templates, E: size of the embeddings.
 """
@@ -52,8 +54,12 @@ class WindowAttention(nn.Module):
         columns = w + pad[1]
         if shift:
             packed = packed.roll((-shift, -shift), (3, 4))
-        packed = packed.reshape(3, b * t, rows // window, window, columns // window, window, self.heads, -1)
-        packed = packed.permute(0, 1, 2, 4, 6, 3, 5, 7).reshape(3, b * t, -1, window**2, c // self.heads)
+        packed = packed.reshape(
+            3, b * t, rows // window, window, columns // window, window, self.heads, -1
+        )
+        packed = packed.permute(0, 1, 2, 4, 6, 3, 5, 7).reshape(
+            3, b * t, -1, window**2, c // self.heads
+        )
         mask = window_mask((h, w), (rows, columns), window, shift, x.device)
         if mask is not None:
             mask = mask.repeat_interleave(self.heads, 0).to(packed.dtype)
@@ -67,7 +73,8 @@ class WindowAttention(nn.Module):
 
 
 def _joint_linear(layer: nn.Linear, x: Tensor, guidance: Tensor | None) -> Tensor:
-    """``layer`` applied to [x, guidance]; guidance has size 1 along dimensions where it is constant."""
+    """``layer`` applied to [x, guidance]; guidance has size 1 along dimensions where it is
+    constant."""
     if guidance is None:
         return layer(x)
     c = x.shape[-1]
@@ -81,7 +88,8 @@ def _at_least_float32(x: Tensor) -> Tensor:
 def window_mask(
     size: tuple[int, int], padded: tuple[int, int], window: int, shift: int, device: torch.device
 ) -> Tensor | None:
-    """Additive mask (windows, N, N): -100 between pixels that are neighbours only by shift or padding."""
+    """Additive mask (windows, N, N): -100 between pixels that are neighbours only by shift or
+    padding."""
     if not shift and size == padded:
         return None
     region = torch.zeros(padded, device=device)
@@ -112,7 +120,11 @@ class SwinBlock(nn.Module):
 
     def forward(self, x: Tensor, guidance: Tensor | None) -> Tensor:
         window = min(self.window, *x.shape[2:4])
-        shift = self.window // 2 if self.shifted and window == self.window and min(x.shape[2:4]) > window else 0
+        shift = (
+            self.window // 2
+            if self.shifted and window == self.window and min(x.shape[2:4]) > window
+            else 0
+        )
         x = x + self.attn(self.norm1(x), guidance, window, shift)
         return x + self.mlp(self.norm2(x))
 
@@ -145,16 +157,23 @@ class ClassAttention(nn.Module):
         self.v = nn.Linear(dim, dim)
 
     def forward(
-        self, x: Tensor, guidance: Tensor | None, pad: Tensor | None, pad_guidance: Tensor | None, pads: int
+        self,
+        x: Tensor,
+        guidance: Tensor | None,
+        pad: Tensor | None,
+        pad_guidance: Tensor | None,
+        pads: int,
     ) -> Tensor:
-        """``x`` (B, T, h, w, C) with ``pads`` more classes, all equal to ``pad`` (1, 1, 1, 1, C), if that is given."""
+        """``x`` (B, T, h, w, C) with ``pads`` more classes, all equal to ``pad`` (1, 1, 1, 1, C),
+        if that is given."""
         parts = _joint_linear(self.q, x, guidance), _joint_linear(self.k, x, guidance), self.v(x)
         q, k, v = (part.unflatten(-1, (self.heads, -1)) for part in parts)
         if pad is not None:
             pad_k = _joint_linear(self.k, pad, pad_guidance).unflatten(-1, (self.heads, -1))
             pad_v = self.v(pad).unflatten(-1, (self.heads, -1))
         if self.attention == "linear":
-            # Computed in float32, because sums of positive products over the classes lose digits in half precision.
+            # Computed in float32, because sums of positive products over the classes lose digits in
+            # half precision.
             with exact(x.device):
                 q = F.elu(_at_least_float32(q)) + 1
                 k = F.elu(_at_least_float32(k)) + 1
@@ -179,7 +198,9 @@ class ClassAttention(nn.Module):
             v = torch.cat([v, pad_v.permute(0, 2, 3, 4, 1, 5).expand(size)], -2)
             bias = torch.zeros(t, t + 1, device=x.device, dtype=q.dtype)
             bias[:, -1] = math.log(pads)
-        found = F.scaled_dot_product_attention(q.flatten(0, 2), k.flatten(0, 2), v.flatten(0, 2), attn_mask=bias)
+        found = F.scaled_dot_product_attention(
+            q.flatten(0, 2), k.flatten(0, 2), v.flatten(0, 2), attn_mask=bias
+        )
         return found.unflatten(0, q.shape[:3]).permute(0, 4, 1, 2, 3, 5).flatten(-2)
 
 
@@ -191,7 +212,9 @@ class ClassAggregation(nn.Module):
         self.pad_len = pad_len
         if pad_len:
             self.padding_tokens = nn.Parameter(torch.zeros(1, 1, dim))
-            self.padding_guidance = nn.Parameter(torch.zeros(1, 1, guidance_dim)) if guidance_dim else None
+            self.padding_guidance = (
+                nn.Parameter(torch.zeros(1, 1, guidance_dim)) if guidance_dim else None
+            )
         self.attention = ClassAttention(dim, guidance_dim, heads, attention)
         self.MLP = nn.Sequential(nn.Linear(dim, 4 * dim), nn.ReLU(), nn.Linear(4 * dim, dim))
         self.norm1 = nn.LayerNorm(dim)
@@ -203,7 +226,11 @@ class ClassAggregation(nn.Module):
         y = x
         pool = (min(pool[0], h), min(pool[1], w))
         if pool != (1, 1):
-            y = F.avg_pool2d(x.flatten(0, 1).permute(0, 3, 1, 2), pool).permute(0, 2, 3, 1).unflatten(0, (b, t))
+            y = (
+                F.avg_pool2d(x.flatten(0, 1).permute(0, 3, 1, 2), pool)
+                .permute(0, 2, 3, 1)
+                .unflatten(0, (b, t))
+            )
         pads = max(0, self.pad_len - t)
         pad = pad_guidance = None
         if pads:
@@ -216,17 +243,32 @@ class ClassAggregation(nn.Module):
         y = y + self.MLP(self.norm2(y))
         if pool != (1, 1):
             y = y.flatten(0, 1).permute(0, 3, 1, 2)
-            y = F.interpolate(y, (h, w), mode="bilinear", align_corners=True).permute(0, 2, 3, 1).unflatten(0, (b, t))
+            y = (
+                F.interpolate(y, (h, w), mode="bilinear", align_corners=True)
+                .permute(0, 2, 3, 1)
+                .unflatten(0, (b, t))
+            )
         return x + y
 
 
 class AggregatorLayer(nn.Module):
-    def __init__(self, dim: int, guidance_dim: int, text_dim: int, heads: int, window: int, attention: str, pad: int):
+    def __init__(
+        self,
+        dim: int,
+        guidance_dim: int,
+        text_dim: int,
+        heads: int,
+        window: int,
+        attention: str,
+        pad: int,
+    ):
         super().__init__()
         self.swin_block = SpatialAggregation(dim, guidance_dim, heads, window)
         self.attention = ClassAggregation(dim, text_dim, heads, attention, pad)
 
-    def forward(self, x: Tensor, guidance: Tensor | None, text: Tensor | None, pool: tuple[int, int]) -> Tensor:
+    def forward(
+        self, x: Tensor, guidance: Tensor | None, text: Tensor | None, pool: tuple[int, int]
+    ) -> Tensor:
         return self.attention(self.swin_block(x, guidance), text, pool)
 
 
@@ -271,11 +313,14 @@ class CATSegHead(nn.Module):
         hidden, layers, heads: channels of the cost maps, aggregator layers, attention heads.
         window: side of the attention windows.
         pool: pooling of the class attention in training; at test it is (1, 1).
-        guidance, text_guidance: channels of the projected embeddings of patches and of classes; 0 for none.
+        guidance, text_guidance: channels of the projected embeddings of patches and of classes; 0
+            for none.
         decoder: channels of the two decoder stages.
-        decoder_in, decoder_guidance: channels of the two maps that guide the decoder, zeros for none; after projection.
+        decoder_in, decoder_guidance: channels of the two maps that guide the decoder, zeros for
+            none; after projection.
         attention: ``"linear"`` or ``"full"``, over classes.
-        pad_len: pad fewer classes to this number by learned tokens, reduce more to the best; 0 for neither.
+        pad_len: pad fewer classes to this number by learned tokens, reduce more to the best; 0 for
+            neither.
         class_chunk: classes that the decoder processes at a time without gradients.
     """
 
@@ -309,9 +354,13 @@ class CATSegHead(nn.Module):
         self.conv1 = nn.Conv2d(prompts, hidden, kernel_size=7, padding=3)
         self.guidance_projection = self.text_guidance_projection = None
         if guidance:
-            self.guidance_projection = nn.Sequential(nn.Conv2d(embed_dim, guidance, 3, padding=1), nn.ReLU())
+            self.guidance_projection = nn.Sequential(
+                nn.Conv2d(embed_dim, guidance, 3, padding=1), nn.ReLU()
+            )
         if text_guidance:
-            self.text_guidance_projection = nn.Sequential(nn.Linear(embed_dim, text_guidance), nn.ReLU())
+            self.text_guidance_projection = nn.Sequential(
+                nn.Linear(embed_dim, text_guidance), nn.ReLU()
+            )
         if not any(decoder_in):
             decoder_guidance = (0, 0)
         self.decoder_guidance_projection = nn.ModuleList(
@@ -320,20 +369,21 @@ class CATSegHead(nn.Module):
             if given
         )
         self.layers = nn.ModuleList(
-            AggregatorLayer(hidden, guidance, text_guidance, heads, window, attention, pad_len) for _ in range(layers)
+            AggregatorLayer(hidden, guidance, text_guidance, heads, window, attention, pad_len)
+            for _ in range(layers)
         )
         self.decoder1 = Up(hidden, decoder[0], decoder_guidance[0])
         self.decoder2 = Up(decoder[0], decoder[1], decoder_guidance[1])
         self.head = nn.Conv2d(decoder[1], 1, 3, padding=1)
 
     def forward(self, features: Tensor, text: Tensor, maps: tuple[Tensor, ...] = ()) -> Tensor:
-        """Logits (B, T, 4 H, 4 W) of each class, by patch embeddings (B, E, H, W) of any length, class embeddings (T,
-        P, E) of unit length and maps that guide the decoder, (B, ., 2 H, 2 W) and (B, ., 4 H, 4 W); :data:`ABSENT`
-        beyond the ``pad_len`` best classes of an image."""
+        """Logits (B, T, 4 H, 4 W) of each class, by patch embeddings (B, E, H, W) of any length,
+        class embeddings (T, P, E) of unit length and maps that guide the decoder, (B, ., 2 H, 2 W)
+        and (B, ., 4 H, 4 W); :data:`ABSENT` beyond the ``pad_len`` best classes of an image."""
         if text.dim() != 3 or text.shape[1] != self.prompts:
             raise HypvisionError(
-                f"The head was made for {self.prompts} prompt template(s), but the text embeddings have the shape "
-                f"{tuple(text.shape)} instead of (classes, {self.prompts}, size)."
+                f"The head was made for {self.prompts} prompt template(s), but the text embeddings "
+                f"have the shape {tuple(text.shape)} instead of (classes, {self.prompts}, size)."
             )
         count = text.shape[0]
         kept = None
@@ -346,7 +396,11 @@ class CATSegHead(nn.Module):
             text = text[0][kept]  # (B, pad_len, P, E)
         corr = torch.einsum("behw,btpe->btphw", units, text.expand(len(units), -1, -1, -1))
         b, t = corr.shape[:2]
-        x = self.conv1(corr.flatten(0, 1).to(self.conv1.weight.dtype)).permute(0, 2, 3, 1).unflatten(0, (b, t))
+        x = (
+            self.conv1(corr.flatten(0, 1).to(self.conv1.weight.dtype))
+            .permute(0, 2, 3, 1)
+            .unflatten(0, (b, t))
+        )
 
         guidance = words = None
         if self.guidance_projection is not None:
@@ -362,7 +416,9 @@ class CATSegHead(nn.Module):
                 x = layer(x, guidance, words, pool)
         guides = [project(given) for project, given in zip(self.decoder_guidance_projection, maps)]
         if len(guides) < len(self.decoder_guidance_projection):
-            raise HypvisionError(f"The head needs {len(self.decoder_guidance_projection)} maps, got {len(maps)}.")
+            raise HypvisionError(
+                f"The head needs {len(self.decoder_guidance_projection)} maps, got {len(maps)}."
+            )
         chunk = t if torch.is_grad_enabled() else self.class_chunk
         logits = torch.cat([self._decode(part, guides) for part in x.split(chunk, dim=1)], dim=1)
         if kept is None:

@@ -1,7 +1,9 @@
-"""Convert checkpoints of the official HyperCLIP and CAT-Seg codes (detectron2) to our segmenter's names, and back.
+"""Convert checkpoints of the official HyperCLIP and CAT-Seg codes (detectron2) to our segmenter's
+names, and back.
 
-CAT-Seg's files keep q, k and v apart and hold no adapters. HyperCLIP's code never used the adapters of the image blocks
-11 to 22 in its ViT-L files (it stops at 12): here they become the identity, which gives the same model.
+CAT-Seg's files keep q, k and v apart and hold no adapters. HyperCLIP's code never used the adapters
+of the image blocks 11 to 22 in its ViT-L files (it stops at 12): here they become the identity,
+which gives the same model.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ _NAMES = [  # (our name, the official one)
 
 def is_official_hyperclip(state_dict: Mapping[str, Tensor]) -> bool:
     """Whether the names are the official HyperCLIP code's."""
-    return any(name.startswith(_PREDICTOR) and _OFFICIAL_ADAPTER.search(name) for name in state_dict)
+    return any(
+        name.startswith(_PREDICTOR) and _OFFICIAL_ADAPTER.search(name) for name in state_dict
+    )
 
 
 def is_official_catseg(state_dict: Mapping[str, Tensor]) -> bool:
@@ -42,7 +46,8 @@ def is_official_catseg(state_dict: Mapping[str, Tensor]) -> bool:
 
 
 def segmenter_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """State dict of :class:`hypvision.clip.OpenVocabSegmenter` from an official one of either code."""
+    """State dict of :class:`hypvision.clip.OpenVocabSegmenter` from an official one of either
+    code."""
     out: dict[str, Tensor] = {}
     split: dict[str, dict[str, Tensor]] = {}
     for name, value in state_dict.items():
@@ -63,7 +68,9 @@ def segmenter_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tenso
             split.setdefault(f"clip.{match[1]}.in_proj_weight", {})[match[2]] = value
         elif short.startswith("clip_model."):
             # OpenAI's files have float16, the official code float32
-            out["clip." + short.removeprefix("clip_model.")] = value.float() if value.is_floating_point() else value
+            out["clip." + short.removeprefix("clip_model.")] = (
+                value.float() if value.is_floating_point() else value
+            )
         else:
             raise _unknown(name)
     for name, projections in split.items():
@@ -72,7 +79,11 @@ def segmenter_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tenso
             raise HypvisionError(f"The checkpoint has only {given} of the projection '{name}'.")
         out[name] = torch.cat([projections[letter] for letter in "qkv"]).float()
     out = {_OFFICIAL_ADAPTER.sub(rf"{_ADAPTER}\1", name): value for name, value in out.items()}
-    blocks = {name: int(name[len(_VISION) :].partition(".")[0]) for name in out if name.startswith(_VISION)}
+    blocks = {
+        name: int(name[len(_VISION) :].partition(".")[0])
+        for name in out
+        if name.startswith(_VISION)
+    }
     for name, number in blocks.items():
         if _ADAPTER in name and 11 <= number < max(blocks.values()):
             out[name] = torch.eye(out[name].shape[-1]).expand_as(out[name]).clone()
@@ -90,8 +101,9 @@ def _check_constant(name: str, value: Tensor, expected: Tensor) -> None:
     """Raise an error for an entry that our model computes itself, with another value."""
     if value.shape != expected.shape or not torch.allclose(value.float(), expected, rtol=1e-4):
         raise HypvisionError(
-            f"The checkpoint's '{name}' is not that of HyperCLIP and CAT-Seg ({expected.flatten().tolist()[:3]}, ...), "
-            "which alone is implemented here. Take a file of the official code."
+            f"The checkpoint's '{name}' is not that of HyperCLIP and CAT-Seg "
+            f"({expected.flatten().tolist()[:3]}, ...), which alone is implemented here. Take a "
+            "file of the official code."
         )
 
 
@@ -102,7 +114,8 @@ def segmenter_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def hyperclip_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of :func:`segmenter_from_official`, in HyperCLIP's layout; with the mask that its head stores."""
+    """The inverse of :func:`segmenter_from_official`, in HyperCLIP's layout; with the mask that its
+    head stores."""
     out: dict[str, Tensor] = {}
     for name, value in state_dict.items():
         name = re.sub(r"\.hyperclip\.([qkv])$", r".hyperbolic_attn.adapter_attn_\1.weights", name)
@@ -117,28 +130,33 @@ def hyperclip_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 
 def catseg_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """As :func:`hyperclip_to_official`, in CAT-Seg's layout: q, k and v apart. Adapters have to be merged before."""
+    """As :func:`hyperclip_to_official`, in CAT-Seg's layout: q, k and v apart. Adapters have to be
+    merged before."""
     if any(_ADAPTER in name for name in state_dict):
         raise HypvisionError(
-            "The checkpoint contains HyperCLIP's adapters, which CAT-Seg does not have. Load it, call "
-            "adapters.merge(model.clip), and save it again."
+            "The checkpoint contains HyperCLIP's adapters, which CAT-Seg does not have. Load it, "
+            "call adapters.merge(model.clip), and save it again."
         )
     out: dict[str, Tensor] = {}
     for name, value in hyperclip_to_official(state_dict).items():
         if name.endswith(".attn.in_proj_weight"):
             stem = name.removesuffix("in_proj_weight")
-            out.update({f"{stem}{letter}_proj_weight": part for letter, part in zip("qkv", value.chunk(3))})
+            out.update(
+                {f"{stem}{letter}_proj_weight": part for letter, part in zip("qkv", value.chunk(3))}
+            )
         else:
             out[name] = value
     return out
 
 
 def segmenter_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
-    """The config of a converted checkpoint: ``hyperclip-vitb16``, ``hyperclip-vitl14-336``, ``catseg-...``, or with
-    width and patch of another size; and no arguments."""
+    """The config of a converted checkpoint: ``hyperclip-vitb16``, ``hyperclip-vitl14-336``,
+    ``catseg-...``, or with width and patch of another size; and no arguments."""
     conv = state_dict.get("clip.visual.conv1.weight")
     if conv is None or not any(name.startswith("head.") for name in state_dict):
-        raise HypvisionError("The file holds only a part of a segmenter: CLIP's image tower or the head is missing.")
+        raise HypvisionError(
+            "The file holds only a part of a segmenter: CLIP's image tower or the head is missing."
+        )
     family = "hyperclip" if any(_ADAPTER in name for name in state_dict) else "catseg"
     known = {(768, 16): "vitb16", (1024, 14): "vitl14-336"}
     size = (conv.shape[0], conv.shape[-1])
@@ -147,6 +165,6 @@ def segmenter_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[str, 
 
 def _unknown(name: str) -> HypvisionError:
     return HypvisionError(
-        f"The checkpoint has an entry '{name}', which no HyperCLIP or CAT-Seg checkpoint has. Check that the file "
-        "holds the weights of the whole segmenter and nothing else."
+        f"The checkpoint has an entry '{name}', which no HyperCLIP or CAT-Seg checkpoint has. "
+        "Check that the file holds the weights of the whole segmenter and nothing else."
     )

@@ -42,7 +42,8 @@ _SMALL: dict[str, dict[str, Any]] = {  # CLIPs of small images
 
 
 class Segmentation(NamedTuple):
-    """The result of :func:`segment`: numbers of classes, int64 (H, W), the names of the classes, and the RGB image.
+    """The result of :func:`segment`: numbers of classes, int64 (H, W), the names of the classes,
+    and the RGB image.
 
     :func:`hypvision.viz.draw_segmentation` paints it.
     """
@@ -53,38 +54,48 @@ class Segmentation(NamedTuple):
 
     def label_image(self) -> Image.Image:
         """The class numbers as an image of 8 bits, or 16 with more than 255 classes."""
-        return Image.fromarray(self.labels.astype(np.uint8 if len(self.classes) <= 255 else np.uint16))
+        return Image.fromarray(
+            self.labels.astype(np.uint8 if len(self.classes) <= 255 else np.uint16)
+        )
 
 
 def load_segmenter(
-    weights: str | Path | None = None, config: Mapping[str, Any] | None = None, clip: str | None = None
+    weights: str | Path | None = None,
+    config: Mapping[str, Any] | None = None,
+    clip: str | None = None,
 ) -> OpenVocabSegmenter:
     """A segmenter from a checkpoint, or straight from a CLIP model.
 
     Args:
-        weights: a converted or trained checkpoint of the whole segmenter. None: the head of two parameters, which needs
-            no training, on a plain CLIP.
+        weights: a converted or trained checkpoint of the whole segmenter. None: the head of two
+            parameters, which needs no training, on a plain CLIP.
         config: ``model`` of the config that it was trained with, ``load_config(FILE).model`` of
-            :mod:`hypvision.engine.config`; not needed for weights of the zoo and converted official checkpoints, an
-            error without weights.
+            :mod:`hypvision.engine.config`; not needed for weights of the zoo and converted official
+            checkpoints, an error without weights.
         clip: without weights: a CLIP model, see :func:`~hypvision.clip.names.clip_options`; default
-            ``ViT-B-16:openai``. ``shapes-s8``, which knows drawn shapes only, and ``emoji-t8``, which knows a few emoji
-            on photos, ship with the project.
+            ``ViT-B-16:openai``. ``shapes-s8``, which knows drawn shapes only, and ``emoji-t8``,
+            which knows a few emoji on photos, ship with the project.
     """
     if weights is None and config is not None:
         raise HypvisionError(
-            "A config describes the segmenter in a checkpoint, but no weights are given. Give them (--weights FILE), "
-            "or leave out the config and name a CLIP (--clip NAME)."
+            "A config describes the segmenter in a checkpoint, but no weights are given. Give them "
+            "(--weights FILE), or leave out the config and name a CLIP (--clip NAME)."
         )
     if weights is None:
         named = clip_options(clip or "ViT-B-16:openai")
         bundle = create_clip(**named)
         patch = math.lcm(*patch_size(bundle.model))
-        options: dict[str, Any] = dict(resolution=24 * patch) if 384 % patch else {}  # resolution 336 for patches of 14
+        options: dict[str, Any] = (
+            dict(resolution=24 * patch) if 384 % patch else {}
+        )  # resolution 336 for patches of 14
         options.update(_SMALL.get(named["name"], {}))
-        return OpenVocabSegmenter(bundle, tune="frozen", head=dict(type="similarity"), **options).eval()
+        return OpenVocabSegmenter(
+            bundle, tune="frozen", head=dict(type="similarity"), **options
+        ).eval()
     if clip is not None:
-        raise HypvisionError("--clip is for segmenting without --weights. Leave out one of the two.")
+        raise HypvisionError(
+            "--clip is for segmenting without --weights. Leave out one of the two."
+        )
     found = segmenter_names(network_weights(read(weights), part=None))
     if config is None and (path := fetch(weights)).suffix == ".safetensors":
         config = read_header(path).get("model")  # of a file that was published
@@ -95,15 +106,21 @@ def load_segmenter(
         family, _, size = variant.partition("-")
         if size not in _OFFICIAL:
             raise HypvisionError(
-                f"'{weights}' belongs to a model of another size ({variant}). Give its config with --config."
+                f"'{weights}' belongs to a model of another size ({variant}). Give its config with "
+                "--config."
             )
         options = dict(_OFFICIAL[size], tune="adapter" if family == "hyperclip" else "frozen")
     advice = "Give the --config that it was trained with."
     try:
-        options["clip"] = {**options.get("clip", {}), "load_weights": False}  # the checkpoint has them
+        options["clip"] = {
+            **options.get("clip", {}),
+            "load_weights": False,
+        }  # the checkpoint has them
         model = OpenVocabSegmenter(**options)
     except TypeError as error:
-        raise HypvisionError(f"The config of the segmenter '{weights}' has a wrong value: {error}. {advice}") from error
+        raise HypvisionError(
+            f"The config of the segmenter '{weights}' has a wrong value: {error}. {advice}"
+        ) from error
     load_into(model, found, weights, "the segmenter", advice, extra=True)
     return model.eval()
 
@@ -112,20 +129,31 @@ def _options_of(config: Any, weights: str | Path) -> dict[str, Any]:
     model = dict(config) if isinstance(config, Mapping) else {}
     if model.pop("type", None) != "HyperCLIPSegmentor":
         raise HypvisionError(
-            f"'{weights}' or its config holds no HyperCLIPSegmentor, which open-vocabulary segmentation needs."
+            f"'{weights}' or its config holds no HyperCLIPSegmentor, which open-vocabulary "
+            "segmentation needs."
         )
-    for name in ("train_classes", "test_classes", "background_from", "ignore_index", "data_preprocessor", "init_cfg"):
+    for name in (
+        "train_classes",
+        "test_classes",
+        "background_from",
+        "ignore_index",
+        "data_preprocessor",
+        "init_cfg",
+    ):
         model.pop(name, None)
     return model
 
 
 @lru_cache(maxsize=1)
-def _default(weights: str | None, clip: str | None, *stamps: tuple[int, int] | None) -> OpenVocabSegmenter:
+def _default(
+    weights: str | None, clip: str | None, *stamps: tuple[int, int] | None
+) -> OpenVocabSegmenter:
     return load_segmenter(weights, clip=clip)
 
 
 def _stamp(name: str | Path | None) -> tuple[int, int] | None:
-    """Of a file, which may be trained anew at its place; ``name`` is its path, or ``ARCHITECTURE:PATH``."""
+    """Of a file, which may be trained anew at its place; ``name`` is its path, or
+    ``ARCHITECTURE:PATH``."""
     for path in () if name is None else (Path(name), Path(str(name).partition(":")[2] or name)):
         if path.is_file():
             return path.stat().st_size, path.stat().st_mtime_ns
@@ -143,13 +171,16 @@ def segment(
 
     Args:
         image: a path, a PIL image, or an RGB array uint8 (H, W, 3).
-        classes: names, or anything that :func:`~hypvision.clip.classes.load_classes` takes. The model must know one of
-            them, and distinguish them all (:mod:`hypvision.clip.open_vocabulary`).
-        model, weights, clip: a segmenter; default: that of :func:`load_segmenter` for the others, which is cached. It
-            is an error to give both.
+        classes: names, or anything that :func:`~hypvision.clip.classes.load_classes` takes. The
+            model must know one of them, and distinguish them all
+            (:mod:`hypvision.clip.open_vocabulary`).
+        model, weights, clip: a segmenter; default: that of :func:`load_segmenter` for the others,
+            which is cached. It is an error to give both.
     """
     if model is not None and (weights is not None or clip is not None):
-        raise HypvisionError("segment takes a model, or weights or a clip to make one of, not both. Leave out one.")
+        raise HypvisionError(
+            "segment takes a model, or weights or a clip to make one of, not both. Leave out one."
+        )
     name = f"The image '{image}'" if isinstance(image, (str, Path)) else "The image"
     image = open_image(image)
     names = load_classes(classes)
@@ -165,7 +196,8 @@ def segment(
 
 
 def parse_classes(text: str) -> str | list[str]:
-    """``"cat, dog"`` as a list; the name of a known list or a path (:func:`~hypvision.files.names_file`) as it is.
+    """``"cat, dog"`` as a list; the name of a known list or a path
+    (:func:`~hypvision.files.names_file`) as it is.
 
     ``"cat,"`` is a word even where there is a file ``cat``.
     """

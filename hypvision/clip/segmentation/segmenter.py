@@ -1,4 +1,5 @@
-"""Open-vocabulary segmentation: CLIP, HyperCLIP's adapter and CAT-Seg's head; any image, any class names.
+"""Open-vocabulary segmentation: CLIP, HyperCLIP's adapter and CAT-Seg's head; any image, any class
+names.
 
 >>> model = OpenVocabSegmenter(clip=dict(name="ViT-B-16", pretrained="openai"), classes=["cat", "grass"])
 >>> model.predict([image])[0]                       # (H, W) numbers of classes
@@ -29,38 +30,45 @@ def _resize(x: Tensor, size: Sequence[int]) -> Tensor:
     return F.interpolate(x, (size[0], size[1]), mode="bilinear", align_corners=False)
 
 
-def segmentation_loss(logits: Tensor, labels: Tensor, ignore: int = 255, mask_ignored: bool = False) -> Tensor:
-    """Mean binary cross-entropy over pixels and classes, without one-hot targets, of logits (B, T, h, w), resized,
-    and class numbers (B, H, W). Pixels with the label ``ignore`` are negative for every class, as in the official
-    code, or with ``mask_ignored`` left out."""
+def segmentation_loss(
+    logits: Tensor, labels: Tensor, ignore: int = 255, mask_ignored: bool = False
+) -> Tensor:
+    """Mean binary cross-entropy over pixels and classes, without one-hot targets, of logits (B, T,
+    h, w), resized, and class numbers (B, H, W). Pixels with the label ``ignore`` are negative for
+    every class, as in the official code, or with ``mask_ignored`` left out."""
     valid = labels != ignore
     count = logits.shape[1]
     if 0 <= ignore < count:
         raise HypvisionError(
-            f"The label {ignore} stands for ignored pixels and for one of the {count} classes. Give another number, "
-            f"such as ignore={max(count, 65535)}, and label maps with it."
+            f"The label {ignore} stands for ignored pixels and for one of the {count} classes. "
+            f"Give another number, such as ignore={max(count, 65535)}, and label maps with it."
         )
     if valid.any():
         low, high = labels[valid].aminmax()
         if low < 0 or high >= count:
             wrong = int(low if low < 0 else high)
             raise HypvisionError(
-                f"A label map has the label {wrong}, but there are {count} classes (0 to {count - 1}) and {ignore} for "
-                "ignored pixels. Correct the label maps, the class list, or the data set's mapping."
+                f"A label map has the label {wrong}, but there are {count} classes (0 to "
+                f"{count - 1}) and {ignore} for ignored pixels. Correct the label maps, the class "
+                "list, or the data set's mapping."
             )
     logits = _resize(logits.float(), labels.shape[-2:])
     target = torch.where(valid, labels, 0)[:, None].long()
     negative = F.softplus(logits)
     positive = logits.gather(1, target)[:, 0] * valid
     if mask_ignored:
-        return ((negative * valid[:, None]).sum() - positive.sum()) / (valid.sum().clamp(min=1) * count)
+        return ((negative * valid[:, None]).sum() - positive.sum()) / (
+            valid.sum().clamp(min=1) * count
+        )
     return (negative.sum() - positive.sum()) / logits.numel()
 
 
 class SimilarityHead(nn.Module):
-    """A head of two parameters: a logit is the cosine of a patch and a class, times a learned scale plus a bias.
+    """A head of two parameters: a logit is the cosine of a patch and a class, times a learned scale
+    plus a bias.
 
-    This head is ours. It suits small data and comparisons of adapters: nearly all that is learned is learned by CLIP.
+    This head is ours. It suits small data and comparisons of adapters: nearly all that is learned
+    is learned by CLIP.
     """
 
     checkpointing = False
@@ -78,7 +86,8 @@ class SimilarityHead(nn.Module):
 
 
 class SegmenterBase(OpenVocabularyCLIP):
-    """Mix-in for models: CLIP, head and inference; see :class:`OpenVocabSegmenter` for the arguments."""
+    """Mix-in for models: CLIP, head and inference; see :class:`OpenVocabSegmenter` for the
+    arguments."""
 
     head: CATSegHead | SimilarityHead
 
@@ -99,25 +108,35 @@ class SegmenterBase(OpenVocabularyCLIP):
         official_whole_padding: bool = False,
         **options: Any,
     ) -> None:
-        """Make CLIP and the head; called once by the constructors. Further options are those of ``build_clip``."""
+        """Make CLIP and the head; called once by the constructors. Further options are those of
+        ``build_clip``."""
         self.build_clip(clip, **options)
         one_of(("slide", "whole"), inference=inference)
         if not 0 <= overlap < 1:
-            raise HypvisionError(f"overlap is a share of the window, from 0 to below 1, got {overlap}.")
+            raise HypvisionError(
+                f"overlap is a share of the window, from 0 to below 1, got {overlap}."
+            )
         at_least(1, integer=True, resolution=resolution, crop=crop, slide=slide)
         tower = vision_tower(self.clip)
         patch = patch_size(self.clip)
         if resolution % patch[0] or resolution % patch[1]:
             good = math.lcm(*patch)
             raise HypvisionError(
-                f"resolution={resolution} is not a multiple of the patch of {patch[0]} x {patch[1]} pixels. Use "
-                f"{max(good, resolution // good * good)}."
+                f"resolution={resolution} is not a multiple of the patch of {patch[0]} x "
+                f"{patch[1]} pixels. Use {max(good, resolution // good * good)}."
             )
         depth = len(tower.blocks)
-        self.hooks = tuple(hooks) if hooks is not None else (max(0, depth // 3 - 1), max(0, 2 * depth // 3 - 1))
+        self.hooks = (
+            tuple(hooks)
+            if hooks is not None
+            else (max(0, depth // 3 - 1), max(0, 2 * depth // 3 - 1))
+        )
         for option, pair in dict(hooks=self.hooks, upsample=upsample).items():
             if len(pair) != 2 or (option == "upsample" and any(pair) != all(pair)):
-                raise HypvisionError(f"{option}={tuple(pair)}: give two numbers, for the shallower map and the deeper.")
+                raise HypvisionError(
+                    f"{option}={tuple(pair)}: give two numbers, for the shallower map and the "
+                    "deeper."
+                )
         of_head = dict(head or {})
         kind = of_head.pop("type", "catseg")
         one_of(("catseg", "similarity"), head=kind)
@@ -143,16 +162,20 @@ class SegmenterBase(OpenVocabularyCLIP):
     # Images
 
     def logits(self, images: Tensor, classes: Sequence[str] | None = None) -> Tensor:
-        """Logits (B, T, 4 h, 4 w) of images (B, 3, H, W) with RGB from 0 to 255, resized to the model's resolution."""
+        """Logits (B, T, 4 h, 4 w) of images (B, 3, H, W) with RGB from 0 to 255, resized to the
+        model's resolution."""
         self.check_size(images.shape[-2:])
-        return self._normalised_logits((images.float() - self.mean) / self.std, self.encode_classes(classes))
+        return self._normalised_logits(
+            (images.float() - self.mean) / self.std, self.encode_classes(classes)
+        )
 
     def check_size(self, size: Sequence[int], name: str = "An image") -> None:
         """Raise an error if a side of the (height, width) is shorter than a patch."""
         rows, columns = patch_size(self.clip)
         if size[0] < rows or size[1] < columns:
             raise HypvisionError(
-                f"{name} has {size[0]} x {size[1]} pixels, less than one patch of {rows} x {columns}. Enlarge it."
+                f"{name} has {size[0]} x {size[1]} pixels, less than one patch of {rows} x "
+                f"{columns}. Enlarge it."
             )
 
     def _normalised_logits(self, x: Tensor, text: Tensor) -> Tensor:
@@ -160,7 +183,9 @@ class SegmenterBase(OpenVocabularyCLIP):
         if x.shape[-2:] != size:
             x = _resize(x, size)
         guided = self.upsample1 is not None and self.upsample2 is not None
-        features, maps, _ = encode_dense(self.clip, x, self.hooks if guided else (), self.checkpointing)
+        features, maps, _ = encode_dense(
+            self.clip, x, self.hooks if guided else (), self.checkpointing
+        )
         if self.upsample1 is None or self.upsample2 is None:
             return self.head(features, text)
         return self.head(features, text, (self.upsample1(maps[0]), self.upsample2(maps[1])))
@@ -170,7 +195,8 @@ class SegmenterBase(OpenVocabularyCLIP):
         return segmentation_loss(self.logits(images), labels, ignore, self.mask_ignored)
 
     def checkpoint_filter(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Rename weights to this model's names; official checkpoints and those of a CLIP model alone are accepted."""
+        """Rename weights to this model's names; official checkpoints and those of a CLIP model
+        alone are accepted."""
         return super().checkpoint_filter(segmenter_names(weights))
 
     @torch.no_grad()
@@ -181,16 +207,18 @@ class SegmenterBase(OpenVocabularyCLIP):
         scores: bool = False,
         names: Sequence[str] | None = None,
     ) -> list[Tensor] | list[tuple[Tensor, Tensor]]:
-        """Label maps, int64 (H, W) for each image (3, H, W), RGB from 0 to 255, of any sizes; with ``scores`` pairs
-        of them and probabilities (T, H, W). ``sizes`` are (height, width) of the results, if not their own;
-        ``names`` those of the images, for messages."""
+        """Label maps, int64 (H, W) for each image (3, H, W), RGB from 0 to 255, of any sizes; with
+        ``scores`` pairs of them and probabilities (T, H, W). ``sizes`` are (height, width) of the
+        results, if not their own; ``names`` those of the images, for messages."""
         text = self.encode_classes()
         found: list[Any] = []
         for number, image in enumerate(images):
             self.check_size(image.shape[-2:])
             image = image.to(self.mean.device).float()
             size = image.shape[-2:] if sizes is None else sizes[number]
-            chunks = self._slide(image, text) if self.inference == "slide" else self._whole(image, text)
+            chunks = (
+                self._slide(image, text) if self.inference == "slide" else self._whole(image, text)
+            )
             best = image.new_full(tuple(size), -math.inf)
             label = torch.zeros_like(best, dtype=torch.long)
             kept = []
@@ -220,8 +248,8 @@ class SegmenterBase(OpenVocabularyCLIP):
         return [(top, left) for top in starts[0] for left in starts[1]]
 
     def _slide(self, image: Tensor, text: Tensor) -> Iterator[Tensor]:
-        """Probabilities (t, h, w), some classes at a time: means over windows of the enlarged image and the whole
-        image."""
+        """Probabilities (t, h, w), some classes at a time: means over windows of the enlarged image
+        and the whole image."""
         height = self.slide
         width = self.slide
         if not self.squash:
@@ -252,7 +280,9 @@ class SegmenterBase(OpenVocabularyCLIP):
         padded = F.pad((image[None] - self.mean) / self.std, (0, -width % 32, 0, -height % 32))
         for part in self._normalised_logits(padded, text).split(32, dim=1):
             part = part.float().sigmoid()
-            if not self.official_whole_padding:  # the official code crops before it resizes, without effect
+            if (
+                not self.official_whole_padding
+            ):  # the official code crops before it resizes, without effect
                 part = _resize(part, padded.shape[-2:])
             yield part[0, :, :height, :width]
 
@@ -263,18 +293,22 @@ class OpenVocabSegmenter(SegmenterBase):
     Args:
         clip, adapter, tune, classes, templates, synonyms, tokenizer, mean, std: see
             :meth:`~hypvision.clip.open_vocabulary.OpenVocabularyCLIP.build_clip`.
-        head: options of :class:`~hypvision.clip.segmentation.catseg.CATSegHead`; or ``dict(type="similarity")``, a
-            head of two parameters (:class:`SimilarityHead`).
-        resolution: side of CLIP's input: 384 for patches of 16, 336 for patches of 14 (both 24 x 24).
-        crop, slide, overlap: sliding inference: windows of ``crop`` pixels, overlapping by this share, on the image at
-            ``slide`` pixels.
+        head: options of :class:`~hypvision.clip.segmentation.catseg.CATSegHead`; or
+            ``dict(type="similarity")``, a head of two parameters (:class:`SimilarityHead`).
+        resolution: side of CLIP's input: 384 for patches of 16, 336 for patches of 14 (both 24 x
+            24).
+        crop, slide, overlap: sliding inference: windows of ``crop`` pixels, overlapping by this
+            share, on the image at ``slide`` pixels.
         inference: ``"slide"`` (windows and the whole image, averaged) or ``"whole"``.
         squash: make the image square for sliding, as the official code does; False keeps its shape.
         hooks: blocks that guide the decoder; default at a third and two thirds of the depth.
         upsample: channels of the two guidance maps, the shallower first; zeros for none.
-        checkpointing: recompute activations in the backward pass, which saves memory and costs time.
-        mask_ignored: leave ignored pixels out of the loss (officially they are negative for every class).
-        official_whole_padding: with ``"whole"``: do not remove the padding of the image, as the official code.
+        checkpointing: recompute activations in the backward pass, which saves memory and costs
+            time.
+        mask_ignored: leave ignored pixels out of the loss (officially they are negative for every
+            class).
+        official_whole_padding: with ``"whole"``: do not remove the padding of the image, as the
+            official code.
     """
 
     def __init__(self, clip: dict[str, Any] | CLIPBundle | nn.Module | None = None, **options: Any):
@@ -282,8 +316,13 @@ class OpenVocabSegmenter(SegmenterBase):
         self.build(clip, **options)
 
     def forward(self, images: Tensor, labels: Tensor | None = None, ignore: int = 255) -> Tensor:
-        """Logits (B, T, h, w), or the loss where labels are given; ``ignore`` is that of :func:`segmentation_loss`."""
-        return self.logits(images) if labels is None else self.segmentation_loss(images, labels, ignore)
+        """Logits (B, T, h, w), or the loss where labels are given; ``ignore`` is that of
+        :func:`segmentation_loss`."""
+        return (
+            self.logits(images)
+            if labels is None
+            else self.segmentation_loss(images, labels, ignore)
+        )
 
     def predict(self, images: Sequence[Tensor], **options: Any) -> list:
         """:meth:`predict_labels` in evaluation mode."""

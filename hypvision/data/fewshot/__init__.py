@@ -1,6 +1,8 @@
-"""The few-shot benchmark of CLIP: 15 data sets in CoOp's folder layout, the official shots, base and new classes.
+"""The few-shot benchmark of CLIP: 15 data sets in CoOp's folder layout, the official shots, base
+and new classes.
 
-Zhou et al., "Learning to Prompt for Vision-Language Models" (IJCV 2022) and "Conditional Prompt Learning" (CVPR 2022).
+Zhou et al., "Learning to Prompt for Vision-Language Models" (IJCV 2022) and "Conditional Prompt
+Learning" (CVPR 2022).
 """
 
 from hypvision.data.fewshot.dataset import FewShotDataset
@@ -8,4 +10,13 @@ from hypvision.data.fewshot.layouts import LAYOUTS, Layout, load_split
 from hypvision.data.fewshot.shots import draw_shots, take_subset
 from hypvision.data.fewshot.splits import Item, Split
 
-__all__ = ["LAYOUTS", "FewShotDataset", "Item", "Layout", "Split", "draw_shots", "load_split", "take_subset"]
+__all__ = [
+    "LAYOUTS",
+    "FewShotDataset",
+    "Item",
+    "Layout",
+    "Split",
+    "draw_shots",
+    "load_split",
+    "take_subset",
+]

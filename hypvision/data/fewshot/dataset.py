@@ -1,4 +1,5 @@
-"""A part of a few-shot data set, for the engine: images as uint8, with the class names that belong to it."""
+"""A part of a few-shot data set, for the engine: images as uint8, with the class names that belong
+to it."""
 
 from __future__ import annotations
 
@@ -20,18 +21,30 @@ from hypvision.clip.views import View, first_view
 from hypvision.data.fewshot.layouts import LAYOUTS, layout_of, load_split
 from hypvision.data.fewshot.pickles import read_pickled_shots
 from hypvision.data.fewshot.shots import draw_shots, take_subset
-from hypvision.data.fewshot.splits import PARTS, Item, Split, check_places, check_split, class_folders, class_names
+from hypvision.data.fewshot.splits import (
+    PARTS,
+    Item,
+    Split,
+    check_places,
+    check_split,
+    class_folders,
+    class_names,
+)
 from hypvision.data.usage import Usage
 from hypvision.errors import HypvisionError
 from hypvision.images import open_image
 
 
-def augmentation(view: View, scale: tuple[float, float] = (0.08, 1.0), flip: float = 0.5) -> transforms.Compose:
-    """The benchmark's training transform: random resized crop and flip, with the size and the interpolation of a view;
-    gives uint8 (3, height, width)."""
+def augmentation(
+    view: View, scale: tuple[float, float] = (0.08, 1.0), flip: float = 0.5
+) -> transforms.Compose:
+    """The benchmark's training transform: random resized crop and flip, with the size and the
+    interpolation of a view; gives uint8 (3, height, width)."""
     mode = InterpolationMode(view.interpolation)
     crop = transforms.RandomResizedCrop(view.size, scale=tuple(scale), interpolation=mode)
-    return transforms.Compose([crop, transforms.RandomHorizontalFlip(flip), transforms.PILToTensor()])
+    return transforms.Compose(
+        [crop, transforms.RandomHorizontalFlip(flip), transforms.PILToTensor()]
+    )
 
 
 def load_cell(
@@ -44,12 +57,14 @@ def load_cell(
     repeat: bool = False,
     whole: Split | None = None,
 ) -> Split:
-    """The images of a cell of the benchmark: of a data set (:func:`.layouts.load_split`), so many shots of each class
-    (None: all; :func:`.shots.draw_shots`), and a subset of the classes (:func:`.shots.take_subset`).
+    """The images of a cell of the benchmark: of a data set (:func:`.layouts.load_split`), so many
+    shots of each class (None: all; :func:`.shots.draw_shots`), and a subset of the classes
+    (:func:`.shots.take_subset`).
 
-    Shots are drawn among all classes before these are divided into base and new, so both have the same shots. With
-    ``pickles`` official shots (``shot_K-seed_S.pkl``) are read instead, from this folder below the data set's own, or
-    from a path in which ``{dataset}`` stands for the name. ``whole``: all images, if they were read before."""
+    Shots are drawn among all classes before these are divided into base and new, so both have the
+    same shots. With ``pickles`` official shots (``shot_K-seed_S.pkl``) are read instead, from this
+    folder below the data set's own, or from a path in which ``{dataset}`` stands for the name.
+    ``whole``: all images, if they were read before."""
     split = load_split(name, root) if whole is None else whole
     layout = layout_of(name, root)
     if shots is not None and pickles is not None:
@@ -62,7 +77,11 @@ def load_cell(
         check_places(found.values(), images)
         split = Split(found["train"], found.get("val", split.val), split.test)
         if layout.split:  # for ImageNet the split itself gives labels and names
-            check_split(split, f"The shots '{file}', beside the test images,", "Take the shots of this data set.")
+            check_split(
+                split,
+                f"The shots '{file}', beside the test images,",
+                "Take the shots of this data set.",
+            )
     elif shots is not None:
         split = draw_shots(split, shots, seed, layout.val_is_drawn, repeat)
     return take_subset(split, subset)
@@ -97,16 +116,19 @@ def _usage_of(name: str, root: str, part: str, whole: int, drawn: int, used: int
 class FewShotDataset(Dataset):
     """Samples ``dict(inputs=uint8 (3, size, size), label=int, index=int)``.
 
-    Images are resized as the model expects once :func:`hypvision.clip.views.show_to` has been called; before that as
-    for OpenAI's CLIP: the shorter side is resized (bicubic) and the centre is cut out.
+    Images are resized as the model expects once :func:`hypvision.clip.views.show_to` has been
+    called; before that as for OpenAI's CLIP: the shorter side is resized (bicubic) and the centre
+    is cut out.
 
     Args:
-        root, name, shots, seed, subset, pickles, repeat: see :func:`load_cell`; test images are never drawn.
+        root, name, shots, seed, subset, pickles, repeat: see :func:`load_cell`; test images are
+            never drawn.
         part: ``"train"``, ``"val"`` or ``"test"``.
         size: side of the images in pixels; None: that of the model.
         augment: the training transform; default: for ``"train"``.
         scale, flip: of the training transform, see :func:`augmentation`.
-        skip_broken: leave out images that cannot be read, with a warning that names them; each is read once for that.
+        skip_broken: leave out images that cannot be read, with a warning that names them; each is
+            read once for that.
     """
 
     def __init__(
@@ -131,9 +153,13 @@ class FewShotDataset(Dataset):
         self.cell: dict[str, Any] = dict(root=root, name=name, seed=seed, subset=subset)
         self.skip_broken = skip_broken
         self.items = intact(split.part(part)) if skip_broken else split.part(part)
-        self.usage = _usage_of(name, root, part, len(whole.part(part)), len(split.part(part)), len(self.items))
+        self.usage = _usage_of(
+            name, root, part, len(whole.part(part)), len(split.part(part)), len(self.items)
+        )
         if not self.items:
-            raise HypvisionError(f"The data set '{name}' has no images for '{part}' ({subset} classes).")
+            raise HypvisionError(
+                f"The data set '{name}' has no images for '{part}' ({subset} classes)."
+            )
         augment = part == "train" if augment is None else augment
         self.size = size
         self.scale = (scale[0], scale[1])
@@ -145,7 +171,10 @@ class FewShotDataset(Dataset):
         self.root = root
         layout = layout_of(name, root)
         self.metainfo: dict[str, Any] = dict(
-            classes=tuple(class_names(split.train)), template=layout.template, templates=layout.templates, name=name
+            classes=tuple(class_names(split.train)),
+            template=layout.template,
+            templates=layout.templates,
+            name=name,
         )
 
     @property
@@ -164,7 +193,8 @@ class FewShotDataset(Dataset):
         return augmentation(self.view, self.scale, self.flip) if self.augment else self.view
 
     def viewed(self, augment: bool) -> FewShotDataset:
-        """A data set of the same images, augmented or not, that gives pixels, not stored features."""
+        """A data set of the same images, augmented or not, that gives pixels, not stored
+        features."""
         other = copy.copy(self)
         other.augment = augment
         other.features = None
@@ -174,7 +204,9 @@ class FewShotDataset(Dataset):
         """All ``"val"`` or ``"test"`` images of the same classes; None where there are none."""
         if not load_cell(shots=None, **self.cell).part(part):
             return None
-        other = FewShotDataset(part=part, shots=None, size=self.size, skip_broken=self.skip_broken, **self.cell)
+        other = FewShotDataset(
+            part=part, shots=None, size=self.size, skip_broken=self.skip_broken, **self.cell
+        )
         other.view = self.view
         return other
 
@@ -189,7 +221,9 @@ class FewShotDataset(Dataset):
         item = self.items[index]
         if self.features is not None:
             view = int(torch.randint(len(self.features), ()))
-            return dict(inputs=self.features[view, index], label=torch.tensor(item.label), index=index)
+            return dict(
+                inputs=self.features[view, index], label=torch.tensor(item.label), index=index
+            )
         try:
             image = open_image(item.path)
         except HypvisionError as error:

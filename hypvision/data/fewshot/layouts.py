@@ -1,8 +1,9 @@
 """Folder layouts of the benchmark's data sets: images, labels and class names.
 
 The layout is CoOp's: a root folder with a folder for each data set. Most have a split file
-(``split_zhou_NAME.json``); where it is missing, a split of the same sizes is made of the data as its authors publish
-it (:mod:`.raw`) and written beside it. Any other name is a data set of one's own, see :func:`load_split`.
+(``split_zhou_NAME.json``); where it is missing, a split of the same sizes is made of the data as
+its authors publish it (:mod:`.raw`) and written beside it. Any other name is a data set of one's
+own, see :func:`load_split`.
 """
 
 from __future__ import annotations
@@ -48,12 +49,15 @@ class Layout(NamedTuple):
     split: str  # split file; empty if other files define the split
     template: str  # sentence for a class name
     classes: int  # their number
-    load: Callable[[Layout, Path], Split]  # makes a split if there is no split file, by the layout and its folder
+    load: Callable[
+        [Layout, Path], Split
+    ]  # makes a split if there is no split file, by the layout and its folder
 
     @property
     def templates(self) -> tuple[str, ...]:
-        """Sentences whose mean feature stands for a class where a method takes several: the seven that CLIP's authors
-        selected on ImageNet and the data set's own; on ImageNet itself the seven alone."""
+        """Sentences whose mean feature stands for a class where a method takes several: the seven
+        that CLIP's authors selected on ImageNet and the data set's own; on ImageNet itself the
+        seven alone."""
         return SELECTED if self.load is _imagenet else (*SELECTED, self.template)
 
     @property
@@ -62,7 +66,8 @@ class Layout(NamedTuple):
         return self.load is not _imagenet
 
 
-# Data sets without a split file ---------------------------------------------------------------------------------------
+# Data sets without a split file
+# ---------------------------------------------------------------------------------------
 
 
 def _imagenet_names(folder: Path) -> dict[str, str]:
@@ -73,15 +78,16 @@ def _imagenet_names(folder: Path) -> dict[str, str]:
         return folder_names(sheet, what)
     names = require("open_clip", "clip").IMAGENET_CLASSNAMES
     warnings.warn(
-        f"There is no '{sheet}', {what}, from CoOp's download page. open_clip's names stand in; some of them are "
-        "newer, so results are not those of the benchmark.",
+        f"There is no '{sheet}', {what}, from CoOp's download page. open_clip's names stand in; "
+        "some of them are newer, so results are not those of the benchmark.",
         stacklevel=2,
     )
     return dict(zip(ImageNetInfo("imagenet-1k").label_names(), names, strict=True))
 
 
 def _imagenet(layout: Layout, folder: Path) -> Split:
-    """``classnames.txt`` gives order and names; the test images are the validation images, files are sorted."""
+    """``classnames.txt`` gives order and names; the test images are the validation images, files
+    are sorted."""
     names = _imagenet_names(folder)
     folders = [folder / layout.images / part for part in ("train", "val")]
     train, test = (_by_wnid(part, names) for part in folders)
@@ -91,18 +97,21 @@ def _imagenet(layout: Layout, folder: Path) -> Split:
         missing = sorted(here - there)
         if missing:
             raise HypvisionError(
-                f"'{place}' has no images of '{missing[0]}' ({names[missing[0]]}), the other part has some. "
-                "Training and validation images must be of the same classes."
+                f"'{place}' has no images of '{missing[0]}' ({names[missing[0]]}), the other part "
+                "has some. Training and validation images must be of the same classes."
             )
     return Split(train, test, test)
 
 
 def _by_wnid(folder: Path, names: dict[str, str], order: Sequence[str] | None = None) -> list[Item]:
-    """The images of the folders, labelled in the given order of the folders, by default that of the names."""
+    """The images of the folders, labelled in the given order of the folders, by default that of the
+    names."""
     found = class_folders(folder)
     unknown = sorted(set(found) - set(names))
     if unknown:
-        raise HypvisionError(f"'{folder}' has a folder '{unknown[0]}', which the class names do not list.")
+        raise HypvisionError(
+            f"'{folder}' has a folder '{unknown[0]}', which the class names do not list."
+        )
     labels = {wnid: i for i, wnid in enumerate(order or [wnid for wnid in names if wnid in found])}
     return [Item(path, labels[wnid], names[wnid]) for wnid in found for path in found[wnid]]
 
@@ -119,13 +128,17 @@ def _imagenet_v2(layout: Layout, folder: Path) -> Split:
     wrong = [name for name in found if not name.isdecimal() or int(name) >= len(names)]
     if wrong:
         raise HypvisionError(
-            f"'{folder / layout.images}' has a folder '{wrong[0]}', which classnames.txt does not list."
+            f"'{folder / layout.images}' has a folder '{wrong[0]}', which classnames.txt does not "
+            "list."
         )
-    return _test_only([Item(path, int(name), names[int(name)]) for name, paths in found.items() for path in paths])
+    return _test_only(
+        [Item(path, int(name), names[int(name)]) for name, paths in found.items() for path in paths]
+    )
 
 
 def _imagenet_some(layout: Layout, folder: Path) -> Split:
-    """Sketches of all classes in the order of their names, or 200 classes numbered by their sorted folders."""
+    """Sketches of all classes in the order of their names, or 200 classes numbered by their sorted
+    folders."""
     names = _imagenet_names(folder)
     wnids = None if layout.classes == 1000 else sorted(class_folders(folder / layout.images))
     return _test_only(_by_wnid(folder / layout.images, names, wnids))
@@ -138,23 +151,40 @@ def _aircraft(layout: Layout, folder: Path) -> Split:
     parts = []
     for part in PARTS:
         file = folder / f"images_variant_{part}.txt"
-        rows = [line.split(" ", 1) for line in read_lines(file, "the list of images (lines 'NUMBER VARIANT')")]
+        rows = [
+            line.split(" ", 1)
+            for line in read_lines(file, "the list of images (lines 'NUMBER VARIANT')")
+        ]
         wrong = [row for row in rows if len(row) < 2 or row[1] not in label]
         if wrong:
-            raise HypvisionError(f"The line '{' '.join(wrong[0])}' of '{file}' names no variant of variants.txt.")
-        parts.append([Item(str(folder / layout.images / f"{number}.jpg"), label[name], name) for number, name in rows])
+            raise HypvisionError(
+                f"The line '{' '.join(wrong[0])}' of '{file}' names no variant of variants.txt."
+            )
+        parts.append(
+            [
+                Item(str(folder / layout.images / f"{number}.jpg"), label[name], name)
+                for number, name in rows
+            ]
+        )
     check_places(parts, folder / layout.images)
     return Split(*parts)
 
 
-# Splits that are made if the file is missing ----------------------------------------------------------------------
+# Splits that are made if the file is missing
+# ----------------------------------------------------------------------
 
-_CALTECH = {"airplanes": "airplane", "Faces": "face", "Leopards": "leopard", "Motorbikes": "motorbike"}
+_CALTECH = {
+    "airplanes": "airplane",
+    "Faces": "face",
+    "Leopards": "leopard",
+    "Motorbikes": "motorbike",
+}
 _EUROSAT = {
-    "AnnualCrop": "Annual Crop Land", "Forest": "Forest", "HerbaceousVegetation": "Herbaceous Vegetation Land",
-    "Highway": "Highway or Road", "Industrial": "Industrial Buildings", "Pasture": "Pasture Land",
-    "PermanentCrop": "Permanent Crop Land", "Residential": "Residential Buildings", "River": "River",
-    "SeaLake": "Sea or Lake",
+    "AnnualCrop": "Annual Crop Land", "Forest": "Forest",
+    "HerbaceousVegetation": "Herbaceous Vegetation Land", "Highway": "Highway or Road",
+    "Industrial": "Industrial Buildings", "Pasture": "Pasture Land",
+    "PermanentCrop": "Permanent Crop Land", "Residential": "Residential Buildings",
+    "River": "River", "SeaLake": "Sea or Lake",
 }  # fmt: skip
 
 
@@ -167,7 +197,8 @@ def _made(rule: raw.Rule) -> Callable[[Layout, Path], Split]:
             check_split(split, f"What is in '{folder}'", "Take intact copies of its files.")
         except HypvisionError as error:
             raise HypvisionError(
-                f"The split file '{folder / layout.split}' is missing ({_SOURCE}), and none can be made: {error}"
+                f"The split file '{folder / layout.split}' is missing ({_SOURCE}), and none can be "
+                f"made: {error}"
             ) from error
         write_split(folder / layout.split.replace("split_zhou_", "split_drawn_"), split, images)
         return split
@@ -181,13 +212,17 @@ _NO_CLASSES = ("BACKGROUND_Google", "Faces_easy")
 
 def _check_folders(file: Path, split: Split, images: Path) -> None:
     """Raise an error if a split was drawn of other class folders than there are."""
-    drawn = sorted({os.path.relpath(item.path, images).split(os.sep)[0] for part in split for item in part})
+    drawn = sorted(
+        {os.path.relpath(item.path, images).split(os.sep)[0] for part in split for item in part}
+    )
     there = [name for name in folder_names_in(images, Usage(images)) if name not in _NO_CLASSES]
     if there != drawn:
-        difference = name_difference(there, f"'{images}'", drawn, f"the split '{file}', which was drawn of its folders")
+        difference = name_difference(
+            there, f"'{images}'", drawn, f"the split '{file}', which was drawn of its folders"
+        )
         raise HypvisionError(
-            f"{difference} Restore the folders; or remove the file, and a split of those that are there is drawn: its "
-            "results cannot be compared with earlier ones."
+            f"{difference} Restore the folders; or remove the file, and a split of those that are "
+            "there is drawn: its results cannot be compared with earlier ones."
         )
 
 
@@ -198,27 +233,31 @@ LAYOUTS = {
         _made(raw.from_folders(lambda name: _CALTECH.get(name, name), _NO_CLASSES)),
     ),
     "oxford_pets": Layout(
-        "oxford_pets", "images", "split_zhou_OxfordPets.json", "a photo of a {}, a type of pet.", 37, _made(raw.pets)
+        "oxford_pets", "images", "split_zhou_OxfordPets.json", "a photo of a {}, a type of pet.",
+        37, _made(raw.pets)
     ),
-    "stanford_cars": Layout("stanford_cars", "", "split_zhou_StanfordCars.json", _PHOTO, 196, _made(raw.cars)),
+    "stanford_cars": Layout("stanford_cars", "", "split_zhou_StanfordCars.json", _PHOTO, 196,
+    _made(raw.cars)),
     "oxford_flowers": Layout(
-        "oxford_flowers", "jpg", "split_zhou_OxfordFlowers.json", "a photo of a {}, a type of flower.", 102,
-        _made(raw.flowers),
+        "oxford_flowers", "jpg", "split_zhou_OxfordFlowers.json",
+        "a photo of a {}, a type of flower.", 102, _made(raw.flowers),
     ),
     "food101": Layout(
         "food-101", "images", "split_zhou_Food101.json", "a photo of {}, a type of food.", 101,
         _made(raw.from_folders()),
     ),
-    "fgvc_aircraft": Layout("fgvc_aircraft", "images", "", "a photo of a {}, a type of aircraft.", 100, _aircraft),
+    "fgvc_aircraft": Layout("fgvc_aircraft", "images", "", "a photo of a {}, a type of aircraft.",
+    100, _aircraft),
     "sun397": Layout("sun397", "SUN397", "split_zhou_SUN397.json", _PHOTO, 397, _made(raw.sun397)),
-    "dtd": Layout("dtd", "images", "split_zhou_DescribableTextures.json", "{} texture.", 47, _made(raw.from_folders())),
+    "dtd": Layout("dtd", "images", "split_zhou_DescribableTextures.json", "{} texture.", 47,
+    _made(raw.from_folders())),
     "eurosat": Layout(
         "eurosat", "2750", "split_zhou_EuroSAT.json", "a centered satellite photo of {}.", 10,
         _made(raw.from_folders(lambda name: _EUROSAT.get(name, name))),
     ),
     "ucf101": Layout(
-        "ucf101", "UCF-101-midframes", "split_zhou_UCF101.json", "a photo of a person doing {}.", 101,
-        _made(raw.ucf101),
+        "ucf101", "UCF-101-midframes", "split_zhou_UCF101.json", "a photo of a person doing {}.",
+        101, _made(raw.ucf101),
     ),
     "imagenetv2": Layout(
         "imagenetv2", "imagenetv2-matched-frequency-format-val", "", _PHOTO, 1000, _imagenet_v2
@@ -238,13 +277,14 @@ CROSS = SETS[1:]
 
 
 def _own(layout: Layout, folder: Path) -> Split:
-    """``train/CLASS``, ``test/CLASS`` and maybe ``val/CLASS``; ``classnames.txt`` has lines 'FOLDER NAME'."""
+    """``train/CLASS``, ``test/CLASS`` and maybe ``val/CLASS``; ``classnames.txt`` has lines 'FOLDER
+    NAME'."""
     parts = {part: class_folders(folder / part) for part in PARTS if (folder / part).is_dir()}
     if "train" not in parts or "test" not in parts:
         raise HypvisionError(
-            f"'{folder}' is not a few-shot data set. Expected: a split.json (paths below images/), or train/CLASS and "
-            "test/CLASS folders with images, with a classnames.txt (lines 'FOLDER NAME') if folders are called "
-            "otherwise."
+            f"'{folder}' is not a few-shot data set. Expected: a split.json (paths below images/), "
+            "or train/CLASS and test/CLASS folders with images, with a classnames.txt (lines "
+            "'FOLDER NAME') if folders are called otherwise."
         )
     sheet = folder / "classnames.txt"
     there = sorted({name for part in parts.values() for name in part})
@@ -252,12 +292,15 @@ def _own(layout: Layout, folder: Path) -> Split:
     unknown = [name for name in names if name not in there]
     if unknown:
         warnings.warn(
-            f"'{sheet}' has a name for the folder '{unknown[0]}', which is not there (and {len(unknown) - 1} others). "
-            "Correct it, or put a tab between folder and name.",
+            f"'{sheet}' has a name for the folder '{unknown[0]}', which is not there (and "
+            f"{len(unknown) - 1} others). Correct it, or put a tab between folder and name.",
             stacklevel=2,
         )
     order = [name for name in names if name in parts["train"]]
-    label = {name: i for i, name in enumerate([*order, *(name for name in parts["train"] if name not in names)])}
+    label = {
+        name: i
+        for i, name in enumerate([*order, *(name for name in parts["train"] if name not in names)])
+    }
     for part, found in parts.items():
         check_trained([*found], f"'{folder / part}'", [*parts["train"]], f"'{folder / 'train'}'")
     split = Split([], [], [])
@@ -265,7 +308,9 @@ def _own(layout: Layout, folder: Path) -> Split:
         for name, paths in found.items():
             called = names.get(name, name.replace("_", " "))
             split.part(part).extend(Item(path, label[name], called) for path in paths)
-    return check_split(split, f"The data set '{folder}'", f"Give folders names of their own in '{sheet}'.")
+    return check_split(
+        split, f"The data set '{folder}'", f"Give folders names of their own in '{sheet}'."
+    )
 
 
 def layout_of(name: str, root: str | Path) -> Layout:
@@ -275,32 +320,40 @@ def layout_of(name: str, root: str | Path) -> Layout:
     folder = Path(root).expanduser() / name
     if re.fullmatch(r"[\w.-]+", name) is None or not folder.is_dir():
         raise HypvisionError(
-            f"There is no data set '{name}': it is neither one of {', '.join(LAYOUTS)} nor a folder in '{root}'."
+            f"There is no data set '{name}': it is neither one of {', '.join(LAYOUTS)} nor a "
+            f"folder in '{root}'."
         )
     sheet = folder / "template.txt"
     template = read_lines(sheet, "the template")[0] if sheet.is_file() else _PHOTO
-    return Layout(name, "images" if (folder / "images").is_dir() else "", "split.json", template, 0, _own)
+    return Layout(
+        name, "images" if (folder / "images").is_dir() else "", "split.json", template, 0, _own
+    )
 
 
 def load_split(name: str, root: str | Path) -> Split:
     """All images of a data set.
 
     Args:
-        name: of :data:`LAYOUTS`, or of a folder below the root with a data set of one's own: a ``split.json`` as
-            :func:`.splits.read_split` reads it, or ``train/CLASS`` and ``test/CLASS`` folders; with ``classnames.txt``
-            and ``template.txt`` where names and sentence are others.
+        name: of :data:`LAYOUTS`, or of a folder below the root with a data set of one's own: a
+            ``split.json`` as :func:`.splits.read_split` reads it, or ``train/CLASS`` and
+            ``test/CLASS`` folders; with ``classnames.txt`` and ``template.txt`` where names and
+            sentence are others.
         root: folder of all data sets.
 
     Raises:
-        HypvisionError: for class folders that a split of them, drawn here before, does not know, or that it misses.
+        HypvisionError: for class folders that a split of them, drawn here before, does not know, or
+            that it misses.
     """
     layout = layout_of(name, root)
     folder = Path(root).expanduser() / layout.folder
     if not folder.is_dir():
         raise HypvisionError(
-            f"The data set '{name}' is not in '{folder}' ({_SOURCE}). Or give the folder of all data sets by --root."
+            f"The data set '{name}' is not in '{folder}' ({_SOURCE}). Or give the folder of all "
+            "data sets by --root."
         )
-    for file in (layout.split, layout.split.replace("split_zhou_", "split_drawn_")) if layout.split else ():
+    for file in (
+        (layout.split, layout.split.replace("split_zhou_", "split_drawn_")) if layout.split else ()
+    ):
         if (folder / file).is_file():
             # Published splits have labels of equal names.
             split = read_split(folder / file, folder / layout.images, shared_names=name in LAYOUTS)

@@ -1,7 +1,8 @@
 """The official code's pickles of shots, read without running anything in them.
 
-``split_fewshot/shot_K-seed_S.pkl`` holds ``{"train": [Datum, ...], "val": [...]}`` with absolute paths of another
-machine. The only class in it is replaced by one of ours; a file that refers to any other object raises an error.
+``split_fewshot/shot_K-seed_S.pkl`` holds ``{"train": [Datum, ...], "val": [...]}`` with absolute
+paths of another machine. The only class in it is replaced by one of ours; a file that refers to any
+other object raises an error.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class _Reader(pickle.Unpickler):
 
 
 def read_pickled_shots(path: str | Path, folder: str, images: str | Path) -> dict[str, list[Item]]:
-    """The training and validation images of an official pickle; what follows ``folder``, the name of the folder of
-    images in its paths (``"jpg"``), is looked for below ``images``."""
+    """The training and validation images of an official pickle; what follows ``folder``, the name
+    of the folder of images in its paths (``"jpg"``), is looked for below ``images``."""
     path = Path(path)
     try:
         if path.stat().st_size > _LARGEST:
@@ -55,8 +56,8 @@ def read_pickled_shots(path: str | Path, folder: str, images: str | Path) -> dic
         raise HypvisionError(f"The shots '{path}' cannot be read: {error.strerror}.") from error
     except Exception as error:  # pickle raises errors of many classes for damaged files
         raise HypvisionError(
-            f"The shots '{path}' are not what the official code saves, and were not read: {error}. Remove the file: "
-            "the same shots are drawn by the official rule."
+            f"The shots '{path}' are not what the official code saves, and were not read: {error}. "
+            "Remove the file: the same shots are drawn by the official rule."
         ) from error
 
 

@@ -1,8 +1,9 @@
-"""Splits made of the data as its authors publish it, by the rules of CoOp's code, where the split file is missing.
+"""Splits made of the data as its authors publish it, by the rules of CoOp's code, where the split
+file is missing.
 
-They have the published sizes and class names and, where the authors publish a test set (Pets, Cars, SUN397, UCF101),
-the same test images; training and validation images were drawn at random, and differ. Each function takes the folder
-of a data set and that of its images.
+They have the published sizes and class names and, where the authors publish a test set (Pets, Cars,
+SUN397, UCF101), the same test images; training and validation images were drawn at random, and
+differ. Each function takes the folder of a data set and that of its images.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ Rule = Callable[[Path, Path], Split]
 _SEED = 1
 
 
-# The two draws --------------------------------------------------------------------------------------------------------
+# The two draws
+# --------------------------------------------------------------------------------------------------
 
 
 def _by_class(classes: Iterable[tuple[int, str, list[str]]]) -> Split:
-    """Half of each class (label, name, paths) for training, a fifth for validation, the rest for test."""
+    """Half of each class (label, name, paths) for training, a fifth for validation, the rest for
+    test."""
     generator = random.Random(_SEED)
     parts = Split([], [], [])
     for label, name, paths in classes:
@@ -53,11 +56,13 @@ def _with_validation(items: Sequence[Item], test: list[Item]) -> Split:
     return parts
 
 
-# Data sets ------------------------------------------------------------------------------------------------------------
+# Data sets
+# --------------------------------------------------------------------------------------------------
 
 
 def from_folders(name_of: Callable[[str], str] = str, ignored: Sequence[str] = ()) -> Rule:
-    """The rule of data sets with a folder a class (Caltech101, Food101, DTD, EuroSAT); ``name_of``: its class name."""
+    """The rule of data sets with a folder a class (Caltech101, Food101, DTD, EuroSAT); ``name_of``:
+    its class name."""
 
     def make(folder: Path, images: Path) -> Split:
         found = class_folders(images, ignored).items()
@@ -67,18 +72,29 @@ def from_folders(name_of: Callable[[str], str] = str, ignored: Sequence[str] = (
 
 
 def flowers(folder: Path, images: Path) -> Split:
-    """Flowers102 of ``imagelabels.mat`` and ``cat_to_name.json``, as a data set of class folders."""
+    """Flowers102 of ``imagelabels.mat`` and ``cat_to_name.json``, as a data set of class
+    folders."""
     file = folder / "cat_to_name.json"
     sheet = folder / "imagelabels.mat"
     labels = read_matlab(sheet, "labels").reshape(-1).tolist()
-    advice = "Take an intact copy of the class names ({'1': 'pink primrose', ...}, from CoOp's download page)."
-    names = {read_label(number, file): name for number, name in read_record(dict[str, str], file, advice).items()}
+    advice = (
+        "Take an intact copy of the class names ({'1': 'pink primrose', ...}, from CoOp's download "
+        "page)."
+    )
+    names = {
+        read_label(number, file): name
+        for number, name in read_record(dict[str, str], file, advice).items()
+    }
     classes: dict[int, list[str]] = {}
     for number, label in enumerate(labels, 1):
-        classes.setdefault(read_label(label, sheet), []).append(str(images / f"image_{number:05}.jpg"))
+        classes.setdefault(read_label(label, sheet), []).append(
+            str(images / f"image_{number:05}.jpg")
+        )
     unknown = sorted(set(classes) - set(names))
     if unknown:
-        raise HypvisionError(f"'{file}' has no name for the class {unknown[0]} of imagelabels.mat. {advice}")
+        raise HypvisionError(
+            f"'{file}' has no name for the class {unknown[0]} of imagelabels.mat. {advice}"
+        )
     return _by_class((label - 1, names[label], classes[label]) for label in sorted(classes))
 
 
@@ -98,7 +114,10 @@ def pets(folder: Path, images: Path) -> Split:
 
 def cars(folder: Path, images: Path) -> Split:
     """Cars of ``devkit`` and ``cars_test_annos_withlabels.mat``; the year of a name comes first."""
-    titles = [str(title[0]) for title in read_matlab(folder / "devkit/cars_meta.mat", "class_names").reshape(-1)]
+    titles = [
+        str(title[0])
+        for title in read_matlab(folder / "devkit/cars_meta.mat", "class_names").reshape(-1)
+    ]
     names = [" ".join([title.rpartition(" ")[2], title.rpartition(" ")[0]]) for title in titles]
 
     def part(file: str, where: str) -> list[Item]:
@@ -109,12 +128,14 @@ def cars(folder: Path, images: Path) -> Split:
         return found
 
     return _with_validation(
-        part("devkit/cars_train_annos.mat", "cars_train"), part("cars_test_annos_withlabels.mat", "cars_test")
+        part("devkit/cars_train_annos.mat", "cars_train"),
+        part("cars_test_annos_withlabels.mat", "cars_test"),
     )
 
 
 def sun397(folder: Path, images: Path) -> Split:
-    """SUN397 of ``ClassName.txt`` and the first partition, ``Training_01.txt`` and ``Testing_01.txt``.
+    """SUN397 of ``ClassName.txt`` and the first partition, ``Training_01.txt`` and
+    ``Testing_01.txt``.
 
     A class ``/a/abbey`` is called "abbey", ``/c/church/indoor`` "indoor church".
     """
@@ -129,7 +150,9 @@ def sun397(folder: Path, images: Path) -> Split:
             path = line.lstrip("/")
             own = path.rpartition("/")[0]
             if own not in label:
-                raise HypvisionError(f"'{folder / file}' has an image '{line}' of a class that ClassName.txt lacks.")
+                raise HypvisionError(
+                    f"'{folder / file}' has an image '{line}' of a class that ClassName.txt lacks."
+                )
             name = " ".join(own.split("/")[1:][::-1])
             found.append(Item(str(images / path), label[own], name))
         return found
@@ -138,7 +161,8 @@ def sun397(folder: Path, images: Path) -> Split:
 
 
 def ucf101(folder: Path, images: Path) -> Split:
-    """UCF101 of ``ucfTrainTestlist``, its first split; middle frames lie in folders such as ``Apply_Eye_Makeup``."""
+    """UCF101 of ``ucfTrainTestlist``, its first split; middle frames lie in folders such as
+    ``Apply_Eye_Makeup``."""
     lists = folder / "ucfTrainTestlist"
     what = "a list of UCF101's authors, from UCF101TrainTestSplits-RecognitionTask.zip"
     rows = read_rows(lists / "classInd.txt", what, 2)
@@ -151,9 +175,13 @@ def ucf101(folder: Path, images: Path) -> Split:
         for row in read_rows(lists / file, what, 1):
             action, _, video = row[0].partition("/")
             if action not in label:
-                raise HypvisionError(f"'{lists / file}' has a video '{row[0]}' of an action that classInd.txt lacks.")
+                raise HypvisionError(
+                    f"'{lists / file}' has a video '{row[0]}' of an action that classInd.txt lacks."
+                )
             name = "_".join(re.findall("[A-Z][^A-Z]*", action))
-            found.append(Item(str(images / name / video.replace(".avi", ".jpg")), label[action], name))
+            found.append(
+                Item(str(images / name / video.replace(".avi", ".jpg")), label[action], name)
+            )
         return found
 
     return _with_validation(part("trainlist01.txt"), part("testlist01.txt"))

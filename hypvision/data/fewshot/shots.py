@@ -1,4 +1,5 @@
-"""Select the images of a few-shot run: the official draw of shots, and the base and new halves of the classes."""
+"""Select the images of a few-shot run: the official draw of shots, and the base and new halves of
+the classes."""
 
 from __future__ import annotations
 
@@ -13,20 +14,28 @@ SUBSETS = ("all", "base", "new")
 _MOST_VAL = 4
 
 
-def draw_shots(split: Split, shots: int, seed: int, val: bool = True, repeat: bool = False) -> Split:
-    """K images of each class for training and up to 4 for validation, as the official code draws them.
+def draw_shots(
+    split: Split, shots: int, seed: int, val: bool = True, repeat: bool = False
+) -> Split:
+    """K images of each class for training and up to 4 for validation, as the official code draws
+    them.
 
-    Its generator is seeded with ``seed`` (1, 2, 3); classes come in the order of their first image, and one stream of
-    random numbers serves training and then validation images (unless ``val`` is False, as for ImageNet, whose
-    validation images are the test). A class with fewer images gives all it has, or, with ``repeat``, K draws from them
-    with replacement, as Tip-Adapter's code has it. Test images stay."""
+    Its generator is seeded with ``seed`` (1, 2, 3); classes come in the order of their first image,
+    and one stream of random numbers serves training and then validation images (unless ``val`` is
+    False, as for ImageNet, whose validation images are the test). A class with fewer images gives
+    all it has, or, with ``repeat``, K draws from them with replacement, as Tip-Adapter's code has
+    it. Test images stay."""
     at_least(1, integer=True, shots=shots)
     generator = random.Random(seed)
     train = _draw(split.train, shots, generator, repeat)
-    return Split(train, _draw(split.val, min(shots, _MOST_VAL), generator) if val else split.val, split.test)
+    return Split(
+        train, _draw(split.val, min(shots, _MOST_VAL), generator) if val else split.val, split.test
+    )
 
 
-def _draw(items: Sequence[Item], shots: int, generator: random.Random, repeat: bool = False) -> list[Item]:
+def _draw(
+    items: Sequence[Item], shots: int, generator: random.Random, repeat: bool = False
+) -> list[Item]:
     def of_class(own: list[Item]) -> list[Item]:
         if len(own) >= shots:
             return generator.sample(own, shots)
@@ -36,9 +45,11 @@ def _draw(items: Sequence[Item], shots: int, generator: random.Random, repeat: b
 
 
 def take_subset(split: Split, subset: str) -> Split:
-    """The images of the first half of the classes (``"base"``), of the rest (``"new"``), or of all, relabelled from 0.
+    """The images of the first half of the classes (``"base"``), of the rest (``"new"``), or of all,
+    relabelled from 0.
 
-    Of n classes, by the labels among the training images in order, the first ``ceil(n / 2)`` are base classes.
+    Of n classes, by the labels among the training images in order, the first ``ceil(n / 2)`` are
+    base classes.
     """
     one_of(SUBSETS, subset=subset)
     labels = sorted({item.label for item in split.train})
@@ -47,4 +58,9 @@ def take_subset(split: Split, subset: str) -> Split:
     if not kept:
         raise HypvisionError(f"A data set of {len(labels)} classes has no '{subset}' classes.")
     place = {label: i for i, label in enumerate(kept)}
-    return Split(*([item._replace(label=place[item.label]) for item in part if item.label in place] for part in split))
+    return Split(
+        *(
+            [item._replace(label=place[item.label]) for item in part if item.label in place]
+            for part in split
+        )
+    )

@@ -1,4 +1,5 @@
-"""Lists of images with their labels and class names: the split files of the benchmark, and folders of classes."""
+"""Lists of images with their labels and class names: the split files of the benchmark, and folders
+of classes."""
 
 from __future__ import annotations
 
@@ -51,19 +52,23 @@ def class_names(items: Sequence[Item]) -> list[str]:
 
 
 def check_split(split: Split, where: str, remedy: str, shared_names: bool = False) -> Split:
-    """The split, if its parts agree on the names of labels (:func:`hypvision.clip.classes.check_classes`)."""
-    check_classes(((item.label, item.name) for part in split for item in part), where, remedy, shared_names)
+    """The split, if its parts agree on the names of labels
+    (:func:`hypvision.clip.classes.check_classes`)."""
+    check_classes(
+        ((item.label, item.name) for part in split for item in part), where, remedy, shared_names
+    )
     return split
 
 
 def check_trained(names: Sequence[str], place: str, trained: Sequence[str], source: str) -> None:
-    """Raise an error if a part, read from ``place``, has class names that the training images, read from ``source``, do
-    not have."""
+    """Raise an error if a part, read from ``place``, has class names that the training images, read
+    from ``source``, do not have."""
     lost = [name for name in names if name not in set(trained)]
     if lost:
         raise HypvisionError(
-            f"{name_difference(names, place, trained, source)} Without training images of '{lost[0]}' it cannot be "
-            "learned: add some, take the class out of the other parts, or call it the same in all."
+            f"{name_difference(names, place, trained, source)} Without training images of "
+            f"'{lost[0]}' it cannot be learned: add some, take the class out of the other parts, "
+            "or call it the same in all."
         )
 
 
@@ -79,32 +84,46 @@ def _item(row: Sequence[Any], images: str | Path) -> Item:
 
 
 def read_split(path: str | Path, images: str | Path, shared_names: bool = False) -> Split:
-    """A split file: ``{"train": [[path, label, class name], ...], "val": ..., "test": ...}``, whose paths start from
-    ``images``; ``shared_names``: labels may share a name; the code that uses the names warns of that.
+    """A split file: ``{"train": [[path, label, class name], ...], "val": ..., "test": ...}``, whose
+    paths start from ``images``; ``shared_names``: labels may share a name; the code that uses the
+    names warns of that.
     """
     path = Path(path)
-    expected = 'Expected: {"train": [["PATH", LABEL, "CLASS NAME"], ...], "val": [...], "test": [...]}.'
+    expected = (
+        'Expected: {"train": [["PATH", LABEL, "CLASS NAME"], ...], "val": [...], "test": [...]}.'
+    )
     content = read_json(path, unique=True, advice=expected)
     try:
         parts = {part: [_item(row, images) for row in content.get(part, [])] for part in PARTS}
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise HypvisionError(
-            f"The split file '{path}' is damaged or of another form ({type(error).__name__}: {error}). {expected}"
+            f"The split file '{path}' is damaged or of another form ({type(error).__name__}: "
+            f"{error}). {expected}"
         ) from error
     check_places(parts.values(), images)
     for part in ("train", "test"):
         if not parts[part]:
-            raise HypvisionError(f"The split file '{path}' lists no images for '{part}'. Replace it by an intact copy.")
+            raise HypvisionError(
+                f"The split file '{path}' lists no images for '{part}'. Replace it by an intact "
+                "copy."
+            )
     known = {item.label for item in parts["train"]}
     lost = next((item for item in parts["test"] if item.label not in known), None)
     if lost:
         trained = class_names(parts["train"])
-        check_trained(class_names(parts["test"]), f"'test' of the split file '{path}'", trained, "its 'train'")
-        raise HypvisionError(
-            f"The split file '{path}' has no training images of '{lost.name}', the class of '{lost.path}'. Add "
-            "some, or take the class out of the test."
+        check_trained(
+            class_names(parts["test"]), f"'test' of the split file '{path}'", trained, "its 'train'"
         )
-    return check_split(Split(**parts), f"The split file '{path}'", "Correct the labels or names in it.", shared_names)
+        raise HypvisionError(
+            f"The split file '{path}' has no training images of '{lost.name}', the class of "
+            f"'{lost.path}'. Add some, or take the class out of the test."
+        )
+    return check_split(
+        Split(**parts),
+        f"The split file '{path}'",
+        "Correct the labels or names in it.",
+        shared_names,
+    )
 
 
 def check_places(parts: Iterable[Sequence[Item]], images: str | Path) -> None:
@@ -115,15 +134,19 @@ def check_places(parts: Iterable[Sequence[Item]], images: str | Path) -> None:
 def write_split(path: str | Path, split: Split, images: str | Path) -> None:
     """Write a split in the form of :func:`read_split`."""
     rows = {
-        part: [[Path(item.path).relative_to(images).as_posix(), item.label, item.name] for item in split.part(part)]
+        part: [
+            [Path(item.path).relative_to(images).as_posix(), item.label, item.name]
+            for item in split.part(part)
+        ]
         for part in PARTS
     }
     write_json(path, rows, indent=None)
 
 
 def folder_names(sheet: Path, what: str, folders: Sequence[str] = ()) -> dict[str, str]:
-    """Class names by folder, from lines 'FOLDER NAME'. With a tab between the two, both may contain spaces. Names of
-    existing ``folders`` may contain spaces; in other lines the name of the folder ends at the first space."""
+    """Class names by folder, from lines 'FOLDER NAME'. With a tab between the two, both may contain
+    spaces. Names of existing ``folders`` may contain spaces; in other lines the name of the folder
+    ends at the first space."""
     found: dict[str, str] = {}
     for number, line in enumerate(read_lines(sheet, what, blank=True), 1):
         if not line:
@@ -133,34 +156,45 @@ def folder_names(sheet: Path, what: str, folders: Sequence[str] = ()) -> dict[st
             folder, _, name = line.partition("\t")
         elif len(fits) > 1:
             raise HypvisionError(
-                f"'{sheet}', line {number}: '{line}' may be of the folder '{fits[0]}' or '{fits[1]}'. Put a tab "
-                "between folder and name."
+                f"'{sheet}', line {number}: '{line}' may be of the folder '{fits[0]}' or "
+                f"'{fits[1]}'. Put a tab between folder and name."
             )
         else:
             folder, name = (fits[0], line[len(fits[0]) :]) if fits else line.partition(" ")[::2]
         folder = folder.strip()
         name = name.strip()
         if not name:
-            raise HypvisionError(f"'{sheet}', line {number}: '{line}' has no name behind the folder. Add one.")
+            raise HypvisionError(
+                f"'{sheet}', line {number}: '{line}' has no name behind the folder. Add one."
+            )
         if found.setdefault(folder, name) != name:
             raise HypvisionError(
-                f"'{sheet}', line {number}, calls the folder '{folder}' '{name}', an earlier line '{found[folder]}'. "
-                "Remove one of them."
+                f"'{sheet}', line {number}, calls the folder '{folder}' '{name}', an earlier line "
+                f"'{found[folder]}'. Remove one of them."
             )
     return found
 
 
-def class_folders(folder: Path, ignored: Sequence[str] = (), usage: Usage | None = None) -> dict[str, list[str]]:
-    """The images of each sub-folder, of which none is empty, both sorted; ``usage`` counts what is left out."""
+def class_folders(
+    folder: Path, ignored: Sequence[str] = (), usage: Usage | None = None
+) -> dict[str, list[str]]:
+    """The images of each sub-folder, of which none is empty, both sorted; ``usage`` counts what is
+    left out."""
     if not folder.is_dir():
-        raise HypvisionError(f"There is no folder '{folder}'. Expected: one folder a class with its images.")
+        raise HypvisionError(
+            f"There is no folder '{folder}'. Expected: one folder a class with its images."
+        )
     usage = usage or Usage(folder)
     names = [name for name in folders.class_names(folder, usage) if name not in ignored]
     found = folders.class_images(folder, names, usage)
     empty = [name for name in names if not found[name]]
     if empty:
-        raise HypvisionError(f"The class folder '{folder / empty[0]}' has no images. Add some, or remove the folder.")
+        raise HypvisionError(
+            f"The class folder '{folder / empty[0]}' has no images. Add some, or remove the folder."
+        )
     if not found:
-        raise HypvisionError(f"The folder '{folder}' has no class folders. Expected: one folder a class.")
+        raise HypvisionError(
+            f"The folder '{folder}' has no class folders. Expected: one folder a class."
+        )
     folders.check_depth(folder, names, "Move what is in '{}' up by one folder.")
     return found

@@ -7,13 +7,25 @@ from torch import Tensor
 
 from .._typing import Curvature
 from ..border import STEEPEST, one_each, positive, stable
-from ..numerics import bounded, dot, inverse, length, safe_sqrt, square_norm, square_root, tiny, widen
+from ..numerics import (
+    bounded,
+    dot,
+    inverse,
+    length,
+    safe_sqrt,
+    square_norm,
+    square_root,
+    tiny,
+    widen,
+)
 from .distances import chord
 from .points import CAP, _from_space, _time
 
 
 @stable("x", space=("z",), rows=True, small=True)
-def dist2plane(x: Tensor, z: Tensor, a: Tensor | float, c: Curvature, signed: bool = True) -> Tensor:
+def dist2plane(
+    x: Tensor, z: Tensor, a: Tensor | float, c: Curvature, signed: bool = True
+) -> Tensor:
     r"""Distance ``(...)`` of points ``(..., n + 1)`` from hyperplanes (Bdeir et al., ICLR 2024).
 
     .. math:: \tfrac{1}{\sqrt c}\,\mathrm{asinh}\left(\sqrt c\,(\cosh(\sqrt c a)\, x_s \cdot \hat z
@@ -22,7 +34,8 @@ def dist2plane(x: Tensor, z: Tensor, a: Tensor | float, c: Curvature, signed: bo
     Args:
         x: points.
         z: normals ``(..., n)``, not 0.
-        a: offset of the hyperplane from the origin along ``z``, ``(...)``; cut at 40 radii of curvature.
+        a: offset of the hyperplane from the origin along ``z``, ``(...)``; cut at 40 radii of
+            curvature.
         c: curvature.
         signed: positive on the side that ``z`` points to; otherwise the absolute value.
     """
@@ -44,7 +57,8 @@ def _offset(a: Tensor | float, root: Curvature, z: Tensor) -> tuple[Tensor, Tens
 
 @stable("x", space=("z",), wide=False)
 def hyperplane_logits(x: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
-    """Signed distances from ``K`` hyperplanes, each times the length of its normal: the logits of Lorentz MLR.
+    """Signed distances from ``K`` hyperplanes, each times the length of its normal: the logits of
+    Lorentz MLR.
 
     Args:
         x: points ``(..., n + 1)``.
@@ -59,7 +73,9 @@ def hyperplane_logits(x: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
         ValueError: ``z`` is not a matrix, or ``a`` does not have one offset for each of its rows.
     """
     if z.dim() != 2:
-        raise ValueError(f"hyperplane_logits: z must be a matrix (K, n), got the shape {tuple(z.shape)}.")
+        raise ValueError(
+            f"hyperplane_logits: z must be a matrix (K, n), got the shape {tuple(z.shape)}."
+        )
     one_each("hyperplane_logits", "a", a, z.shape[0], "hyperplanes")
     return _logits(x[..., 1:], z, a, c)
 
@@ -103,16 +119,18 @@ def busemann(x: Tensor, p: Tensor, c: Curvature) -> Tensor:
 
 
 def horosphere_dist(x: Tensor, p: Tensor, tau: float | Tensor, c: Curvature) -> Tensor:
-    """Distance ``(...)`` of ``x`` from the horosphere around ``p``: the points whose :func:`busemann` is ``tau``."""
+    """Distance ``(...)`` of ``x`` from the horosphere around ``p``: the points whose
+    :func:`busemann` is ``tau``."""
     return (busemann(x, p, c) - tau).abs()
 
 
 @stable("x", rows=True, small=True)
 def half_aperture(x: Tensor, c: Curvature, min_radius: float = 0.1) -> Tensor:
-    """Half-aperture ``asin(min(1, 2 K / (sqrt(c) |x_s|)))`` ``(...)`` of the entailment cone at ``x``, in radians.
+    """Half-aperture ``asin(min(1, 2 K / (sqrt(c) |x_s|)))`` ``(...)`` of the entailment cone at
+    ``x``, in radians.
 
-    ``min_radius`` is the ``K`` of MERU (Desai et al., ICML 2023, after Ganea et al., ICML 2018). Near the origin the
-    cone is a half-space, with gradient 0.
+    ``min_radius`` is the ``K`` of MERU (Desai et al., ICML 2023, after Ganea et al., ICML 2018).
+    Near the origin the cone is a half-space, with gradient 0.
 
     Raises:
         ValueError: ``min_radius`` is negative.
@@ -125,12 +143,14 @@ def half_aperture(x: Tensor, c: Curvature, min_radius: float = 0.1) -> Tensor:
 
 @stable("x", "y", rows=True, small=True)
 def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    r"""Angle ``(...)`` at ``x`` between the ray from the origin and the geodesic to ``y``, in radians.
+    r"""Angle ``(...)`` at ``x`` between the ray from the origin and the geodesic to ``y``, in
+    radians.
 
-    0 where ``y`` lies behind ``x`` on its ray, and where the points coincide, as those of equal texts do: a point is
-    in its own cone. No clamp: an ``atan2`` of the parts of :func:`logmap` across and along the ray,
-    :math:`|s_\perp| / \sqrt c` and :math:`t\, \hat s \cdot (s' - s) - |s| (t' - t)` (Desai et al., ICML 2023,
-    compute an ``acos`` which loses half of the digits, and gives pi/2 where points coincide).
+    0 where ``y`` lies behind ``x`` on its ray, and where the points coincide, as those of equal
+    texts do: a point is in its own cone. No clamp: an ``atan2`` of the parts of :func:`logmap`
+    across and along the ray, :math:`|s_\perp| / \sqrt c` and
+    :math:`t\, \hat s \cdot (s' - s) - |s| (t' - t)` (Desai et al., ICML 2023, compute an ``acos``
+    which loses half of the digits, and gives pi/2 where points coincide).
     """
     time, ahead, delta, _ = chord(x, y, c)
     space = x[..., 1:]
@@ -143,6 +163,9 @@ def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     return torch.atan2(side, radial.masked_fill(same, 1.0)).squeeze(-1)
 
 
-def entailment_loss(x: Tensor, y: Tensor, c: Curvature, min_radius: float = 0.1, aperture_scale: float = 1.0) -> Tensor:
-    """``max(0, exterior angle - aperture_scale * half-aperture)`` ``(...)``: 0 where ``x`` entails ``y``."""
+def entailment_loss(
+    x: Tensor, y: Tensor, c: Curvature, min_radius: float = 0.1, aperture_scale: float = 1.0
+) -> Tensor:
+    """``max(0, exterior angle - aperture_scale * half-aperture)`` ``(...)``: 0 where ``x`` entails
+    ``y``."""
     return torch.relu(exterior_angle(x, y, c) - aperture_scale * half_aperture(x, c, min_radius))

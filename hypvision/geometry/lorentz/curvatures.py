@@ -18,14 +18,15 @@ _LEAST_TIME = 20.0
 
 @stable()
 def max_distance(c: Curvature, largest: float = 2000.0) -> float | Tensor:
-    r"""Default limit of :func:`rescale` in float32, :math:`\mathrm{arcosh}(c\, t) / \sqrt c` with ``t = largest``.
+    r"""Default limit of :func:`rescale` in float32, :math:`\mathrm{arcosh}(c\, t) / \sqrt c` with
+    ``t = largest``.
 
-    8.29 for c = 1 (Bdeir et al., NeurIPS 2025, who write :math:`\sqrt k\, \mathrm{arcosh}(t / k)` with
-    :math:`k = 1 / c`). A point at that radius has the time coordinate :math:`\sqrt c\, t`.
+    8.29 for c = 1 (Bdeir et al., NeurIPS 2025, who write :math:`\sqrt k\, \mathrm{arcosh}(t / k)`
+    with :math:`k = 1 / c`). A point at that radius has the time coordinate :math:`\sqrt c\, t`.
 
-    Where ``c * largest`` is below 20, for ``c < 0.01`` by default, it counts as 20: the published limit would fall with
-    the curvature, to 0 at ``c = 1 / largest``, although it should grow as the space becomes flatter. There the limit is
-    3.69 radii of curvature, ``3.69 / sqrt(c)``.
+    Where ``c * largest`` is below 20, for ``c < 0.01`` by default, it counts as 20: the published
+    limit would fall with the curvature, to 0 at ``c = 1 / largest``, although it should grow as the
+    space becomes flatter. There the limit is 3.69 radii of curvature, ``3.69 / sqrt(c)``.
     """
     root = c**0.5
     x = c * largest
@@ -49,8 +50,11 @@ def rescale_tangent(space: Tensor, limit: float | Tensor, slope: float = 2.0) ->
 
 
 @stable("x")
-def rescale(x: Tensor, c: Curvature, limit: float | Tensor | None = None, slope: float = 2.0) -> Tensor:
-    r"""Maximum-distance rescaling: the radius ``r`` of points becomes ``D tanh(atanh(0.99) r / (s D))``.
+def rescale(
+    x: Tensor, c: Curvature, limit: float | Tensor | None = None, slope: float = 2.0
+) -> Tensor:
+    r"""Maximum-distance rescaling: the radius ``r`` of points becomes
+    ``D tanh(atanh(0.99) r / (s D))``.
 
     Args:
         x: points ``(..., n + 1)``.
@@ -71,7 +75,8 @@ def rescale(x: Tensor, c: Curvature, limit: float | Tensor | None = None, slope:
 
 
 def change_curvature(x: Tensor, c_old: Curvature, c_new: Curvature) -> Tensor:
-    r"""Points of curvature ``c_new`` with the same tangent vector at the origin: :math:`\exp_0^{c'}(\log_0^{c} x)`.
+    r"""Points of curvature ``c_new`` with the same tangent vector at the origin:
+    :math:`\exp_0^{c'}(\log_0^{c} x)`.
 
     Distances from the origin stay. This is what happens to parameters when a curvature is learned.
     """
@@ -80,23 +85,28 @@ def change_curvature(x: Tensor, c_old: Curvature, c_new: Curvature) -> Tensor:
 
 @stable("x")
 def scale_curvature(x: Tensor, c_old: Curvature, c_new: Curvature) -> Tensor:
-    """Points ``x * sqrt(c_old / c_new)`` of curvature ``c_new``: all distances scale by that factor, angles stay."""
+    """Points ``x * sqrt(c_old / c_new)`` of curvature ``c_new``: all distances scale by that
+    factor, angles stay."""
     return from_space(x[..., 1:] * (c_old / c_new) ** 0.5, c_new)
 
 
 def concat(points: list[Tensor], c: Curvature) -> Tensor:
-    """Direct concatenation (Qu and Zou, 2022): the space parts of ``(..., n_i + 1)`` side by side, time anew."""
+    """Direct concatenation (Qu and Zou, 2022): the space parts of ``(..., n_i + 1)`` side by side,
+    time anew."""
     same_list("concat", points)
     return from_space(torch.cat([x[..., 1:] for x in points], -1), c)
 
 
 @stable("x")
 def split(x: Tensor, sizes: list[int], c: Curvature) -> list[Tensor]:
-    """Points whose space parts are slices of the space part of ``x``; ``sizes`` must add up to ``n``.
+    """Points whose space parts are slices of the space part of ``x``; ``sizes`` must add up to
+    ``n``.
 
     Raises:
         ValueError: they do not.
     """
     if sum(sizes) != x.shape[-1] - 1:
-        raise ValueError(f"split: sizes must add up to the space dimension {x.shape[-1] - 1}, got {sizes}.")
+        raise ValueError(
+            f"split: sizes must add up to the space dimension {x.shape[-1] - 1}, got {sizes}."
+        )
     return [from_space(space, c) for space in x[..., 1:].split(sizes, -1)]

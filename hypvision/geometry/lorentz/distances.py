@@ -16,9 +16,11 @@ from .points import _time
 
 
 def chord(x: Tensor, y: Tensor, c: Curvature) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    r"""Time of ``x``, differences ``t' - t`` and ``s' - s``, squared chord :math:`\langle y - x, y - x\rangle_L`.
+    r"""Time of ``x``, differences ``t' - t`` and ``s' - s``, squared chord
+    :math:`\langle y - x, y - x\rangle_L`.
 
-    The difference of times is :math:`(s' - s) \cdot (s' + s) / (t' + t)`, which keeps the digits of near points.
+    The difference of times is :math:`(s' - s) \cdot (s' + s) / (t' + t)`, which keeps the digits of
+    near points.
     """
     start = x[..., 1:]
     end = y[..., 1:]
@@ -31,8 +33,8 @@ def chord(x: Tensor, y: Tensor, c: Curvature) -> tuple[Tensor, Tensor, Tensor, T
 
 @stable("x", "y", rows=True, small=True)
 def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    r"""Geodesic distance ``(...)`` of points ``(..., n + 1)``: :math:`\tfrac{2}{\sqrt c} \mathrm{asinh}\tfrac{\sqrt q}
-    {2}` of the squared chord ``q / c``.
+    r"""Geodesic distance ``(...)`` of points ``(..., n + 1)``:
+    :math:`\tfrac{2}{\sqrt c} \mathrm{asinh}\tfrac{\sqrt q} {2}` of the squared chord ``q / c``.
 
     The gradient is 0 where the points coincide.
     """
@@ -43,7 +45,8 @@ def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", "y", rows=True)
 def sqdist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    r"""Squared Lorentz distance :math:`\langle x - y, x - y\rangle_L = -2/c - 2\langle x, y\rangle_L`, ``(...)``.
+    r"""Squared Lorentz distance
+    :math:`\langle x - y, x - y\rangle_L = -2/c - 2\langle x, y\rangle_L`, ``(...)``.
 
     Not the square of :func:`dist`: the squared chord (Law et al., ICML 2019).
     """
@@ -62,17 +65,21 @@ def cdist(x: Tensor, y: Tensor, c: Curvature, dtype: torch.dtype | None = None) 
     r"""Pairwise geodesic distances by one matrix product.
 
     With :math:`u = \sqrt c t - 1` the fourth part of the squared chord is
-    :math:`(u + (u + 1) u' - c\, s \cdot s') / 2`, a product of rows of :math:`n + 2` numbers, and the distance
-    :math:`\tfrac{2}{\sqrt c} \mathrm{asinh}` of its root. Nothing of shape ``(N, M, n)`` is built.
+    :math:`(u + (u + 1) u' - c\, s \cdot s') / 2`, a product of rows of :math:`n + 2` numbers, and
+    the distance :math:`\tfrac{2}{\sqrt c} \mathrm{asinh}` of its root. Nothing of shape
+    ``(N, M, n)`` is built.
 
-    Up to 2^24 distances the product is float64: those of points at the radius ``r`` that are ``d`` apart have the
-    relative error ``1e-16 (sinh(r) / d)^2``. Larger matrices are float32, with 6e-8 in place of 1e-16.
+    Up to 2^24 distances the product is float64: those of points at the radius ``r`` that are ``d``
+    apart have the relative error ``1e-16 (sinh(r) / d)^2``. Larger matrices are float32, with 6e-8
+    in place of 1e-16.
 
     Args:
         x: points ``(..., N, n + 1)``.
         y: points ``(..., M, n + 1)``; leading dimensions broadcast.
-        c: curvature, ``c > 0``; a tensor must broadcast with ``(..., N, 1)``, ``(..., M, 1)`` and ``(..., N, M)``.
-        dtype: of the result; default: that of the points. float32 has distances between 16 and 32 in steps of 2e-6.
+        c: curvature, ``c > 0``; a tensor must broadcast with ``(..., N, 1)``, ``(..., M, 1)`` and
+            ``(..., N, M)``.
+        dtype: of the result; default: that of the points. float32 has distances between 16 and 32
+            in steps of 2e-6.
 
     Returns:
         Distances ``(..., N, M)``; 0 with gradient 0 on the diagonal of ``cdist(x, x)``.
@@ -81,11 +88,14 @@ def cdist(x: Tensor, y: Tensor, c: Curvature, dtype: torch.dtype | None = None) 
     (s, time, u), (s_, _, u_) = of_both(_scaled, x, y, root)
     rows = torch.cat([-s, u, time], -1)
     columns = torch.cat([s_, torch.full_like(u_, _HALF), u_], -1)
-    return from_products(rows, columns, y is x, dtype or torch.promote_types(x.dtype, y.dtype), 2 / root)
+    return from_products(
+        rows, columns, y is x, dtype or torch.promote_types(x.dtype, y.dtype), 2 / root
+    )
 
 
 def _scaled(x: Tensor, root: Curvature) -> tuple[Tensor, Tensor, Tensor]:
-    """``sqrt(c / 2) s``, ``sqrt(c / 2) t``, and the latter minus its least value from positive terms."""
+    """``sqrt(c / 2) s``, ``sqrt(c / 2) t``, and the latter minus its least value from positive
+    terms."""
     space = widen(x[..., 1:]) * (root * _HALF)
     square = square_norm(space)
     time = torch.sqrt(square + 0.5)
@@ -93,7 +103,10 @@ def _scaled(x: Tensor, root: Curvature) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def of_both(
-    function: Callable[[Tensor, Curvature], tuple[Tensor, ...]], x: Tensor, y: Tensor, root: Curvature
+    function: Callable[[Tensor, Curvature], tuple[Tensor, ...]],
+    x: Tensor,
+    y: Tensor,
+    root: Curvature,
 ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
     """``function`` of the points ``x`` and of ``y``, in one pass where that is possible.
 
@@ -113,12 +126,15 @@ def of_both(
     return [part[0] for part in parts], [part[1] for part in parts]
 
 
-def from_products(rows: Tensor, columns: Tensor, same: bool, dtype: torch.dtype, unit: Curvature) -> Tensor:
-    """Distances ``(..., N, M)``, in ``dtype``: ``unit`` times the asinh of roots of products of rows and columns.
+def from_products(
+    rows: Tensor, columns: Tensor, same: bool, dtype: torch.dtype, unit: Curvature
+) -> Tensor:
+    """Distances ``(..., N, M)``, in ``dtype``: ``unit`` times the asinh of roots of products of
+    rows and columns.
 
-    The products, of float64 rows ``(..., N, k)`` and ``columns`` ``(..., M, k)``, are fourth parts of squared chords.
-    They are computed in float64, or in ``dtype`` where there are many. The diagonal is 0 if both are of the same
-    points.
+    The products, of float64 rows ``(..., N, k)`` and ``columns`` ``(..., M, k)``, are fourth parts
+    of squared chords. They are computed in float64, or in ``dtype`` where there are many. The
+    diagonal is 0 if both are of the same points.
     """
     # An exported program takes any number, so it is not asked for.
     if not torch.compiler.is_exporting() and rows.shape[:-1].numel() * columns.shape[-2] > WIDEST:

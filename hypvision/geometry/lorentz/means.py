@@ -11,20 +11,22 @@ from ..numerics import bounded, narrow, safe_sqrt, sinhc_sqrt, square_norm, tiny
 from .isometries import boost, unboost
 from .points import _from_space, expmap0, logmap0
 
-_STEP = 2.0  # longest Newton step as sqrt(c) times its length: 1 converges more slowly, 4 diverges for distant points
+# longest Newton step as sqrt(c) times its length: 1 converges more slowly, 4 diverges for distant
+# points
+_STEP = 2.0
 
 
 @stable("x", sets=("x",))
 def centroid(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Tensor:
     r"""Weighted Lorentz centroid: the minimiser of the weighted sum of squared Lorentz distances.
 
-    Also known as Einstein midpoint. With :math:`m = \sum_i w_i x_i` it is :math:`m / (\sqrt c \sqrt{-\langle m,
-    m\rangle_L})` (Law et al., ICML 2019).
+    Also known as Einstein midpoint. With :math:`m = \sum_i w_i x_i` it is
+    :math:`m / (\sqrt c \sqrt{-\langle m, m\rangle_L})` (Law et al., ICML 2019).
 
     Args:
         x: points ``(..., N, n + 1)``.
-        weights: ``(..., N)``, not negative; equal ones if left out. Their scale does not matter. Where all are 0, or
-            there are no points, the result is the origin.
+        weights: ``(..., N)``, not negative; equal ones if left out. Their scale does not matter.
+            Where all are 0, or there are no points, the result is the origin.
         c: curvature.
 
     Returns:
@@ -59,8 +61,8 @@ def weighted_centroids(weights: Tensor, x: Tensor, c: Curvature) -> Tensor:
     The product is float32: right up to ``sqrt(c) * r`` of about 7, where :func:`centroid` is to 16.
 
     Args:
-        weights: ``(..., M, N)``, not negative; the scale of a row does not matter. Where it is all 0 the result is the
-            origin.
+        weights: ``(..., M, N)``, not negative; the scale of a row does not matter. Where it is all
+            0 the result is the origin.
         x: points ``(..., N, n + 1)``.
         c: curvature, a float or a tensor without dimensions.
 
@@ -78,10 +80,11 @@ def weighted_centroids(weights: Tensor, x: Tensor, c: Curvature) -> Tensor:
 
 
 def lorentz_square(time: Tensor, space: Tensor, dim: int = -1) -> Tensor:
-    """``t^2 - |s|^2`` of means of points, along ``dim``, which is kept: the square of what a centroid divides by.
+    """``t^2 - |s|^2`` of means of points, along ``dim``, which is kept: the square of what a
+    centroid divides by.
 
-    As a product, which loses half as many digits for far points as the difference. In units of the radius of curvature
-    a mean has at least 1.
+    As a product, which loses half as many digits for far points as the difference. In units of the
+    radius of curvature a mean has at least 1.
     """
     length = safe_sqrt((space * space).sum(dim, keepdim=True))
     return (time - length) * (time + length)
@@ -94,19 +97,22 @@ def centroid_space(time: Tensor, space: Tensor, c: Curvature, dim: int = -1) -> 
 
 
 @stable("x", sets=("x",))
-def frechet_mean(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0, steps: int = 30) -> Tensor:
+def frechet_mean(
+    x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0, steps: int = 30
+) -> Tensor:
     """Weighted Frechet mean: the minimiser of the weighted sum of squared geodesic distances.
 
-    Newton's method from the centroid, with the Hessian in closed form and steps no longer than 2 radii of curvature: 3
-    steps for points at a distance of 1, about 10 at 30. Only the last two steps are differentiated, which gives the
-    exact (implicit) first and second derivatives.
+    Newton's method from the centroid, with the Hessian in closed form and steps no longer than 2
+    radii of curvature: 3 steps for points at a distance of 1, about 10 at 30. Only the last two
+    steps are differentiated, which gives the exact (implicit) first and second derivatives.
 
     Args:
         x: points ``(..., N, n + 1)``.
-        weights: ``(..., N)``, not negative; equal ones if left out. Where all are 0 the result is the origin.
+        weights: ``(..., N)``, not negative; equal ones if left out. Where all are 0 the result is
+            the origin.
         c: curvature.
-        steps: most steps to take; 8 where a look at the numbers, which may end them early, would cost: on a GPU, while
-            compiling and under ``vmap``. 8 are enough up to a distance of 15.
+        steps: most steps to take; 8 where a look at the numbers, which may end them early, would
+            cost: on a GPU, while compiling and under ``vmap``. 8 are enough up to a distance of 15.
 
     Returns:
         Points ``(..., n + 1)``.
@@ -126,7 +132,8 @@ def frechet_mean(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0, s
             if look and not (step.numel() and step.abs().max() > 4 * torch.finfo(x.dtype).eps):
                 break
     mean = mean.detach()
-    # A step from the mean itself has the right derivative; a second one also has the right second derivative.
+    # A step from the mean itself has the right derivative; a second one also has the right second
+    # derivative.
     for _ in range(1 if torch.compiler.is_compiling() else 2):
         mean = boost(mean, expmap0(_newton(mean, x, shares, c), c), c)
     return mean
@@ -143,9 +150,13 @@ def _newton(mean: Tensor, x: Tensor, weights: Tensor, c: Curvature) -> Tensor:
         inverse = (1 - stretch) / q.clamp_min(tiny(q))
         hessian = torch.matmul((logs * (weights * inverse)).transpose(-1, -2), logs)
         across = (weights * stretch).sum(-2)
-        across = torch.where(across > 0, across, torch.ones_like(across))  # all weights are 0: do not move
+        across = torch.where(
+            across > 0, across, torch.ones_like(across)
+        )  # all weights are 0: do not move
         hessian = hessian + torch.diag_embed(across.expand(*logs.shape[:-2], logs.shape[-1]))
     step: Tensor = torch.linalg.solve(hessian, (weights * logs).sum(-2))
-    with torch.no_grad():  # limit the step, because far from the mean the Hessian there is a poor guide
+    with (
+        torch.no_grad()
+    ):  # limit the step, because far from the mean the Hessian there is a poor guide
         factor = (_STEP / safe_sqrt(c * square_norm(step))).clamp(max=1)
     return step * factor

@@ -9,7 +9,8 @@ from .._typing import Curvature
 from ..border import stable
 from ..numerics import inverse, length, narrow, square_norm, square_root, tiny, widen
 
-# Exponential maps move no further than this, in radii of curvature: the squares of its sinh are float32 numbers.
+# Exponential maps move no further than this, in radii of curvature: the squares of its sinh are
+# float32 numbers.
 CAP = 40.0
 # the same for code that computes in the dtype of the points
 CAPS = {torch.float32: CAP, torch.float64: 350.0}
@@ -17,9 +18,14 @@ CAPS = {torch.float32: CAP, torch.float64: 350.0}
 
 @stable()
 def origin(
-    n: int, c: Curvature, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    n: int,
+    c: Curvature,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
 ) -> Tensor:
-    """The origin ``(1 / sqrt(c), 0, ..., 0)`` of the ``n``-dimensional model, shape ``(n + 1,)``."""
+    """The origin ``(1 / sqrt(c), 0, ..., 0)`` of the ``n``-dimensional model, shape
+    ``(n + 1,)``."""
     out = torch.zeros(n + 1, dtype=dtype, device=device)
     out[0] = c**-0.5
     return out
@@ -39,7 +45,8 @@ def from_space(space: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", wide=False, rows=True)
 def projx(x: Tensor, c: Curvature) -> Tensor:
-    """The point ``(..., n + 1)`` of the hyperboloid with the space part of ``x``: time is computed anew."""
+    """The point ``(..., n + 1)`` of the hyperboloid with the space part of ``x``: time is computed
+    anew."""
     return _with_time(x[..., 1:], c)
 
 
@@ -71,8 +78,8 @@ def expmap0(u: Tensor, c: Curvature) -> Tensor:
     .. math:: \exp_0(u) = \left(\cosh(\sqrt c |u|)/\sqrt c,\ \frac{\sinh(\sqrt c |u|)}{\sqrt c |u|} u\right)
 
     Args:
-        u: space part of tangent vectors at the origin, ``(..., n)``; their time part is 0. The distance is cut at 40
-            radii of curvature.
+        u: space part of tangent vectors at the origin, ``(..., n)``; their time part is 0. The
+            distance is cut at 40 radii of curvature.
         c: curvature, ``c > 0``.
 
     Returns:
@@ -86,7 +93,8 @@ def expmap0(u: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", rows=True, small=True)
 def logmap0(x: Tensor, c: Curvature) -> Tensor:
-    """Logarithm at the origin: space part ``(..., n)`` of the tangent vector that leads to ``x`` ``(..., n + 1)``."""
+    """Logarithm at the origin: space part ``(..., n)`` of the tangent vector that leads to ``x``
+    ``(..., n + 1)``."""
     space = x[..., 1:]
     z = (length(space) * square_root(c)).clamp_min(tiny(x))
     return space * (torch.asinh(z) / z)
@@ -94,6 +102,7 @@ def logmap0(x: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", rows=True, small=True)
 def dist0(x: Tensor, c: Curvature) -> Tensor:
-    """Hyperbolic radius ``(...)``: the distance of points ``(..., n + 1)`` from the origin; gradient 0 there."""
+    """Hyperbolic radius ``(...)``: the distance of points ``(..., n + 1)`` from the origin;
+    gradient 0 there."""
     root = square_root(c)
     return (torch.asinh(length(x[..., 1:]) * root) / root).squeeze(-1)

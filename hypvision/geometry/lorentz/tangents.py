@@ -1,6 +1,8 @@
-"""Tangent vectors of the hyperboloid: exponential and logarithm, projections, inner products, parallel transport.
+"""Tangent vectors of the hyperboloid: exponential and logarithm, projections, inner products,
+parallel transport.
 
-In the formulas ``s``, ``t`` are the space part and the time of ``x``, and ``s'``, ``t'`` those of ``y``.
+In the formulas ``s``, ``t`` are the space part and the time of ``x``, and ``s'``, ``t'`` those of
+``y``.
 """
 
 from __future__ import annotations
@@ -17,14 +19,15 @@ from .points import CAP, _from_space, _time
 
 @stable("x", "u", rows=True)
 def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
-    r"""Exponential map: the point that the geodesic from ``x`` with the velocity ``u`` reaches after unit time.
+    r"""Exponential map: the point that the geodesic from ``x`` with the velocity ``u`` reaches
+    after unit time.
 
     .. math:: \cosh\theta\, s + \frac{\sinh\theta}{\theta} u_s,\quad \theta = \sqrt{c (|u_s|^2 - (s \cdot u_s)^2 / t^2)}
 
     Args:
         x: points ``(..., n + 1)``.
-        u: tangent vectors at ``x``, ``(..., n + 1)``; only their space part is read. Vectors longer than 40 radii of
-            curvature are shortened to that length.
+        u: tangent vectors at ``x``, ``(..., n + 1)``; only their space part is read. Vectors longer
+            than 40 radii of curvature are shortened to that length.
         c: curvature.
     """
     space = x[..., 1:]
@@ -38,14 +41,17 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", "y", rows=True)
 def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    r"""Logarithm: the tangent vector ``(..., n + 1)`` at ``x`` whose geodesic reaches ``y`` after unit time.
+    r"""Logarithm: the tangent vector ``(..., n + 1)`` at ``x`` whose geodesic reaches ``y`` after
+    unit time.
 
     .. math:: \frac{A}{\sinh A} \left(y - x - \tfrac{q}{2} x\right)
 
     with the distance ``A / sqrt(c)`` and its squared chord ``q / c``.
     """
     time, ahead, delta, square = chord(x, y, c)
-    quarter = (square * (c / 4)).clamp_min(tiny(x))  # rounding may make the square of far points negative
+    quarter = (square * (c / 4)).clamp_min(
+        tiny(x)
+    )  # rounding may make the square of far points negative
     root = torch.sqrt(quarter)
     factor = torch.asinh(root) / (root * torch.sqrt(1 + quarter))  # A / sinh(A)
     back = 2 * quarter * factor
@@ -54,7 +60,8 @@ def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", "v", rows=True)
 def proju(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
-    r"""Orthogonal projection :math:`v + c\langle x, v\rangle_L x` of ``v`` ``(..., n + 1)`` to the tangent space."""
+    r"""Orthogonal projection :math:`v + c\langle x, v\rangle_L x` of ``v`` ``(..., n + 1)`` to the
+    tangent space."""
     x = _from_space(x[..., 1:] * square_root(c), 1.0)
     signs = torch.ones(x.shape[-1], 1, dtype=x.dtype, device=x.device)
     signs[:1].neg_()
@@ -63,7 +70,8 @@ def proju(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", "v", rows=True)
 def egrad2rgrad(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
-    """Riemannian gradient ``(..., n + 1)`` from the Euclidean gradient ``v`` ``(..., n + 1)`` at ``x``."""
+    """Riemannian gradient ``(..., n + 1)`` from the Euclidean gradient ``v`` ``(..., n + 1)`` at
+    ``x``."""
     space = x[..., 1:]
     time = _time(space, inverse(c))
     # the derivative along the hyperboloid as a function of the space part
@@ -87,7 +95,8 @@ def _inner(space: Tensor, u: Tensor, v: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", "u", rows=True)
 def norm(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
-    """Length ``(...)`` of tangent vectors ``u`` at ``x``, both ``(..., n + 1)``; gradient 0 where it is 0."""
+    """Length ``(...)`` of tangent vectors ``u`` at ``x``, both ``(..., n + 1)``; gradient 0 where
+    it is 0."""
     space = x[..., 1:]
     vector = u[..., 1:]
     return safe_sqrt(_inner(space, vector, vector, c)).squeeze(-1)
@@ -95,7 +104,8 @@ def norm(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", "y", "v", rows=True)
 def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
-    r"""Parallel transport of tangent vectors ``v`` from ``x`` to ``y`` along the geodesic, all ``(..., n + 1)``.
+    r"""Parallel transport of tangent vectors ``v`` from ``x`` to ``y`` along the geodesic, all
+    ``(..., n + 1)``.
 
     .. math:: v + \frac{c \langle y - x, v\rangle_L}{2 + q / 2} (x + y)
 
@@ -112,7 +122,8 @@ def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", space=("u",), rows=True)
 def transp0(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
-    """Parallel transport from the origin to ``x`` ``(..., n + 1)`` of ``u`` ``(..., n)``; returns ``(..., n + 1)``."""
+    """Parallel transport from the origin to ``x`` ``(..., n + 1)`` of ``u`` ``(..., n)``; returns
+    ``(..., n + 1)``."""
     space = x[..., 1:]
     root = square_root(c)
     along = dot(space, u) * root

@@ -1,8 +1,9 @@
-"""Layers of published code bases that no model of this package uses, to build and load your own networks.
+"""Layers of published code bases that no model of this package uses, to build and load your own
+networks.
 
-:mod:`hypvision.nn` has the layers of the models. Here are those of HyperbolicCV, fully-hyperbolic-nn, HyperCore, FGG,
-geoopt, hyptorch, HNN++ and HypLL beside them, with the same conventions; :func:`layer_state` loads weights of single
-layers as those libraries store them.
+:mod:`hypvision.nn` has the layers of the models. Here are those of HyperbolicCV,
+fully-hyperbolic-nn, HyperCore, FGG, geoopt, hyptorch, HNN++ and HypLL beside them, with the same
+conventions; :func:`layer_state` loads weights of single layers as those libraries store them.
 """
 
 from .attention import LorentzAttention, LorentzLinearAttention
@@ -14,7 +15,8 @@ from .norm import GyroLorentzBatchNorm1d, GyroLorentzBatchNorm2d
 from .weights import layer_state
 
 __all__ = [
-    "FGGLinear", "FGGMLR", "GaneaMLR", "GyroLorentzBatchNorm1d", "GyroLorentzBatchNorm2d", "LorentzAttention",
-    "LorentzLinearAttention", "LorentzPatchEmbed", "PLFCLinear", "PoincareBatchNorm1d", "PoincareBatchNorm2d",
-    "PoincareConv2d", "PoincareFullyConnected", "PoincareLinear", "PoincareMLR", "layer_state",
+    "FGGLinear", "FGGMLR", "GaneaMLR", "GyroLorentzBatchNorm1d", "GyroLorentzBatchNorm2d",
+    "LorentzAttention", "LorentzLinearAttention", "LorentzPatchEmbed", "PLFCLinear",
+    "PoincareBatchNorm1d", "PoincareBatchNorm2d", "PoincareConv2d", "PoincareFullyConnected",
+    "PoincareLinear", "PoincareMLR", "layer_state",
 ]  # fmt: skip

@@ -34,11 +34,13 @@ class _Attention(nn.Module):
     ):
         super().__init__()
         check_manifold(self, Lorentz, manifold=manifold)
-        check_sizes(self, dim=dim, num_heads=num_heads, head_dim=1 if head_dim is None else head_dim)
+        check_sizes(
+            self, dim=dim, num_heads=num_heads, head_dim=1 if head_dim is None else head_dim
+        )
         if head_dim is None and dim % num_heads:
             raise ArgumentError(
-                f"{type(self).__name__}: num_heads must divide dim, got {num_heads} heads for {dim} dimensions. "
-                "Or give head_dim."
+                f"{type(self).__name__}: num_heads must divide dim, got {num_heads} heads for "
+                f"{dim} dimensions. Or give head_dim."
             )
         self.dim = dim
         self.num_heads = num_heads
@@ -62,29 +64,33 @@ class _Attention(nn.Module):
 
 
 class LorentzAttention(_Attention):
-    r"""Self- or cross-attention whose scores are squared Lorentz distances and whose means are centroids.
+    r"""Self- or cross-attention whose scores are squared Lorentz distances and whose means are
+    centroids.
 
     .. math:: \mathrm{score}(q, k) = \frac{2/c + 2\langle q, k\rangle_L}{\tau}, \qquad
               o = \frac{\sum_j a_j v_j}{\sqrt c\,\sqrt{-\langle\cdot,\cdot\rangle_L}}
 
-    (Chen et al., ACL 2022; He et al., "HyperCore", 2025.) The softmax ignores constants, so the score is a product of
-    points with the query's time negated, which ``F.scaled_dot_product_attention`` computes.
+    (Chen et al., ACL 2022; He et al., "HyperCore", 2025.) The softmax ignores constants, so the
+    score is a product of points with the query's time negated, which
+    ``F.scaled_dot_product_attention`` computes.
 
     Args:
         dim: space dimension of the tokens.
         num_heads: heads; they must divide ``dim``, unless ``head_dim`` is given.
         dropout: of the attention weights, in training.
         scale: initial temperature ``tau``, learned; ``sqrt(dim)`` by default.
-        head_dim: space dimension of a head; ``dim / num_heads`` by default. HyperCore's is one less than that of the
-            points: ``(dim + 1) / num_heads - 1``.
-        join: how the heads become one point before the last projection: ``"space"``, by their space parts, time
-            follows; ``"points"``, the projection reads every head's time, as HyperCore's does; or ``"centroid"``, their
-            centroid, without a projection, as HyperCore's does without ``trans_heads_concat``.
+        head_dim: space dimension of a head; ``dim / num_heads`` by default. HyperCore's is one less
+            than that of the points: ``(dim + 1) / num_heads - 1``.
+        join: how the heads become one point before the last projection: ``"space"``, by their space
+            parts, time follows; ``"points"``, the projection reads every head's time, as
+            HyperCore's does; or ``"centroid"``, their centroid, without a projection, as
+            HyperCore's does without ``trans_heads_concat``.
         init: of the projections, see :class:`LorentzLinear`; HyperCore's is ``"xavier"``.
 
     Shapes:
-        tokens ``(B, N, dim)`` (and ``context`` ``(B, M, dim)``) to ``(B, N, dim)``, or ``(B, N, head_dim)`` with
-        ``join="centroid"``; ``mask`` as ``F.scaled_dot_product_attention`` takes it.
+        tokens ``(B, N, dim)`` (and ``context`` ``(B, M, dim)``) to ``(B, N, dim)``, or
+        ``(B, N, head_dim)`` with ``join="centroid"``; ``mask`` as
+        ``F.scaled_dot_product_attention`` takes it.
     """
 
     out: LorentzLinear | nn.Linear
@@ -111,16 +117,21 @@ class LorentzAttention(_Attention):
         self.dropout = dropout
         self.join = join
         if join == "space":
-            self.out = LorentzLinear(num_heads * self.head_dim, dim, manifold, bias, init=init, **factory)
+            self.out = LorentzLinear(
+                num_heads * self.head_dim, dim, manifold, bias, init=init, **factory
+            )
         elif join == "points":
             self.out = self._joined(init, bias, factory)
         self.scale = nn.Parameter(torch.full((1,), dim**0.5 if scale is None else scale, **factory))
 
     @torch.no_grad()
     def _joined(self, init: str, bias: bool, factory: dict[str, Any]) -> nn.Linear:
-        """A projection that reads every head's time, with the entries of a :class:`LorentzLinear` of that ``init``."""
+        """A projection that reads every head's time, with the entries of a :class:`LorentzLinear`
+        of that ``init``."""
         out = nn.Linear(self.num_heads * (self.head_dim + 1), self.dim, bias, **factory)
-        like = LorentzLinear(self.num_heads * self.head_dim, self.dim, self.manifold, init=init, **factory)
+        like = LorentzLinear(
+            self.num_heads * self.head_dim, self.dim, self.manifold, init=init, **factory
+        )
         columns = out.weight.view(self.dim, self.num_heads, -1)
         columns[..., 0] = like.time_weight.unsqueeze(1) / self.num_heads**0.5
         columns[..., 1:] = like.weight.view(self.dim, self.num_heads, -1)
@@ -128,7 +139,9 @@ class LorentzAttention(_Attention):
             out.bias.zero_()
         return out
 
-    def forward(self, x: Tensor, context: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, context: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
         c = self.manifold.c
         query, key, value = self._heads(x, context)
         # scale the queries by the temperature: every attention kernel then gives it a gradient
@@ -136,14 +149,17 @@ class LorentzAttention(_Attention):
         query = torch.cat([-space_time(query, c).to(query.dtype), query], -1) * factor
         key = torch.cat([space_time(key, c).to(key.dtype), key], -1)
         dropout = self.dropout if self.training else 0.0
-        # use time - 1/sqrt(c), as weights sum to 1: small differences keep their digits in half precision
+        # use time - 1/sqrt(c), as weights sum to 1: small differences keep their digits in half
+        # precision
         rise = space_time(value, c) - 1 / c**0.5
         value = torch.cat([rise.to(value.dtype), value], -1)
         if dropout:  # dropout changes the sum of the weights, so a column of ones computes it
             query = F.pad(query, (0, 1))
             key = F.pad(key, (0, 1))
             value = F.pad(value, (0, 1), value=1.0)
-        mean = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=1.0)
+        mean = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, dropout_p=dropout, scale=1.0
+        )
         wide = precise(mean)
         if dropout:
             wide = wide[..., :-1] / wide[..., -1:].clamp(min=1e-6)
@@ -158,13 +174,15 @@ class LorentzAttention(_Attention):
 
 
 class LorentzLinearAttention(_Attention):
-    r"""Attention in linear time over the space parts, time follows (Hypformer, Yang et al., KDD 2024).
+    r"""Attention in linear time over the space parts, time follows (Hypformer, Yang et al., KDD
+    2024).
 
     .. math:: o_i = \frac{\varphi(q_i) \sum_j \varphi(k_j)^T v_j}{\varphi(q_i) \cdot \sum_j \varphi(k_j)} + W v_i + b,
               \qquad \varphi(x) = \frac{|u|}{|u^p|} u^p, \quad u = \frac{\mathrm{relu}(x) + \epsilon}{|\tau| + \epsilon}
 
-    Heads are joined by their space parts. No ``(N, N)`` tensor is built. The mean of a query without a positive feature
-    is nearly 0, so that the layer does not keep the radius: add a norm after it, as Hypformer does.
+    Heads are joined by their space parts. No ``(N, N)`` tensor is built. The mean of a query
+    without a positive feature is nearly 0, so that the layer does not keep the radius: add a norm
+    after it, as Hypformer does.
 
     Args:
         dim: space dimension of the tokens.
@@ -178,7 +196,8 @@ class LorentzLinearAttention(_Attention):
         local: ``W`` and ``b``, shared by the heads, a ``nn.Linear``.
 
     Shapes:
-        tokens ``(B, N, dim)`` (and ``context`` ``(B, N, dim)`` of as many tokens) to ``(B, N, dim)``.
+        tokens ``(B, N, dim)`` (and ``context`` ``(B, N, dim)`` of as many tokens) to
+        ``(B, N, dim)``.
     """
 
     def __init__(
@@ -198,7 +217,9 @@ class LorentzLinearAttention(_Attention):
         at_least(1, power=power)
         self.power = power
         self.local = nn.Linear(self.head_dim, self.head_dim, bias, **factory)
-        self.out = LorentzLinear(num_heads * self.head_dim, dim, manifold, bias, init=init, **factory)
+        self.out = LorentzLinear(
+            num_heads * self.head_dim, dim, manifold, bias, init=init, **factory
+        )
         self.scale = nn.Parameter(torch.ones(1, **factory))
 
     def _focus(self, x: Tensor) -> Tensor:
@@ -215,8 +236,9 @@ class LorentzLinearAttention(_Attention):
         query, key, value = self._heads(x, context)
         if query.shape[2] != key.shape[2]:
             raise ArgumentError(
-                f"LorentzLinearAttention: context must have as many tokens as x, got {key.shape[2]} and "
-                f"{query.shape[2]}: every value is added to the token in its place. Use LorentzAttention."
+                "LorentzLinearAttention: context must have as many tokens as x, got "
+                f"{key.shape[2]} and {query.shape[2]}: every value is added to the token in its "
+                "place. Use LorentzAttention."
             )
         with exact(x.device):
             query = self._focus(query)

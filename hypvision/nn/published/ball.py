@@ -1,4 +1,5 @@
-"""Convolution and batch normalisation of Poincare residual networks, over maps of points of the ball."""
+"""Convolution and batch normalisation of Poincare residual networks, over maps of points of the
+ball."""
 
 from __future__ import annotations
 
@@ -13,29 +14,39 @@ from torch.types import Device
 from hypvision.checks import at_least, between, one_of
 from hypvision.geometry import PoincareBall
 from hypvision.geometry.numerics import exact, log_beta, safe_sqrt, sinhc_sqrt, square_norm
-from hypvision.nn.checks import check_features, check_manifold, check_sizes, integers, takes_statistics
+from hypvision.nn.checks import (
+    check_features,
+    check_manifold,
+    check_sizes,
+    integers,
+    takes_statistics,
+)
 from hypvision.nn.conv import box_sum
 from hypvision.nn.functional import precise, space_square
 from hypvision.nn.published.linear import init_planes_
 
 
 class PoincareConv2d(nn.Module):
-    r"""Convolution of Poincare residual networks (van Spengler et al., ICCV 2023), exact, in one Euclidean convolution.
+    r"""Convolution of Poincare residual networks (van Spengler et al., ICCV 2023), exact, in one
+    Euclidean convolution.
 
-    The published layer joins the points of a patch by beta-concatenation (Shimizu et al., ICLR 2021) and applies
-    :class:`PoincareFullyConnected`. The joined point is :math:`\exp_0(U)` with the scaled logarithms ``U`` of the
-    pixels, and its product with a normal is that of ``U`` times a function of :math:`|U|^2`: a convolution, and a box
-    sum, without the unfolded patches. Padding is by origins.
+    The published layer joins the points of a patch by beta-concatenation (Shimizu et al., ICLR
+    2021) and applies :class:`PoincareFullyConnected`. The joined point is :math:`\exp_0(U)` with
+    the scaled logarithms ``U`` of the pixels, and its product with a normal is that of ``U`` times
+    a function of :math:`|U|^2`: a convolution, and a box sum, without the unfolded patches. Padding
+    is by origins.
 
     Args:
         in_channels, out_channels, kernel_size, stride, padding, dilation: as in ``nn.Conv2d``.
-        bias: whether the hyperplanes have offsets.
-        init: ``"normal"`` (variance ``1 / (2 n m)`` with ``n`` the size of a patch) or ``"isometric"``, see
-            :class:`PoincareFullyConnected`. Radii shrink under both, as a normal longer than 1/2 would make them
-            explode: add a :class:`PoincareBatchNorm2d` after the layer, as the published networks do.
+        bias: whether the hyperplanes have offsets. init: ``"normal"`` (variance ``1 / (2 n m)``
+        with ``n`` the size of a patch) or ``"isometric"``, see
+            :class:`PoincareFullyConnected`. Radii shrink under both, as a normal longer than 1/2
+            would make them explode: add a :class:`PoincareBatchNorm2d` after the layer, as the
+            published networks do.
 
     Shapes:
-        points ``(B, C, H, W)``, one a pixel, to ``(B, C', H', W')``; computed in float32 also under autocast.
+        points ``(B, C, H, W)``, one a pixel, to ``(B, C', H', W')``; computed in float32 also under
+        autocast.
     """
 
     def __init__(
@@ -67,7 +78,9 @@ class PoincareConv2d(nn.Module):
         self.weight = nn.Parameter(
             torch.empty(out_channels, in_channels, *self.kernel_size, device=device, dtype=dtype)
         )
-        self.bias = nn.Parameter(torch.zeros(out_channels, device=device, dtype=dtype)) if bias else None
+        self.bias = (
+            nn.Parameter(torch.zeros(out_channels, device=device, dtype=dtype)) if bias else None
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -87,7 +100,8 @@ class PoincareConv2d(nn.Module):
         root = c**0.5
         geometry = (self.stride, self.padding, self.dilation)
         patch = self.in_channels * math.prod(self.kernel_size)
-        # tangent vectors have the length of the distance, twice their length in the metric of the ball
+        # tangent vectors have the length of the distance, twice their length in the metric of the
+        # ball
         scale = 2 * math.exp(log_beta(patch) - log_beta(self.in_channels))
         tangent = self.manifold.logmap0(x.movedim(1, -1)).movedim(-1, 1) * scale
         square = box_sum(space_square(tangent, 1), self.kernel_size, *geometry) * c
@@ -105,8 +119,9 @@ class PoincareConv2d(nn.Module):
 
     def extra_repr(self) -> str:
         return (
-            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, "
-            f"padding={self.padding}, dilation={self.dilation}, bias={self.bias is not None}"
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, "
+            f"stride={self.stride}, padding={self.padding}, dilation={self.dilation}, "
+            f"bias={self.bias is not None}"
         )
 
 
@@ -152,7 +167,11 @@ class _PoincareBatchNorm(nn.Module):
         dtype = x.dtype
         x = precise(x)
         with exact(x.device):
-            if takes_statistics(self, x.shape[0]) if self.training else not self.track_running_stats:
+            if (
+                takes_statistics(self, x.shape[0])
+                if self.training
+                else not self.track_running_stats
+            ):
                 mean = ball.midpoint(x) if self.mean == "midpoint" else ball.frechet_mean(x)
                 var = ball.dist(mean.expand_as(x), x).square().mean()
                 if self.training and self.track_running_stats:
@@ -171,7 +190,8 @@ class _PoincareBatchNorm(nn.Module):
 
     @torch.no_grad()
     def _update(self, mean: Tensor, var: Tensor) -> None:
-        """Running variance: linear. Running mean: on the geodesic between the two, kept as a tangent vector."""
+        """Running variance: linear. Running mean: on the geodesic between the two, kept as a
+        tangent vector."""
         ball = self.manifold
         self.running_var.lerp_(var.to(self.running_var.dtype), self.momentum)
         last = ball.expmap0(self.running_mean.to(mean.dtype))
@@ -186,23 +206,24 @@ class PoincareBatchNorm1d(_PoincareBatchNorm):
 
     .. math:: y = \exp_\beta\left(\sqrt{\tfrac{w}{v + \epsilon}}\,\mathrm{PT}_{\mu \to \beta} \log_\mu x\right)
 
-    with the mean ``mu`` over all points, the mean squared distance ``v`` from it and ``beta = exp_0(bias)``. The radii
-    of the output do not depend on those of the input.
+    with the mean ``mu`` over all points, the mean squared distance ``v`` from it and
+    ``beta = exp_0(bias)``. The radii of the output do not depend on those of the input.
 
     Args:
         num_features: dimension ``n``.
         eps: added to the variance.
         momentum: share of the new batch in the running statistics.
         mean: ``"midpoint"``, the Moebius gyromidpoint, or ``"frechet"``, which iterates.
-        track_running_stats: keep statistics for evaluation; the published layer does not, and uses the batch's.
+        track_running_stats: keep statistics for evaluation; the published layer does not, and uses
+            the batch's.
 
     Attributes:
         weight: ``w``, at first 1. bias: tangent vector at the origin ``(n,)``, at first 0.
         running_mean: tangent vector at the origin ``(n,)``. running_var: a number.
 
     Shapes:
-        points ``(N, n)`` or ``(B, N, n)`` to the same. In training an empty batch leaves the running statistics as they
-        are.
+        points ``(N, n)`` or ``(B, N, n)`` to the same. In training an empty batch leaves the
+        running statistics as they are.
 
     Raises:
         HypvisionError: a single point in training.
@@ -214,9 +235,12 @@ class PoincareBatchNorm1d(_PoincareBatchNorm):
 
 
 class PoincareBatchNorm2d(_PoincareBatchNorm):
-    """Batch normalisation of maps of points ``(B, C, H, W)``, over all pixels; see :class:`PoincareBatchNorm1d`."""
+    """Batch normalisation of maps of points ``(B, C, H, W)``, over all pixels; see
+    :class:`PoincareBatchNorm1d`."""
 
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, self.num_features, 1, 4)
         rows = x.movedim(1, -1)
-        return self._normalize(rows.reshape(-1, self.num_features)).reshape(rows.shape).movedim(-1, 1)
+        return (
+            self._normalize(rows.reshape(-1, self.num_features)).reshape(rows.shape).movedim(-1, 1)
+        )

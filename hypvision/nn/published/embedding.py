@@ -12,19 +12,29 @@ from hypvision.nn.conv import LorentzConv2d
 
 
 class LorentzPatchEmbed(nn.Module):
-    """Image to tokens on the hyperboloid: pixels are space parts, patches pass a :class:`LorentzConv2d`.
+    """Image to tokens on the hyperboloid: pixels are space parts, patches pass a
+    :class:`LorentzConv2d`.
 
-    Images ``(B, in_chans, H, W)`` become tokens ``(B, N, embed_dim)`` or, without ``flatten``, a map ``(B, embed_dim,
-    H', W')``. Pixels at the right and bottom that do not fill a patch of ``patch_size`` are dropped.
+    Images ``(B, in_chans, H, W)`` become tokens ``(B, N, embed_dim)`` or, without ``flatten``, a
+    map ``(B, embed_dim, H', W')``. Pixels at the right and bottom that do not fill a patch of
+    ``patch_size`` are dropped.
     """
 
     def __init__(
-        self, in_chans: int, embed_dim: int, patch_size: int, manifold: Lorentz, flatten: bool = True, **factory: Any
+        self,
+        in_chans: int,
+        embed_dim: int,
+        patch_size: int,
+        manifold: Lorentz,
+        flatten: bool = True,
+        **factory: Any,
     ):
         super().__init__()
         check_manifold(self, Lorentz, manifold=manifold)
         check_sizes(self, in_chans=in_chans, embed_dim=embed_dim)
-        self.proj = LorentzConv2d(in_chans, embed_dim, patch_size, manifold, stride=patch_size, **factory)
+        self.proj = LorentzConv2d(
+            in_chans, embed_dim, patch_size, manifold, stride=patch_size, **factory
+        )
         self.flatten = flatten
 
     def forward(self, x: Tensor) -> Tensor:

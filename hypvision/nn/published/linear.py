@@ -26,16 +26,18 @@ class FGGLinear(nn.Module):
     .. math:: s'_j = h(\langle x, V_j\rangle),\quad V_j = \left(-|U_j|\sinh\tfrac{\sqrt c a_j}{|U_j|},\;
               U_j\cosh\tfrac{\sqrt c a_j}{|U_j|}\right)
 
-    with the Euclidean product: the metric is in ``V``. Radii grow linearly with the weights instead of logarithmically.
+    with the Euclidean product: the metric is in ``V``. Radii grow linearly with the weights instead
+    of logarithmically.
 
     Args:
         in_features, out_features: space dimensions.
         activation: ``h``; None for the identity.
-        init: ``"isometric"`` keeps the radius, so that stacks of any depth start with radii in range (orthonormal rows
-            or columns, scaled where the dimension falls; offset 0). The others are the published ones: ``"identity"``
-            (half the identity, offset 0.5), their default, under which radii grow from layer to layer up to the cap of
-            40, and ``"lorentz_kaiming"``, ``"kaiming"``, ``"xavier"``, ``"mlr"`` (standard deviations sqrt(1/n),
-            sqrt(2/n), 1/sqrt(n + m), sqrt(5/n), offset 0).
+        init: ``"isometric"`` keeps the radius, so that stacks of any depth start with radii in
+            range (orthonormal rows or columns, scaled where the dimension falls; offset 0). The
+            others are the published ones: ``"identity"`` (half the identity, offset 0.5), their
+            default, under which radii grow from layer to layer up to the cap of 40, and
+            ``"lorentz_kaiming"``, ``"kaiming"``, ``"xavier"``, ``"mlr"`` (standard deviations
+            sqrt(1/n), sqrt(2/n), 1/sqrt(n + m), sqrt(5/n), offset 0).
         weight_norm: train length (through a softplus) and direction of ``U`` apart.
 
     Shapes:
@@ -81,19 +83,24 @@ class FGGLinear(nn.Module):
             else:
                 weight.normal_(std=std[init])
         self.weight = nn.Parameter(weight)
-        self.offset = nn.Parameter(torch.full((out_features,), 0.5 if init == "identity" else 0.0, **factory))
+        self.offset = nn.Parameter(
+            torch.full((out_features,), 0.5 if init == "identity" else 0.0, **factory)
+        )
         length = weight.norm(dim=-1).clamp(min=1e-6)
         self.gain = nn.Parameter(torch.log(torch.expm1(length))) if weight_norm else None
 
     def planes(self) -> Tensor:
-        """The matrix ``V`` ``(out_features, in_features + 1)``, time column first; at least float32."""
+        """The matrix ``V`` ``(out_features, in_features + 1)``, time column first; at least
+        float32."""
         weight = precise(self.weight)
         length = safe_sqrt(square_norm(weight))
         if self.gain is not None:
             target = F.softplus(self.gain).unsqueeze(-1)
             weight = weight * (target / length.where(length > 0, 1.0))
             length = target
-        angle = (self.manifold.c**0.5 * self.offset.unsqueeze(-1) / length.where(length > 0, 1.0)).clamp(-40, 40)
+        angle = (
+            self.manifold.c**0.5 * self.offset.unsqueeze(-1) / length.where(length > 0, 1.0)
+        ).clamp(-40, 40)
         return torch.cat([-length * torch.sinh(angle), weight * torch.cosh(angle)], -1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -102,7 +109,9 @@ class FGGLinear(nn.Module):
         time = space_time(x, self.manifold.c)
         out = F.linear(x, planes[:, 1:].to(x.dtype))
         out = out + (time * planes[:, 0]).to(out.dtype)
-        if out.dtype != torch.float16:  # half precision overflows before radii reach the cap of the geometry
+        if (
+            out.dtype != torch.float16
+        ):  # half precision overflows before radii reach the cap of the geometry
             limit = math.sinh(40.0) / math.sqrt(self.out_features)
             out = out.clamp(-limit, limit)
         found: Tensor = self.activation(out)
@@ -113,22 +122,25 @@ class FGGLinear(nn.Module):
 
 
 class PLFCLinear(nn.Module):
-    r"""Fully connected layer whose outputs lie at signed distances from hyperplanes (geoopt's ``LorentzPLFC``, 2026).
+    r"""Fully connected layer whose outputs lie at signed distances from hyperplanes (geoopt's
+    ``LorentzPLFC``, 2026).
 
     .. math:: s'_j = \tfrac{1}{\sqrt c}\sinh(\sqrt c\, v_j(x)), \qquad y = s' \oplus \exp_0(b)
 
-    with the logits ``v`` of :class:`~hypvision.nn.LorentzMLR`; the Lorentz form of :class:`PoincareFullyConnected`.
-    Distances are cut at a radius of 40.
+    with the logits ``v`` of :class:`~hypvision.nn.LorentzMLR`; the Lorentz form of
+    :class:`PoincareFullyConnected`. Distances are cut at a radius of 40.
 
     Args:
         in_features, out_features: space dimensions.
         bias: whether the result is moved by a boost.
-        init: ``"isometric"`` keeps the spread of the coordinates, so that stacks of any depth start with radii in range
-            (rows as nearly orthogonal as they can be, of length 1, at which a logit is linear in the space part), or
-            ``"normal"`` (standard deviation 0.02), as published, under which radii shrink fast.
+        init: ``"isometric"`` keeps the spread of the coordinates, so that stacks of any depth start
+            with radii in range (rows as nearly orthogonal as they can be, of length 1, at which a
+            logit is linear in the space part), or ``"normal"`` (standard deviation 0.02), as
+            published, under which radii shrink fast.
 
     Attributes:
-        z: normals ``(m, n)``. a: offsets ``(m,)``, at first 0. bias: tangent vector at the origin ``(m,)``, at first 0.
+        z: normals ``(m, n)``. a: offsets ``(m,)``, at first 0. bias: tangent vector at the origin
+            ``(m,)``, at first 0.
 
     Shapes:
         space parts ``(..., in_features)`` to ``(..., out_features)``.
@@ -210,8 +222,12 @@ class _PoincareLayer(nn.Module):
         self.out_features = out_features
         self.init = init
         self.manifold = manifold
-        self.weight = nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.zeros(out_features, device=device, dtype=dtype)) if bias else None
+        self.weight = nn.Parameter(
+            torch.empty(out_features, in_features, device=device, dtype=dtype)
+        )
+        self.bias = (
+            nn.Parameter(torch.zeros(out_features, device=device, dtype=dtype)) if bias else None
+        )
         self.reset_parameters()
 
     def _init_weight(self) -> None:
@@ -228,12 +244,14 @@ class _PoincareLayer(nn.Module):
 
 
 class PoincareLinear(_PoincareLayer):
-    r"""Linear layer of hyperbolic neural networks, :math:`(M \otimes x) \oplus \exp_0(b)` (Ganea et al., NeurIPS 2018).
+    r"""Linear layer of hyperbolic neural networks, :math:`(M \otimes x) \oplus \exp_0(b)` (Ganea et
+    al., NeurIPS 2018).
 
     Args:
-        init: ``"isometric"`` keeps the radius, so that stacks of any depth start with radii in range (orthonormal rows
-            or columns, scaled where the dimension falls), or ``"kaiming"``, uniform as ``nn.Linear`` and as published
-            (hyptorch), under which radii shrink by 1/sqrt(3) in every layer.
+        init: ``"isometric"`` keeps the radius, so that stacks of any depth start with radii in
+            range (orthonormal rows or columns, scaled where the dimension falls), or ``"kaiming"``,
+            uniform as ``nn.Linear`` and as published (hyptorch), under which radii shrink by
+            1/sqrt(3) in every layer.
 
     Shapes:
         points ``(..., in_features)`` to ``(..., out_features)``.
@@ -252,24 +270,28 @@ class PoincareLinear(_PoincareLayer):
         out = self.manifold.mobius_matvec(self.weight, x)
         if self.bias is None:
             return out
-        return self.manifold.mobius_add(out, self.manifold.expmap0(self.bias.to(out.dtype)).expand_as(out))
+        return self.manifold.mobius_add(
+            out, self.manifold.expmap0(self.bias.to(out.dtype)).expand_as(out)
+        )
 
 
 class PoincareFullyConnected(_PoincareLayer):
-    r"""Fully connected layer of HNN++ (Shimizu et al., ICLR 2021): coordinates are distances from hyperplanes.
+    r"""Fully connected layer of HNN++ (Shimizu et al., ICLR 2021): coordinates are distances from
+    hyperplanes.
 
     .. math:: y = \frac{w}{1 + \sqrt{1 + c|w|^2}}, \qquad w_k = \frac{\sinh(\sqrt c\, v_k(x))}{\sqrt c}
 
-    with ``v`` the logits of :func:`hypvision.geometry.poincare.hyperplane_logits`: on the hyperboloid ``w`` is the
-    space part of the result. ``w`` is cut at a radius of 40. Arguments, shapes and errors are those of
-    :class:`PoincareLinear`, but for
+    with ``v`` the logits of :func:`hypvision.geometry.poincare.hyperplane_logits`: on the
+    hyperboloid ``w`` is the space part of the result. ``w`` is cut at a radius of 40. Arguments,
+    shapes and errors are those of :class:`PoincareLinear`, but for
 
     Args:
         bias: whether the hyperplanes have offsets.
-        init: ``"isometric"`` keeps the spread of the coordinates of ``w``, so that stacks of any depth start with radii
-            in range (rows as nearly orthogonal as they can be and half as long as a unit, at which a logit is linear in
-            the space part). The others are the published ones: ``"normal"`` (variance ``1 / (2 n m)``, HNN++), under
-            which radii shrink by more than half in every layer, and ``"identity"`` (half the identity if ``n <= m``,
+        init: ``"isometric"`` keeps the spread of the coordinates of ``w``, so that stacks of any
+            depth start with radii in range (rows as nearly orthogonal as they can be and half as
+            long as a unit, at which a logit is linear in the space part). The others are the
+            published ones: ``"normal"`` (variance ``1 / (2 n m)``, HNN++), under which radii shrink
+            by more than half in every layer, and ``"identity"`` (half the identity if ``n <= m``,
             else as before; HypLL).
     """
 
@@ -286,7 +308,8 @@ class PoincareFullyConnected(_PoincareLayer):
 
 @torch.no_grad()
 def init_planes_(weight: Tensor, init: str) -> None:
-    """Normals ``(m, n)`` of the hyperplanes of a Poincare layer; see :class:`PoincareFullyConnected`."""
+    """Normals ``(m, n)`` of the hyperplanes of a Poincare layer; see
+    :class:`PoincareFullyConnected`."""
     rows, columns = weight.shape
     if init == "isometric":
         equal_rows_(weight, 0.5)

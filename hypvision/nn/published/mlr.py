@@ -21,8 +21,8 @@ class FGGMLR(FGGLinear):
 
     .. math:: v_k = \tfrac{1}{\sqrt c}\,\mathrm{asinh}(\sqrt c\,\langle x, V_k\rangle)
 
-    with the planes ``V`` of :class:`FGGLinear`: the length of a normal scales the angle, where that of
-    :class:`LorentzMLR` scales the distance.
+    with the planes ``V`` of :class:`FGGLinear`: the length of a normal scales the angle, where that
+    of :class:`LorentzMLR` scales the distance.
 
     Args:
         in_features: space dimension ``n``.
@@ -91,7 +91,9 @@ class PoincareMLR(nn.Module):
         self.manifold = manifold
         self.v = nn.Parameter(torch.empty(num_classes, in_features, device=device, dtype=dtype))
         self.g = nn.Parameter(torch.empty(num_classes, device=device, dtype=dtype))
-        self.r = nn.Parameter(torch.zeros(num_classes, device=device, dtype=dtype), requires_grad=bias)
+        self.r = nn.Parameter(
+            torch.zeros(num_classes, device=device, dtype=dtype), requires_grad=bias
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -110,7 +112,8 @@ class PoincareMLR(nn.Module):
 
 
 class GaneaMLR(nn.Module):
-    """Multinomial logistic regression of hyperbolic neural networks (Ganea et al., NeurIPS 2018, eq. 25).
+    """Multinomial logistic regression of hyperbolic neural networks (Ganea et al., NeurIPS 2018,
+    eq. 25).
 
     Args:
         in_features: dimension ``n``.

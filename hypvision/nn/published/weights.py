@@ -3,24 +3,28 @@
     >>> layer = LorentzConv2d(64, 128, 3, manifold)
     >>> layer.load_state_dict(layer_state(layer, published, "hyperboliccv"))
 
-======================= ==============================================================================================
-``hyperboliccv``         LorentzLinear, LorentzConv1d/2d, LorentzConvTranspose2d, LorentzBatchNorm1d/2d, LorentzMLR
+=======================
+==============================================================================================
+``hyperboliccv`` LorentzLinear, LorentzConv1d/2d, LorentzConvTranspose2d, LorentzBatchNorm1d/2d,
+LorentzMLR
                          (Bdeir et al., ICLR 2024)
-``lhier``                EfficientLorentzConv2d, EfficientLorentzLinear (the "+" layers of Bdeir et al., NeurIPS 2025),
+``lhier`` EfficientLorentzConv2d, EfficientLorentzLinear (the "+" layers of Bdeir et al., NeurIPS
+2025),
                          and all of ``hyperboliccv``, which they stand beside
-``fully-hyperbolic-nn``  LorentzLinear with ``normalize="time"`` (Chen et al., ACL 2022)
-``hypercore``            LorentzLinear (that of Hypformer), LorentzConv2d, LorentzAttention, LorentzResidual (He et al.,
+``fully-hyperbolic-nn`` LorentzLinear with ``normalize="time"`` (Chen et al., ACL 2022)
+``hypercore`` LorentzLinear (that of Hypformer), LorentzConv2d, LorentzAttention, LorentzResidual
+(He et al.,
                          2025)
-``fgg``                  FGGLinear, FGGMLR (van der Klis et al., 2026)
-``geoopt``               PLFCLinear, GyroLorentzBatchNorm1d/2d (its layers of 2026)
-``hyptorch``             PoincareLinear, GaneaMLR (Khrulkov et al., CVPR 2020)
-``hnn++``                PoincareMLR (Shimizu et al., ICLR 2021)
-``hypll``                PoincareFullyConnected, PoincareConv2d, PoincareBatchNorm1d/2d, HyperbolicEmbedding
+``fgg`` FGGLinear, FGGMLR (van der Klis et al., 2026) ``geoopt`` PLFCLinear,
+GyroLorentzBatchNorm1d/2d (its layers of 2026) ``hyptorch`` PoincareLinear, GaneaMLR (Khrulkov et
+al., CVPR 2020) ``hnn++`` PoincareMLR (Shimizu et al., ICLR 2021) ``hypll`` PoincareFullyConnected,
+PoincareConv2d, PoincareBatchNorm1d/2d, HyperbolicEmbedding
                          (van Spengler et al., 2023)
-======================= ==============================================================================================
+=======================
+==============================================================================================
 
-hyptorch adds the bias of a linear layer as if ``c`` were 1, whatever it is; ours with ``c``. Where that is not 1 the
-two agree only without a bias: :func:`layer_state` warns.
+hyptorch adds the bias of a linear layer as if ``c`` were 1, whatever it is; ours with ``c``. Where
+that is not 1 the two agree only without a bias: :func:`layer_state` warns.
 
 Whole networks have converters of their own: :mod:`hypvision.zoo.convert`.
 """
@@ -52,7 +56,12 @@ from hypvision.nn import (
 )
 from hypvision.nn.published.attention import LorentzAttention
 from hypvision.nn.published.ball import PoincareBatchNorm1d, PoincareBatchNorm2d, PoincareConv2d
-from hypvision.nn.published.linear import FGGLinear, PLFCLinear, PoincareFullyConnected, PoincareLinear
+from hypvision.nn.published.linear import (
+    FGGLinear,
+    PLFCLinear,
+    PoincareFullyConnected,
+    PoincareLinear,
+)
 from hypvision.nn.published.mlr import FGGMLR, GaneaMLR, PoincareMLR
 from hypvision.nn.published.norm import GyroLorentzBatchNorm1d, GyroLorentzBatchNorm2d
 
@@ -63,24 +72,31 @@ class _Entries:
     """The published tensors of a layer; each must be used, or known to be redundant."""
 
     def __init__(self, state: Mapping[str, Tensor], ignored: tuple[str, ...]):
-        self.rest = {name: value for name, value in state.items() if not f".{name}".endswith(ignored)}
+        self.rest = {
+            name: value for name, value in state.items() if not f".{name}".endswith(ignored)
+        }
         self.names = sorted(state)
 
     def take(self, name: str) -> Tensor:
         if name not in self.rest:
-            raise HypvisionError(f"The layer has no '{name}', but {', '.join(self.names) or 'nothing'}.")
+            raise HypvisionError(
+                f"The layer has no '{name}', but {', '.join(self.names) or 'nothing'}."
+            )
         return self.rest.pop(name).detach().clone()
 
     def maybe(self, name: str) -> Tensor | None:
         return self.take(name) if name in self.rest else None
 
 
-def _with_gate(layer: LorentzLinear, entries: _Entries, library: str, normalize: tuple[bool | str, ...]) -> _State:
-    """The published matrix ``(m + 1, n + 1)``: its first row is the norm's gate, or was never used."""
+def _with_gate(
+    layer: LorentzLinear, entries: _Entries, library: str, normalize: tuple[bool | str, ...]
+) -> _State:
+    """The published matrix ``(m + 1, n + 1)``: its first row is the norm's gate, or was never
+    used."""
     if layer.normalize not in normalize:
         raise HypvisionError(
-            f"{library} has no linear layer with normalize={layer.normalize!r}. Create the layer with "
-            f"normalize={' or '.join(map(repr, normalize))}."
+            f"{library} has no linear layer with normalize={layer.normalize!r}. Create the layer "
+            f"with normalize={' or '.join(map(repr, normalize))}."
         )
     matrix = entries.take("weight.weight")
     offset = entries.maybe("weight.bias")
@@ -95,12 +111,14 @@ def _with_gate(layer: LorentzLinear, entries: _Entries, library: str, normalize:
 
 
 def _kernel(layer: LorentzConv1d | LorentzConv2d, name: str, matrix: Tensor) -> _State:
-    """From ``(C', k k C + 1)``: the time of the patch, then its space by position and channel (in 1D the reverse)."""
+    """From ``(C', k k C + 1)``: the time of the patch, then its space by position and channel (in
+    1D the reverse)."""
     positions = math.prod(layer.kernel_size)
     if (matrix.shape[1] - 1) % positions:
         raise HypvisionError(
-            f"'{name}' has {matrix.shape[1]} columns, which do not divide into {positions} positions of the kernel "
-            f"{layer.kernel_size} and a time. Create the layer with its kernel."
+            f"'{name}' has {matrix.shape[1]} columns, which do not divide into {positions} "
+            f"positions of the kernel {layer.kernel_size} and a time. Create the layer with its "
+            "kernel."
         )
     if isinstance(layer, LorentzConv1d):
         weight = matrix[:, 1:].reshape(len(matrix), -1, positions)
@@ -110,7 +128,9 @@ def _kernel(layer: LorentzConv1d | LorentzConv2d, name: str, matrix: Tensor) -> 
     return {"weight": weight.contiguous(), "time_weight": matrix[:, 0]}
 
 
-def _lorentz_conv(layer: LorentzConv1d | LorentzConv2d, entries: _Entries, prefix: str = "") -> _State:
+def _lorentz_conv(
+    layer: LorentzConv1d | LorentzConv2d, entries: _Entries, prefix: str = ""
+) -> _State:
     """The published matrix has an extra unused row."""
     name = f"{prefix}linearized_kernel.weight.weight"
     matrix = entries.take(name)
@@ -133,14 +153,18 @@ def _efficient(layer: EfficientLorentzConv2d | EfficientLorentzLinear, entries: 
 
 def _transposed(layer: LorentzConvTranspose2d, entries: _Entries) -> _State:
     entries.maybe("pad_weight")  # constant weights (ones) that insert zeros between the pixels
-    return {f"conv.{name}": value for name, value in _lorentz_conv(layer.conv, entries, "conv.").items()}
+    return {
+        f"conv.{name}": value for name, value in _lorentz_conv(layer.conv, entries, "conv.").items()
+    }
 
 
 def _batch_norm(layer: nn.Module, entries: _Entries) -> _State:
     return {
         "beta": entries.take("beta"),
         "gamma": entries.take("gamma").reshape(1),
-        "running_mean": entries.take("running_mean")[1:],  # drop the time, which is 0 in a tangent vector at the origin
+        "running_mean": entries.take("running_mean")[
+            1:
+        ],  # drop the time, which is 0 in a tangent vector at the origin
         "running_var": entries.take("running_var").reshape(1),
     }
 
@@ -165,53 +189,79 @@ def _hypll_conv(layer: PoincareConv2d, entries: _Entries) -> _State:
     size = (layer.in_channels, *layer.kernel_size)
     if matrix.shape[1] != math.prod(size):
         raise HypvisionError(
-            f"'weights' has {matrix.shape[1]} rows where the layer has {math.prod(size)}, the channels and the kernel "
-            f"{layer.kernel_size}. Create the layer with the published sizes."
+            f"'weights' has {matrix.shape[1]} rows where the layer has {math.prod(size)}, the "
+            f"channels and the kernel {layer.kernel_size}. Create the layer with the published "
+            "sizes."
         )
     return {"weight": matrix.reshape(-1, *size), "bias": entries.maybe("bias")}
 
 
 def _hypll_norm(layer: PoincareBatchNorm1d | PoincareBatchNorm2d, entries: _Entries) -> _State:
     if layer.track_running_stats:
-        raise HypvisionError("hypll's batch norm has no running statistics: pass track_running_stats=False.")
+        raise HypvisionError(
+            "hypll's batch norm has no running statistics: pass track_running_stats=False."
+        )
     prefix = "norm." if "norm.bias" in entries.rest else ""
-    return {"bias": entries.take(f"{prefix}bias"), "weight": entries.take(f"{prefix}weight").reshape(())}
+    return {
+        "bias": entries.take(f"{prefix}bias"),
+        "weight": entries.take(f"{prefix}weight").reshape(()),
+    }
 
 
 def _hypercore_linear(layer: LorentzLinear, entries: _Entries, prefix: str = "linear.") -> _State:
     matrix = entries.take(f"{prefix}weight")
-    return {"weight": matrix[:, 1:], "time_weight": matrix[:, 0], "bias": entries.maybe(f"{prefix}bias")}
+    return {
+        "weight": matrix[:, 1:],
+        "time_weight": matrix[:, 0],
+        "bias": entries.maybe(f"{prefix}bias"),
+    }
 
 
 def _hypercore_conv(layer: LorentzConv2d, entries: _Entries) -> _State:
     name = "linearized_kernel.linear.weight"
-    return {**_kernel(layer, name, entries.take(name)), "bias": entries.maybe("linearized_kernel.linear.bias")}
+    return {
+        **_kernel(layer, name, entries.take(name)),
+        "bias": entries.maybe("linearized_kernel.linear.bias"),
+    }
 
 
 def _hypercore_attention(layer: LorentzAttention, entries: _Entries) -> _State:
     if layer.join == "space":
         raise HypvisionError(
-            "hypercore's attention reads the times of the heads: create the layer with join='points' (its "
-            "trans_heads_concat) or 'centroid', and with head_dim one less than its channels per head."
+            "hypercore's attention reads the times of the heads: create the layer with "
+            "join='points' (its trans_heads_concat) or 'centroid', and with head_dim one less than "
+            "its channels per head."
         )
     entries.maybe("bias")  # drop the constant bias of the scores, which the softmax ignores
     out: _State = {"scale": entries.take("scale").reshape(1)}
-    for ours, theirs, part in (("query", "Wq", layer.query), ("key", "Wk", layer.key), ("value", "Wv", layer.value)):
+    for ours, theirs, part in (
+        ("query", "Wq", layer.query),
+        ("key", "Wk", layer.key),
+        ("value", "Wv", layer.value),
+    ):
         found = _hypercore_linear(part, entries, f"{theirs}.")
         out |= {f"{ours}.{name}": value for name, value in found.items()}
     if layer.join == "points":
-        out |= {"out.weight": entries.take("final_linear.weight"), "out.bias": entries.maybe("final_linear.bias")}
+        out |= {
+            "out.weight": entries.take("final_linear.weight"),
+            "out.bias": entries.maybe("final_linear.bias"),
+        }
     return out
 
 
 def _hypercore_residual(layer: LorentzResidual, entries: _Entries) -> _State:
-    """The weight of the second summand; a learned scale of the space part is a logarithm in both."""
+    """The weight of the second summand; a learned scale of the space part is a logarithm in
+    both."""
     scale = entries.maybe("scale")
-    return {"weight": entries.take("w_y").reshape(()), "log_scale": None if scale is None else scale.reshape(())}
+    return {
+        "weight": entries.take("w_y").reshape(()),
+        "log_scale": None if scale is None else scale.reshape(()),
+    }
 
 
 def _fgg(layer: FGGLinear, entries: _Entries) -> _State:
-    """Normals ``(n, m)``, or their directions and lengths; the planes that are kept beside them are computed anew."""
+    """Normals ``(n, m)``, or their directions and lengths; the planes that are kept beside them are
+    computed anew."""
     entries.maybe("V_auxiliary")
     normed = layer.gain is not None
     return {
@@ -234,8 +284,8 @@ def _hyptorch_linear(layer: PoincareLinear, entries: _Entries) -> _State:
     bias = entries.maybe("bias")
     if bias is not None and bias.any() and layer.manifold.c != 1:
         warnings.warn(
-            f"hyptorch adds the bias of its linear layer as if c were 1, ours with c = {float(layer.manifold.c):g}: "
-            "outputs differ from hyptorch's.",
+            "hyptorch adds the bias of its linear layer as if c were 1, ours with c = "
+            f"{float(layer.manifold.c):g}: outputs differ from hyptorch's.",
             stacklevel=3,
         )
     return {"weight": weight, "bias": bias}
@@ -244,7 +294,11 @@ def _hyptorch_linear(layer: PoincareLinear, entries: _Entries) -> _State:
 def _hnn_mlr(layer: PoincareMLR, entries: _Entries) -> _State:
     g = entries.take("weight_g")
     bias = entries.maybe("bias")
-    return {"g": g, "v": entries.take("weight_v").t().contiguous(), "r": torch.zeros_like(g) if bias is None else bias}
+    return {
+        "g": g,
+        "v": entries.take("weight_v").t().contiguous(),
+        "r": torch.zeros_like(g) if bias is None else bias,
+    }
 
 
 _Readers = dict[type[nn.Module], Callable[[Any, _Entries], _State]]
@@ -283,7 +337,10 @@ LAYOUTS: dict[str, tuple[_Readers, tuple[str, ...]]] = {
         (".manifold.k",),
     ),
     "fgg": ({FGGLinear: _fgg, FGGMLR: _fgg}, (".manifold._k",)),
-    "hyptorch": ({PoincareLinear: _hyptorch_linear, GaneaMLR: _renamed(a="a_vals", p="p_vals")}, (".c",)),
+    "hyptorch": (
+        {PoincareLinear: _hyptorch_linear, GaneaMLR: _renamed(a="a_vals", p="p_vals")},
+        (".c",),
+    ),
     "hnn++": ({PoincareMLR: _hnn_mlr}, (".isp_c",)),
     "hypll": (
         {
@@ -298,20 +355,23 @@ LAYOUTS: dict[str, tuple[_Readers, tuple[str, ...]]] = {
 }
 
 
-def layer_state(layer: nn.Module, published: Mapping[str, Tensor], library: str) -> dict[str, Tensor]:
+def layer_state(
+    layer: nn.Module, published: Mapping[str, Tensor], library: str
+) -> dict[str, Tensor]:
     """State dict of a layer from that of its published counterpart.
 
-    The curvature is that of the layer's manifold: libraries store it in units of their own (``k = 1 / c``, or before a
-    softplus), so create the manifold with it.
+    The curvature is that of the layer's manifold: libraries store it in units of their own
+    (``k = 1 / c``, or before a softplus), so create the manifold with it.
 
     Args:
         layer: one of :mod:`hypvision.nn`, created with the sizes of the published one.
         published: the state dict of that layer alone, without a prefix.
-        library: ``"hyperboliccv"``, ``"lhier"``, ``"fully-hyperbolic-nn"``, ``"hypercore"``, ``"fgg"``,
-            ``"geoopt"``, ``"hyptorch"``, ``"hnn++"`` or ``"hypll"``.
+        library: ``"hyperboliccv"``, ``"lhier"``, ``"fully-hyperbolic-nn"``, ``"hypercore"``,
+            ``"fgg"``, ``"geoopt"``, ``"hyptorch"``, ``"hnn++"`` or ``"hypll"``.
 
     Returns:
-        The state dict for ``layer.load_state_dict``; a learned curvature of the layer keeps its value.
+        The state dict for ``layer.load_state_dict``; a learned curvature of the layer keeps its
+        value.
     """
     if library not in LAYOUTS:
         raise HypvisionError(f"There is no layout '{library}'. Known: {', '.join(LAYOUTS)}.")
@@ -322,9 +382,16 @@ def layer_state(layer: nn.Module, published: Mapping[str, Tensor], library: str)
             f"Known: {', '.join(kind.__name__ for kind in readers)}."
         )
     entries = _Entries(published, ignored)
-    found = {name: value for name, value in readers[type(layer)](layer, entries).items() if value is not None}
+    found = {
+        name: value
+        for name, value in readers[type(layer)](layer, entries).items()
+        if value is not None
+    }
     if entries.rest:
-        raise HypvisionError(f"Not an entry of {library}'s {type(layer).__name__}: {', '.join(sorted(entries.rest))}.")
+        raise HypvisionError(
+            f"Not an entry of {library}'s {type(layer).__name__}: "
+            f"{', '.join(sorted(entries.rest))}."
+        )
     own = layer.state_dict()
     for name, value in found.items():
         if name not in own or own[name].shape != value.shape:
@@ -335,5 +402,7 @@ def layer_state(layer: nn.Module, published: Mapping[str, Tensor], library: str)
             )
     missing = [name for name in own if name not in found and not name.endswith("log_c")]
     if missing:
-        raise HypvisionError(f"The published layer lacks {', '.join(missing)}. Create the layer without them.")
+        raise HypvisionError(
+            f"The published layer lacks {', '.join(missing)}. Create the layer without them."
+        )
     return {**{name: value for name, value in own.items() if name.endswith("log_c")}, **found}

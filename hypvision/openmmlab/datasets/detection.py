@@ -1,8 +1,9 @@
-"""Detection data sets for mmdet's registry, whose annotations are checked. Importing this module imports mmdet.
+"""Detection data sets for mmdet's registry, whose annotations are checked. Importing this module
+imports mmdet.
 
-It puts :class:`CheckedCocoDataset` and :class:`CheckedVOCDataset` in the place of mmdet's own, makes CocoMetric read
-annotation files through :class:`CheckedCOCO`, and puts :class:`~hypvision.openmmlab.coco_metric.CheckedCocoMetric` in
-its place.
+It puts :class:`CheckedCocoDataset` and :class:`CheckedVOCDataset` in the place of mmdet's own,
+makes CocoMetric read annotation files through :class:`CheckedCOCO`, and puts
+:class:`~hypvision.openmmlab.coco_metric.CheckedCocoMetric` in its place.
 """
 
 from __future__ import annotations
@@ -19,7 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from mmcv.transforms import LoadImageFromFile
-from mmdet.datasets import BaseDetDataset, CocoDataset, CocoPanopticDataset, OpenImagesDataset, XMLDataset
+from mmdet.datasets import (
+    BaseDetDataset,
+    CocoDataset,
+    CocoPanopticDataset,
+    OpenImagesDataset,
+    XMLDataset,
+)
 from mmdet.datasets import VOCDataset as PascalDataset
 from mmdet.datasets.api_wrappers import COCO
 from mmdet.evaluation.metrics import coco_metric
@@ -58,11 +65,13 @@ _ADVICE = "Expected: COCO's format (see docs/data.md). Correct the file."
 
 
 class CheckedCOCO(COCO):
-    """An annotation file in COCO's format, which raises an error for mistakes that would lead to wrong labels.
+    """An annotation file in COCO's format, which raises an error for mistakes that would lead to
+    wrong labels.
 
-    mmdet itself silently drops annotations of unknown categories, and numbers the classes wrongly if a category is
-    missing. Boxes without ``area`` or ``iscrowd``, which many tools leave out, get those of a plain box. Invalid boxes
-    (without size, outside the image) are left out of the ground truth.
+    mmdet itself silently drops annotations of unknown categories, and numbers the classes wrongly
+    if a category is missing. Boxes without ``area`` or ``iscrowd``, which many tools leave out, get
+    those of a plain box. Invalid boxes (without size, outside the image) are left out of the ground
+    truth.
 
     Args:
         annotation_file: path of the JSON file.
@@ -70,7 +79,9 @@ class CheckedCOCO(COCO):
         masks: whether the masks are needed, too.
     """
 
-    def __init__(self, annotation_file: str | None = None, usage: Usage | None = None, masks: bool = False):
+    def __init__(
+        self, annotation_file: str | None = None, usage: Usage | None = None, masks: bool = False
+    ):
         super().__init__(None)
         self.place = annotation_file
         if annotation_file is not None:
@@ -88,7 +99,10 @@ class CheckedCOCO(COCO):
         images = images_by_id(self.dataset, str(self.place), usage)
         named = ((item["id"], item["name"]) for item in content["categories"])
         categories = check_classes(
-            named, f"The annotation file '{self.place}'", "Correct its categories.", shared_names=True
+            named,
+            f"The annotation file '{self.place}'",
+            "Correct its categories.",
+            shared_names=True,
         )
         check = BoxCheck(usage, "[left, top, width, height]")
         boxes = []
@@ -98,15 +112,19 @@ class CheckedCOCO(COCO):
             if item["category_id"] not in categories:
                 known = ", ".join(str(key) for key in sorted(categories, key=str)[:10])
                 raise HypvisionError(
-                    f"{where} has the category_id {item['category_id']}, which is none of the file's categories "
-                    f"({known}{', ...' if len(categories) > 10 else ''}). Correct the number, or add the category."
+                    f"{where} has the category_id {item['category_id']}, which is none of the "
+                    f"file's categories ({known}{', ...' if len(categories) > 10 else ''}). "
+                    "Correct the number, or add the category."
                 )
             if item["image_id"] not in images:
                 raise HypvisionError(
-                    f"{where} has the image_id {item['image_id']}, which the file does not list. {_ADVICE}"
+                    f"{where} has the image_id {item['image_id']}, which the file does not list. "
+                    f"{_ADVICE}"
                 )
             if item["id"] in seen or not is_number(item["id"]):
-                wrong = "that an earlier one has too" if item["id"] in seen else "that is not a number"
+                wrong = (
+                    "that an earlier one has too" if item["id"] in seen else "that is not a number"
+                )
                 raise HypvisionError(f"{where} has an id {wrong}. Give each its own number.")
             seen.add(item["id"])
             image = images[item["image_id"]]
@@ -116,12 +134,13 @@ class CheckedCOCO(COCO):
             item.setdefault("iscrowd", 0)
             if not is_number(item["area"]) or item["iscrowd"] not in (0, 1):
                 raise HypvisionError(
-                    f"{where} has the area {item['area']!r:.60} and the iscrowd {item['iscrowd']!r:.60}. Expected: a "
-                    "number, and 0 or 1. Correct them, or remove the keys."
+                    f"{where} has the area {item['area']!r:.60} and the iscrowd "
+                    f"{item['iscrowd']!r:.60}. Expected: a number, and 0 or 1. Correct them, or "
+                    "remove the keys."
                 )
             box = Box(
-                left, top, left + width, top + height, image["height"], image["width"], item["area"],
-                bool(item["iscrowd"]),
+                left, top, left + width, top + height, image["height"], image["width"],
+                item["area"], bool(item["iscrowd"]),
             )  # fmt: skip
             fault = check.fault(f"{image['file_name']}, annotation {item['id']}", box)
             if fault is None or not fault.no_box:
@@ -137,20 +156,29 @@ class CheckedCOCO(COCO):
         items = self.dataset["annotations"]
         if items and not any(item.get("segmentation") for item in items):
             raise HypvisionError(
-                f"The annotation file '{self.place}' has boxes without masks (no 'segmentation' in its annotations), "
-                "but the config trains or measures masks (with_mask=True in its pipelines, 'segm' in its metric). For "
-                "boxes alone take Faster R-CNN, RetinaNet or FCOS, as docs/own-data.md shows; for masks add them."
+                f"The annotation file '{self.place}' has boxes without masks (no 'segmentation' in "
+                "its annotations), but the config trains or measures masks (with_mask=True in its "
+                "pipelines, 'segm' in its metric). For boxes alone take Faster R-CNN, RetinaNet or "
+                "FCOS, as docs/own-data.md shows; for masks add them."
             )
-        sizes = ((images[item["image_id"]]["height"], images[item["image_id"]]["width"]) for item in items)
+        sizes = (
+            (images[item["image_id"]]["height"], images[item["image_id"]]["width"])
+            for item in items
+        )
         faults = (
-            (f"In '{self.place}', annotation {item['id']}", mask_fault(item.get("segmentation"), *size))
+            (
+                f"In '{self.place}', annotation {item['id']}",
+                mask_fault(item.get("segmentation"), *size),
+            )
             for item, size in zip(items, sizes)
         )
         refuse_masks(faults, str(self.place))
 
-    def get_cat_ids(self, cat_names: Sequence[str] = (), sup_names: Sequence[str] = (), cat_ids: Any = ()) -> list[int]:
-        """The ids of the categories in the order of the names, which mmdet uses for its labels; the order in the file
-        may differ."""
+    def get_cat_ids(
+        self, cat_names: Sequence[str] = (), sup_names: Sequence[str] = (), cat_ids: Any = ()
+    ) -> list[int]:
+        """The ids of the categories in the order of the names, which mmdet uses for its labels; the
+        order in the file may differ."""
         if not cat_names:
             return super().get_cat_ids(cat_names, list(sup_names), list(cat_ids))
         check_names(cat_names)
@@ -159,17 +187,21 @@ class CheckedCOCO(COCO):
         where = f"The annotation file '{self.place}'"
         twice = [name for name, count in Counter(own).items() if count > 1]
         if twice:
-            raise HypvisionError(f"{where} has a name more than once in its categories: {some(twice)}. Correct it.")
+            raise HypvisionError(
+                f"{where} has a name more than once in its categories: {some(twice)}. Correct it."
+            )
         compare_names(own, cat_names, where, ignored="others")
         return [numbers[name] for name in cat_names]
 
     def loadRes(self, resFile: Any) -> COCO:
-        """Load results as COCO does, but accept an empty list, for which mmdet would give no metrics."""
+        """Load results as COCO does, but accept an empty list, for which mmdet would give no
+        metrics."""
         if not isinstance(resFile, list) or resFile:
             return super().loadRes(resFile)
         _logger.warning(
-            "Nothing was detected in the %d images of '%s', so the precision is 0 where there is truth. That is usual "
-            "after a few steps of training; else train for longer, or lower score_thr in model.test_cfg.",
+            "Nothing was detected in the %d images of '%s', so the precision is 0 where there is "
+            "truth. That is usual after a few steps of training; else train for longer, or lower "
+            "score_thr in model.test_cfg.",
             len(self.imgs), self.place,
         )  # fmt: skip
         found = COCO()
@@ -179,25 +211,33 @@ class CheckedCOCO(COCO):
 
 
 def read_annotations(path: str, needed: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """The content of a JSON file of COCO's kind; ``needed``: the lists that it must have, and the keys of their
-    entries."""
-    content = read_json(path, advice="Check data_root and ann_file, or get the annotation file again.")
+    """The content of a JSON file of COCO's kind; ``needed``: the lists that it must have, and the
+    keys of their entries."""
+    content = read_json(
+        path, advice="Check data_root and ann_file, or get the annotation file again."
+    )
     if isinstance(content, dict):
         content.setdefault("annotations", [])  # lists of test images have no annotations
-    if not isinstance(content, dict) or not all(isinstance(content.get(key), list) for key in needed):
-        raise HypvisionError(f"The annotation file '{path}' lacks one of the lists {', '.join(needed)}. {_ADVICE}")
+    if not isinstance(content, dict) or not all(
+        isinstance(content.get(key), list) for key in needed
+    ):
+        raise HypvisionError(
+            f"The annotation file '{path}' lacks one of the lists {', '.join(needed)}. {_ADVICE}"
+        )
     for kind, keys in needed.items():
         wanted = set(keys)
         ids = [key for key in keys if key.endswith("id")]
         for number, item in enumerate(content[kind]):
             if not isinstance(item, dict) or not wanted <= item.keys():
                 lacking = [key for key in keys if not isinstance(item, dict) or key not in item]
-                raise HypvisionError(f"In '{path}', {kind}[{number}] has no '{lacking[0]}'. {_ADVICE}")
+                raise HypvisionError(
+                    f"In '{path}', {kind}[{number}] has no '{lacking[0]}'. {_ADVICE}"
+                )
             wrong = [key for key in ids if not isinstance(item[key], (int, float, str))]
             if wrong:
                 raise HypvisionError(
-                    f"In '{path}', {kind}[{number}] has the {wrong[0]} {item[wrong[0]]!r:.60}. Expected: a number. "
-                    f"{_ADVICE}"
+                    f"In '{path}', {kind}[{number}] has the {wrong[0]} {item[wrong[0]]!r:.60}. "
+                    f"Expected: a number. {_ADVICE}"
                 )
     return content
 
@@ -210,16 +250,18 @@ def images_by_id(content: dict[str, Any], path: str, usage: Usage) -> dict[Any, 
         name = item["file_name"]
         if not isinstance(name, str) or not whole_size(item["height"], item["width"]):
             raise HypvisionError(
-                f"{where} has the file_name {name!r:.60}, the height {item['height']!r:.60} and the width "
-                f"{item['width']!r:.60}. Expected: a name, and two whole numbers above 0. Correct it."
+                f"{where} has the file_name {name!r:.60}, the height {item['height']!r:.60} and "
+                f"the width {item['width']!r:.60}. Expected: a name, and two whole numbers above "
+                "0. Correct it."
             )
         first = found.setdefault(item["id"], item)
         if first is item:
             continue
         if first["file_name"] != name:
             raise HypvisionError(
-                f"{where} ('{name}') has the id {item['id']}, which '{first['file_name']}' has too, so that the "
-                "boxes of the two cannot be told apart. Give each image an id of its own."
+                f"{where} ('{name}') has the id {item['id']}, which '{first['file_name']}' has "
+                "too, so that the boxes of the two cannot be told apart. Give each image an id of "
+                "its own."
             )
         usage.leave_out("images", "listed twice", name)
     content["images"] = list(found.values())
@@ -227,13 +269,16 @@ def images_by_id(content: dict[str, Any], path: str, usage: Usage) -> dict[Any, 
     twice = [name for name, count in names.items() if count > 1]
     if twice:
         _logger.warning(
-            "'%s' lists %d images under several ids, which count several times, each with the objects of its id alone: "
-            "%s. Give each image one entry.", path, len(twice), some(twice),
+            "'%s' lists %d images under several ids, which count several times, each with the "
+            "objects of its id alone: %s. Give each image one entry.", path, len(twice),
+            some(twice),
         )  # fmt: skip
     return found
 
 
-CocoDataset.COCOAPI = CheckedCOCO  # replaces it also in mmdet's data sets that derive from CocoDataset
+CocoDataset.COCOAPI = (
+    CheckedCOCO  # replaces it also in mmdet's data sets that derive from CocoDataset
+)
 coco_metric.COCO = CheckedCOCO
 
 
@@ -241,7 +286,8 @@ class CountedDataset(BaseDetDataset):
     """Common base of all formats; ``usage`` counts the items that are left out.
 
     Args:
-        ignored: names of objects in the files to ignore; ``"others"``: all that are not among the classes.
+        ignored: names of objects in the files to ignore; ``"others"``: all that are not among the
+            classes.
     """
 
     OBJECTS = "boxes"
@@ -252,7 +298,8 @@ class CountedDataset(BaseDetDataset):
         super().__init__(*args, **kwargs)
 
     def full_init(self) -> None:
-        """As mmdet's, but it is an error if nothing is left to learn from, or images of a test are missing."""
+        """As mmdet's, but it is an error if nothing is left to learn from, or images of a test are
+        missing."""
         if not self._fully_initialized:
             check_names(self.metainfo.get("classes"))
             self.usage = Usage(self.ann_file)
@@ -261,7 +308,12 @@ class CountedDataset(BaseDetDataset):
     def filter_data(self) -> list[dict]:
         """The images after mmdet's filter; counts those that it leaves out."""
         if not self.backend_args:
-            named = [item[key] for item in self.data_list for key in ("img_path", "seg_map_path") if item.get(key)]
+            named = [
+                item[key]
+                for item in self.data_list
+                for key in ("img_path", "seg_map_path")
+                if item.get(key)
+            ]
             inside(named, *self._places())
         found = self._on_disk()
         self.data_list = found
@@ -271,7 +323,11 @@ class CountedDataset(BaseDetDataset):
         for item in found:
             if id(item) not in ids:
                 small = min(item.get("width", math.inf), item.get("height", math.inf)) < smallest
-                reason = f"smaller than min_size={smallest}" if small else "without objects, see filter_empty_gt"
+                reason = (
+                    f"smaller than min_size={smallest}"
+                    if small
+                    else "without objects, see filter_empty_gt"
+                )
                 self.usage.leave_out("images", reason, item["img_path"])
         labels = Counter(label for item in kept for label in self._labels(item))
         objects = sum(labels.values())
@@ -283,13 +339,15 @@ class CountedDataset(BaseDetDataset):
                 self.usage.leave_out("classes", f"without {self.OBJECTS}", name)
         if not self.test_mode and (not kept or (not objects and self.usage.left_out(self.OBJECTS))):
             raise HypvisionError(
-                f"The training data have no {'objects' if kept else 'images'} to learn from. {self.usage} Correct "
-                f"'{self.ann_file}', or data_prefix and filter_cfg of the data set in the config (see docs/data.md)."
+                f"The training data have no {'objects' if kept else 'images'} to learn from. "
+                f"{self.usage} Correct '{self.ann_file}', or data_prefix and filter_cfg of the "
+                "data set in the config (see docs/data.md)."
             )
         return kept
 
     def _places(self) -> list[str]:
-        """The folders of the data: ``data_root``, and those of ``data_prefix``, which may be links to other disks."""
+        """The folders of the data: ``data_root``, and those of ``data_prefix``, which may be links
+        to other disks."""
         return [self.data_root or "", *filter(None, self.data_prefix.values())]
 
     def _filtered(self) -> list[dict]:
@@ -297,12 +355,18 @@ class CountedDataset(BaseDetDataset):
 
     @staticmethod
     def _labels(item: dict) -> list[int]:
-        """The labels of the objects of an image that are used in training; objects without a box are skipped."""
+        """The labels of the objects of an image that are used in training; objects without a box
+        are skipped."""
         objects = item.get("instances") or ()
-        return [item["bbox_label"] for item in objects if "bbox_label" in item and not item.get("ignore_flag")]
+        return [
+            item["bbox_label"]
+            for item in objects
+            if "bbox_label" in item and not item.get("ignore_flag")
+        ]
 
     def _on_disk(self) -> list[dict]:
-        """The images that exist; images in a remote store, and images that no pipeline reads, are not checked."""
+        """The images that exist; images in a remote store, and images that no pipeline reads, are
+        not checked."""
         read = any(isinstance(step, LoadImageFromFile) for step in self.pipeline.transforms)
         if self.backend_args or not read:
             return self.data_list
@@ -312,8 +376,9 @@ class CountedDataset(BaseDetDataset):
             self.usage.leave_out("images", "missing on disk", item["img_path"])
         if missing and self.test_mode:
             raise HypvisionError(
-                f"{len(missing)} of the {len(self.data_list)} images of '{self.ann_file}' do not exist, the first is "
-                f"'{missing[0]['img_path']}'. Put them there, correct data_prefix, or take them out of the file."
+                f"{len(missing)} of the {len(self.data_list)} images of '{self.ann_file}' do not "
+                f"exist, the first is '{missing[0]['img_path']}'. Put them there, correct "
+                "data_prefix, or take them out of the file."
             )
         return [item for item in self.data_list if item["img_path"] in there]
 
@@ -329,11 +394,14 @@ class CheckedCocoDataset(CountedDataset, CocoDataset):
         return super().load_data_list()
 
     def parse_data_info(self, raw_data_info: dict) -> Any:
-        """An image with its objects; counts those that mmdet drops of a file that it reads in its own way (LVIS)."""
+        """An image with its objects; counts those that mmdet drops of a file that it reads in its
+        own way (LVIS)."""
         info = super().parse_data_info(raw_data_info)
         dropped = len(raw_data_info["raw_ann_info"]) - len(info["instances"])
         if dropped and not self.checked:
-            self.usage.leave_out("boxes", "without area or outside the image", info["img_path"], dropped)
+            self.usage.leave_out(
+                "boxes", "without area or outside the image", info["img_path"], dropped
+            )
         return info
 
     def _open(self, path: str, masks: bool) -> CheckedCOCO:
@@ -351,9 +419,11 @@ class CheckedCocoDataset(CountedDataset, CocoDataset):
 
 @DATASETS.register_module(name=["CheckedVOCDataset", "XMLDataset"], force=True)
 class CheckedVOCDataset(CountedDataset, XMLDataset):
-    """Images with boxes as VOC's XML, ``JPEGImages/NAME.*`` and ``Annotations/NAME.xml``, the names in a list.
+    """Images with boxes as VOC's XML, ``JPEGImages/NAME.*`` and ``Annotations/NAME.xml``, the names
+    in a list.
 
-    mmdet's own class silently leaves out objects of other classes, and expects every image to be a ``.jpg``.
+    mmdet's own class silently leaves out objects of other classes, and expects every image to be a
+    ``.jpg``.
     """
 
     def load_data_list(self) -> list[dict]:
@@ -378,11 +448,13 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
             root = ElementTree.parse(path).getroot()
         except FileNotFoundError as error:
             raise HypvisionError(
-                f"The annotation '{path}' does not exist, but '{self.ann_file}' has the name '{img_info['img_id']}'. "
-                "Put it there, or take the name out of the list."
+                f"The annotation '{path}' does not exist, but '{self.ann_file}' has the name "
+                f"'{img_info['img_id']}'. Put it there, or take the name out of the list."
             ) from error
         except ElementTree.ParseError as error:
-            raise HypvisionError(f"The annotation '{path}' is damaged: it is not valid XML ({error}).") from error
+            raise HypvisionError(
+                f"The annotation '{path}' is damaged: it is not valid XML ({error})."
+            ) from error
         image = folder / f"{img_info['img_id']}.jpg"
         if not image.is_file():
             beside = sorted(image.parent.glob(f"{glob.escape(image.stem)}.*"))
@@ -391,11 +463,15 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
         if not whole_size(height, width):  # some tools write a size of 0, others none
             width, height = open_image(image).size
         objects = enumerate(root.findall("object"), start=1)
-        instances = [self._instance(item, path, number, int(height), int(width)) for number, item in objects]
+        instances = [
+            self._instance(item, path, number, int(height), int(width)) for number, item in objects
+        ]
         size = dict(height=int(height), width=int(width))
         return dict(img_info, img_path=str(image), **size, instances=list(filter(None, instances)))
 
-    def _instance(self, item: ElementTree.Element, path: str, number: int, height: int, width: int) -> dict[str, Any]:
+    def _instance(
+        self, item: ElementTree.Element, path: str, number: int, height: int, width: int
+    ) -> dict[str, Any]:
         """An object as mmdet has it; empty if it is left out."""
         name = str(item.findtext("name", "")).strip()
         where = f"{Path(path).name}, object {number}"
@@ -404,18 +480,28 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
                 self.usage.leave_out("boxes", "of ignored classes", name)
                 return {}
             raise HypvisionError(
-                f"The annotation '{path}' has an object '{name}', which is not a class of the data set."
-                f"{did_you_mean(name, self.cat2label)} Classes: {some(list(self.cat2label))}. {NAME_THEM}"
+                f"The annotation '{path}' has an object '{name}', which is not a class of the data "
+                f"set.{did_you_mean(name, self.cat2label)} Classes: {some(list(self.cat2label))}. "
+                f"{NAME_THEM}"
             )
-        sides = [_number(item.findtext(f"bndbox/{side}", "")) for side in ("xmin", "ymin", "xmax", "ymax")]
+        sides = [
+            _number(item.findtext(f"bndbox/{side}", ""))
+            for side in ("xmin", "ymin", "xmax", "ymax")
+        ]
         self.check.numbers(f"In '{path}', object {number} ('{name}')", sides, height, width)
-        left, top, right, bottom = corners = [int(side) - 1 for side in sides]  # VOC counts pixels from 1
+        left, top, right, bottom = corners = [
+            int(side) - 1 for side in sides
+        ]  # VOC counts pixels from 1
         difficult = _number(item.findtext("difficult", "0")) not in (0, math.nan)
-        fault = self.check.fault(where, Box(left, top, right, bottom, height, width, difficult=difficult))
+        fault = self.check.fault(
+            where, Box(left, top, right, bottom, height, width, difficult=difficult)
+        )
         if fault is not None and fault.no_box:
             return {}
         small = min(right - left, bottom - top) < (self.bbox_min_size or 0)
-        return dict(bbox=corners, bbox_label=self.cat2label[name], ignore_flag=int(difficult or small))
+        return dict(
+            bbox=corners, bbox_label=self.cat2label[name], ignore_flag=int(difficult or small)
+        )
 
 
 @DATASETS.register_module(force=True)
@@ -429,10 +515,18 @@ class _StockDataset(CountedDataset):
     def load_data_list(self) -> list[dict]:
         try:
             return super().load_data_list()
-        except (AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError) as error:
+        except (
+            AssertionError,
+            AttributeError,
+            LookupError,
+            NameError,
+            TypeError,
+            ValueError,
+        ) as error:
             raise HypvisionError(
-                f"The annotation file '{self.ann_file}' cannot be read as mmdet's {type(self).__name__} "
-                f"({type(error).__name__}: {error}). Compare it with the format that mmdet's documentation describes."
+                f"The annotation file '{self.ann_file}' cannot be read as mmdet's "
+                f"{type(self).__name__} ({type(error).__name__}: {error}). Compare it with the "
+                "format that mmdet's documentation describes."
             ) from error
 
 
@@ -457,7 +551,10 @@ class _OpenImages(_StockDataset):
     def load_data_list(self) -> list[dict]:
         """As mmdet's, where the last image has the path of the one before if it has one box."""
         rows = super().load_data_list()
-        return [dict(row, img_path=os.path.join(self.data_prefix["img"], f"{row['img_id']}.jpg")) for row in rows]
+        return [
+            dict(row, img_path=os.path.join(self.data_prefix["img"], f"{row['img_id']}.jpg"))
+            for row in rows
+        ]
 
 
 def _checked_base(stock: type) -> type:
@@ -470,7 +567,9 @@ def _checked_base(stock: type) -> type:
 
 
 _formats = {kind for kind in DATASETS.module_dict.values() if issubclass(kind, BaseDetDataset)}
-for _stock, _base in [(kind, _checked_base(kind)) for kind in _formats if not issubclass(kind, CountedDataset)]:
+for _stock, _base in [
+    (kind, _checked_base(kind)) for kind in _formats if not issubclass(kind, CountedDataset)
+]:
     # each under its own names; workers find the classes in this module
     globals()[_stock.__name__] = type(_stock.__name__, (_base, _stock), {"__module__": __name__})
     for _name in [name for name, kind in DATASETS.module_dict.items() if kind is _stock]:
@@ -486,7 +585,8 @@ def _number(text: str) -> float:
 
 @DATASETS.register_module()
 class ShapesCocoDataset(CheckedCocoDataset):
-    """The procedural scenes of :mod:`hypvision.data.shapes` as ``hypvision data make --layout coco`` writes them.
+    """The procedural scenes of :mod:`hypvision.data.shapes` as
+    ``hypvision data make --layout coco`` writes them.
 
     Args:
         level: the level of the hierarchy that they were exported at: ``"kind"`` or ``"shape"``.

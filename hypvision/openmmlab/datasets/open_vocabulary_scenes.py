@@ -1,4 +1,5 @@
-"""The embedded scenes for open-vocabulary detection and panoptic segmentation; drawn on the spot, some shapes held out.
+"""The embedded scenes for open-vocabulary detection and panoptic segmentation; drawn on the spot,
+some shapes held out.
 
 Importing this module imports mmdet and mmseg.
 """
@@ -15,12 +16,21 @@ from mmdet.structures.mask import BitmapMasks
 
 from hypvision.checks import one_of
 from hypvision.data.usage import Usage
-from hypvision.openmmlab.datasets.open_vocabulary_shapes import BASE, CLASSES, GROUND, NOVEL, drawn_scene
+from hypvision.openmmlab.datasets.open_vocabulary_shapes import (
+    BASE,
+    CLASSES,
+    GROUND,
+    NOVEL,
+    drawn_scene,
+)
 from hypvision.viz.palette import palette
 
 
-def scene_classes(level: str = "shape", which: str = "all", ground: bool = False) -> tuple[str, ...]:
-    """Names of the drawn objects; ``which="base"`` without those held out, ``"novel"`` only those; the ground last."""
+def scene_classes(
+    level: str = "shape", which: str = "all", ground: bool = False
+) -> tuple[str, ...]:
+    """Names of the drawn objects; ``which="base"`` without those held out, ``"novel"`` only those;
+    the ground last."""
     choices = dict(all=CLASSES, base=BASE, novel=NOVEL)
     one_of(CLASSES, level=level)
     one_of(choices, which=which)
@@ -57,7 +67,11 @@ class OpenVocabScenesDataset(BaseDetDataset):
         self.usage = Usage(f"scenes, {split}")
         self.usage.use("images", length)
         self._number = {name: number for number, name in enumerate(names)}
-        metainfo = dict(classes=names, thing_classes=names[:-1] if panoptic else names, palette=palette(len(names)))
+        metainfo = dict(
+            classes=names,
+            thing_classes=names[:-1] if panoptic else names,
+            palette=palette(len(names)),
+        )
         super().__init__(metainfo=metainfo, data_prefix={}, serialize_data=False, **kwargs)
 
     def load_data_list(self) -> list[dict[str, Any]]:
@@ -68,7 +82,8 @@ class OpenVocabScenesDataset(BaseDetDataset):
         return self.data_list
 
     def prepare_data(self, idx: int) -> Any:
-        """A scene through the pipeline, which begins after loading; None (take another) if nothing has a label."""
+        """A scene through the pipeline, which begins after loading; None (take another) if nothing
+        has a label."""
         scene, names, read = drawn_scene(self, idx)
         found = [
             (self._number[name], item.box, scene.instances == number, number + 1)
@@ -76,7 +91,9 @@ class OpenVocabScenesDataset(BaseDetDataset):
             if name in self._number
         ]
         if self.panoptic:
-            found.append((self._number[GROUND], (0, 0, self.size, self.size), scene.instances == 0, 1))
+            found.append(
+                (self._number[GROUND], (0, 0, self.size, self.size), scene.instances == 0, 1)
+            )
         if not found and not self.test_mode:
             return None
         labels = [label for label, *_ in found]
@@ -88,9 +105,16 @@ class OpenVocabScenesDataset(BaseDetDataset):
             gt_bboxes=HorizontalBoxes(boxes),
             gt_bboxes_labels=np.array(labels, dtype=np.int64),
             gt_ignore_flags=np.zeros(len(found), dtype=bool),
-            gt_masks=BitmapMasks([mask.astype(np.uint8) for _, _, mask, _ in found], self.size, self.size),
-            instances=[dict(bbox=box.tolist(), bbox_label=label, ignore_flag=0) for box, label in zip(boxes, labels)],
+            gt_masks=BitmapMasks(
+                [mask.astype(np.uint8) for _, _, mask, _ in found], self.size, self.size
+            ),
+            instances=[
+                dict(bbox=box.tolist(), bbox_label=label, ignore_flag=0)
+                for box, label in zip(boxes, labels)
+            ],
             panoptic_ids=ids,
-            segments_info=[dict(id=number, category=label, iscrowd=0) for label, _, _, number in found],
+            segments_info=[
+                dict(id=number, category=label, iscrowd=0) for label, _, _, number in found
+            ],
         )
         return self.pipeline(dict(read, img_id=idx, scale_factor=(1.0, 1.0), **truth))

@@ -1,4 +1,5 @@
-"""The embedded scenes with a class for every shape, or every pair of colour and shape; some are held out."""
+"""The embedded scenes with a class for every shape, or every pair of colour and shape; some are
+held out."""
 
 from __future__ import annotations
 
@@ -24,12 +25,19 @@ CLASSES = {
 NOVEL = {
     "shape": ("cross", "house", "pentagon", "ring"),  # one shape of each kind
     "colour-shape": tuple(
-        f"{colour} {shape}" for i, colour in enumerate(COLOURS) for j, shape in enumerate(_SHAPES) if (i + j) % 4 == 0
+        f"{colour} {shape}"
+        for i, colour in enumerate(COLOURS)
+        for j, shape in enumerate(_SHAPES)
+        if (i + j) % 4 == 0
     ),
 }
-"""Those that training does not see; of the pairs every colour and every shape is seen, in other pairs."""
+"""Those that training does not see; of the pairs every colour and every shape is seen, in other
+pairs."""
 
-BASE = {level: tuple(name for name in names if name not in NOVEL[level]) for level, names in CLASSES.items()}
+BASE = {
+    level: tuple(name for name in names if name not in NOVEL[level])
+    for level, names in CLASSES.items()
+}
 
 
 @lru_cache(maxsize=8192)
@@ -38,11 +46,14 @@ def _scene(index: int, split: str, size: int) -> Scene:
 
 
 def drawn_scene(data: Any, index: int) -> tuple[Scene, list[str], dict[str, Any]]:
-    """A scene of a data set with ``split``, ``size`` and ``level``, the class names of its objects, and what loading
-    transforms of mmseg and mmdet would have set."""
+    """A scene of a data set with ``split``, ``size`` and ``level``, the class names of its objects,
+    and what loading transforms of mmseg and mmdet would have set."""
     scene = _scene(index, data.split, data.size)
     image = np.ascontiguousarray(np.asarray(scene.image)[..., ::-1])  # their pipelines take BGR
-    names = [item.shape if data.level == "shape" else f"{item.colour} {item.shape}" for item in scene.objects]
+    names = [
+        item.shape if data.level == "shape" else f"{item.colour} {item.shape}"
+        for item in scene.objects
+    ]
     path = f"{data.split}_{index:06d}.png"
     size = image.shape[:2]
     return scene, names, dict(img=image, img_path=path, img_shape=size, ori_shape=size)
@@ -78,7 +89,13 @@ class ColourShapeDataset(BaseSegDataset):
         names = (CLASSES if which == "all" else BASE)[level]
         self._number = {name: number for number, name in enumerate(names)}
         metainfo = dict(classes=names, palette=palette(len(names)))
-        super().__init__(metainfo=metainfo, data_prefix={}, reduce_zero_label=False, serialize_data=False, **kwargs)
+        super().__init__(
+            metainfo=metainfo,
+            data_prefix={},
+            reduce_zero_label=False,
+            serialize_data=False,
+            **kwargs,
+        )
 
     def load_data_list(self) -> list[dict[str, Any]]:
         """The numbers of the scenes."""
@@ -88,5 +105,7 @@ class ColourShapeDataset(BaseSegDataset):
         """A scene through the pipeline, which begins after loading."""
         scene, names, read = drawn_scene(self, idx)
         labels = [0] + [self._number.get(name, 255) for name in names]
-        truth = dict(gt_seg_map=np.array(labels, dtype=np.uint8)[scene.instances], seg_fields=["gt_seg_map"])
+        truth = dict(
+            gt_seg_map=np.array(labels, dtype=np.uint8)[scene.instances], seg_fields=["gt_seg_map"]
+        )
         return self.pipeline(dict(read, reduce_zero_label=False, **truth))

@@ -1,7 +1,8 @@
-"""Segmentation data sets that mmseg does not have, in its registry. Importing this module imports mmseg.
+"""Segmentation data sets that mmseg does not have, in its registry. Importing this module imports
+mmseg.
 
-They and mmseg's own find images as :func:`hypvision.data.label_maps.find_pairs` does, count them, and read
-label maps with :class:`LoadLabelMap`.
+They and mmseg's own find images as :func:`hypvision.data.label_maps.find_pairs` does, count them,
+and read label maps with :class:`LoadLabelMap`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.files import inside, read_lines
 from hypvision.viz.palette import palette
 
-# What mmseg's own do differently here ---------------------------------------------------------------------------------
+# What mmseg's own do differently here
+# ---------------------------------------------------------------------------------
 
 _init = BaseSegDataset.__init__
 _full_init = BaseSegDataset.full_init
@@ -35,26 +37,32 @@ _load_data_list = BaseSegDataset.load_data_list
 
 @wraps(_init)
 def _init_with_colours(
-    self: Any, *args: Any, rgb_masks: bool | str = False, mask_palette: Sequence | None = None, **kwargs: Any
+    self: Any,
+    *args: Any,
+    rgb_masks: bool | str = False,
+    mask_palette: Sequence | None = None,
+    **kwargs: Any,
 ) -> None:
     """As in mmseg.
 
     Args:
-        rgb_masks: the colours of the label maps stand for the classes, by the palette of ``metainfo``. True: other
-            colours are errors; ``"ignore"``: they do not count.
+        rgb_masks: the colours of the label maps stand for the classes, by the palette of
+            ``metainfo``. True: other colours are errors; ``"ignore"``: they do not count.
         mask_palette: colours of the labels in the files, where they are not those of ``metainfo``.
     """
     one_of((False, True, "ignore"), rgb_masks=rgb_masks)
     metainfo = kwargs.get("metainfo") or {}
     _check_classes_given(metainfo.get("classes"), type(self).METAINFO.get("classes"))
-    # Colours of the labels in the files. If the data set selects classes, their given colours are those of the
-    # selection.
+    # Colours of the labels in the files. If the data set selects classes, their given colours are
+    # those of the selection.
     self.mask_palette = mask_palette
     self.rgb_masks = rgb_masks
     self.whole_palette = True
     if mask_palette is None:
         self.whole_palette = metainfo.get("palette") is None
-        self.mask_palette = type(self).METAINFO.get("palette") if self.whole_palette else metainfo["palette"]
+        self.mask_palette = (
+            type(self).METAINFO.get("palette") if self.whole_palette else metainfo["palette"]
+        )
     _init(self, *args, **kwargs)
 
 
@@ -63,11 +71,14 @@ def _check_classes_given(classes: Any, known: Sequence[str] | None) -> None:
     if isinstance(classes, str) and os.path.isfile(classes):
         return
     check_names(classes)
-    names = check_classes(enumerate(classes or ()), "The list of classes of the data set", "Correct metainfo.")
+    names = check_classes(
+        enumerate(classes or ()), "The list of classes of the data set", "Correct metainfo."
+    )
     if known is not None and (unknown := [name for name in names.values() if name not in known]):
         raise HypvisionError(
-            f"The data set has no class {unknown[0]!r}.{did_you_mean(unknown[0], known)} It has: {', '.join(known)}. "
-            "Give some of these, or take type='BaseSegDataset' for classes of your own."
+            f"The data set has no class {unknown[0]!r}.{did_you_mean(unknown[0], known)} It has: "
+            f"{', '.join(known)}. Give some of these, or take type='BaseSegDataset' for classes of "
+            "your own."
         )
 
 
@@ -80,9 +91,10 @@ def _colours(self: Any) -> dict[str, Any] | None:
     wanted = len(self.label_map) if self.label_map and self.whole_palette else len(classes)
     if len(colours) != wanted or len(set(colours)) < wanted:
         raise HypvisionError(
-            f"rgb_masks needs one colour for each of the {wanted} classes, all different; the palette has "
-            f"{len(colours)}, {len(set(colours))} of them different. Set metainfo=dict(classes=(...), "
-            "palette=[(0, 0, 0), (255, 0, 0), ...]) in the data set, in the order of the classes."
+            f"rgb_masks needs one colour for each of the {wanted} classes, all different; the "
+            f"palette has {len(colours)}, {len(set(colours))} of them different. Set "
+            "metainfo=dict(classes=(...), palette=[(0, 0, 0), (255, 0, 0), ...]) in the data set, "
+            "in the order of the classes."
         )
     black = [(0, 0, 0)] if self.reduce_zero_label and (0, 0, 0) not in colours else []
     return dict(palette=colours, ignored=black, strict=self.rgb_masks is True)
@@ -98,8 +110,8 @@ def _is_default(self: Any, option: str) -> bool:
 
 
 def _load_pairs(self: Any) -> list[dict[str, Any]]:
-    """List the images as mmseg does, but ignore the case of suffixes, and accept all image formats if no suffix is
-    given."""
+    """List the images as mmseg does, but ignore the case of suffixes, and accept all image formats
+    if no suffix is given."""
     if self.backend_args:  # the files are in a remote store
         return _load_data_list(self)
     images, maps = (self.data_prefix.get(key) for key in ("img_path", "seg_map_path"))
@@ -130,7 +142,9 @@ def _full_init_counted(self: Any) -> None:
         self.usage = Usage(self.data_root or type(self).__name__)
         self.usage.use("images", len(self))
         items = [self.get_data_info(index) for index in range(len(self))]
-        named = [path for item in items for key, path in item.items() if path and key.endswith("_path")]
+        named = [
+            path for item in items for key, path in item.items() if path and key.endswith("_path")
+        ]
         inside(named, self.data_root or "", *filter(None, self.data_prefix.values()))
 
 
@@ -143,8 +157,8 @@ BaseSegDataset.full_init = _full_init_counted
 class LoadLabelMap(LoadAnnotations):
     """Label maps as :func:`~hypvision.data.label_maps.labels_of` reads them.
 
-    mmseg's reader cuts numbers to 8 bits; it is still used if the config asks for tifffile, or for files in a remote
-    store.
+    mmseg's reader cuts numbers to 8 bits; it is still used if the config asks for tifffile, or for
+    files in a remote store.
     """
 
     last_is_ignored = True
@@ -153,7 +167,11 @@ class LoadLabelMap(LoadAnnotations):
         if self.backend_args or self.imdecode_backend == "tifffile":
             super()._load_seg_map(results)
             return
-        reduce = results.get("reduce_zero_label") if self.reduce_zero_label is None else self.reduce_zero_label
+        reduce = (
+            results.get("reduce_zero_label")
+            if self.reduce_zero_label is None
+            else self.reduce_zero_label
+        )
         labels = labels_of({**results, "reduce_zero_label": reduce}, self.last_is_ignored)
         # mmcv resizes with Pillow only maps of 8 bits, so use 8 bits if the labels fit.
         narrow = labels.min(initial=0) >= 0 and labels.max(initial=0) <= 255
@@ -161,12 +179,14 @@ class LoadLabelMap(LoadAnnotations):
         results["seg_fields"].append("gt_seg_map")
 
 
-# Our own --------------------------------------------------------------------------------------------------------------
+# Our own
+# --------------------------------------------------------------------------------------------------
 
 _CAMVID = {
-    "Sky": (128, 128, 128), "Building": (128, 0, 0), "Pole": (192, 192, 128), "Road": (128, 64, 128),
-    "Pavement": (60, 40, 222), "Tree": (128, 128, 0), "SignSymbol": (192, 128, 128), "Fence": (64, 64, 128),
-    "Car": (64, 0, 128), "Pedestrian": (64, 64, 0), "Bicyclist": (0, 128, 192), "Void": (0, 0, 0),
+    "Sky": (128, 128, 128), "Building": (128, 0, 0), "Pole": (192, 192, 128),
+    "Road": (128, 64, 128), "Pavement": (60, 40, 222), "Tree": (128, 128, 0),
+    "SignSymbol": (192, 128, 128), "Fence": (64, 64, 128), "Car": (64, 0, 128),
+    "Pedestrian": (64, 64, 0), "Bicyclist": (0, 128, 192), "Void": (0, 0, 0),
 }  # fmt: skip
 
 
@@ -182,18 +202,25 @@ class CamVidDataset(BaseSegDataset):
     def __init__(self, img_suffix: str = ".jpg", seg_map_suffix: str = ".png", **kwargs):
         # Select METAINFO's classes without void: mmseg maps the rest to the ignored label 255.
         kwargs.setdefault("metainfo", dict(classes=tuple(_CAMVID)[:-1]))
-        super().__init__(img_suffix=img_suffix, seg_map_suffix=seg_map_suffix, reduce_zero_label=False, **kwargs)
+        super().__init__(
+            img_suffix=img_suffix, seg_map_suffix=seg_map_suffix, reduce_zero_label=False, **kwargs
+        )
 
 
 @DATASETS.register_module()
 class ShapesSegDataset(BaseSegDataset):
-    """The procedural scenes of :mod:`hypvision.data.shapes` as ``hypvision data make --layout ade`` writes them.
+    """The procedural scenes of :mod:`hypvision.data.shapes` as ``hypvision data make --layout ade``
+    writes them.
 
     Args:
         level: the level of the hierarchy that they were exported at: ``"kind"`` or ``"shape"``.
     """
 
-    def __init__(self, level: str = "shape", img_suffix: str = ".jpg", seg_map_suffix: str = ".png", **kwargs):
+    def __init__(
+        self, level: str = "shape", img_suffix: str = ".jpg", seg_map_suffix: str = ".png", **kwargs
+    ):
         classes = ("background", *TAXONOMY.classes[level])
         kwargs.setdefault("metainfo", dict(classes=classes, palette=palette(len(classes))))
-        super().__init__(img_suffix=img_suffix, seg_map_suffix=seg_map_suffix, reduce_zero_label=True, **kwargs)
+        super().__init__(
+            img_suffix=img_suffix, seg_map_suffix=seg_map_suffix, reduce_zero_label=True, **kwargs
+        )

@@ -1,7 +1,8 @@
-"""Open-vocabulary detection for mmdet: detector, heads, data by class list, AP50 of base and novel classes.
+"""Open-vocabulary detection for mmdet: detector, heads, data by class list, AP50 of base and novel
+classes.
 
-Our reconstruction on the idea of F-VLM (Kuo et al., ICLR 2023); HyperCLIP's authors published no detection code.
-Importing this module imports mmdet and open_clip.
+Our reconstruction on the idea of F-VLM (Kuo et al., ICLR 2023); HyperCLIP's authors published no
+detection code. Importing this module imports mmdet and open_clip.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ from hypvision.viz.palette import palette
 class HyperCLIPDetector(Vocabulary, TwoStageDetector):
     """A two-stage detector whose classes are texts.
 
-    Proposals and boxes do not know classes; a region is compared with the texts twice, by a trained head and by CLIP's
-    own dense embeddings, see :class:`OpenVocabRoIHead`.
+    Proposals and boxes do not know classes; a region is compared with the texts twice, by a trained
+    head and by CLIP's own dense embeddings, see :class:`OpenVocabRoIHead`.
 
     Args:
         clip: arguments of :func:`hypvision.clip.models.create_clip`.
@@ -75,7 +76,9 @@ class HyperCLIPDetector(Vocabulary, TwoStageDetector):
         roi = ConfigDict(roi_head)
         for head, stage in ((rpn, "rpn"), (roi, "rcnn")):
             rules = {"train_cfg": train_cfg, "test_cfg": test_cfg}
-            head.update({name: None if rule is None else rule[stage] for name, rule in rules.items()})
+            head.update(
+                {name: None if rule is None else rule[stage] for name, rule in rules.items()}
+            )
         rpn.num_classes = 1
         roi.bbox_head.setdefault("embedding_size", self.embedding_size)
         self.rpn_head = MODELS.build(rpn)
@@ -84,16 +87,24 @@ class HyperCLIPDetector(Vocabulary, TwoStageDetector):
 
 @MODELS.register_module()
 class OpenVocabBBoxHead(ConvFCBBoxHead):
-    """A box head that gives a region an embedding instead of class scores, and one box for all classes.
+    """A box head that gives a region an embedding instead of class scores, and one box for all
+    classes.
 
     Args:
         embedding_size: E.
         temperature: initial value of the learned factor of the cosines.
-        background_weight: of regions without an object in the loss. An image may show novel objects without a label.
+        background_weight: of regions without an object in the loss. An image may show novel objects
+            without a label.
         kwargs: of mmdet's ``ConvFCBBoxHead``.
     """
 
-    def __init__(self, embedding_size: int, temperature: float = 50.0, background_weight: float = 1.0, **kwargs: Any):
+    def __init__(
+        self,
+        embedding_size: int,
+        temperature: float = 50.0,
+        background_weight: float = 1.0,
+        **kwargs: Any,
+    ):
         super().__init__(num_classes=1, reg_class_agnostic=True, **kwargs)
         self.fc_cls = nn.Linear(self.cls_last_dim, embedding_size)
         self.classifier = TextClassifier(embedding_size, temperature)
@@ -102,17 +113,22 @@ class OpenVocabBBoxHead(ConvFCBBoxHead):
     def get_targets(self, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
         """mmdet's targets, with a weight for background regions."""
         labels, weights, *boxes = super().get_targets(*args, **kwargs)
-        return (labels, torch.where(labels == self.num_classes, weights * self.background_weight, weights), *boxes)
+        return (
+            labels,
+            torch.where(labels == self.num_classes, weights * self.background_weight, weights),
+            *boxes,
+        )
 
 
 @MODELS.register_module()
 class OpenVocabRoIHead(ClipScores, StandardRoIHead):
     """Regions against texts, by a trained head and by CLIP.
 
-    With the trained head's probability p of a class (softmax over classes and background) and CLIP's w (softmax over
-    classes), the score is p^(1-a) w^a, with ``a = alpha`` for classes seen in training and ``beta`` for others
-    (:func:`hypvision.clip.regions.fuse_scores`). Where CLIP trains, CLIP's classification of the regions with an object
-    adds ``loss_region``; this is what teaches the adapter.
+    With the trained head's probability p of a class (softmax over classes and background) and
+    CLIP's w (softmax over classes), the score is p^(1-a) w^a, with ``a = alpha`` for classes seen
+    in training and ``beta`` for others (:func:`hypvision.clip.regions.fuse_scores`). Where CLIP
+    trains, CLIP's classification of the regions with an object adds ``loss_region``; this is what
+    teaches the adapter.
 
     Args:
         clip_temperature: factor of CLIP's cosines; None: that of its training.
@@ -145,7 +161,9 @@ class OpenVocabRoIHead(ClipScores, StandardRoIHead):
         if x.trains_clip:
             rois = bbox2roi([result.pos_priors for result in sampling_results])
             labels = torch.cat([result.pos_gt_labels for result in sampling_results])
-            results["loss_bbox"]["loss_region"] = self.region_loss(self.clip_logits(x, rois), labels)
+            results["loss_bbox"]["loss_region"] = self.region_loss(
+                self.clip_logits(x, rois), labels
+            )
         return results
 
     def clip_logits(self, x: OpenVocabMaps, rois: Tensor) -> Tensor:
@@ -168,10 +186,17 @@ class OpenVocabRoIHead(ClipScores, StandardRoIHead):
         results = self._bbox_forward(x, rois)
         trained = results["cls_score"].softmax(-1)[:, :-1]
         found = []
-        parts = zip(rois.split(counts), results["bbox_pred"].split(counts), trained.split(counts), batch_img_metas)
+        parts = zip(
+            rois.split(counts),
+            results["bbox_pred"].split(counts),
+            trained.split(counts),
+            batch_img_metas,
+        )
         for number, (roi, delta, scores, meta) in enumerate(parts):
             boxes = self.bbox_head.bbox_coder.decode(roi[:, 1:], delta, max_shape=meta["img_shape"])
-            clip = self.clip_logits(x, torch.cat([boxes.new_full((len(boxes), 1), number), boxes], 1)).softmax(-1)
+            clip = self.clip_logits(
+                x, torch.cat([boxes.new_full((len(boxes), 1), number), boxes], 1)
+            ).softmax(-1)
             scores = fuse_scores(scores, clip, x.seen, self.alpha, self.beta)
             if rescale:
                 boxes = boxes / boxes.new_tensor(meta["scale_factor"]).repeat(2)
@@ -184,7 +209,8 @@ class OpenVocabRoIHead(ClipScores, StandardRoIHead):
         return found
 
 
-# Data -----------------------------------------------------------------------------------------------------------------
+# Data
+# --------------------------------------------------------------------------------------------------
 
 
 @DATASETS.register_module()
@@ -194,7 +220,8 @@ class OpenVocabCocoDataset(CheckedCocoDataset):
     Args:
         classes: names of categories of the file, in any order; anything that
             :func:`hypvision.clip.classes.load_classes` takes.
-        ignore_classes: names that leave the list; their objects have no label, as in open-vocabulary training.
+        ignore_classes: names that leave the list; their objects have no label, as in
+            open-vocabulary training.
         kwargs: of mmdet's ``CocoDataset``.
     """
 
@@ -206,7 +233,9 @@ class OpenVocabCocoDataset(CheckedCocoDataset):
         **kwargs: Any,
     ):
         kept = held_out(classes, ignore_classes)
-        metainfo = dict(classes=kept, palette=[tuple(colour) for colour in palette(1 + len(kept))[1:]])
+        metainfo = dict(
+            classes=kept, palette=[tuple(colour) for colour in palette(1 + len(kept))[1:]]
+        )
         super().__init__(*args, metainfo=metainfo, ignored="others", **kwargs)
 
 
@@ -214,24 +243,27 @@ class OpenVocabCocoDataset(CheckedCocoDataset):
 class OpenVocabCocoMetric(CheckedCocoMetric):
     """COCO's average precision, for all classes and for groups of them.
 
-    Gives ``AP50`` and ``AP`` (mean over IoU 0.5 to 0.95), in percent, as means over the classes that occur in the
-    ground truth, and ``AP50_GROUP`` for each group; NaN where none does.
+    Gives ``AP50`` and ``AP`` (mean over IoU 0.5 to 0.95), in percent, as means over the classes
+    that occur in the ground truth, and ``AP50_GROUP`` for each group; NaN where none does.
 
     Args:
         groups: lists of class names by group, e.g. ``dict(base="coco48", novel="coco17")``.
-        kwargs: of mmdet's ``CocoMetric``; without ``ann_file`` the ground truth is that of the samples. With
-            ``outfile_prefix`` the detections are written as ``PREFIX.bbox.json`` and ``PREFIX.segm.json``, in COCO's
-            format.
+        kwargs: of mmdet's ``CocoMetric``; without ``ann_file`` the ground truth is that of the
+            samples. With ``outfile_prefix`` the detections are written as ``PREFIX.bbox.json`` and
+            ``PREFIX.segm.json``, in COCO's format.
     """
 
     default_prefix = "ov"
 
-    def __init__(self, groups: Mapping[str, str | Path | Sequence[str]] | None = None, **kwargs: Any):
+    def __init__(
+        self, groups: Mapping[str, str | Path | Sequence[str]] | None = None, **kwargs: Any
+    ):
         super().__init__(**kwargs)
         self.groups = groups
 
     def compute_metrics(self, results: list) -> dict[str, float]:
-        """``AP50``, ``AP``, ``AP50_GROUP``; with ``metric=["bbox", "segm"]`` those of masks as ``segm_...``."""
+        """``AP50``, ``AP``, ``AP50_GROUP``; with ``metric=["bbox", "segm"]`` those of masks as
+        ``segm_...``."""
         names = list(self.dataset_meta["classes"])
         groups = groups_of(names, self.groups)
         truth, predictions = zip(*results) if results else ((), ())
@@ -240,11 +272,18 @@ class OpenVocabCocoMetric(CheckedCocoMetric):
         for metric in self.metrics:
             detections = detections_of(predictions, ids, metric)
             if self.outfile_prefix is not None:
-                write_text(f"{self.outfile_prefix}.{metric}.json", json.dumps(detections, default=bytes.decode))
+                write_text(
+                    f"{self.outfile_prefix}.{metric}.json",
+                    json.dumps(detections, default=bytes.decode),
+                )
             if self.format_only:
                 continue
-            precision = _precision(reference, detections, ids, [item["img_id"] for item in truth], metric)
-            self.without_truth = [name for name, value in zip(names, precision[0]) if np.isnan(value)]
+            precision = _precision(
+                reference, detections, ids, [item["img_id"] for item in truth], metric
+            )
+            self.without_truth = [
+                name for name, value in zip(names, precision[0]) if np.isnan(value)
+            ]
             prefix = "" if metric == "bbox" else f"{metric}_"
             found[f"{prefix}AP50"] = mean_percent(precision[0])
             found[f"{prefix}AP"] = mean_percent(precision.mean(0))

@@ -1,7 +1,9 @@
-"""Open-vocabulary panoptic segmentation for mmdet: MaskFormer's masks, classes by text, PQ of base and novel classes.
+"""Open-vocabulary panoptic segmentation for mmdet: MaskFormer's masks, classes by text, PQ of base
+and novel classes.
 
-Our reconstruction on the idea of FC-CLIP (Yu et al., NeurIPS 2023); HyperCLIP's authors published no panoptic code. It
-needs neither compiled operators nor ``panopticapi``. Importing this module imports mmdet and open_clip.
+Our reconstruction on the idea of FC-CLIP (Yu et al., NeurIPS 2023); HyperCLIP's authors published
+no panoptic code. It needs neither compiled operators nor ``panopticapi``. Importing this module
+imports mmdet and open_clip.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ from hypvision.viz.palette import palette
 
 @MODELS.register_module()
 class OpenVocabMaskFormerHead(MaskFormerHead):
-    """mmdet's MaskFormer head with texts for classes: a query gives an embedding instead of class scores.
+    """mmdet's MaskFormer head with texts for classes: a query gives an embedding instead of class
+    scores.
 
     Args:
         embedding_size: E.
@@ -55,17 +58,28 @@ class OpenVocabMaskFormerHead(MaskFormerHead):
         kwargs: of mmdet's ``MaskFormerHead``, without numbers of classes.
     """
 
-    def __init__(self, embedding_size: int, temperature: float = 20.0, void_weight: float = 0.1, **kwargs: Any):
+    def __init__(
+        self,
+        embedding_size: int,
+        temperature: float = 20.0,
+        void_weight: float = 0.1,
+        **kwargs: Any,
+    ):
         kwargs["loss_cls"] = ConfigDict(kwargs["loss_cls"], class_weight=[1.0, void_weight])
         super().__init__(num_things_classes=1, num_stuff_classes=0, **kwargs)
         self.cls_embed = nn.Linear(self.decoder_embed_dims, embedding_size)
         self.classifier = TextClassifier(embedding_size, temperature)
         self.void_weight = void_weight
 
-    def forward(self, x: OpenVocabMaps, batch_data_samples: list[DetDataSample]) -> tuple[Tensor, Tensor]:
-        """Class logits (layers, B, Q, T + 1), the last of nothing, and mask logits (layers, B, Q, h, w)."""
+    def forward(
+        self, x: OpenVocabMaps, batch_data_samples: list[DetDataSample]
+    ) -> tuple[Tensor, Tensor]:
+        """Class logits (layers, B, Q, T + 1), the last of nothing, and mask logits (layers, B, Q,
+        h, w)."""
         count = len(x.text)
-        self.num_things_classes = self.num_classes = count  # targets do not distinguish things from stuff
+        self.num_things_classes = self.num_classes = (
+            count  # targets do not distinguish things from stuff
+        )
         self.class_weight = self.loss_cls.class_weight = [1.0] * count + [self.void_weight]
         embeddings, masks = super().forward(x, batch_data_samples)
         return self.classifier(embeddings, x.text), masks
@@ -74,22 +88,25 @@ class OpenVocabMaskFormerHead(MaskFormerHead):
 def merge_segments(
     scores: Tensor, masks: Tensor, is_thing: Sequence[bool], score_thr: float, overlap_thr: float
 ) -> Tensor:
-    """One segment or none for each pixel, as in MaskFormer (Cheng et al., NeurIPS 2021, sec. 3.4), of the probabilities
-    (Q, T + 1) of each mask, the last of nothing, and the masks (Q, H, W), from 0 to 1.
+    """One segment or none for each pixel, as in MaskFormer (Cheng et al., NeurIPS 2021, sec. 3.4),
+    of the probabilities (Q, T + 1) of each mask, the last of nothing, and the masks (Q, H, W), from
+    0 to 1.
 
-    Masks of stuff, classes that are no thing, are joined. Masks with scores below ``score_thr`` are dropped, and those
-    that others cover so much that less than the share ``overlap_thr`` is left.
+    Masks of stuff, classes that are no thing, are joined. Masks with scores below ``score_thr`` are
+    dropped, and those that others cover so much that less than the share ``overlap_thr`` is left.
 
     Returns:
         int64 (H, W): class + 1000 * number of the object (0 for stuff); T where there is nothing.
 
     Raises:
-        HypvisionError: there are 1000 classes or more, which this code of class and object cannot tell apart.
+        HypvisionError: there are 1000 classes or more, which this code of class and object cannot
+            tell apart.
     """
     count = scores.shape[1] - 1
     if count >= INSTANCE_OFFSET:
         raise HypvisionError(
-            f"Panoptic maps of mmdet have room for {INSTANCE_OFFSET - 1} classes; the list has {count}. Shorten it."
+            f"Panoptic maps of mmdet have room for {INSTANCE_OFFSET - 1} classes; the list has "
+            f"{count}. Shorten it."
         )
     best, labels = scores.max(-1)
     keep = (labels < count) & (best > score_thr)
@@ -117,15 +134,16 @@ def merge_segments(
 class HyperCLIPPanoptic(ClipScores, Vocabulary, BaseDetector):
     """MaskFormer's masks on the blocks of CLIP; each is compared with the texts twice.
 
-    With the trained head's probability p of a class given that there is one, and CLIP's w of the embeddings under the
-    mask, the score is p^(1-a) w^a, made to sum to one, with ``a = alpha`` for classes seen in training and ``beta`` for
-    others. Only the head decides whether there is a segment. Where CLIP trains, CLIP's classification of the true
-    segments adds ``loss_region``.
+    With the trained head's probability p of a class given that there is one, and CLIP's w of the
+    embeddings under the mask, the score is p^(1-a) w^a, made to sum to one, with ``a = alpha`` for
+    classes seen in training and ``beta`` for others. Only the head decides whether there is a
+    segment. Where CLIP trains, CLIP's classification of the true segments adds ``loss_region``.
 
     Args:
         clip: arguments of :func:`hypvision.clip.models.create_clip`.
         panoptic_head: an :class:`OpenVocabMaskFormerHead`; its channels are filled in.
-        train_cfg: of the head. test_cfg: ``score_thr`` and ``overlap_thr`` of :func:`merge_segments`.
+        train_cfg: of the head. test_cfg: ``score_thr`` and ``overlap_thr`` of
+            :func:`merge_segments`.
         thing_classes: names of countable classes; None: those of the data.
         alpha, beta: weights of CLIP for base and for novel classes.
         clip_temperature: factor of CLIP's cosines; None: that of its training.
@@ -178,8 +196,11 @@ class HyperCLIPPanoptic(ClipScores, Vocabulary, BaseDetector):
         super().set_test_classes(names)
         self.thing_classes = found
 
-    def loss(self, batch_inputs: Tensor, batch_data_samples: list[DetDataSample]) -> dict[str, Tensor]:
-        """The head's losses for the segments in ``gt_instances`` (things and stuff alike), and CLIP's."""
+    def loss(
+        self, batch_inputs: Tensor, batch_data_samples: list[DetDataSample]
+    ) -> dict[str, Tensor]:
+        """The head's losses for the segments in ``gt_instances`` (things and stuff alike), and
+        CLIP's."""
         x = self.extract_feat(batch_inputs)
         losses = self.panoptic_head.loss(x, batch_data_samples)
         if x.trains_clip:
@@ -208,7 +229,8 @@ class HyperCLIPPanoptic(ClipScores, Vocabulary, BaseDetector):
     def predict(
         self, batch_inputs: Tensor, batch_data_samples: list[DetDataSample], rescale: bool = True
     ) -> list[DetDataSample]:
-        """``pred_panoptic_seg.sem_seg`` (1, H, W): of :func:`merge_segments`; ``rescale`` to the original size."""
+        """``pred_panoptic_seg.sem_seg`` (1, H, W): of :func:`merge_segments`; ``rescale`` to the
+        original size."""
         x = self.extract_feat(batch_inputs)
         logits, masks = self.panoptic_head.predict(x, batch_data_samples)
         x.check(batch_data_samples, logits, masks)
@@ -222,18 +244,27 @@ class HyperCLIPPanoptic(ClipScores, Vocabulary, BaseDetector):
             scores = self.fused_scores(logits[number].softmax(-1), clip, x.seen)
             part = masks[number, :, :height, :width]
             if rescale:
-                part = F.interpolate(part[None], sample.ori_shape[:2], mode="bilinear", align_corners=False)[0]
+                part = F.interpolate(
+                    part[None], sample.ori_shape[:2], mode="bilinear", align_corners=False
+                )[0]
             found = merge_segments(
-                scores, part.sigmoid(), is_thing, self.test_cfg["score_thr"], self.test_cfg["overlap_thr"]
+                scores,
+                part.sigmoid(),
+                is_thing,
+                self.test_cfg["score_thr"],
+                self.test_cfg["overlap_thr"],
             )
             sample.pred_panoptic_seg = PixelData(sem_seg=found[None])
         return batch_data_samples
 
-    def _forward(self, batch_inputs: Tensor, batch_data_samples: list[DetDataSample]) -> tuple[Tensor, Tensor]:
+    def _forward(
+        self, batch_inputs: Tensor, batch_data_samples: list[DetDataSample]
+    ) -> tuple[Tensor, Tensor]:
         return self.panoptic_head(self.extract_feat(batch_inputs), batch_data_samples)
 
 
-# Data -----------------------------------------------------------------------------------------------------------------
+# Data
+# --------------------------------------------------------------------------------------------------
 
 _NEEDED = {
     "images": ("id", "file_name", "height", "width"),
@@ -247,7 +278,8 @@ class OpenVocabPanopticDataset(CountedDataset):
     """COCO's panoptic format and a class list.
 
     Args:
-        ann_file: the JSON file. data_prefix: ``dict(img=..., seg=...)``, folders of images and of segment maps.
+        ann_file: the JSON file. data_prefix: ``dict(img=..., seg=...)``, folders of images and of
+            segment maps.
         classes: a word for each category of the file, in its order; anything that
             :func:`hypvision.clip.classes.load_classes` takes. None: the names of the file.
         ignore_classes: words that leave the list; pixels of their segments have no label.
@@ -269,17 +301,31 @@ class OpenVocabPanopticDataset(CountedDataset):
 
     def load_data_list(self) -> list[dict[str, Any]]:
         content = read_annotations(self.ann_file, _NEEDED)
-        names = load_classes([item["name"] for item in content["categories"]] if self.words is None else self.words)
+        names = load_classes(
+            [item["name"] for item in content["categories"]] if self.words is None else self.words
+        )
         if len(names) != len(content["categories"]):
             raise HypvisionError(
-                f"The annotation file '{self.ann_file}' has {len(content['categories'])} categories, but the class "
-                f"list has {len(names)} names. Give one for each category, in the order of the file."
+                f"The annotation file '{self.ann_file}' has {len(content['categories'])} "
+                f"categories, but the class list has {len(names)} names. Give one for each "
+                "category, in the order of the file."
             )
         given = [(item["id"], item["name"]) for item in content["categories"]]
-        check_classes(given, f"The annotation file '{self.ann_file}'", "Correct its categories.", shared_names=True)
+        check_classes(
+            given,
+            f"The annotation file '{self.ann_file}'",
+            "Correct its categories.",
+            shared_names=True,
+        )
         kept = held_out(names, self.out)
-        things = [name for name, item in zip(names, content["categories"]) if item.get("isthing", 1) and name in kept]
-        self._metainfo.update(classes=kept, thing_classes=tuple(things), palette=palette(1 + len(kept))[1:])
+        things = [
+            name
+            for name, item in zip(names, content["categories"])
+            if item.get("isthing", 1) and name in kept
+        ]
+        self._metainfo.update(
+            classes=kept, thing_classes=tuple(things), palette=palette(1 + len(kept))[1:]
+        )
         label = {item["id"]: name for item, name in zip(content["categories"], names)}
         number = {name: k for k, name in enumerate(kept)}
         images = images_by_id(content, self.ann_file, self.usage)
@@ -287,19 +333,25 @@ class OpenVocabPanopticDataset(CountedDataset):
         for item in content["annotations"]:
             if item["image_id"] not in images:
                 raise HypvisionError(
-                    f"In '{self.ann_file}', the segments of '{item['file_name']}' belong to the image_id "
-                    f"{item['image_id']}, which is not in the file's list of images. Correct the file."
+                    f"In '{self.ann_file}', the segments of '{item['file_name']}' belong to the "
+                    f"image_id {item['image_id']}, which is not in the file's list of images. "
+                    "Correct the file."
                 )
             where = f"In '{self.ann_file}', a segment of '{item['file_name']}'"
             segments = []
-            for segment in item["segments_info"] if isinstance(item["segments_info"], list) else [None]:
+            for segment in (
+                item["segments_info"] if isinstance(item["segments_info"], list) else [None]
+            ):
                 if not isinstance(segment, dict) or not isinstance(segment.get("id"), int):
-                    raise HypvisionError(f"{where} is {segment!r:.100}. Expected: a dict with an id. Correct the file.")
+                    raise HypvisionError(
+                        f"{where} is {segment!r:.100}. Expected: a dict with an id. Correct the "
+                        "file."
+                    )
                 category = segment.get("category_id")
                 if not isinstance(category, (int, float, str)) or category not in label:
                     raise HypvisionError(
-                        f"{where} has the category_id {category}, which is none of the file's categories. Correct the "
-                        "number, or add the category."
+                        f"{where} has the category_id {category}, which is none of the file's "
+                        "categories. Correct the number, or add the category."
                     )
                 name = label[category]
                 crowd = int(bool(segment.get("iscrowd", 0)))
@@ -307,11 +359,16 @@ class OpenVocabPanopticDataset(CountedDataset):
                     segments.append(dict(id=segment["id"], category=number[name], iscrowd=crowd))
                 if crowd or name not in number:
                     reason = "crowd" if crowd else "of ignored classes"
-                    self.usage.leave_out("segments", reason, f"{item['file_name']}, segment {segment['id']}")
+                    self.usage.leave_out(
+                        "segments", reason, f"{item['file_name']}, segment {segment['id']}"
+                    )
             image = images[item["image_id"]]
             picture = Path(self.data_prefix["img"])
             colours = Path(self.data_prefix["seg"])
-            paths = dict(img_path=str(picture / image["file_name"]), seg_map_path=str(colours / item["file_name"]))
+            paths = dict(
+                img_path=str(picture / image["file_name"]),
+                seg_map_path=str(colours / item["file_name"]),
+            )
             size = dict(height=image["height"], width=image["width"])
             found.append(dict(paths, img_id=item["image_id"], **size, segments_info=segments))
         annotated = {item["image_id"] for item in content["annotations"]}
@@ -322,7 +379,11 @@ class OpenVocabPanopticDataset(CountedDataset):
 
     def _filtered(self) -> list[dict]:
         """In training only images with a segment that has a label."""
-        return self.data_list if self.test_mode else [item for item in self.data_list if self._labels(item)]
+        return (
+            self.data_list
+            if self.test_mode
+            else [item for item in self.data_list if self._labels(item)]
+        )
 
     @staticmethod
     def _labels(item: dict) -> list[int]:
@@ -333,8 +394,9 @@ class OpenVocabPanopticDataset(CountedDataset):
 class LoadPanopticSegments:
     """Segments of an image as instances, things and stuff alike, from COCO's coloured segment maps.
 
-    Adds ``gt_masks``, ``gt_bboxes``, ``gt_bboxes_labels`` and ``gt_ignore_flags`` of all segments but crowds, and
-    ``panoptic_ids``, int64 (H, W), the segments' numbers at the original size, 0 where there is no label.
+    Adds ``gt_masks``, ``gt_bboxes``, ``gt_bboxes_labels`` and ``gt_ignore_flags`` of all segments
+    but crowds, and ``panoptic_ids``, int64 (H, W), the segments' numbers at the original size, 0
+    where there is no label.
     """
 
     def __call__(self, results: dict[str, Any]) -> dict[str, Any]:
@@ -342,30 +404,37 @@ class LoadPanopticSegments:
         colours = read_labels(path, "segment map", "RGB").astype(np.int64)
         if colours.shape[:2] != tuple(results["ori_shape"][:2]):
             raise HypvisionError(
-                f"The segment map '{path}' has {colours.shape[0]} x {colours.shape[1]} pixels, its image "
-                f"{results['ori_shape'][0]} x {results['ori_shape'][1]}. Correct one of the two."
+                f"The segment map '{path}' has {colours.shape[0]} x {colours.shape[1]} pixels, its "
+                f"image {results['ori_shape'][0]} x {results['ori_shape'][1]}. Correct one of the "
+                "two."
             )
         ids = colours[..., 0] + 256 * colours[..., 1] + 256**2 * colours[..., 2]
         ids[~np.isin(ids, [segment["id"] for segment in results["segments_info"]])] = 0
         if results["segments_info"] and not ids.any():
             raise HypvisionError(
-                f"The segment map '{path}' has none of the segments of its annotation. Expected: a coloured image, in "
-                "which red + 256 green + 256^2 blue is the id of a segment. Replace it by the one that belongs there."
+                f"The segment map '{path}' has none of the segments of its annotation. Expected: a "
+                "coloured image, in which red + 256 green + 256^2 blue is the id of a segment. "
+                "Replace it by the one that belongs there."
             )
-        segments = [s for s in results["segments_info"] if not s["iscrowd"] and (ids == s["id"]).any()]
+        segments = [
+            s for s in results["segments_info"] if not s["iscrowd"] and (ids == s["id"]).any()
+        ]
         masks = [ids == segment["id"] for segment in segments]
         boxes = np.array([box_of(mask) for mask in masks], dtype=np.float32).reshape(-1, 4)
         results.update(
             panoptic_ids=ids,
             gt_bboxes=HorizontalBoxes(boxes),
-            gt_bboxes_labels=np.array([segment["category"] for segment in segments], dtype=np.int64),
+            gt_bboxes_labels=np.array(
+                [segment["category"] for segment in segments], dtype=np.int64
+            ),
             gt_ignore_flags=np.zeros(len(masks), dtype=bool),
             gt_masks=BitmapMasks([mask.astype(np.uint8) for mask in masks], *ids.shape),
         )
         return results
 
 
-# Evaluation -----------------------------------------------------------------------------------------------------------
+# Evaluation
+# --------------------------------------------------------------------------------------------------
 
 
 def panoptic_counts(
@@ -375,11 +444,12 @@ def panoptic_counts(
     segments: Sequence[Mapping[str, int]],
     count: int,
 ) -> np.ndarray:
-    """Matches of one image (Kirillov et al., CVPR 2019, "Panoptic Segmentation"; void and crowds as in COCO).
+    """Matches of one image (Kirillov et al., CVPR 2019, "Panoptic Segmentation"; void and crowds as
+    in COCO).
 
-    Of the numbers of predicted segments (H, W) with the class of each (pixels with other numbers belong to no segment),
-    and of those of true ``segments``, 0 for void: float64 (count, 4), the sum of IoU, true positives, false positives
-    and false negatives."""
+    Of the numbers of predicted segments (H, W) with the class of each (pixels with other numbers
+    belong to no segment), and of those of true ``segments``, 0 for void: float64 (count, 4), the
+    sum of IoU, true positives, false positives and false negatives."""
     true_ids, rows = np.unique(truth, return_inverse=True)
     found_ids, columns = np.unique(predicted, return_inverse=True)
     overlap = np.zeros((len(true_ids), len(found_ids)))
@@ -405,19 +475,23 @@ def panoptic_counts(
 
 @METRICS.register_module()
 class OpenVocabPanopticMetric(Metric):
-    """Panoptic quality PQ = SQ * RQ, in percent, as means over the classes that occur or are predicted; NaN if no
-    class at all occurs.
+    """Panoptic quality PQ = SQ * RQ, in percent, as means over the classes that occur or are
+    predicted; NaN if no class at all occurs.
 
-    Gives ``PQ``, ``SQ``, ``RQ``, ``PQ_things``, ``PQ_stuff``, and ``PQ_GROUP`` for each group. The samples hold
-    ``panoptic_ids`` and ``segments_info`` (name both in the ``meta_keys`` of ``PackDetInputs``).
+    Gives ``PQ``, ``SQ``, ``RQ``, ``PQ_things``, ``PQ_stuff``, and ``PQ_GROUP`` for each group. The
+    samples hold ``panoptic_ids`` and ``segments_info`` (name both in the ``meta_keys`` of
+    ``PackDetInputs``).
 
     Args:
-        groups: lists of class names by group, e.g. ``dict(novel="coco17")``; ``"rest"`` is made of those left over.
+        groups: lists of class names by group, e.g. ``dict(novel="coco17")``; ``"rest"`` is made of
+            those left over.
     """
 
     default_prefix = "ov"
 
-    def __init__(self, groups: Mapping[str, str | Path | Sequence[str]] | None = None, **kwargs: Any):
+    def __init__(
+        self, groups: Mapping[str, str | Path | Sequence[str]] | None = None, **kwargs: Any
+    ):
         super().__init__(**kwargs)
         self.groups = groups
 
@@ -426,18 +500,24 @@ class OpenVocabPanopticMetric(Metric):
         for sample in data_samples:
             if "panoptic_ids" not in sample or "segments_info" not in sample:
                 raise HypvisionError(
-                    "The samples lack 'panoptic_ids' or 'segments_info'. Name both in meta_keys of PackDetInputs in "
-                    "the test pipeline, after LoadPanopticSegments."
+                    "The samples lack 'panoptic_ids' or 'segments_info'. Name both in meta_keys of "
+                    "PackDetInputs in the test pipeline, after LoadPanopticSegments."
                 )
             predicted = np.asarray(sample["pred_panoptic_seg"]["sem_seg"].cpu())[0]
-            labels = {int(k): int(k) % INSTANCE_OFFSET for k in np.unique(predicted) if k % INSTANCE_OFFSET < count}
+            labels = {
+                int(k): int(k) % INSTANCE_OFFSET
+                for k in np.unique(predicted)
+                if k % INSTANCE_OFFSET < count
+            }
             truth = sample["panoptic_ids"]
             if predicted.shape != truth.shape:
                 raise HypvisionError(
-                    f"The prediction for '{sample.get('img_path')}' has the shape {predicted.shape}, the truth "
-                    f"{truth.shape}. Test with rescale=True."
+                    f"The prediction for '{sample.get('img_path')}' has the shape "
+                    f"{predicted.shape}, the truth {truth.shape}. Test with rescale=True."
                 )
-            self.results.append(panoptic_counts(predicted, labels, truth, sample["segments_info"], count))
+            self.results.append(
+                panoptic_counts(predicted, labels, truth, sample["segments_info"], count)
+            )
 
     def compute_metrics(self, results: list[np.ndarray]) -> dict[str, float]:
         names = list(self.dataset_meta["classes"])
@@ -460,5 +540,11 @@ class OpenVocabPanopticMetric(Metric):
 
         if not occurs.any():  # no class occurs in the truth, so wrong segments cannot be rated
             quality, segmentation, recognition = [np.full(len(names), np.nan)] * 3
-        found = dict(PQ=mean_percent(quality), SQ=mean_percent(segmentation), RQ=mean_percent(recognition))
-        return found | {f"PQ_{group}": mean_percent(quality[numbers]) for group, numbers in groups.items() if numbers}
+        found = dict(
+            PQ=mean_percent(quality), SQ=mean_percent(segmentation), RQ=mean_percent(recognition)
+        )
+        return found | {
+            f"PQ_{group}": mean_percent(quality[numbers])
+            for group, numbers in groups.items()
+            if numbers
+        }

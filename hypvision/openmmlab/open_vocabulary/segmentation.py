@@ -1,4 +1,5 @@
-"""Open-vocabulary segmentation for mmseg: segmentor, input, data sets by class list, 16-bit labels, metric.
+"""Open-vocabulary segmentation for mmseg: segmentor, input, data sets by class list, 16-bit labels,
+metric.
 
 Importing this module imports mmseg and open_clip.
 """
@@ -28,14 +29,19 @@ from hypvision.clip.segmentation.segmenter import SegmenterBase
 from hypvision.errors import HypvisionError
 from hypvision.openmmlab.datasets.segmentation import LoadLabelMap
 from hypvision.openmmlab.label_maps import LabelMapIoUMetric
-from hypvision.openmmlab.open_vocabulary.vocabulary import Vocabulary, groups_of, held_out, mean_percent
+from hypvision.openmmlab.open_vocabulary.vocabulary import (
+    Vocabulary,
+    groups_of,
+    held_out,
+    mean_percent,
+)
 from hypvision.viz.palette import palette as colours
 
 
 @MODELS.register_module()
 class OpenVocabPreProcessor(BaseDataPreprocessor):
-    """RGB from 0 to 255 of images as OpenCV reads them; padded batches for training, lists of any sizes for test;
-    ``seg_pad_val``: for label maps of unequal sizes."""
+    """RGB from 0 to 255 of images as OpenCV reads them; padded batches for training, lists of any
+    sizes for test; ``seg_pad_val``: for label maps of unequal sizes."""
 
     def __init__(self, seg_pad_val: int = 255, **kwargs: Any):
         super().__init__(**kwargs)
@@ -49,7 +55,11 @@ class OpenVocabPreProcessor(BaseDataPreprocessor):
         if training:
             size = tuple(max(image.shape[k] for image in inputs) for k in (-2, -1))
             inputs, samples = stack_batch(
-                inputs=inputs, data_samples=samples, size=size, pad_val=128, seg_pad_val=self.seg_pad_val
+                inputs=inputs,
+                data_samples=samples,
+                size=size,
+                pad_val=128,
+                seg_pad_val=self.seg_pad_val,
             )
         return dict(inputs=inputs, data_samples=samples)
 
@@ -90,12 +100,16 @@ class HyperCLIPSegmentor(SegmenterBase, Vocabulary, BaseSegmentor):
         self.classes = self.train_classes
         return dict(loss=self.segmentation_loss(inputs, labels, self.ignore_index))
 
-    def predict(self, inputs: Sequence[Tensor], data_samples: list[SegDataSample] | None = None) -> list[SegDataSample]:
-        """Label maps at the images' original sizes, as ``pred_sem_seg``; any number of images of any sizes."""
+    def predict(
+        self, inputs: Sequence[Tensor], data_samples: list[SegDataSample] | None = None
+    ) -> list[SegDataSample]:
+        """Label maps at the images' original sizes, as ``pred_sem_seg``; any number of images of
+        any sizes."""
         self.classes = self.test_classes
         samples = data_samples or [SegDataSample() for _ in inputs]
         sizes = [
-            tuple(sample.metainfo.get("ori_shape", image.shape[-2:])[:2]) for sample, image in zip(samples, inputs)
+            tuple(sample.metainfo.get("ori_shape", image.shape[-2:])[:2])
+            for sample, image in zip(samples, inputs)
         ]
         names = [str(sample.get("img_path", place)) for place, sample in enumerate(samples)]
         maps: list[Any] = self.predict_labels(inputs, sizes, names=names)
@@ -120,7 +134,8 @@ class HyperCLIPSegmentor(SegmenterBase, Vocabulary, BaseSegmentor):
         return self.logits(inputs)
 
 
-# Data -----------------------------------------------------------------------------------------------------------------
+# Data
+# --------------------------------------------------------------------------------------------------
 
 
 @TRANSFORMS.register_module()
@@ -132,7 +147,8 @@ class Load16BitAnnotations(LoadLabelMap):
 
 @TRANSFORMS.register_module()
 class Resize16Bit(Resize):
-    """mmcv's Resize, also for label maps of more than 8 bits, which it refuses with Pillow as the backend."""
+    """mmcv's Resize, also for label maps of more than 8 bits, which it refuses with Pillow as the
+    backend."""
 
     def _resize_seg(self, results: dict[str, Any]) -> None:
         labels = results.get("gt_seg_map")
@@ -149,11 +165,14 @@ class OpenVocabSegDataset(BaseSegDataset):
     """A folder of images, one of label maps, and a class list.
 
     Args:
-        classes: names in the order of the labels; anything that :func:`hypvision.clip.classes.load_classes` takes.
-        data_root, data_prefix: as in mmseg; ``data_prefix=dict(img_path="images", seg_map_path="masks")``.
+        classes: names in the order of the labels; anything that
+            :func:`hypvision.clip.classes.load_classes` takes.
+        data_root, data_prefix: as in mmseg;
+            ``data_prefix=dict(img_path="images", seg_map_path="masks")``.
         seg_map_suffix: of the label maps; others will do where it is not given.
         ignore_index: label of ignored pixels.
-        ignore_classes: names whose pixels are ignored and which leave the list (held-out classes in training).
+        ignore_classes: names whose pixels are ignored and which leave the list (held-out classes in
+            training).
         palette: colour of each class, for ``rgb_masks`` (docs/own-data.md).
     """
 
@@ -169,9 +188,9 @@ class OpenVocabSegDataset(BaseSegDataset):
         names = load_classes(classes)
         if 0 <= ignore_index < len(names):
             raise HypvisionError(
-                f"ignore_index={ignore_index} is the label of {names[ignore_index]!r}, so that its pixels would be "
-                f"ignored. With {len(names)} classes give another ignore_index, such as 65535, to the data set, the "
-                "model and the metric."
+                f"ignore_index={ignore_index} is the label of {names[ignore_index]!r}, so that its "
+                f"pixels would be ignored. With {len(names)} classes give another ignore_index, "
+                "such as 65535, to the data set, the model and the metric."
             )
         kept = held_out(names, ignore_classes)
         self._map = {}
@@ -180,7 +199,8 @@ class OpenVocabSegDataset(BaseSegDataset):
             self._map = {i: place.get(name, ignore_index) for i, name in enumerate(names)}
         super().__init__(
             metainfo=dict(classes=kept, palette=colours(len(kept))), ignore_index=ignore_index,
-            reduce_zero_label=False, seg_map_suffix=seg_map_suffix or ".png", mask_palette=palette or (), **kwargs,
+            reduce_zero_label=False, seg_map_suffix=seg_map_suffix or ".png",
+            mask_palette=palette or (), **kwargs,
         )  # fmt: skip
 
     def load_data_list(self) -> list[dict[str, Any]]:
@@ -193,18 +213,22 @@ class OpenVocabSegDataset(BaseSegDataset):
 class OpenVocabIoUMetric(LabelMapIoUMetric):
     """mIoU as detectron2 reports it: over the classes that occur in the ground truth.
 
-    mmseg's own metric counts a class that is predicted but never occurs as 0, which lowers the mean of long class lists
-    strongly.
+    mmseg's own metric counts a class that is predicted but never occurs as 0, which lowers the mean
+    of long class lists strongly.
 
     Args:
         absent_classes: ``"ignore"``, or ``"zero"`` for mmseg's way.
-        groups: lists of class names by group, e.g. ``dict(novel=[...])``: adds ``mIoU_novel``; ``"shape"`` and
-            ``"colour-shape"`` stand for the base and novel classes of the drawn shapes.
+        groups: lists of class names by group, e.g. ``dict(novel=[...])``: adds ``mIoU_novel``;
+            ``"shape"`` and ``"colour-shape"`` stand for the base and novel classes of the drawn
+            shapes.
         kwargs: see mmseg's IoUMetric.
     """
 
     def __init__(
-        self, absent_classes: str = "ignore", groups: dict[str, Sequence[str]] | str | None = None, **kwargs: Any
+        self,
+        absent_classes: str = "ignore",
+        groups: dict[str, Sequence[str]] | str | None = None,
+        **kwargs: Any,
     ):
         one_of(("ignore", "zero"), absent_classes=absent_classes)
         kwargs.setdefault("iou_metrics", ["mIoU"])
@@ -225,8 +249,9 @@ class OpenVocabIoUMetric(LabelMapIoUMetric):
                 label = label[label != self.ignore_index]
                 if label.numel() and (label.min() < 0 or label.max() >= count):
                     raise HypvisionError(
-                        f"The label map of '{sample.get('img_path')}' has the label {int(label.max())}, but there are "
-                        f"{count} classes and {self.ignore_index} for ignored pixels. Correct the maps or the list."
+                        f"The label map of '{sample.get('img_path')}' has the label "
+                        f"{int(label.max())}, but there are {count} classes and "
+                        f"{self.ignore_index} for ignored pixels. Correct the maps or the list."
                     )
         super().process(data_batch, data_samples)
 
@@ -235,7 +260,9 @@ class OpenVocabIoUMetric(LabelMapIoUMetric):
         metrics = dict(super().compute_metrics(results))
         if self.format_only:
             return metrics
-        results = results or [(torch.zeros(len(self.dataset_meta["classes"]), dtype=torch.int64),) * 4]
+        results = results or [
+            (torch.zeros(len(self.dataset_meta["classes"]), dtype=torch.int64),) * 4
+        ]
         intersect, union, _, label = (sum(part).double().numpy() for part in zip(*results))
         with np.errstate(invalid="ignore", divide="ignore"):
             iou = intersect / union
@@ -244,4 +271,6 @@ class OpenVocabIoUMetric(LabelMapIoUMetric):
             iou = np.where(label > 0, iou, np.nan)
         metrics.update(mIoU=mean_percent(iou), mAcc=mean_percent(accuracy))
         groups = groups_of(self.dataset_meta["classes"], self.groups)
-        return metrics | {f"mIoU_{group}": mean_percent(iou[numbers]) for group, numbers in groups.items()}
+        return metrics | {
+            f"mIoU_{group}": mean_percent(iou[numbers]) for group, numbers in groups.items()
+        }

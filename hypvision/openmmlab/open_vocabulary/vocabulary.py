@@ -1,4 +1,5 @@
-"""Class names of open-vocabulary models in mmengine, from the config or the data, changeable at any time."""
+"""Class names of open-vocabulary models in mmengine, from the config or the data, changeable at any
+time."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ class OpenVocabMaps(tuple):
     trains_clip: bool  # whether any parameter of CLIP is trained
 
     def check(self, metas: Sequence[Any], *more: Tensor) -> None:
-        """Check the maps and other features of the images ``metas`` before detection, because later filters drop NaN
-        and would return an image without detections.
+        """Check the maps and other features of the images ``metas`` before detection, because later
+        filters drop NaN and would return an image without detections.
         """
         for values in (self.dense, *self, *more):
             require_finite(values, lambda row: f"A feature of {_image(metas[row])}")
@@ -53,25 +54,30 @@ class Vocabulary(OpenVocabularyCLIP):
     std: Tensor
     backbone: nn.Module | None
     neck: nn.Module | None
-    test_step: Callable[..., list[Any]]  # method of mmengine's BaseModel, which every class with this mix-in extends
+    test_step: Callable[
+        ..., list[Any]
+    ]  # method of mmengine's BaseModel, which every class with this mix-in extends
 
     def set_vocabularies(
         self,
         train_classes: str | Path | Sequence[str] | None = None,
         test_classes: str | Path | Sequence[str] | None = None,
     ) -> None:
-        """Set both lists, of anything that :func:`hypvision.clip.classes.load_classes` takes, in the order of the
-        labels; None: those of the data (:class:`DatasetClassesHook`), for ``test_classes`` as before. Called once by
-        the constructors."""
+        """Set both lists, of anything that :func:`hypvision.clip.classes.load_classes` takes, in
+        the order of the labels; None: those of the data (:class:`DatasetClassesHook`), for
+        ``test_classes`` as before. Called once by the constructors."""
         self.fixed = dict(train=train_classes is not None, test=test_classes is not None)
         self.train_classes = () if train_classes is None else load_classes(train_classes)
-        self.test_classes = self.train_classes if test_classes is None else load_classes(test_classes)
+        self.test_classes = (
+            self.train_classes if test_classes is None else load_classes(test_classes)
+        )
         self.data_things: tuple[str, ...] | None = None  # names of things in panoptic data
 
     def set_test_classes(
         self, classes: str | Path | Sequence[str], things: str | Path | Sequence[str] | None = None
     ) -> None:
-        """Use these classes from now on, whether known in training or not, instead of those of the data."""
+        """Use these classes from now on, whether known in training or not, instead of those of the
+        data."""
         if things is not None:
             raise HypvisionError(f"A {type(self).__name__} counts nothing: leave out --things.")
         self.test_classes = load_classes(classes)
@@ -81,8 +87,9 @@ class Vocabulary(OpenVocabularyCLIP):
         """Which of the names (T,) training knew: bool."""
         if not self.train_classes:
             raise HypvisionError(
-                "The model does not know which classes it was trained on, so it cannot tell base from novel ones. Set "
-                "model.train_classes in the config: a list, a file, or one of the lists that ship, such as 'coco48'."
+                "The model does not know which classes it was trained on, so it cannot tell base "
+                "from novel ones. Set model.train_classes in the config: a list, a file, or one of "
+                "the lists that ship, such as 'coco48'."
             )
         known = set(self.train_classes)
         return torch.tensor([name in known for name in names], device=self.mean.device)
@@ -102,18 +109,20 @@ class Vocabulary(OpenVocabularyCLIP):
         templates: str | Sequence[str] = "catseg",
         synonyms: str = "first",
     ) -> None:
-        """CLIP, both class lists, and what the heads look at: a pyramid on CLIP's own blocks, or on a backbone of its
-        own; called once by the constructors.
+        """CLIP, both class lists, and what the heads look at: a pyramid on CLIP's own blocks, or on
+        a backbone of its own; called once by the constructors.
 
         Args:
             clip: the model.
             registry: that ``backbone`` and ``neck`` are built from.
-            train_classes, test_classes: see :meth:`set_vocabularies`. A class of the test is a base class if training
-                had its name.
+            train_classes, test_classes: see :meth:`set_vocabularies`. A class of the test is a base
+                class if training had its name.
             backbone: config of a detection backbone; None: CLIP's image tower serves as one.
             neck: config of a neck; its ``in_channels`` are filled in where it stands on CLIP.
-            hooks: numbers of CLIP's blocks that it is given; default: four, evenly spaced, the last one included.
-            checkpointing: recompute activations in the backward pass, which saves memory and costs time.
+            hooks: numbers of CLIP's blocks that it is given; default: four, evenly spaced, the last
+                one included.
+            checkpointing: recompute activations in the backward pass, which saves memory and costs
+                time.
             adapter, tune, templates, synonyms: see
                 :meth:`hypvision.clip.open_vocabulary.OpenVocabularyCLIP.build_clip`.
         """
@@ -125,7 +134,11 @@ class Vocabulary(OpenVocabularyCLIP):
         self.hooks: tuple[int, ...] = ()
         if backbone is None:
             self.backbone = None
-            self.hooks = tuple(hooks) if hooks is not None else tuple(max(0, depth * k // 4 - 1) for k in (1, 2, 3, 4))
+            self.hooks = (
+                tuple(hooks)
+                if hooks is not None
+                else tuple(max(0, depth * k // 4 - 1) for k in (1, 2, 3, 4))
+            )
             neck = dict(neck or dict(type="BlockPyramid"))
             neck.setdefault("in_channels", [tower.width] * len(self.hooks))
         else:
@@ -133,7 +146,8 @@ class Vocabulary(OpenVocabularyCLIP):
         self.neck = None if neck is None else registry.build(neck)
 
     def extract_feat(self, images: Tensor) -> Any:
-        """The inputs of the heads for normalised images (B, 3, H, W), with the classes of training or of testing."""
+        """The inputs of the heads for normalised images (B, 3, H, W), with the classes of training
+        or of testing."""
         dense, hooked, _ = encode_dense(self.clip, images, self.hooks, self.checkpointing)
         found = tuple(hooked) if self.backbone is None else self.backbone(images)
         names = self.train_classes if self.training else self.test_classes
@@ -148,11 +162,14 @@ class Vocabulary(OpenVocabularyCLIP):
 
 
 class ClipScores:
-    """Mix-in of models that compare regions with the texts twice, by a trained head and by CLIP's own embeddings."""
+    """Mix-in of models that compare regions with the texts twice, by a trained head and by CLIP's
+    own embeddings."""
 
-    def set_weights(self, clip_temperature: float | None, alpha: float, beta: float, region_weight: float) -> None:
-        """Set the factor of CLIP's cosines (None: that of its training), the weights of CLIP for base and for novel
-        classes, and that of ``loss_region``; called once by the constructors."""
+    def set_weights(
+        self, clip_temperature: float | None, alpha: float, beta: float, region_weight: float
+    ) -> None:
+        """Set the factor of CLIP's cosines (None: that of its training), the weights of CLIP for
+        base and for novel classes, and that of ``loss_region``; called once by the constructors."""
         fuse_scores(torch.ones(1), torch.ones(1), torch.ones(1, dtype=torch.bool), alpha, beta)
         self.clip_temperature = clip_temperature
         self.alpha = alpha
@@ -161,11 +178,20 @@ class ClipScores:
 
     def text_logits(self, x: OpenVocabMaps, regions: Tensor) -> Tensor:
         """CLIP's logits (K, T) of embeddings of regions (K, E)."""
-        return region_logits(regions, x.text, x.temperature if self.clip_temperature is None else self.clip_temperature)
+        return region_logits(
+            regions,
+            x.text,
+            x.temperature if self.clip_temperature is None else self.clip_temperature,
+        )
 
     def region_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Cross-entropy of CLIP's logits (K, T) of the regions with an object, of the classes ``labels`` (K,)."""
-        return self.region_weight * F.cross_entropy(logits, labels, reduction="sum") / max(len(labels), 1)
+        """Cross-entropy of CLIP's logits (K, T) of the regions with an object, of the classes
+        ``labels`` (K,)."""
+        return (
+            self.region_weight
+            * F.cross_entropy(logits, labels, reduction="sum")
+            / max(len(labels), 1)
+        )
 
 
 def _image(meta: Any) -> str:
@@ -174,16 +200,21 @@ def _image(meta: Any) -> str:
 
 
 def preprocessing(clip: CLIPBundle, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Config of mmdet's ``DetDataPreprocessor`` with CLIP's normalisation, padding to whole patches, and options."""
+    """Config of mmdet's ``DetDataPreprocessor`` with CLIP's normalisation, padding to whole
+    patches, and options."""
     patch = patch_size(clip.model)[0]
     found: dict[str, Any] = dict(
-        type="DetDataPreprocessor", mean=clip.mean, std=clip.std, bgr_to_rgb=True, pad_size_divisor=patch
+        type="DetDataPreprocessor",
+        mean=clip.mean,
+        std=clip.std,
+        bgr_to_rgb=True,
+        pad_size_divisor=patch,
     )
     found.update(options or {})
     if found["pad_size_divisor"] % patch:
         raise HypvisionError(
-            f"data_preprocessor.pad_size_divisor={found['pad_size_divisor']} is not a multiple of CLIP's patch of "
-            f"{patch} pixels. Use {2 * patch}."
+            f"data_preprocessor.pad_size_divisor={found['pad_size_divisor']} is not a multiple of "
+            f"CLIP's patch of {patch} pixels. Use {2 * patch}."
         )
     return found
 
@@ -212,17 +243,19 @@ class DatasetClassesHook(Hook):
         own = getattr(model, f"{phase}_classes")
         if own != names and set(own) == set(names):
             raise HypvisionError(
-                f"model.{phase}_classes has the names of the {phase} data in another order, {', '.join(own[:3])}, ... "
-                f"for {', '.join(names[:3])}, ..., so that labels would get wrong names. Give them in the order of the "
-                "data, or leave the setting out."
+                f"model.{phase}_classes has the names of the {phase} data in another order, "
+                f"{', '.join(own[:3])}, ... for {', '.join(names[:3])}, ..., so that labels would "
+                "get wrong names. Give them in the order of the data, or leave the setting out."
             )
         if phase == "test":
             model.data_things = loader.dataset.metainfo.get("thing_classes")
-        # The names may differ from the data's, but each label needs one; a segmentor may map several to the background.
+        # The names may differ from the data's, but each label needs one; a segmentor may map
+        # several to the background.
         if len(own) != len(names) and getattr(model, "background_from", None) is None:
             raise HypvisionError(
-                f"The {phase} data have {len(names)} classes, but model.{phase}_classes has {len(own)} names. Give a "
-                "name for each class of the data, in their order, or leave the setting out."
+                f"The {phase} data have {len(names)} classes, but model.{phase}_classes has "
+                f"{len(own)} names. Give a name for each class of the data, in their order, or "
+                "leave the setting out."
             )
 
 
@@ -230,8 +263,9 @@ class DatasetClassesHook(Hook):
 class TextRadiusHook(Hook):
     """Logs the hyperbolic radii of the class texts when training begins and after each validation.
 
-    ``radius/base`` and ``radius/novel`` (test classes that training does not know) are means; the log line has standard
-    deviations and quantiles too. See :func:`hypvision.clip.radius.hyperbolic_radius`.
+    ``radius/base`` and ``radius/novel`` (test classes that training does not know) are means; the
+    log line has standard deviations and quantiles too. See
+    :func:`hypvision.clip.radius.hyperbolic_radius`.
     """
 
     priority = "LOW"  # runs after DatasetClassesHook
@@ -251,9 +285,14 @@ class TextRadiusHook(Hook):
             return
         known = set(model.train_classes)
         tested = model.test_classes
-        if not model.fixed["test"] and runner.val_loop is not None:  # runs before the first validation
+        if (
+            not model.fixed["test"] and runner.val_loop is not None
+        ):  # runs before the first validation
             tested = load_classes(list(runner.val_dataloader.dataset.metainfo["classes"]))
-        lists = {"base": model.train_classes, "novel": [name for name in tested if name not in known]}
+        lists = {
+            "base": model.train_classes,
+            "novel": [name for name in tested if name not in known],
+        }
         clip = CLIPBundle(model.clip, model.tokenizer, (), ())
         for group, names in lists.items():
             if not names:
@@ -265,7 +304,9 @@ class TextRadiusHook(Hook):
             runner.logger.info(f"Radius of {len(names)} {group} texts: {values}")
 
 
-def groups_of(classes: Sequence[str], groups: Mapping[str, str | Path | Sequence[str]] | None) -> dict[str, list[int]]:
+def groups_of(
+    classes: Sequence[str], groups: Mapping[str, str | Path | Sequence[str]] | None
+) -> dict[str, list[int]]:
     """Numbers of the classes of each group, e.g. of ``dict(base="coco48", novel=["cat"])``."""
     found = {}
     place = {name: number for number, name in enumerate(classes)}
@@ -274,20 +315,24 @@ def groups_of(classes: Sequence[str], groups: Mapping[str, str | Path | Sequence
         missing = [name for name in names if name not in place]
         if missing:
             raise HypvisionError(
-                f"The group '{group}' has {missing[0]!r}, which is not in the class list of the test data "
-                f"({', '.join(list(classes)[:5])}, ...). Correct the group or the list."
+                f"The group '{group}' has {missing[0]!r}, which is not in the class list of the "
+                f"test data ({', '.join(list(classes)[:5])}, ...). Correct the group or the list."
             )
         found[group] = [place[name] for name in names]
     return found
 
 
-def held_out(classes: str | Path | Sequence[str], ignore: str | Path | Sequence[str]) -> tuple[str, ...]:
+def held_out(
+    classes: str | Path | Sequence[str], ignore: str | Path | Sequence[str]
+) -> tuple[str, ...]:
     """Remove names from a class list."""
     names = load_classes(classes)
     out = load_classes(ignore) if ignore else ()
     unknown = set(out) - set(names)
     if unknown:
-        raise HypvisionError(f"ignore_classes has {min(unknown)!r}, which is not in the class list.")
+        raise HypvisionError(
+            f"ignore_classes has {min(unknown)!r}, which is not in the class list."
+        )
     left_out = set(out)
     return load_classes([name for name in names if name not in left_out])
 

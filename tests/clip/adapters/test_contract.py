@@ -1,4 +1,5 @@
-"""What every adapter of CLIP does, whatever the method: a new one joins by a row of :data:`METHODS`."""
+"""What every adapter of CLIP does, whatever the method: a new one joins by a row of
+:data:`METHODS`."""
 
 import copy
 import json
@@ -21,7 +22,11 @@ from hypvision.clip.adapters.base import _Base, _check_base
 from hypvision.clip.towers import encode_dense, encode_text
 from hypvision.errors import HypvisionError
 
-MODELS = {"openai": clip_models.openai_clip, "siglip": clip_models.siglip, "custom": clip_models.custom_blocks}
+MODELS = {
+    "openai": clip_models.openai_clip,
+    "siglip": clip_models.siglip,
+    "custom": clip_models.custom_blocks,
+}
 
 
 @dataclass
@@ -49,9 +54,14 @@ METHODS = {
     "lora": Method(dict(type="lora", rank=2, projections="qkv"), models=tuple(MODELS)),
     "vpt": Method(dict(type="vpt", tokens=3), identity=False, merges=False),
     "bottleneck": Method(dict(type="bottleneck", width=4), merges=False, models=tuple(MODELS)),
-    "hyperclip-official": Method(dict(type="hyperclip", block=16, official_dense_only=True), merges=False),
+    "hyperclip-official": Method(dict(type="hyperclip", block=16, official_dense_only=True),
+    merges=False),
 }  # fmt: skip
-assert {method.options["type"] for method in METHODS.values()} == {*adapters.ADAPTERS} == {*ADAPTER_NAMES}
+assert (
+    {method.options["type"] for method in METHODS.values()}
+    == {*adapters.ADAPTERS}
+    == {*ADAPTER_NAMES}
+)
 EVERY = [(name, kind) for name, method in METHODS.items() for kind in method.models]
 FIRST = [(name, method.models[0]) for name, method in METHODS.items()]
 
@@ -73,7 +83,8 @@ def first_case(request):
 
 
 def embed(model, images):
-    """What a method makes of images: their embeddings, or logits where it works behind the towers."""
+    """What a method makes of images: their embeddings, or logits where it works behind the
+    towers."""
     features = model.encode_image(images)
     if adapters.is_injected(model, "lathadapter"):
         text = encode_text(model, clip_models.prompts().to(images.device))
@@ -110,7 +121,10 @@ def backward(model):
         return loss.detach()
     dense = encode_dense(model, images)[0].mean((-1, -2))
     image, text = model.encode_image(images), encode_text(model, tokens)
-    loss = F.mse_loss(F.normalize(image, dim=-1), F.normalize(text[:2], dim=-1)) + dense.square().mean()
+    loss = (
+        F.mse_loss(F.normalize(image, dim=-1), F.normalize(text[:2], dim=-1))
+        + dense.square().mean()
+    )
     loss.backward()
     return loss.detach()
 
@@ -142,7 +156,9 @@ def test_ways_to_inject(first_case):
         adapters.inject(make(), method.options["type"], **options),
         adapters.inject(make(), options, type=own.name),
     ):
-        assert adapters.adapter_of(other).config == own.config and adapters.is_injected(other, own.name)
+        assert adapters.adapter_of(other).config == own.config and adapters.is_injected(
+            other, own.name
+        )
         assert list(other.state_dict()) == list(model.state_dict())
     with pytest.raises(HypvisionError, match="config or its fields"):
         adapters.inject(make(), own.config, **options)
@@ -168,7 +184,10 @@ def test_names_are_those_of_the_base_model_and_its_own(case):
     assert {id(parameters[name]) for name in own} == {id(parameter) for parameter in learned}
     # Weights of a plain model go in under their names, and all of it comes out again.
     other = adapters.inject(make(), method.options)
-    changed = {name: torch.randn_like(value) if value.is_floating_point() else value for name, value in given.items()}
+    changed = {
+        name: torch.randn_like(value) if value.is_floating_point() else value
+        for name, value in given.items()
+    }
     found = other.load_state_dict(changed)
     assert not found.missing_keys and not found.unexpected_keys
     assert all(torch.equal(value, changed[name]) for name, value in other.state_dict().items())
@@ -185,9 +204,14 @@ def test_only_the_adapter_trains(case):
     assert trained == set(adapters.adapter_state_dict(model))
     gradients = [parameter.grad for parameter in adapters.trainable_parameters(model)]
     assert all(grad is None or grad.isfinite().all() for grad in gradients)
-    assert sum(float(grad.abs().max()) > 0 for grad in gradients if grad is not None) > len(gradients) / 2
+    assert (
+        sum(float(grad.abs().max()) > 0 for grad in gradients if grad is not None)
+        > len(gradients) / 2
+    )
     assert [name for name, _ in model.named_parameters()] == names  # optimisers number them
-    assert all(torch.equal(value, model.state_dict()[name]) for name, value in make().state_dict().items())
+    assert all(
+        torch.equal(value, model.state_dict()[name]) for name, value in make().state_dict().items()
+    )
 
 
 def test_a_training_step_is_seen_at_once(first_case):
@@ -201,17 +225,23 @@ def test_a_training_step_is_seen_at_once(first_case):
         optimizer.zero_grad()
     assert losses[-1] < 0.9 * losses[0]
     found = outputs(model)
-    assert difference(found, outputs(copy.deepcopy(model))) < 1e-5  # a copy computes everything anew
+    assert (
+        difference(found, outputs(copy.deepcopy(model))) < 1e-5
+    )  # a copy computes everything anew
 
 
 def test_gradients_do_not_depend_on_how_often_a_model_is_called(first_case):
-    """Two passes in one graph, two backwards, activations computed again: the sum of what each gives."""
+    """Two passes in one graph, two backwards, activations computed again: the sum of what each
+    gives."""
     method, make, _ = first_case
     found = []
     for checkpointing, together in ((False, False), (False, True), (True, True)):
         model = learn(adapters.inject(make(), method.options)).train()
         model.set_grad_checkpointing(checkpointing)
-        losses = [embed(model, clip_models.random_images(model, seed=seed)).square().sum() for seed in (0, 1)]
+        losses = [
+            embed(model, clip_models.random_images(model, seed=seed)).square().sum()
+            for seed in (0, 1)
+        ]
         if together:
             sum(losses).backward()
         else:
@@ -220,14 +250,18 @@ def test_gradients_do_not_depend_on_how_often_a_model_is_called(first_case):
         found.append([parameter.grad for parameter in adapters.trainable_parameters(model)])
     for other in found[1:]:
         for a, b in zip(found[0], other):
-            assert (a is None) == (b is None) and (a is None or torch.allclose(a, b, rtol=1e-4, atol=1e-5))
+            assert (a is None) == (b is None) and (
+                a is None or torch.allclose(a, b, rtol=1e-4, atol=1e-5)
+            )
 
 
 def test_precisions(first_case):
     method, make, model = first_case
     expected = outputs(learn(model))
     half = learn(adapters.inject(make().bfloat16(), method.options)).eval()
-    assert all(parameter.dtype == torch.float32 for parameter in adapters.trainable_parameters(half))
+    assert all(
+        parameter.dtype == torch.float32 for parameter in adapters.trainable_parameters(half)
+    )
     with torch.no_grad():
         text = encode_text(half, clip_models.prompts())
     assert text.dtype == torch.bfloat16
@@ -236,7 +270,9 @@ def test_precisions(first_case):
     with torch.autocast("cpu", torch.bfloat16):
         backward(model)
     for parameter in adapters.trainable_parameters(model):
-        assert parameter.grad is None or (parameter.grad.dtype == torch.float32 and parameter.grad.isfinite().all())
+        assert parameter.grad is None or (
+            parameter.grad.dtype == torch.float32 and parameter.grad.isfinite().all()
+        )
     model.eval().double()
     with torch.no_grad():
         double = embed(model, clip_models.random_images(model).double())
@@ -281,8 +317,12 @@ def test_removed_it_is_the_base_model(case):
     backward(model.train())
     assert adapters.remove(model) is model and not adapters.is_injected(model)
     plain = make()
-    assert [name for name, _ in model.named_parameters()] == [name for name, _ in plain.named_parameters()]
-    assert all(torch.equal(value, plain.state_dict()[name]) for name, value in model.state_dict().items())
+    assert [name for name, _ in model.named_parameters()] == [
+        name for name, _ in plain.named_parameters()
+    ]
+    assert all(
+        torch.equal(value, plain.state_dict()[name]) for name, value in model.state_dict().items()
+    )
     for module, other in zip(model.modules(), plain.modules(), strict=True):
         assert type(module) is type(other) and module.__dict__.keys() == other.__dict__.keys()
         assert all(not value for name, value in vars(module).items() if name.endswith("_hooks"))
@@ -343,7 +383,11 @@ def test_adapters_of_other_models_are_refused(tmp_path):
         '{"type": "hyperclip", "config": {"text_layers": 1.5}, "base": {}}',
         "[1]",
     ):
-        save_file({"a": torch.ones(1)}, tmp_path / "plain.safetensors", metadata=content and {"adapter": content})
+        save_file(
+            {"a": torch.ones(1)},
+            tmp_path / "plain.safetensors",
+            metadata=content and {"adapter": content},
+        )
         fails("was not written by adapters.save", make(), tmp_path / "plain.safetensors")
     with safe_open(path, framework="pt") as file:
         header = file.metadata()
@@ -358,11 +402,21 @@ def test_adapters_of_other_models_are_refused(tmp_path):
 
 
 def test_how_alike_a_base_model_must_be():
-    """As bfloat16 is: one in a hundred, of the mean size, and of each number and of the mean size together."""
+    """As bfloat16 is: one in a hundred, of the mean size, and of each number and of the mean size
+    together."""
     own = {"text": dict(mean_abs=1.0, sample=[1.0, 0.0])}
-    for mean, first, same in ((1.009, 1.0, True), (1.011, 1.0, False), (1.0, 1.019, True), (1.0, 1.022, False)):
+    for mean, first, same in (
+        (1.009, 1.0, True),
+        (1.011, 1.0, False),
+        (1.0, 1.019, True),
+        (1.0, 1.022, False),
+    ):
         base = {"text": _Base(1, 1, mean, [first, 0.0])}
-        with nullcontext() if same else pytest.raises(HypvisionError, match="trained on other weights"):
+        with (
+            nullcontext()
+            if same
+            else pytest.raises(HypvisionError, match="trained on other weights")
+        ):
             _check_base(own, base, Path("adapter.safetensors"))
 
 
@@ -372,7 +426,9 @@ def test_an_interrupted_save_leaves_the_old_file(tmp_path, monkeypatch):
     path.write_text("old")
 
     def full(*args, **kwargs):  # as safetensors words it
-        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+        raise SafetensorError(
+            "Error while serializing: I/O error: No space left on device (os error 28)"
+        )
 
     monkeypatch.setattr("hypvision.checkpoints.storage.save_file", full)
     with pytest.raises(HypvisionError, match="was not written: the disk is full"):
@@ -387,7 +443,12 @@ def test_mistakes_are_explained(tmp_path):
         assert "\n" not in str(caught.value)
 
     model = clip_models.openai_clip()
-    for function in (adapters.trainable_parameters, adapters.merge, adapters.remove, adapters.summary):
+    for function in (
+        adapters.trainable_parameters,
+        adapters.merge,
+        adapters.remove,
+        adapters.summary,
+    ):
         fails("has no adapter", function, model)
     fails("There is no adapter 'dora'. Known: bottleneck", adapters.inject, model, "dora")
     fails("no option blocks. Did you mean block", adapters.inject, model, blocks=16)
@@ -395,7 +456,9 @@ def test_mistakes_are_explained(tmp_path):
     fails("has blocks 0 to 3", adapters.inject, model, block=16, vision_layers=(4,))
     fails("has blocks 0 to 2", adapters.inject, model, block=16, text_layers=(1, 1))
     fails("must be some of the letters", adapters.inject, model, projections="qo")
-    fails("form must be one of 'weight', 'feature', got 'both'", adapters.inject, model, form="both")
+    fails(
+        "form must be one of 'weight', 'feature', got 'both'", adapters.inject, model, form="both"
+    )
     fails("nothing would be adapted", adapters.inject, model, text=False, vision=False)
     fails("no transformer tower", adapters.inject, model, text_layers=(), vision_layers=())
     fails("For none use geometry='euclidean'", adapters.inject, model, c_text=0)
@@ -403,7 +466,12 @@ def test_mistakes_are_explained(tmp_path):
     assert not adapters.is_injected(model) and all(p.requires_grad for p in model.parameters())
     adapters.inject(model, block=16)
     fails("written as .safetensors", adapters.save, model, tmp_path / "a.pth")
-    fails(r"one of the model's adapters \(hyperclip\), got 'prompts'", adapters.merge, model, "prompts")
+    fails(
+        r"one of the model's adapters \(hyperclip\), got 'prompts'",
+        adapters.merge,
+        model,
+        "prompts",
+    )
 
 
 # Two methods on one model
@@ -434,11 +502,17 @@ def test_two_methods_on_one_model(monkeypatch, tmp_path):
     make = clip_models.openai_clip
     model = adapters.inject(adapters.inject(make(), block=16), "scale")
     both, own = adapters.trainable_parameters(model), adapters.trainable_parameters(model, "scale")
-    assert len(own) == 2 and len(both) == len(own) + len(adapters.trainable_parameters(model, "hyperclip"))
+    assert len(own) == 2 and len(both) == len(own) + len(
+        adapters.trainable_parameters(model, "hyperclip")
+    )
     assert all(parameter.requires_grad for parameter in both)
-    with pytest.raises(HypvisionError, match=r"one of the model's adapters \(hyperclip, scale\), got None"):
+    with pytest.raises(
+        HypvisionError, match=r"one of the model's adapters \(hyperclip, scale\), got None"
+    ):
         adapters.save(model, tmp_path / "a.safetensors")
-    with pytest.raises(HypvisionError, match="'scale' cannot be merged, because weights of a plain CLIP cannot"):
+    with pytest.raises(
+        HypvisionError, match="'scale' cannot be merged, because weights of a plain CLIP cannot"
+    ):
         adapters.merge(model, "scale")
     path = adapters.save(model, tmp_path / "a.safetensors", "scale")
     other = adapters.load(make(), path)
@@ -448,7 +522,8 @@ def test_two_methods_on_one_model(monkeypatch, tmp_path):
 
 
 def test_parameters_have_one_order():
-    """Optimisers number parameters: the blocks come after everything else of their transformer block, as q, k, v."""
+    """Optimisers number parameters: the blocks come after everything else of their transformer
+    block, as q, k, v."""
     model = adapters.inject(clip_models.openai_clip(), block=16)
     names = [name for name, _ in model.named_parameters()]
     for stem in ("transformer.resblocks.1.", "visual.transformer.resblocks.2."):
@@ -459,15 +534,23 @@ def test_parameters_have_one_order():
 HEADERS = {
     "brackets without end": lambda about: "[" * 200_000,
     "no width": lambda about: [tower.pop("width") for tower in about["base"].values()] and None,
-    "a size in words": lambda about: [tower.update(mean_abs="x") for tower in about["base"].values()] and None,
-    "a sample of words": lambda about: [tower.update(sample="x") for tower in about["base"].values()] and None,
-    "a sample of another length": lambda about: [tower.update(sample=[1]) for tower in about["base"].values()] and None,
+    "a size in words": lambda about: (
+        [tower.update(mean_abs="x") for tower in about["base"].values()] and None
+    ),
+    "a sample of words": lambda about: (
+        [tower.update(sample="x") for tower in about["base"].values()] and None
+    ),
+    "a sample of another length": lambda about: (
+        [tower.update(sample=[1]) for tower in about["base"].values()] and None
+    ),
 }
 
 
 def test_damaged_headers_are_refused(tmp_path):
     target = clip_models.openai_clip()
-    path = adapters.save(adapters.inject(clip_models.openai_clip(), block=16), tmp_path / "a.safetensors")
+    path = adapters.save(
+        adapters.inject(clip_models.openai_clip(), block=16), tmp_path / "a.safetensors"
+    )
     with safe_open(path, framework="pt") as file:
         header = file.metadata()["adapter"]
     for damage in HEADERS.values():
@@ -485,9 +568,19 @@ def test_weights_of_another_kind_do_not_get_in(tmp_path, caplog):
     with safe_open(path, framework="pt") as file:
         header = file.metadata()
     for change in (torch.Tensor.long, torch.Tensor.bool, lambda value: value.to(torch.complex64)):
-        save_file({name: change(value) for name, value in load_file(path).items()}, tmp_path / "b.safetensors", header)
-        with pytest.raises(HypvisionError, match="does not fit this model.*instead of real numbers"):
+        save_file(
+            {name: change(value) for name, value in load_file(path).items()},
+            tmp_path / "b.safetensors",
+            header,
+        )
+        with pytest.raises(
+            HypvisionError, match="does not fit this model.*instead of real numbers"
+        ):
             adapters.load(make(), tmp_path / "b.safetensors")
-    save_file({name: value * math.nan for name, value in load_file(path).items()}, tmp_path / "c.safetensors", header)
+    save_file(
+        {name: value * math.nan for name, value in load_file(path).items()},
+        tmp_path / "c.safetensors",
+        header,
+    )
     adapters.load(make(), tmp_path / "c.safetensors")
     assert "has NaN or infinite values" in caplog.text

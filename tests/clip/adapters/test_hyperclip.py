@@ -1,4 +1,5 @@
-"""HyperCLIP on open_clip models of every kind; what all adapters have in common is in test_contract.py."""
+"""HyperCLIP on open_clip models of every kind; what all adapters have in common is in
+test_contract.py."""
 
 import copy
 import math
@@ -29,7 +30,9 @@ OPTIONS = [
 def outputs(model, seed=0):
     model.eval()
     with torch.no_grad():
-        return model(clip_models.random_images(model, seed=seed), clip_models.prompts(seed=seed))[:2]
+        return model(clip_models.random_images(model, seed=seed), clip_models.prompts(seed=seed))[
+            :2
+        ]
 
 
 def close(a, b, tolerance=1e-5):
@@ -55,9 +58,9 @@ def test_identity_then_merged_then_removed(options):
     before = outputs(model)
     adapters.inject(model, **{"block": 16, **options})
     assert close(outputs(model), before)
-    assert {name: value.shape for name, value in model.state_dict().items() if "hyperclip" not in name} == {
-        name: value.shape for name, value in plain.items()
-    }
+    assert {
+        name: value.shape for name, value in model.state_dict().items() if "hyperclip" not in name
+    } == {name: value.shape for name, value in plain.items()}
     disturb(model)
     tuned = outputs(model)
     changed = [not torch.allclose(a, b, atol=1e-3) for a, b in zip(tuned, before)]
@@ -75,7 +78,8 @@ def test_identity_then_merged_then_removed(options):
 
 @pytest.mark.parametrize("kind", ["openai", "siglip"])
 def test_adapted_projections_are_those_of_the_reference(kind, path):
-    """The projection of every block, computed row by row by the reference implementation, gives the same model."""
+    """The projection of every block, computed row by row by the reference implementation, gives the
+    same model."""
     from hypvision.clip.towers import find_towers
 
     model = KINDS[kind]()
@@ -98,11 +102,15 @@ def test_feature_form_is_the_weight_form_transposed():
     weight = adapters.inject(clip_models.openai_clip(), block=16)
     feature = adapters.inject(clip_models.openai_clip(), block=16, form="feature")
     disturb(weight)
-    turned = {name: value.mT.contiguous() for name, value in adapters.adapter_state_dict(weight).items()}
+    turned = {
+        name: value.mT.contiguous() for name, value in adapters.adapter_state_dict(weight).items()
+    }
     feature.load_state_dict(turned, strict=False)
     assert close(outputs(weight), outputs(feature))
     x = torch.randn(5, 1, 32)
-    assert feature.transformer.resblocks[0].attn(x, x, x, None, False)[1] is None  # need_weights=False by its place
+    assert (
+        feature.transformer.resblocks[0].attn(x, x, x, None, False)[1] is None
+    )  # need_weights=False by its place
     sig = clip_models.siglip()
     with torch.no_grad():
         for name, bias in sig.named_parameters():
@@ -127,7 +135,9 @@ def test_the_hyperbolic_form_equals_the_linear_one_until_the_clip(path):
 
     flat = outputs(tuned(geometry="euclidean"))
     assert close(outputs(tuned()), flat)
-    with pytest.warns(UserWarning, match="are as long as .* Use a smaller curvature c_(text|vision)"):
+    with pytest.warns(
+        UserWarning, match="are as long as .* Use a smaller curvature c_(text|vision)"
+    ):
         near = tuned(c_text=30.0, c_vision=30.0)
     report = clip_report(near)
     assert report["text"]["clipped_share"] > 0.5 and report["text"]["clip_radius"] < 0.7
@@ -140,15 +150,26 @@ def test_report_of_the_clip_on_known_rows(geometry):
     model = clip_models.openai_clip()
     blocks = {"text": model.transformer.resblocks, "vision": model.visual.transformer.resblocks}
     rows = {
-        kind: torch.cat([block.attn.in_proj_weight.detach().norm(dim=-1).view(3, -1)[::2].flatten() for block in tower])
+        kind: torch.cat(
+            [
+                block.attn.in_proj_weight.detach().norm(dim=-1).view(3, -1)[::2].flatten()
+                for block in tower
+            ]
+        )
         for kind, tower in blocks.items()
     }  # of q and v
     middle = {kind: 2 * float(lengths.median()) for kind, lengths in rows.items()}
     # half of the doubled rows are beyond the radius
-    curvature = {f"c_{kind}": (3.80020 / middle[kind]) ** 2 for kind in rows} if geometry == "hyperbolic" else {}
+    curvature = (
+        {f"c_{kind}": (3.80020 / middle[kind]) ** 2 for kind in rows}
+        if geometry == "hyperbolic"
+        else {}
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        adapters.inject(clip_models.openai_clip(), block=16)  # rows far inside of the radius are nothing to warn of
+        adapters.inject(
+            clip_models.openai_clip(), block=16
+        )  # rows far inside of the radius are nothing to warn of
         warnings.simplefilter("ignore")
         adapters.inject(model, block=16, projections="qv", geometry=geometry, **curvature)
     with torch.no_grad():
@@ -174,7 +195,9 @@ def gradients(model, times=1):
     return [parameter.grad.clone() for parameter in adapters.trainable_parameters(model)]
 
 
-@pytest.mark.parametrize("options", [{}, dict(projections="qv"), dict(mobius=False), dict(geometry="euclidean")])
+@pytest.mark.parametrize(
+    "options", [{}, dict(projections="qv"), dict(mobius=False), dict(geometry="euclidean")]
+)
 def test_the_blocks_of_a_tower_are_mapped_together(options, path, monkeypatch):
     model = adapters.inject(clip_models.openai_clip(), block=16, **options)
     disturb(model)
@@ -263,9 +286,16 @@ def test_options_that_exclude_each_other(options):
 
 def test_official_options():
     layers = HyperCLIPConfig(official_twelve_layers=True)
-    assert layers.layers("vision", 24) == (*range(11), 23) and layers.layers("vision", 12) == tuple(range(12))
+    assert layers.layers("vision", 24) == (*range(11), 23) and layers.layers("vision", 12) == tuple(
+        range(12)
+    )
     assert layers.layers("text", 24) == HyperCLIPConfig().layers("vision", 24) == tuple(range(24))
-    assert layers.layers("text", 12) == tuple(range(12)) and layers.layers("vision", 4) == (0, 1, 2, 3)
+    assert layers.layers("text", 12) == tuple(range(12)) and layers.layers("vision", 4) == (
+        0,
+        1,
+        2,
+        3,
+    )
     assert HyperCLIPConfig(text_layers=2, vision_layers=[3, 0]).layers("vision", 4) == (0, 3)
     assert HyperCLIPConfig(text_layers=2).layers("text", 4) == (2,) and HyperCLIPConfig(
         text_layers=[2]
@@ -273,7 +303,8 @@ def test_official_options():
     assert HyperCLIPConfig(official_text_curvature=True).curvature("text") == 1.0
     assert HyperCLIPConfig(official_dense_only=True, vision_layers=[3]).layers("vision", 4) == (3,)
     with pytest.raises(
-        HypvisionError, match="official_dense_only has no effect with vision_layers=.0,., without block 3"
+        HypvisionError,
+        match="official_dense_only has no effect with vision_layers=.0,., without block 3",
     ):
         HyperCLIPConfig(official_dense_only=True, vision_layers=[0]).layers("vision", 4)
 
@@ -312,7 +343,12 @@ def test_counts_and_names():
     count = sum(value.numel() for value in names.values())
     assert count == 3 * 3 * 32 * 16 + 4 * 3 * 64 * 16
     text = adapters.summary(model)
-    assert f"{count:,} of " in text and "3 of 3 text blocks" in text and "c = 0.01" in text and "\n" not in text
+    assert (
+        f"{count:,} of " in text
+        and "3 of 3 text blocks" in text
+        and "c = 0.01" in text
+        and "\n" not in text
+    )
 
 
 @pytest.mark.parametrize("form,frozen", [("feature", {"q", "k"}), ("weight", set())])
@@ -320,32 +356,47 @@ def test_what_a_dense_prediction_never_meets(form, frozen):
     model = adapters.inject(clip_models.openai_clip(), block=16, form=form)
     adapters.adapter_of(model).freeze_unused()
     still = {
-        name for name, parameter in model.named_parameters() if "hyperclip" in name and not parameter.requires_grad
+        name
+        for name, parameter in model.named_parameters()
+        if "hyperclip" in name and not parameter.requires_grad
     }
     assert still == {f"visual.transformer.resblocks.3.hyperclip.{letter}" for letter in frozen}
 
 
 def test_fingerprint_of_the_base_model():
-    """As it stands in files: over the adapted blocks alone, unchanged by what the adapter learns."""
+    """As it stands in files: over the adapted blocks alone, unchanged by what the adapter
+    learns."""
     model = adapters.inject(clip_models.openai_clip(), block=16, text_layers=(1, 2), vision=False)
-    weights = [clip_models.openai_clip().transformer.resblocks[i].attn.in_proj_weight for i in (1, 2)]
+    weights = [
+        clip_models.openai_clip().transformer.resblocks[i].attn.in_proj_weight for i in (1, 2)
+    ]
     for _ in range(2):
         found = adapters.adapter_of(model).fingerprint()
-        assert set(found) == {"text"} and (found["text"]["width"], found["text"]["depth"]) == (32, 3)
+        assert set(found) == {"text"} and (found["text"]["width"], found["text"]["depth"]) == (
+            32,
+            3,
+        )
         mean = sum(float(weight.detach().abs().mean()) for weight in weights) / 2
         assert found["text"]["mean_abs"] == pytest.approx(mean, rel=1e-6)
-        expected = [float(weights[0].detach().flatten()[192 * k]) for k in range(16)]  # of 96 x 32 numbers
+        expected = [
+            float(weights[0].detach().flatten()[192 * k]) for k in range(16)
+        ]  # of 96 x 32 numbers
         assert found["text"]["sample"] == pytest.approx(expected)
         disturb(model)
 
 
 @pytest.mark.slow
 def test_real_vit_b16():
-    """Random weights in ViT-B/16: the counts of the official model, identity, merge; SigLIP's real image tower."""
+    """Random weights in ViT-B/16: the counts of the official model, identity, merge; SigLIP's real
+    image tower."""
     import open_clip
 
     model = open_clip.create_model("ViT-B-16", force_quick_gelu=True).eval()
-    before = [model.encode_image(torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))).detach()]
+    before = [
+        model.encode_image(
+            torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+        ).detach()
+    ]
     adapters.inject(model)
     assert sum(p.numel() for p in adapters.trainable_parameters(model)) == 5_898_240
     assert len(adapters.trainable_parameters(model)) == 72
@@ -356,4 +407,6 @@ def test_real_vit_b16():
     tuned = model.encode_image(image).detach()
     adapters.merge(model)
     assert close([model.encode_image(image).detach()], [tuned])
-    assert isinstance(model.visual, torch.nn.Module) and not any(isinstance(m, BlockMaps) for m in model.modules())
+    assert isinstance(model.visual, torch.nn.Module) and not any(
+        isinstance(m, BlockMaps) for m in model.modules()
+    )

@@ -1,4 +1,5 @@
-"""LatHAdapter against the formulas written down literally, its invariants, and batches that have little in them."""
+"""LatHAdapter against the formulas written down literally, its invariants, and batches that have
+little in them."""
 
 import pytest
 import torch
@@ -7,7 +8,12 @@ from helpers import clip_models
 from references import fewshot as reference
 
 from hypvision.clip import adapters
-from hypvision.clip.adapters.lathadapter import LatentHierarchy, LatHAdapterConfig, attributes_for, refine
+from hypvision.clip.adapters.lathadapter import (
+    LatentHierarchy,
+    LatHAdapterConfig,
+    attributes_for,
+    refine,
+)
 from hypvision.errors import HypvisionError
 from hypvision.losses import lca_triplet_loss
 
@@ -36,7 +42,10 @@ def recorded(model, image, labels=LABELS):
     """Triplets as it draws them, and Gumbel noise for them."""
     torch.manual_seed(3)
     triplets = drawn(model, image, labels), drawn(model, model.nodes(), None)
-    noise = [-torch.empty(2, len(rows), size).exponential_().log() for rows, size in zip(triplets, (7, 5))]
+    noise = [
+        -torch.empty(2, len(rows), size).exponential_().log()
+        for rows, size in zip(triplets, (7, 5))
+    ]
     return triplets, tuple(noise)
 
 
@@ -49,7 +58,9 @@ def test_it_is_the_composite_of_the_formulas():
     losses, logits = reference.lath(image, text, model.attributes, 20.0, LABELS, triplets, noise)
     assert (out.logits - logits).abs().max() < 2e-5
     found = dict(
-        loss_ecls=F.cross_entropy(out.cosine, LABELS), loss_hcls=F.cross_entropy(-out.distance, LABELS), **out.losses
+        loss_ecls=F.cross_entropy(out.cosine, LABELS),
+        loss_hcls=F.cross_entropy(-out.distance, LABELS),
+        **out.losses,
     )
     assert found.keys() == losses.keys()
     for name, expected in losses.items():
@@ -82,7 +93,8 @@ def test_degrees_agree_where_all_cosines_are_positive_and_stay_sane_elsewhere():
     attributes = torch.rand(4, 32) + 0.1
     found = [refine(text, attributes, 0.1, degree) for degree in ("abs", "relu", "clamp")]
     assert all((x - found[0]).abs().max() < 1e-6 for x in found)
-    # An attribute opposite to all classes has a negative degree, without a root; "abs" moves texts by beta at most.
+    # An attribute opposite to all classes has a negative degree, without a root; "abs" moves texts
+    # by beta at most.
     opposite = -text.mean(0, keepdim=True).expand(3, -1)
     assert (reference.unit(torch.cat([text, opposite])) @ reference.unit(opposite)[0]).sum() < 0
     moved = refine(text, opposite, 0.1, "abs") - text
@@ -95,12 +107,15 @@ def test_order_of_attributes_does_not_matter_and_beta_zero_leaves_the_host():
     model, other = module(), module()
     with torch.no_grad():
         other.attributes.copy_(model.attributes.flip(0))
-        assert (model(image, text, 20.0).logits - other(image, text, 20.0).logits).abs().max() < 1e-5
+        assert (
+            model(image, text, 20.0).logits - other(image, text, 20.0).logits
+        ).abs().max() < 1e-5
         plain = module(beta=0.0)(image, text, 20.0)
         assert (plain.logits + plain.distance - 20 * image @ text.T).abs().max() < 1e-5
         alone = module(hierarchy=False).train()(image, text, 20.0, LABELS)
         assert not alone.losses and torch.equal(alone.logits, alone.cosine)
-        # Unit features at c = 0.1: distance 2 from the origin, 2.5 from each other at cosine 0.25 or so.
+        # Unit features at c = 0.1: distance 2 from the origin, 2.5 from each other at cosine 0.25
+        # or so.
         ball = plain.distance
         assert ball.min() > 1.5 and ball.max() < 3.9
 
@@ -110,12 +125,16 @@ def test_each_image_with_its_own_classes():
     model = module()
     own = text.expand(6, -1, -1)
     triplets, noise = recorded(model, image)
-    one, many = (model(image, t, 20.0, LABELS, triplets=triplets, gumbel=noise) for t in (text, own))
+    one, many = (
+        model(image, t, 20.0, LABELS, triplets=triplets, gumbel=noise) for t in (text, own)
+    )
     assert (one.logits - many.logits).abs().max() < 1e-5
     assert all(abs(one.losses[name] - many.losses[name]) < 1e-5 for name in one.losses)
 
 
-@pytest.mark.parametrize("images, classes, labels", [(1, 5, [0]), (6, 1, [0] * 6), (1, 1, [0]), (2, 3, [0, 1])])
+@pytest.mark.parametrize(
+    "images, classes, labels", [(1, 5, [0]), (6, 1, [0] * 6), (1, 1, [0]), (2, 3, [0, 1])]
+)
 @pytest.mark.parametrize("attributes", [1, 2, 7])
 def test_batches_with_little_in_them(images, classes, labels, attributes):
     image, text = features(images, classes)
@@ -139,7 +158,9 @@ def test_hostile_features_stay_finite():
         assert all(x.grad.isfinite().all() for x in (image, text, model.attributes))
     with torch.autocast("cpu", torch.bfloat16):  # computed outside it
         image, text = features()
-        assert torch.equal(module()(image, text, 9.0).logits, module()(image.float(), text, 9.0).logits)
+        assert torch.equal(
+            module()(image, text, 9.0).logits, module()(image.float(), text, 9.0).logits
+        )
 
 
 def test_gradient_factor_of_the_ball_is_an_option():
@@ -170,7 +191,9 @@ def test_ancestors_that_get_no_gradient():
         losses = model(image, text, 20.0, LABELS, triplets=triplets, gumbel=noise).losses
         moved = {}
         for name, loss in losses.items():
-            found = torch.autograd.grad(loss, (image, model.attributes, text), retain_graph=True, allow_unused=True)
+            found = torch.autograd.grad(
+                loss, (image, model.attributes, text), retain_graph=True, allow_unused=True
+            )
             moved[name] = [bool(x is not None and x.abs().max() > 1e-6) for x in found]
         assert moved == dict(loss_va=[True, not detach, False], loss_at=[False, True, not detach])
 
@@ -194,7 +217,9 @@ def test_what_triplets_are_drawn():
     image, _ = features()
     model = module()
     rows = drawn(model, image, LABELS, torch.Generator().manual_seed(0))
-    assert (rows[:, 0] != rows[:, 1]).all() and (rows[:, 0] != rows[:, 2]).all()  # an anchor is no negative of itself
+    assert (rows[:, 0] != rows[:, 1]).all() and (
+        rows[:, 0] != rows[:, 2]
+    ).all()  # an anchor is no negative of itself
     same = LABELS[:, None] == LABELS
     partner = same[rows[:, 0], rows[:, 1]]
     assert (partner | (same.sum(1) == 1)[rows[:, 0]] | ~partner).all()
@@ -222,9 +247,13 @@ def test_number_and_start_of_attributes():
 
 
 def test_least_values_are_accepted():
-    for name, least in dict(attributes=0, classes=1, dim=0, beta=0, sigma=0, neighbours=2, draws=1, least=1).items():
+    for name, least in dict(
+        attributes=0, classes=1, dim=0, beta=0, sigma=0, neighbours=2, draws=1, least=1
+    ).items():
         assert getattr(LatHAdapterConfig(**{name: least}), name) == least
-        with pytest.raises(HypvisionError, match=f"{name} must be .* of at least {least}, got {least - 1}"):
+        with pytest.raises(
+            HypvisionError, match=f"{name} must be .* of at least {least}, got {least - 1}"
+        ):
             LatHAdapterConfig(**{name: least - 1})
     assert LatHAdapterConfig(attributes="auto", classes=47).count == attributes_for(47)
 

@@ -35,7 +35,10 @@ def test_lora_is_that_of_peft():
     ours = LowRankMap(12, LoRAConfig(rank=3, alpha=5, projections="qkv"))
     theirs = dict(wrapped.named_parameters())
     up_name = next(name for name, value in theirs.items() if "lora_B" in name and len(value) == 36)
-    up, down = theirs[up_name], theirs[up_name.replace("lora_B", "lora_A")]  # the others are of the output
+    up, down = (
+        theirs[up_name],
+        theirs[up_name.replace("lora_B", "lora_A")],
+    )  # the others are of the output
     with torch.no_grad():
         up.normal_()
         for letter, part in zip("qkv", up.chunk(3)):
@@ -94,7 +97,9 @@ def test_bottleneck_is_a_small_mlp_behind_the_mlp():
     with torch.no_grad():
         y = x + block.attention(block.ln_1(x))
         hidden = block.mlp.c_proj(block.mlp.gelu(block.mlp.c_fc(block.ln_2(y))))
-        change = F.linear(F.gelu(F.linear(hidden, own.down.weight, own.down.bias)), own.up.weight, own.up.bias)
+        change = F.linear(
+            F.gelu(F.linear(hidden, own.down.weight, own.down.bias)), own.up.weight, own.up.bias
+        )
         torch.testing.assert_close(block(x), y + hidden + change, rtol=1e-5, atol=1e-5)
 
 
@@ -103,9 +108,13 @@ def test_bitfit_trains_biases_alone():
     model.logit_bias = nn.Parameter(torch.tensor(-10.0))  # SigLIP's, of the loss and not of a layer
     set_tuning(model, "bias")
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    biases = {name for name, _ in model.named_parameters() if name.endswith((".bias", "_proj_bias"))}
+    biases = {
+        name for name, _ in model.named_parameters() if name.endswith((".bias", "_proj_bias"))
+    }
     assert trained == biases and "logit_bias" not in biases
-    assert "visual.transformer.resblocks.0.attn.in_proj_bias" in trained and "ln_final.bias" in trained
+    assert (
+        "visual.transformer.resblocks.0.attn.in_proj_bias" in trained and "ln_final.bias" in trained
+    )
 
 
 @pytest.mark.parametrize(("first", "second"), [("hyperclip", "lora"), ("lora", "hyperclip")])

@@ -45,7 +45,9 @@ def host_images(host, count=3):
 
 def close(a, b, tolerance=2e-5):
     a, b = a.detach(), b.detach()
-    assert (a - b).abs().max() < tolerance * max(1.0, float(b.abs().max())), float((a - b).abs().max())
+    assert (a - b).abs().max() < tolerance * max(1.0, float(b.abs().max())), float(
+        (a - b).abs().max()
+    )
 
 
 def gradients(loss, host):
@@ -58,7 +60,14 @@ def expected_maple(host, images, emulate=False):
     learner = host.learner
     pairs = [(p.weight, p.bias) for p in learner.projections]
     return reference.maple(
-        host.clip, tokenize, NAMES, images, learner.ctx, list(learner.deep_text), pairs, emulate=emulate
+        host.clip,
+        tokenize,
+        NAMES,
+        images,
+        learner.ctx,
+        list(learner.deep_text),
+        pairs,
+        emulate=emulate,
     )
 
 
@@ -93,11 +102,15 @@ def test_promptsrc():
     assert not host.eval()(images).losses
 
 
-@pytest.mark.parametrize(("position", "per_class"), [("end", False), ("end", True), ("middle", True), ("front", False)])
+@pytest.mark.parametrize(
+    ("position", "per_class"), [("end", False), ("end", True), ("middle", True), ("front", False)]
+)
 def test_coop(position, per_class):
     host = make("coop", tokens=4, position=position, per_class=per_class, classes=len(NAMES))
     images, prefix = host_images(host), "X X X X"
-    texts = reference.class_texts(host.clip, tokenize, prefix, NAMES, host.learner.ctx, position=position)
+    texts = reference.class_texts(
+        host.clip, tokenize, prefix, NAMES, host.learner.ctx, position=position
+    )
     expected = reference.logits(host.clip, reference.image_features(host.clip, images), texts)
     found = host(images).logits()
     close(found, expected)
@@ -112,7 +125,9 @@ def test_words_behind_the_learned_tokens_stay_in_the_context(position):
     host = build_host(bundle(), "coop", tokens=2, words="a photo of a", position=position)
     host.set_classes(NAMES)
     told = "{} a photo of a." if position == "front" else "a photo {} of a."
-    expected = encode_text(host.clip, tokenize([told.format(name) for name in NAMES]), normalize=True)
+    expected = encode_text(
+        host.clip, tokenize([told.format(name) for name in NAMES]), normalize=True
+    )
     close(host.texts(), expected)
 
 
@@ -129,7 +144,9 @@ def test_a_name_that_fills_the_text_is_cut_off(position):
 def test_cocoop():
     host = make("cocoop", tokens=4)
     images = host_images(host)
-    expected = reference.cocoop(host.clip, tokenize, NAMES, images, host.learner.ctx, host.learner.meta)
+    expected = reference.cocoop(
+        host.clip, tokenize, NAMES, images, host.learner.ctx, host.learner.meta
+    )
     found = host(images).logits()
     close(found, expected)
     for x, y in zip(*(gradients(F.cross_entropy(x, LABELS), host) for x in (found, expected))):
@@ -142,10 +159,14 @@ def test_prompts_of_one_tower_or_both(name):
     images, learner = host_images(host), host.learner
     vision = [learner.visual, *learner.deep_visual] if hasattr(learner, "visual") else []
     if learner.text_tokens:
-        texts = reference.class_texts(host.clip, tokenize, "a photo of a", NAMES, learner.ctx, list(learner.deep_text))
+        texts = reference.class_texts(
+            host.clip, tokenize, "a photo of a", NAMES, learner.ctx, list(learner.deep_text)
+        )
     else:
         texts = reference.plain_texts(host.clip, tokenize, "a photo of a {}.", NAMES)
-    expected = reference.logits(host.clip, reference.image_features(host.clip, images, vision), texts)
+    expected = reference.logits(
+        host.clip, reference.image_features(host.clip, images, vision), texts
+    )
     close(host(images).logits(), expected)
 
 
@@ -164,7 +185,9 @@ def test_zero_shot_is_clip_and_its_ensemble_a_mean():
 
 def kd(**options):
     teacher = build_host(bundle(seed=5), "promptsrc", **PROMPTED["promptsrc"])
-    host = build_host(bundle(), "promptkd", teacher=shaken(teacher, seed=8), tokens=2, depth=3, **options)
+    host = build_host(
+        bundle(), "promptkd", teacher=shaken(teacher, seed=8), tokens=2, depth=3, **options
+    )
     host.set_classes(NAMES)
     return shaken(host)
 
@@ -173,18 +196,23 @@ def kd(**options):
 def test_promptkd(training, temperature):
     host = kd(weight=200.0, temperature=temperature).train(training)
     images, teacher, prompts = host_images(host, 4), host.teacher, host.learner["prompts"]
-    texts = reference.unit(reference.class_texts(teacher.clip, tokenize, "a photo of a", NAMES, teacher.learner.ctx,
+    texts = reference.unit(reference.class_texts(teacher.clip, tokenize, "a photo of a", NAMES,
+    teacher.learner.ctx,
                                                  list(teacher.learner.deep_text)))  # fmt: skip
     tuned = [teacher.learner.visual, *teacher.learner.deep_visual]
     of_teacher = reference.unit(reference.image_features(teacher.clip, images, tuned))
     x = reference.image_features(host.clip, images, [prompts.visual, *prompts.deep_visual])
     first, norm, _, last = host.learner["projector"]
     x = x @ first.weight.T + first.bias
-    mean, var = (x.mean(0), x.var(0, unbiased=False)) if training else (norm.running_mean, norm.running_var)
+    mean, var = (
+        (x.mean(0), x.var(0, unbiased=False)) if training else (norm.running_mean, norm.running_var)
+    )
     x = (x - mean) / (var + norm.eps).sqrt() * norm.weight + norm.bias
     x = reference.unit(x.relu() @ last.weight.T + last.bias)
     scales = teacher.clip.logit_scale.exp(), host.clip.logit_scale.exp()
-    loss, logits = reference.promptkd(of_teacher, texts, scales[0], x, scales[1], 200.0, temperature)
+    loss, logits = reference.promptkd(
+        of_teacher, texts, scales[0], x, scales[1], 200.0, temperature
+    )
     out = host(images)
     close(out.logits(), logits, 1e-4)
     assert (out.teacher is not None) == training
@@ -209,7 +237,8 @@ def any_host(name):
 
 @pytest.mark.parametrize("name", sorted(HOSTS))
 def test_under_autocast_logits_and_losses_are_float32(name):
-    """And near those without it, in training and evaluation, with a gradient for all that learns."""
+    """And near those without it, in training and evaluation, with a gradient for all that
+    learns."""
     host = any_host(name)
     images, labels = host_images(host, 4), torch.tensor([2, 0, 1, 3])
     for training in (False, True):
@@ -218,13 +247,20 @@ def test_under_autocast_logits_and_losses_are_float32(name):
         def run():
             out = host(images, labels)
             logits = out.logits()
-            return logits, out.fit(logits, labels), *out.losses.values(), *([] if out.text is None else [out.text])
+            return (
+                logits,
+                out.fit(logits, labels),
+                *out.losses.values(),
+                *([] if out.text is None else [out.text]),
+            )
 
         wanted = run()
         with torch.autocast("cpu", torch.bfloat16):
             found = run()
             out = host(images, labels)
-            if out.text is not None and out.text.dim() == 2 and out.extra is None:  # only the towers are rounded
+            if (
+                out.text is not None and out.text.dim() == 2 and out.extra is None
+            ):  # only the towers are rounded
                 unrounded = out.scale * (out.image[:, None] * out.text).sum(-1)
                 assert (out.logits() - unrounded).abs().max() < 1e-4
         for given, exact in zip(found, wanted, strict=True):
@@ -242,7 +278,9 @@ def test_clip_adapter():
     adapted = 0.2 * ((x @ down.weight.T).relu() @ up.weight.T).relu() + 0.8 * x
     texts = reference.plain_texts(host.clip, tokenize, "a photo of a {}.", NAMES)
     close(host(host_images(host)).logits(), reference.logits(host.clip, adapted, texts))
-    assert torch.equal(host(x.detach()).logits(), host(host_images(host)).logits())  # from features that were kept
+    assert torch.equal(
+        host(x.detach()).logits(), host(host_images(host)).logits()
+    )  # from features that were kept
 
 
 def test_tip_adapter():
@@ -255,12 +293,15 @@ def test_tip_adapter():
     image = reference.unit(host.clip.encode_image(images))
     values = torch.eye(4)[labels]
     host.clip.logit_scale.data.fill_(torch.tensor(100.0).log())
-    expected = reference.tip_adapter(image, host.texts(), reference.unit(features), values, 1.7, 3.0)
+    expected = reference.tip_adapter(
+        image, host.texts(), reference.unit(features), values, 1.7, 3.0
+    )
     close(host(images).logits(), expected, 1e-4)
     assert not [p for p in host.learner.parameters() if p.requires_grad]
     with pytest.raises(
         HypvisionError,
-        match="for 8 images of 4 classes, but the data has 7 of 4.*images=7 of few_shot_config or keys=7",
+        match="for 8 images of 4 classes, but the data has 7 of 4.*images=7 of few_shot_config or "
+        "keys=7",
     ):
         host.fill(features[:7], torch.tensor([0, 1, 2, 3, 0, 1, 2]))
     host.set_classes(OTHERS)
@@ -269,7 +310,8 @@ def test_tip_adapter():
 
 
 def published_search(image, text, keys, values, labels, ends, steps):
-    """Beta and alpha as Tip-Adapter's code looks for them (``search_scale``, ``search_step``), on unit features."""
+    """Beta and alpha as Tip-Adapter's code looks for them (``search_scale``, ``search_step``), on
+    unit features."""
     betas = [i * (ends[0] - 0.1) / steps[0] + 0.1 for i in range(steps[0])]
     alphas = [i * (ends[1] - 0.1) / steps[1] + 0.1 for i in range(steps[1])]
     best = 0.0, None, None
@@ -282,9 +324,12 @@ def published_search(image, text, keys, values, labels, ends, steps):
     return best
 
 
-@pytest.mark.parametrize(("ends", "rows"), [((7.0, 3.0), 4096), ((12.0, 5.0), 13), ((50.0, 50.0), 13)])
+@pytest.mark.parametrize(
+    ("ends", "rows"), [((7.0, 3.0), 4096), ((12.0, 5.0), 13), ((50.0, 50.0), 13)]
+)
 def test_tip_adapter_searches_as_its_code_does(ends, rows, monkeypatch):
-    """On labels that CLIP and the cache know in part each, so that the choice matters; in blocks of images, too."""
+    """On labels that CLIP and the cache know in part each, so that the choice matters; in blocks of
+    images, too."""
     monkeypatch.setattr(prompting.heads, "ROWS", rows)
     host = build_host(bundle(), "tip-adapter", keys=40, classes=4)
     host.set_classes(NAMES)
@@ -295,21 +340,31 @@ def test_tip_adapter_searches_as_its_code_does(ends, rows, monkeypatch):
     cached = torch.arange(40) % 4
     centres = torch.randn(4, 64, generator=generator)
     keys, held = (
-        centres[own] + 1.2 * torch.randn(len(own), 64, generator=generator) + 3 * text[own] for own in (cached, truth)
+        centres[own] + 1.2 * torch.randn(len(own), 64, generator=generator) + 3 * text[own]
+        for own in (cached, truth)
     )
     host.fill(keys, cached)
     best = host.search(held, truth, alphas=6, betas=9, ends=ends)
     unit = reference.unit
-    accuracy, beta, alpha = published_search(unit(held), text, unit(keys), torch.eye(4)[cached], truth, ends, (9, 6))
-    assert (float(host.learner.beta), float(host.learner.alpha)) == pytest.approx((beta, alpha), rel=1e-5)
-    assert best == pytest.approx(100 * accuracy) and 100 * accuracy > 30 and (beta, alpha) != (0.1, 0.1)
+    accuracy, beta, alpha = published_search(
+        unit(held), text, unit(keys), torch.eye(4)[cached], truth, ends, (9, 6)
+    )
+    assert (float(host.learner.beta), float(host.learner.alpha)) == pytest.approx(
+        (beta, alpha), rel=1e-5
+    )
+    assert (
+        best == pytest.approx(100 * accuracy)
+        and 100 * accuracy > 30
+        and (beta, alpha) != (0.1, 0.1)
+    )
     steps = inspect.signature(host.search).parameters
     assert (steps["betas"].default, steps["alphas"].default) == (200, 20)  # search_step
 
 
 @pytest.mark.parametrize("name", ["zeroshot", "tip-adapter"])
 def test_several_templates_are_those_of_the_data(name):
-    """CLIP's seven and the data set's own; on ImageNet the seven alone (Zhou et al., IJCV 2022; Tip-Adapter)."""
+    """CLIP's seven and the data set's own; on ImageNet the seven alone (Zhou et al., IJCV 2022;
+    Tip-Adapter)."""
     seven = ("itap of a {}.", "a bad photo of the {}.", "a origami {}.", "a photo of the large {}.",
              "a {} in a video game.", "art of the {}.", "a photo of the small {}.")  # fmt: skip
     assert LAYOUTS["imagenet"].templates == seven
@@ -319,7 +374,10 @@ def test_several_templates_are_those_of_the_data(name):
     host = build_host(bundle(), name, ensemble=True, **options)
     for layout in (LAYOUTS["imagenet"], LAYOUTS["dtd"]):
         host.set_classes(NAMES, layout.template, layout.templates)
-        each = [reference.unit(reference.plain_texts(host.clip, tokenize, t, NAMES)) for t in layout.templates]
+        each = [
+            reference.unit(reference.plain_texts(host.clip, tokenize, t, NAMES))
+            for t in layout.templates
+        ]
         close(host.texts(), reference.unit(torch.stack(each).mean(0)))
     with pytest.raises(HypvisionError, match="The template 'a photo' needs {}"):
         host.set_classes(NAMES, "a {}", ["a photo"])
@@ -334,15 +392,23 @@ def test_linear_probe():
     image = reference.unit(host.clip.encode_image(images))
     close(host(images).logits(), image @ host.learner.weight.T + host.learner.bias)
     host.set_classes(OTHERS)
-    with pytest.raises(HypvisionError, match="was trained on 4 classes, so it cannot recognise 2 others"):
+    with pytest.raises(
+        HypvisionError, match="was trained on 4 classes, so it cannot recognise 2 others"
+    ):
         host(images)
 
 
 def test_state_dicts_hold_what_was_learned(tmp_path):
-    for host, other in ((make("promptsrc"), build_host(bundle(), "promptsrc", **PROMPTED["promptsrc"])), (kd(), kd())):
+    for host, other in (
+        (make("promptsrc"), build_host(bundle(), "promptsrc", **PROMPTED["promptsrc"])),
+        (kd(), kd()),
+    ):
         state = host.state_dict()
         assert state and all(name.startswith("learner.") for name in state)
-        torch.save(dict(state_dict={f"host.{name}": value for name, value in state.items()}), tmp_path / "a.pth")
+        torch.save(
+            dict(state_dict={f"host.{name}": value for name, value in state.items()}),
+            tmp_path / "a.pth",
+        )
         with torch.no_grad():
             for parameter in other.learner.parameters():
                 parameter.zero_()
@@ -356,15 +422,19 @@ def test_state_dicts_hold_what_was_learned(tmp_path):
         load_learned(make("maple"), tmp_path / "a.pth")
     torch.save(make("promptsrc").state_dict(), tmp_path / "b.pth")
     wider = build_host(bundle(width=96, head_width=32), "promptsrc", **PROMPTED["promptsrc"])
-    with pytest.raises(HypvisionError, match="does not fit the few-shot method .PromptSRC.* Give the CLIP model"):
+    with pytest.raises(
+        HypvisionError, match="does not fit the few-shot method .PromptSRC.* Give the CLIP model"
+    ):
         load_learned(wider, tmp_path / "b.pth")
 
 
-# Invariants -----------------------------------------------------------------------------------------------------------
+# Invariants
+# --------------------------------------------------------------------------------------------------
 
 
 def test_depth_one_is_shallow():
-    """The tokens enter at the first layer and run on: the same as an independent set of them alone."""
+    """The tokens enter at the first layer and run on: the same as an independent set of them
+    alone."""
     host = make("ivlp", depth=1)
     assert len(host.learner.deep_text) == len(host.learner.deep_visual) == 0
     deep = make("ivlp", depth=2)
@@ -383,7 +453,10 @@ def test_tokens_begin_as_words():
     rows = tokenize(["a photo of a"])[0, 1:5]
     assert torch.equal(host.learner.ctx.data, host.clip.token_embedding.weight[rows])
     host.set_classes(NAMES)  # so the texts are those of plain CLIP
-    close(host.texts(), reference.unit(reference.plain_texts(host.clip, tokenize, "a photo of a {}.", NAMES)))
+    close(
+        host.texts(),
+        reference.unit(reference.plain_texts(host.clip, tokenize, "a photo of a {}.", NAMES)),
+    )
 
 
 @pytest.mark.parametrize("name", ["coop", "cocoop", "maple"])
@@ -405,7 +478,10 @@ def test_new_classes_do_not_depend_on_old_ones(name):
 def test_texts_are_encoded_once_in_evaluation(name):
     host = make(name).eval()
     images = host_images(host)
-    with mock.patch.object(module, "encode_text", wraps=module.encode_text) as encode, torch.no_grad():
+    with (
+        mock.patch.object(module, "encode_text", wraps=module.encode_text) as encode,
+        torch.no_grad(),
+    ):
         for _ in range(3):
             host(images)
         assert encode.call_count == 1
@@ -438,7 +514,10 @@ def test_frozen_texts_are_kept_by_their_content(tmp_path):
     with mock.patch.object(module, "encode_text") as encode:
         assert torch.equal(make("promptsrc", cache=tmp_path, text=1).frozen_texts(), found)
         encode.assert_not_called()
-    for other in (make("promptsrc", bundle(2), cache=tmp_path), make("promptsrc", cache=tmp_path, templates=3)):
+    for other in (
+        make("promptsrc", bundle(2), cache=tmp_path),
+        make("promptsrc", cache=tmp_path, templates=3),
+    ):
         assert not torch.equal(other.frozen_texts(), found)
     host.set_classes(OTHERS)
     host.frozen_texts()
@@ -471,17 +550,27 @@ def test_only_the_learner_trains():
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("coop", "siglip"), ("promptsrc", "siglip"), ("maple", "custom_blocks"), ("ivlp", "custom_blocks")],
+    [
+        ("coop", "siglip"),
+        ("promptsrc", "siglip"),
+        ("maple", "custom_blocks"),
+        ("ivlp", "custom_blocks"),
+    ],
 )
 def test_other_towers(name, kind):
-    """SigLIP's (timm, text of full length) and open_clip's own attention: tokens enter, learn, and classes change."""
+    """SigLIP's (timm, text of full length) and open_clip's own attention: tokens enter, learn, and
+    classes change."""
     model = getattr(clip_models, kind)()
-    host = build_host(CLIPBundle(model, tokenize, (0.0,) * 3, (1.0,) * 3), name, **PROMPTED[name]).train()
+    host = build_host(
+        CLIPBundle(model, tokenize, (0.0,) * 3, (1.0,) * 3), name, **PROMPTED[name]
+    ).train()
     host.set_classes(NAMES)
     images = host_images(host)
     out = host(images, LABELS)
     (out.fit(out.logits(), LABELS) + sum(out.losses.values())).backward()
-    assert all(p.grad.isfinite().all() and p.grad.abs().max() > 0 for p in host.learner.parameters())
+    assert all(
+        p.grad.isfinite().all() and p.grad.abs().max() > 0 for p in host.learner.parameters()
+    )
     host.set_classes(OTHERS)
     assert host.eval()(images).logits().shape == (3, 2)
 
@@ -501,22 +590,30 @@ def test_the_batched_reference_is_the_one_by_sequences():
     vision = [learner.visual, *learner.deep_visual]
     tokens = tokenize([f"a photo of a {name}." for name in NAMES])
     texts = reference.batched_texts(model, tokens, learner.ctx, list(learner.deep_text))
-    close(reference.logits(model, reference.batched_images(model, images, vision), texts), host(images).logits())
+    close(
+        reference.logits(model, reference.batched_images(model, images, vision), texts),
+        host(images).logits(),
+    )
 
 
-# Averaging ------------------------------------------------------------------------------------------------------------
+# Averaging
+# --------------------------------------------------------------------------------------------------
 
 
 def test_gaussian_weights():
     weights = prompting.promptsrc.gaussian_weights(20, 15, 1)
     assert abs(sum(weights) - 1) < 1e-12 and len(weights) == 20
-    assert abs(weights[14] - 0.3989422804) < 1e-4 and abs(weights[13] / weights[14] - 0.6065306597) < 1e-9
+    assert (
+        abs(weights[14] - 0.3989422804) < 1e-4
+        and abs(weights[13] / weights[14] - 0.6065306597) < 1e-9
+    )
     assert sum(weights[12:17]) > 0.98  # only a few epochs matter
     flat = prompting.promptsrc.gaussian_weights(3, 1e3, 1e-3)  # densities that underflow
     assert flat == pytest.approx([0, 0, 1])
 
 
-# Mistakes -------------------------------------------------------------------------------------------------------------
+# Mistakes
+# --------------------------------------------------------------------------------------------------
 
 
 def test_mistakes_are_explained():
@@ -529,8 +626,16 @@ def test_mistakes_are_explained():
     fails("has no option 'depths'. Did you mean depth", build_host, bundle(), "maple", depths=3)
     fails("PromptKD needs a teacher", build_host, bundle(), "promptkd")
     fails("depth of 4; the tower allows 1 to 3", build_host, bundle(), "maple", depth=4)
-    fails("6 text tokens cannot start from the 4 words", build_host, bundle(), "ivlp", text=6, depth=1)
-    fails("position must be one of 'end', 'middle', 'front', got 'back'", build_host, bundle(), "coop", position="back")
+    fails(
+        "6 text tokens cannot start from the 4 words", build_host, bundle(), "ivlp", text=6, depth=1
+    )
+    fails(
+        "position must be one of 'end', 'middle', 'front', got 'back'",
+        build_host,
+        bundle(),
+        "coop",
+        position="back",
+    )
     fails("needs the number of classes", build_host, bundle(), "coop", per_class=True)
     fails("text_chunk must be an integer of at least 1", build_host, bundle(), "coop", text_chunk=0)
     for name, options, match in [
@@ -545,7 +650,11 @@ def test_mistakes_are_explained():
     host = make("promptsrc", templates=100)
     fails("from 1 to 80, got 100", host.frozen_texts)
     for name in ("zeroshot", "maple"):
-        fails(r"have 40x64 pixels, and this CLIP takes 64x64. .*--size 64", make(name), torch.zeros(1, 3, 40, 64))
+        fails(
+            r"have 40x64 pixels, and this CLIP takes 64x64. .*--size 64",
+            make(name),
+            torch.zeros(1, 3, 40, 64),
+        )
     host = build_host(bundle(), "zeroshot")
     fails("There are no classes", host.texts)
     fails("class list is empty", host.set_classes, [])
@@ -564,12 +673,18 @@ def test_defaults_follow_the_clip():
     for name in ("maple", "promptsrc", "ivlp"):
         assert len(build_host(big, name).learner.deep_text) == 8  # the published depth of 9
     assert len(build_host(big, "deep-vision").learner.deep_visual) == 11
-    with pytest.warns(UserWarning, match="depth of 3 instead of 9: a tower of this CLIP has 3 blocks"):
+    with pytest.warns(
+        UserWarning, match="depth of 3 instead of 9: a tower of this CLIP has 3 blocks"
+    ):
         host = build_host(bundle(), "maple")
     assert len(host.learner.deep_text) == 2
-    with pytest.warns(UserWarning, match="depth of 4 instead of 12"):  # its own tower has more than that of the texts
+    with pytest.warns(
+        UserWarning, match="depth of 4 instead of 12"
+    ):  # its own tower has more than that of the texts
         assert len(build_host(bundle(), "deep-vision").learner.deep_visual) == 3
-    with pytest.warns(UserWarning, match="10 tokens instead of 16: texts of this CLIP have 20 places"):
+    with pytest.warns(
+        UserWarning, match="10 tokens instead of 16: texts of this CLIP have 20 places"
+    ):
         assert len(build_host(bundle(), "coop").learner.ctx) == 10
     with pytest.raises(HypvisionError, match="depth of 9; the tower allows 1 to 3. Set depth=3"):
         build_host(bundle(), "maple", depth=9)

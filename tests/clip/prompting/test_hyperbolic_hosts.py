@@ -1,4 +1,5 @@
-"""Few-shot methods with a hyperbolic CLIP: closed forms in the tangent space, in float64; what is refused."""
+"""Few-shot methods with a hyperbolic CLIP: closed forms in the tangent space, in float64; what is
+refused."""
 
 import pytest
 import torch
@@ -47,7 +48,10 @@ def distances(u, v, c):
 
 
 def plain(clip, images, texts):
-    c, scale = clip.model.curv.detach().double().exp(), clip.model.logit_scale.detach().double().exp()
+    c, scale = (
+        clip.model.curv.detach().double().exp(),
+        clip.model.logit_scale.detach().double().exp(),
+    )
     return -scale * distances(image_tangents(clip, images), texts, c)
 
 
@@ -87,7 +91,10 @@ def test_a_tip_adapter_adds_its_cache_of_directions_to_minus_the_distances(clip,
 
 def test_what_has_no_meaning_there_is_refused(clip):
     for name in ("maple", "coop", "promptsrc", "clip-adapter"):
-        with pytest.raises(HypvisionError, match=f"'{name}' .*hyperboloid. .*: linear-probe, tip-adapter, zeroshot."):
+        with pytest.raises(
+            HypvisionError,
+            match=f"'{name}' .*hyperboloid. .*: linear-probe, tip-adapter, zeroshot.",
+        ):
             build_host(clip, name)
     with pytest.raises(HypvisionError, match="LatHAdapter .* hyperboloid: leave it out"):
         FewShotCLIP(clip, dict(name="zeroshot"), dict(type="lathadapter", classes=4))

@@ -1,6 +1,8 @@
-"""Official checkpoints of the few-shot methods: told apart by their names, converted both ways, equal in logits.
+"""Official checkpoints of the few-shot methods: told apart by their names, converted both ways,
+equal in logits.
 
-The names are written out as the official codes save them; every method of ``FEW_SHOT`` goes through the same test.
+The names are written out as the official codes save them; every method of ``FEW_SHOT`` goes through
+the same test.
 """
 
 import contextlib
@@ -23,8 +25,14 @@ N = 2  # tokens of the checkpoints below, of depth 3
 def frozen(model):
     """The frozen entries that those methods save which save the whole model."""
     found = {f"image_encoder.{name}": value for name, value in model.visual.state_dict().items()}
-    found |= {f"text_encoder.transformer.{name}": value for name, value in model.transformer.state_dict().items()}
-    found |= {f"prompt_learner.ZS_image_encoder.{name}": v for name, v in model.visual.state_dict().items()}
+    found |= {
+        f"text_encoder.transformer.{name}": value
+        for name, value in model.transformer.state_dict().items()
+    }
+    found |= {
+        f"prompt_learner.ZS_image_encoder.{name}": v
+        for name, v in model.visual.state_dict().items()
+    }
     return {**found, "logit_scale": model.logit_scale.detach()}
 
 
@@ -80,19 +88,29 @@ BESIDE = {
     "cocoop": ("token_prefix", "token_suffix"),
     "clip-adapter": (),
     "tip-adapter": (),
-    **dict.fromkeys(("maple", "promptsrc", "promptkd"), ("prompt_learner.token_prefix", "prompt_learner.token_suffix")),
+    **dict.fromkeys(
+        ("maple", "promptsrc", "promptkd"),
+        ("prompt_learner.token_prefix", "prompt_learner.token_suffix"),
+    ),
 }
-VARIANTS = [*((method, {}) for method in LEARNED), ("coop", dict(position="middle", per_class=True))]
+VARIANTS = [
+    *((method, {}) for method in LEARNED),
+    ("coop", dict(position="middle", per_class=True)),
+]
 
 
 def official(method, per_class=False, seed=7):
     """What a training of the official code has learned."""
     generator = torch.Generator().manual_seed(seed)
-    found = {name: torch.randn(shape, generator=generator) for name, shape in LEARNED[method].items()}
+    found = {
+        name: torch.randn(shape, generator=generator) for name, shape in LEARNED[method].items()
+    }
     if per_class:
         found["ctx"] = torch.randn(len(NAMES), N, 32, generator=generator)
     if method == "promptkd":
-        found["VPT_image_trans.conv1.1.running_var"] = found["VPT_image_trans.conv1.1.running_var"].abs() + 0.5
+        found["VPT_image_trans.conv1.1.running_var"] = (
+            found["VPT_image_trans.conv1.1.running_var"].abs() + 0.5
+        )
         found["VPT_image_trans.conv1.1.num_batches_tracked"] = torch.tensor(5)
     if method == "tip-adapter":
         found = dict(keys=reference.unit(found["keys"].T).T, values=torch.eye(4).repeat(2, 1))
@@ -101,9 +119,16 @@ def official(method, per_class=False, seed=7):
 
 def saved(method, weights, model):
     """What the official code writes into its file."""
-    beside = {name: torch.zeros(len(NAMES), 1 if "prefix" in name else 10, 32) for name in BESIDE[method]}
+    beside = {
+        name: torch.zeros(len(NAMES), 1 if "prefix" in name else 10, 32) for name in BESIDE[method]
+    }
     whole = frozen(model) if any(name.startswith("prompt_learner.") for name in beside) else {}
-    return {"state_dict": {**whole, **beside, **weights}, "epoch": 5, "optimizer": {}, "val_result": 1.0}
+    return {
+        "state_dict": {**whole, **beside, **weights},
+        "epoch": 5,
+        "optimizer": {},
+        "val_result": 1.0,
+    }
 
 
 def expected(method, w, model, images, position="end"):
@@ -145,7 +170,9 @@ def expected(method, w, model, images, position="end"):
         return reference.logits(model, x, texts)
     norm = {name.rpartition(".")[2]: value for name, value in w.items() if ".conv1.1." in name}
     x = affine("VPT_image_trans.conv1.0", x)
-    x = (x - norm["running_mean"]) / (norm["running_var"] + 1e-5).sqrt() * norm["weight"] + norm["bias"]
+    x = (x - norm["running_mean"]) / (norm["running_var"] + 1e-5).sqrt() * norm["weight"] + norm[
+        "bias"
+    ]
     return reference.logits(model, affine("VPT_image_trans.conv1.3", x.relu()), plain)
 
 
@@ -185,32 +212,44 @@ def test_converted_checkpoints_give_the_official_logits(method, options, tmp_pat
     with torch.no_grad():
         logits = host(images).logits()
         wanted = expected(method, weights, host.clip, images, options.get("position", "end"))
-        other = expected(method, official(method, options.get("per_class", False), 8), host.clip, images)
+        other = expected(
+            method, official(method, options.get("per_class", False), 8), host.clip, images
+        )
     close = 5e-6 * max(1, float(wanted.abs().max()))
     assert (logits - wanted).abs().max() < close < 1e-2 < (wanted - other).abs().max()
-    # Back: the same names, and what the official code's loader takes, which passes over names that it does not know.
+    # Back: the same names, and what the official code's loader takes, which passes over names that
+    # it does not know.
     if method == "tip-adapter":
         back = convert_file(method, found.path, tmp_path / "keys_back.pt", to_official=True).path
         again = {name: torch.load(back.with_name(f"{name}_back.pt")) for name in weights}
         best = convert_file(method, found.path, tmp_path / "best_F_back.pt", to_official=True).path
         assert torch.equal(torch.load(best), weights["keys"].T)
-        assert torch.equal(torch.load(convert_file(method, best, tmp_path / "x.pth").path)["host.learner.keys"],
+        assert torch.equal(torch.load(convert_file(method, best,
+        tmp_path / "x.pth").path)["host.learner.keys"],
                            weights["keys"].T)  # fmt: skip
     else:
         back = convert_file(method, found.path, tmp_path / "back.pth", to_official=True).path
         file = torch.load(back)
-        assert file.keys() == {"state_dict", "epoch", "val_result"}  # what the official code asks for
+        assert file.keys() == {
+            "state_dict",
+            "epoch",
+            "val_result",
+        }  # what the official code asks for
         again = file["state_dict"]
     assert again.keys() == LEARNED[method].keys()
     assert all(torch.equal(again[name], weights[name]) for name in weights)
     # A file of another method is refused by its names.
     if method != "tip-adapter":
         other = "coop" if method != "coop" else "maple"
-        with pytest.raises(HypvisionError, match=f"not a checkpoint of an official few-shot method {other}"):
+        with pytest.raises(
+            HypvisionError, match=f"not a checkpoint of an official few-shot method {other}"
+        ):
             convert_file(other, source, tmp_path / "x.safetensors")
     # Without a conversion, too.
     if method != "tip-adapter":
-        direct = host_of(found._replace(path=source), **({"position": options["position"]} if options else {}))
+        direct = host_of(
+            found._replace(path=source), **({"position": options["position"]} if options else {})
+        )
         with torch.no_grad():
             assert torch.equal(direct(images).logits(), logits)
 
@@ -221,7 +260,9 @@ def test_names_with_the_module_before_them_are_read_and_not_written(method, tmp_
     clip, weights = bundle(), official(method)
     module = "adapter" if method == "clip-adapter" else "prompt_learner"
     whole = {f"{module}.{name}": value for name, value in weights.items()}
-    whole |= {} if method == "clip-adapter" else {"prompt_learner.token_prefix": torch.zeros(4, 1, 32)}
+    whole |= (
+        {} if method == "clip-adapter" else {"prompt_learner.token_prefix": torch.zeros(4, 1, 32)}
+    )
     torch.save({**frozen(clip.model), **whole}, tmp_path / "a.pth")
     found = convert_file(method, tmp_path / "a.pth", tmp_path / "b.pth")
     back = convert_file(method, found.path, tmp_path / "c.pth", to_official=True)
@@ -231,16 +272,23 @@ def test_names_with_the_module_before_them_are_read_and_not_written(method, tmp_
 @pytest.mark.quick("coop", "maple")
 @pytest.mark.parametrize("method", LEARNED)
 def test_files_that_lack_a_weight_or_have_another_prefix_are_explained(method, tmp_path):
-    """Both ways, whatever the method that the user names; a weight of one depth of several may be missing."""
+    """Both ways, whatever the method that the user names; a weight of one depth of several may be
+    missing."""
     weights = official(method)
     for number, prefix in enumerate(("", "prompt_learner.", "adapter.", "model.", "host.learner.")):
         for lost in (None, *weights) if number == 0 else (None,):
-            torch.save({prefix + name: value for name, value in weights.items() if name != lost}, tmp_path / "a.pth")
+            torch.save(
+                {prefix + name: value for name, value in weights.items() if name != lost},
+                tmp_path / "a.pth",
+            )
             for family, back in itertools.product(FEW_SHOT, (False, True)):
                 target = tmp_path / ("keys_1shots.pt" if family == "tip-adapter" else "b.pth")
                 with contextlib.suppress(HypvisionError):
                     convert_file(family, tmp_path / "a.pth", target, to_official=back)
-    torch.save({name: value for name, value in weights.items() if name != next(iter(weights))}, tmp_path / "a.pth")
+    torch.save(
+        {name: value for name, value in weights.items() if name != next(iter(weights))},
+        tmp_path / "a.pth",
+    )
     with pytest.raises(HypvisionError, match="lacks|not a checkpoint"):
         convert_file(method, tmp_path / "a.pth", tmp_path / "b.pth")
 
@@ -251,7 +299,11 @@ def test_another_clip_beside_the_learned_weights_is_named(tmp_path):
     host = build_host(clip, "maple", tokens=N, depth=3)
     torch.save(weights, tmp_path / "a.pth")
     load_learned(host, tmp_path / "a.pth")
-    for entry in ("image_encoder.conv1.weight", "text_encoder.transformer.resblocks.0.ln_1.weight", "logit_scale"):
+    for entry in (
+        "image_encoder.conv1.weight",
+        "text_encoder.transformer.resblocks.0.ln_1.weight",
+        "logit_scale",
+    ):
         torch.save({**weights, entry: weights[entry] + 0.1}, tmp_path / "a.pth")
         with pytest.raises(HypvisionError, match=entry):
             load_learned(host, tmp_path / "a.pth")
@@ -262,39 +314,54 @@ def test_files_of_a_tip_adapter_are_found_by_their_names(tmp_path):
     path = written("tip-adapter", weights, tmp_path, None)
     ours = convert_file("tip-adapter", path, tmp_path / "ours.pth").path
     with pytest.raises(
-        HypvisionError, match="'.*/back.pth' could not be read again.*keys_16shots.pt.*values_16shots.pt"
+        HypvisionError,
+        match="'.*/back.pth' could not be read again.*keys_16shots.pt.*values_16shots.pt",
     ):
         convert_file("tip-adapter", ours, tmp_path / "back.pth", to_official=True)
     odd = path.rename(tmp_path / "cache.pt")
-    with pytest.raises(HypvisionError, match="holds one tensor, and the name of the file.*keys_16shots.pt"):
+    with pytest.raises(
+        HypvisionError, match="holds one tensor, and the name of the file.*keys_16shots.pt"
+    ):
         convert_file("tip-adapter", odd, tmp_path / "x.pth")
     alone = odd.rename(tmp_path / "keys_9shots.pt")
     with pytest.raises(HypvisionError, match="no checkpoint '.*values_9shots.pt'"):
         convert_file("tip-adapter", alone, tmp_path / "x.pth")
     torch.save(torch.eye(4), tmp_path / "values_9shots.pt")
     with pytest.raises(
-        HypvisionError, match=r"not the cache of a Tip-Adapter: their shapes are \[\(64, 8\), \(4, 4\)\]"
+        HypvisionError,
+        match=r"not the cache of a Tip-Adapter: their shapes are \[\(64, 8\), \(4, 4\)\]",
     ):
         convert_file("tip-adapter", alone, tmp_path / "x.pth")
     # What the official files have no place for is told.
     host = build_host(bundle(), "tip-adapter", keys=8, classes=4, alpha=1.25, beta=4.5)
-    torch.save({f"host.{name}": value for name, value in host.state_dict().items()}, tmp_path / "trained.pth")
-    done = convert_file("tip-adapter", tmp_path / "trained.pth", tmp_path / "keys_1shots.pt", to_official=True)
+    torch.save(
+        {f"host.{name}": value for name, value in host.state_dict().items()},
+        tmp_path / "trained.pth",
+    )
+    done = convert_file(
+        "tip-adapter", tmp_path / "trained.pth", tmp_path / "keys_1shots.pt", to_official=True
+    )
     assert "init_alpha: 1.25 and init_beta: 4.5" in done.note(to_official=True)
     load_learned(host, ours)
-    assert float(host.learner.alpha) == 1.25 and float(host.learner.beta) == 4.5  # stay as they were
+    assert (
+        float(host.learner.alpha) == 1.25 and float(host.learner.beta) == 4.5
+    )  # stay as they were
 
 
 def test_maple_of_one_layer_goes_both_ways(tmp_path):
     """Without deep prompts it is told by its projection."""
     host = shaken(build_host(bundle(), "maple", depth=1))
-    torch.save({f"host.{name}": value for name, value in host.state_dict().items()}, tmp_path / "ours.pth")
+    torch.save(
+        {f"host.{name}": value for name, value in host.state_dict().items()}, tmp_path / "ours.pth"
+    )
     back = convert_file("maple", tmp_path / "ours.pth", tmp_path / "official.pth", to_official=True)
     assert "prompt_learner.proj.weight" in torch.load(back.path)["state_dict"]
     found = convert_file("maple", back.path, tmp_path / "again.safetensors")
     again = build_host(bundle(), "maple", **found.arguments)
     load_learned(again, found.path)
-    assert all(torch.equal(value, host.state_dict()[name]) for name, value in again.state_dict().items())
+    assert all(
+        torch.equal(value, host.state_dict()[name]) for name, value in again.state_dict().items()
+    )
 
 
 def test_towers_of_other_depths(tmp_path):
@@ -308,7 +375,9 @@ def test_towers_of_other_depths(tmp_path):
         host = build_host(bundle(), method, **found.arguments)
         load_learned(host, found.path)
         assert [len(host.learner.deep_text), len(host.learner.deep_visual)] == [1, 2]
-    assert torch.equal(host.learner.deep_visual[1], weights["image_encoder.transformer.resblocks.2.VPT_shallow"])
+    assert torch.equal(
+        host.learner.deep_visual[1], weights["image_encoder.transformer.resblocks.2.VPT_shallow"]
+    )
     torch.save({"state_dict": torch.load(found.path), "meta": {"epoch": 3}}, tmp_path / "c.pth")
     back = convert_file("promptsrc", tmp_path / "c.pth", tmp_path / "d.pth", to_official=True)
     assert torch.load(back.path)["epoch"] == 3
@@ -333,7 +402,9 @@ def test_no_learned_entry_is_dropped(entry, tmp_path):
     """A context with deep prompts of a tower is no CoOp."""
     context = "ctx" if entry == "meta_bias" else "prompt_learner.ctx"
     torch.save({context: torch.zeros(2, 32), entry: torch.zeros(2, 64)}, tmp_path / "a.pth")
-    with pytest.raises(HypvisionError, match=f"looks like one of coop, but has a learned entry '{entry}'"):
+    with pytest.raises(
+        HypvisionError, match=f"looks like one of coop, but has a learned entry '{entry}'"
+    ):
         convert_file("coop", tmp_path / "a.pth", tmp_path / "b.pth")
 
 

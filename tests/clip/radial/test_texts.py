@@ -1,4 +1,5 @@
-"""Texts embedded without padding, each once, against one call that is padded to the full context."""
+"""Texts embedded without padding, each once, against one call that is padded to the full
+context."""
 
 import pytest
 import torch
@@ -35,15 +36,24 @@ def test_embeddings_are_those_of_the_padded_texts(clip):
 
 
 def test_packing_changes_neither_values_nor_gradients(clip):
-    """More tokens than one sequence takes, in one that is full, one of a single text and one that is not full."""
-    texts = [*TEXTS, *(f"{SENTENCE} {word}" for word in ("a", "b", "c", "d", "e", "f", "g", "h", "i"))]
+    """More tokens than one sequence takes, in one that is full, one of a single text and one that
+    is not full."""
+    texts = [
+        *TEXTS,
+        *(f"{SENTENCE} {word}" for word in ("a", "b", "c", "d", "e", "f", "g", "h", "i")),
+    ]
     tokens = clip.tokenizer(texts)
     weights = torch.randn(len(texts), 128)
     gradients = []
-    for embeddings in (encode_packed(clip.model, tokens, True), clip.model.encode_text(tokens, normalize=True)):
+    for embeddings in (
+        encode_packed(clip.model, tokens, True),
+        clip.model.encode_text(tokens, normalize=True),
+    ):
         clip.model.zero_grad()
         (embeddings * weights).sum().backward()
-        gradients.append([embeddings, *(p.grad.clone() for p in clip.model.transformer.parameters())])
+        gradients.append(
+            [embeddings, *(p.grad.clone() for p in clip.model.transformer.parameters())]
+        )
     for ours, theirs in zip(*gradients):
         assert torch.allclose(ours, theirs, atol=2e-5)
 
@@ -56,7 +66,11 @@ def test_towers_that_cannot_be_cut_are_padded():
 
 
 def test_lengths_and_repeats():
-    assert token_lengths(torch.tensor([[5, 6, 0, 0], [5, 0, 7, 0], [1, 2, 3, 4]])).tolist() == [2, 3, 4]
+    assert token_lengths(torch.tensor([[5, 6, 0, 0], [5, 0, 7, 0], [1, 2, 3, 4]])).tolist() == [
+        2,
+        3,
+        4,
+    ]
     once, rows = distinct(["b", "a", "b"])
     assert once == ["b", "a"] and rows.tolist() == [0, 1, 0]
 
@@ -81,10 +95,14 @@ def test_frozen_texts_are_kept_by_content(clip, tmp_path, monkeypatch):
     with pytest.raises(HypvisionError, match="'cat' was not among them"):
         first[["cat"]]
     monkeypatch.setattr("hypvision.clip.features.embed_texts", None)  # nothing is computed again
-    assert torch.equal(frozen_texts(clip.model, clip.tokenizer, TEXTS[::-1], tmp_path).embeddings, first.embeddings)
+    assert torch.equal(
+        frozen_texts(clip.model, clip.tokenizer, TEXTS[::-1], tmp_path).embeddings, first.embeddings
+    )
     monkeypatch.undo()
     first.path.write_bytes(b"damaged")
-    assert torch.equal(frozen_texts(clip.model, clip.tokenizer, TEXTS, tmp_path).embeddings, first.embeddings)
+    assert torch.equal(
+        frozen_texts(clip.model, clip.tokenizer, TEXTS, tmp_path).embeddings, first.embeddings
+    )
     torch.manual_seed(7)
     other = create_clip("emoji-s16")
     assert frozen_texts(other.model, clip.tokenizer, TEXTS, tmp_path).path != first.path

@@ -42,7 +42,8 @@ def test_both_measures_order_alike():
 
 
 def ray(*radii):
-    """Points on one ray of the hyperboloid, by their distances from the origin, and one on another ray."""
+    """Points on one ray of the hyperboloid, by their distances from the origin, and one on another
+    ray."""
     tangents = torch.tensor([[radius, 0.0] for radius in radii] + [[0.0, 1.0]])
     return lorentz.expmap0(tangents, 1.0)
 
@@ -55,7 +56,8 @@ def test_meru_walk_goes_down_the_ray():
     found = meru_traversal(image, texts, words, space, 50)
     assert [step.text for step in found] == ["a brown dog", "dog", "animal", "[ROOT]"]
     assert [step.threshold for step in found] == sorted(step.threshold for step in found)
-    # Without cones nearer texts win, not those that hold the point: "dog" stays only while it is nearest.
+    # Without cones nearer texts win, not those that hold the point: "dog" stays only while it is
+    # nearest.
     near = meru_traversal(image, texts, words, space, 50, cones=False)
     assert [near[0].text, *(step.text for step in near[-2:])] == ["a brown dog", "animal", "[ROOT]"]
 
@@ -63,7 +65,9 @@ def test_meru_walk_goes_down_the_ray():
 def test_points_towards_the_root():
     x = lorentz.expmap0(torch.tensor([0.6, 0.8]), 2.0)
     points = Hyperboloid(2.0).way(x, 5)
-    assert torch.allclose(lorentz.dist0(points, 2.0), torch.tensor([1.0, 0.75, 0.5, 0.25, 0.0]), atol=1e-5)
+    assert torch.allclose(
+        lorentz.dist0(points, 2.0), torch.tensor([1.0, 0.75, 0.5, 0.25, 0.0]), atol=1e-5
+    )
     sphere = Sphere(torch.tensor([0.0, 1.0])).way(torch.tensor([1.0, 0.0]), 3)
     assert torch.allclose(sphere, torch.tensor([[1.0, 0], [math.sqrt(0.5)] * 2, [0, 1]]), atol=1e-6)
 
@@ -72,7 +76,9 @@ def test_ways_between_two_images():
     tangents = torch.tensor([[1.5, 0.5], [-0.5, 1.0]])
     x, y = lorentz.expmap0(tangents, 2.0)
     points = Hyperboloid(2.0).way(x, 4, y)
-    expected = torch.stack([tangents[0] + share * (tangents[1] - tangents[0]) for share in (0, 1 / 3, 2 / 3, 1)])
+    expected = torch.stack(
+        [tangents[0] + share * (tangents[1] - tangents[0]) for share in (0, 1 / 3, 2 / 3, 1)]
+    )
     assert torch.allclose(lorentz.logmap0(points, 2.0), expected, atol=1e-5)
     x, y = units(2, 6)
     points = Sphere().way(x, 3, y)
@@ -82,10 +88,14 @@ def test_ways_between_two_images():
 def test_the_walk_to_another_image_finds_what_lies_between():
     tangents = torch.tensor([[2.0, 0.0], [1.0, 1.0], [0.0, 2.0], [-2.0, -2.0]])
     images, space = lorentz.expmap0(tangents, 1.0), Hyperboloid(1.0)
-    found = meru_traversal(images[0], images, ["a", "between", "b", "far"], space, 51, cones=False, end=images[2])
+    found = meru_traversal(
+        images[0], images, ["a", "between", "b", "far"], space, 51, cones=False, end=images[2]
+    )
     assert [step.text for step in found] == ["a", "between", "b"]
     assert found[1].threshold < 0.5 < found[2].threshold
-    apart = lorentz.expmap0(torch.tensor([[2.0, 0.0], [-2.0, 0.0]]), 1.0)  # the straight line leads over the root
+    apart = lorentz.expmap0(
+        torch.tensor([[2.0, 0.0], [-2.0, 0.0]]), 1.0
+    )  # the straight line leads over the root
     found = meru_traversal(apart[0], apart, ["a", "b"], space, 51, cones=False, end=apart[1])
     assert [step.text for step in found] == ["a", "[ROOT]", "b"]
 
@@ -96,14 +106,20 @@ def test_meru_walk_of_clip():
     found = meru_traversal(image, texts, words, Sphere(root), 50)
     assert found[0].text == "w3" and found[0].similarity == pytest.approx(1, abs=1e-5)
     expected = []
-    for share in range(50):  # of the official code: CLIP has no cones, and the root is one of the texts
+    for share in range(
+        50
+    ):  # of the official code: CLIP has no cones, and the root is one of the texts
         point = (1 - share / 49) * image + share / 49 * root
         nearest = int((torch.cat([texts, root[None]]) @ (point / point.norm())).argmax())
         expected.append([*words, "[ROOT]"][nearest])
-    assert [step.text for step in found] == list(dict.fromkeys(expected)) and found[-1].text == "[ROOT]"
+    assert [step.text for step in found] == list(dict.fromkeys(expected)) and found[
+        -1
+    ].text == "[ROOT]"
 
 
 def test_hyperboloid_similarity_is_the_lorentzian_product():
     x, y = ray(0.5, 1.5), ray(0.2)
     found = Hyperboloid().similarity(x, y)
-    assert torch.allclose(torch.acosh((-found).clamp(min=1)), lorentz.dist(x[:, None], y[None], 1.0), atol=1e-3)
+    assert torch.allclose(
+        torch.acosh((-found).clamp(min=1)), lorentz.dist(x[:, None], y[None], 1.0), atol=1e-3
+    )

@@ -1,4 +1,5 @@
-"""Tuned towers in files: whole or as differences, onto the right base model, plain weights afterwards."""
+"""Tuned towers in files: whole or as differences, onto the right base model, plain weights
+afterwards."""
 
 import pytest
 import torch
@@ -38,7 +39,9 @@ def test_merged_weights_are_the_tuned_ones(tuned, tmp_path, delta, storage):
             assert torch.equal(own[name], value)
     if delta:
         whole = save_tower(tuned, tmp_path / "b.safetensors", storage=storage)
-        assert path.stat().st_size < 0.6 * whole.stat().st_size  # what did not change is not written
+        assert (
+            path.stat().st_size < 0.6 * whole.stat().st_size
+        )  # what did not change is not written
 
 
 def test_a_learned_root_travels_along(tuned, tmp_path):

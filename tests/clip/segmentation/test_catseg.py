@@ -1,4 +1,5 @@
-"""The aggregation head against the reference implementation, which repeats everything that the head computes once."""
+"""The aggregation head against the reference implementation, which repeats everything that the head
+computes once."""
 
 import pytest
 import torch
@@ -7,7 +8,8 @@ from references.hyperclip import ReferenceHead
 from hypvision.clip.segmentation.catseg import ABSENT, CATSegHead
 from hypvision.errors import HypvisionError
 
-SMALL = dict(embed_dim=24, hidden=32, heads=4, window=4, guidance=16, text_guidance=8, decoder=(32, 16),
+SMALL = dict(embed_dim=24, hidden=32, heads=4, window=4, guidance=16, text_guidance=8, decoder=(32,
+16),
              decoder_in=(12, 6), decoder_guidance=(8, 4), pad_len=16)  # fmt: skip
 
 
@@ -53,18 +55,26 @@ def test_several_templates():
     head = build(prompts=3)
     features, text, maps = inputs(prompts=3)
     with torch.no_grad():
-        expected = ReferenceHead(head.state_dict(), 4, 4, (2, 2), 16)(features[:1], text, [m[:1] for m in maps])
+        expected = ReferenceHead(head.state_dict(), 4, 4, (2, 2), 16)(
+            features[:1], text, [m[:1] for m in maps]
+        )
         assert relative(head(features, text, maps)[:1], expected) < 5e-6
 
 
 def test_gradients_are_those_of_the_reference():
     head = build().train()
     features, text, maps = inputs(images=1)
-    weights = {name: value.detach().clone().requires_grad_() for name, value in head.state_dict().items()}
+    weights = {
+        name: value.detach().clone().requires_grad_() for name, value in head.state_dict().items()
+    }
     head(features, text, maps).square().sum().backward()
-    ReferenceHead(weights, 4, 4, (2, 2), 16)(features, text, list(maps), True).square().sum().backward()
+    ReferenceHead(weights, 4, 4, (2, 2), 16)(
+        features, text, list(maps), True
+    ).square().sum().backward()
     for name, parameter in head.named_parameters():
-        assert (parameter.grad - weights[name].grad).abs().max() <= 2e-4 * weights[name].grad.abs().max() + 1e-6, name
+        assert (parameter.grad - weights[name].grad).abs().max() <= 2e-4 * weights[
+            name
+        ].grad.abs().max() + 1e-6, name
 
 
 def test_checkpointing_and_chunks_change_nothing():
@@ -147,7 +157,10 @@ def test_mixed_precision():
     more = torch.nn.functional.normalize(torch.randn(30, 1, 24), dim=-1)
     with torch.autocast("cpu", torch.bfloat16):
         assert head(features, more, maps).shape[1] == 30  # the official code fails here
-    assert build().double()(features.double(), text.double(), tuple(m.double() for m in maps)).dtype == torch.double
+    assert (
+        build().double()(features.double(), text.double(), tuple(m.double() for m in maps)).dtype
+        == torch.double
+    )
 
 
 def test_mistakes_are_explained():

@@ -1,4 +1,5 @@
-"""Official segmenter checkpoints: HyperCLIP's and CAT-Seg's layouts, against a reference of everything."""
+"""Official segmenter checkpoints: HyperCLIP's and CAT-Seg's layouts, against a reference of
+everything."""
 
 import pytest
 import torch
@@ -43,27 +44,46 @@ def official(blocks=True, vision_layers=4):
 
 
 def reference_segmenter(weights, image, text):
-    """Logits of one normalised image by the reference; adapters written into a plain CLIP row by row."""
-    depth = 1 + max(int(n.split("resblocks.")[1].split(".")[0]) for n in weights if "visual.transformer" in n)
+    """Logits of one normalised image by the reference; adapters written into a plain CLIP row by
+    row."""
+    depth = 1 + max(
+        int(n.split("resblocks.")[1].split(".")[0]) for n in weights if "visual.transformer" in n
+    )
     plain = clip_models.openai_clip(vision_layers=depth)
-    ours = {n.removeprefix(P + "clip_model."): v for n, v in weights.items() if n.startswith(P + "clip_model.")}
+    ours = {
+        n.removeprefix(P + "clip_model."): v
+        for n, v in weights.items()
+        if n.startswith(P + "clip_model.")
+    }
     plain.load_state_dict({n: v for n, v in ours.items() if "hyperbolic" not in n})
     for tower, prefix in zip(find_towers(plain), ("transformer", "visual.transformer")):
         for number, block in enumerate(tower.blocks):
             stem = f"{prefix}.resblocks.{number}.hyperbolic_attn.adapter_attn_"
-            found = {letter: ours[f"{stem}{letter}.weights"] for letter in "qkv" if f"{stem}{letter}.weights" in ours}
+            found = {
+                letter: ours[f"{stem}{letter}.weights"]
+                for letter in "qkv"
+                if f"{stem}{letter}.weights" in ours
+            }
             if found and not (tower.modality == "vision" and 11 <= number < depth - 1):
-                block.attn.in_proj_weight.data = reference_packed(block.attn.in_proj_weight.data, found, 0.01)
+                block.attn.in_proj_weight.data = reference_packed(
+                    block.attn.in_proj_weight.data, found, 0.01
+                )
     with torch.no_grad():
         features, maps, _ = reference_dense(plain, image)
         first, second = max(0, depth // 3 - 1), max(0, 2 * depth // 3 - 1)
         guides = [
-            F.conv_transpose2d(maps[i][None], weights[f"{n}.weight"], weights[f"{n}.bias"], stride=s)
+            F.conv_transpose2d(
+                maps[i][None], weights[f"{n}.weight"], weights[f"{n}.bias"], stride=s
+            )
             for i, n, s in ((first, "upsample1", 2), (second, "upsample2", 4))
         ]
         tokens = build(classes=["a"]).tokenizer(text)
         words = F.normalize(plain.encode_text(tokens), dim=-1)[:, None]  # all 20 tokens
-        head = {n.removeprefix(P + "transformer."): v for n, v in weights.items() if n.startswith(P + "transformer.")}
+        head = {
+            n.removeprefix(P + "transformer."): v
+            for n, v in weights.items()
+            if n.startswith(P + "transformer.")
+        }
         reference = ReferenceHead(head, HEAD["heads"], HEAD["window"], pad_len=HEAD["pad_len"])
         return reference(features[None], words, guides)
 
@@ -81,7 +101,9 @@ def test_converted_segmenter_is_the_reference(tmp_path, family, layers):
     assert done.model == f"{family}-width64-patch16" and f"{done.path}" in done.usage()
 
     make = dict(make=lambda: clip_models.openai_clip(vision_layers=layers))
-    model = build(**make) if family == "hyperclip" else build(adapter=None, tune="attention", **make)
+    model = (
+        build(**make) if family == "hyperclip" else build(adapter=None, tune="attention", **make)
+    )
     from safetensors.torch import load_file
 
     model.load_state_dict(load_file(done.path))
@@ -97,7 +119,9 @@ def test_converted_segmenter_is_the_reference(tmp_path, family, layers):
     again = torch.load(back.path, weights_only=True)
     assert set(again) == set(stored)
     unused = [n for n in stored if layers > 12 and "hyperbolic_attn" in n and "visual" in n]
-    assert all(torch.equal(again[n], stored[n]) for n in stored if "attn_mask" not in n and n not in unused)
+    assert all(
+        torch.equal(again[n], stored[n]) for n in stored if "attn_mask" not in n and n not in unused
+    )
 
 
 def test_mistakes_are_explained(tmp_path):
@@ -108,12 +132,18 @@ def test_mistakes_are_explained(tmp_path):
 
     weights = official()
     fails("entry 'backbone2.weight'", "hyperclip", {**weights, "backbone2.weight": torch.ones(1)})
-    fails("'clip_pixel_mean'", "hyperclip", {**weights, "clip_pixel_mean": torch.full((3, 1, 1), 123.0)})
+    fails(
+        "'clip_pixel_mean'",
+        "hyperclip",
+        {**weights, "clip_pixel_mean": torch.full((3, 1, 1), 123.0)},
+    )
     fails("not a checkpoint of an official CAT-Seg", "catseg", weights)
     fails("not a checkpoint of an official HyperCLIP", "hyperclip", {"a": torch.ones(1)})
     fails("call adapters.merge", "catseg", build().state_dict(), to_official=True)
     split = {n.replace("in_proj_weight", "q_proj_weight"): v for n, v in official(False).items()}
     fails("only q of the projection", "catseg", split)
     fails(
-        "only a part", "catseg", {n: v for n, v in official(False).items() if "transformer.conv1" in n or "logit" in n}
+        "only a part",
+        "catseg",
+        {n: v for n, v in official(False).items() if "transformer.conv1" in n or "logit" in n},
     )

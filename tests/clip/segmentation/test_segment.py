@@ -14,7 +14,13 @@ from hypvision.checkpoints.storage import expand_tokens, trim_tokens, write_weig
 from hypvision.cli import main
 from hypvision.clip import adapters, load_segmenter, segment
 from hypvision.clip.models import create_clip
-from hypvision.clip.radius import hyperbolic_radius, radius_penalty, radius_statistics, scale_sweep, text_radii
+from hypvision.clip.radius import (
+    hyperbolic_radius,
+    radius_penalty,
+    radius_statistics,
+    scale_sweep,
+    text_radii,
+)
 from hypvision.data.shapes import COLOURS, TAXONOMY, make_object
 from hypvision.errors import HypvisionError
 from hypvision.images import find_images
@@ -35,13 +41,22 @@ def test_function_takes_any_image_and_any_classes(photos):
     model = build()
     array = random_image(40, 50).permute(1, 2, 0).numpy().astype(np.uint8)
     found = segment(array, ["cat", "dog"], model)
-    assert found.labels.shape == (40, 50) and found.classes == ("cat", "dog") and set(np.unique(found.labels)) <= {0, 1}
+    assert (
+        found.labels.shape == (40, 50)
+        and found.classes == ("cat", "dog")
+        and set(np.unique(found.labels)) <= {0, 1}
+    )
     drawn = draw_segmentation(found.image, found.labels, found.classes)
     assert drawn.size[1] > 40
-    assert draw_segmentation(found.image, found.labels, found.classes, legend=False).size == (50, 40)
+    assert draw_segmentation(found.image, found.labels, found.classes, legend=False).size == (
+        50,
+        40,
+    )
     assert found.label_image().mode == "L"
     things = tuple(f"thing {i}" for i in range(300))
-    with pytest.raises(HypvisionError, match="cannot distinguish 'thing 0'"):  # to this tokenizer some are the same
+    with pytest.raises(
+        HypvisionError, match="cannot distinguish 'thing 0'"
+    ):  # to this tokenizer some are the same
         segment(Image.fromarray(array), things, model)
     model.set_classes(things)  # the caller answers for these
     many = segment(Image.fromarray(array), things, model)
@@ -60,7 +75,8 @@ def test_function_takes_any_image_and_any_classes(photos):
 
 
 def test_images_are_seen_as_they_are_shown(tmp_path):
-    """16 bits keep their shades; a camera's note on the orientation is followed; alpha, grey and CMYK are RGB."""
+    """16 bits keep their shades; a camera's note on the orientation is followed; alpha, grey and
+    CMYK are RGB."""
     grey = np.linspace(0, 255, 48 * 32).reshape(48, 32).astype(np.uint8)
     Image.fromarray(grey).save(tmp_path / "8.png")
     Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / "16.png")
@@ -71,7 +87,9 @@ def test_images_are_seen_as_they_are_shown(tmp_path):
     exif[0x0112] = 6  # to be turned by 90 degrees
     Image.fromarray(grey).save(tmp_path / "turned.png", exif=exif)
     turned = segment(tmp_path / "turned.png", ["cat"], model)
-    assert turned.labels.shape == (32, 48) and np.array_equal(np.array(turned.image)[..., 0], np.rot90(grey, -1))
+    assert turned.labels.shape == (32, 48) and np.array_equal(
+        np.array(turned.image)[..., 0], np.rot90(grey, -1)
+    )
     for mode in ("RGBA", "CMYK", "P", "LA", "1"):
         assert segment(Image.fromarray(grey).convert(mode), ["cat"], model).image.mode == "RGB"
     Image.fromarray(grey.astype(np.float32)).save(tmp_path / "float.tif")
@@ -91,8 +109,11 @@ def test_shipped_clip_has_learned_something():
     mean, std = (torch.tensor(value)[:, None, None] for value in (bundle.mean, bundle.std))
     shapes = sorted({words[2] for words in TAXONOMY.instances})
     with torch.no_grad():
-        found = bundle.model.encode_image((torch.stack(images).float() - mean) / std, normalize=True)
-        text = [bundle.model.encode_text(bundle.tokenizer([f"a {c} {s}" for s in shapes]), normalize=True).mean(0)
+        found = bundle.model.encode_image(
+            (torch.stack(images).float() - mean) / std, normalize=True
+        )
+        text = [bundle.model.encode_text(bundle.tokenizer([f"a {c} {s}" for s in shapes]),
+        normalize=True).mean(0)
                 for c in colours]  # fmt: skip
     hits = ((found @ torch.stack(text).T).argmax(1) == torch.tensor(truth)).float().mean()
     assert hits > 0.5  # chance: 1 in 6
@@ -110,7 +131,19 @@ def test_command(photos, tmp_path, capsys):
     ]  # fmt: skip
     assert set(np.unique(np.array(Image.open(tmp_path / "out/0_labels.png")))) <= {0, 1}
     (tmp_path / "names.txt").write_text("disk\nring\n")
-    assert main(["clip", "segment", str(photos / "0.png"), *common[:1], str(tmp_path / "names.txt"), *common[2:]]) == 0
+    assert (
+        main(
+            [
+                "clip",
+                "segment",
+                str(photos / "0.png"),
+                *common[:1],
+                str(tmp_path / "names.txt"),
+                *common[2:],
+            ]
+        )
+        == 0
+    )
     capsys.readouterr()
     for match, arguments in (
         ("There is no image", ["none.png", *common]),
@@ -143,7 +176,18 @@ def test_video(photos, tmp_path):
         writer.write(make_object(i, "val", 64)[0])
     writer.release()
     out = str(tmp_path / "out")
-    arguments = ["--classes", "disk, ring", "--clip", "shapes-s8", "--every", "2", "--out", out, "--device", "cpu"]
+    arguments = [
+        "--classes",
+        "disk, ring",
+        "--clip",
+        "shapes-s8",
+        "--every",
+        "2",
+        "--out",
+        out,
+        "--device",
+        "cpu",
+    ]
     assert main(["clip", "segment", str(tmp_path / "a.mp4"), *arguments]) == 0
     reader = cv2.VideoCapture(str(tmp_path / "out/a_overlay.mp4"))
     assert reader.get(cv2.CAP_PROP_FRAME_COUNT) == 2
@@ -153,7 +197,10 @@ def test_video(photos, tmp_path):
     (tmp_path / "more/1.avi").write_bytes((tmp_path / "more/0.mp4").read_bytes())
     (tmp_path / "0.MP4").write_bytes((tmp_path / "more/0.mp4").read_bytes())
     (tmp_path / "more/0.png").write_bytes((photos / "0.png").read_bytes())
-    assert main(["clip", "segment", str(tmp_path / "more/*"), str(tmp_path / "0.MP4"), *arguments]) == 0
+    assert (
+        main(["clip", "segment", str(tmp_path / "more/*"), str(tmp_path / "0.MP4"), *arguments])
+        == 0
+    )
     written = {path.name for path in (tmp_path / "out").iterdir()}
     assert written >= {"0_overlay.mp4", "0-2_overlay.mp4", "1_overlay.mp4", "0_labels.png"}
     (tmp_path / "bad.mp4").write_bytes(b"no video")
@@ -164,8 +211,9 @@ def test_video(photos, tmp_path):
 def test_trained_weights_come_back(tmp_path, capsys, photos):
     config = tmp_path / "config.py"
     config.write_text(
-        "model = dict(type='HyperCLIPSegmentor', clip=dict(name='shapes-s8'), adapter=dict(block=32), resolution=64,\n"
-        "    crop=64, slide=64, head=dict(type='similarity'), train_classes=['a'])\n"
+        "model = dict(type='HyperCLIPSegmentor', clip=dict(name='shapes-s8'), "
+        "adapter=dict(block=32), resolution=64,\n    crop=64, slide=64, "
+        "head=dict(type='similarity'), train_classes=['a'])\n"
     )
     from hypvision.clip.segmentation.segment import _options_of
     from hypvision.clip.segmentation.segmenter import OpenVocabSegmenter
@@ -187,15 +235,21 @@ def test_trained_weights_come_back(tmp_path, capsys, photos):
     adapters.load(base.model, path)
     again.set_classes(names)
     own = text_radii(base, names, convention="half")
-    assert torch.allclose(own, text_radii(base._replace(model=again.clip), names, convention="half"))
-    with pytest.raises(HypvisionError, match="a model of another size .hyperclip-width128-patch8.. Give its config"):
+    assert torch.allclose(
+        own, text_radii(base._replace(model=again.clip), names, convention="half")
+    )
+    with pytest.raises(
+        HypvisionError, match="a model of another size .hyperclip-width128-patch8.. Give its config"
+    ):
         load_segmenter(tmp_path / "weights.safetensors")
     with pytest.raises(HypvisionError, match="Leave out one"):
         load_segmenter(tmp_path / "weights.safetensors", clip="shapes-s8")
     plain = {**load_config(config).model, "adapter": None, "tune": "frozen"}
     with pytest.raises(HypvisionError, match="holds an adapter 'hyperclip'"):
         load_segmenter(tmp_path / "weights.safetensors", plain)
-    with pytest.raises(HypvisionError, match="config describes the segmenter.* no weights are given"):
+    with pytest.raises(
+        HypvisionError, match="config describes the segmenter.* no weights are given"
+    ):
         load_segmenter(config=plain)
     for options in (dict(weights="none.pth"), dict(clip="shapes-s8")):
         with pytest.raises(HypvisionError, match="not both"):
@@ -205,7 +259,10 @@ def test_trained_weights_come_back(tmp_path, capsys, photos):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
 def test_a_device_that_is_not_there_is_told(photos, capsys):
     arguments = ["--classes", "disk", "--clip", "shapes-s8", "--device", "cuda"]
-    assert main(["clip", "segment", str(photos), *arguments]) == 2 and "finds no GPU" in capsys.readouterr().err
+    assert (
+        main(["clip", "segment", str(photos), *arguments]) == 2
+        and "finds no GPU" in capsys.readouterr().err
+    )
 
 
 def test_offline_is_told(monkeypatch):
@@ -215,10 +272,16 @@ def test_offline_is_told(monkeypatch):
         raise OSError("Max retries exceeded\nmore")
 
     monkeypatch.setenv("HYPVISION_OFFLINE", "1")
-    with pytest.raises(HypvisionError, match="'ViT-B-16:openai' cannot be fetched.* machine: shapes-s8.captions, "):
+    with pytest.raises(
+        HypvisionError, match="'ViT-B-16:openai' cannot be fetched.* machine: shapes-s8.captions, "
+    ):
         create_clip("ViT-B-16", "openai")
-    monkeypatch.setattr(open_clip, "create_model", offline)  # of the text tower of transformers, say
-    with pytest.raises(HypvisionError, match="cannot be made: Max retries exceeded. .* machine: shapes-s8.captions"):
+    monkeypatch.setattr(
+        open_clip, "create_model", offline
+    )  # of the text tower of transformers, say
+    with pytest.raises(
+        HypvisionError, match="cannot be made: Max retries exceeded. .* machine: shapes-s8.captions"
+    ):
         create_clip("ViT-B-16")
 
 
@@ -231,19 +294,31 @@ def test_models_by_name(tmp_path):
     fails("'ViT-B-16' has no weights 'mine'", "ViT-B-16", "mine")
     fails("There is no CLIP checkpoint", "shapes-s8", "none.pt")
     fails("'shapes-s8' has no weights 'openai'", "shapes-s8", "openai")
-    fails("weights of 'hcformer_nano' .classification., not of", "shapes-s8", "zoo:hcformer_nano.cifar10")
-    fails("weights of 'shapes-s8' .zero-shot., not of the CLIP model 'ViT-B-16'", "ViT-B-16", SHIPPED)
+    fails(
+        "weights of 'hcformer_nano' .classification., not of",
+        "shapes-s8",
+        "zoo:hcformer_nano.cifar10",
+    )
+    fails(
+        "weights of 'shapes-s8' .zero-shot., not of the CLIP model 'ViT-B-16'", "ViT-B-16", SHIPPED
+    )
     model = create_clip("shapes-s8").model
     used = torch.tensor([5, 49406, 49407])
     trimmed = trim_tokens(model.state_dict(), used)
     full = expand_tokens(trimmed)["token_embedding.weight"]
-    within = {f"clip.{key}": value for key, value in model.state_dict().items()} | {"head.bias": torch.ones(())}
+    within = {f"clip.{key}": value for key, value in model.state_dict().items()} | {
+        "head.bias": torch.ones(())
+    }
     beside = expand_tokens(trim_tokens(within, used, "clip."))
-    assert beside.keys() == within.keys() and torch.equal(beside["clip.token_embedding.weight"], full)
+    assert beside.keys() == within.keys() and torch.equal(
+        beside["clip.token_embedding.weight"], full
+    )
     assert torch.equal(full[used], model.token_embedding.weight[used]) and full[6].abs().sum() == 0
     path = tmp_path / "clip.safetensors"
     write_weights(trimmed, path, "float32", {})
-    assert path.stat().st_size < 10e6 and torch.equal(create_clip("shapes-s8", path).model.token_embedding.weight, full)
+    assert path.stat().st_size < 10e6 and torch.equal(
+        create_clip("shapes-s8", path).model.token_embedding.weight, full
+    )
     write_weights(trimmed, path, "int8", {})
     stored = create_clip("shapes-s8", path).model.token_embedding.weight
     assert path.stat().st_size < 4e6 and (stored - full).abs().max() <= full.abs().max() / 250
@@ -261,7 +336,9 @@ def test_radius_is_twice_the_norm_whatever_the_curvature():
         n = z.norm(dim=-1, keepdim=True)
         point = torch.tanh(root * n) * z / (root * n)
         expected = 2 / root * torch.atanh(root * point.norm(dim=-1))
-        assert torch.allclose(hyperbolic_radius(z, c), expected) and torch.allclose(expected, 2 * n[:, 0])
+        assert torch.allclose(hyperbolic_radius(z, c), expected) and torch.allclose(
+            expected, 2 * n[:, 0]
+        )
         assert torch.allclose(hyperbolic_radius(point, c, input="ball"), expected)
         assert torch.allclose(hyperbolic_radius(z, c, "half"), n[:, 0])
     with pytest.raises(HypvisionError, match="not inside the ball"):
@@ -279,7 +356,10 @@ def test_sweep_and_penalty():
     before = text_radii(bundle, ["disk", "ring"])
     assert before.shape == (2,)
     found = scale_sweep(bundle, ["disk", "ring"], [0.5, 1.0, 2.0])
-    assert found[1.0] == pytest.approx(float(before.mean()), rel=1e-5) and len(set(found.values())) == 3
+    assert (
+        found[1.0] == pytest.approx(float(before.mean()), rel=1e-5)
+        and len(set(found.values())) == 3
+    )
     assert torch.allclose(text_radii(bundle, ["disk", "ring"]), before)
     z = torch.randn(4, 8, requires_grad=True)
     radius_penalty(z, 1.0).backward()
@@ -292,13 +372,41 @@ def test_radius_command(tmp_path, photos, capsys):
         for parameter in adapters.trainable_parameters(model):
             parameter.mul_(0.9)
     adapter = adapters.save(model, tmp_path / "a.safetensors")
-    arguments = ["--clip", "shapes-s8", "--classes", "voc20", "--adapter", str(adapter), "--images", str(photos)]
-    assert main(["clip", "radius", *arguments, "--sweep", "0.9", "1", "--out", str(tmp_path / "out")]) == 0
-    printed = capsys.readouterr().out
-    assert "text voc20 before: mean" in printed and "patches after" in printed and "S x 0.9" in printed
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["radius.json", "radius.png"]
+    arguments = [
+        "--clip",
+        "shapes-s8",
+        "--classes",
+        "voc20",
+        "--adapter",
+        str(adapter),
+        "--images",
+        str(photos),
+    ]
     assert (
-        main(["clip", "radius", "--clip", "shapes-s8", "--classes", "disk, ring", "--out", str(tmp_path / "named")])
+        main(["clip", "radius", *arguments, "--sweep", "0.9", "1", "--out", str(tmp_path / "out")])
+        == 0
+    )
+    printed = capsys.readouterr().out
+    assert (
+        "text voc20 before: mean" in printed and "patches after" in printed and "S x 0.9" in printed
+    )
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "radius.json",
+        "radius.png",
+    ]
+    assert (
+        main(
+            [
+                "clip",
+                "radius",
+                "--clip",
+                "shapes-s8",
+                "--classes",
+                "disk, ring",
+                "--out",
+                str(tmp_path / "named"),
+            ]
+        )
         == 0
     )
     assert "disk, ring" in capsys.readouterr().out
@@ -306,9 +414,15 @@ def test_radius_command(tmp_path, photos, capsys):
     torch.save(model.state_dict(), tmp_path / "model.pth")
     for wrong, match in (
         (["--clip", "ViT-B-32"], "Say which weights of 'ViT-B-32'"),
-        (["--clip", "shapes-s8", "--adapter", str(tmp_path / "model.pth")], "save the adapter of its clip"),
+        (
+            ["--clip", "shapes-s8", "--adapter", str(tmp_path / "model.pth")],
+            "save the adapter of its clip",
+        ),
     ):
-        assert main(["clip", "radius", *wrong, "--classes", "voc20", "--out", str(tmp_path / "out")]) == 2
+        assert (
+            main(["clip", "radius", *wrong, "--classes", "voc20", "--out", str(tmp_path / "out")])
+            == 2
+        )
         assert match in capsys.readouterr().err
 
 
@@ -337,14 +451,18 @@ def test_damaged_tables_of_words_are_refused():
         dict(size=None),
     ):
         parts = dict(rows=torch.ones(2, 4), index=torch.arange(2), size=torch.tensor(9)) | change
-        weights = {f"token_embedding.{name}": value for name, value in parts.items() if value is not None}
+        weights = {
+            f"token_embedding.{name}": value for name, value in parts.items() if value is not None
+        }
         with pytest.raises(HypvisionError, match="token embedding .* is damaged"):
             expand_tokens(weights)
 
 
 def test_weights_that_were_trained_anew_are_read_again(tmp_path, monkeypatch):
     model, module, read = build(), sys.modules["hypvision.clip.segmentation.segment"], []
-    monkeypatch.setattr(module, "load_segmenter", lambda weights, clip: read.append(weights) or model)
+    monkeypatch.setattr(
+        module, "load_segmenter", lambda weights, clip: read.append(weights) or model
+    )
     for given in (dict(weights=tmp_path / "w.pth"), dict(clip=f"ViT-B-32:{tmp_path}/w.pth")):
         read.clear()
         for content, count in (("a", 1), ("a", 1), ("bc", 2)):

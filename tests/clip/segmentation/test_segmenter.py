@@ -1,4 +1,5 @@
-"""The whole segmenter on tiny CLIPs: class lists, text cache, loss, sliding and whole inference, mistakes."""
+"""The whole segmenter on tiny CLIPs: class lists, text cache, loss, sliding and whole inference,
+mistakes."""
 
 import copy
 import warnings
@@ -24,9 +25,15 @@ def test_any_image_any_classes():
     assert [tuple(label.shape) for label in first] == [(50, 70), (33, 20)]
     model.set_classes(["sky"])
     assert (model.predict([random_image()])[0] == 0).all()
-    model.set_classes([f"thing number {i}" for i in range(40)])  # more than pad_len and more than a chunk
+    model.set_classes(
+        [f"thing number {i}" for i in range(40)]
+    )  # more than pad_len and more than a chunk
     label, scores = model.predict([random_image()], scores=True, sizes=[(20, 30)])[0]
-    assert scores.shape == (40, 20, 30) and (scores.argmax(0) == label).all() and 0 <= scores.min() <= scores.max() <= 1
+    assert (
+        scores.shape == (40, 20, 30)
+        and (scores.argmax(0) == label).all()
+        and 0 <= scores.min() <= scores.max() <= 1
+    )
 
 
 @pytest.mark.parametrize("make", [clip_models.siglip, clip_models.custom_blocks])
@@ -58,11 +65,15 @@ def test_sliding_is_windows_and_the_whole_averaged(squash):
     columns = (0, 32) if squash else (0, 42, 70)
     for top in (0, 32):
         for left in columns:
-            total[:, top : top + 64, left : left + 64] += look(large[..., top : top + 64, left : left + 64])
+            total[:, top : top + 64, left : left + 64] += look(
+                large[..., top : top + 64, left : left + 64]
+            )
             count[top : top + 64, left : left + 64] += 1
     whole = look(F.interpolate(image[None], (64, 64), mode="bilinear", align_corners=False))
     overall = F.interpolate(whole[None], (96, width), mode="bilinear", align_corners=False)[0]
-    expected = F.interpolate(((total / count + overall) / 2)[None], (50, 70), mode="bilinear", align_corners=False)[0]
+    expected = F.interpolate(
+        ((total / count + overall) / 2)[None], (50, 70), mode="bilinear", align_corners=False
+    )[0]
     assert sorted({left for _, left in model._windows((96, width))}) == list(columns)
     label, scores = model.predict([image], scores=True)[0]
     assert (scores - expected).abs().max() < 1e-5
@@ -83,7 +94,9 @@ def test_similarity_head():
     model.train()
     model(random_image(64, 64)[None], torch.zeros(1, 64, 64, dtype=torch.long)).backward()
     assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
-    with pytest.raises(HypvisionError, match="head must be one of 'catseg', 'similarity', got 'fcn'"):
+    with pytest.raises(
+        HypvisionError, match="head must be one of 'catseg', 'similarity', got 'fcn'"
+    ):
         build(head=dict(type="fcn"))
 
 
@@ -101,9 +114,13 @@ def test_whole_removes_the_padding_and_official_padding_does_not():
     official = model.predict([image], scores=True)[0][1]
     with torch.no_grad():
         padded = F.pad((image[None] - 120) / 60, (0, 24, 0, 24))
-        logits = model._normalised_logits(padded, model.encode_classes())  # 40 + 24 = 64, the resolution
+        logits = model._normalised_logits(
+            padded, model.encode_classes()
+        )  # 40 + 24 = 64, the resolution
         small = logits.sigmoid()
-        expected = F.interpolate(small, (64, 64), mode="bilinear", align_corners=False)[0, :, :40, :40]
+        expected = F.interpolate(small, (64, 64), mode="bilinear", align_corners=False)[
+            0, :, :40, :40
+        ]
         assert (fine - expected).abs().max() < 1e-5
         padded = F.interpolate(small, (40, 40), mode="bilinear", align_corners=False)[0]
         assert (official - padded).abs().max() < 1e-5 and (fine - official).abs().max() > 1e-4
@@ -128,11 +145,15 @@ def test_loss_is_the_one_hot_one():
         with pytest.raises(HypvisionError, match=f"has the label {wrong}, but there are 5 classes"):
             segmentation_loss(logits, labels)
     many = torch.randn(1, 300, 4, 4)
-    with pytest.raises(HypvisionError, match="255 stands for ignored pixels and for one of the 300 classes"):
+    with pytest.raises(
+        HypvisionError, match="255 stands for ignored pixels and for one of the 300 classes"
+    ):
         segmentation_loss(many, torch.full((1, 8, 8), 255))
     numbers = torch.randint(0, 300, (1, 8, 8))
     assert torch.allclose(
-        segmentation_loss(many, numbers, ignore=65535), reference_loss(many, numbers, 65535), rtol=1e-6
+        segmentation_loss(many, numbers, ignore=65535),
+        reference_loss(many, numbers, 65535),
+        rtol=1e-6,
     )
 
 
@@ -189,8 +210,9 @@ def test_templates_and_synonyms():
 
 def test_words_that_clip_was_never_taught_are_told():
     model = OpenVocabSegmenter(
-        dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions"), tune="frozen", head=dict(type="similarity"),
-        resolution=64, crop=64, slide=64, classes=["disk", "zebra", "ring", "cat"],
+        dict(name="shapes-s8", pretrained="zoo:shapes-s8.captions"), tune="frozen",
+        head=dict(type="similarity"), resolution=64, crop=64, slide=64,
+        classes=["disk", "zebra", "ring", "cat"],
     )  # fmt: skip
     with pytest.warns(UserWarning, match="cannot tell 'zebra' from 'cat': their texts"):
         model.encode_classes()
@@ -206,13 +228,20 @@ def test_other_tunings(tune):
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
     model(random_image(64, 64)[None], torch.ones(1, 64, 64, dtype=torch.long)).backward()
     optimizer.step()
-    changed = {name for name, value in model.clip.state_dict().items() if not torch.equal(value, before[name])}
+    changed = {
+        name
+        for name, value in model.clip.state_dict().items()
+        if not torch.equal(value, before[name])
+    }
     if tune == "frozen":
         assert not changed
     elif tune == "attention":
         assert changed and all(name.endswith("in_proj_weight") for name in changed)
         name = "transformer.resblocks.0.attn.in_proj_weight"
-        parts = [(a != b).any() for a, b in zip(model.clip.state_dict()[name].chunk(3), before[name].chunk(3))]
+        parts = [
+            (a != b).any()
+            for a, b in zip(model.clip.state_dict()[name].chunk(3), before[name].chunk(3))
+        ]
         assert parts == [True, False, True]
     else:
         assert "visual.conv1.weight" in changed and "token_embedding.weight" in changed
@@ -239,7 +268,10 @@ def test_a_second_tuning_replaces_the_first_one():
     for mode in ("attention", "full"):
         set_tuning(model, mode)
     model.encode_image(clip_models.random_images(model)).square().sum().backward()
-    assert all(part.any() for part in model.visual.transformer.resblocks[0].attn.in_proj_weight.grad.chunk(3))
+    assert all(
+        part.any()
+        for part in model.visual.transformer.resblocks[0].attn.in_proj_weight.grad.chunk(3)
+    )
 
 
 def test_checkpointing_and_amp():
@@ -250,7 +282,10 @@ def test_checkpointing_and_amp():
         gradients.append([p.grad for p in model.parameters() if p.requires_grad])
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*gradients))
     with torch.autocast("cpu", torch.bfloat16):
-        assert model(random_image(64, 64)[None], torch.ones(1, 64, 64, dtype=torch.long)).dtype == torch.float32
+        assert (
+            model(random_image(64, 64)[None], torch.ones(1, 64, 64, dtype=torch.long)).dtype
+            == torch.float32
+        )
         model.eval()
         assert model.predict([random_image()])[0].shape == (50, 70)
 
@@ -262,11 +297,14 @@ def test_weights_travel():
         for parameter in adapters.trainable_parameters(model.clip):
             parameter.add_(0.1 * torch.randn_like(parameter))
     other.load_state_dict(model.state_dict())
-    assert torch.equal(copy.deepcopy(other).predict([random_image()])[0], model.predict([random_image()])[0])
+    assert torch.equal(
+        copy.deepcopy(other).predict([random_image()])[0], model.predict([random_image()])[0]
+    )
 
 
 def test_texts_follow_weights_that_are_exchanged_unseen():
-    """As averaged weights are put in place for a validation: through ``.data``, which no version counts."""
+    """As averaged weights are put in place for a validation: through ``.data``, which no version
+    counts."""
     model = build().train()
     with torch.no_grad():
         before = model.encode_classes()
@@ -285,7 +323,9 @@ def test_class_lists(tmp_path):
     assert sizes == expected | dict(coco48=48, coco17=17, coco65=65, coco133=133, coco116=116)
     base, novel = load_classes("coco48"), load_classes("coco17")
     assert set(load_classes("coco133")) - set(novel) == set(load_classes("coco116"))
-    assert load_classes("coco65") == tuple(name for name in load_classes("coco133") if name in base + novel)
+    assert load_classes("coco65") == tuple(
+        name for name in load_classes("coco133") if name in base + novel
+    )
     assert load_classes("ade847")[1] == "building, edifice" and load_classes("ade150")[7] == "bed"
     assert official_ids("ade847")[:2] == [2978, 312] and len(official_ids("pc59")) == 60
     assert not {11, 25, 28, 29, 44, 65, 67, 68, 70, 82, 90} & set(official_ids("coco171"))
@@ -321,11 +361,21 @@ def test_mistakes_are_explained(tmp_path):
     fails("got NoneType", load_classes, None)
     fails("no table of ids", official_ids, "voc20")
     fails("Call set_classes", build(classes=None).predict, [random_image()])
-    fails("10 x 70 pixels, less than one patch of 16 x 16", build().logits, torch.zeros(1, 3, 10, 70))
+    fails(
+        "10 x 70 pixels, less than one patch of 16 x 16", build().logits, torch.zeros(1, 3, 10, 70)
+    )
     for inference in ("slide", "whole"):
-        fails("10 x 70 pixels, less than one patch", build(inference=inference).predict, [random_image(10, 70)])
+        fails(
+            "10 x 70 pixels, less than one patch",
+            build(inference=inference).predict,
+            [random_image(10, 70)],
+        )
     for option, value in (("overlap", 1.0), ("crop", 0), ("slide", 0), ("resolution", 0)):
-        fails(rf"{option} (is a share|must be .* of at least 1).*, got {value}", build, **{option: value})
+        fails(
+            rf"{option} (is a share|must be .* of at least 1).*, got {value}",
+            build,
+            **{option: value},
+        )
     fails("give two numbers", build, hooks=(0,))
     fails("give two numbers", build, upsample=(0, 128))
     fails("synonyms must be one of 'first', 'mean'", build, synonyms="last")

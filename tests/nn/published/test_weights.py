@@ -74,7 +74,9 @@ def test_hyperboliccv_linear(normalize):
     y = F.linear(with_time(x), state["weight.weight"], state["weight.bias"])
     expected = y[:, 1:]
     if normalize:
-        expected = torch.sigmoid(y[:, :1]) * math.exp(2.3) * expected / expected.norm(dim=-1, keepdim=True)
+        expected = (
+            torch.sigmoid(y[:, :1]) * math.exp(2.3) * expected / expected.norm(dim=-1, keepdim=True)
+        )
     torch.testing.assert_close(layer(x), expected)
 
 
@@ -86,7 +88,9 @@ def patches(x, kernel, stride, padding):
     columns = (width + 2 * padding - kernel) // stride + 1
     for i in range(rows):
         for j in range(columns):
-            patch = points[:, i * stride : i * stride + kernel, j * stride : j * stride + kernel].flatten(1)
+            patch = points[
+                :, i * stride : i * stride + kernel, j * stride : j * stride + kernel
+            ].flatten(1)
             yield i, j, with_time(patch)
 
 
@@ -101,13 +105,18 @@ def test_hyperboliccv_convolution():
     x = randn(2, 4, 6, 7)
     out = layer(x)
     for i, j, patch in patches(x, 3, 2, 1):
-        y = F.linear(patch, state["linearized_kernel.weight.weight"], state["linearized_kernel.weight.bias"])
+        y = F.linear(
+            patch, state["linearized_kernel.weight.weight"], state["linearized_kernel.weight.bias"]
+        )
         torch.testing.assert_close(out[:, :, i, j], y[:, 1:])
 
 
 def test_hyperboliccv_convolution_1d():
     """Its patches are ordered by channel, then position."""
-    state = {"linearized_kernel.weight.weight": randn(6, 4 * 3 + 1), "linearized_kernel.weight.bias": randn(6)}
+    state = {
+        "linearized_kernel.weight.weight": randn(6, 4 * 3 + 1),
+        "linearized_kernel.weight.bias": randn(6),
+    }
     layer = loaded(LorentzConv1d(4, 5, 3, LORENTZ, stride=2, padding=1), state, "hyperboliccv")
     x = randn(2, 4, 8)
     out = layer(x)
@@ -124,13 +133,19 @@ def test_hyperboliccv_transposed_convolution():
         "conv.linearized_kernel.scale": torch.tensor(2.3),
         "pad_weight": torch.ones(3, 1, 3, 3),
     }
-    layer = loaded(LorentzConvTranspose2d(2, 3, 3, LORENTZ, stride=2, padding=1), state, "hyperboliccv")
+    layer = loaded(
+        LorentzConvTranspose2d(2, 3, 3, LORENTZ, stride=2, padding=1), state, "hyperboliccv"
+    )
     x = randn(2, 2, 3, 4)
     spread = torch.zeros(2, 2, 5, 7, dtype=x.dtype)
     spread[..., ::2, ::2] = x
     out = layer(x)
     for i, j, patch in patches(spread, 3, 1, 1):
-        y = F.linear(patch, state["conv.linearized_kernel.weight.weight"], state["conv.linearized_kernel.weight.bias"])
+        y = F.linear(
+            patch,
+            state["conv.linearized_kernel.weight.weight"],
+            state["conv.linearized_kernel.weight.bias"],
+        )
         torch.testing.assert_close(out[:, :, i, j], y[:, 1:])
 
 
@@ -145,7 +160,9 @@ def test_hyperboliccv_batch_norm():
     x = randn(2, 3, 4, 4)
     mean = LORENTZ.expmap0(state["running_mean"][1:])
     points = with_time(x.movedim(1, -1))
-    tangent = LORENTZ.transp0back(mean.expand_as(points), LORENTZ.logmap(mean.expand_as(points), points))
+    tangent = LORENTZ.transp0back(
+        mean.expand_as(points), LORENTZ.logmap(mean.expand_as(points), points)
+    )
     tangent = tangent * 1.7 / (0.8 + 1e-5)
     beta = state["beta"].expand_as(points)
     expected = LORENTZ.expmap(beta, LORENTZ.transp0(beta, tangent))[..., 1:].movedim(-1, 1)
@@ -158,15 +175,25 @@ def test_hyperboliccv_classifier():
     x = randn(6, 3)
     points, length = with_time(x), state["z"].norm(dim=-1)
     angle = C**0.5 * state["a"]
-    alpha = torch.cosh(angle) * (points[:, 1:] @ state["z"].t()) - torch.sinh(angle) * length * points[:, :1]
+    alpha = (
+        torch.cosh(angle) * (points[:, 1:] @ state["z"].t())
+        - torch.sinh(angle) * length * points[:, :1]
+    )
     torch.testing.assert_close(layer(x), length / C**0.5 * torch.asinh(C**0.5 * alpha / length))
 
 
 def test_chen_linear():
-    """Fully hyperbolic networks: the time is a gate, the space part has what length it leaves; c = 1 there."""
-    state = {"weight.weight": randn(5, 4), "weight.bias": randn(5), "scale": torch.tensor(2.0).double()}
+    """Fully hyperbolic networks: the time is a gate, the space part has what length it leaves; c =
+    1 there."""
+    state = {
+        "weight.weight": randn(5, 4),
+        "weight.bias": randn(5),
+        "scale": torch.tensor(2.0).double(),
+    }
     state["weight.weight"][:, 0] = 0  # as published, the time is not read
-    layer = loaded(LorentzLinear(3, 4, Lorentz(1.0), normalize="time"), state, "fully-hyperbolic-nn")
+    layer = loaded(
+        LorentzLinear(3, 4, Lorentz(1.0), normalize="time"), state, "fully-hyperbolic-nn"
+    )
     x = randn(6, 3)
     points = torch.cat([(x.square().sum(-1, keepdim=True) + 1).sqrt(), x], -1)
     y = F.linear(points, state["weight.weight"], state["weight.bias"])
@@ -181,14 +208,19 @@ def test_chen_linear():
 
 def test_efficient_layers_of_the_plus_models():
     state = {"rotate.weight": randn(4, 3, 3, 3), "boost.weight": torch.tensor([0.7]).double()}
-    layer = loaded(EfficientLorentzConv2d(3, 4, 3, LORENTZ, norm_match="none", slope=None), state, "lhier")
+    layer = loaded(
+        EfficientLorentzConv2d(3, 4, 3, LORENTZ, norm_match="none", slope=None), state, "lhier"
+    )
     x = randn(2, 3, 5, 5)
     y = F.conv2d(x, state["rotate.weight"])
     time = (y.square().sum(1) + 1 / C).sqrt()
     last = math.sinh(0.7) * time + math.cosh(0.7) * y[:, -1]
     torch.testing.assert_close(layer(x), torch.cat([y[:, :-1], last[:, None]], 1))
 
-    raw = {"rotate.parametrizations.weight.original": randn(5, 3), "boost.weight": torch.tensor([0.7]).double()}
+    raw = {
+        "rotate.parametrizations.weight.original": randn(5, 3),
+        "boost.weight": torch.tensor([0.7]).double(),
+    }
     layer = loaded(EfficientLorentzLinear(3, 5, LORENTZ, boost="axis", slope=None), raw, "lhier")
     skew = F.pad(torch.tril(raw["rotate.parametrizations.weight.original"]), (0, 2))
     skew, eye = skew - skew.t(), torch.eye(5).double()
@@ -200,11 +232,20 @@ def test_efficient_layers_of_the_plus_models():
 
 def test_other_layers_of_the_plus_models_are_those_of_hyperboliccv():
     norm = LorentzBatchNorm2d(3, LORENTZ)
-    state = {"beta": norm.beta.detach(), "gamma": randn(1), "running_mean": randn(4), "running_var": randn(1)}
+    state = {
+        "beta": norm.beta.detach(),
+        "gamma": randn(1),
+        "running_mean": randn(4),
+        "running_var": randn(1),
+    }
     mlr = {"a": randn(5), "z": randn(5, 3), "manifold.k": torch.tensor(1 / C)}
     for layer, published in ((norm, state), (LorentzMLR(3, 5, LORENTZ), mlr)):
-        one, other = (layer_state(layer, published, library) for library in ("lhier", "hyperboliccv"))
-        assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+        one, other = (
+            layer_state(layer, published, library) for library in ("lhier", "hyperboliccv")
+        )
+        assert one.keys() == other.keys() and all(
+            torch.equal(one[name], other[name]) for name in one
+        )
 
 
 @pytest.mark.parametrize("weight_norm", [False, True])
@@ -226,12 +267,15 @@ def test_fgg_layers(weight_norm):
 
 
 def test_geoopt_layers():
-    """Points on hyperplanes with the library's own gyro-operations, which are boosts; ``k = 1 / c`` there."""
+    """Points on hyperplanes with the library's own gyro-operations, which are boosts; ``k = 1 / c``
+    there."""
     x, state = randn(6, 3), {"z": randn(4, 3), "a": 0.3 * randn(4), "bias": 0.5 * randn(4)}
     state["manifold.k"] = torch.tensor(1 / C)
     layer = loaded(PLFCLinear(3, 4, LORENTZ), state, "geoopt")
     length, angle = state["z"].norm(dim=1), C**0.5 * state["a"]
-    alpha = torch.cosh(angle) * (x @ state["z"].t()) - torch.sinh(angle) * length * with_time(x)[:, :1]
+    alpha = (
+        torch.cosh(angle) * (x @ state["z"].t()) - torch.sinh(angle) * length * with_time(x)[:, :1]
+    )
     space = torch.sinh(length * torch.asinh(C**0.5 * alpha / length)) / C**0.5
     expected = LORENTZ.boost(with_time(space), LORENTZ.expmap0(state["bias"]).expand(6, 5))
     torch.testing.assert_close(layer(x), expected[:, 1:])
@@ -258,7 +302,9 @@ def test_hypercore_linear():
     }
     layer = loaded(LorentzLinear(3, 4, LORENTZ), state, "hypercore")
     x = randn(6, 3)
-    torch.testing.assert_close(layer(x), F.linear(with_time(x), state["linear.weight"], state["linear.bias"]))
+    torch.testing.assert_close(
+        layer(x), F.linear(with_time(x), state["linear.weight"], state["linear.bias"])
+    )
 
 
 def test_hypercore_linear_without_bias():
@@ -272,7 +318,9 @@ def test_hypercore_linear_without_bias():
 def test_hypercore_convolution(bias):
     state = {"linearized_kernel.linear.weight": randn(5, 4 * 9 + 1)}
     state |= {"linearized_kernel.linear.bias": randn(5)} if bias else {}
-    layer = loaded(LorentzConv2d(4, 5, 3, LORENTZ, stride=2, padding=1, bias=bias), state, "hypercore")
+    layer = loaded(
+        LorentzConv2d(4, 5, 3, LORENTZ, stride=2, padding=1, bias=bias), state, "hypercore"
+    )
     x = randn(2, 4, 6, 7)
     out = layer(x)
     for i, j, patch in patches(x, 3, 2, 1):
@@ -283,7 +331,11 @@ def test_hypercore_convolution(bias):
 def test_hypercore_attention(concat):
     """Points of 8 coordinates, two heads of 4: heads, scores and centroids with their times."""
     state = {f"W{k}.weight": randn(6, 8) for k in "qkv"} | {f"W{k}.bias": randn(6) for k in "qkv"}
-    state |= {"scale": torch.tensor([2.5]).double(), "bias": torch.tensor(0.4).double(), "c": torch.tensor(1 / C)}
+    state |= {
+        "scale": torch.tensor([2.5]).double(),
+        "bias": torch.tensor(0.4).double(),
+        "c": torch.tensor(1 / C),
+    }
     if concat:
         state |= {"final_linear.weight": randn(7, 8), "final_linear.bias": randn(7)}
     join = "points" if concat else "centroid"
@@ -291,7 +343,9 @@ def test_hypercore_attention(concat):
     x = randn(2, 5, 7)
 
     def heads(k):
-        return with_time(F.linear(with_time(x), state[f"W{k}.weight"], state[f"W{k}.bias"]).unflatten(-1, (2, 3)))
+        return with_time(
+            F.linear(with_time(x), state[f"W{k}.weight"], state[f"W{k}.bias"]).unflatten(-1, (2, 3))
+        )
 
     def centroid(points):
         square = points[..., :1] ** 2 - points[..., 1:].square().sum(-1, keepdim=True)
@@ -302,7 +356,9 @@ def test_hypercore_attention(concat):
     weights = ((2 / C + 2 * inner) / 2.5 + 0.4).softmax(-1)
     mean = centroid(weights @ v).transpose(1, 2)
     if concat:
-        expected = F.linear(mean.flatten(2), state["final_linear.weight"], state["final_linear.bias"])
+        expected = F.linear(
+            mean.flatten(2), state["final_linear.weight"], state["final_linear.bias"]
+        )
     else:
         expected = centroid(mean.mean(2))[..., 1:]
     torch.testing.assert_close(layer(x), expected)
@@ -311,7 +367,11 @@ def test_hypercore_attention(concat):
 
 
 def test_hypercore_residual():
-    state = {"w_y": torch.tensor(0.7).double(), "scale": torch.tensor(1.3).double(), "c": torch.tensor(1 / C)}
+    state = {
+        "w_y": torch.tensor(0.7).double(),
+        "scale": torch.tensor(1.3).double(),
+        "c": torch.tensor(1 / C),
+    }
     layer = loaded(LorentzResidual(LORENTZ, "average", scale="learned"), state, "hypercore")
     x, y = randn(6, 3), randn(6, 3)
     mean = with_time(x) + 0.7 * with_time(y)
@@ -326,7 +386,9 @@ def test_hyptorch_layers():
     with pytest.warns(UserWarning, match="as if c were 1, ours with c ="):
         layer = loaded(PoincareLinear(3, 4, BALL), state, "hyptorch")
     expected = poincare.mobius_add(
-        poincare.mobius_matvec(state["weight"], x, C), poincare.expmap0(state["bias"], C).expand(6, 4), C
+        poincare.mobius_matvec(state["weight"], x, C),
+        poincare.expmap0(state["bias"], C).expand(6, 4),
+        C,
     )
     torch.testing.assert_close(layer(x), expected, rtol=1e-6, atol=1e-8)
 
@@ -342,9 +404,17 @@ def test_hyptorch_layers():
 
 def test_hnn_classifier():
     x = poincare.expmap0(0.4 * randn(6, 3), C)
-    state = {"weight_g": randn(5).abs(), "weight_v": randn(3, 5), "bias": 0.3 * randn(5), "ball.isp_c": torch.ones(())}
+    state = {
+        "weight_g": randn(5).abs(),
+        "weight_v": randn(3, 5),
+        "bias": 0.3 * randn(5),
+        "ball.isp_c": torch.ones(()),
+    }
     layer = loaded(PoincareMLR(3, 5, BALL), state, "hnn++")
-    unit, factor = F.normalize(state["weight_v"], dim=0), 2 / (1 - C * x.square().sum(-1, keepdim=True))
+    unit, factor = (
+        F.normalize(state["weight_v"], dim=0),
+        2 / (1 - C * x.square().sum(-1, keepdim=True)),
+    )
     angle = 2 * C**0.5 * state["bias"]
     inner = C**0.5 * factor * (x @ unit) * torch.cosh(angle) - (factor - 1) * torch.sinh(angle)
     torch.testing.assert_close(layer(x), 2 * state["weight_g"] / C**0.5 * torch.asinh(inner))
@@ -367,7 +437,9 @@ def test_hypll_layers():
 
     theirs = hypll.HConvolution2d(3, 4, 3, manifold=manifold, padding=1, stride=2)
     torch.nn.init.normal_(theirs.bias, std=0.3)
-    layer = loaded(PoincareConv2d(3, 4, 3, BALL, padding=1, stride=2), _plain(theirs), "hypll").float()
+    layer = loaded(
+        PoincareConv2d(3, 4, 3, BALL, padding=1, stride=2), _plain(theirs), "hypll"
+    ).float()
     x = poincare.expmap0(0.4 * torch.randn(2, 7, 6, 3), C).movedim(-1, 1)
     expected = theirs(ManifoldTensor(x, manifold=manifold, man_dim=1)).tensor.detach()
     torch.testing.assert_close(layer(x), expected, rtol=1e-5, atol=1e-6)
@@ -383,7 +455,9 @@ def test_hypll_layers():
         layer_state(PoincareBatchNorm1d(3, BALL), _plain(norm.norm), "hypll")
 
     points = {"weight": poincare.expmap0(0.4 * randn(7, 3), C)}
-    assert torch.equal(loaded(HyperbolicEmbedding(7, 3, BALL), points, "hypll").weight, points["weight"])
+    assert torch.equal(
+        loaded(HyperbolicEmbedding(7, 3, BALL), points, "hypll").weight, points["weight"]
+    )
 
 
 def _plain(module):
@@ -393,7 +467,7 @@ def _plain(module):
     return {name: getattr(value, "tensor", value) for name, value in found.items()}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # What does not fit
 
 
@@ -401,7 +475,9 @@ def test_mistakes_are_named():
     layer, good = LorentzMLR(3, 5, LORENTZ), {"a": randn(5), "z": randn(5, 3)}
     with pytest.raises(HypvisionError, match="no layout 'manify'.*hyperboliccv"):
         layer_state(layer, good, "manify")
-    with pytest.raises(HypvisionError, match="hypll has no counterpart of LorentzMLR.*PoincareFullyConnected"):
+    with pytest.raises(
+        HypvisionError, match="hypll has no counterpart of LorentzMLR.*PoincareFullyConnected"
+    ):
         layer_state(layer, good, "hypll")
     with pytest.raises(HypvisionError, match="no 'z', but a"):
         layer_state(layer, {"a": randn(5)}, "hyperboliccv")
@@ -414,9 +490,17 @@ def test_mistakes_are_named():
     biased = {"weight.weight": randn(5, 4), "weight.bias": randn(5)}
     for normalize in (False, True):
         with pytest.raises(HypvisionError, match="bias"):
-            layer_state(LorentzLinear(3, 4, LORENTZ, bias=False, normalize=normalize), biased, "hyperboliccv")
+            layer_state(
+                LorentzLinear(3, 4, LORENTZ, bias=False, normalize=normalize),
+                biased,
+                "hyperboliccv",
+            )
     with pytest.raises(HypvisionError, match="9 positions"):
-        layer_state(LorentzConv2d(4, 5, 3, LORENTZ), {"linearized_kernel.weight.weight": randn(6, 20)}, "hyperboliccv")
+        layer_state(
+            LorentzConv2d(4, 5, 3, LORENTZ),
+            {"linearized_kernel.weight.weight": randn(6, 20)},
+            "hyperboliccv",
+        )
 
 
 def test_a_learned_curvature_keeps_its_value():

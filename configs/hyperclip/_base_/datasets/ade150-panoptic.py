@@ -8,7 +8,8 @@ test_pipeline = [
     dict(
         type="PackDetInputs",
         meta_keys=(
-            "img_id", "img_path", "ori_shape", "img_shape", "scale_factor", "panoptic_ids", "segments_info"
+            "img_id", "img_path", "ori_shape", "img_shape", "scale_factor", "panoptic_ids",
+            "segments_info"
         ),
     ),
 ]  # fmt: skip

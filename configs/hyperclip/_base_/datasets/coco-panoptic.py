@@ -6,7 +6,13 @@ train_pipeline = [
     dict(type="LoadPanopticSegments"),
     dict(type="RandomFlip", prob=0.5),
     dict(type="RandomResize", scale=(640, 640), ratio_range=(0.5, 2.0), keep_ratio=True),
-    dict(type="RandomCrop", crop_type="absolute", crop_size=(640, 640), recompute_bbox=True, allow_negative_crop=True),
+    dict(
+        type="RandomCrop",
+        crop_type="absolute",
+        crop_size=(640, 640),
+        recompute_bbox=True,
+        allow_negative_crop=True,
+    ),
     dict(type="PackDetInputs"),
 ]
 test_pipeline = [
@@ -16,7 +22,8 @@ test_pipeline = [
     dict(
         type="PackDetInputs",
         meta_keys=(
-            "img_id", "img_path", "ori_shape", "img_shape", "scale_factor", "panoptic_ids", "segments_info"
+            "img_id", "img_path", "ori_shape", "img_shape", "scale_factor", "panoptic_ids",
+            "segments_info"
         ),
     ),
 ]  # fmt: skip

@@ -1,4 +1,5 @@
-# Training: COCO-Stuff 164k, 171 classes, crops of 384 pixels: data/coco_stuff164k/{images,annotations}/{train,val}2017.
+# Training: COCO-Stuff 164k, 171 classes, crops of 384 pixels:
+# data/coco_stuff164k/{images,annotations}/{train,val}2017.
 data_root = "data/coco_stuff164k"
 train_pipeline = [
     dict(type="LoadImageFromFile"),

@@ -1,11 +1,18 @@
-# COCO 2017 with 48 base and 17 novel classes: data/coco/{annotations,train2017,val2017}. Training drops the boxes of
-# all other categories, as the benchmark does; testing looks for all 65 (generalised setting).
+# COCO 2017 with 48 base and 17 novel classes: data/coco/{annotations,train2017,val2017}. Training
+# drops the boxes of all other categories, as the benchmark does; testing looks for all 65
+# (generalised setting).
 data_root = "data/coco/"
 train_pipeline = [
     dict(type="LoadImageFromFile"),
     dict(type="LoadAnnotations", with_bbox=True, with_mask=True),
     dict(type="RandomResize", scale=(640, 640), ratio_range=(0.1, 2.0), keep_ratio=True),
-    dict(type="RandomCrop", crop_type="absolute", crop_size=(640, 640), recompute_bbox=True, allow_negative_crop=True),
+    dict(
+        type="RandomCrop",
+        crop_type="absolute",
+        crop_size=(640, 640),
+        recompute_bbox=True,
+        allow_negative_crop=True,
+    ),
     dict(type="FilterAnnotations", min_gt_bbox_wh=(1e-2, 1e-2)),
     dict(type="RandomFlip", prob=0.5),
     dict(type="Pad", size=(640, 640), pad_val=dict(img=(114, 114, 114))),
@@ -15,7 +22,10 @@ test_pipeline = [
     dict(type="LoadImageFromFile"),
     dict(type="Resize", scale=(640, 640), keep_ratio=True),
     dict(type="LoadAnnotations", with_bbox=True, with_mask=True),
-    dict(type="PackDetInputs", meta_keys=("img_id", "img_path", "ori_shape", "img_shape", "scale_factor")),
+    dict(
+        type="PackDetInputs",
+        meta_keys=("img_id", "img_path", "ori_shape", "img_shape", "scale_factor"),
+    ),
 ]
 train_dataloader = dict(
     batch_size=8,

@@ -1,4 +1,5 @@
-# Testing on a set that `hypvision data prepare NAME` wrote: data/NAME/{images,annotations}/validation.
+# Testing on a set that `hypvision data prepare NAME` wrote:
+# data/NAME/{images,annotations}/validation.
 test_pipeline = [
     dict(type="LoadImageFromFile"),
     dict(type="Resize", scale=(2560, 640), keep_ratio=True, backend="pillow"),

@@ -1,4 +1,5 @@
-# PC-59: Pascal Context, 59 classes, by `hypvision data prepare pc59`: data/pc59/{images,annotations}/validation.
+# PC-59: Pascal Context, 59 classes, by `hypvision data prepare pc59`:
+# data/pc59/{images,annotations}/validation.
 _base_ = ["./open_vocabulary_test.py"]
 data_root = "data/pc59"
 val_dataloader = dict(dataset=dict(classes="pc59", data_root=data_root))

@@ -1,5 +1,6 @@
-# Open-vocabulary Mask R-CNN on OpenAI's ViT-B/16 with HyperCLIP's adapter: a pyramid on blocks 3, 5, 7 and 11, boxes
-# and masks without classes, regions compared with texts by a trained head and by CLIP. Our reconstruction, README.md.
+# Open-vocabulary Mask R-CNN on OpenAI's ViT-B/16 with HyperCLIP's adapter: a pyramid on blocks 3,
+# 5, 7 and 11, boxes and masks without classes, regions compared with texts by a trained head and by
+# CLIP. Our reconstruction, README.md.
 model = dict(
     type="HyperCLIPDetector",
     clip=dict(name="ViT-B-16", pretrained="openai", force_quick_gelu=True),
@@ -65,30 +66,31 @@ model = dict(
     train_cfg=dict(
         rpn=dict(
             assigner=dict(
-                type="MaxIoUAssigner", pos_iou_thr=0.7, neg_iou_thr=0.3, min_pos_iou=0.3, match_low_quality=True,
-                ignore_iof_thr=-1,
+                type="MaxIoUAssigner", pos_iou_thr=0.7, neg_iou_thr=0.3, min_pos_iou=0.3,
+                match_low_quality=True, ignore_iof_thr=-1,
             ),
-            sampler=dict(type="RandomSampler", num=256, pos_fraction=0.5, neg_pos_ub=-1, add_gt_as_proposals=False),
-            allowed_border=-1,
-            pos_weight=-1,
-            debug=False,
+            sampler=dict(type="RandomSampler", num=256, pos_fraction=0.5, neg_pos_ub=-1,
+            add_gt_as_proposals=False),
+            allowed_border=-1, pos_weight=-1, debug=False,
         ),
-        rpn_proposal=dict(nms_pre=2000, max_per_img=1000, nms=dict(type="nms", iou_threshold=0.7), min_bbox_size=0),
+        rpn_proposal=dict(nms_pre=2000, max_per_img=1000, nms=dict(type="nms", iou_threshold=0.7),
+        min_bbox_size=0),
         rcnn=dict(
             assigner=dict(
-                type="MaxIoUAssigner", pos_iou_thr=0.5, neg_iou_thr=0.5, min_pos_iou=0.5, match_low_quality=True,
-                ignore_iof_thr=-1,
+                type="MaxIoUAssigner", pos_iou_thr=0.5, neg_iou_thr=0.5, min_pos_iou=0.5,
+                match_low_quality=True, ignore_iof_thr=-1,
             ),
-            sampler=dict(type="RandomSampler", num=512, pos_fraction=0.25, neg_pos_ub=-1, add_gt_as_proposals=True),
-            mask_size=28,
-            pos_weight=-1,
-            debug=False,
+            sampler=dict(type="RandomSampler", num=512, pos_fraction=0.25, neg_pos_ub=-1,
+            add_gt_as_proposals=True),
+            mask_size=28, pos_weight=-1, debug=False,
         ),
     ),
     test_cfg=dict(
-        rpn=dict(nms_pre=1000, max_per_img=1000, nms=dict(type="nms", iou_threshold=0.7), min_bbox_size=0),
+        rpn=dict(nms_pre=1000, max_per_img=1000, nms=dict(type="nms", iou_threshold=0.7),
+        min_bbox_size=0),
         rcnn=dict(
-            score_thr=0.01, nms=dict(type="nms", iou_threshold=0.4), max_per_img=100, mask_thr_binary=0.5
+            score_thr=0.01, nms=dict(type="nms", iou_threshold=0.4), max_per_img=100,
+            mask_thr_binary=0.5
         ),
     ),
 )  # fmt: skip

@@ -1,5 +1,6 @@
-# Open-vocabulary panoptic segmentation on OpenAI's ViT-B/16 with HyperCLIP's adapter: MaskFormer on a pyramid of blocks
-# 3, 5, 7 and 11, masks compared with texts by a trained head and by CLIP. Our reconstruction, see README.md.
+# Open-vocabulary panoptic segmentation on OpenAI's ViT-B/16 with HyperCLIP's adapter: MaskFormer on
+# a pyramid of blocks 3, 5, 7 and 11, masks compared with texts by a trained head and by CLIP. Our
+# reconstruction, see README.md.
 _attention = dict(embed_dims=256, num_heads=8, dropout=0.1, batch_first=True)
 model = dict(
     type="HyperCLIPPanoptic",
@@ -55,13 +56,15 @@ model = dict(
             ),
             return_intermediate=True,
         ),
-        loss_cls=dict(type="CrossEntropyLoss", use_sigmoid=False, loss_weight=1.0, reduction="mean"),
+        loss_cls=dict(type="CrossEntropyLoss", use_sigmoid=False, loss_weight=1.0,
+        reduction="mean"),
         loss_mask=dict(
-            type="FocalLoss", use_sigmoid=True, gamma=2.0, alpha=0.25, reduction="mean", loss_weight=20.0
+            type="FocalLoss", use_sigmoid=True, gamma=2.0, alpha=0.25, reduction="mean",
+            loss_weight=20.0
         ),
         loss_dice=dict(
-            type="DiceLoss", use_sigmoid=True, activate=True, reduction="mean", naive_dice=True, eps=1.0,
-            loss_weight=1.0,
+            type="DiceLoss", use_sigmoid=True, activate=True, reduction="mean", naive_dice=True,
+            eps=1.0, loss_weight=1.0,
         ),
     ),
     train_cfg=dict(

@@ -6,5 +6,7 @@ optim_wrapper = dict(
     paramwise_cfg=dict(custom_keys={"clip.": dict(lr_mult=0.075)}, norm_decay_mult=0.0),
     clip_grad=dict(max_norm=0.01),
 )
-param_scheduler = [dict(type="CosineAnnealingLR", T_max=80000, eta_min=0.0, begin=0, end=80000, by_epoch=False)]
+param_scheduler = [
+    dict(type="CosineAnnealingLR", T_max=80000, eta_min=0.0, begin=0, end=80000, by_epoch=False)
+]
 auto_scale_lr = dict(base_batch_size=4, enable=False)

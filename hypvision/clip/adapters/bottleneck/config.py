@@ -11,7 +11,8 @@ from hypvision.errors import HypvisionError
 
 @dataclass(frozen=True)
 class BottleneckConfig(AdapterConfig):
-    """How wide the modules are, and where they are put. HyperCLIP's paper gives no settings of this rival.
+    """How wide the modules are, and where they are put. HyperCLIP's paper gives no settings of this
+    rival.
 
     Attributes:
         width: inner width of a module (Houlsby et al., Sec. 3.2: from 2 to 256).
@@ -26,4 +27,6 @@ class BottleneckConfig(AdapterConfig):
         super().__post_init__()
         at_least(1, integer=True, width=self.width)
         if not (self.text or self.vision):
-            raise HypvisionError("Bottleneck: with text=False and vision=False nothing would be adapted.")
+            raise HypvisionError(
+                "Bottleneck: with text=False and vision=False nothing would be adapted."
+            )

@@ -48,8 +48,8 @@ class Bottleneck(Adapter):
         self.towers = [tower for tower in find_towers(model) if getattr(config, tower.modality)]
         if not self.towers:
             raise HypvisionError(
-                f"{type(model).__name__} has no transformer tower that a bottleneck could adapt with "
-                f"text={config.text}, vision={config.vision}."
+                f"{type(model).__name__} has no transformer tower that a bottleneck could adapt "
+                f"with text={config.text}, vision={config.vision}."
             )
         self.handles: list[Any] = []
 
@@ -75,5 +75,7 @@ class Bottleneck(Adapter):
         return [(tower, range(len(tower.blocks))) for tower in self.towers]
 
     def describe(self) -> str:
-        towers = " and ".join(f"{len(tower.blocks)} {tower.modality} blocks" for tower in self.towers)
+        towers = " and ".join(
+            f"{len(tower.blocks)} {tower.modality} blocks" for tower in self.towers
+        )
         return f"Adapter: small MLPs of width {self.config.width} in {towers}"

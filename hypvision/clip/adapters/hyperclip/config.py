@@ -14,22 +14,26 @@ class HyperCLIPConfig(AdapterConfig):
     """What is adapted and how. The defaults are the paper's (Peng et al., CVPR 2025).
 
     Attributes:
-        block: side n of a block (Table 4: 128); it must divide the width of both towers. 1 is a diagonal.
+        block: side n of a block (Table 4: 128); it must divide the width of both towers. 1 is a
+            diagonal.
         text, vision: which towers (Table 6: both).
         c_text, c_vision: curvatures (Sec. 4: 0.01 for both).
         projections: which of q, k, v, as a string (Sec. 3.3: all).
         text_layers, vision_layers: numbers of the adapted blocks from 0; None for all (Sec. 3.3).
-        shared: use one block in place of all K blocks of a projection (an option of the official code that its configs
-            never use).
-        form: ``"weight"``: rows of the weights (the official code); ``"feature"``: the tokens after ln_1 (Eq. 7 as it
-            is worded; the weight form with S transposed, apart from the clip). Only the weight form can be merged.
-        geometry: ``"hyperbolic"``, or ``"euclidean"``: the same without a clip (an ablation of ours).
+        shared: use one block in place of all K blocks of a projection (an option of the official
+            code that its configs never use).
+        form: ``"weight"``: rows of the weights (the official code); ``"feature"``: the tokens after
+            ln_1 (Eq. 7 as it is worded; the weight form with S transposed, apart from the clip).
+            Only the weight form can be merged.
+        geometry: ``"hyperbolic"``, or ``"euclidean"``: the same without a clip (an ablation of
+            ours).
         mobius: False: use the plain matrix product on the ball (our reading of Table 7), see
             :func:`hypvision.clip.adapters.hyperclip.layer.map_rows`.
         official_text_curvature: use c = 1 in the text tower, as the official code does.
-        official_dense_only: the last image block is adapted on the dense path only, as in the official code.
-        official_twelve_layers: adapt only the first 11 image blocks and the last, as the official code does at any
-        depth.
+        official_dense_only: the last image block is adapted on the dense path only, as in the
+            official code.
+        official_twelve_layers: adapt only the first 11 image blocks and the last, as the official
+        code does at any depth.
     """
 
     block: int = 128
@@ -53,7 +57,9 @@ class HyperCLIPConfig(AdapterConfig):
             value = getattr(self, name)
             if value is not None:
                 value = (value,) if isinstance(value, int) else tuple(value)
-                at_least(0, integer=True, **{f"{name}[{i}]": number for i, number in enumerate(value)})
+                at_least(
+                    0, integer=True, **{f"{name}[{i}]": number for i, number in enumerate(value)}
+                )
                 object.__setattr__(self, name, value)
         super().__post_init__()
         one_of(("weight", "feature"), form=self.form)
@@ -61,12 +67,18 @@ class HyperCLIPConfig(AdapterConfig):
         for name in ("c_text", "c_vision"):
             value = getattr(self, name)
             if not value > 0:
-                raise HypvisionError(f"{name} must be above 0, got {value}. For none use geometry='euclidean'.")
+                raise HypvisionError(
+                    f"{name} must be above 0, got {value}. For none use geometry='euclidean'."
+                )
         letters = self.projections
         if not letters or set(letters) - set("qkv") or len(set(letters)) < len(letters):
-            raise HypvisionError(f"projections must be some of the letters q, k, v, got {letters!r}.")
+            raise HypvisionError(
+                f"projections must be some of the letters q, k, v, got {letters!r}."
+            )
         if not (self.text or self.vision):
-            raise HypvisionError("HyperCLIP: with text=False and vision=False nothing would be adapted.")
+            raise HypvisionError(
+                "HyperCLIP: with text=False and vision=False nothing would be adapted."
+            )
         flat = "geometry='euclidean'" if self.geometry == "euclidean" else None
         for option, without in {
             "text_layers": "text=False" if not self.text else None,
@@ -80,9 +92,14 @@ class HyperCLIPConfig(AdapterConfig):
             "official_dense_only": "vision=False" if not self.vision else None,
             "official_twelve_layers": "vision=False" if not self.vision else None,
         }.items():  # fmt: skip
-            if without and (value := getattr(self, option)) != type(self).__dataclass_fields__[option].default:
+            if (
+                without
+                and (value := getattr(self, option))
+                != type(self).__dataclass_fields__[option].default
+            ):
                 raise HypvisionError(
-                    f"HyperCLIP: {option}={value} has no effect with {without}. Leave out one of the two."
+                    f"HyperCLIP: {option}={value} has no effect with {without}. Leave out one of "
+                    "the two."
                 )
 
     def curvature(self, modality: str) -> float:
@@ -101,11 +118,12 @@ class HyperCLIPConfig(AdapterConfig):
         wrong = [number for number in given if not 0 <= number < depth]
         if wrong or len(set(given)) < len(given):
             raise HypvisionError(
-                f"HyperCLIP: {modality}_layers is {given}, but the {modality} tower has blocks 0 to {depth - 1}."
+                f"HyperCLIP: {modality}_layers is {given}, but the {modality} tower has blocks 0 "
+                f"to {depth - 1}."
             )
         if modality == "vision" and self.official_dense_only and depth - 1 not in given:
             raise HypvisionError(
-                f"HyperCLIP: official_dense_only has no effect with vision_layers={given}, without block {depth - 1}, "
-                "the last one. Add it, or leave out the option."
+                f"HyperCLIP: official_dense_only has no effect with vision_layers={given}, without "
+                f"block {depth - 1}, the last one. Add it, or leave out the option."
             )
         return tuple(sorted(given))

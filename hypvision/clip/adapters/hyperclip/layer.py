@@ -1,18 +1,20 @@
-r"""The map of HyperCLIP: rows times a block-diagonal matrix on the Poincare ball, and its closed form.
+r"""The map of HyperCLIP: rows times a block-diagonal matrix on the Poincare ball, and its closed
+form.
 
-HyperCLIP (Peng et al., CVPR 2025) maps a vector :math:`w` to :math:`\log_0(S \otimes_c \exp_0(w))` with :math:`S =
-\mathrm{diag}(S_1, ..., S_K)`. The Moebius product is :math:`\exp_0 \circ S \circ \log_0`, so the curvature cancels and
-the map is linear, except where the official code clamps. With all its clamps it is, exactly,
+HyperCLIP (Peng et al., CVPR 2025) maps a vector :math:`w` to :math:`\log_0(S \otimes_c \exp_0(w))`
+with :math:`S = \mathrm{diag}(S_1, ..., S_K)`. The Moebius product is
+:math:`\exp_0 \circ S \circ \log_0`, so the curvature cancels and the map is linear, except where
+the official code clamps. With all its clamps it is, exactly,
 
 .. math:: w' = S w \cdot \min\left(1, \frac{A_0}{\sqrt c\,|w|}, \frac{A_1}{\sqrt c\,|S w|}\right),
           \quad A_0 = \mathrm{artanh}(1 - 10^{-5}), \; A_1 = \mathrm{artanh}(1 - 10^{-3}):
 
-a linear map, clipped to the radius :math:`A_1 / \sqrt c` (38 for c = 0.01, 3.8 for c = 1). :func:`map_rows` computes
-that; :func:`map_packed` is :func:`map_rows` of a packed q, k, v projection, fast. :class:`BlockMaps` holds the blocks
-of one attention block.
+a linear map, clipped to the radius :math:`A_1 / \sqrt c` (38 for c = 0.01, 3.8 for c = 1).
+:func:`map_rows` computes that; :func:`map_packed` is :func:`map_rows` of a packed q, k, v
+projection, fast. :class:`BlockMaps` holds the blocks of one attention block.
 
-Shapes: rows ``(..., d)``; ``s`` is ``(K, n, n)`` with ``K * n = d``, or ``(n, n)``: one block for all K. A row of
-weights ``w`` becomes ``S w``, so a matrix W becomes ``W S^T``.
+Shapes: rows ``(..., d)``; ``s`` is ``(K, n, n)`` with ``K * n = d``, or ``(n, n)``: one block for
+all K. A row of weights ``w`` becomes ``S w``, so a matrix W becomes ``W S^T``.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ _INPUT_RADIUS = math.atanh(1 - _EPS_ARTANH)
 
 
 def block_product(x: Tensor, s: Tensor) -> Tensor:
-    """``x`` times the transposed block-diagonal matrix, which is never built: ``(..., d) -> (..., d)``."""
+    """``x`` times the transposed block-diagonal matrix, which is never built:
+    ``(..., d) -> (..., d)``."""
     n = s.shape[-1]
     if n == 1:
         return x * s.reshape(-1)
@@ -54,8 +57,8 @@ def block_product(x: Tensor, s: Tensor) -> Tensor:
 def map_rows(x: Tensor, s: Tensor, c: float, mobius: bool = True) -> Tensor:
     r"""The closed form of the map: finite with finite gradients for every finite input.
 
-    ``mobius=False``: :math:`\log_0(S \exp_0(w))`, the plain matrix product on the ball (Table 7 as we read it). The
-    result has the dtype of ``x`` and is computed in float32 at least.
+    ``mobius=False``: :math:`\log_0(S \exp_0(w))`, the plain matrix product on the ball (Table 7 as
+    we read it). The result has the dtype of ``x`` and is computed in float32 at least.
     """
     dtype = torch.promote_types(torch.promote_types(x.dtype, s.dtype), torch.float32)
     with exact(x.device):
@@ -68,13 +71,18 @@ def map_rows(x: Tensor, s: Tensor, c: float, mobius: bool = True) -> Tensor:
         mapped = root * _norm(y, tiny)
         if mobius:  # clamp the divisors, because an infinite quotient would make the gradient NaN
             first = _INPUT_RADIUS / a.clamp(min=_INPUT_RADIUS)
-            return (y * torch.minimum(first, CLIP_RADIUS / mapped.clamp(min=CLIP_RADIUS))).to(x.dtype)
-        # exp0 scales w by tanh(a)/a; S is linear, so the scale can be applied after S; log0 scales back.
+            return (y * torch.minimum(first, CLIP_RADIUS / mapped.clamp(min=CLIP_RADIUS))).to(
+                x.dtype
+            )
+        # exp0 scales w by tanh(a)/a; S is linear, so the scale can be applied after S; log0 scales
+        # back.
         shortened = tanhc(a)
         inside = mapped * shortened
         limit = 1 - _EPS_BALL
         lengthened = _atanhc(inside.clamp(max=limit)) * shortened
-        return (y * torch.where(inside < limit, lengthened, CLIP_RADIUS / mapped.clamp(min=limit))).to(x.dtype)
+        return (
+            y * torch.where(inside < limit, lengthened, CLIP_RADIUS / mapped.clamp(min=limit))
+        ).to(x.dtype)
 
 
 def _atanhc(z: Tensor) -> Tensor:
@@ -91,11 +99,12 @@ def _norm(x: Tensor, tiny: float) -> Tensor:
     return (x / largest).square().sum(-1, keepdim=True).clamp(min=1e-30).sqrt() * largest
 
 
-# Fast map of a packed projection -------------------------------------------------------------------------------
+# Fast map of a packed projection
+# -------------------------------------------------------------------------------
 
-# On a CPU, blocks of at least this side are multiplied one by one: a batched product would first copy all weights and
-# gradients into another order, which costs as much as the products. Smaller blocks are multiplied together: there are
-# too many of them for one call each.
+# On a CPU, blocks of at least this side are multiplied one by one: a batched product would first
+# copy all weights and gradients into another order, which costs as much as the products. Smaller
+# blocks are multiplied together: there are too many of them for one call each.
 SMALL = 32
 
 
@@ -133,12 +142,13 @@ def _product_gradient(grad: Tensor, parts: Sequence[Tensor], side: int) -> Tenso
 
 
 class _MapRows(Function):
-    """:func:`map_rows` of frozen matrices; backward needs only these, and the output where it was clipped."""
+    """:func:`map_rows` of frozen matrices; backward needs only these, and the output where it was
+    clipped."""
 
     @staticmethod
     def forward(ctx: Any, s: Tensor, c: float | None, *parts: Tensor) -> Tensor:
-        """``s`` (P, K, n, n), and parts of (P, d, K * n) -> (P, d, K * n); without ``c`` the linear map, not
-        clipped."""
+        """``s`` (P, K, n, n), and parts of (P, d, K * n) -> (P, d, K * n); without ``c`` the linear
+        map, not clipped."""
         side = s.shape[-1]
         whole = _whole(parts, side)
         out = _product(whole, s)
@@ -150,9 +160,13 @@ class _MapRows(Function):
             limit = _INPUT_RADIUS / (math.sqrt(c) * lengths).clamp(min=_INPUT_RADIUS)
             ratio = ctx.clip / torch.linalg.vector_norm(out, dim=-1).clamp(min=tiny)
             scale = torch.minimum(limit, ratio)
-            if out.device.type != "cpu" or (scale < 1).any():  # on a GPU (scale < 1).any() would wait for the device
+            if (
+                out.device.type != "cpu" or (scale < 1).any()
+            ):  # on a GPU (scale < 1).any() would wait for the device
                 out.mul_(scale[..., None])
-                scale = torch.where(ratio < limit, -scale, scale)  # negative where the radial clip acts
+                scale = torch.where(
+                    ratio < limit, -scale, scale
+                )  # negative where the radial clip acts
             else:
                 scale = None
         ctx.side = side
@@ -165,22 +179,31 @@ class _MapRows(Function):
         out, scale, *parts = ctx.saved_tensors
         if scale is not None:  # the gradient of a clipped row has no radial part
             radial = torch.where(scale < 0, (grad * out).sum(-1) / ctx.clip**2, 0)
-            grad = torch.addcmul(grad, out, radial[..., None], value=-1).mul_(scale.abs()[..., None])
+            grad = torch.addcmul(grad, out, radial[..., None], value=-1).mul_(
+                scale.abs()[..., None]
+            )
         found = _product_gradient(grad, _whole(parts, ctx.side), ctx.side)
         return found, None, *(None for _ in parts)
 
 
-def map_packed(packed: Tensor, s: Tensor, c: float | None, thirds: tuple[int, ...] = (0, 1, 2)) -> Tensor:
-    """:func:`map_rows` of a frozen packed projection, differentiable in the blocks alone: of the stacked q, k, v
-    projections ``packed`` ``(3d, d)`` those ``thirds`` are mapped by the blocks ``s`` ``(P, K, n, n)``, in float32
-    at least; ``c=None``: the Euclidean map, which is not clipped."""
+def map_packed(
+    packed: Tensor, s: Tensor, c: float | None, thirds: tuple[int, ...] = (0, 1, 2)
+) -> Tensor:
+    """:func:`map_rows` of a frozen packed projection, differentiable in the blocks alone: of the
+    stacked q, k, v projections ``packed`` ``(3d, d)`` those ``thirds`` are mapped by the blocks
+    ``s`` ``(P, K, n, n)``, in float32 at least; ``c=None``: the Euclidean map, which is not
+    clipped."""
     return map_several([packed], [s], c, thirds)[0]
 
 
 def map_several(
-    packed: Sequence[Tensor], s: Sequence[Tensor], c: float | None, thirds: tuple[int, ...] = (0, 1, 2)
+    packed: Sequence[Tensor],
+    s: Sequence[Tensor],
+    c: float | None,
+    thirds: tuple[int, ...] = (0, 1, 2),
 ) -> Sequence[Tensor]:
-    """:func:`map_packed` of several projections of one shape, with their blocks, in a few products."""
+    """:func:`map_packed` of several projections of one shape, with their blocks, in a few
+    products."""
     dtype = torch.promote_types(packed[0].dtype, torch.float32)
     every = thirds == (0, 1, 2)
     with exact(packed[0].device):
@@ -197,12 +220,13 @@ def map_several(
 
 
 class PackedMap(nn.Module):
-    """A trained map of the packed projection (3d, d) of one attention block to the adapted one, :meth:`adapted`.
+    """A trained map of the packed projection (3d, d) of one attention block to the adapted one,
+    :meth:`adapted`.
 
-    Without gradients the result is cached until a weight changes; with gradients it is computed once in each forward
-    pass of the attention, between the hooks :meth:`begin` and :meth:`end` of the module that owns the projection. With
-    ``dense_only`` the attention uses the frozen projection; only code outside its forward pass, such as the dense path,
-    reads the adapted one.
+    Without gradients the result is cached until a weight changes; with gradients it is computed
+    once in each forward pass of the attention, between the hooks :meth:`begin` and :meth:`end` of
+    the module that owns the projection. With ``dense_only`` the attention uses the frozen
+    projection; only code outside its forward pass, such as the dense path, reads the adapted one.
     """
 
     def __init__(self, dense_only: bool = False):
@@ -228,7 +252,11 @@ class PackedMap(nn.Module):
             if self._live is not None:
                 return self._live
             # Distributed training waits for the gradient of every parameter, so return zeros.
-            zero = 0 * torch.stack([parameter.sum() for parameter in parameters]).sum() if frozen else None
+            zero = (
+                0 * torch.stack([parameter.sum() for parameter in parameters]).sum()
+                if frozen
+                else None
+            )
             found = self.fresh(packed) if zero is None else packed + zero.to(packed.dtype)
             self._live = found if self._running else None
             return found
@@ -238,8 +266,8 @@ class PackedMap(nn.Module):
             return self.adapted(packed)
         return self._memo.get([*parameters, packed], lambda: self.adapted(packed))
 
-    # Hooks on the module that owns the projection. The hooks are methods, so that a copy of the module has its own
-    # hooks.
+    # Hooks on the module that owns the projection. The hooks are methods, so that a copy of the
+    # module has its own hooks.
 
     def begin(self, owner: nn.Module, args: Any) -> None:
         """Forward pre-hook: drop the cached result of the last autograd graph."""
@@ -263,22 +291,26 @@ class PackedMap(nn.Module):
 
 
 class BlockMaps(PackedMap):
-    """The trainable blocks ``q``, ``k``, ``v`` (or some of them) of one attention block with rows of length ``dim`` in
-    a tower of curvature ``c``; they start at the identity."""
+    """The trainable blocks ``q``, ``k``, ``v`` (or some of them) of one attention block with rows
+    of length ``dim`` in a tower of curvature ``c``; they start at the identity."""
 
     def __init__(self, dim: int, config: HyperCLIPConfig, c: float, dense_only: bool = False):
         super().__init__(dense_only)
         n = config.block
         if not isinstance(n, int) or n < 1 or dim % n:
             near = ", ".join(str(i) for i in range(1, dim + 1) if dim % i == 0 and i >= 8)
-            raise HypvisionError(f"A block of {n} does not divide the width {dim}. Use one of {near}.")
+            raise HypvisionError(
+                f"A block of {n} does not divide the width {dim}. Use one of {near}."
+            )
         self.dim = dim
         self.config = config
         self.c = float(c)
         self.together: Together | None = None
         eye = torch.eye(n)
         for letter in config.projections:
-            self.register_parameter(letter, nn.Parameter(eye.clone() if config.shared else eye.repeat(dim // n, 1, 1)))
+            self.register_parameter(
+                letter, nn.Parameter(eye.clone() if config.shared else eye.repeat(dim // n, 1, 1))
+            )
 
     def fresh(self, packed: Tensor) -> Tensor:
         found = None if self.together is None else self.together.take(self, self._running)
@@ -308,11 +340,14 @@ class BlockMaps(PackedMap):
         with exact(packed[0].device):
             for own, part in zip(maps, packed):
                 chunks = zip("qkv", part.detach().to(dtype).chunk(3))
-                found.append(torch.cat([own.rows(letter, chunk) for letter, chunk in chunks]).to(part.dtype))
+                found.append(
+                    torch.cat([own.rows(letter, chunk) for letter, chunk in chunks]).to(part.dtype)
+                )
         return found
 
     def rows(self, letter: str, x: Tensor) -> Tensor:
-        """Rows or tokens (..., d) mapped by the blocks of a projection; unchanged if it has none."""
+        """Rows or tokens (..., d) mapped by the blocks of a projection; unchanged if it has
+        none."""
         s = self._parameters.get(letter)
         if s is None:
             return x
@@ -320,12 +355,15 @@ class BlockMaps(PackedMap):
             return block_product(x.to(torch.promote_types(x.dtype, s.dtype)), s).to(x.dtype)
         return map_rows(x, s, self.c, self.config.mobius)
 
-    def map_attention_inputs(self, owner: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def map_attention_inputs(
+        self, owner: nn.Module, args: Any, kwargs: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
         """Forward pre-hook of :class:`torch.nn.MultiheadAttention` in the feature form."""
         query, key, value = args[:3]
         if key is not query or value is not query:
             raise HypvisionError(
-                "HyperCLIP's feature form adapts self-attention only, but query, key and value differ."
+                "HyperCLIP's feature form adapts self-attention only, but query, key and value "
+                "differ."
             )
         return (*(self.rows(letter, query) for letter in "qkv"), *args[3:]), kwargs
 
@@ -333,10 +371,13 @@ class BlockMaps(PackedMap):
         """Forward hook of timm's packed ``qkv`` in the feature form."""
         bias = (None,) * 3 if owner.bias is None else owner.bias.chunk(3)
         chunks = zip("qkv", owner.weight.chunk(3), bias)
-        return torch.cat([F.linear(self.rows(letter, args[0]), w, b) for letter, w, b in chunks], dim=-1)
+        return torch.cat(
+            [F.linear(self.rows(letter, args[0]), w, b) for letter, w, b in chunks], dim=-1
+        )
 
     def map_value_input(self, x: Tensor) -> Tensor:
-        """Input of the value projection in place of ``x`` in the feature form, for a tower's dense path."""
+        """Input of the value projection in place of ``x`` in the feature form, for a tower's dense
+        path."""
         return self.rows("v", x)
 
     def extra_repr(self) -> str:
@@ -344,10 +385,11 @@ class BlockMaps(PackedMap):
 
 
 class Together:
-    """The adapted projections of a tower's blocks, computed in one go when the first block of a forward pass asks.
+    """The adapted projections of a tower's blocks, computed in one go when the first block of a
+    forward pass asks.
 
-    Each block takes its own once; one that finds none computes its own, as all do where activations are computed again
-    in the backward pass. What no block took is dropped in the backward pass.
+    Each block takes its own once; one that finds none computes its own, as all do where activations
+    are computed again in the backward pass. What no block took is dropped in the backward pass.
 
     Args:
         tower: of the blocks.
@@ -362,9 +404,14 @@ class Together:
         self.waiting: dict[int, tuple[int, Tensor]] = {}
 
     def take(self, maps: BlockMaps, running: bool) -> Tensor | None:
-        """The projection of a block, ``running`` if its attention asks; None if the block must compute it."""
-        # Hooks on saved tensors are those of checkpointing: each block must be computed again from its own input alone.
-        if torch.compiler.is_compiling() or torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
+        """The projection of a block, ``running`` if its attention asks; None if the block must
+        compute it."""
+        # Hooks on saved tensors are those of checkpointing: each block must be computed again from
+        # its own input alone.
+        if (
+            torch.compiler.is_compiling()
+            or torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+        ):
             return None
         if running and maps is self.maps[0]:
             frozen = [self.tower.frozen(self.tower.blocks[place]) for place in self.places]
@@ -392,7 +439,9 @@ class AdaptedWeight(nn.Module):
 
     def __init__(self, maps: PackedMap):
         super().__init__()
-        self.maps = (maps,)  # a tuple, so that PyTorch does not register the maps as a submodule a second time
+        self.maps = (
+            maps,
+        )  # a tuple, so that PyTorch does not register the maps as a submodule a second time
 
     def forward(self, packed: Tensor) -> Tensor:
         return self.maps[0](packed)

@@ -46,8 +46,8 @@ class _Site(NamedTuple):
 class PackedAdapter(Adapter):
     """A trained map (:class:`.layer.PackedMap`) of the packed projection of each attention block.
 
-    The block gets a child of the method's name, and its projection becomes a parametrised weight of it. In state dicts
-    the projection keeps the name of the base model.
+    The block gets a child of the method's name, and its projection becomes a parametrised weight of
+    it. In state dicts the projection keeps the name of the base model.
     """
 
     def __init__(self, model: nn.Module, config: Any):
@@ -59,9 +59,9 @@ class PackedAdapter(Adapter):
         ]
         if not self.sites:
             raise HypvisionError(
-                f"{type(model).__name__} has no transformer tower that {type(self).__name__} could adapt with "
-                f"text={config.text}, vision={config.vision}. Use an open_clip model with a ViT image tower or a "
-                "transformer text tower."
+                f"{type(model).__name__} has no transformer tower that {type(self).__name__} could "
+                f"adapt with text={config.text}, vision={config.vision}. Use an open_clip model "
+                "with a ViT image tower or a transformer text tower."
             )
         self.handles: list[Any] = []
 
@@ -84,8 +84,11 @@ class PackedAdapter(Adapter):
 
     def connect(self, site: _Site) -> None:
         """Let the attention use the map."""
-        # The transformer block registers the maps; the parametrised module must not register them again.
-        parametrize.register_parametrization(site.owner, site.tower.packed_name, AdaptedWeight(site.maps))
+        # The transformer block registers the maps; the parametrised module must not register them
+        # again.
+        parametrize.register_parametrization(
+            site.owner, site.tower.packed_name, AdaptedWeight(site.maps)
+        )
         self.handles += [
             site.owner.register_forward_pre_hook(site.maps.begin),
             site.owner.register_forward_hook(site.maps.end, always_call=True),
@@ -121,9 +124,11 @@ class PackedAdapter(Adapter):
 
 @register
 class HyperCLIP(PackedAdapter):
-    """Blocks on the attention projections of any open_clip ViT, timm ViT (SigLIP) or text transformer.
+    """Blocks on the attention projections of any open_clip ViT, timm ViT (SigLIP) or text
+    transformer.
 
-    The child ``hyperclip`` of an adapted block (:class:`.layer.BlockMaps`) has the parameters ``q``, ``k``, ``v``.
+    The child ``hyperclip`` of an adapted block (:class:`.layer.BlockMaps`) has the parameters
+    ``q``, ``k``, ``v``.
     """
 
     name = "hyperclip"
@@ -141,10 +146,16 @@ class HyperCLIP(PackedAdapter):
         packed = check_packed(tower, number, "HyperCLIP")
         if config.form == "feature" and not isinstance(owner, (nn.MultiheadAttention, nn.Linear)):
             raise HypvisionError(
-                f"HyperCLIP's feature form does not reach inside {type(owner).__name__}. Use form='weight'."
+                f"HyperCLIP's feature form does not reach inside {type(owner).__name__}. Use "
+                "form='weight'."
             )
         last = tower.modality == "vision" and number == len(tower.blocks) - 1
-        maps = BlockMaps(packed.shape[1], config, config.curvature(tower.modality), config.official_dense_only and last)
+        maps = BlockMaps(
+            packed.shape[1],
+            config,
+            config.curvature(tower.modality),
+            config.official_dense_only and last,
+        )
         return as_owner(maps, owner, packed)
 
     def attach(self) -> None:
@@ -171,7 +182,9 @@ class HyperCLIP(PackedAdapter):
             return
         owner.map_value_input = maps.map_value_input
         if not maps.dense_only and isinstance(owner, nn.MultiheadAttention):
-            self.handles.append(owner.register_forward_pre_hook(maps.map_attention_inputs, with_kwargs=True))
+            self.handles.append(
+                owner.register_forward_pre_hook(maps.map_attention_inputs, with_kwargs=True)
+            )
         elif not maps.dense_only:
             self.handles.append(owner.register_forward_hook(maps.map_linear_output))
 
@@ -184,20 +197,20 @@ class HyperCLIP(PackedAdapter):
     def merge(self) -> None:
         if self.config.form == "feature":
             raise HypvisionError(
-                "The feature form cannot be merged: away from the radial clip it equals the weight form with "
-                "transposed blocks. Train with form='weight' for a mergeable adapter."
+                "The feature form cannot be merged: away from the radial clip it equals the weight "
+                "form with transposed blocks. Train with form='weight' for a mergeable adapter."
             )
         if any(site.maps.dense_only for site in self.sites):
             raise HypvisionError(
-                "With official_dense_only the last image block has two sets of weights, so it cannot be merged. For "
-                "the dense path alone inject a base model without the option, load adapter_state_dict into it, and "
-                "merge that."
+                "With official_dense_only the last image block has two sets of weights, so it "
+                "cannot be merged. For the dense path alone inject a base model without the "
+                "option, load adapter_state_dict into it, and merge that."
             )
         super().merge()
 
     def freeze_unused(self) -> None:
-        """Freeze q and k of the last image block in the feature form, since its dense path uses v alone. In the weight
-        form their gradients are zeros."""
+        """Freeze q and k of the last image block in the feature form, since its dense path uses v
+        alone. In the weight form their gradients are zeros."""
         for site in self.sites:
             last = site.tower.modality == "vision" and site.number == len(site.tower.blocks) - 1
             if last and site.tower.family == "open_clip" and self.config.form == "feature":
@@ -208,13 +221,18 @@ class HyperCLIP(PackedAdapter):
         config = self.config
         towers = []
         for tower, numbers in self.acts_on():
-            curvature = f", c = {config.curvature(tower.modality):g}" if config.geometry == "hyperbolic" else ""
+            curvature = (
+                f", c = {config.curvature(tower.modality):g}"
+                if config.geometry == "hyperbolic"
+                else ""
+            )
             towers.append(
-                f"{len(numbers)} of {len(tower.blocks)} {tower.modality} blocks (width {tower.width}{curvature})"
+                f"{len(numbers)} of {len(tower.blocks)} {tower.modality} blocks (width "
+                f"{tower.width}{curvature})"
             )
         return (
-            f"HyperCLIP ({config.geometry}, {config.form} form): {config.block} x {config.block} blocks on "
-            f"{', '.join(config.projections)} of {' and '.join(towers)}"
+            f"HyperCLIP ({config.geometry}, {config.form} form): {config.block} x {config.block} "
+            f"blocks on {', '.join(config.projections)} of {' and '.join(towers)}"
         )
 
     @torch.no_grad()
@@ -232,7 +250,11 @@ class HyperCLIP(PackedAdapter):
                     for letter, rows in zip("qkv", tower.frozen(site.block).float().chunk(3)):
                         if letter in self.config.projections:
                             before.append(rows.norm(dim=-1))
-                            after.append(block_product(rows, getattr(site.maps, letter).to(rows.dtype)).norm(dim=-1))
+                            after.append(
+                                block_product(rows, getattr(site.maps, letter).to(rows.dtype)).norm(
+                                    dim=-1
+                                )
+                            )
             lengths = torch.cat(before)
             mapped = torch.cat(after)
             report[tower.modality] = dict(
@@ -249,24 +271,28 @@ class HyperCLIP(PackedAdapter):
         for kind, found in self.clip_report().items():
             if found["largest_row"] > found["clip_radius"]:
                 warnings.warn(
-                    f"HyperCLIP: rows of the {kind} tower are as long as {found['largest_row']:.2f}, beyond the radius "
-                    f"{found['clip_radius']:.2f} at which the map clips, so that the outputs differ from the base "
-                    f"model's from the start. Use a smaller curvature c_{kind}.",
+                    f"HyperCLIP: rows of the {kind} tower are as long as "
+                    f"{found['largest_row']:.2f}, beyond the radius {found['clip_radius']:.2f} at "
+                    "which the map clips, so that the outputs differ from the base model's from "
+                    f"the start. Use a smaller curvature c_{kind}.",
                     stacklevel=4,
                 )
 
 
 def clip_report(model: nn.Module) -> dict[str, dict[str, float]]:
-    """For each adapted tower the lengths of rows beside the radius of the clip, below which the map is exactly
-    linear: ``largest_row`` (of the frozen weights), ``largest_mapped_row``, ``clip_radius`` (infinite for the
-    Euclidean form) and ``clipped_share`` (of all adapted rows)."""
+    """For each adapted tower the lengths of rows beside the radius of the clip, below which the map
+    is exactly linear: ``largest_row`` (of the frozen weights), ``largest_mapped_row``,
+    ``clip_radius`` (infinite for the Euclidean form) and ``clipped_share`` (of all adapted
+    rows)."""
     adapter: Any = adapter_of(model, HyperCLIP.name)
     return adapter.clip_report()
 
 
 def as_owner(maps: PackedMap, owner: nn.Module, packed: Tensor) -> PackedMap:
     """A map in the mode and on the device of the attention, in float32 at least."""
-    return maps.train(owner.training).to(packed.device, torch.promote_types(packed.dtype, torch.float32))
+    return maps.train(owner.training).to(
+        packed.device, torch.promote_types(packed.dtype, torch.float32)
+    )
 
 
 def check_packed(tower: Tower, number: int, method: str) -> nn.Parameter:
@@ -274,20 +300,24 @@ def check_packed(tower: Tower, number: int, method: str) -> nn.Parameter:
     owner = tower.owner(tower.blocks[number])
     if parametrize.is_parametrized(owner, tower.packed_name):
         children = tower.blocks[number].named_children()
-        other = next((name for name, child in children if isinstance(child, PackedMap)), "of PyTorch's parametrize")
+        other = next(
+            (name for name, child in children if isinstance(child, PackedMap)),
+            "of PyTorch's parametrize",
+        )
         raise HypvisionError(
-            f"{method} adapts the q, k, v projections, which have an adapter already: {other}. Call "
-            "adapters.merge(model) or adapters.remove(model) first."
+            f"{method} adapts the q, k, v projections, which have an adapter already: {other}. "
+            "Call adapters.merge(model) or adapters.remove(model) first."
         )
     packed = getattr(owner, tower.packed_name, None)
     if not isinstance(packed, nn.Parameter):
         raise HypvisionError(
-            f"{method} adapts packed q, k, v projections, which {type(owner).__name__} does not have. Use a ViT tower."
+            f"{method} adapts packed q, k, v projections, which {type(owner).__name__} does not "
+            "have. Use a ViT tower."
         )
     if packed.shape[0] != 3 * packed.shape[1]:
         raise HypvisionError(
-            f"The {tower.modality} tower has a projection of shape {tuple(packed.shape)}; {method} needs q, k and v "
-            "packed into (3 * width, width)."
+            f"The {tower.modality} tower has a projection of shape {tuple(packed.shape)}; {method} "
+            "needs q, k and v packed into (3 * width, width)."
         )
     return packed
 
@@ -296,16 +326,21 @@ def _remove_parametrization(owner: nn.Module, name: str) -> None:
     kind = type(owner)
     managed = kind.__dict__[name]
     parametrize.remove_parametrizations(owner, name, leave_parametrized=False)
-    setattr(kind, name, managed)  # copies of the module have the same class, so the class keeps this property
+    setattr(
+        kind, name, managed
+    )  # copies of the module have the same class, so the class keeps this property
     # restore the order of parameters: the projection is first
     for other in [other for other in owner._parameters if other != name]:
         owner._parameters[other] = owner._parameters.pop(other)
 
 
-# Names in state dicts -------------------------------------------------------------------------------------------------
+# Names in state dicts
+# -------------------------------------------------------------------------------------------------
 
 _ORIGINALS = ("attn.in_proj_weight", "attn.qkv.weight")
-_PARAMETRISED = {name: ".parametrizations.".join(name.rsplit(".", 1)) + ".original" for name in _ORIGINALS}
+_PARAMETRISED = {
+    name: ".parametrizations.".join(name.rsplit(".", 1)) + ".original" for name in _ORIGINALS
+}
 
 
 def _base_names(block: nn.Module, state_dict: dict[str, Tensor], prefix: str, _: Any) -> None:

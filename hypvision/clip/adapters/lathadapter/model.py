@@ -1,4 +1,5 @@
-"""LatHAdapter as a module and as an adapter: attributes, refined class features, hierarchical losses."""
+"""LatHAdapter as a module and as an adapter: attributes, refined class features, hierarchical
+losses."""
 
 from __future__ import annotations
 
@@ -22,15 +23,18 @@ _LEAST = 1e-6  # least degree of a node with degree="clamp"
 
 
 def refine(text: Tensor, attributes: Tensor, beta: float = 0.1, degree: str = "abs") -> Tensor:
-    r"""Refined class features (..., C, d), not normalised, of features (..., C, d) and attributes (N, d).
+    r"""Refined class features (..., C, d), not normalised, of features (..., C, d) and attributes
+    (N, d).
 
-    One step of graph convolution over the nodes :math:`F = [T; A]` with their cosines :math:`S` and degrees :math:`D`,
+    One step of graph convolution over the nodes :math:`F = [T; A]` with their cosines :math:`S` and
+    degrees :math:`D`,
 
     .. math:: \hat F = F + \beta\, D^{-1/2} S D^{-1/2} F.
 
-    A degree is a sum of cosines, which can be negative for random attributes; its root is then undefined. ``"abs"``
-    sums absolute values, so that :math:`D \ge 1` (a node's cosine with itself is 1) and the matrix has a spectral norm
-    of at most 1; for ``"relu"`` and ``"clamp"`` see :class:`.config.LatHAdapterConfig`.
+    A degree is a sum of cosines, which can be negative for random attributes; its root is then
+    undefined. ``"abs"`` sums absolute values, so that :math:`D \ge 1` (a node's cosine with itself
+    is 1) and the matrix has a spectral norm of at most 1; for ``"relu"`` and ``"clamp"`` see
+    :class:`.config.LatHAdapterConfig`.
     """
     count = text.shape[-2]
     nodes = torch.cat([text, attributes.expand(*text.shape[:-2], -1, -1)], dim=-2)
@@ -50,10 +54,10 @@ def refine(text: Tensor, attributes: Tensor, beta: float = 0.1, degree: str = "a
 
 @dataclass
 class LatHOutput:
-    """The result of :class:`LatentHierarchy` for a batch: logits (B, C), ``cosine - distance``; scaled cosines with
-    the refined classes and hyperbolic distances to them, None without the hierarchy; these classes as the cosines
-    take them, (C, d) or (B, C, d); in training the losses ``loss_va`` (images under attributes) and ``loss_at``
-    (attributes under classes)."""
+    """The result of :class:`LatentHierarchy` for a batch: logits (B, C), ``cosine - distance``;
+    scaled cosines with the refined classes and hyperbolic distances to them, None without the
+    hierarchy; these classes as the cosines take them, (C, d) or (B, C, d); in training the losses
+    ``loss_va`` (images under attributes) and ``loss_at`` (attributes under classes)."""
 
     logits: Tensor
     cosine: Tensor
@@ -79,7 +83,8 @@ class LatentHierarchy(nn.Module):
 
     @torch.no_grad()
     def begin(self, text: Tensor) -> None:
-        """Before training: with ``start="text"`` set the attributes to the mean of class features (C, d) plus noise."""
+        """Before training: with ``start="text"`` set the attributes to the mean of class features
+        (C, d) plus noise."""
         if self.config.start == "text":
             text = text.float() if self.config.raw else F.normalize(text.float(), dim=-1)
             mean = text.flatten(0, -2).mean(0)
@@ -100,7 +105,8 @@ class LatentHierarchy(nn.Module):
         return (F.normalize(refined, dim=-1) if self.config.renormalise else refined), refined
 
     def classes(self, text: Tensor) -> Pair:
-        """Refined classes for the cosines, and as points of the ball; cached until classes or attributes change."""
+        """Refined classes for the cosines, and as points of the ball; cached until classes or
+        attributes change."""
 
         def make() -> Pair:
             unit, refined = self.refine(text)
@@ -124,28 +130,35 @@ class LatentHierarchy(nn.Module):
         """Logits, and in training (or with ``losses``) the hierarchical losses.
 
         Args:
-            image, text: (B, d) features of images, and (C, d) or (B, C, d) of classes, of unit length with
-                ``feature_norm="l2"``.
+            image, text: (B, d) features of images, and (C, d) or (B, C, d) of classes, of unit
+                length with ``feature_norm="l2"``.
             scale: of the cosines, ``1 / tau``.
             labels: (B,); images of one class are neighbours.
-            triplets, gumbel, generator: the triplets of images and of attributes, default: they are drawn; Gumbel noise
-                for both losses (:func:`hypvision.losses.lca_triplet_loss`); of the random numbers.
+            triplets, gumbel, generator: the triplets of images and of attributes, default: they are
+                drawn; Gumbel noise for both losses (:func:`hypvision.losses.lca_triplet_loss`); of
+                the random numbers.
         """
         with exact(image.device):
-            dtype = torch.promote_types(torch.promote_types(image.dtype, self.attributes.dtype), torch.float32)
+            dtype = torch.promote_types(
+                torch.promote_types(image.dtype, self.attributes.dtype), torch.float32
+            )
             image = image.to(dtype)
             text = text.to(dtype)
             wanted = self.config.hierarchy and (self.training if losses is None else losses)
             unit, classes = self.refine(text) if wanted else self.classes(text)
             direction = F.normalize(image, dim=-1)
-            cosine = scale * (direction @ unit.T if text.dim() == 2 else (unit @ direction[..., None])[..., 0])
+            cosine = scale * (
+                direction @ unit.T if text.dim() == 2 else (unit @ direction[..., None])[..., 0]
+            )
             if not self.config.hierarchy:
                 return LatHOutput(cosine, cosine, None, unit)
             if not wanted:
                 rows = self.lift(image)
                 rows = rows if classes.dim() == 2 else rows[:, None]
                 count = rows.shape[-2]
-                distance = self.distances(torch.cat([rows, classes], -2), count)[..., count:].view_as(cosine)
+                distance = self.distances(torch.cat([rows, classes], -2), count)[
+                    ..., count:
+                ].view_as(cosine)
                 return LatHOutput(cosine - distance, cosine, distance, unit)
             given = triplets, gumbel or (None, None), generator
             distance, parts = self._hierarchy(image, classes, labels, *given)
@@ -167,10 +180,13 @@ class LatentHierarchy(nn.Module):
         every = torch.cat([image, self.nodes().to(image.dtype), classes.flatten(0, -2)])
         nodes, points = self.lift(every).split([count + number, len(every) - count - number])
         points = points.view(classes.shape)
-        # If each image has its own class features, images and attributes stand under each of these sets.
+        # If each image has its own class features, images and attributes stand under each of these
+        # sets.
         above = torch.cat([nodes.expand(*points.shape[:-2], -1, -1), points], -2)
         rows = count + number
-        found = self.distances(above, rows).view(-1, rows, above.shape[-2])  # (1 or B, B + N, B + N + C)
+        found = self.distances(above, rows).view(
+            -1, rows, above.shape[-2]
+        )  # (1 or B, B + N, B + N + C)
         distance = found[0, :count, rows:]
         if classes.dim() == 3:
             distance = found[:, :count, rows:].diagonal(0, 0, 1).T
@@ -192,7 +208,9 @@ class LatentHierarchy(nn.Module):
         of_attributes = [loss(part[count:, rows:], 1) for part in found]
         return distance, dict(
             loss_va=loss(found[0, :count, count:rows], 0),
-            loss_at=of_attributes[0] if len(of_attributes) == 1 else torch.stack(of_attributes).mean(),
+            loss_at=of_attributes[0]
+            if len(of_attributes) == 1
+            else torch.stack(of_attributes).mean(),
         )
 
     def distances(self, points: Tensor, count: int, detach: bool = False) -> Tensor:
@@ -218,13 +236,19 @@ class LatentHierarchy(nn.Module):
     def draw(
         self, distances: Tensor, labels: Tensor | None, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor]:
-        """Triplets of nodes with these distances, and which of them count (:func:`.draw_triplets`)."""
+        """Triplets of nodes with these distances, and which of them count
+        (:func:`.draw_triplets`)."""
         similarity = torch.exp(-distances).fill_diagonal_(1.0)
         if labels is not None:
             similarity += labels[:, None] == labels  # ranks images of the same class first
         config = self.config
         return draw_triplets(
-            similarity, config.neighbours, config.draws, config.exclude_anchor, generator, config.least
+            similarity,
+            config.neighbours,
+            config.draws,
+            config.exclude_anchor,
+            generator,
+            config.least,
         )
 
 
@@ -247,7 +271,9 @@ class LatHAdapter(Adapter):
     def attach(self) -> None:
         dim = self.config.dim or embedding_size(self.model)
         device = next(self.model.parameters()).device
-        self.model.add_module(self.name, LatentHierarchy(dim, self.config).to(device).train(self.model.training))
+        self.model.add_module(
+            self.name, LatentHierarchy(dim, self.config).to(device).train(self.model.training)
+        )
 
     def detach(self) -> None:
         delattr(self.model, self.name)

@@ -32,6 +32,8 @@ class LoRAConfig(AdapterConfig):
         more_than(0, alpha=self.alpha)
         letters = self.projections
         if not letters or set(letters) - set("qkv") or len(set(letters)) < len(letters):
-            raise HypvisionError(f"projections must be some of the letters q, k, v, got {letters!r}.")
+            raise HypvisionError(
+                f"projections must be some of the letters q, k, v, got {letters!r}."
+            )
         if not (self.text or self.vision):
             raise HypvisionError("LoRA: with text=False and vision=False nothing would be adapted.")

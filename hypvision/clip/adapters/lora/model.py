@@ -17,8 +17,8 @@ from hypvision.geometry.numerics import exact
 
 
 class LowRankMap(PackedMap):
-    """``W + alpha / rank * B A`` for the projections of one attention block with rows of length ``dim``: A ``(rank,
-    dim)`` starts as a linear layer's weight, B ``(dim, rank)`` at zero."""
+    """``W + alpha / rank * B A`` for the projections of one attention block with rows of length
+    ``dim``: A ``(rank, dim)`` starts as a linear layer's weight, B ``(dim, rank)`` at zero."""
 
     def __init__(self, dim: int, config: LoRAConfig):
         super().__init__()
@@ -45,7 +45,8 @@ class LowRankMap(PackedMap):
 
 @register
 class LoRA(PackedAdapter):
-    """Low-rank changes of the attention projections of any open_clip ViT, timm ViT or text transformer."""
+    """Low-rank changes of the attention projections of any open_clip ViT, timm ViT or text
+    transformer."""
 
     name = "lora"
     Config = LoRAConfig
@@ -57,7 +58,9 @@ class LoRA(PackedAdapter):
 
     def make_maps(self, tower: Tower, number: int) -> PackedMap:
         packed = check_packed(tower, number, "LoRA")
-        return as_owner(LowRankMap(packed.shape[1], self.config), tower.owner(tower.blocks[number]), packed)
+        return as_owner(
+            LowRankMap(packed.shape[1], self.config), tower.owner(tower.blocks[number]), packed
+        )
 
     def describe(self) -> str:
         towers = [f"{len(numbers)} {tower.modality} blocks" for tower, numbers in self.acts_on()]

@@ -24,8 +24,11 @@ class LearnedTokens(nn.Module):
         bound = math.sqrt(6 / (3 * patch[0] * patch[1] + width))
         self.tokens = nn.Parameter(torch.empty(layers, tokens, width).uniform_(-bound, bound))
 
-    def put(self, layer: int, present: int, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Forward pre-hook: tokens of a layer behind the first of ``(B, L, width)``, in place of ``present`` ones."""
+    def put(
+        self, layer: int, present: int, module: nn.Module, args: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
+        """Forward pre-hook: tokens of a layer behind the first of ``(B, L, width)``, in place of
+        ``present`` ones."""
         x: Tensor = args[0]
         own = self.tokens[layer].to(x.dtype).expand(len(x), -1, -1)
         return torch.cat([x[:, :1], own, x[:, 1 + present :]], 1), *args[1:]
@@ -33,8 +36,9 @@ class LearnedTokens(nn.Module):
 
 @register
 class VPT(Adapter):
-    """Learned tokens in an open_clip ViT that pools its class token. They stand between the class token and the
-    patches, come before the norm of the tower, and need not be removed: nothing reads their outputs."""
+    """Learned tokens in an open_clip ViT that pools its class token. They stand between the class
+    token and the patches, come before the norm of the tower, and need not be removed: nothing reads
+    their outputs."""
 
     name = "vpt"
     Config = VPTConfig
@@ -46,8 +50,14 @@ class VPT(Adapter):
         tower = vision_tower(model)
         visual = getattr(model, "visual", None)
         kind = getattr(visual, "pool_type", None)
-        if tower.family != "open_clip" or kind != "tok" or getattr(visual, "attn_pool", None) is not None:
-            raise HypvisionError("VPT needs a ViT of open_clip that pools its class token, such as ViT-B-16.")
+        if (
+            tower.family != "open_clip"
+            or kind != "tok"
+            or getattr(visual, "attn_pool", None) is not None
+        ):
+            raise HypvisionError(
+                "VPT needs a ViT of open_clip that pools its class token, such as ViT-B-16."
+            )
         self.tower: Tower = tower
         self.handles: list[Any] = []
 
@@ -58,10 +68,14 @@ class VPT(Adapter):
         layers = len(blocks) if self.config.deep else 1
         learned = LearnedTokens(layers, count, self.tower.width, patch_size(self.model))
         place = self.tower.frozen(blocks[0])
-        visual.add_module(self.name, learned.to(place.device, torch.promote_types(place.dtype, torch.float32)))
+        visual.add_module(
+            self.name, learned.to(place.device, torch.promote_types(place.dtype, torch.float32))
+        )
         self.handles = [visual.ln_pre.register_forward_pre_hook(partial(learned.put, 0, 0))]
         for number in range(1, layers):
-            self.handles.append(blocks[number].register_forward_pre_hook(partial(learned.put, number, count)))
+            self.handles.append(
+                blocks[number].register_forward_pre_hook(partial(learned.put, number, count))
+            )
 
     def detach(self) -> None:
         for handle in self.handles:
