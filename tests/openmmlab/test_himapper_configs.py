@@ -11,7 +11,10 @@ from hypvision.openmmlab.backbone import TimmBackbone
 from hypvision.openmmlab.backbone_losses import backbone_losses
 from hypvision.openmmlab.pyramid import SimpleFeaturePyramid
 
-CONFIGS = sorted(path.name for path in (ROOT / "himapper").glob("*.py"))
+# a config that ends in _imagenet has no training
+CONFIGS = sorted(
+    path.name for path in (ROOT / "himapper").glob("*.py") if not path.stem.endswith("_imagenet")
+)
 QUICK = ("himapper-vit-micro_150i_cifar10.py",)  # the others are slow
 
 
@@ -34,14 +37,6 @@ def test_config_takes_a_step(name, data, tmp_path):  # noqa: F811
     elif "deit" in name:  # one step shows what twelve blocks of 800 x 1333 pixels would
         small = dict(img_size=64)
     backbone.update(small)
-    if "coco" in name:
-        classes = ("person", "bicycle", "car", "motorcycle")
-        config.train_dataloader.dataset.metainfo = config.val_dataloader.dataset.metainfo = dict(
-            classes=classes
-        )
-        config.model.roi_head.bbox_head.num_classes = (
-            config.model.roi_head.mask_head.num_classes
-        ) = len(classes)
     for key in ("decode_head", "auxiliary_head"):
         if key in config.model:
             config.model[key].channels = 32
