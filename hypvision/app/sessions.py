@@ -32,7 +32,10 @@ _FILE = "/gradio_api/file="
 # show states
 _ASSETS = r"/(static|assets|svelte)/.*|/favicon\.ico"
 _READ = rf"/|/config/?|/manifest\.json|/robots\.txt|(/gradio_api)?/theme\.css|{_ASSETS}|{_FILE}.*|"
-_READ += rf"{_API}(info/?|app_id/?|login_check/?|startup-events|queue/data|upload_progress|heartbeat/[^/]*)"
+_READ += (
+    rf"{_API}(info/?|app_id/?|login_check/?|startup-events|queue/data|upload_progress|"
+    r"heartbeat/[^/]*)"
+)
 ROUTES = {
     "GET": _READ,
     "HEAD": rf"/|{_FILE}.*",

@@ -24,7 +24,7 @@ VERSION = 1
 _HEADER = """\
 # The model zoo: one record a weight file. Written by hypvision zoo publish; docs/model-zoo.md describes the keys.
 # README.md is rendered from this file: hypvision zoo list --write-readme model_zoo/README.md
-"""
+"""  # noqa: E501
 
 
 def without_password(address: str) -> str:

@@ -170,7 +170,7 @@ def _empty_bytes() -> bytes:
     return b""
 
 
-# timm and the code of many papers save their command line as a Namespace. NumPy 2 renamed numpy.core.
+# timm and the code of many papers save their command line as a Namespace; NumPy 2 renamed its core.
 _ALLOWED: list[Any] = [
     Namespace,
     (LogHistory, "mmengine.logging.history_buffer.HistoryBuffer"),
@@ -391,7 +391,7 @@ def _check_content(content: Any, path: Path) -> None:
     size = path.stat().st_size
     storages: set[int] = set()
     total = 0
-    # of all tensors, as if none shared its numbers with another: code that converts them makes copies
+    # of all tensors, as if none shared numbers with another: code that converts them makes copies
     spread = 0
     seen: set[int] = set()
     stack: list[Any] = [content]

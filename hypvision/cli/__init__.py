@@ -187,8 +187,12 @@ def _command(argv: list[str]) -> str:
         return f"{first} {parser.parse_args(argv[1:2] or ['--help']).command}"
     parser = _parser("hypvision", GROUPS)
     parser.add_argument("--version", action="version", version=f"hypvision {__version__}")
-    parser.add_argument("--completion", choices=("bash", "zsh", "fish"), metavar="SHELL",
-                        help="print what completes commands and options in bash, zsh or fish")  # fmt: skip
+    parser.add_argument(
+        "--completion",
+        choices=("bash", "zsh", "fish"),
+        metavar="SHELL",
+        help="print what completes commands and options in bash, zsh or fish",
+    )
     grouped = [name for name in COMMANDS if name.split()[1:] == [first]]
     if grouped:
         raise HypvisionError(

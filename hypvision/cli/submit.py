@@ -4,7 +4,8 @@ here or on SLURM.
 A command lists its cells, says which are finished, and :func:`run_cells` does the rest. A cell that
 fails is reported, and the others still run. An interruption ends all running cells.
 
->>> outcome = run_cells([Cell("dtd/seed1", train, ("dtd", 1))], finished=lambda key: Path(out, key, "done").exists())
+>>> cells = [Cell("dtd/seed1", train, ("dtd", 1))]
+>>> outcome = run_cells(cells, finished=lambda key: Path(out, key, "done").exists())
 >>> outcome.check()
 """
 

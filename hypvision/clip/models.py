@@ -1,8 +1,8 @@
 """CLIP models by name: open_clip's, those of a repository or folder, those of this project, and
 files.
 
->>> clip = create_clip("ViT-B-16", "openai")            # open_clip's weights, QuickGELU as OpenAI trained them
->>> clip = create_clip("hf-hub:USER/REPO")              # model, weights and tokenizer; or local-dir:PATH
+>>> clip = create_clip("ViT-B-16", "openai")  # open_clip's weights, OpenAI's with QuickGELU
+>>> clip = create_clip("hf-hub:USER/REPO")    # model, weights and tokenizer; or local-dir:PATH
 >>> clip = create_clip("shapes-s8", "zoo:shapes-s8.captions")
 >>> clip.model.encode_text(clip.tokenizer(["a cat"]))
 

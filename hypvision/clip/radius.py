@@ -1,10 +1,13 @@
 r"""Hyperbolic radii of CLIP's embeddings, the distances from the origin of the ball, before and
 after tuning.
 
-An embedding z is a tangent vector at the origin; :math:`\mathrm{Rad}(\exp_0(z)) = (2/\sqrt c)\,\mathrm{artanh}(\sqrt c
-|\exp_0(z)|) = 2 |z|`, whatever c is. The paper's Fig. 2 and 5 do not say which convention they plot:
-``convention="half"`` leaves out the factor 2. Hyperbolic models (MERU, HyCoCLIP) have points of their own; their
-radius is the distance from the origin.
+An embedding z is a tangent vector at the origin, whose radius does not depend on c:
+
+.. math:: \mathrm{Rad}(\exp_0(z)) = (2/\sqrt c)\,\mathrm{artanh}(\sqrt c |\exp_0(z)|) = 2 |z|.
+
+The paper's Fig. 2 and 5 do not say which convention they plot: ``convention="half"`` leaves out the
+factor 2. Hyperbolic models (MERU, HyCoCLIP) have points of their own; their radius is the distance
+from the origin.
 """
 
 from __future__ import annotations

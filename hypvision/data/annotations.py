@@ -18,12 +18,12 @@ from hypvision.errors import HypvisionError
 
 MAX_POINTS = 100_000  # largest number of polygon points of one object
 MASK_FORMAT = (
-    "Expected as segmentation: polygons [[x1, y1, x2, y2, x3, y3, ...], ...] of three points or more, or run lengths "
-    '{"size": [height, width], "counts": ...} of the size of the image.'
+    "Expected as segmentation: polygons [[x1, y1, x2, y2, x3, y3, ...], ...] of three points or "
+    'more, or run lengths {"size": [height, width], "counts": ...} of the size of the image.'
 )
 NAME_THEM = (
-    "Give the names of the file, in any order, as metainfo=dict(classes=(...)) of the data set in the config, or what "
-    'shall not count as ignored=(...), or ignored="others".'
+    "Give the names of the file, in any order, as metainfo=dict(classes=(...)) of the data set in "
+    'the config, or what shall not count as ignored=(...), or ignored="others".'
 )
 
 
@@ -250,8 +250,9 @@ def check_names(classes: Any) -> None:
     class."""
     if isinstance(classes, str):
         raise HypvisionError(
-            f"The classes of the data set are the text '{classes}', not a list of names. Python takes (\"{classes}\") "
-            f'for a text in brackets: write classes=("{classes}",) with a comma.'
+            f"The classes of the data set are the text '{classes}', not a list of names. Python "
+            f'takes ("{classes}") for a text in brackets: write classes=("{classes}",) with a '
+            "comma."
         )
 
 

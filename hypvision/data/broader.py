@@ -1,6 +1,7 @@
 """Chains for captions of one's own, from a table of words and their broader terms.
 
->>> terms = read_terms("words.csv")  # word,broader: "ramen,noodle dish", "udon,noodle dish", "noodle dish,food", ...
+>>> # word,broader: "ramen,noodle dish", "udon,noodle dish", "noodle dish,food", ...
+>>> terms = read_terms("words.csv")
 >>> build_chains([("a bowl of ramen with egg", "1.jpg")], terms, levels=4)[0].texts
 ('food', 'noodle dish', 'ramen', 'a bowl of ramen with egg')
 

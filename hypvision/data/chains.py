@@ -4,7 +4,7 @@ The files are those of HierarCaps (Alper and Averbuch-Elor, ECCV 2024), which st
 does not come with this package: csv or csv.gz, texts joined by ``=>``::
 
     positive,negative[,image_url]       a chain, and for each of its texts one that contradicts it
-    id,captions[,image_url]             a chain of the image ``image_url`` (of ``id`` where there is none)
+    id,captions[,image_url]             a chain of the image ``image_url``, or else of ``id``
 """
 
 from __future__ import annotations

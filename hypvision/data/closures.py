@@ -3,8 +3,8 @@ ancestors.
 
 The two usual forms are read, plain or as .gz, UTF-8::
 
-    id1,id2,weight          csv with this header, as of Nickel and Kiela's code; a weight is not used
-    dog.n.01<TAB>mammal.n.01    two columns without a header, as of gensim
+    id1,id2,weight             csv with this header, as of Nickel and Kiela's code; weights are ignored
+    dog.n.01<TAB>mammal.n.01   two columns without a header, as of gensim
 """
 
 from __future__ import annotations

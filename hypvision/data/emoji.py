@@ -3,7 +3,8 @@ a taxonomy.
 
 The folder is the user's::
 
-    emoji.json                  [{"id", "name", "keywords", "group", "subgroup"}, ...], words of Unicode's CLDR
+    emoji.json                  [{"id", "name", "keywords", "group", "subgroup"}, ...], the words of
+                                Unicode's CLDR
     images/STYLE/ID.png         one image an emoji and style
     splits/classes.json         [{"label", "classname", "subgroup", "group_name"}, ...]
     splits/emoji_split.json     {"train": [ID, ...], "val": [...], "test": [...]}, split by emoji

@@ -10,7 +10,8 @@ The files of a sample share their name up to the first dot and follow each other
 
 ``hypvision data shard FOLDER OUT`` writes them (:mod:`hypvision.data.write_shards`).
 
->>> data = CaptionShards("data/redcaps/shards/{000000..000999}.tar", transform=dict(input_size=224, is_training=True))
+>>> view = dict(input_size=224, is_training=True)
+>>> data = CaptionShards("data/redcaps/shards/{000000..000999}.tar", transform=view)
 """
 
 from __future__ import annotations

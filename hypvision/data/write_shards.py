@@ -1,6 +1,7 @@
 """Folders of images as shards (webdataset): captions with boxes, or class folders.
 
->>> write_shards("photos", "shards")  # photos/images/ and photos/captions.csv, or photos/CLASS/*.jpg
+>>> # photos/images/ and photos/captions.csv, or photos/CLASS/*.jpg
+>>> write_shards("photos", "shards")
 """
 
 from __future__ import annotations

@@ -670,7 +670,7 @@ class InterruptHook(Hook):
     ) -> None:
         stop = self._received is not None
         if get_world_size() > 1:
-            # All processes must stop in the same iteration; otherwise the others would wait forever.
+            # All processes must stop in the same iteration, or the others would wait forever.
             flag = torch.tensor(float(stop), device=next(runner.model.parameters()).device)
             all_reduce(flag, op="max")
             stop = bool(flag.item())

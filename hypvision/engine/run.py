@@ -480,7 +480,7 @@ def check_result(config: Config, path: Path) -> None:
     result = path.expanduser().resolve()
     here = Path.cwd()
     for data in data_folders(config):
-        # A data folder that contains the working directory contains other files too, such as results.
+        # A data folder that contains the working directory contains other files, such as results.
         holds_all = here.is_relative_to(data) and result != data and not is_image(path)
         if result.is_relative_to(data) and not holds_all:
             raise HypvisionError(

@@ -39,10 +39,12 @@ class CurvatureParameter(nn.Parameter):
         cls, data: Tensor, log_bounds: tuple[float, float], requires_grad: bool = True
     ) -> CurvatureParameter:
         if not isinstance(data, Tensor) or not data.is_floating_point() or data.dim():
+            got = type(data).__name__
+            if isinstance(data, Tensor):
+                got = f"{data.dtype} of shape {tuple(data.shape)}"
             raise TypeError(
                 "data, the logarithm of a curvature, must be a tensor of floating point without "
-                "dimensions, got "
-                f"{f'{data.dtype} of shape {tuple(data.shape)}' if isinstance(data, Tensor) else type(data).__name__}."
+                f"dimensions, got {got}."
             )
         if not log_bounds[0] <= log_bounds[1]:
             raise ValueError(
@@ -195,7 +197,7 @@ class Manifold(nn.Module):
         if not self.learnable:
             return self.initial_c
         low, high = self.log_bounds
-        # The clamp passes the gradient unchanged, so a value outside the bounds can be trained back.
+        # The clamp passes the gradient unchanged: a value outside the bounds can be trained back.
         return torch.exp(self.log_c + (self.log_c.clamp(low, high) - self.log_c).detach())
 
     def _value(self) -> float:

@@ -158,8 +158,8 @@ def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Logarithm: the tangent vector ``(..., n)`` at ``x`` whose geodesic reaches ``y`` after unit
     time.
 
-    .. math:: \frac{A}{\sqrt{X Y + c|\Delta|^2}} \frac{X}{\sqrt c |\Delta|} (X \Delta - c|\Delta|^2 x),\quad
-              \Delta = y - x
+    .. math:: \frac{A}{\sqrt{X Y + c|\Delta|^2}} \frac{X}{\sqrt c |\Delta|}
+              (X \Delta - c|\Delta|^2 x),\quad \Delta = y - x
 
     with ``A`` half of the distance, times ``sqrt(c)``.
     """
@@ -275,8 +275,9 @@ def _gyrate(
     r""":math:`\mathrm{gyr}[y, -x] v` from ``delta``, which is ``y - x``: accurate where that is
     small.
 
-    .. math:: v + 2c \frac{(X\, \Delta \cdot v - c|\Delta|^2\, x \cdot v)\, x - ((Y + c|\Delta|^2)\, x \cdot v + c|x|^2
-              \Delta \cdot v)\, \Delta}{X Y + c|\Delta|^2}
+    .. math:: v + 2c \frac{(X\, \Delta \cdot v - c|\Delta|^2\, x \cdot v)\, x
+              - ((Y + c|\Delta|^2)\, x \cdot v + c|x|^2 \Delta \cdot v)\, \Delta}
+              {X Y + c|\Delta|^2}
     """
     square = c * square_norm(delta)
     along = dot(x, v)
@@ -500,8 +501,9 @@ def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = Tru
     r"""Distance ``(...)`` of ``x`` from the hyperplane through ``p`` with the normal ``a``, all
     ``(..., n)``.
 
-    .. math:: \tfrac{1}{\sqrt c}\,\mathrm{asinh}\frac{2 \sqrt c\, (P\, \Delta \cdot \hat a - c|\Delta|^2\, p \cdot \hat
-              a)}{X P}, \quad \Delta = x - p
+    .. math:: \tfrac{1}{\sqrt c}\,\mathrm{asinh}
+              \frac{2 \sqrt c\, (P\, \Delta \cdot \hat a - c|\Delta|^2\, p \cdot \hat a)}{X P},
+              \quad \Delta = x - p
 
     which is Ganea et al.'s (NeurIPS 2018, eq. 25) from terms that do not cancel near the boundary.
     """
@@ -558,8 +560,9 @@ def hyperplane_logits(
 ) -> Tensor:
     r"""Unidirectional logits of HNN++ (Shimizu et al., ICLR 2021, eq. 6).
 
-    .. math:: \tfrac{2 g}{\sqrt c}\,\mathrm{asinh}\left(\lambda_x\langle \sqrt c x, \hat v\rangle\cosh(2\sqrt c r) -
-              (\lambda_x - 1)\sinh(2\sqrt c r)\right)
+    .. math:: \tfrac{2 g}{\sqrt c}\,\mathrm{asinh}\left(
+              \lambda_x\langle \sqrt c x, \hat v\rangle\cosh(2\sqrt c r)
+              - (\lambda_x - 1)\sinh(2\sqrt c r)\right)
 
     Args:
         x: points ``(..., n)``.

@@ -453,7 +453,7 @@ def _padding_mask(there: Tensor, start: int) -> Tensor:
 
 
 def _check_cache(cache: Cache, batch: int) -> None:
-    # such a cache is allocated in advance, filled with zeros, which attention cannot tell from points
+    # such a cache is allocated in advance, filled with zeros, which attention would take for points
     if getattr(cache, "is_compileable", False):
         raise HypvisionError(
             f"A {type(cache).__name__} has empty places for future tokens, and HELM's attention "

@@ -232,7 +232,7 @@ def _counted(
     try:
         # the fast path runs a transformer layer as one operation, which the counter ignores
         mha.set_fastpath_enabled(False)
-        # otherwise the counter would wait for gradients of parameters that are arguments of a module
+        # or else the counter would wait for gradients of parameters that are a module's arguments
         for value in trained:
             value.requires_grad_(False)
         with counter:

@@ -345,7 +345,8 @@ def lca_triplet_loss(
     With :math:`q_{ij}` drawn from :math:`\mathrm{softmax}_p(-\max(d_{ip}, d_{jp})/\tau)` and
     :math:`q` likewise from the largest of three,
 
-    .. math:: [d_{iq_{ij}} - d_{iq} + m]_+ + [d_{jq_{ij}} - d_{jq} + m]_+ + [d_{kq} - d_{kq_{ij}} + m]_+,
+    .. math:: [d_{iq_{ij}} - d_{iq} + m]_+ + [d_{jq_{ij}} - d_{jq} + m]_+
+              + [d_{kq} - d_{kq_{ij}} + m]_+,
 
     0 if :math:`q_{ij} = q`. Draws are Gumbel maxima; the gradient passes them straight through to
     the softmax with the same noise.

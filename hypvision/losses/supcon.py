@@ -19,8 +19,9 @@ class SupConLoss(nn.Module):
     :math:`x_1, ..., x_V`. For every ordered pair of views, a sample of one must identify the sample
     of its class among the :math:`N` of the other view and the other :math:`N - 1` of its own:
 
-    .. math:: \frac{1}{V^2}\sum_{i \ne j} \frac{1}{N}\sum_n -\log \frac{e^{s(x_{in}, x_{jn}) / \tau}}{\sum_m
-              e^{s(x_{in}, x_{jm}) / \tau} + \sum_{m \ne n} e^{s(x_{in}, x_{im}) / \tau}}
+    .. math:: \frac{1}{V^2}\sum_{i \ne j} \frac{1}{N}\sum_n
+              -\log \frac{e^{s(x_{in}, x_{jn}) / \tau}}
+              {\sum_m e^{s(x_{in}, x_{jm}) / \tau} + \sum_{m \ne n} e^{s(x_{in}, x_{im}) / \tau}}
 
     Args:
         temperature: :math:`\tau`.

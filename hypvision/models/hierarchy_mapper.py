@@ -153,7 +153,7 @@ class GaussianTree(nn.Module):
         if self.log_variance is None:
             return mean, torch.full_like(mean, low)
         log_variance = self.log_variance.to(compute_dtype)
-        # The clamp passes the gradient unchanged, so a value outside the bounds can be trained back.
+        # The clamp passes the gradient unchanged: a value outside the bounds can be trained back.
         return mean, log_variance + (log_variance.clamp(low, high) - log_variance).detach()
 
     def _of_queries(self) -> tuple[Tensor, Tensor]:

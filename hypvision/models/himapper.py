@@ -6,8 +6,11 @@ Kim, Sohn (CVPR 2024). Official code: kwonjunn01/Hi-Mapper, which has the tree, 
 losses; how they are connected to backbones follows the paper. The plug-in itself is in
 :mod:`hypvision.models.hierarchy_mapper`.
 
->>> model = timm.create_model("himapper_deit_tiny_patch16_224", pretrained=True)  # DeiT's weights, a new mapper
->>> model = timm.create_model("himapper", backbone="convnext_tiny.fb_in1k", pretrained=True, num_classes=10)
+>>> # DeiT's weights, a new mapper
+>>> model = timm.create_model("himapper_deit_tiny_patch16_224", pretrained=True)
+>>> model = timm.create_model(
+...     "himapper", backbone="convnext_tiny.fb_in1k", pretrained=True, num_classes=10
+... )
 >>> out = model.forward_with_hierarchy(images)
 >>> loss = F.cross_entropy(out["logits"], labels) + model.aux_loss(out)
 

@@ -107,7 +107,7 @@ class _LorentzConv(nn.Module):
         check_features(self, x, self.in_channels, 1, self.rank + 2)
         geometry = (self.stride, self.padding, self.dilation)
         out = _CONVOLUTIONS[self.rank](x, self.weight, self.bias, *geometry)
-        # |t|^2 of the concatenated patch: pixels outside of the map are origins, whose space part is 0
+        # |t|^2 of the concatenated patch: pixels outside of the map are origins, of space part 0
         time = torch.sqrt(
             box_sum(space_square(x, 1), self.kernel_size, *geometry) + 1 / self.manifold.c
         ).to(out.dtype)

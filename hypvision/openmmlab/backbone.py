@@ -103,7 +103,7 @@ class TimmBackbone(BaseModule):
         levels.out_indices = tuple(
             sorted({index % len(levels.info) for index in levels.out_indices})
         )
-        # Otherwise mmengine would call init_weights of the models, which would undo pretrained=True.
+        # Or else mmengine would call init_weights of the models, which would undo pretrained=True.
         self.timm_model.is_init = True
         self.channels_last = str(getattr(self.timm_model, "output_fmt", "NCHW")).endswith("NHWC")
         self.out_channels: list[int] = self.timm_model.feature_info.channels()

@@ -13,7 +13,7 @@ from hypvision.engine.checks import inner_dataset
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, REPORTS, TEST_OPTIONS, TestOptions
 from hypvision.errors import HypvisionError
 
-# Pad after the flip, so that padding stays right and below; load annotations of the unflipped image.
+# Pad after the flip: padding stays right and below; load annotations of the unflipped image.
 AFTER_FLIP = ("Pad", "LoadAnnotations")
 
 

@@ -152,11 +152,13 @@ class LorentzKernel(Kernel):
     unit vector :math:`\hat d` along ``d``, a point with the space part ``s`` and the time ``t``
     moves to
 
-    .. math:: s' = \Big(\cosh\theta - \sinh\theta\,\frac{s \cdot \hat d}{t + R}\Big) s - R \sinh\theta\, \hat d
+    .. math:: s' = \Big(\cosh\theta - \sinh\theta\,\frac{s \cdot \hat d}{t + R}\Big) s
+              - R \sinh\theta\, \hat d
 
     and a vector along ``d`` becomes, in the frame of the new point,
 
-    .. math:: m' = f m - \tanh\tfrac\theta 2\, |m| \frac{1 + f}{t' + R} s', \quad f = \frac{t + R}{t' + R \cosh\theta}
+    .. math:: m' = f m - \tanh\tfrac\theta 2\, |m| \frac{1 + f}{t' + R} s', \quad
+              f = \frac{t + R}{t' + R \cosh\theta}
     """
 
     def gradient(

@@ -66,7 +66,8 @@ def create_backbone(model_name: str, remedy: str = "", **kwargs: Any) -> Any:
         )
     try:
         return create_model(model_name, **kwargs)
-    except Exception as error:  # also those of the hub and of the sockets below it, some of them OSError and ValueError
+    # also the errors of the hub and of the sockets below it, some of them OSError and ValueError
+    except Exception as error:
         if isinstance(error, (TypeError, ValueError)) and not isinstance(error, OSError):
             problem = (
                 f"The model '{model_name}' does not accept what model.backbone of the config gives "

@@ -1,7 +1,8 @@
 """CLIP's contrastive training on images with a caption each, under mmengine's Runner: from scratch,
 fully, in part, or with any adapter.
 
->>> model = dict(type="CLIPContrast", clip=dict(name="ViT-B-16", pretrained="openai"), adapter=dict(type="hyperclip"))
+>>> clip = dict(name="ViT-B-16", pretrained="openai")
+>>> model = dict(type="CLIPContrast", clip=clip, adapter=dict(type="hyperclip"))
 """
 
 from __future__ import annotations

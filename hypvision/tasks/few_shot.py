@@ -1,8 +1,9 @@
 """Few-shot recognition with a frozen CLIP under mmengine's Runner: any host with any feature
 adapter.
 
->>> model = dict(type="FewShotCLIP", clip=dict(name="ViT-B-16", pretrained="openai"), host=dict(name="promptsrc"),
-...              adapter=dict(type="lathadapter", classes=100))
+>>> clip = dict(name="ViT-B-16", pretrained="openai")
+>>> adapter = dict(type="lathadapter", classes=100)
+>>> model = dict(type="FewShotCLIP", clip=clip, host=dict(name="promptsrc"), adapter=adapter)
 
 Classes come from the data (:class:`ClassNamesHook`), so a model that was trained on base classes is
 tested on new ones by exchanging the data set. Checkpoints contain only the learned parameters.
@@ -555,8 +556,9 @@ def _predictor(model: FewShotCLIP, config: Config, request: Request) -> Predicto
     if own and model.host.fixed_classes is not None:
         given, learned = ([name.replace("_", " ") for name in part] for part in (names, own))
         if sorted(given) != sorted(learned):
+            checkpoint = f"the checkpoint {request.weights}"
             raise HypvisionError(
-                f"{name_difference(given, '--classes', learned, f'the checkpoint {request.weights}')} "
+                f"{name_difference(given, '--classes', learned, checkpoint)} "
                 f"This method ({type(model.host).__name__}) recognises only the classes of its "
                 "training: leave out --classes."
             )
@@ -565,10 +567,9 @@ def _predictor(model: FewShotCLIP, config: Config, request: Request) -> Predicto
     view = view_of(model.host.clip)
     size = config.test_dataloader["dataset"].get("size")
     view = view if size is None else replace(view, size=size)
-    source = (
-        "the "
-        f"{'checkpoint' if request.classes is None else 'words given, by the CLIP of the checkpoint'}"
-    )
+    source = "the checkpoint"
+    if request.classes is not None:
+        source = "the words given, by the CLIP of the checkpoint"
     known = Known(tuple(names), f"{source} {request.weights}", view.size)
     return classifier(lambda x: model(x, mode="tensor"), view, known, request.device)
 

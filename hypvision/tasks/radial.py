@@ -77,7 +77,7 @@ class RadialTuning(BaseModel):
             such as ``[(0, 1), (0, 3)]``.
     """
 
-    # A resumed training, too, is regularised towards the weights of `clip`, which no checkpoint has.
+    # A resumed training is also regularised towards the weights of `clip`: no checkpoint has them.
     checkpoint_is_partial = True
 
     def __init__(

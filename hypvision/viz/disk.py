@@ -1,7 +1,7 @@
 """Points, geodesics and circles in the Poincare disk.
 
     >>> figure, disk = poincare_disk()
-    >>> xy = to_disk(points, manifold)                 # any dimension: angles by PCA, radii as they are
+    >>> xy = to_disk(points, manifold)  # any dimension: angles by PCA, radii as they are
     >>> disk.points(xy, colours=labels)
     >>> disk.geodesic(xy[0], xy[1])
     >>> figure.savefig("disk.png")

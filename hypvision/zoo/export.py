@@ -503,7 +503,8 @@ def _simplify(model: Any) -> None:
     passes.InlinePass()(model)
     require("onnxscript.optimizer", "export").fold_constants(model)
     for step in (
-        passes.RemoveUnusedNodesPass(), passes.RemoveUnusedFunctionsPass(), passes.RemoveUnusedOpsetsPass(),
+        passes.RemoveUnusedNodesPass(), passes.RemoveUnusedFunctionsPass(),
+        passes.RemoveUnusedOpsetsPass(),
         passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
         passes.LiftSubgraphInitializersToMainGraphPass(), passes.DeduplicateInitializersPass(),
         passes.CommonSubexpressionEliminationPass(), passes.OutputFixPass(), passes.NameFixPass(),

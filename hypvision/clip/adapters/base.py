@@ -1,10 +1,11 @@
 """The interface that every adapter of a frozen CLIP implements.
 
->>> model = adapters.inject(model, "hyperclip", block=64)        # or a config: HyperCLIPConfig(block=64)
+>>> # or a config: HyperCLIPConfig(block=64)
+>>> model = adapters.inject(model, "hyperclip", block=64)
 >>> optimizer = torch.optim.AdamW(adapters.trainable_parameters(model), lr=1.5e-5)
->>> adapters.save(model, "adapter.safetensors")                  # what was learned, and nothing else
->>> adapters.load(fresh_model, "adapter.safetensors")            # onto the base model that it was trained on
->>> adapters.merge(model)                                        # plain open_clip weights; or remove(model)
+>>> adapters.save(model, "adapter.safetensors")        # what was learned, and nothing else
+>>> adapters.load(fresh_model, "adapter.safetensors")  # onto the base model of the training
+>>> adapters.merge(model)                              # plain open_clip weights; or remove(model)
 
 A method is a folder: ``config.py`` (a dataclass, :class:`AdapterConfig`), ``model.py`` (where it is
 put: a subclass of :class:`Adapter`, marked by :func:`register`), maybe ``layer.py`` (the

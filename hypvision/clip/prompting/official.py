@@ -65,7 +65,7 @@ FEW_SHOT = tuple(_NAMES)
 
 # Methods for which the official code saves only the learned weights.
 _ALONE = ("coop", "cocoop", "clip-adapter", "tip-adapter")
-# Further entries of the official files: embeddings of class names of the training, and frozen towers.
+# Further entries of the official files: embeddings of the training's class names, frozen towers.
 _FROZEN = re.compile(
     r"(prompt_learner\.)?token_(prefix|suffix)2?$|prompt_learner\.ZS_image_encoder\."
 )

@@ -1,8 +1,9 @@
 """Open-vocabulary segmentation: CLIP, HyperCLIP's adapter and CAT-Seg's head; any image, any class
 names.
 
->>> model = OpenVocabSegmenter(clip=dict(name="ViT-B-16", pretrained="openai"), classes=["cat", "grass"])
->>> model.predict([image])[0]                       # (H, W) numbers of classes
+>>> clip = dict(name="ViT-B-16", pretrained="openai")
+>>> model = OpenVocabSegmenter(clip=clip, classes=["cat", "grass"])
+>>> model.predict([image])[0]  # (H, W) numbers of classes
 
 :class:`SegmenterBase` is the common base of the plain module and the one for mmseg.
 """

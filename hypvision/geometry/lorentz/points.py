@@ -75,7 +75,8 @@ def minkowski_inner(x: Tensor, y: Tensor) -> Tensor:
 def expmap0(u: Tensor, c: Curvature) -> Tensor:
     r"""Exponential map at the origin.
 
-    .. math:: \exp_0(u) = \left(\cosh(\sqrt c |u|)/\sqrt c,\ \frac{\sinh(\sqrt c |u|)}{\sqrt c |u|} u\right)
+    .. math:: \exp_0(u) = \left(\cosh(\sqrt c |u|)/\sqrt c,\
+              \frac{\sinh(\sqrt c |u|)}{\sqrt c |u|} u\right)
 
     Args:
         u: space part of tangent vectors at the origin, ``(..., n)``; their time part is 0. The

@@ -22,7 +22,8 @@ def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     r"""Exponential map: the point that the geodesic from ``x`` with the velocity ``u`` reaches
     after unit time.
 
-    .. math:: \cosh\theta\, s + \frac{\sinh\theta}{\theta} u_s,\quad \theta = \sqrt{c (|u_s|^2 - (s \cdot u_s)^2 / t^2)}
+    .. math:: \cosh\theta\, s + \frac{\sinh\theta}{\theta} u_s,\quad
+              \theta = \sqrt{c (|u_s|^2 - (s \cdot u_s)^2 / t^2)}
 
     Args:
         x: points ``(..., n + 1)``.

@@ -177,8 +177,10 @@ class LorentzLinearAttention(_Attention):
     r"""Attention in linear time over the space parts, time follows (Hypformer, Yang et al., KDD
     2024).
 
-    .. math:: o_i = \frac{\varphi(q_i) \sum_j \varphi(k_j)^T v_j}{\varphi(q_i) \cdot \sum_j \varphi(k_j)} + W v_i + b,
-              \qquad \varphi(x) = \frac{|u|}{|u^p|} u^p, \quad u = \frac{\mathrm{relu}(x) + \epsilon}{|\tau| + \epsilon}
+    .. math:: o_i = \frac{\varphi(q_i) \sum_j \varphi(k_j)^T v_j}
+              {\varphi(q_i) \cdot \sum_j \varphi(k_j)} + W v_i + b, \qquad
+              \varphi(x) = \frac{|u|}{|u^p|} u^p, \quad
+              u = \frac{\mathrm{relu}(x) + \epsilon}{|\tau| + \epsilon}
 
     Heads are joined by their space parts. No ``(N, N)`` tensor is built. The mean of a query
     without a positive feature is nearly 0, so that the layer does not keep the radius: add a norm

@@ -204,7 +204,8 @@ class _PoincareBatchNorm(nn.Module):
 class PoincareBatchNorm1d(_PoincareBatchNorm):
     r"""Batch normalisation on the ball (Lou et al., ICML 2020; van Spengler et al., ICCV 2023).
 
-    .. math:: y = \exp_\beta\left(\sqrt{\tfrac{w}{v + \epsilon}}\,\mathrm{PT}_{\mu \to \beta} \log_\mu x\right)
+    .. math:: y = \exp_\beta\left(\sqrt{\tfrac{w}{v + \epsilon}}\,
+              \mathrm{PT}_{\mu \to \beta} \log_\mu x\right)
 
     with the mean ``mu`` over all points, the mean squared distance ``v`` from it and
     ``beta = exp_0(bias)``. The radii of the output do not depend on those of the input.

@@ -23,7 +23,8 @@ from hypvision.nn.linear import equal_rows_, isometric_
 class FGGLinear(nn.Module):
     r"""Linear layer whose outputs are signed distances to hyperplanes (van der Klis et al., 2026).
 
-    .. math:: s'_j = h(\langle x, V_j\rangle),\quad V_j = \left(-|U_j|\sinh\tfrac{\sqrt c a_j}{|U_j|},\;
+    .. math:: s'_j = h(\langle x, V_j\rangle),\quad
+              V_j = \left(-|U_j|\sinh\tfrac{\sqrt c a_j}{|U_j|},\;
               U_j\cosh\tfrac{\sqrt c a_j}{|U_j|}\right)
 
     with the Euclidean product: the metric is in ``V``. Radii grow linearly with the weights instead
@@ -279,7 +280,8 @@ class PoincareFullyConnected(_PoincareLayer):
     r"""Fully connected layer of HNN++ (Shimizu et al., ICLR 2021): coordinates are distances from
     hyperplanes.
 
-    .. math:: y = \frac{w}{1 + \sqrt{1 + c|w|^2}}, \qquad w_k = \frac{\sinh(\sqrt c\, v_k(x))}{\sqrt c}
+    .. math:: y = \frac{w}{1 + \sqrt{1 + c|w|^2}}, \qquad
+              w_k = \frac{\sinh(\sqrt c\, v_k(x))}{\sqrt c}
 
     with ``v`` the logits of :func:`hypvision.geometry.poincare.hyperplane_logits`: on the
     hyperboloid ``w`` is the space part of the result. ``w`` is cut at a radius of 40. Arguments,

@@ -217,7 +217,8 @@ class LatentHierarchy(nn.Module):
         r"""Hyperbolic distances (..., count, n) of the first points of (..., n, d) from all, which
         are constants with ``detach``.
 
-        .. math:: \tfrac{2}{\sqrt c}\, \mathrm{asinh} \frac{\sqrt c\, |x - y|}{\sqrt{(1 - c|x|^2)(1 - c|y|^2)}},
+        .. math:: \tfrac{2}{\sqrt c}\, \mathrm{asinh}
+                  \frac{\sqrt c\, |x - y|}{\sqrt{(1 - c|x|^2)(1 - c|y|^2)}},
 
         plain in float64: the lift leaves all points well within the ball.
         """
