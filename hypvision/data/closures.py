@@ -3,7 +3,7 @@ ancestors.
 
 The two usual forms are read, plain or as .gz, UTF-8::
 
-    id1,id2,weight             csv with this header, as of Nickel and Kiela's code; weights are ignored
+    id1,id2,weight             csv with this header, as of Nickel and Kiela's code; weights ignored
     dog.n.01<TAB>mammal.n.01   two columns without a header, as of gensim
 """
 

@@ -16,7 +16,7 @@ Of images of classes writes ``OUT/PART/CLASS/NAME``, which ``ImageFolderDataset`
 
 | name | SOURCE | parts |
 |---|---|---|
-| cifar10, cifar100 | folder of cifar-10-batches-py or cifar-100-python | train, test: as PNG files |
+| cifar10, cifar100 | folder of cifar-10-batches-py or cifar-100-python | train, test: PNG files |
 | tiny-imagenet | tiny-imagenet-200 | train, val: the published JPEG files |
 """
 
