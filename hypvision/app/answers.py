@@ -146,8 +146,10 @@ class Answers:
         if isinstance(found.result, Classes):
             for item in found.result.annotations():
                 scores.setdefault(item["name"], item["score"])
-        elif (drawing := found.result.draw(image)) is not None:
-            drawings.append((drawing, found.result.task))
+        else:
+            drawing = found.result.draw(image)
+            if drawing is not None:
+                drawings.append((drawing, found.result.task))
         network, weights = model_and_weights(name)
         if network.partition(".")[0] in explained_models():
             seen = self._explained(name)

@@ -195,7 +195,8 @@ def trim_tokens(weights: Mapping[str, Tensor], used: Tensor, prefix: str = "") -
     found = dict(weights)
     name = prefix + _TOKENS
     table = found.pop(f"{name}weight")
-    found[f"{name}rows"], found[f"{name}index"] = table[used].contiguous(), used
+    found[f"{name}rows"] = table[used].contiguous()
+    found[f"{name}index"] = used
     found[f"{name}size"] = torch.tensor(len(table))
     return found
 

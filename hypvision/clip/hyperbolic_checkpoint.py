@@ -168,12 +168,10 @@ def check_scalars(
             )
     # Trainings clamp the curvature before a step, so that one step may move it out of bounds before
     # it is saved.
-    if (
-        "curv" in there
-        and not CURVATURES[0] * 0.95
-        <= (c := math.exp(float(weights["curv"])))
-        <= CURVATURES[1] * 1.05
-    ):
+    if "curv" not in there:
+        return
+    c = math.exp(float(weights["curv"]))
+    if not CURVATURES[0] * 0.95 <= c <= CURVATURES[1] * 1.05:
         raise HypvisionError(
             f"{place} has the curvature {c:.4g}; MERU's and HyCoCLIP's trainings keep it between "
             f"{CURVATURES[0]} and {CURVATURES[1]:.0f}. The entry 'curv' must be the logarithm of "

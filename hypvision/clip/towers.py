@@ -450,12 +450,9 @@ def encode_by_length(
     size = max(1, -(-len(tokens) // 4)) if budget is None else _batches(lengths[order], budget)
     chunks = tokens[order].split(size)
     words: Sequence[Tensor | None] = [None] * len(chunks)
-    device = next(text_part(model).parameters()).device
-    if (
-        torch.is_grad_enabled()
-        and _can_be_cut(text := text_part(model))
-        and text.token_embedding.weight.requires_grad
-    ):
+    text = text_part(model)
+    device = next(text.parameters()).device
+    if torch.is_grad_enabled() and _can_be_cut(text) and text.token_embedding.weight.requires_grad:
         # All parts at once: each would add a gradient as large as the table of words, almost all of
         # it 0.
         longest = int(lengths.max())

@@ -103,7 +103,8 @@ def write_chains(path: str | Path, chains: Sequence[Chain]) -> None:
         HypvisionError: some chains have negatives and others have none.
     """
     negatives = all(chain.negatives for chain in chains)
-    if not negatives and (given := sum(bool(chain.negatives) for chain in chains)):
+    given = sum(bool(chain.negatives) for chain in chains)
+    if given and not negatives:
         raise HypvisionError(
             f"{given} of {len(chains)} chains have negatives, but a file of chains has them for "
             "all or for none. Add the others with with_negatives(chains), or leave all out."

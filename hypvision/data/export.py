@@ -82,7 +82,9 @@ def _write_coco(
     for split, length in lengths.items():
         folder = root / f"{split}2017"
         folder.mkdir()
-        images, instances, captions = [], [], []  # type: list[dict], list[dict], list[dict]
+        images: list[dict] = []
+        instances: list[dict] = []
+        captions: list[dict] = []
         data = ShapesScenes(split, length, size, seed)
         for i in tqdm(range(length), desc=f"coco {split}", unit="img", leave=False, disable=None):
             scene = data[i]
@@ -272,7 +274,8 @@ def _write_instances(
 ) -> None:
     folder = root / f"{split}2017"
     folder.mkdir()
-    images, instances = [], []  # type: list[dict], list[dict]
+    images: list[dict] = []
+    instances: list[dict] = []
     for i, scene in enumerate(scenes):
         name = f"{i:012d}.jpg"
         (height, width) = scene.image.shape[:2]

@@ -279,7 +279,8 @@ class ImageFolderDataset(_ImageDataset):
     ) -> tuple[list[tuple[str, int]], list[str]]:
         found = class_names(self.root, self.usage, None if partial else classes)
         wanted = self._sorted(found) if classes is None else list(classes)
-        if partial and (unknown := sorted(set(found) - set(wanted))):
+        unknown = sorted(set(found) - set(wanted))
+        if partial and unknown:
             raise HypvisionError(
                 f"The data folder '{self.root}' has folders that are none of the {len(wanted)} "
                 f"classes: {some(unknown, 5)}. Give as 'classes' the folder of the images that the "

@@ -106,7 +106,9 @@ class _Shards(IterableDataset):
         at_least(0, shuffle=shuffle, seed=seed)
         self.paths = find_shards(shards)
         self.transform = None if transform is None else build_transform(transform)
-        self.shuffle, self.seed, self.place = shuffle, seed, str(self.paths[0].parent)
+        self.shuffle = shuffle
+        self.seed = seed
+        self.place = str(self.paths[0].parent)
         self.usage = Usage(self.place)
         self._start = (0, 1)
         self._stop: int | None = None
@@ -338,12 +340,10 @@ class CaptionShards(_Shards):
             name = f"{names[int(rng.integers(len(names)))]}."
             box: Any = _image_of(sample, name)
             found |= dict(box_inputs=self._inputs(box), box_caption=_caption(sample, name))
-        if (
-            self.subreddits
-            and rng.random() < self.subreddits
-            and (subreddit := _json(sample).get("subreddit"))
-        ):
-            found["caption"] = f"{split_words(str(subreddit))} : {found['caption']}"
+        if self.subreddits and rng.random() < self.subreddits:
+            subreddit = _json(sample).get("subreddit")
+            if subreddit:
+                found["caption"] = f"{split_words(str(subreddit))} : {found['caption']}"
         return found
 
 

@@ -247,7 +247,8 @@ def explain(error: BaseException) -> str | None:
     if message is not None:
         return message
     for kind, pattern, told in _MISTAKES:
-        if isinstance(error, kind) and (match := re.search(pattern, text)):
+        match = re.search(pattern, text)
+        if match and isinstance(error, kind):
             return told.format(*match.groups())
     if type(error).__name__ == "OutOfMemoryError":
         return (

@@ -482,11 +482,8 @@ class CheckClassesHook(DatasetHook):
         meta = getattr(dataset, "metainfo", None) or {}
         heads = list(class_heads(model))
         names = tuple(meta.get("classes") or ())
-        if (
-            names
-            and not of_training
-            and (words := getattr(model, "tested_words", None)) is not None
-        ):
+        words = getattr(model, "tested_words", None)
+        if names and not of_training and words is not None:
             self._match_words(runner, model, dataset, names, words)
         # a metric learner fixes its classes only in training
         fixed = heads or of_training and hasattr(model, "train_classes")

@@ -315,7 +315,8 @@ def _check_weights(
             f"'{path}' holds weights only, without the state of a training, so it cannot be "
             f"resumed. To start from these weights use --cfg-options load_from={path}."
         )
-    if resume and (wrong := resume_problem(checkpoint)) is not None:
+    wrong = resume_problem(checkpoint) if resume else None
+    if wrong is not None:
         raise not_resumed(path, wrong)
     model = getattr(runner.model, "module", runner.model)
     named = engine_names(model, checkpoint)

@@ -364,7 +364,8 @@ class _LatentHeads(Function):
         rows.turn_(q[..., nope:n], cos, sin)
         k[..., nope:n] = rows.turn(k_pe, cos[:, 0], sin[:, 0])[:, :, None]
         if timed:
-            q[..., n], k[..., n] = _time(q[..., :n]).neg_(), _time(k[..., :n])
+            q[..., n] = _time(q[..., :n]).neg_()
+            k[..., n] = _time(k[..., :n])
             v[..., value - 1] = _time(v[..., : value - 1])
         ctx.save_for_backward(q, k, v, f, cos, sin)
         ctx.sizes = (nope, n, value, timed)

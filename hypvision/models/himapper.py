@@ -644,7 +644,8 @@ def _create_himapper(
     """``pretrained`` loads the weights of the backbone, or those of the whole network if a config
     names their place."""
     tag = kwargs.get("pretrained_cfg")
-    if isinstance(tag, str) and (known := get_pretrained_cfg(f"{variant}.{tag}")):
+    known = get_pretrained_cfg(f"{variant}.{tag}") if isinstance(tag, str) else None
+    if known:
         kwargs["pretrained_cfg"] = known.to_dict()
         if pretrained and str(known.url).startswith("zoo:"):
             overlay = kwargs.get("pretrained_cfg_overlay")

@@ -406,7 +406,8 @@ class ClusterMixer(nn.Module):
             scale: of the similarities, ``(1,)``.
             bias: what is added to them, ``(g, M, N)`` for g that divides G.
         """
-        (feature, value), (own, updated) = tokens, centers
+        feature, value = tokens
+        own, updated = centers
         if self.center:
             middle = feature.mean(1, keepdim=True)
             feature = feature - middle
@@ -469,7 +470,8 @@ class ClusterMixer(nn.Module):
             wide = as_dtype(space, torch.float64 if has_float64(space) else torch.float32)
             time = torch.sqrt((wide * wide).sum(-1, keepdim=True) + 1)
             sizes = [feature.shape[1], centers.shape[1]]
-            (own, centers), (time, time_) = wide.split(sizes, 1), time.split(sizes, 1)
+            own, centers = wide.split(sizes, 1)
+            time, time_ = time.split(sizes, 1)
             rows = torch.cat([time_, -centers], 2)
             columns = torch.cat([time, own], 2)
             excess = as_dtype(torch.bmm(rows, columns.transpose(1, 2)) - 1, space.dtype)

@@ -64,7 +64,8 @@ def softnms(
     kept: list[int] = []
     while len(left):
         best = left[scores[left].argmax()]
-        dets[len(kept), :4], dets[len(kept), 4] = boxes[best], scores[best]
+        dets[len(kept), :4] = boxes[best]
+        dets[len(kept), 4] = scores[best]
         kept.append(int(best))
         left = left[left != best]
         width = (

@@ -60,10 +60,10 @@ class CheckedPipeline:
             result = self.pipeline(data_info)
         except (HypvisionError, MemoryError):
             raise
-        except (
-            Exception
-        ) as error:  # our own readers name the file; these are mmdet's, and those of remote stores
-            if image is None or not (loader := _loader_of(error)):
+        # our own readers name the file; these are mmdet's, and those of remote stores
+        except Exception as error:
+            loader = _loader_of(error)
+            if image is None or not loader:
                 raise
             remedy = "Correct the annotation or replace the file, or remove both from the data."
             if isinstance(error, KeyError) and error.args == ("mask",):

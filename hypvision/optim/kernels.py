@@ -88,7 +88,8 @@ def _turn_(
     X and Y are points of the unit ball, ``products`` are those of X and X, X and B, B and B; ``y``
     those of X and Y, Y and Y. Products of the unscaled vectors could overflow.
     """
-    (xx, xb, bb), (xy, yy) = products, y
+    xx, xb, bb = products
+    xy, yy = y
     mx = _product(m, x) * size_x
     mb = _product(m, b) * size_b
     scale = _sound(1 + 2 * xy + xx * yy)

@@ -528,7 +528,8 @@ class ImageInputHook(Hook):
         )
 
     def before_train(self, runner: Runner) -> None:
-        if self._sees_images(runner) and (lost := unrecorded(runner.cfg)):
+        lost = unrecorded(runner.cfg) if self._sees_images(runner) else ""
+        if lost:
             runner.logger.warning(
                 f"The transform of the test data has {lost}, which checkpoints cannot say: with "
                 "the weights alone, without the config, hypvision predict prepares images "

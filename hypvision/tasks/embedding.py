@@ -119,7 +119,8 @@ def load_embedder(
                 filter(None, (published.get("architecture") or name, published.get("tag")))
             )
     data = resolve_data_config({}, model=network)
-    check_normalisation(data, channels := getattr(network, "in_chans", 3))
+    channels = getattr(network, "in_chans", 3)
+    check_normalisation(data, channels)
     return Embedder(
         network.to(device).eval(), create_transform(**data), "cosine", name, channels=channels
     )

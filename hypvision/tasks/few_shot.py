@@ -201,6 +201,7 @@ class FewShotCLIP(BaseModel):
             out.losses = out.consistency(F.normalize(found.text, dim=-1))
         cosine = found.cosine if out.extra is None else found.cosine + out.extra
         losses = dict(loss_ecls=out.fit(cosine, label, weights), **found.losses, **out.losses)
+        target = label if predicted is None else predicted
         if found.distance is not None:
             if out.teacher is not None and config.teacher_loss != "labels":
                 wanted = out.teacher.log_softmax(-1)
@@ -208,7 +209,7 @@ class FewShotCLIP(BaseModel):
                 losses["loss_hcls"] = F.kl_div(
                     log_shares, wanted, reduction="batchmean", log_target=True
                 )
-            elif (target := label if predicted is None else predicted) is not None:
+            elif target is not None:
                 losses["loss_hcls"] = F.cross_entropy(-found.distance, target, weights)
         return losses
 
@@ -259,7 +260,8 @@ class ClassNamesHook(_StartHook):
         self._names = classes_in(checkpoint)
 
     def before_train(self, runner: Runner) -> None:
-        if not runner._resume and (difference := self._difference(runner, runner.train_dataloader)):
+        difference = self._difference(runner, runner.train_dataloader)
+        if difference and not runner._resume:
             runner.logger.warning(f"{difference} The training takes the classes of its data.")
             self._names = ()
         self._set(runner, runner.train_dataloader)

@@ -155,10 +155,8 @@ def recipe(
             optimizer=dict(weight_decay=0),
         )
     if method in ("tip-adapter", "tip-adapter-f"):
-        (ends, alpha), tune = (
-            TIP_ADAPTER.get(dataset, TIP_ADAPTER["imagenet"]),
-            method == "tip-adapter-f",
-        )
+        ends, alpha = TIP_ADAPTER.get(dataset, TIP_ADAPTER["imagenet"])
+        tune = method == "tip-adapter-f"
         host = dict(
             name="tip-adapter", keys=images, classes=classes, tune=tune, alpha=alpha, beta=1.0
         )

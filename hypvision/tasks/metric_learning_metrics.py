@@ -296,7 +296,8 @@ def _measure(
 ) -> tuple[dict[str, float], list[str]]:  # fmt: skip
     """The result of :func:`evaluate_retrieval`, and the number of queries without another image of
     their class."""
-    (query, query_labels), (gallery, gallery_labels) = queries, images or queries
+    query, query_labels = queries
+    gallery, gallery_labels = images or queries
     among = images is None
     _check_points(query, gallery)
     tree = GroupTree(ancestors) if ancestors and ancestors[0] else None

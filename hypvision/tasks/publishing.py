@@ -126,7 +126,8 @@ def describe_config(config: Any) -> dict[str, Any]:
             "the description of the input. Add it."
         )
     found: dict[str, Any] = {"task": task, "model": name.partition(".")[0]}
-    if task == "classification" and (arguments := network_arguments(backbone)):
+    arguments = network_arguments(backbone) if task == "classification" else None
+    if arguments:
         found["arguments"] = json.loads(json.dumps(arguments))
     found["input"] = image_input(config)
     lost = unrecorded(config)

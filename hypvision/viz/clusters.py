@@ -166,7 +166,8 @@ def kmeans(points: Tensor, k: int, weights: Tensor | None = None, seed: int = 0)
                 # has other points.
                 alone = labels.bincount(minlength=k)[labels] == 1
                 worst = (nearest * mass).masked_fill(alone, -1).argmax()
-                labels[worst], nearest[worst] = empty, 0
+                labels[worst] = empty
+                nearest[worst] = 0
             if previous is not None and torch.equal(labels, previous):
                 break
             previous = labels

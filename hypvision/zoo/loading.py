@@ -204,11 +204,10 @@ def load_trained(
     checkpoint = read(path)
     arguments = {**trained_arguments(checkpoint, model), **(arguments or {})}
     weights = network_weights(checkpoint)
-    if (
-        "num_classes" not in arguments
-        and (classes := _count_classes(model, weights, arguments)) is not None
-    ):
-        arguments["num_classes"] = classes
+    if "num_classes" not in arguments:
+        classes = _count_classes(model, weights, arguments)
+        if classes is not None:
+            arguments["num_classes"] = classes
     try:
         network = timm_model(model, **arguments)
     except (TypeError, ValueError) as error:

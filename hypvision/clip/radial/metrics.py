@@ -128,7 +128,8 @@ def chain_metrics(
     chain's image, and ``embedded_images`` ``(m, d)`` those of the distinct ones, in the order in
     which they first appear; ``steps`` is the number of radii.
     """
-    (n, depth), owners = embeddings.shape[:2], list(dict.fromkeys(images))
+    n, depth = embeddings.shape[:2]
+    owners = list(dict.fromkeys(images))
     if not n or len(texts) != n or len(images) != n or len(embedded_images) != len(owners):
         raise ArgumentError(
             f"chain_metrics: {len(texts)} chains of {len(images)} images, of them {len(owners)} "

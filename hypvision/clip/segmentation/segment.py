@@ -97,8 +97,10 @@ def load_segmenter(
             "--clip is for segmenting without --weights. Leave out one of the two."
         )
     found = segmenter_names(network_weights(read(weights), part=None))
-    if config is None and (path := fetch(weights)).suffix == ".safetensors":
-        config = read_header(path).get("model")  # of a file that was published
+    if config is None:
+        path = fetch(weights)
+        if path.suffix == ".safetensors":
+            config = read_header(path).get("model")  # of a file that was published
     if config is not None:
         options = _options_of(config, weights)
     else:

@@ -105,7 +105,8 @@ def _with_gate(
     if offset is not None:
         out["bias"] = offset[1:]
     if layer.normalize:
-        out["norm_weight"], out["scale"] = matrix[0], None if scale is None else scale.reshape(())
+        out["norm_weight"] = matrix[0]
+        out["scale"] = None if scale is None else scale.reshape(())
         out["norm_bias"] = None if offset is None else offset[:1]
     return out
 
