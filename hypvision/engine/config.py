@@ -212,8 +212,7 @@ def _own_bases() -> Iterator[None]:
 
 
 def _files(config: Config) -> list[str]:
-    """The files that a config consists of; mmengine's text of it has each path above the file's
-    content."""
+    """The files of a config; mmengine's text of it has each path above the file's content."""
     lines = [line for line in config.text.splitlines() if line.endswith((".py", ".json"))]
     return [line for line in lines if os.path.isfile(line)]
 
@@ -477,8 +476,7 @@ def _use_amp(config: Config, amp: bool) -> None:
 
 
 def _join_cpu_processes(config: Config, launcher: str) -> None:
-    """Set up the processes of a run without GPUs, because mmengine would select a CUDA device for
-    each."""
+    """Set up the processes of a run without GPUs: mmengine would select a CUDA device for each."""
     if launcher != "pytorch":
         raise HypvisionError(
             f"--launcher {launcher} needs GPUs. Without them use tools/dist_train.sh."
@@ -512,8 +510,7 @@ def leave_processes() -> None:
 
 
 def parse_options(items: list[str]) -> dict[str, Any]:
-    """``KEY=VALUE`` words as a dict; values are numbers, booleans, lists or strings, as mmengine
-    reads them.
+    """``KEY=VALUE`` words as a dict of numbers, booleans, lists or strings, as mmengine reads them.
 
     mmengine drops all spaces; here spaces within a string stay, as paths and prompts contain some.
     """

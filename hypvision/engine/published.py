@@ -61,8 +61,7 @@ def build_published(
 
 
 def _registered() -> set[str]:
-    """The names of everything that a model can be built from, mmseg's and mmdet's where they are
-    loaded."""
+    """The names of all that a model can be built from, mmseg's and mmdet's where loaded."""
     nodes = [MODELS, TASK_UTILS, WEIGHT_INITIALIZERS]
     found = set(_BY_NAME)
     for node in nodes:

@@ -181,8 +181,7 @@ def _check_training(config: Config, resume: str | Path | None) -> None:
 
 
 def _check_average(config: Config, path: str, checkpoint: dict[str, Any]) -> None:
-    """Raise an error for a checkpoint of a training with EMAHook, whose weights are the average,
-    without this hook."""
+    """Refuse a checkpoint of a training with EMAHook, whose weights are the average, without it."""
     if "ema_state_dict" in checkpoint and not any(
         "EMA" in str(h.get("type")) for h in config.get("custom_hooks") or []
     ):
@@ -209,8 +208,7 @@ def _schedulers(config: Config) -> tuple[list[dict[str, Any]], str, int]:
 
 
 def _end_with_training(config: Config, checkpoint: dict[str, Any]) -> None:
-    """Let the parts of the schedule that ended with the training of a checkpoint end with this
-    one."""
+    """Let parts of the schedule that ended with a checkpoint's training end with this one."""
     parts, key, length = _schedulers(config)
     old = checkpoint.get("message_hub", {}).get("runtime_info", {}).get(key)
     ending = [part for part in parts if old and old != length and part.get("end") == old]
@@ -227,8 +225,7 @@ def _end_with_training(config: Config, checkpoint: dict[str, Any]) -> None:
 
 
 def _check_schedule(config: Config) -> None:
-    """Warn if a decaying learning rate reaches its last value long before the end of the training,
-    or not at all."""
+    """Warn if a decaying learning rate ends long before the training does, or not at all."""
     parts, key, length = _schedulers(config)
     # With T_max, half a period, a cosine ends there, and rises again after it.
     ends = [
@@ -476,8 +473,7 @@ def _write_report(config: Config, folder: Path, weights: str) -> None:
 
 
 def check_result(config: Config, path: Path) -> None:
-    """Raise an error for a result path inside a data folder, where it could overwrite images or
-    true label maps."""
+    """Refuse a result path inside a data folder, where it could overwrite images or label maps."""
     result = path.expanduser().resolve()
     here = Path.cwd()
     for data in data_folders(config):

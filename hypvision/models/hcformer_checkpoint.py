@@ -1,5 +1,4 @@
-"""Checkpoints of HCFormers: conversion between official names and ours, and the model that a state
-dict belongs to."""
+"""Checkpoints of HCFormers: between official names and ours, and the model that one belongs to."""
 
 from __future__ import annotations
 
@@ -53,8 +52,7 @@ def is_official_hcformer(state_dict: Mapping[str, Tensor]) -> bool:
 
 
 def hcformer_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """State dict of :class:`hypvision.models.HCFormer` from an official one (classification or
-    dense)."""
+    """State dict of :class:`hypvision.models.HCFormer` from an official one, also a dense one."""
     out: dict[str, Tensor] = {}
     for name, value in state_dict.items():
         downsample = re.fullmatch(r"network\.(\d)\.proj\.(weight|bias)", name)
@@ -85,8 +83,7 @@ def hcformer_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor
 
 
 def hcformer_arguments(state_dict: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The arguments of our model that only the official names tell: ``curvature``, where it is not
-    1.
+    """The arguments of our model that only official names tell: ``curvature`` other than 1.
 
     The official code keeps ``k = 1 / curvature`` in a buffer of each mixer with a window level.
 

@@ -1,5 +1,4 @@
-"""Checkpoints of Hi-Mappers: conversion between official names and ours, and the model that a state
-dict belongs to."""
+"""Checkpoints of Hi-Mappers: between official names and ours, and the model that one belongs to."""
 
 from __future__ import annotations
 

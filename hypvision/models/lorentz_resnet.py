@@ -1,5 +1,4 @@
-"""Residual networks on the hyperboloid: HCNN (fully hyperbolic) and HECNN (hybrid), and their "+"
-components.
+"""Residual networks on the hyperboloid: HCNN (fully hyperbolic), HECNN (hybrid), "+" components.
 
 Papers: "Fully Hyperbolic Convolutional Neural Networks for Computer Vision", Bdeir, Schwethelm,
 Landwehr (ICLR 2024), official code kschwethelm/HyperbolicCV; "Robust Hyperbolic Learning with
@@ -378,8 +377,7 @@ class LorentzResNet(StagedModel):
     def _make_manifolds(
         self, wanted: list[bool], curvature: float, per_stage: bool, device: Device
     ) -> list[Lorentz | None]:
-        """The hyperboloids of the stem and the stages, one for all or one for each; None where it
-        is flat."""
+        """The hyperboloids of stem and stages, one for all or one for each; None where flat."""
         count = sum(wanted) if per_stage else min(1, sum(wanted))
         found = [
             Lorentz(curvature, self.learn_curvature, self.bounds).to(device) for _ in range(count)

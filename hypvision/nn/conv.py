@@ -1,5 +1,4 @@
-"""Convolutions on the hyperboloid over space-only maps ``(B, C, H, W)``, computed by Euclidean
-kernels."""
+"""Convolutions on the hyperboloid over space-only maps ``(B, C, H, W)``, by Euclidean kernels."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ def box_sum(
     padding: tuple[int, ...],
     dilation: tuple[int, ...],
 ) -> Tensor:
-    """Sums over the windows of a convolution of maps with one channel ``(B, 1, ...)``; outside
-    counts as 0."""
+    """Sums over the windows of a convolution of maps ``(B, 1, ...)``; outside counts as 0."""
     if max(kernel) == 1 and max(padding) == 0:
         return x[tuple(slice(None, None, step) for step in (1, 1, *stride))]
     fits = (
@@ -304,8 +302,7 @@ class _Efficient(nn.Module):
             self._buffers.pop("constant", None)
 
     def matrix(self) -> Tensor:
-        """The linear map ``(fan_out, fan_in)``: with orthonormal columns if it expands, else the
-        weight itself."""
+        """The map ``(fan_out, fan_in)``: orthonormal columns if it expands, else the weight."""
         if "constant" in self._buffers:
             return self.constant
         weight = self.weight.reshape(self.fan_out, self.fan_in)
@@ -377,8 +374,7 @@ class _Efficient(nn.Module):
     def _along_axis(
         self, square: Tensor, last: Tensor, c: float | Tensor, *rest: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Norm matching, boost along the last axis and rescaling, as a factor and a summand for the
-        last channel."""
+        """Norm matching, boost and rescaling, as a factor and a summand for the last channel."""
         if self.matched:
             wanted = rest[0].to(square.dtype)
             factor = _matching(square, wanted)
@@ -472,8 +468,7 @@ class _EfficientConv(_Efficient):
 
 
 class EfficientLorentzConv2d(_EfficientConv):
-    """Efficient Lorentz convolution of HECNN+ (Bdeir et al., NeurIPS 2025): a rotation, a boost, a
-    rescaling.
+    """Efficient Lorentz convolution of HECNN+ (Bdeir et al., NeurIPS 2025): rotate, boost, rescale.
 
     One ``nn.Conv2d`` without bias on the space part. If it expands, its columns are orthonormal
     (Cayley); otherwise the norm of every result is matched to that of its patch, so that the map

@@ -51,8 +51,7 @@ class SharedLinear(nn.Linear):
 
 
 class LorentzLinear(nn.Module):
-    r"""Fully connected layer on the hyperboloid: the space part of the result is a linear map of
-    time and space.
+    r"""Fully connected layer on the hyperboloid: the space part is a linear map of time and space.
 
     .. math:: s' = W_s s + w_t t + b, \qquad t' = \sqrt{|s'|^2 + 1/c}
 

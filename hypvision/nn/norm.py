@@ -67,8 +67,7 @@ def _batch_mean(time: Tensor, space: Tensor, joint: bool) -> Tensor:
 
 
 def _center(x: Tensor, running: _Running) -> Tensor:
-    """Means ``(B, C)`` of the space parts over the pixels of each image; 0 in evaluation, which
-    does not use them."""
+    """Means ``(B, C)`` of the space parts over the pixels of an image; 0 in evaluation."""
     return x.mean(2) if running is None else x.new_zeros(x.shape[:2])
 
 
@@ -151,8 +150,7 @@ def _numbers(
 def batch_norm(
     x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor, running: _Running, options: _Options
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The layer on maps: the result, the mean ``(C,)`` and the variance of the batch without
-    gradients.
+    """The layer on maps: the result, and mean ``(C,)`` and variance without gradients.
 
     The numbers of a pixel are float64, so that no formula needs another one for near points.
 
@@ -253,15 +251,13 @@ class _BatchNorm(Function):
 
 
 def _add_outer_(out: Tensor, basis: Tensor, ends: Tensor) -> None:
-    """Add two products of rank one to a map in place, twice as fast as a matrix product with two
-    rows."""
+    """Add two products of rank one to a map in place, twice as fast as one matrix product."""
     for row, end in zip(basis, torch.split(ends, 1, 1)):
         out.addcmul_(row.unsqueeze(1), end)
 
 
 class _Fused(Function):
-    """:func:`batch_norm` for a GPU, by the Triton kernels of :mod:`hypvision.nn.kernels`; running
-    statistics move."""
+    """:func:`batch_norm` on a GPU by Triton kernels; running statistics move."""
 
     @staticmethod
     def forward(
@@ -384,8 +380,7 @@ class _LorentzBatchNorm(nn.Module):
         return 0 < x.numel() < 2**31 and (batch or not needs_grad(x, c, self.beta, self.gamma))
 
     def _options(self, dtype: torch.dtype) -> _Options:
-        """The constants; no vector is longer than the longest whose cosh has a square in this
-        dtype."""
+        """The constants; no vector is longer than the longest whose squared cosh is finite."""
         longest = CAPS[dtype] if self.exp_limit is None else min(self.exp_limit, CAPS[dtype])
         return _Options(self.eps, self.gyro, self.joint, self.slope, self.limit, longest)
 

@@ -21,8 +21,7 @@ from .kernels import readable, shorten_
 
 
 def _share(beta: float, step: float | Tensor) -> float | Tensor:
-    """``1 - beta^step``, the sum of the weights of a running average; float32 tensors keep their
-    digits."""
+    """``1 - beta^step``, the sum of a running average's weights; float32 keeps its digits."""
     return (
         -torch.expm1(step * math.log(beta))
         if isinstance(step, Tensor) and beta > 0

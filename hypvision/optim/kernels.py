@@ -45,8 +45,7 @@ def _product(v: Tensor, w: Tensor, buffer: Tensor | None = None) -> Tensor:
 
 
 def readable(x: Tensor) -> bool:
-    """Whether values may decide what is computed: a GPU would wait for them, and a compiler end its
-    graph."""
+    """Whether values may decide what is computed: not on a GPU or in a compiled graph."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
@@ -62,8 +61,7 @@ def _length(v: Tensor) -> Tensor:
 
 
 def shorten_(gradient: Tensor) -> Tensor:
-    """Shorten vectors of a gradient whose products would overflow; returns the lengths ``(N,)`` of
-    all."""
+    """Shorten vectors of a gradient whose products would overflow; the lengths ``(N,)`` of all."""
     limit = _STEEPEST[gradient.dtype]
     norm = _length(gradient)
     if not readable(gradient) or not norm.max() <= limit:
@@ -117,8 +115,7 @@ class Kernel:
     def gradient(
         self, x: Tensor, grad: Tensor, c: Curvature, decay: float = 0.0
     ) -> tuple[Tensor, Where]:
-        """Riemannian gradient in the frame, of a loss with the Euclidean gradient
-        ``grad + decay x``.
+        """Riemannian gradient in the frame, from the Euclidean gradient ``grad + decay x``.
 
         Also returns values that the step from ``x`` needs.
         """
@@ -194,8 +191,7 @@ class LorentzKernel(Kernel):
 
     @staticmethod
     def _cap_(x: Tensor, c: Curvature) -> None:
-        """Bring points back that left the largest radius; they are so far out that coordinates
-        scale."""
+        """Bring points back that left the largest radius: so far out that coordinates scale."""
         time = x[:, 0]
         farthest = math.cosh(CAP) * c**-0.5
         if not readable(x) or not time.max() <= farthest:
@@ -361,8 +357,7 @@ class MethodKernel(Kernel):
         return super().size(width) if self.frames else width
 
     def _at(self, x: Tensor, d: Tensor) -> Any:
-        """The tangent vector at ``x`` whose frame coordinates are ``d``, up to the unit of
-        length."""
+        """The tangent vector at ``x`` with frame coordinates ``d``, up to the unit of length."""
         return self.methods.transp0(x, d) if self.frames else d
 
     def _unit(self, x: Tensor) -> Any:

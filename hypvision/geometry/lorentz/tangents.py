@@ -1,5 +1,4 @@
-"""Tangent vectors of the hyperboloid: exponential and logarithm, projections, inner products,
-parallel transport.
+"""Tangent vectors of the hyperboloid: exponential, logarithm, projections, parallel transport.
 
 In the formulas ``s``, ``t`` are the space part and the time of ``x``, and ``s'``, ``t'`` those of
 ``y``.
@@ -19,8 +18,7 @@ from .points import CAP, _from_space, _time
 
 @stable("x", "u", rows=True)
 def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
-    r"""Exponential map: the point that the geodesic from ``x`` with the velocity ``u`` reaches
-    after unit time.
+    r"""Exponential map: where the geodesic from ``x`` with the velocity ``u`` is after unit time.
 
     .. math:: \cosh\theta\, s + \frac{\sinh\theta}{\theta} u_s,\quad
               \theta = \sqrt{c (|u_s|^2 - (s \cdot u_s)^2 / t^2)}

@@ -1,5 +1,4 @@
-"""Convolution and batch normalisation of Poincare residual networks, over maps of points of the
-ball."""
+"""Convolution and batch normalisation of Poincare residual networks, over maps of points."""
 
 from __future__ import annotations
 
@@ -190,8 +189,7 @@ class _PoincareBatchNorm(nn.Module):
 
     @torch.no_grad()
     def _update(self, mean: Tensor, var: Tensor) -> None:
-        """Running variance: linear. Running mean: on the geodesic between the two, kept as a
-        tangent vector."""
+        """Running variance: linear; mean: on the geodesic of the two, kept as a tangent vector."""
         ball = self.manifold
         self.running_var.lerp_(var.to(self.running_var.dtype), self.momentum)
         last = ball.expmap0(self.running_mean.to(mean.dtype))

@@ -91,8 +91,7 @@ class FGGLinear(nn.Module):
         self.gain = nn.Parameter(torch.log(torch.expm1(length))) if weight_norm else None
 
     def planes(self) -> Tensor:
-        """The matrix ``V`` ``(out_features, in_features + 1)``, time column first; at least
-        float32."""
+        """The matrix ``V`` ``(out_features, in_features + 1)``, time first; at least float32."""
         weight = precise(self.weight)
         length = safe_sqrt(square_norm(weight))
         if self.gain is not None:

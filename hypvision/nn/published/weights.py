@@ -91,8 +91,7 @@ class _Entries:
 def _with_gate(
     layer: LorentzLinear, entries: _Entries, library: str, normalize: tuple[bool | str, ...]
 ) -> _State:
-    """The published matrix ``(m + 1, n + 1)``: its first row is the norm's gate, or was never
-    used."""
+    """The published matrix ``(m + 1, n + 1)``: its first row is the norm's gate, or unused."""
     if layer.normalize not in normalize:
         raise HypvisionError(
             f"{library} has no linear layer with normalize={layer.normalize!r}. Create the layer "
@@ -261,8 +260,7 @@ def _hypercore_residual(layer: LorentzResidual, entries: _Entries) -> _State:
 
 
 def _fgg(layer: FGGLinear, entries: _Entries) -> _State:
-    """Normals ``(n, m)``, or their directions and lengths; the planes that are kept beside them are
-    computed anew."""
+    """Normals ``(n, m)``, or directions and lengths; planes kept beside them are made anew."""
     entries.maybe("V_auxiliary")
     normed = layer.gain is not None
     return {
