@@ -104,11 +104,8 @@ class Answers:
         self._embedded = keep(self._embed)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Answers, (
-            self.gallery,
-            self.device,
-            self.max_pixels,
-        )  # the models stay where they are
+        # the models stay where they are
+        return Answers, (self.gallery, self.device, self.max_pixels)
 
     def _photo(self, path: str | None) -> Image.Image:
         if not path:
@@ -211,11 +208,8 @@ class Answers:
                 and ".." not in asked.parts
             )
             there = inside and path.is_dir()
-        except (
-            OSError,
-            ValueError,
-            RuntimeError,
-        ):  # path too long, with a NUL, or a cycle of links
+        except (OSError, ValueError, RuntimeError):
+            # path too long, with a NUL, or a cycle of links
             there = False
         if not there:  # nothing tells what is outside
             raise HypvisionError(

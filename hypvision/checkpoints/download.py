@@ -92,9 +92,8 @@ def in_time(work: Callable[[], _Result], seconds: float) -> _Result:
     threading.Thread(target=run, daemon=True).start()
     end = time.monotonic() + seconds
     while not done.done() and time.monotonic() < end:
-        wait(
-            [done], min(1.0, max(0.0, end - time.monotonic()))
-        )  # in parts: Windows does not interrupt a wait
+        # in parts: Windows does not interrupt a wait
+        wait([done], min(1.0, max(0.0, end - time.monotonic())))
     if not done.done():
         raise SourceError(
             "the time that it may take is over (HYPVISION_DEADLINE sets it, in seconds)"
@@ -171,9 +170,8 @@ def locked(path: Path, what: str) -> Iterator[None]:
             f"'{path}'{who_holds(holder)} ({what}). Wait for this process or stop it, which "
             "removes the lock; then run the command again."
         ) from None
-    except (
-        NotImplementedError
-    ):  # some network file systems have no locks: a file may then be loaded twice
+    except NotImplementedError:
+        # some network file systems have no locks: a file may then be loaded twice
         _logger.warning("'%s' is on a file system without locks.", path)
     try:
         with suppress(OSError, HypvisionError):  # only messages need it
@@ -270,11 +268,8 @@ class _Part(io.FileIO):
         return len(data)
 
 
-_NAMES = (
-    "etag",
-    "x-linked-etag",
-    "x-repo-commit",
-)  # by which the hub's client names files in its cache
+# by which the hub's client names files in its cache
+_NAMES = ("etag", "x-linked-etag", "x-repo-commit")
 _NO_NAME = re.compile(r"[/\\](?<!^W/)|\.\.|^.{200}")
 _thread = threading.local()  # of the thread that waits for an answer: see guarded()
 
@@ -396,9 +391,8 @@ def _fetch(
     while True:
         have = _size(part)
         try:
-            with _Part(
-                part, limit
-            ) as file:  # closed at the deadline, so that a late thread writes no more
+            # closed at the deadline, so that a late thread writes no more
+            with _Part(part, limit) as file:
                 transfer = partial(
                     file_download.http_get, url, file, resume_size=have, headers=fields
                 )
@@ -406,9 +400,8 @@ def _fetch(
                 return in_time(work, end - time.monotonic())
         except (SourceError, HypvisionError):
             raise
-        except (
-            Exception
-        ) as error:  # huggingface_hub raises its own errors and those of its HTTP library
+        except Exception as error:
+            # huggingface_hub raises its own errors and those of its HTTP library
             pause = _pause(getattr(error, "response", None))
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise HypvisionError(_full(part.parent)) from error
@@ -423,9 +416,8 @@ def _fetch(
                 else f"answers {status}"
             )
             failures = 0 if _size(part) > have else failures + 1
-            if failures >= (
-                1 if status is None else ATTEMPTS
-            ):  # http_get itself repeats broken connections
+            # http_get itself repeats broken connections
+            if failures >= (1 if status is None else ATTEMPTS):
                 raise SourceError(reason) from error
             _logger.warning("%s: %s. Trying again ...", url, reason)
         time.sleep(min(max(pause, WAIT * 2**failures), max(0.0, end - time.monotonic())))

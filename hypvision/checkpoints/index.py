@@ -69,9 +69,8 @@ _Loader.compose_node = _compose
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
-_LONGEST_YAML = (
-    2**21
-)  # in characters: a hundred records with a thousand classes; PyYAML takes seconds to read these
+# in characters: a hundred records with a thousand classes; PyYAML takes seconds to read these
+_LONGEST_YAML = 2**21
 
 
 def parse_yaml(text: str) -> Any:

@@ -133,9 +133,8 @@ def engine_names(model: nn.Module, checkpoint: Mapping[str, Any]) -> Mapping[str
     if translate is not None:
         weights = network_weights(checkpoint, part=None)
         renamed = translate(weights)
-    elif backbone is None or hasattr(
-        backbone, "load_pretrained"
-    ):  # a TimmBackbone chooses by itself
+    elif backbone is None or hasattr(backbone, "load_pretrained"):
+        # a TimmBackbone chooses by itself
         return checkpoint
     else:
         expected = model.state_dict().keys()
@@ -143,9 +142,8 @@ def engine_names(model: nn.Module, checkpoint: Mapping[str, Any]) -> Mapping[str
         if expected <= whole.keys():
             return checkpoint
         weights = network_weights(checkpoint)
-        beside = {
-            name: value for name, value in whole.items() if name in expected
-        }  # of a neck or proxies
+        # of a neck or proxies
+        beside = {name: value for name, value in whole.items() if name in expected}
         renamed = {**beside, **placed(model, "backbone", filtered(backbone, weights))}
     return checkpoint if renamed.keys() == weights.keys() else {**checkpoint, "state_dict": renamed}
 

@@ -199,9 +199,8 @@ def _unpickle(path: Path, device: Any, mapped: bool) -> Any:
     mapped = mapped and not script and zipfile.is_zipfile(path)
     opened: AbstractContextManager[Any] = torchscript.opened(path) if script else nullcontext(path)
     with _allow_list, opened as file, bounded_functions():
-        before = (
-            torch.serialization.get_safe_globals()
-        )  # ignore the classes that other code has allowed
+        # ignore the classes that other code has allowed
+        before = torch.serialization.get_safe_globals()
         torch.serialization.clear_safe_globals()
         try:
             torch.serialization.add_safe_globals(allowed)
@@ -340,9 +339,8 @@ def _check_archive(path: Path) -> None:
     compresses nothing but code, and code is not read."""
     if not zipfile.is_zipfile(path):
         with open(path, "rb") as file:
-            for _ in range(
-                5
-            ):  # a magic number, the version, the system, the content, the names of the storages
+            # a magic number, the version, the system, the content, the names of the storages
+            for _ in range(5):
                 check_pickle(file, path)
         return
     with open_zip(path) as archive:
@@ -425,9 +423,8 @@ def _check_content(content: Any, path: Path) -> None:
         elif isinstance(value, dict):
             if not all(map(_is_key, value)):
                 raise HypvisionError(_refused(path, "a key that is neither a string nor a number"))
-            if hasattr(
-                value, "__dict__"
-            ):  # an OrderedDict, on which PyTorch stores the versions of modules
+            # an OrderedDict, on which PyTorch stores the versions of modules
+            if hasattr(value, "__dict__"):
                 metadata = vars(value).pop("_metadata", None)
                 vars(value).clear()
                 if isinstance(metadata, dict) and all(map(_is_version, metadata.values())):

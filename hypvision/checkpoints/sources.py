@@ -205,9 +205,8 @@ def local_files(index: Index, record: Record) -> dict[str, Path]:
         # A symbolic link must not lead out of the folder, which other people may have made.
         if packaged.resolve().is_relative_to(index.root.resolve()):
             places = {"packaged": packaged, **places}
-    return {
-        kind: path for kind, path in places.items() if os.path.isfile(path)
-    }  # not where a folder cannot be read
+    # not where a folder cannot be read
+    return {kind: path for kind, path in places.items() if os.path.isfile(path)}
 
 
 def _places(index: Index, record: Record) -> Iterator[Path | _Web]:
@@ -428,18 +427,16 @@ def fetch_from_hub(repository: str, name: str) -> Path | None:
             return None
         transfer = partial(hf_hub_download, repository, name)
         path = Path(in_time(partial(guarded, transfer), deadline(found.size)))
-        if (
-            found.etag is not None and len(found.etag) == 64
-        ):  # a sha256, which the hub knows of large files only
+        # a sha256, which the hub knows of large files only
+        if found.etag is not None and len(found.etag) == 64:
             try:
                 verify_sum(path, found.etag)
             except SourceError:
                 path.resolve().unlink()
                 raise
         return path
-    except (
-        Exception
-    ) as error:  # the hub's client raises its own errors and those of its HTTP library
+    except Exception as error:
+        # the hub's client raises its own errors and those of its HTTP library
         raise HypvisionError(
             f"'{repository}' cannot be fetched from the hub: {one_line(error)}. Check the name, "
             "the network and the hub's cache (HF_HOME), or download it elsewhere and give its path."

@@ -46,9 +46,8 @@ _LARGEST_HEADER = 64 * 2**20
 MOST_ENTRIES = 100_000  # of a file; the largest models have some ten thousand tensors
 _TOKENS = "token_embedding."
 _MOST_WORDS = 2**20  # 20 times the vocabulary of CLIP
-_SMALL_TABLE = (
-    2**26
-)  # numbers of a table of words that a file of any size may have: that of the largest CLIP
+# numbers of a table of words that a file of any size may have: that of the largest CLIP
+_SMALL_TABLE = 2**26
 
 
 def pack(weights: Mapping[str, Tensor], storage: str) -> dict[str, Tensor]:
@@ -239,9 +238,8 @@ def format_problem(path: str | Path) -> str | None:
     with open(path, "rb") as file:
         start = file.read(9)
         header = file.read(min(int.from_bytes(start[:8], "little"), _LARGEST_HEADER))
-    if (
-        start[8:] == b"{" and header.count(b"{") > MOST_ENTRIES
-    ):  # one of each entry; count before they are parsed
+    # one of each entry; count before they are parsed
+    if start[8:] == b"{" and header.count(b"{") > MOST_ENTRIES:
         raise HypvisionError(
             f"'{path}' was refused: its header has more than {MOST_ENTRIES:,} entries, and no "
             "model has as many tensors. Take the file from a source that you trust, or save the "

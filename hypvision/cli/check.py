@@ -54,11 +54,8 @@ def run_check(args: Namespace) -> None:
         raise SystemExit(1)
 
 
-PARTS = (
-    "train",
-    "val",
-    "test",
-)  # copied from hypvision.engine.config, because importing it imports mmengine
+# copied from hypvision.engine.config, because importing it imports mmengine
+PARTS = ("train", "val", "test")
 
 
 def add_browse_arguments(parser: Parser) -> None:

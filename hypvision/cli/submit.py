@@ -289,9 +289,8 @@ def _in_submitit(
 def _answer_of(job: Any) -> _Answer:
     try:
         return job.result()
-    except (
-        Exception
-    ) as error:  # the job was killed, timed out or never started; submitit's log says which
+    except Exception as error:
+        # the job was killed, timed out or never started; submitit's log says which
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         return _Answer(
             failure=f"its job {job.job_id} ended without a result ({lines[0] if lines else error})"

@@ -119,9 +119,8 @@ def to_official(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         found[translated(name, [(ours, official) for official, ours in _NAMES]) or name] = value
     size = len(found["textual.posit_embed"])
     found["textual.attn_mask"] = _causal(size)
-    for name, values in zip(
-        PIXELS, (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)
-    ):  # MERU's, if the weights lack them
+    # MERU's, if the weights lack them
+    for name, values in zip(PIXELS, (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)):
         found.setdefault(name, torch.tensor(values).reshape(3, 1, 1))
     return found
 

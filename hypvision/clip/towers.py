@@ -694,9 +694,8 @@ def _embed_timm_patches(trunk: Any, images: Tensor, grid: tuple[int, int]) -> Te
     )
     table = trunk.pos_embed[0]
     old = tuple(trunk.patch_embed.grid_size)
-    extra = (
-        len(table) - old[0] * old[1]
-    )  # the table has entries for register tokens before the grid
+    # the table has entries for register tokens before the grid
+    extra = len(table) - old[0] * old[1]
     patches = resize_positions(torch.cat([table[:1], table[extra:]]), grid, old)[1:]
     x = trunk.patch_embed.norm(x) + patches.to(x.dtype)
     if trunk.num_prefix_tokens:

@@ -32,9 +32,8 @@ class Chain:
     """A chain of texts, and the image at its end."""
 
     texts: tuple[str, ...]  # from general to specific, at least two
-    negatives: tuple[
-        str, ...
-    ] = ()  # for each text one that contradicts it, though it fits the text before; or ()
+    # for each text one that contradicts it, though it fits the text before; or ()
+    negatives: tuple[str, ...] = ()
     image: str | None = None  # an address, a file name or an id; None for no image
 
 

@@ -32,9 +32,8 @@ class Closure(NamedTuple):
     """Names and their ancestors."""
 
     names: list[str]  # (N,), in alphabetical order
-    pairs: (
-        np.ndarray
-    )  # int64 (P, 2), rows of ``names``: a name and one of its ancestors, each pair once, in order
+    # int64 (P, 2), rows of ``names``: a name and one of its ancestors, each pair once, in order
+    pairs: np.ndarray
 
     def ancestors(self) -> list[set[int]]:
         """The ancestors of each name."""

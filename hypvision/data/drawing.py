@@ -239,9 +239,8 @@ def rasterise(sprite: Sprite, height: int, width: int) -> Stamp:
     base = np.clip(np.add(COLOURS[sprite.colour], sprite.tint), 0, 255).astype(np.float32)
     dark = base * np.float32(0.4)
     light = base + (255 - base) * np.float32(0.65)
-    layers: list[
-        tuple[np.ndarray, np.ndarray, int]
-    ] = []  # coverage, colours and number of each part
+    # coverage, colours and number of each part
+    layers: list[tuple[np.ndarray, np.ndarray, int]] = []
     for part in OUTLINES[sprite.shape]:
         amount = np.clip(0.5 - part.outline(x, y) * sprite.radius, 0, 1)
         if part.paint == "texture" and sprite.texture != "plain":
@@ -279,9 +278,8 @@ def _texture(sprite: Sprite, dx: np.ndarray, dy: np.ndarray) -> np.ndarray:
     t = (t + np.float32(sprite.phase[1])) % 1 - np.float32(0.5)
     if sprite.texture == "dotted":
         return np.clip(0.5 + (0.31 - np.sqrt(s * s + t * t)) * sprite.period, 0, 1)
-    a = np.clip(
-        (0.25 - np.abs(s)) * sprite.period, -0.5, 0.5
-    )  # checkered: the product of stripes in both directions
+    # checkered: the product of stripes in both directions
+    a = np.clip((0.25 - np.abs(s)) * sprite.period, -0.5, 0.5)
     b = np.clip((0.25 - np.abs(t)) * sprite.period, -0.5, 0.5)
     return 0.5 + 2 * a * b
 

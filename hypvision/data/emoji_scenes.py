@@ -40,9 +40,8 @@ class Placed(NamedTuple):
     """One emoji of a scene."""
 
     emoji: int  # its number in :attr:`EmojiScenes.emoji`
-    box: tuple[
-        int, int, int, int
-    ]  # left, top, right, bottom in pixels; right and bottom are outside
+    # left, top, right, bottom in pixels; right and bottom are outside
+    box: tuple[int, int, int, int]
     mask: np.ndarray  # bool (size, size), what is seen of it
 
 
@@ -188,9 +187,8 @@ class EmojiScenes(Dataset):
             with replacing(path) as temporary, open(temporary, "wb") as file:
                 size = np.dtype(kinds).itemsize * self.length
                 file.truncate(size)
-                if hasattr(
-                    os, "posix_fallocate"
-                ):  # a full disk is an error here; later it would crash the process
+                # a full disk is an error here; later it would crash the process
+                if hasattr(os, "posix_fallocate"):
                     os.posix_fallocate(file.fileno(), 0, size)
         return np.memmap(path, kinds, "r+", shape=(self.length,))
 

@@ -282,9 +282,8 @@ def _write_instances(
         write_image(Image.fromarray(scene.image), folder / name, "JPEG", quality=95)
         images.append(dict(id=i, file_name=name, width=width, height=height))
         for placed in scene.objects:
-            _instance(
-                instances, i, labels[placed.emoji] + 1, box_of(placed.mask), placed.mask
-            )  # of what is seen
+            # of what is seen
+            _instance(instances, i, labels[placed.emoji] + 1, box_of(placed.mask), placed.mask)
     (root / "annotations").mkdir(exist_ok=True)
     content = dict(images=images, annotations=instances, categories=[
         dict(id=label, name=name) for label, name in enumerate(classes, start=1)

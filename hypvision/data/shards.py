@@ -208,9 +208,8 @@ class _Shards(IterableDataset):
         rank, world = get_dist_info()
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
         batches, size = self._start
-        worker = (
-            worker + batches
-        ) % workers  # after a resume, the loader again takes its first batch from worker 0
+        # after a resume, the loader again takes its first batch from worker 0
+        worker = (worker + batches) % workers
         own = rank * workers + worker
         readers = world * workers
         if self.shuffle and readers > len(self.paths):
@@ -223,9 +222,8 @@ class _Shards(IterableDataset):
             raise HypvisionError(
                 "A test on shards must run in a single process. Run it without --launcher."
             )
-        skip = (
-            -(-max(0, batches - worker) // workers) * size
-        )  # the loader takes batches from the workers in turn
+        # the loader takes batches from the workers in turn
+        skip = -(-max(0, batches - worker) // workers) * size
         for epoch in count():
             order: np.ndarray = np.arange(len(self.paths))
             if self.shuffle:

@@ -24,12 +24,8 @@ from hypvision.errors import require
 from hypvision.files import check_new_folder, replacing_folder
 from hypvision.images import open_image
 
-_KEPT = {
-    ".jpg": "jpg",
-    ".jpeg": "jpg",
-    ".png": "png",
-    ".webp": "webp",
-}  # formats whose files are copied unchanged
+# formats whose files are copied unchanged
+_KEPT = {".jpg": "jpg", ".jpeg": "jpg", ".png": "png", ".webp": "webp"}
 _QUALITY = 95
 
 

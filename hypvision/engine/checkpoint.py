@@ -87,9 +87,8 @@ def load(source: str | Path, map_location: Any = None) -> dict[str, Any]:
     device = "cpu" if map_location is None else map_location
     if is_address(source):
         index, record = find(str(source))
-        weights = read_file(
-            resolve(record, index), device
-        )  # a lock lets only one process per machine download
+        # a lock lets only one process per machine download
+        weights = read_file(resolve(record, index), device)
         if record.task == "zero-shot":
             weights = {f"clip.{name}": value for name, value in weights.items()}
         if record.task == "classification":
@@ -98,9 +97,8 @@ def load(source: str | Path, map_location: Any = None) -> dict[str, Any]:
     if get_rank() == 0:
         fetch(source)
     barrier()
-    return load_checkpoint_file(
-        fetch(source), device
-    )  # machines that do not share the cache download it too
+    # machines that do not share the cache download it too
+    return load_checkpoint_file(fetch(source), device)
 
 
 _handed_over: dict[str, dict[str, Any]] = {}
@@ -241,9 +239,8 @@ def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
             isinstance(checkpoint.get("optimizer"), dict)
             and "loss_scaler" in checkpoint["optimizer"]
         )
-        for one in (
-            () if scaled else checkpoint.get("accumulated", [])
-        ):  # a scaler leaves out what has overflowed
+        # a scaler leaves out what has overflowed
+        for one in () if scaled else checkpoint.get("accumulated", []):
             diverged = nonfinite_names({**one["gradients"], **one["whole"]})
             if diverged:
                 return f"the gradient of '{diverged[0]}' that it has accumulated is not finite"
@@ -290,9 +287,8 @@ def readable_resume(runner: Any) -> Iterator[None]:
             resume()
         except (HypvisionError, OSError, KeyboardInterrupt):
             raise
-        except (
-            Exception
-        ) as error:  # mmengine and PyTorch raise errors of many types for damaged content
+        except Exception as error:
+            # mmengine and PyTorch raise errors of many types for damaged content
             raise not_resumed(
                 runner._load_from, f"{type(error).__name__}: {one_line(error)}"
             ) from error
@@ -437,9 +433,8 @@ class _Schedule:
             for group, values in zip(scheduler.optimizer.param_groups, rates):
                 group.update(values)
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # PyTorch warns about schedulers that step before the optimiser
+            # PyTorch warns about schedulers that step before the optimiser
+            warnings.simplefilter("ignore")
             for step in range(1, position + 1):
                 for scheduler in self.schedulers:
                     if not scheduler.by_epoch or (length and step % length == 0):

@@ -280,9 +280,8 @@ def _explain_building(error: Exception, text: str) -> str | None:
             key = unknown[2]
             known: list[str] = []
             kind = names.get(owner)
-            parent, _, method = owner.partition(
-                "."
-            )  # a method that the constructor passes its arguments to
+            # a method that the constructor passes its arguments to
+            parent, _, method = owner.partition(".")
             if inspect.isclass(target) and parent in [base.__name__ for base in target.__mro__]:
                 # the class that the config names, or a base class
                 kind = target

@@ -101,9 +101,8 @@ def eager_on_failure(
         try:
             return step(*args, **kwargs)
         except TorchDynamoException as error:
-            reason = str(error).partition("\nSet TORCHDYNAMO_VERBOSE")[
-                0
-            ]  # advice for PyTorch's developers
+            # advice for PyTorch's developers
+            reason = str(error).partition("\nSet TORCHDYNAMO_VERBOSE")[0]
             _logger.warning(
                 "torch.compile failed, so the network runs eagerly: %s", " ".join(reason.split())
             )

@@ -162,9 +162,8 @@ def _check_kinds(config: Config, source: str | Path | Config) -> None:
             value = config
             for part in key.split("."):
                 value = value.get(part) if hasattr(value, "get") else None
-            parts = (
-                value if isinstance(value, (list, tuple)) else ()
-            )  # a list of hooks may contain hook objects
+            # a list of hooks may contain hook objects
+            parts = value if isinstance(value, (list, tuple)) else ()
             plain = any(part is None or isinstance(part, (str, int, float)) for part in parts)
             if value is not None and (plain or not isinstance(value, kinds)):
                 raise HypvisionError(
@@ -366,9 +365,8 @@ def prepare(
         if launcher != "none":
             _join_cpu_processes(config, launcher)
     elif launcher != "none" and not is_distributed():
-        init_dist(
-            launcher, **distribution
-        )  # before the first process is asked for: see work_dir.py
+        # before the first process is asked for: see work_dir.py
+        init_dist(launcher, **distribution)
 
     for phase in PHASES:
         loader = config.get(f"{phase}_dataloader")
@@ -431,10 +429,8 @@ def leave_out_pretrained(model: Any, whole: bool = False) -> None:
         if model.get(key):
             model[key] = without if model[key] is True or key != "pretrained" else None
     for key, part in model.items():
-        if key not in (
-            "clip",
-            "distillation",
-        ):  # checkpoints do not contain the weights of the teacher
+        # checkpoints do not contain the weights of the teacher
+        if key not in ("clip", "distillation"):
             leave_out_pretrained(part, whole)
 
 

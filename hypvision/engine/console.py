@@ -240,9 +240,8 @@ def _described(loader: Any) -> str:
     dataset = loader.dataset
     classes = (getattr(dataset, "metainfo", None) or {}).get("classes") or ()
     words = f", {len(classes)} classes" if classes else ""
-    count = getattr(dataset, "total", None) or len(
-        dataset
-    )  # shards have "total": the samples of all processes
+    # shards have "total": the samples of all processes
+    count = getattr(dataset, "total", None) or len(dataset)
     return f"{count} samples of {type(dataset).__name__}{words}"
 
 

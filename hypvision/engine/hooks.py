@@ -170,9 +170,8 @@ class CanLearnHook(Hook):
         rates: list[float] = sum(runner.optim_wrapper.get_lr().values(), [])
         groups = getattr(runner.optim_wrapper, "param_groups", ())
         reason = ""
-        if not any(
-            parameter.requires_grad for parameter in model.parameters()
-        ):  # as of methods without a training
+        # as of methods without a training
+        if not any(parameter.requires_grad for parameter in model.parameters()):
             runner.logger.warning(
                 "All weights of the model are frozen: the training changes none of them."
             )
@@ -302,9 +301,8 @@ class CheckpointHook(_CheckpointHook):
         own = Path(runner._load_from or "").absolute().parent == Path(self.out_dir).absolute()
         if runner._resume and own:
             self.last_ckpt = str(runner._load_from)
-            if (
-                self.outdated and is_main_process()
-            ):  # the training was killed before it changed last_checkpoint
+            # the training was killed before it changed last_checkpoint
+            if self.outdated and is_main_process():
                 point_to(runner.work_dir, self.last_ckpt)
             self._delete_outdated(runner)
         self.outdated.clear()

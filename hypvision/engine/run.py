@@ -70,9 +70,8 @@ def _build_runner(config: Config, console: ConsoleHook | None, of_training: bool
     # mmengine overwrites the copy of the config and last_checkpoint without asking.
     written = Path(config.work_dir, Path(config.filename or "config.py").name)
     is_given = bool(config.filename) and written.is_file() and written.samefile(config.filename)
-    if (
-        is_given or not of_training
-    ):  # the file is the given config itself, or the copy from the training
+    # the file is the given config itself, or the copy from the training
+    if is_given or not of_training:
         # mmengine then writes the config only into its time-stamped folder
         object.__setattr__(config, "_filename", None)
     else:
@@ -95,9 +94,8 @@ def _build_runner(config: Config, console: ConsoleHook | None, of_training: bool
         if isinstance(part, BaseDataPreprocessor):  # not all of them take it as an argument
             part._non_blocking = True
     if config.get("compile"):
-        from hypvision.engine.compiling import (
-            let_compile,
-        )  # PyTorch's compiler takes seconds to import
+        # PyTorch's compiler takes seconds to import
+        from hypvision.engine.compiling import let_compile
 
         let_compile(runner)
     if console is not None:
@@ -290,9 +288,8 @@ def _draw_results(runner: Runner) -> None:
         if any(len(curve.steps) > 1 for panel in panels.values() for curve in panel):
             draw_curves(panels, Path(runner.work_dir, "results.png"))
             say(f"curves  {Path(runner.work_dir, 'results.png')}")
-    except (
-        HypvisionError
-    ) as error:  # no log file or a full disk, but the training itself is complete
+    except HypvisionError as error:
+        # no log file or a full disk, but the training itself is complete
         _logger.info("results.png was not drawn: %s", error)
 
 
@@ -435,12 +432,8 @@ def _write_predictions(config: Config, path: Path) -> None:
             continue
         if argument == "outfile_prefix":
             path = path.with_suffix("") if path.suffix == ".json" else path
-            for kind in (
-                "bbox",
-                "segm",
-                "proposal",
-                "keypoints",
-            ):  # mmdet writes these files itself
+            # mmdet writes these files itself
+            for kind in ("bbox", "segm", "proposal", "keypoints"):
                 check_output(f"{path}.{kind}.json")
         else:
             check_output(path)

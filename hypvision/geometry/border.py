@@ -82,9 +82,8 @@ def stable(
             given = dict(zip(names, args), **kwargs)
             call: Callable[..., Any] = function
             if len(given) < len(args) + len(kwargs):
-                return call(
-                    *args, **kwargs
-                )  # raises Python's error: too many arguments, or one of them twice
+                # raises Python's error: too many arguments, or one of them twice
+                return call(*args, **kwargs)
             dtype, device = _check_vectors(label, ranks, fewer, given)
             for name, value in given.items():
                 if name in curvatures:
@@ -128,9 +127,8 @@ def _inside(
     for name, value in given.items():
         if not isinstance(value, Tensor):
             continue
-        if name in curvatures and (
-            wide or dtype == torch.float64
-        ):  # its root and inverse need all digits
+        # its root and inverse need all digits
+        if name in curvatures and (wide or dtype == torch.float64):
             given[name] = widen(value, STEEPEST)
         elif name == "y" and twice:
             given[name] = given["x"]

@@ -204,9 +204,8 @@ def narrow(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def bounded(x: Tensor, dtype: torch.dtype) -> Tensor:
     """``x`` in a dtype, for products: numbers beyond 1e18 are cut, but for float64."""
-    if (
-        x.dtype == dtype
-    ):  # a Function that changes no dtype loses its gradient in PyTorch's compiler
+    # a Function that changes no dtype loses its gradient in PyTorch's compiler
+    if x.dtype == dtype:
         return x if dtype == torch.float64 else _cut(x, 1e18)
     return _convert(x, dtype, 1e18, None)
 

@@ -508,9 +508,8 @@ class LatentAttention(_Attention):
         """Queries, keys and values ``(B, L, H, head)``, rotated and with times."""
         pair = rows.upcast(apply_linear(self.up, latent))
         if self._by_hand(pair):
-            query = query.clone(
-                memory_format=torch.contiguous_format
-            )  # a copy, because each head overwrites its part
+            # a copy, because each head overwrites its part
+            query = query.clone(memory_format=torch.contiguous_format)
             return _LatentHeads.apply(
                 query, pair, k_pe, f, cos, sin, self.heads, self.nope, self.value, self.timed
             )

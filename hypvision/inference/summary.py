@@ -181,9 +181,8 @@ def summarise(
     with torch.no_grad():
         tell("Counting")
         try:
-            run(
-                inputs
-            )  # first fill caches such as embeddings of class names, whose cost counts once
+            # first fill caches such as embeddings of class names, whose cost counts once
+            run(inputs)
             products = _counted(network, run, inputs, _LACKING)
         except torch.OutOfMemoryError:
             raise  # the command line explains this error

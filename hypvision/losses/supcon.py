@@ -57,9 +57,8 @@ class SupConLoss(nn.Module):
             pairs = torch.eye(views, dtype=torch.bool, device=x.device)
             among = s.logsumexp(-1)  # (V, V, N): all samples of each view
             same = torch.eye(count, dtype=torch.bool, device=x.device)
-            own = (
-                s[pairs].masked_fill(same, -torch.inf).logsumexp(-1)
-            )  # (V, N): other samples in the same view
+            # (V, N): other samples in the same view
+            own = s[pairs].masked_fill(same, -torch.inf).logsumexp(-1)
             loss = torch.logaddexp(among, own.unsqueeze(1)) - s.diagonal(dim1=-2, dim2=-1)
             return loss.mean(-1)[~pairs].sum() / views**2
 

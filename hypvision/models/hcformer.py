@@ -574,9 +574,8 @@ def _create_hcformer(
             kwargs.get("pretrained_cfg_overlay") or {}
         )
     stages = kwargs["layers"]
-    levels = (
-        len(stages) if isinstance(stages, (tuple, list)) else 4
-    )  # the constructor reports other types
+    # the constructor reports other types
+    levels = len(stages) if isinstance(stages, (tuple, list)) else 4
     maps = dict(out_indices=tuple(range(levels)), feature_cls=FeatureMaps)
     model = build_model(
         HCFormer,

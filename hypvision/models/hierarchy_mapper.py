@@ -774,9 +774,8 @@ class HierarchyMapper(nn.Module):
         if dense_dim is not None:
             self.dense = TreeEncoder(dense_dim, dim, self.tree.nodes, official=False, **layer)
             blocks: Iterable[Any] = self.dense.layers
-            for block in (
-                blocks
-            ):  # unused if attention reads the tokens themselves; checkpoints lack these weights
+            # unused if attention reads the tokens themselves; checkpoints lack these weights
+            for block in blocks:
                 block.self_attn.q_proj = block.self_attn.k_proj = None
             nn.init.zeros_(self.dense.out_proj.get_parameter("1.weight"))
         if eval_noise == "fixed":

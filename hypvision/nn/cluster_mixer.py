@@ -480,7 +480,6 @@ class ClusterMixer(nn.Module):
         if self.ambient_lift:
             norm = torch.sub(norm, square[..., :1], alpha=2)
             u = u[..., 1:]
-        root = torch.sqrt(
-            F.threshold(norm, 1e-8, 1e-8)
-        )  # the official code's clamp; active for norms below 1e-4
+        # the official code's clamp; active for norms below 1e-4
+        root = torch.sqrt(F.threshold(norm, 1e-8, 1e-8))
         return u * (torch.sinh(root * self.curvature**0.5) / root)

@@ -45,9 +45,8 @@ def box_sum(
     fits = (
         max(dilation) == 1 and len(kernel) == 2 and all(2 * p <= k for p, k in zip(padding, kernel))
     )
-    if (
-        fits and not torch.compiler.is_exporting()
-    ):  # the ONNX exporter would drop the divisor without notice
+    # the ONNX exporter would drop the divisor without notice
+    if fits and not torch.compiler.is_exporting():
         return F.avg_pool2d(x, kernel, stride, padding, divisor_override=1)
     ones = torch.ones(1, 1, *kernel, dtype=x.dtype, device=x.device)
     return _CONVOLUTIONS[len(kernel)](x, ones, None, stride, padding, dilation)

@@ -178,9 +178,8 @@ class LorentzLinear(nn.Module):
         if self.normalize == "time":
             c = self.manifold.c
             rise = wanted + self.margin  # time minus the time of the origin
-            factor = torch.sqrt(
-                rise * (rise + 2 / c**0.5) / size.clamp(min=1e-8)
-            )  # clamp as published
+            # clamp as published
+            factor = torch.sqrt(rise * (rise + 2 / c**0.5) / size.clamp(min=1e-8))
         else:  # as published, vectors near 0 go to the origin
             factor = torch.where(size > 1e-10, wanted / torch.sqrt(size.clamp(min=1e-10)), 0.0)
         return out * factor.to(out.dtype)

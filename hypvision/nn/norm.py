@@ -44,9 +44,8 @@ def _centroid(time: Tensor, space: Tensor) -> Tensor:
     """Space part ``(..., C)`` of the centroid, for a mean of points: time ``(...)`` and space
     ``(..., C)``."""
     length = torch.linalg.vector_norm(space, dim=-1)
-    square = (time - length) * (
-        time + length
-    )  # for distant points it cancels, but a mean of points has at least 1
+    # for distant points it cancels, but a mean of points has at least 1
+    square = (time - length) * (time + length)
     return space / torch.sqrt(square.clamp(min=1.0)).unsqueeze(-1)
 
 
@@ -163,9 +162,8 @@ def batch_norm(
     """
     square = (x * x).sum(1, keepdim=True).to(c.dtype)
     basis = _basis(square, _center(x, running).to(c.dtype), beta, c, running, options, x.dtype)
-    rows = basis.expand(
-        x.shape[0], -1, -1
-    )  # else a product of two and three dimensions would copy the map
+    # else a product of two and three dimensions would copy the map
+    rows = basis.expand(x.shape[0], -1, -1)
     products = torch.bmm(rows, x).to(c.dtype)
     factor, ends, var = _numbers(square, products, basis.to(c.dtype), gamma, c, running, options)
     out = torch.baddbmm(x * factor.to(x.dtype), rows.transpose(1, 2), ends.to(x.dtype))
@@ -346,9 +344,8 @@ class _LorentzBatchNorm(nn.Module):
         """The layer on space parts ``(B, C, N)``."""
         dtype = torch.promote_types(x.dtype, torch.float32)
         wide = torch.float64 if has_float64(x) else torch.float32
-        batch = self.training and takes_statistics(
-            self, x.shape[0] * x.shape[2]
-        )  # an empty batch has no statistics
+        # an empty batch has no statistics
+        batch = self.training and takes_statistics(self, x.shape[0] * x.shape[2])
         options = self._options(dtype)
         with exact(x.device):
             c = torch.as_tensor(self.manifold.c, dtype=wide, device=x.device)

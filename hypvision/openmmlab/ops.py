@@ -370,9 +370,8 @@ MISSING: dict[str, tuple[str, ...]] = {
     "riroi_align_rotated": ("RiRoIAlignRotated",),
     "roi_align_rotated": ("RoIAlignRotated",),
     "masked_im2col": ("GARPNHead", "GARetinaHead"),  # only for predictions
-    "modulated_deform_conv_forward": (
-        "DyHead",
-    ),  # called with offsets of another map, which torchvision refuses
+    # called with offsets of another map, which torchvision refuses
+    "modulated_deform_conv_forward": ("DyHead",),
     "sync_bn": ("MMSyncBN",),
 }
 """Operators without an implementation, and the types of mmdet's and mmseg's configs that need

@@ -54,9 +54,8 @@ def _predictor(model: BaseModel, config: Config, request: Request) -> Predictor:
             ori_shape=size,
             scale_factor=(1.0, 1.0),
         )
-        return steps(
-            dict(loaded, img_fields=["img"], seg_fields=[])
-        )  # the keys that LoadImageFromFile sets
+        # the keys that LoadImageFromFile sets
+        return steps(dict(loaded, img_fields=["img"], seg_fields=[]))
 
     def find(prepared: list[dict[str, Any]]) -> list[Result]:
         with DefaultScope.overwrite_default_scope(scope):

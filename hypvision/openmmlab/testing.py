@@ -47,14 +47,12 @@ def _augment(config: Config) -> None:
         if config.default_scope == "mmseg":
             config.tta_model = dict(type="SegTTAModel")
         else:
-            from hypvision.openmmlab.tta import (
-                NMS,
-            )  # imports mmcv's operators and registers MirrorDetector
+            # imports mmcv's operators and registers MirrorDetector
+            from hypvision.openmmlab.tta import NMS
 
             rules = config.model.get("test_cfg") or {}
-            rules = (
-                rules.get("rcnn") or rules
-            )  # two-stage detectors have the settings of the second stage there
+            # two-stage detectors have the settings of the second stage there
+            rules = rules.get("rcnn") or rules
             config.tta_model = dict(
                 type="MirrorDetector", tta_cfg={key: rules[key] for key in NMS if rules.get(key)}
             )

@@ -251,9 +251,8 @@ class RiemannianOptimizer(Optimizer):
                     self._foreign(
                         group, parameter, -grad if group["maximize"] else grad.clone(), foreign
                     )
-                elif hasattr(
-                    parameter, "log_bounds"
-                ):  # a CurvatureParameter; compilers see no class of parameters
+                elif hasattr(parameter, "log_bounds"):
+                    # a CurvatureParameter; compilers see no class of parameters
                     curvatures.append(parameter)
                 elif grad.is_sparse:
                     self._sparse(group, parameter, grad)

@@ -18,9 +18,8 @@ def _entries(parameter: Tensor, grad: Tensor) -> list[Tensor]:
     manifold = manifold_of(parameter)
     foreign = foreign_manifold_of(parameter)
     if foreign is not None:
-        vector = foreign.egrad2rgrad(
-            parameter, grad.clone()
-        )  # a copy, because geoopt changes its argument
+        # a copy, because geoopt changes its argument
+        vector = foreign.egrad2rgrad(parameter, grad.clone())
         return [foreign.inner(parameter, vector, keepdim=True).clamp(min=0).sqrt()]
     if manifold is None:
         return [grad.coalesce().values() if grad.is_sparse else grad]

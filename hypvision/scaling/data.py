@@ -47,9 +47,8 @@ def frequencies(name: str, n: int, alpha: float = 1.0) -> Tensor:
     else:
         p = n - i
     p = p / p.sum()
-    check_frequencies(
-        p, density=1.0
-    )  # raises an error for NaN or an alpha so far from 0 that the sum is 0 or infinite
+    # raises an error for NaN or an alpha so far from 0 that the sum is 0 or infinite
+    check_frequencies(p, density=1.0)
     return p
 
 

@@ -114,9 +114,8 @@ def overlaps(weight: Tensor, block: int = _BLOCK) -> Overlaps:
 def _blocks_above_diagonal(parts: Sequence[Tensor]) -> Iterator[Tensor]:
     for i, part in enumerate(parts):
         rows = _unit(part)
-        yield (rows @ rows.T).triu_(
-            diagonal=1
-        )  # the zeros below the diagonal change neither sums nor the maximum
+        # the zeros below the diagonal change neither sums nor the maximum
+        yield (rows @ rows.T).triu_(diagonal=1)
         for other in parts[i + 1 :]:
             yield rows @ _unit(other).T
 

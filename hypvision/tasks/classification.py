@@ -422,9 +422,8 @@ class ImageClassifier(BackboneModel):
             )
         if self.mixup is None or not self.training or len(inputs) < 2:
             return inputs, label
-        even = (
-            len(inputs) // 2 * 2
-        )  # timm mixes images in pairs, so leave out the last one of an odd batch
+        # timm mixes images in pairs, so leave out the last one of an odd batch
+        even = len(inputs) // 2 * 2
         return self.mixup(inputs[:even], label[:even])
 
     def class_loss(self, logits: Tensor, target: Tensor) -> Tensor:
@@ -438,9 +437,8 @@ class ImageClassifier(BackboneModel):
         mixed = target.is_floating_point()
         if mixed and weights is None:
             return self.soft_target_loss(logits.float(), target)
-        if (
-            mixed and weights is not None
-        ):  # a mean by the weights, as for plain labels: PyTorch divides by the number of images
+        # a mean by the weights, as for plain labels: PyTorch divides by the number of images
+        if mixed and weights is not None:
             total = F.cross_entropy(logits.float(), target, weights, reduction="sum")
             return total / (target * weights).sum()
         return F.cross_entropy(

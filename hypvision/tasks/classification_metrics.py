@@ -241,9 +241,8 @@ def found_at_thresholds(scores: np.ndarray, truth: np.ndarray) -> tuple[np.ndarr
     """For each distinct score, from high to low: how many true samples, and how many in all, have
     at least this score."""
     order = np.argsort(-scores, kind="stable")
-    ends = np.flatnonzero(
-        np.diff(scores[order], append=-np.inf)
-    )  # index of the last of equal scores
+    # index of the last of equal scores
+    ends = np.flatnonzero(np.diff(scores[order], append=-np.inf))
     return np.cumsum(truth[order])[ends], ends + 1
 
 

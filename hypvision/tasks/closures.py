@@ -135,9 +135,8 @@ def fit_closure(
             assert points.grad is not None
             grad = points.grad = points.grad.coalesce() if sparse else points.grad
             values, moved = (grad.values(), points[grad.indices()[0]]) if sparse else (grad, points)
-            vectors = space.egrad2rgrad(
-                moved, values.clone()
-            )  # a copy, because geoopt changes its argument
+            # a copy, because geoopt changes its argument
+            vectors = space.egrad2rgrad(moved, values.clone())
             way = space.norm(moved, vectors).unsqueeze(-1) * schedule.get_last_lr()[0]
             values *= REACH / way.clamp(min=REACH)
         optimizer.step()

@@ -197,9 +197,8 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         place = {text: number for number, text in enumerate(sentences)}
         words = encoded[[place[text] for text in [*caption, *box_words]]]
         logit_scale: Any = self.clip.logit_scale
-        with torch.autocast(
-            points.device.type, enabled=False
-        ):  # bfloat16 rounds a logit of 50 to 0.25
+        # bfloat16 rounds a logit of 50 to 0.25
+        with torch.autocast(points.device.type, enabled=False):
             scale = logit_scale.float().exp().clamp(max=100)
             points = points.float()
             words = words.float()

@@ -150,9 +150,8 @@ class FewShotCLIP(BaseModel):
     def train(self, mode: bool = True) -> FewShotCLIP:
         super().train(mode)
         if self.hierarchy is not None:
-            self.hierarchy.train(
-                mode
-            )  # it contains the frozen CLIP, which stays in evaluation mode
+            # it contains the frozen CLIP, which stays in evaluation mode
+            self.hierarchy.train(mode)
         return self
 
     def train_step(self, data: Any, optim_wrapper: Any) -> dict[str, Tensor]:
@@ -335,9 +334,8 @@ class GaussianAverageHook(Hook):
         if not runner.epoch:
             self.seen = 0
             self.total = {}
-        elif (
-            self.seen != runner.epoch < runner.max_epochs
-        ):  # after the last epoch the weights are the average already
+        elif self.seen != runner.epoch < runner.max_epochs:
+            # after the last epoch the weights are the average already
             raise HypvisionError(
                 f"The checkpoint is of epoch {runner.epoch}, but its average has {self.seen} "
                 "epochs, so the training cannot go on from it. Start it again without --resume."
@@ -430,9 +428,8 @@ class TipAdapterHook(_StartHook):
     def before_train(self, runner: Runner) -> None:
         host = cast(TipAdapter, _model(runner).host)
         dataset = runner.train_dataloader.dataset
-        if (
-            runner.iter or "host.learner.keys" in self._loaded
-        ):  # a resumed training loads its keys, too
+        # a resumed training loads its keys, too
+        if runner.iter or "host.learner.keys" in self._loaded:
             if runner.iter and runner.epoch < runner.max_epochs:
                 host.restart()
             return

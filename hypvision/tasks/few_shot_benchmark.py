@@ -39,11 +39,8 @@ from hypvision.records import is_number, positive, read_record, rule
 from hypvision.tasks.few_shot import FewShotCLIP, accuracy
 from hypvision.tasks.few_shot_recipes import few_shot_config, host_options, recipe, split_method
 
-_SEEN_ONLY = (
-    "linear-probe",
-    "tip-adapter",
-    "tip-adapter-f",
-)  # recognise only the classes of their training
+# recognise only the classes of their training
+_SEEN_ONLY = ("linear-probe", "tip-adapter", "tip-adapter-f")
 _PASSED_ON = (
     "adapter", "amp", "workers", "steps", "epochs", "batch", "views", "cache", "skip_broken",
     "pickles", "best_val",

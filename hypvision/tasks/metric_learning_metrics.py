@@ -77,9 +77,8 @@ class _Products:
     def queries(self, x: Tensor) -> Tensor:
         """Rows of queries ``(B, d)``."""
         x = self._placed(x)
-        if (
-            self.space == "lorentz"
-        ):  # monotone: the distance is arcosh of minus the Minkowski product
+        # monotone: the distance is arcosh of minus the Minkowski product
+        if self.space == "lorentz":
             return _minkowski(x)
         if self.space == "euclidean":  # |x - y|^2 = |x|^2 - 2 x.y + |y|^2
             return torch.cat([2 * (x - self.centre), -x.new_ones(len(x), 1)], 1)
@@ -169,9 +168,8 @@ def _check_points(query: Tensor, gallery: Tensor) -> None:
         require_finite(gallery, lambda row: f"The embedding of image {row} of the gallery")
 
 
-_Search = Callable[
-    [Tensor, Tensor | None, int], tuple[Tensor, Tensor]
-]  # rows, exclude, k: products, numbers
+# rows, exclude, k: products, numbers
+_Search = Callable[[Tensor, Tensor | None, int], tuple[Tensor, Tensor]]
 
 
 def _with_torch(products: _Products, gallery: Tensor, gallery_block: int) -> _Search:

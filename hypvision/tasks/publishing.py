@@ -523,10 +523,8 @@ def read_about(path: str | Path) -> dict[str, Any]:
     """The texts for a record from a YAML file."""
     try:
         about = parse_yaml(read_text(path, 2**26))
-    except (
-        OSError,
-        ValueError,
-    ) as error:  # ValueError: invalid YAML or UTF-8, or an impossible date
+    except (OSError, ValueError) as error:
+        # ValueError: invalid YAML or UTF-8, or an impossible date
         raise HypvisionError(f"The file '{path}' cannot be read: {error}.") from error
     if not isinstance(about, dict):
         raise HypvisionError(f"The file '{path}' must be a mapping of keys to texts.")

@@ -237,7 +237,6 @@ def draw_name(image: Image.Image, name: str, at: tuple[float, float]) -> None:
 def printable(text: str) -> str:
     """The text with ``?`` in place of characters that :func:`font` cannot draw: letters other than
     European ones, and emoji."""
-    last = (
-        "\xff" if _dejavu() is None else "\u058a"
-    )  # the last characters of the Latin-1 and Armenian blocks
+    # the last characters of the Latin-1 and Armenian blocks
+    last = "\xff" if _dejavu() is None else "\u058a"
     return "".join(letter if letter <= last else "?" for letter in text)

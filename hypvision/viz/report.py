@@ -39,9 +39,8 @@ class Part:
     name: str = ""  # of its files without their ending; "": it has none of its own
     text: str = ""  # a paragraph below the heading
     picture: Image.Image | None = None  # written as NAME.png, or NAME.jpg if it is a ``photo``
-    table: Sequence[
-        Sequence[Any]
-    ] = ()  # rows of values, the first has the names of the columns; written as NAME.csv
+    # rows of values, the first has the names of the columns; written as NAME.csv
+    table: Sequence[Sequence[Any]] = ()
     photo: bool = False  # whether the picture has photos in it
     shown: bool = True  # whether the page shows the table; the file has it all the same
 

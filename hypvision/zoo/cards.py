@@ -149,9 +149,8 @@ def model_card(record: Record, front_matter: bool = False) -> str:
     """
     lines: list[str] = []
     if front_matter:
-        library = (
-            "timm" if record.task == "classification" else "hypvision"
-        )  # which library can load the repository
+        # which library can load the repository
+        library = "timm" if record.task == "classification" else "hypvision"
         lines += ["---", f"license: {record.licence.lower()}", f"library_name: {library}"]
         lines += [
             f"pipeline_tag: {_HUB_TASKS[record.task]}",

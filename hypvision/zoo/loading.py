@@ -137,9 +137,8 @@ def classifier(index: Index, record: Record, overrides: Mapping[str, Any]) -> Ti
         raise HypvisionError(
             f"The weights '{record.name}' do not fit {dict(overrides)}: {reason}."
         ) from error
-    if getattr(network, "num_classes", len(record.classes)) != len(
-        record.classes
-    ):  # a new head knows none of them
+    # a new head knows none of them
+    if getattr(network, "num_classes", len(record.classes)) != len(record.classes):
         names = overrides.get("pretrained_cfg_overlay", {}).get("label_names")
         own = {"num_classes": network.num_classes, "label_names": names}
         network.pretrained_cfg = {**network.pretrained_cfg, **own}

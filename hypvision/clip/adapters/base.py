@@ -371,9 +371,8 @@ def _check_base(measured: Mapping[str, Any], base: Mapping[str, _Base], path: Pa
                 f"its base model have a mean size of {size:.5f}, not {here['mean_abs']:.5f}. Load "
                 "its base weights, or pass strict=False."
             )
-        numbers = torch.tensor(
-            here["sample"]
-        )  # tolerance of bfloat16, because either model may be in bfloat16
+        # tolerance of bfloat16, because either model may be in bfloat16
+        numbers = torch.tensor(here["sample"])
         if sample.shape != numbers.shape or not torch.allclose(
             numbers, sample, rtol=1e-2, atol=1e-2 * size
         ):

@@ -77,10 +77,8 @@ _FROZEN_CLIP = [
     ("image_encoder.{rest}", "visual.{rest}"), ("text_encoder.{rest}", "{rest}"), ("logit_scale",
     "logit_scale")
 ]  # fmt: skip
-_CONVOLUTION = (
-    "projector.0.weight",
-    "projector.3.weight",
-)  # these weights are 1 x 1 convolutions in the official code
+# these weights are 1 x 1 convolutions in the official code
+_CONVOLUTION = ("projector.0.weight", "projector.3.weight")
 
 
 def _kind(names: Mapping[str, Any]) -> str | None:

@@ -62,9 +62,8 @@ def find_image_files(images: Sequence[str], folder: str | Path) -> dict[str, Pat
     missing = []
     for image in dict.fromkeys(images):
         name = image.rpartition("/")[2]
-        bare = (
-            Path(name).stem if Path(name).suffix.lower() in SUFFIXES else name
-        )  # an id may have a dot of its own
+        # an id may have a dot of its own
+        bare = Path(name).stem if Path(name).suffix.lower() in SUFFIXES else name
         path = files.get(name) or stems.get(name) or stems.get(bare)
         if path is None:
             missing.append(image)

@@ -97,9 +97,8 @@ def _ends_of_shells(similarity: Tensor, order: Tensor, ends: Tensor) -> Tensor:
     value = value[:, ends]
     found = order[place[:, ends]]
     equal = value[:, 1:] == value[:, :-1]
-    if (
-        equal & (found[:, 1:] != found[:, :-1])
-    ).any():  # an earlier shell may have an equally similar text
+    # an earlier shell may have an equally similar text
+    if (equal & (found[:, 1:] != found[:, :-1])).any():
         for step in range(1, len(ends)):
             first = torch.minimum(found[:, step - 1], found[:, step])
             found[:, step] = torch.where(equal[:, step - 1], first, found[:, step])

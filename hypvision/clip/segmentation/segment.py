@@ -85,9 +85,8 @@ def load_segmenter(
         named = clip_options(clip or "ViT-B-16:openai")
         bundle = create_clip(**named)
         patch = math.lcm(*patch_size(bundle.model))
-        options: dict[str, Any] = (
-            dict(resolution=24 * patch) if 384 % patch else {}
-        )  # resolution 336 for patches of 14
+        # resolution 336 for patches of 14
+        options: dict[str, Any] = dict(resolution=24 * patch) if 384 % patch else {}
         options.update(_SMALL.get(named["name"], {}))
         return OpenVocabSegmenter(
             bundle, tune="frozen", head=dict(type="similarity"), **options
@@ -114,10 +113,8 @@ def load_segmenter(
         options = dict(_OFFICIAL[size], tune="adapter" if family == "hyperclip" else "frozen")
     advice = "Give the --config that it was trained with."
     try:
-        options["clip"] = {
-            **options.get("clip", {}),
-            "load_weights": False,
-        }  # the checkpoint has them
+        # the checkpoint has them
+        options["clip"] = {**options.get("clip", {}), "load_weights": False}
         model = OpenVocabSegmenter(**options)
     except TypeError as error:
         raise HypvisionError(

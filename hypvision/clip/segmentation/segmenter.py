@@ -281,9 +281,8 @@ class SegmenterBase(OpenVocabularyCLIP):
         padded = F.pad((image[None] - self.mean) / self.std, (0, -width % 32, 0, -height % 32))
         for part in self._normalised_logits(padded, text).split(32, dim=1):
             part = part.float().sigmoid()
-            if (
-                not self.official_whole_padding
-            ):  # the official code crops before it resizes, without effect
+            # the official code crops before it resizes, without effect
+            if not self.official_whole_padding:
                 part = _resize(part, padded.shape[-2:])
             yield part[0, :, :height, :width]
 

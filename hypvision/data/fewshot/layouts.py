@@ -49,9 +49,8 @@ class Layout(NamedTuple):
     split: str  # split file; empty if other files define the split
     template: str  # sentence for a class name
     classes: int  # their number
-    load: Callable[
-        [Layout, Path], Split
-    ]  # makes a split if there is no split file, by the layout and its folder
+    # makes a split if there is no split file, by the layout and its folder
+    load: Callable[[Layout, Path], Split]
 
     @property
     def templates(self) -> tuple[str, ...]:

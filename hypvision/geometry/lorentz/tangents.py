@@ -48,9 +48,8 @@ def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     with the distance ``A / sqrt(c)`` and its squared chord ``q / c``.
     """
     time, ahead, delta, square = chord(x, y, c)
-    quarter = (square * (c / 4)).clamp_min(
-        tiny(x)
-    )  # rounding may make the square of far points negative
+    # rounding may make the square of far points negative
+    quarter = (square * (c / 4)).clamp_min(tiny(x))
     root = torch.sqrt(quarter)
     factor = torch.asinh(root) / (root * torch.sqrt(1 + quarter))  # A / sinh(A)
     back = 2 * quarter * factor

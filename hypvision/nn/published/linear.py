@@ -109,9 +109,8 @@ class FGGLinear(nn.Module):
         time = space_time(x, self.manifold.c)
         out = F.linear(x, planes[:, 1:].to(x.dtype))
         out = out + (time * planes[:, 0]).to(out.dtype)
-        if (
-            out.dtype != torch.float16
-        ):  # half precision overflows before radii reach the cap of the geometry
+        # half precision overflows before radii reach the cap of the geometry
+        if out.dtype != torch.float16:
             limit = math.sinh(40.0) / math.sqrt(self.out_features)
             out = out.clamp(-limit, limit)
         found: Tensor = self.activation(out)

@@ -162,9 +162,8 @@ def _batch_norm(layer: nn.Module, entries: _Entries) -> _State:
     return {
         "beta": entries.take("beta"),
         "gamma": entries.take("gamma").reshape(1),
-        "running_mean": entries.take("running_mean")[
-            1:
-        ],  # drop the time, which is 0 in a tangent vector at the origin
+        # drop the time, which is 0 in a tangent vector at the origin
+        "running_mean": entries.take("running_mean")[1:],
         "running_var": entries.take("running_var").reshape(1),
     }
 

@@ -160,13 +160,11 @@ class _MapRows(Function):
             limit = _INPUT_RADIUS / (math.sqrt(c) * lengths).clamp(min=_INPUT_RADIUS)
             ratio = ctx.clip / torch.linalg.vector_norm(out, dim=-1).clamp(min=tiny)
             scale = torch.minimum(limit, ratio)
-            if (
-                out.device.type != "cpu" or (scale < 1).any()
-            ):  # on a GPU (scale < 1).any() would wait for the device
+            # on a GPU (scale < 1).any() would wait for the device
+            if out.device.type != "cpu" or (scale < 1).any():
                 out.mul_(scale[..., None])
-                scale = torch.where(
-                    ratio < limit, -scale, scale
-                )  # negative where the radial clip acts
+                # negative where the radial clip acts
+                scale = torch.where(ratio < limit, -scale, scale)
             else:
                 scale = None
         ctx.side = side
@@ -439,9 +437,8 @@ class AdaptedWeight(nn.Module):
 
     def __init__(self, maps: PackedMap):
         super().__init__()
-        self.maps = (
-            maps,
-        )  # a tuple, so that PyTorch does not register the maps as a submodule a second time
+        # a tuple, so that PyTorch does not register the maps as a submodule a second time
+        self.maps = (maps,)
 
     def forward(self, packed: Tensor) -> Tensor:
         return self.maps[0](packed)

@@ -184,9 +184,8 @@ class LatentHierarchy(nn.Module):
         # sets.
         above = torch.cat([nodes.expand(*points.shape[:-2], -1, -1), points], -2)
         rows = count + number
-        found = self.distances(above, rows).view(
-            -1, rows, above.shape[-2]
-        )  # (1 or B, B + N, B + N + C)
+        # (1 or B, B + N, B + N + C)
+        found = self.distances(above, rows).view(-1, rows, above.shape[-2])
         distance = found[0, :count, rows:]
         if classes.dim() == 3:
             distance = found[:, :count, rows:].diagonal(0, 0, 1).T
