@@ -280,8 +280,7 @@ def known_model(name: str) -> str:
 
 
 def known_clip(name: str) -> str:
-    """The name of a CLIP with its weights, as ``--clip`` takes it; addresses and paths of files are
-    refused."""
+    """A CLIP with its weights, as ``--clip`` takes it; addresses and paths of files are refused."""
     name = (name or "").strip()
     here = clips_here()
     if name in here:

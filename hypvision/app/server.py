@@ -30,8 +30,7 @@ def serving(
     upload: int = UPLOAD,
     seconds: float = SECONDS,
 ) -> Iterator[str]:
-    """The address of the page, which is served inside the block; uploads and results are removed
-    after it.
+    """The address of the page, served inside the block; then uploads and results are removed.
 
     Args:
         answers: what the page calls.

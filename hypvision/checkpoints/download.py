@@ -53,8 +53,7 @@ _HINTS = {401: " (log in: hf auth login)", 403: " (no access)", 404: " (no such 
 
 
 class SourceError(Exception):
-    """One source does not provide the file; another source may. The text completes "ADDRESS:
-    ..."."""
+    """One source does not provide the file; another may. The text completes "ADDRESS: ..."."""
 
 
 class WrongContentError(SourceError):
@@ -140,8 +139,7 @@ def verify_sum(path: str | Path, sha256: str) -> None:
 
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Let one process at a time run the block; the others wait, for at most :data:`LOCK_WAIT`
-    seconds.
+    """Let one process at a time run the block; others wait, at most :data:`LOCK_WAIT` seconds.
 
     Args:
         path: the lock file, in a folder that exists.
@@ -192,8 +190,7 @@ def download(
     name: str | None = None,
     limit: int | None = None,
 ) -> None:
-    """Download a file to ``target``. The bytes go to ``target.part``, from which a later call goes
-    on.
+    """Download a file to ``target``. A later call goes on with the bytes in ``target.part``.
 
     Args:
         url: ``http://`` or ``https://``.
@@ -275,8 +272,7 @@ _thread = threading.local()  # of the thread that waits for an answer: see guard
 
 
 class _Answered(Exception):
-    """A server refused; the page that it sends with that is not read, because it may have no
-    end."""
+    """A server refused; the page that it sends with that is not read, as it may have no end."""
 
     def __init__(self, response: Any):
         super().__init__(f"answers {response.status_code}")

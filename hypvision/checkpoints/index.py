@@ -179,8 +179,7 @@ def dump_index(index: Index) -> str:
 
 
 def write_index(index: Index, path: str | Path) -> None:
-    """Write an index file, complete or not at all. The text is parsed again before it is
-    written."""
+    """Write an index file, complete or not at all. The text is parsed again before."""
     text = dump_index(index)
     parse_index(text)
     write_text(path, text)
@@ -210,8 +209,7 @@ def _read_cached(path: str, stamp: tuple[int, int]) -> Index:
 
 
 def builtin_index() -> Index:
-    """The index that comes with hypvision; instead of it that of ``HYPVISION_INDEX``, a path, if it
-    is set."""
+    """The index that comes with hypvision, or that of ``HYPVISION_INDEX``, a path, if it is set."""
     given = os.environ.get("HYPVISION_INDEX")
     path = Path(given).expanduser() if given else builtin_root()
     if path is None:

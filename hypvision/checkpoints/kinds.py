@@ -58,8 +58,7 @@ _FIRST_BYTES = (
 
 
 def kind_of(path: str | Path) -> Kind | None:
-    """The kind of a file by its bytes, whatever its name; None if no known kind begins with these
-    bytes."""
+    """The kind of a file by its bytes, whatever its name; None if no known kind begins so."""
     with open(path, "rb") as file:
         start = file.read(4096)
     for place, magic, kind in _FIRST_BYTES:

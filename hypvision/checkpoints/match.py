@@ -78,8 +78,7 @@ def _difference(given: Tensor, expected: Tensor) -> str | None:
 
 
 def compare(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> Comparison:
-    """Compare two state dicts by names, shapes and kinds; batch counters of batch norm do not
-    count."""
+    """Compare two state dicts by names, shapes and kinds; counters of batch norm do not count."""
     expected, given = (
         {name: value for name, value in weights.items() if not name.endswith("num_batches_tracked")}
         for weights in (expected, given)

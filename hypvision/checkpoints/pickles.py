@@ -115,7 +115,6 @@ def _bytearray(*parts: Any) -> bytearray:
 
 
 def bounded_functions() -> AbstractContextManager[Any]:
-    """A context in which PyTorch's restricted reader calls the functions above in place of its
-    own."""
+    """A context in which PyTorch's restricted reader calls the functions above for its own."""
     known: Mapping[str, Any] = _weights_only_unpickler._get_allowed_globals()
     return patch.dict(known, {"_codecs.encode": _latin1, "builtins.bytearray": _bytearray})  # type: ignore[arg-type]

@@ -303,8 +303,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
 
 
 def check_bounds(path: Path) -> None:
-    """Raise an error for a file that another library would read, if it is none that it should
-    read."""
+    """Raise an error for a file that another library would read, and should not."""
     try:
         problem = format_problem(path)
         if problem is not None:

@@ -113,8 +113,7 @@ def mirrors() -> list[str]:
 
 
 class _Web(NamedTuple):
-    """A file on the network: its address as it may be shown, and the URL and headers of the
-    request."""
+    """A file on the network: its address to show, and the URL and headers of the request."""
 
     address: str
     url: str
@@ -180,8 +179,7 @@ def _download_once(
     size: int | None = None,
     advice: str = "Set HYPVISION_HOME to a folder that you may write to.",
 ) -> Path:
-    """Download a file, unless another process was first; ``advice`` is for folders that cannot be
-    written."""
+    """Download a file, unless another process was first; ``advice``: for folders not writable."""
     lock = lock_path(lock_name)
     try:
         for folder in (path.parent, lock.parent):
@@ -331,8 +329,7 @@ def _fetch_address(text: str) -> Path:
 
 
 def _torch_path(url: str) -> Path:
-    """Where PyTorch keeps the file of an address: by its name alone, which that of another address
-    may have."""
+    """Where PyTorch keeps the file of an address: by its name alone, which others may share."""
     return Path(torch.hub.get_dir(), "checkpoints", Path(urlsplit(url).path).name)
 
 
@@ -360,8 +357,7 @@ def first_path(address: str) -> Path:
 
 
 def _of_another(url: str, path: Path) -> str:
-    """A hint at a file that may be the one that is missed, under the name that other addresses
-    share."""
+    """A hint at a file that may be the missed one, under the name that other addresses share."""
     plain = _torch_path(url)
     return (
         f" (there is a '{plain}': rename it if it is this one)"

@@ -201,8 +201,7 @@ def trim_tokens(weights: Mapping[str, Tensor], used: Tensor, prefix: str = "") -
 
 
 def expand_tokens(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of :func:`trim_tokens`, for names of any prefix; rows that were removed become
-    zero."""
+    """The inverse of :func:`trim_tokens`, for names of any prefix; removed rows become zero."""
     expanded = dict(weights)
     for name in [
         key.removesuffix("rows") for key in weights if f".{key}".endswith(f".{_TOKENS}rows")
@@ -295,8 +294,7 @@ def foreign_setting(settings: Any) -> str | None:
 
 
 def read_metadata(path: str | Path, entry: str) -> dict[str, Any]:
-    """The JSON in an entry of a safetensors file's header; empty if the header has no such
-    entry."""
+    """The JSON in an entry of a safetensors file's header; empty without such an entry."""
     check_format(path)
     try:
         with safe_open(path, "pt") as file:

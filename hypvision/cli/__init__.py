@@ -117,8 +117,7 @@ def main(argv: Sequence[str] | None = None, load: Callable[[], None] | None = No
 
 
 def _silence_libraries() -> None:
-    """Leave out warnings of libraries about their own code, which the user of a command cannot
-    change."""
+    """Leave out warnings of libraries about their own code, which users cannot change."""
     warnings.filterwarnings("ignore", module=r"(mmengine|mmcv|mmdet|mmseg)(\.|$)")
     for text in ("pkg_resources is deprecated", "torch.meshgrid: in an upcoming release"):
         warnings.filterwarnings("ignore", text)

@@ -1,5 +1,4 @@
-"""``hypvision check`` and ``browse``: the data of a config, as they are and as a model is fed
-them."""
+"""``hypvision check`` and ``browse``: a config's data, as they are and as a model is fed them."""
 
 from __future__ import annotations
 

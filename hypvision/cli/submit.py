@@ -35,8 +35,7 @@ _PICKLING = (pickle.PickleError, AttributeError, ImportError, TypeError, ValueEr
 
 
 class Cell(NamedTuple):
-    """One call. Function and arguments can be pickled; the key is unique among the cells of a
-    command."""
+    """One call. Function and arguments can be pickled; the key is unique in a command."""
 
     key: str
     function: Callable[..., Any]
@@ -44,8 +43,7 @@ class Cell(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The outcome of the cells by their keys: results, errors, and the cells that were finished
-    before."""
+    """The outcome of the cells by their keys: results, errors, and cells finished before."""
 
     results: dict[str, Any]
     failures: dict[str, str]

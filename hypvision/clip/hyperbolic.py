@@ -125,8 +125,7 @@ class HyperbolicCLIP(CLIP):
 
     @torch.no_grad()
     def clamp_scalars(self) -> None:
-        """Bring the scalars back into their intervals; to be called before each step of a
-        training."""
+        """Bring the scalars back into their intervals; before each step of a training."""
         self.logit_scale.clamp_(max=MAX_LOGIT_SCALE)
         if self.geometry == "lorentz":
             self.curv.clamp_(*map(math.log, CURVATURES))

@@ -1,5 +1,4 @@
-"""Official checkpoints of MERU and HyCoCLIP: where they are, their names of the weights and
-ours."""
+"""Official checkpoints of MERU and HyCoCLIP: their places, their names of weights and ours."""
 
 from __future__ import annotations
 

@@ -246,8 +246,7 @@ class OpenVocabularyCLIP(nn.Module):
         return any(parameter.requires_grad for parameter in self.clip.parameters())
 
     def set_classes(self, classes: str | Path | Sequence[str]) -> None:
-        """Change the class names; anything that :func:`~hypvision.clip.classes.load_classes`
-        takes."""
+        """Change the class names; as :func:`~hypvision.clip.classes.load_classes` takes them."""
         self.classes = load_classes(classes)
 
     def encode_classes(self, classes: Sequence[str] | None = None) -> Tensor:
@@ -416,8 +415,7 @@ def lacks_words(clip: nn.Module) -> bool:
 
 
 def _blank_tokens(clip: nn.Module) -> Tensor:
-    """For each token whether its row of the embedding is zero; () of a CLIP without such a
-    table."""
+    """For each token whether its row of the embedding is zero; () without such a table."""
     words = getattr(getattr(clip, "text", None) or clip, "token_embedding", None)
     weight: Tensor | None = getattr(words, "weight", None)
     return torch.zeros(0, dtype=torch.bool) if weight is None else ~(weight.detach() != 0).any(1)

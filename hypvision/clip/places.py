@@ -1,5 +1,4 @@
-"""Locate the config and weights of a CLIP model: a file, a folder, the zoo, a repository on the
-hub."""
+"""Locate the config and weights of a CLIP model: a file, a folder, the zoo, a hub's repository."""
 
 from __future__ import annotations
 
@@ -47,8 +46,7 @@ def is_repository(name: str) -> bool:
 
 
 def weights_file(name: str, pretrained: str | Path, needed: bool, tags: Sequence[str]) -> Path:
-    """The file of weights that are not an open_clip tag; the file may be missing if it is not
-    needed."""
+    """The file of weights that are not an open_clip tag; it may be missing if not needed."""
     text = str(pretrained)
     if re.fullmatch(r"hf-hub:[^#]+#.+\.(pth?|bin|safetensors)", text):
         return fetch_published(text, name, needed)

@@ -148,8 +148,7 @@ def _specific(
     objects: Sequence[Described],
     size: tuple[int, int],
 ) -> Fact:
-    """The subject with its looks and, where there is a clear one, its place beside another
-    object."""
+    """The subject with its looks and, where there is a clear one, its place beside another."""
     looks = _looks(subject)
     others = [item for item in objects if item is not subject]
     for index in rng.permutation(len(others)):

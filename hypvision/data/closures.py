@@ -81,8 +81,7 @@ def _check_count(pairs: int, source: str, most: float) -> None:
 def read_closure(
     path: str | Path, transitive: bool = False, limit: int = MAX_BYTES, most: float = math.inf
 ) -> Closure:
-    """Read the pairs of a file. A pair that occurs again and a name as its own ancestor do not
-    count.
+    """Read the pairs of a file. Repeated pairs and a name as its own ancestor do not count.
 
     Args:
         path: the file.

@@ -62,8 +62,7 @@ def cut_out(pixels: np.ndarray) -> np.ndarray:
 
 @DATASETS.register_module()
 class EmojiScenes(Dataset):
-    """Two to four emoji on a crop of a photo; sample ``i`` depends on the seed, the split and ``i``
-    alone.
+    """Two to four emoji on a crop of a photo; sample ``i`` depends on seed, split and ``i`` alone.
 
     Samples as :class:`~hypvision.data.emoji.EmojiCaptions` gives them, without concepts: ``inputs``
     uint8 (3, size, size), ``caption``, and with ``boxes`` ``box_inputs`` (one box, cut out with a
@@ -176,8 +175,7 @@ class EmojiScenes(Dataset):
 
     @cached_property
     def _rows(self) -> np.ndarray:
-        """All samples in a file. A sample whose words exceed the space in the file is drawn each
-        time."""
+        """All samples in a file. A sample with too many words for it is drawn each time."""
         picture = ("u1", (3, self.size, self.size))
         kinds = [("drawn", "?"), ("inputs", *picture), ("caption", f"S{_WORDS}")]
         kinds += [("box_inputs", *picture), ("box_caption", f"S{_WORDS}")] if self.boxes else []

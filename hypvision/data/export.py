@@ -294,8 +294,7 @@ def _write_instances(
 
 
 def _already_there(out: Path, record: dict, overwrite: bool) -> bool:
-    """Whether ``out`` holds this very data set; an error when it holds something that must not be
-    replaced."""
+    """Whether ``out`` holds this very data set; an error for what must not be replaced."""
     if not check_output_folder(out).exists() or not any(out.iterdir()):
         return False
     try:

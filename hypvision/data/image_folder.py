@@ -117,8 +117,7 @@ def _posterize(image: Image.Image, bits_to_keep: int, **_: Any) -> Image.Image:
 
 
 def _with_safe_posterize(transform: tv_transforms.Compose) -> tv_transforms.Compose:
-    """Keep one bit at least: timm's strongest RandAugment keeps none, which Pillow 13 and later
-    refuse."""
+    """Keep one bit at least: timm's strongest RandAugment keeps none, which Pillow 13 refuses."""
     for step in transform.transforms:
         policies = [getattr(step, "ops", []), *getattr(step, "policy", [])]
         for operation in (op for policy in policies for op in policy):
@@ -148,8 +147,7 @@ class _ImageDataset(Dataset):
         return self.paths[index]
 
     def use_classes(self, names: Sequence[str]) -> None:
-        """Relabel the images by another list of class names, which must contain all of their
-        own."""
+        """Relabel the images by another list of class names, which must contain their own."""
         labels = {name: label for label, name in enumerate(names)}
         order = np.array([labels[name] for name in self.metainfo["classes"]], dtype=np.int64)
         self.labels = order[self.labels]

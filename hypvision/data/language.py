@@ -337,8 +337,7 @@ class _Facts(NamedTuple):
 
 
 def _stored(flat: Path, facts: Path, dtype: type) -> _Facts | None:
-    """The description of stored tokens; None if they are missing or damaged and must be made
-    again."""
+    """The description of stored tokens; None if missing or damaged, to be made again."""
     if not facts.is_file():
         return None
     try:

@@ -1,5 +1,4 @@
-"""Images with captions or labels in tar files (webdataset), for data that is too large for a
-folder.
+"""Images with captions or labels in tar files (webdataset), for data too large for a folder.
 
 The files of a sample share their name up to the first dot and follow each other in the tar file:
 
@@ -122,8 +121,7 @@ class _Shards(IterableDataset):
         raise NotImplementedError
 
     def _needs(self) -> str:
-        """The options by which :meth:`_problem` decides: counts in the index hold for these
-        alone."""
+        """The options by which :meth:`_problem` decides: counts in the index hold for these."""
         return ""
 
     def _sample(self, sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:

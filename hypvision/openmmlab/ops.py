@@ -196,8 +196,7 @@ def ms_deform_attn_backward(
     sampling_locations: Tensor, attention_weights: Tensor, grad_output: Tensor, grad_value: Tensor,
     grad_sampling_loc: Tensor, grad_attn_weight: Tensor, im2col_step: int,
 ) -> None:  # fmt: skip
-    """Gradients of :func:`ms_deform_attn_forward`, written; the forward pass is computed once more
-    for them."""
+    """Gradients of :func:`ms_deform_attn_forward`, written; the forward pass is computed again."""
     with torch.enable_grad():
         inputs = [
             _full(part).detach().requires_grad_()

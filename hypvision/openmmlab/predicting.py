@@ -30,8 +30,7 @@ _OFFSET = 1000  # mmdet's panoptic maps contain class + 1000 * number of the obj
 
 
 def predictor_of_model(model: BaseModel, request: Request) -> Predictor:
-    """The predictor of a model with ``cfg`` and ``dataset_meta``, such as :func:`hypvision.load`
-    gives."""
+    """The predictor of a model with ``cfg`` and ``dataset_meta``, as of :func:`hypvision.load`."""
     return _predictor(model, model.cfg, request)
 
 

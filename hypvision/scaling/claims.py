@@ -115,8 +115,7 @@ def _steeper(one: Exponent, other: Exponent, among: int = 1) -> bool | None:
 
 
 def _more(one: float, other: float) -> float:
-    """The share of the first in the sum of two: above 1/2 if it is the larger, whatever their
-    units."""
+    """The share of the first in the sum of two: above 1/2 if it is the larger, in any units."""
     return one / (one + other)
 
 

@@ -149,8 +149,7 @@ def _batch(samples: Tensor, columns: Tensor, values: Tensor, size: int, features
 
 
 def sparse(x: Tensor) -> Batch:
-    """The triplets of a dense batch ``(B, n)``, whose samples keep their order but for the empty
-    ones."""
+    """The triplets of a dense batch ``(B, n)``, samples in order but for empty ones."""
     rows, columns = x.nonzero(as_tuple=True)
     return _batch(rows, columns, x[rows, columns], *x.shape)
 

@@ -224,8 +224,7 @@ def marked(shortened: str) -> str:
 
 
 def groups(points: Sequence[Point], gpu: bool = False) -> dict[str, list[Point]]:
-    """Points by what is trained together: those of the same batches, on a CPU also of the same
-    width."""
+    """Points by what is trained together: of the same batches, on a CPU also the same width."""
     found: dict[str, list[Point]] = {}
     for point in points:
         found.setdefault(point.data if gpu else f"{point.data}-m{point.m}", []).append(point)

@@ -147,8 +147,7 @@ def welch_bound(count: int, m: int) -> float:
 
 
 def frame(found: Overlaps, m: int) -> Frame:
-    """How far vectors in ``m`` dimensions are from an equiangular tight frame, by their
-    overlaps."""
+    """How far overlaps of vectors in ``m`` dimensions are from an equiangular tight frame's."""
     count = found.rows
     bound = welch_bound(found.rows, m)
     potential = count + count * (count - 1) * found.mean

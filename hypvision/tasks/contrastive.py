@@ -41,8 +41,7 @@ from hypvision.tasks.classification import per_image
 
 
 def distinct(texts: Sequence[str]) -> tuple[list[int], list[int]]:
-    """The number of each text among the different ones, and the place where each of these occurs
-    first."""
+    """The number of each text among the different ones, and where each of these occurs first."""
     number: dict[str, int] = {}
     own = [number.setdefault(text, len(number)) for text in texts]
     first: dict[str, int] = {}

@@ -221,8 +221,7 @@ def embed_sources(
 
 
 def distances(x: Tensor, y: Tensor, space: str, c: float = 1.0) -> Tensor:
-    """Distances of ``x`` ``(d,)`` from ``y`` ``(N, d)``: hyperbolic of curvature ``c``, or 1 -
-    cosine."""
+    """Distances of ``x`` ``(d,)`` from ``y`` ``(N, d)``: of curvature ``c``, or 1 - cosine."""
     from hypvision.geometry import lorentz
 
     if space == "lorentz":

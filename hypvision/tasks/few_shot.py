@@ -1,5 +1,4 @@
-"""Few-shot recognition with a frozen CLIP under mmengine's Runner: any host with any feature
-adapter.
+"""Few-shot recognition with a frozen CLIP under mmengine's Runner: any host, any feature adapter.
 
 >>> clip = dict(name="ViT-B-16", pretrained="openai")
 >>> adapter = dict(type="lathadapter", classes=100)

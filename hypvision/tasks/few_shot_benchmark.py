@@ -1,5 +1,4 @@
-"""The few-shot benchmark: cells of a protocol, each trained, tested and written to a file of its
-own.
+"""The few-shot benchmark: cells of a protocol, each trained, tested and written to its own file.
 
 A cell is a method on a data set with a seed and a number of shots. Its folder below the results
 holds ``result.json`` once it is finished, and the checkpoints of a training that can be resumed

@@ -1,5 +1,4 @@
-"""Language models under mmengine's Runner: loss, loads of the experts, parameter groups, bits per
-byte.
+"""Language models under mmengine's Runner: loss, loads of experts, parameter groups, bits per byte.
 
 >>> model = dict(type="LanguageModel", preset="helm_mice_tiny", n_layers=4)
 """

@@ -36,8 +36,7 @@ _FAISS_FOUND = 2**22
 
 
 class _Products:
-    """Rows in float64 whose product is larger for a nearer neighbour, up to a number for each
-    query.
+    """Rows in float64 whose product is larger for a nearer neighbour, up to a number a query.
 
     float32 loses neighbours that are much nearer to each other than to the origin. Columns are
     differences from a point amid the gallery, which a reflection has brought to the origin of a

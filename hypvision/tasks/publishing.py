@@ -1,5 +1,4 @@
-"""From a checkpoint of a training to a record of the zoo; ``hypvision zoo publish`` is its command
-line.
+"""From a checkpoint of a training to a record of the zoo; its command is ``hypvision zoo publish``.
 
 The checkpoint is measured; so is the file that was made from it, in a fresh process that finds it
 as users do, through the zoo's index. The record is written only if the two agree, with the numbers
@@ -456,8 +455,7 @@ def _measure_both(
     draft: list[dict[str, Any]], config: str, checkpoint: str, name: str, stage: Path, storage: str,
     tolerance: float, options: Sequence[str],
 ) -> None:  # fmt: skip
-    """Measure the checkpoint and the staged file, and record the metrics of the file if both
-    agree."""
+    """Measure the checkpoint and the staged file, and record the file's metrics if both agree."""
     before = _measure(config, checkpoint, {}, stage / "before", options)
     for metric in draft:
         if metric["name"] not in before:

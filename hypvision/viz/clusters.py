@@ -396,8 +396,7 @@ def draw_cluster_maps(
     level: str = "both",
     alpha: float = 0.6,
 ) -> Image.Image:
-    """A grid of cluster maps over the image: a row for each stage and level, a column for each
-    head.
+    """A grid of cluster maps over the image: a row a stage and level, a column a head.
 
     The opacity of a pixel is its confidence (:func:`confidence_map`) divided by the largest of its
     map, times ``alpha``; the mean confidence stands below each map. Levels of a single centre are

@@ -147,8 +147,7 @@ class PoincareDisk:
         )
 
     def circle(self, centre: ArrayLike, radius: float, **options: Any) -> None:
-        """The points at a hyperbolic distance from a centre; a Euclidean circle, with another
-        centre."""
+        """The points at a hyperbolic distance from a centre; a circle with another centre."""
         circles = require("matplotlib.patches", "viz")
         p = np.asarray(centre, dtype=float)
         r = np.tanh(radius / 2)

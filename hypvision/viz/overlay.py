@@ -211,8 +211,7 @@ def draw_segmentation(
 
 
 def draw_name(image: Image.Image, name: str, at: tuple[float, float]) -> None:
-    """Write a name into the image, around a point but within the edges, white with a dark
-    border."""
+    """Write a name into the image, around a point within the edges, white with a dark border."""
     text = printable(name)
     size = text_size(image)
     wide, high = _extent(text, size)

@@ -106,8 +106,7 @@ def is_official(method: str, weights: Mapping[str, Tensor]) -> bool:
 
 
 def from_official(method: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Official weights by our names, in float32; raises an error for learned entries of another
-    method."""
+    """Official weights by our names, in float32; refuses learned entries of another method."""
     found = {}
     for name, value in weights.items():
         bare = name.removeprefix(_PREFIXES.get(method, ""))

@@ -1,5 +1,4 @@
-"""A tuned text tower in a file of its own, whole or as the difference to the CLIP that it was tuned
-from.
+"""A tuned text tower in a file of its own, whole or as the difference to the original CLIP.
 
 >>> save_tower(tuned, "radial.safetensors", base=base)         # what was learned, and nothing else
 >>> merge_tower(fresh_model, "radial.safetensors")             # plain open_clip weights

@@ -1,5 +1,4 @@
-"""Open-vocabulary segmentation: CLIP, HyperCLIP's adapter and CAT-Seg's head; any image, any class
-names.
+"""Open-vocabulary segmentation: CLIP, HyperCLIP's adapter and CAT-Seg's head; any image, any names.
 
 >>> clip = dict(name="ViT-B-16", pretrained="openai")
 >>> model = OpenVocabSegmenter(clip=clip, classes=["cat", "grass"])

@@ -103,8 +103,7 @@ def _imagenet(layout: Layout, folder: Path) -> Split:
 
 
 def _by_wnid(folder: Path, names: dict[str, str], order: Sequence[str] | None = None) -> list[Item]:
-    """The images of the folders, labelled in the given order of the folders, by default that of the
-    names."""
+    """The images of the folders, labelled in the folders' given order, by default by name."""
     found = class_folders(folder)
     unknown = sorted(set(found) - set(names))
     if unknown:

@@ -1,5 +1,4 @@
-"""Segmentation data sets that mmseg does not have, in its registry. Importing this module imports
-mmseg.
+"""Segmentation data sets that mmseg does not have, in its registry. Importing this imports mmseg.
 
 They and mmseg's own find images as :func:`hypvision.data.label_maps.find_pairs` does, count them,
 and read label maps with :class:`LoadLabelMap`.

@@ -1,5 +1,4 @@
-"""Class names of open-vocabulary models in mmengine, from the config or the data, changeable at any
-time."""
+"""Class names of open-vocabulary models in mmengine, from config or data, always changeable."""
 
 from __future__ import annotations
 

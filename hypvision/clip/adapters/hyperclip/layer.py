@@ -1,5 +1,4 @@
-r"""The map of HyperCLIP: rows times a block-diagonal matrix on the Poincare ball, and its closed
-form.
+r"""The map of HyperCLIP: rows times a block-diagonal matrix on the Poincare ball, its closed form.
 
 HyperCLIP (Peng et al., CVPR 2025) maps a vector :math:`w` to :math:`\log_0(S \otimes_c \exp_0(w))`
 with :math:`S = \mathrm{diag}(S_1, ..., S_K)`. The Moebius product is
@@ -142,8 +141,7 @@ def _product_gradient(grad: Tensor, parts: Sequence[Tensor], side: int) -> Tenso
 
 
 class _MapRows(Function):
-    """:func:`map_rows` of frozen matrices; backward needs only these, and the output where it was
-    clipped."""
+    """:func:`map_rows` of frozen matrices; backward needs only these, and clipped outputs."""
 
     @staticmethod
     def forward(ctx: Any, s: Tensor, c: float | None, *parts: Tensor) -> Tensor:
@@ -344,8 +342,7 @@ class BlockMaps(PackedMap):
         return found
 
     def rows(self, letter: str, x: Tensor) -> Tensor:
-        """Rows or tokens (..., d) mapped by the blocks of a projection; unchanged if it has
-        none."""
+        """Rows or tokens (..., d) mapped by the blocks of a projection; unchanged without."""
         s = self._parameters.get(letter)
         if s is None:
             return x

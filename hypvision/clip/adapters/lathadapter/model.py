@@ -1,5 +1,4 @@
-"""LatHAdapter as a module and as an adapter: attributes, refined class features, hierarchical
-losses."""
+"""LatHAdapter as a module and as an adapter: attributes, refined classes, hierarchical losses."""
 
 from __future__ import annotations
 
