@@ -15,9 +15,8 @@ try:
 except KeyboardInterrupt:
     if "hypvision.cli" not in sys.orig_argv:
         raise
-    print(
-        "\nInterrupted.", file=sys.stderr
-    )  # Python imports the package before the command's own code runs
+    # Python imports the package before the command's own code runs
+    print("\nInterrupted.", file=sys.stderr)
     raise SystemExit(130) from None
 from .plugins import PLUGINS
 from .version import __version__

@@ -42,10 +42,8 @@ _OF_PLACES = {
 
 try:
     getpass.getuser()
-except (
-    KeyError,
-    OSError,
-):  # a container may have a user id without a name, with which PyTorch cannot be imported
+except (KeyError, OSError):
+    # a container may have a user id without a name, with which PyTorch cannot be imported
     os.environ["LOGNAME"] = str(os.getuid())
 
 
@@ -126,9 +124,8 @@ def require_finite(values: Any, named: str | Callable[[int], str]) -> None:
     import torch
 
     values = torch.as_tensor(values)
-    if not values.numel() or all(
-        end.isfinite() for end in values.aminmax()
-    ):  # NaN if one is; no copy of the values
+    # NaN if one is; no copy of the values
+    if not values.numel() or all(end.isfinite() for end in values.aminmax()):
         return
     finite = values.isfinite()
     bad = (~finite.reshape(len(finite), -1).all(1)).nonzero().flatten() if finite.dim() else [0]

@@ -38,9 +38,8 @@ _HOST = f"{zlib.crc32(socket.gethostname().encode()):08x}"
 # whether it still runs.
 _TEMPORARY = re.compile(r"\..*\.hyp-([0-9a-f]{8})-(\d+)-[0-9a-f]{8}(\..*)?", re.DOTALL)
 
-MAX_BYTES = (
-    8 * 2**30
-)  # limit for a file that is read into memory; annotations of the largest data sets have 6 GiB
+# limit for a file that is read into memory; annotations of the largest data sets have 6 GiB
+MAX_BYTES = 8 * 2**30
 MAX_UNPACKED = 2**30  # limit for the text in a compressed file
 _PIECE = 2**20  # bytes that are unpacked at once
 
@@ -208,9 +207,8 @@ def replacing(path: str | Path, durable: bool = False, suffix: str | None = None
         check_output(path)  # check again, because another process may have created the path
         os.replace(temporary, path)
         if durable and os.name == "posix":
-            with suppress(
-                OSError
-            ):  # some network file systems refuse this; the content is on the disk nevertheless
+            # some network file systems refuse this; the content is on the disk nevertheless
+            with suppress(OSError):
                 _flush(path.parent)
 
 
@@ -465,11 +463,8 @@ def read_lines(path: str | Path, what: str, blank: bool = False) -> list[str]:
         raise HypvisionError(
             f"'{path}', {what}, is not text in UTF-8 ({error}). Save it as UTF-8."
         ) from error
-    except (
-        OSError,
-        ValueError,
-        RuntimeError,
-    ) as error:  # the path is a folder, has a NUL or an unknown ~user
+    except (OSError, ValueError, RuntimeError) as error:
+        # the path is a folder, has a NUL or an unknown ~user
         reason = getattr(error, "strerror", None) or error
         raise HypvisionError(f"'{path}', {what}, cannot be read: {reason}.") from error
     # Python's splitlines() ends lines at other characters, too; a number of a line is that of an
@@ -597,9 +592,8 @@ def _flush(path: Path) -> None:
 def _as_not_written(path: Path, temporary: Path, error: Exception) -> Exception:
     """The error to raise for one that occurred while ``temporary`` was written: an explanation of
     an error of the disk, or the error itself."""
-    if isinstance(
-        error, HypvisionError
-    ):  # the temporary folder gets its final name later, so messages name that
+    # the temporary folder gets its final name later, so messages name that
+    if isinstance(error, HypvisionError):
         told = str(error).replace(str(temporary), str(path))
         return error if told == str(error) else type(error)(told)
     if isinstance(error, OSError):

@@ -55,9 +55,8 @@ _OPTIONAL = {
     "AVIF": ((".avif", ".avifs"), "Pillow was built without AVIF here; install pillow>=11.3"),
     "HEIF": ((".heic", ".heif"), "install pillow-heif to read HEIC"),
 }
-if "avif" in features.modules and features.check(
-    "avif"
-):  # older Pillow warns about unknown features
+# older Pillow warns about unknown features
+if "avif" in features.modules and features.check("avif"):
     FORMATS += ("AVIF",)
 if importlib.util.find_spec("pillow_heif"):
     importlib.import_module("pillow_heif").register_heif_opener()
@@ -129,11 +128,8 @@ def find_images(names: Iterable[str | Path], videos: Collection[str] = ()) -> li
     for name in names:
         try:
             found.update(dict.fromkeys(_named(Path(name).expanduser(), name, videos)))
-        except (
-            OSError,
-            ValueError,
-            RuntimeError,
-        ) as error:  # the name is too long, has a NUL or an unknown ~user
+        except (OSError, ValueError, RuntimeError) as error:
+            # the name is too long, has a NUL or an unknown ~user
             raise HypvisionError(
                 f"There is no image '{name}' ({error}). Check the path."
             ) from error
@@ -439,12 +435,10 @@ def _read(
             part = next(
                 (part for part in (1, 2, 4) if -(-width // part) * -(-height // part) <= most), 8
             )
-            if part > 1 and not image.info.get(
-                "progressive"
-            ):  # whose numbers are all held, whatever the size
-                image.draft(
-                    None, (max(1, width // part), max(1, height // part))
-                )  # does nothing but for JPEG
+            # whose numbers are all held, whatever the size
+            if part > 1 and not image.info.get("progressive"):
+                # does nothing but for JPEG
+                image.draft(None, (max(1, width // part), max(1, height // part)))
             if image.width * image.height > most:
                 raise HypvisionError(
                     f"The {what} '{path}' cannot be read: it has {width} x {height} pixels, more "

@@ -58,8 +58,7 @@ def rule(
 
 
 def key(*rules: Any, **default: Any) -> Any:
-    """A field of a dataclass whose value must pass these rules, or be of these types, in their
-    order."""
+    """A field of a dataclass whose value must pass these rules, or have these types, in order."""
     return field(metadata={"rules": rules}, **default)
 
 
@@ -78,8 +77,7 @@ def is_number(value: Any) -> bool:
 
 
 def is_plain(value: Any, depth: int = _DEEPEST) -> bool:
-    """Whether a value is one that JSON has too, without NaN or infinity, and not nested deeper than
-    this."""
+    """Whether a value is one that JSON has too, without NaN or infinity, not nested deeper."""
     if isinstance(value, (dict, list)):
         values = value.values() if isinstance(value, dict) else value
         named = isinstance(value, list) or all(map(_is_printable, value))

@@ -33,8 +33,7 @@ def shipped_configs(pattern: str | None = None) -> dict[str, Path]:
 
 
 def find_config(name: str | Path) -> Path | None:
-    """The shipped config of this name, with or without its folder and ``.py``; None if there is
-    none."""
+    """The shipped config of this name, with or without its folder and ``.py``; or None."""
     path = Path(name)
     found = shipped_configs().get(path.name.removesuffix(".py"))
     if found is None or (path.parent.name and path.parent.name != found.parent.name):
@@ -43,6 +42,5 @@ def find_config(name: str | Path) -> Path | None:
 
 
 def is_config(name: str | Path) -> bool:
-    """Whether a name means a config: that of a ``.py`` or ``.json`` file, or of a shipped
-    config."""
+    """Whether a name means a config: a ``.py`` or ``.json`` file's, or a shipped one's."""
     return str(name).endswith((".py", ".json")) or find_config(name) is not None

@@ -33,7 +33,10 @@ PAGES = [
 # that tells its words; so it is behind a launcher.
 SHELL = r"""
 hypvision() { printf "%s\\0" "$@"; printf "\\n\\0"; }
-launched() { while [[ $# -gt 0 && $1 != hypvision* ]]; do shift; done; [[ $# -gt 0 ]] && hypvision "${@:2}"; }
+launched() {
+    while [[ $# -gt 0 && $1 != hypvision* ]]; do shift; done
+    [[ $# -gt 0 ]] && hypvision "${@:2}"
+}
 torchrun() { launched "$@"; }
 srun() { launched "$@"; }
 """
@@ -185,7 +188,8 @@ def test_a_command_runs_as_it_stands(line, tmp_path, monkeypatch, capsys):
 MINE = """
 _base_ = ["hypvision::_base_/own_photos.py"]
 data_root = "data/mine"
-model = dict(_delete_=True, type="ImageClassifier", backbone=dict(model_name="test_efficientnet", num_classes=3))
+backbone = dict(model_name="test_efficientnet", num_classes=3)
+model = dict(_delete_=True, type="ImageClassifier", backbone=backbone)
 view = dict(transform=dict(input_size=64))
 train_dataloader = dict(num_workers=0, dataset=view)
 val_dataloader = test_dataloader = dict(num_workers=0, persistent_workers=False, dataset=view)

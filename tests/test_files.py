@@ -87,9 +87,11 @@ def test_devices_pipes_links_and_folders_are_refused(tmp_path):
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     os.mkfifo(tmp_path / "pipe")
     for path, reason in [
-        (tmp_path / "link", "a link"), (tmp_path / "dangling", "a link"), (tmp_path / "pipe", "a device or pipe"),
-        (tmp_path, "a folder"), ("/dev/null", "a device or pipe"), ("", "a folder"), ("a\0b", "was not written"),
-        (tmp_path / ("x" * 300), "was not written"), (tmp_path / "target" / "deep" / "x", "is not a folder"),
+        (tmp_path / "link", "a link"), (tmp_path / "dangling", "a link"),
+        (tmp_path / "pipe", "a device or pipe"), (tmp_path, "a folder"),
+        ("/dev/null", "a device or pipe"), ("", "a folder"), ("a\0b", "was not written"),
+        (tmp_path / ("x" * 300), "was not written"),
+        (tmp_path / "target" / "deep" / "x", "is not a folder"),
     ]:  # fmt: skip
         with pytest.raises(HypvisionError, match=reason):
             attempt(path)

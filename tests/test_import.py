@@ -26,7 +26,8 @@ def loaded(*names):
 
 heavy = ("mmengine", "mmcv", "mmdet", "mmseg", "open_clip", "transformers")
 import torch, hypvision, hypvision.optim, timm
-assert timm.is_model("hcformer_tiny") and hypvision.load and hypvision.nn and not loaded(*heavy), loaded(*heavy)
+assert timm.is_model("hcformer_tiny") and hypvision.load and hypvision.nn
+assert not loaded(*heavy), loaded(*heavy)
 
 # What ships is loaded without a network, by timm and by us.
 import hypvision.cli.zoo, hypvision.zoo.export, hypvision.zoo.release
@@ -42,7 +43,8 @@ with contextlib.suppress(SystemExit):
     main(["--help"])
 assert not loaded(*heavy), loaded(*heavy)
 
-# PyTorch's global hooks are set by the first manifold parameter and the first learned curvature: others pay nothing.
+# PyTorch's global hooks are set by the first manifold parameter and the first learned curvature:
+# others pay nothing.
 from hypvision.geometry import Lorentz, ManifoldParameter
 from torch.nn.modules import module
 from torch.optim import optimizer

@@ -467,7 +467,10 @@ PUBLISHED: dict[str, dict[str, tuple[str, dict[str, str], dict[str, str]]]] = {
                 "length": "2400 steps",
                 "precision": "AMP, bfloat16",
             },
-            {"not decayed": "as above; published, its table of words decays, which holds no points"},
+            {
+                "not decayed": "as above; published, its table of words decays, which holds no "
+                "points"
+            },
         ),
     },
 }  # fmt: skip

@@ -22,7 +22,7 @@ from bench.common import set_device
 from hypvision.errors import HypvisionError, guard
 from hypvision.files import replacing
 
-# Sub-command -> module in tools/bench with add_arguments(parser) and run(args), and what it measures.
+# Sub-command -> module in tools/bench with add_arguments(parser) and run(args), what it measures.
 BENCHMARKS = {
     "hcformer": ("hcformer", "HCFormer against its reference implementation and timm's models"),
     "lorentz-cnn": (

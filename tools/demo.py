@@ -453,7 +453,7 @@ td.number {{ text-align: right; font-variant-numeric: tabular-nums }} img {{ max
 </table>
 {pictures}
 </body></html>
-"""
+"""  # noqa: E501
 
 
 def write_report(
@@ -469,11 +469,13 @@ def write_report(
         + "</tr>"
         for part, metric, least, seconds in rows
     ]
-    figures = [
-        f"<h2>{escape(title)}</h2>\n<p>{escape(text)}</p>\n"
-        f'<img alt="{escape(text)}" src="data:image/png;base64,{b64encode(path.read_bytes()).decode()}">'
-        for path, title, text in pictures
-    ]
+    figures = []
+    for path, title, text in pictures:
+        image = b64encode(path.read_bytes()).decode()
+        figures.append(
+            f"<h2>{escape(title)}</h2>\n<p>{escape(text)}</p>\n"
+            f'<img alt="{escape(text)}" src="data:image/png;base64,{image}">'
+        )
     out = ROOT / "report.html"
     write_text(out, PAGE.format(rows="\n".join(lines), pictures="\n".join(figures)))
     return out

@@ -44,12 +44,12 @@ EMOJI = {
 }
 SOURCES = """\
 photos/: 24 photos each of 20 classes of the Grocery Store Dataset (Marcus Klasson et al., 2019;
-  github.com/marcusklasson/GroceryStoreDataset), cut to their middle square and resized to {side} pixels. MIT:
-  LICENSE-photos.
-emoji/images/: 64 pictures of Noto Emoji (Google LLC; github.com/googlefonts/noto-emoji), rendered from SVG on white at
-  64 pixels, with 64 colours. Apache License 2.0: LICENSE-emoji.
-emoji/emoji.json: names and groups of Unicode's emoji-test by unicode-emoji-json (MIT, Copyright Mu-An Chiou); the four
-  groups (face, animal, food, vehicle) are ours.
+  github.com/marcusklasson/GroceryStoreDataset), cut to their middle square and resized to {side}
+  pixels. MIT: LICENSE-photos.
+emoji/images/: 64 pictures of Noto Emoji (Google LLC; github.com/googlefonts/noto-emoji), rendered
+  from SVG on white at 64 pixels, with 64 colours. Apache License 2.0: LICENSE-emoji.
+emoji/emoji.json: names and groups of Unicode's emoji-test by unicode-emoji-json (MIT, Copyright
+  Mu-An Chiou); the four groups (face, animal, food, vehicle) are ours.
 Made by tools/make_demo_data.py.
 """
 

@@ -391,7 +391,8 @@ def tables(rows: list[dict[str, Any]]) -> str:
             )
     lines += [
         "",
-        "| data | images a class | setting | probe | last epoch | best epoch | what `result` says |",
+        "| data | images a class | setting | probe | last epoch | best epoch "
+        "| what `result` says |",
         "|---|--:|---|--:|--:|--:|--:|",
     ]
     for row in rows:

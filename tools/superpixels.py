@@ -205,8 +205,8 @@ if __name__ == "__main__":
         "weights", metavar="WEIGHTS", help="an HCFormer of the zoo, or a checkpoint"
     )
     for option, what in dict(
-        images="photos", masks="their label maps, PNG of the same names", emoji="emoji (docs/data.md)",
-        photos="photos behind the emoji",
+        images="photos", masks="their label maps, PNG of the same names",
+        emoji="emoji (docs/data.md)", photos="photos behind the emoji",
     ).items():  # fmt: skip
         parser.add_argument(f"--{option}", type=Path, metavar="DIR", help=f"folder of {what}")
     parser.add_argument(

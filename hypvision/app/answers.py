@@ -104,11 +104,8 @@ class Answers:
         self._embedded = keep(self._embed)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Answers, (
-            self.gallery,
-            self.device,
-            self.max_pixels,
-        )  # the models stay where they are
+        # the models stay where they are
+        return Answers, (self.gallery, self.device, self.max_pixels)
 
     def _photo(self, path: str | None) -> Image.Image:
         if not path:
@@ -146,8 +143,10 @@ class Answers:
         if isinstance(found.result, Classes):
             for item in found.result.annotations():
                 scores.setdefault(item["name"], item["score"])
-        elif (drawing := found.result.draw(image)) is not None:
-            drawings.append((drawing, found.result.task))
+        else:
+            drawing = found.result.draw(image)
+            if drawing is not None:
+                drawings.append((drawing, found.result.task))
         network, weights = model_and_weights(name)
         if network.partition(".")[0] in explained_models():
             seen = self._explained(name)
@@ -209,11 +208,8 @@ class Answers:
                 and ".." not in asked.parts
             )
             there = inside and path.is_dir()
-        except (
-            OSError,
-            ValueError,
-            RuntimeError,
-        ):  # path too long, with a NUL, or a cycle of links
+        except (OSError, ValueError, RuntimeError):
+            # path too long, with a NUL, or a cycle of links
             there = False
         if not there:  # nothing tells what is outside
             raise HypvisionError(
@@ -284,8 +280,7 @@ def known_model(name: str) -> str:
 
 
 def known_clip(name: str) -> str:
-    """The name of a CLIP with its weights, as ``--clip`` takes it; addresses and paths of files are
-    refused."""
+    """A CLIP with its weights, as ``--clip`` takes it; addresses and paths of files are refused."""
     name = (name or "").strip()
     here = clips_here()
     if name in here:

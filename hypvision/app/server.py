@@ -30,8 +30,7 @@ def serving(
     upload: int = UPLOAD,
     seconds: float = SECONDS,
 ) -> Iterator[str]:
-    """The address of the page, which is served inside the block; uploads and results are removed
-    after it.
+    """The address of the page, served inside the block; then uploads and results are removed.
 
     Args:
         answers: what the page calls.
@@ -84,9 +83,8 @@ def serve(
 ) -> None:
     """Print the address of the page and serve it until the process is interrupted; arguments as of
     :func:`serving`."""
-    signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # so that SIGTERM removes the uploads, as Ctrl-C does
+    # so that SIGTERM removes the uploads, as Ctrl-C does
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with serving(answers, host, port, upload, seconds) as address, suppress(KeyboardInterrupt):
         print(f"The app is at {address} (Ctrl-C ends it)", flush=True)
         threading.Event().wait()

@@ -32,7 +32,10 @@ _FILE = "/gradio_api/file="
 # show states
 _ASSETS = r"/(static|assets|svelte)/.*|/favicon\.ico"
 _READ = rf"/|/config/?|/manifest\.json|/robots\.txt|(/gradio_api)?/theme\.css|{_ASSETS}|{_FILE}.*|"
-_READ += rf"{_API}(info/?|app_id/?|login_check/?|startup-events|queue/data|upload_progress|heartbeat/[^/]*)"
+_READ += (
+    rf"{_API}(info/?|app_id/?|login_check/?|startup-events|queue/data|upload_progress|"
+    r"heartbeat/[^/]*)"
+)
 ROUTES = {
     "GET": _READ,
     "HEAD": rf"/|{_FILE}.*",
@@ -56,9 +59,8 @@ class Sessions:
         self._key = secrets.token_bytes(32)
         self._folder = str(uploads())
         places = "|".join(re.escape(place) for place in (self._folder, quote(self._folder)))
-        self._paths = re.compile(
-            rf'(?:{places})(?:/(\w+)/([^"\\<>\r\n]+))?'
-        )  # Gradio's names have none of these
+        # Gradio's names have none of these
+        self._paths = re.compile(rf'(?:{places})(?:/(\w+)/([^"\\<>\r\n]+))?')
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -95,9 +97,8 @@ class Sessions:
             await self._app(scope, receive, tell)
         except Exception as error:
             body = b""
-            if (
-                not started
-            ):  # Gradio ends the stream of a session that it does not know by an exception
+            # Gradio ends the stream of a session that it does not know by an exception
+            if not started:
                 if not isinstance(error, _RefusedError):
                     traceback.print_exception(error)
                     error = _RefusedError(500, UNKNOWN)

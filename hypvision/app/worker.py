@@ -43,9 +43,8 @@ class Worker:
         return answer
 
     def _start(self) -> None:
-        spawn = multiprocessing.get_context(
-            "spawn"
-        )  # a fork would copy the locks of the server's threads
+        # a fork would copy the locks of the server's threads
+        spawn = multiprocessing.get_context("spawn")
         self._pool = ProcessPoolExecutor(1, spawn, _begin, (self._answers,))
         self._process = self._pool.submit(os.getpid)
 
@@ -88,9 +87,8 @@ class Worker:
 def _begin(answers: Answers) -> None:
     global _answers
     _answers = answers
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C is for the server, which ends this process
+    # Ctrl-C is for the server, which ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

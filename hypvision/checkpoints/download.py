@@ -53,8 +53,7 @@ _HINTS = {401: " (log in: hf auth login)", 403: " (no access)", 404: " (no such 
 
 
 class SourceError(Exception):
-    """One source does not provide the file; another source may. The text completes "ADDRESS:
-    ..."."""
+    """One source does not provide the file; another may. The text completes "ADDRESS: ..."."""
 
 
 class WrongContentError(SourceError):
@@ -92,9 +91,8 @@ def in_time(work: Callable[[], _Result], seconds: float) -> _Result:
     threading.Thread(target=run, daemon=True).start()
     end = time.monotonic() + seconds
     while not done.done() and time.monotonic() < end:
-        wait(
-            [done], min(1.0, max(0.0, end - time.monotonic()))
-        )  # in parts: Windows does not interrupt a wait
+        # in parts: Windows does not interrupt a wait
+        wait([done], min(1.0, max(0.0, end - time.monotonic())))
     if not done.done():
         raise SourceError(
             "the time that it may take is over (HYPVISION_DEADLINE sets it, in seconds)"
@@ -141,8 +139,7 @@ def verify_sum(path: str | Path, sha256: str) -> None:
 
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Let one process at a time run the block; the others wait, for at most :data:`LOCK_WAIT`
-    seconds.
+    """Let one process at a time run the block; others wait, at most :data:`LOCK_WAIT` seconds.
 
     Args:
         path: the lock file, in a folder that exists.
@@ -171,9 +168,8 @@ def locked(path: Path, what: str) -> Iterator[None]:
             f"'{path}'{who_holds(holder)} ({what}). Wait for this process or stop it, which "
             "removes the lock; then run the command again."
         ) from None
-    except (
-        NotImplementedError
-    ):  # some network file systems have no locks: a file may then be loaded twice
+    except NotImplementedError:
+        # some network file systems have no locks: a file may then be loaded twice
         _logger.warning("'%s' is on a file system without locks.", path)
     try:
         with suppress(OSError, HypvisionError):  # only messages need it
@@ -194,8 +190,7 @@ def download(
     name: str | None = None,
     limit: int | None = None,
 ) -> None:
-    """Download a file to ``target``. The bytes go to ``target.part``, from which a later call goes
-    on.
+    """Download a file to ``target``. A later call goes on with the bytes in ``target.part``.
 
     Args:
         url: ``http://`` or ``https://``.
@@ -270,18 +265,14 @@ class _Part(io.FileIO):
         return len(data)
 
 
-_NAMES = (
-    "etag",
-    "x-linked-etag",
-    "x-repo-commit",
-)  # by which the hub's client names files in its cache
+# by which the hub's client names files in its cache
+_NAMES = ("etag", "x-linked-etag", "x-repo-commit")
 _NO_NAME = re.compile(r"[/\\](?<!^W/)|\.\.|^.{200}")
 _thread = threading.local()  # of the thread that waits for an answer: see guarded()
 
 
 class _Answered(Exception):
-    """A server refused; the page that it sends with that is not read, because it may have no
-    end."""
+    """A server refused; the page that it sends with that is not read, as it may have no end."""
 
     def __init__(self, response: Any):
         super().__init__(f"answers {response.status_code}")
@@ -396,9 +387,8 @@ def _fetch(
     while True:
         have = _size(part)
         try:
-            with _Part(
-                part, limit
-            ) as file:  # closed at the deadline, so that a late thread writes no more
+            # closed at the deadline, so that a late thread writes no more
+            with _Part(part, limit) as file:
                 transfer = partial(
                     file_download.http_get, url, file, resume_size=have, headers=fields
                 )
@@ -406,9 +396,8 @@ def _fetch(
                 return in_time(work, end - time.monotonic())
         except (SourceError, HypvisionError):
             raise
-        except (
-            Exception
-        ) as error:  # huggingface_hub raises its own errors and those of its HTTP library
+        except Exception as error:
+            # huggingface_hub raises its own errors and those of its HTTP library
             pause = _pause(getattr(error, "response", None))
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise HypvisionError(_full(part.parent)) from error
@@ -423,9 +412,8 @@ def _fetch(
                 else f"answers {status}"
             )
             failures = 0 if _size(part) > have else failures + 1
-            if failures >= (
-                1 if status is None else ATTEMPTS
-            ):  # http_get itself repeats broken connections
+            # http_get itself repeats broken connections
+            if failures >= (1 if status is None else ATTEMPTS):
                 raise SourceError(reason) from error
             _logger.warning("%s: %s. Trying again ...", url, reason)
         time.sleep(min(max(pause, WAIT * 2**failures), max(0.0, end - time.monotonic())))

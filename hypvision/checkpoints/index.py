@@ -24,7 +24,7 @@ VERSION = 1
 _HEADER = """\
 # The model zoo: one record a weight file. Written by hypvision zoo publish; docs/model-zoo.md describes the keys.
 # README.md is rendered from this file: hypvision zoo list --write-readme model_zoo/README.md
-"""
+"""  # noqa: E501
 
 
 def without_password(address: str) -> str:
@@ -69,9 +69,8 @@ _Loader.compose_node = _compose
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
-_LONGEST_YAML = (
-    2**21
-)  # in characters: a hundred records with a thousand classes; PyYAML takes seconds to read these
+# in characters: a hundred records with a thousand classes; PyYAML takes seconds to read these
+_LONGEST_YAML = 2**21
 
 
 def parse_yaml(text: str) -> Any:
@@ -180,8 +179,7 @@ def dump_index(index: Index) -> str:
 
 
 def write_index(index: Index, path: str | Path) -> None:
-    """Write an index file, complete or not at all. The text is parsed again before it is
-    written."""
+    """Write an index file, complete or not at all. The text is parsed again before."""
     text = dump_index(index)
     parse_index(text)
     write_text(path, text)
@@ -211,8 +209,7 @@ def _read_cached(path: str, stamp: tuple[int, int]) -> Index:
 
 
 def builtin_index() -> Index:
-    """The index that comes with hypvision; instead of it that of ``HYPVISION_INDEX``, a path, if it
-    is set."""
+    """The index that comes with hypvision, or that of ``HYPVISION_INDEX``, a path, if it is set."""
     given = os.environ.get("HYPVISION_INDEX")
     path = Path(given).expanduser() if given else builtin_root()
     if path is None:

@@ -58,8 +58,7 @@ _FIRST_BYTES = (
 
 
 def kind_of(path: str | Path) -> Kind | None:
-    """The kind of a file by its bytes, whatever its name; None if no known kind begins with these
-    bytes."""
+    """The kind of a file by its bytes, whatever its name; None if no known kind begins so."""
     with open(path, "rb") as file:
         start = file.read(4096)
     for place, magic, kind in _FIRST_BYTES:
@@ -81,9 +80,8 @@ def _zip_kind(path: str | Path) -> Kind:
         return saved
     with open_zip(path) as archive:
         names = archive.namelist()
-    inner = {
-        name.partition("/")[2] for name in names
-    }  # PyTorch stores all entries below one folder
+    # PyTorch stores all entries below one folder
+    inner = {name.partition("/")[2] for name in names}
     if "data.pkl" in inner:
         return saved._replace(name="a TorchScript archive") if "constants.pkl" in inner else saved
     if (
@@ -105,10 +103,8 @@ def _pickle_kind(path: str | Path, protocol: int) -> Kind:
     try:
         with open(path, "rb") as file:
             check_pickle(file, path)  # reads the instructions without executing them
-    except (
-        ValueError,
-        IndexError,
-    ):  # the bytes are cut off, or have arrays between the instructions
+    except (ValueError, IndexError):
+        # the bytes are cut off, or have arrays between the instructions
         return Kind("a Python pickle", _CONVERT, read=protocol <= 2)  # torch.save writes protocol 2
     return Kind("a Python pickle that torch.save did not write", _CONVERT)
 
@@ -117,9 +113,8 @@ def _text_kind(start: bytes) -> Kind | None:
     try:
         text = start.decode()
     except UnicodeDecodeError as error:
-        if error.end < len(
-            start
-        ):  # otherwise only the last letter is cut off, as the start of a file may end anywhere
+        # otherwise only the last letter is cut off, as the start of a file may end anywhere
+        if error.end < len(start):
             return None
         text = start[: error.start].decode()
     if not text or any(letter < " " and letter not in "\t\n\r\f" for letter in text):

@@ -78,8 +78,7 @@ def _difference(given: Tensor, expected: Tensor) -> str | None:
 
 
 def compare(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> Comparison:
-    """Compare two state dicts by names, shapes and kinds; batch counters of batch norm do not
-    count."""
+    """Compare two state dicts by names, shapes and kinds; counters of batch norm do not count."""
     expected, given = (
         {name: value for name, value in weights.items() if not name.endswith("num_batches_tracked")}
         for weights in (expected, given)
@@ -133,9 +132,8 @@ def engine_names(model: nn.Module, checkpoint: Mapping[str, Any]) -> Mapping[str
     if translate is not None:
         weights = network_weights(checkpoint, part=None)
         renamed = translate(weights)
-    elif backbone is None or hasattr(
-        backbone, "load_pretrained"
-    ):  # a TimmBackbone chooses by itself
+    elif backbone is None or hasattr(backbone, "load_pretrained"):
+        # a TimmBackbone chooses by itself
         return checkpoint
     else:
         expected = model.state_dict().keys()
@@ -143,9 +141,8 @@ def engine_names(model: nn.Module, checkpoint: Mapping[str, Any]) -> Mapping[str
         if expected <= whole.keys():
             return checkpoint
         weights = network_weights(checkpoint)
-        beside = {
-            name: value for name, value in whole.items() if name in expected
-        }  # of a neck or proxies
+        # of a neck or proxies
+        beside = {name: value for name, value in whole.items() if name in expected}
         renamed = {**beside, **placed(model, "backbone", filtered(backbone, weights))}
     return checkpoint if renamed.keys() == weights.keys() else {**checkpoint, "state_dict": renamed}
 

@@ -25,9 +25,8 @@ from hypvision.errors import HypvisionError
 # have one for every six bytes: a training of parameters of four numbers has one for every seven.
 _MOST_STEPS = 1_500_000
 _DEEPEST = 100  # dicts in dicts
-_LARGEST_DIRECTORY = (
-    8 * 2**20
-)  # bytes, 100,000 entries, of a small file; of a large one an eighth of it
+# bytes, 100,000 entries, of a small file; of a large one an eighth of it
+_LARGEST_DIRECTORY = 8 * 2**20
 _DIRECTORY = b"PK\x05\x06"
 _DIRECTORY_64 = b"PK\x06\x06"
 _IN_PLACE = {"APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD"}
@@ -116,7 +115,6 @@ def _bytearray(*parts: Any) -> bytearray:
 
 
 def bounded_functions() -> AbstractContextManager[Any]:
-    """A context in which PyTorch's restricted reader calls the functions above in place of its
-    own."""
+    """A context in which PyTorch's restricted reader calls the functions above for its own."""
     known: Mapping[str, Any] = _weights_only_unpickler._get_allowed_globals()
     return patch.dict(known, {"_codecs.encode": _latin1, "builtins.bytearray": _bytearray})  # type: ignore[arg-type]

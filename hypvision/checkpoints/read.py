@@ -170,7 +170,7 @@ def _empty_bytes() -> bytes:
     return b""
 
 
-# timm and the code of many papers save their command line as a Namespace. NumPy 2 renamed numpy.core.
+# timm and the code of many papers save their command line as a Namespace; NumPy 2 renamed its core.
 _ALLOWED: list[Any] = [
     Namespace,
     (LogHistory, "mmengine.logging.history_buffer.HistoryBuffer"),
@@ -199,9 +199,8 @@ def _unpickle(path: Path, device: Any, mapped: bool) -> Any:
     mapped = mapped and not script and zipfile.is_zipfile(path)
     opened: AbstractContextManager[Any] = torchscript.opened(path) if script else nullcontext(path)
     with _allow_list, opened as file, bounded_functions():
-        before = (
-            torch.serialization.get_safe_globals()
-        )  # ignore the classes that other code has allowed
+        # ignore the classes that other code has allowed
+        before = torch.serialization.get_safe_globals()
         torch.serialization.clear_safe_globals()
         try:
             torch.serialization.add_safe_globals(allowed)
@@ -304,8 +303,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
 
 
 def check_bounds(path: Path) -> None:
-    """Raise an error for a file that another library would read, if it is none that it should
-    read."""
+    """Raise an error for a file that another library would read, and should not."""
     try:
         problem = format_problem(path)
         if problem is not None:
@@ -340,9 +338,8 @@ def _check_archive(path: Path) -> None:
     compresses nothing but code, and code is not read."""
     if not zipfile.is_zipfile(path):
         with open(path, "rb") as file:
-            for _ in range(
-                5
-            ):  # a magic number, the version, the system, the content, the names of the storages
+            # a magic number, the version, the system, the content, the names of the storages
+            for _ in range(5):
                 check_pickle(file, path)
         return
     with open_zip(path) as archive:
@@ -391,7 +388,7 @@ def _check_content(content: Any, path: Path) -> None:
     size = path.stat().st_size
     storages: set[int] = set()
     total = 0
-    # of all tensors, as if none shared its numbers with another: code that converts them makes copies
+    # of all tensors, as if none shared numbers with another: code that converts them makes copies
     spread = 0
     seen: set[int] = set()
     stack: list[Any] = [content]
@@ -425,9 +422,8 @@ def _check_content(content: Any, path: Path) -> None:
         elif isinstance(value, dict):
             if not all(map(_is_key, value)):
                 raise HypvisionError(_refused(path, "a key that is neither a string nor a number"))
-            if hasattr(
-                value, "__dict__"
-            ):  # an OrderedDict, on which PyTorch stores the versions of modules
+            # an OrderedDict, on which PyTorch stores the versions of modules
+            if hasattr(value, "__dict__"):
                 metadata = vars(value).pop("_metadata", None)
                 vars(value).clear()
                 if isinstance(metadata, dict) and all(map(_is_version, metadata.values())):

@@ -227,8 +227,7 @@ class Record:
 
     @property
     def filename(self) -> str:
-        """Name of the file in caches and mirrors; it tells versions apart by the start of the
-        sha256."""
+        """Name of the file in caches and mirrors; the start of the sha256 tells versions apart."""
         return f"{self.name}-{self.file.sha256[:8]}.safetensors"
 
     def to_dict(self) -> dict[str, Any]:

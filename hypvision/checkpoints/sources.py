@@ -113,8 +113,7 @@ def mirrors() -> list[str]:
 
 
 class _Web(NamedTuple):
-    """A file on the network: its address as it may be shown, and the URL and headers of the
-    request."""
+    """A file on the network: its address to show, and the URL and headers of the request."""
 
     address: str
     url: str
@@ -180,8 +179,7 @@ def _download_once(
     size: int | None = None,
     advice: str = "Set HYPVISION_HOME to a folder that you may write to.",
 ) -> Path:
-    """Download a file, unless another process was first; ``advice`` is for folders that cannot be
-    written."""
+    """Download a file, unless another process was first; ``advice``: for folders not writable."""
     lock = lock_path(lock_name)
     try:
         for folder in (path.parent, lock.parent):
@@ -205,9 +203,8 @@ def local_files(index: Index, record: Record) -> dict[str, Path]:
         # A symbolic link must not lead out of the folder, which other people may have made.
         if packaged.resolve().is_relative_to(index.root.resolve()):
             places = {"packaged": packaged, **places}
-    return {
-        kind: path for kind, path in places.items() if os.path.isfile(path)
-    }  # not where a folder cannot be read
+    # not where a folder cannot be read
+    return {kind: path for kind, path in places.items() if os.path.isfile(path)}
 
 
 def _places(index: Index, record: Record) -> Iterator[Path | _Web]:
@@ -332,8 +329,7 @@ def _fetch_address(text: str) -> Path:
 
 
 def _torch_path(url: str) -> Path:
-    """Where PyTorch keeps the file of an address: by its name alone, which that of another address
-    may have."""
+    """Where PyTorch keeps the file of an address: by its name alone, which others may share."""
     return Path(torch.hub.get_dir(), "checkpoints", Path(urlsplit(url).path).name)
 
 
@@ -361,8 +357,7 @@ def first_path(address: str) -> Path:
 
 
 def _of_another(url: str, path: Path) -> str:
-    """A hint at a file that may be the one that is missed, under the name that other addresses
-    share."""
+    """A hint at a file that may be the missed one, under the name that other addresses share."""
     plain = _torch_path(url)
     return (
         f" (there is a '{plain}': rename it if it is this one)"
@@ -428,18 +423,16 @@ def fetch_from_hub(repository: str, name: str) -> Path | None:
             return None
         transfer = partial(hf_hub_download, repository, name)
         path = Path(in_time(partial(guarded, transfer), deadline(found.size)))
-        if (
-            found.etag is not None and len(found.etag) == 64
-        ):  # a sha256, which the hub knows of large files only
+        # a sha256, which the hub knows of large files only
+        if found.etag is not None and len(found.etag) == 64:
             try:
                 verify_sum(path, found.etag)
             except SourceError:
                 path.resolve().unlink()
                 raise
         return path
-    except (
-        Exception
-    ) as error:  # the hub's client raises its own errors and those of its HTTP library
+    except Exception as error:
+        # the hub's client raises its own errors and those of its HTTP library
         raise HypvisionError(
             f"'{repository}' cannot be fetched from the hub: {one_line(error)}. Check the name, "
             "the network and the hub's cache (HF_HOME), or download it elsewhere and give its path."

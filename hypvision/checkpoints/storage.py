@@ -46,9 +46,8 @@ _LARGEST_HEADER = 64 * 2**20
 MOST_ENTRIES = 100_000  # of a file; the largest models have some ten thousand tensors
 _TOKENS = "token_embedding."
 _MOST_WORDS = 2**20  # 20 times the vocabulary of CLIP
-_SMALL_TABLE = (
-    2**26
-)  # numbers of a table of words that a file of any size may have: that of the largest CLIP
+# numbers of a table of words that a file of any size may have: that of the largest CLIP
+_SMALL_TABLE = 2**26
 
 
 def pack(weights: Mapping[str, Tensor], storage: str) -> dict[str, Tensor]:
@@ -195,14 +194,14 @@ def trim_tokens(weights: Mapping[str, Tensor], used: Tensor, prefix: str = "") -
     found = dict(weights)
     name = prefix + _TOKENS
     table = found.pop(f"{name}weight")
-    found[f"{name}rows"], found[f"{name}index"] = table[used].contiguous(), used
+    found[f"{name}rows"] = table[used].contiguous()
+    found[f"{name}index"] = used
     found[f"{name}size"] = torch.tensor(len(table))
     return found
 
 
 def expand_tokens(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of :func:`trim_tokens`, for names of any prefix; rows that were removed become
-    zero."""
+    """The inverse of :func:`trim_tokens`, for names of any prefix; removed rows become zero."""
     expanded = dict(weights)
     for name in [
         key.removesuffix("rows") for key in weights if f".{key}".endswith(f".{_TOKENS}rows")
@@ -238,9 +237,8 @@ def format_problem(path: str | Path) -> str | None:
     with open(path, "rb") as file:
         start = file.read(9)
         header = file.read(min(int.from_bytes(start[:8], "little"), _LARGEST_HEADER))
-    if (
-        start[8:] == b"{" and header.count(b"{") > MOST_ENTRIES
-    ):  # one of each entry; count before they are parsed
+    # one of each entry; count before they are parsed
+    if start[8:] == b"{" and header.count(b"{") > MOST_ENTRIES:
         raise HypvisionError(
             f"'{path}' was refused: its header has more than {MOST_ENTRIES:,} entries, and no "
             "model has as many tensors. Take the file from a source that you trust, or save the "
@@ -296,8 +294,7 @@ def foreign_setting(settings: Any) -> str | None:
 
 
 def read_metadata(path: str | Path, entry: str) -> dict[str, Any]:
-    """The JSON in an entry of a safetensors file's header; empty if the header has no such
-    entry."""
+    """The JSON in an entry of a safetensors file's header; empty without such an entry."""
     check_format(path)
     try:
         with safe_open(path, "pt") as file:

@@ -25,9 +25,8 @@ from hypvision.files import read_pieces
 
 _MARK = b"/constants.pkl"
 _HIDDEN = b"/constants.hid"
-_LONGEST_NAMES = (
-    2**26
-)  # total length of all names, which would be infinite if a module contained itself
+# total length of all names, which would be infinite if a module contained itself
+_LONGEST_NAMES = 2**26
 
 
 class ScriptModule:
@@ -62,9 +61,8 @@ def is_torchscript(path: str | Path) -> bool:
 def class_names(path: str | Path) -> set[str]:
     """The full names of the classes of the modules in a TorchScript archive."""
     with open_zip(path) as archive, archive.open(f"{_names(path)[0]}/data.pkl") as file:
-        pickled = bytes(
-            read_pieces(file, Path(path).stat().st_size, path)
-        )  # PyTorch does not compress it
+        # PyTorch does not compress it
+        pickled = bytes(read_pieces(file, Path(path).stat().st_size, path))
     used = (
         str(argument) for code, argument, _ in pickletools.genops(pickled) if code.name == "GLOBAL"
     )

@@ -117,8 +117,7 @@ def main(argv: Sequence[str] | None = None, load: Callable[[], None] | None = No
 
 
 def _silence_libraries() -> None:
-    """Leave out warnings of libraries about their own code, which the user of a command cannot
-    change."""
+    """Leave out warnings of libraries about their own code, which users cannot change."""
     warnings.filterwarnings("ignore", module=r"(mmengine|mmcv|mmdet|mmseg)(\.|$)")
     for text in ("pkg_resources is deprecated", "torch.meshgrid: in an upcoming release"):
         warnings.filterwarnings("ignore", text)
@@ -187,8 +186,12 @@ def _command(argv: list[str]) -> str:
         return f"{first} {parser.parse_args(argv[1:2] or ['--help']).command}"
     parser = _parser("hypvision", GROUPS)
     parser.add_argument("--version", action="version", version=f"hypvision {__version__}")
-    parser.add_argument("--completion", choices=("bash", "zsh", "fish"), metavar="SHELL",
-                        help="print what completes commands and options in bash, zsh or fish")  # fmt: skip
+    parser.add_argument(
+        "--completion",
+        choices=("bash", "zsh", "fish"),
+        metavar="SHELL",
+        help="print what completes commands and options in bash, zsh or fish",
+    )
     grouped = [name for name in COMMANDS if name.split()[1:] == [first]]
     if grouped:
         raise HypvisionError(

@@ -1,5 +1,4 @@
-"""``hypvision check`` and ``browse``: the data of a config, as they are and as a model is fed
-them."""
+"""``hypvision check`` and ``browse``: a config's data, as they are and as a model is fed them."""
 
 from __future__ import annotations
 
@@ -54,11 +53,8 @@ def run_check(args: Namespace) -> None:
         raise SystemExit(1)
 
 
-PARTS = (
-    "train",
-    "val",
-    "test",
-)  # copied from hypvision.engine.config, because importing it imports mmengine
+# copied from hypvision.engine.config, because importing it imports mmengine
+PARTS = ("train", "val", "test")
 
 
 def add_browse_arguments(parser: Parser) -> None:

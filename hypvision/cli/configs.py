@@ -62,7 +62,8 @@ def run_exec(args: Namespace) -> None:
     except (SyntaxError, ValueError) as error:  # ValueError: the bytes are not text
         raise HypvisionError(f"'{args.script}' is not a Python file: {error}.") from error
     before = sys.argv, sys.path
-    sys.argv, sys.path = [str(path), *args.arguments], [str(path.resolve().parent), *sys.path]
+    sys.argv = [str(path), *args.arguments]
+    sys.path = [str(path.resolve().parent), *sys.path]
     try:
         runpy.run_path(str(path), run_name="__main__")
     finally:

@@ -193,9 +193,8 @@ def run_one(spec, settings, out) -> dict[str, float]:
     from hypvision.tasks.few_shot_benchmark import run_cell
 
     with readable_errors(), warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "The prompts have "
-        )  # this warning was given before the first cell
+        # this warning was given before the first cell
+        warnings.filterwarnings("ignore", "The prompts have ")
         found = run_cell(spec, settings, out)
     print(
         json.dumps({"cell": spec.key, **{name: round(value, 2) for name, value in found.items()}}),

@@ -137,9 +137,8 @@ def _chosen(args: Namespace, name: str) -> Any:
         )
     if name == "fig1":
         _losses(args)
-    open_results(
-        args.out, chosen.settings
-    )  # raises an error if the folder has results of another grid
+    # raises an error if the folder has results of another grid
+    open_results(args.out, chosen.settings)
     return chosen
 
 

@@ -4,7 +4,8 @@ here or on SLURM.
 A command lists its cells, says which are finished, and :func:`run_cells` does the rest. A cell that
 fails is reported, and the others still run. An interruption ends all running cells.
 
->>> outcome = run_cells([Cell("dtd/seed1", train, ("dtd", 1))], finished=lambda key: Path(out, key, "done").exists())
+>>> cells = [Cell("dtd/seed1", train, ("dtd", 1))]
+>>> outcome = run_cells(cells, finished=lambda key: Path(out, key, "done").exists())
 >>> outcome.check()
 """
 
@@ -34,8 +35,7 @@ _PICKLING = (pickle.PickleError, AttributeError, ImportError, TypeError, ValueEr
 
 
 class Cell(NamedTuple):
-    """One call. Function and arguments can be pickled; the key is unique among the cells of a
-    command."""
+    """One call. Function and arguments can be pickled; the key is unique in a command."""
 
     key: str
     function: Callable[..., Any]
@@ -43,8 +43,7 @@ class Cell(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The outcome of the cells by their keys: results, errors, and the cells that were finished
-    before."""
+    """The outcome of the cells by their keys: results, errors, and cells finished before."""
 
     results: dict[str, Any]
     failures: dict[str, str]
@@ -288,9 +287,8 @@ def _in_submitit(
 def _answer_of(job: Any) -> _Answer:
     try:
         return job.result()
-    except (
-        Exception
-    ) as error:  # the job was killed, timed out or never started; submitit's log says which
+    except Exception as error:
+        # the job was killed, timed out or never started; submitit's log says which
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         return _Answer(
             failure=f"its job {job.job_id} ended without a result ({lines[0] if lines else error})"

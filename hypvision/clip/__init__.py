@@ -1,5 +1,4 @@
-"""CLIP with a few hyperbolic parameters. Needs ``open_clip``, which loads when a model is made, not
-here.
+"""CLIP with a few hyperbolic parameters. Needs ``open_clip``, which a model loads, not this import.
 
 >>> from hypvision import clip, viz
 >>> found = clip.segment("street.jpg", ["car", "road", "sky"])

@@ -78,8 +78,7 @@ def official_ids(name: str) -> list[int]:
 
 
 def whole_label(value: Any) -> int | None:
-    """Convert a label from a file (``3``, ``"3"`` or ``3.0``) to an integer; None if it is not
-    whole."""
+    """Convert a label from a file (``3``, ``"3"`` or ``3.0``) to an integer; None if not whole."""
     if isinstance(value, str):
         return int(value) if value.strip().isdecimal() else None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1:

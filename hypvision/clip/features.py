@@ -1,5 +1,4 @@
-"""Features of frozen towers, computed once and cached on disk by the content of inputs and
-weights."""
+"""Features of frozen towers, computed once and cached on disk by content of inputs and weights."""
 
 from __future__ import annotations
 

@@ -35,10 +35,8 @@ _NAMES = [
     ("vision_model.embeddings.class_embedding", "visual.class_embedding"),
     ("vision_model.embeddings.patch_embedding.weight", "visual.conv1.weight"),
     ("vision_model.embeddings.position_embedding.weight", "visual.positional_embedding"),
-    (
-        "vision_model.pre_layrnorm.{rest}",
-        "visual.ln_pre.{rest}",
-    ),  # Hugging Face has this spelling mistake
+    # Hugging Face has this spelling mistake
+    ("vision_model.pre_layrnorm.{rest}", "visual.ln_pre.{rest}"),
     ("vision_model.post_layernorm.{rest}", "visual.ln_post.{rest}"),
     *(
         (f"{old}{{n}}.{theirs}.{{rest}}", f"{new}{{n}}.{ours}.{{rest}}")

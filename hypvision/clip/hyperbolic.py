@@ -80,10 +80,8 @@ class HyperbolicCLIP(CLIP):
     def _as_moco_v3(self, trunk: Any, vision_heads: int, size: int) -> None:
         self.visual.set_input_size(size)
         for block in trunk.blocks:
-            block.attn.num_heads, block.attn.head_dim = (
-                vision_heads,
-                trunk.embed_dim // vision_heads,
-            )
+            block.attn.num_heads = vision_heads
+            block.attn.head_dim = trunk.embed_dim // vision_heads
             block.attn.scale = block.attn.head_dim**-0.5
         for module in trunk.modules():
             if isinstance(module, nn.LayerNorm):
@@ -127,8 +125,7 @@ class HyperbolicCLIP(CLIP):
 
     @torch.no_grad()
     def clamp_scalars(self) -> None:
-        """Bring the scalars back into their intervals; to be called before each step of a
-        training."""
+        """Bring the scalars back into their intervals; before each step of a training."""
         self.logit_scale.clamp_(max=MAX_LOGIT_SCALE)
         if self.geometry == "lorentz":
             self.curv.clamp_(*map(math.log, CURVATURES))

@@ -1,5 +1,4 @@
-"""Official checkpoints of MERU and HyCoCLIP: where they are, their names of the weights and
-ours."""
+"""Official checkpoints of MERU and HyCoCLIP: their places, their names of weights and ours."""
 
 from __future__ import annotations
 
@@ -119,9 +118,8 @@ def to_official(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         found[translated(name, [(ours, official) for official, ours in _NAMES]) or name] = value
     size = len(found["textual.posit_embed"])
     found["textual.attn_mask"] = _causal(size)
-    for name, values in zip(
-        PIXELS, (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)
-    ):  # MERU's, if the weights lack them
+    # MERU's, if the weights lack them
+    for name, values in zip(PIXELS, (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)):
         found.setdefault(name, torch.tensor(values).reshape(3, 1, 1))
     return found
 
@@ -168,12 +166,10 @@ def check_scalars(
             )
     # Trainings clamp the curvature before a step, so that one step may move it out of bounds before
     # it is saved.
-    if (
-        "curv" in there
-        and not CURVATURES[0] * 0.95
-        <= (c := math.exp(float(weights["curv"])))
-        <= CURVATURES[1] * 1.05
-    ):
+    if "curv" not in there:
+        return
+    c = math.exp(float(weights["curv"]))
+    if not CURVATURES[0] * 0.95 <= c <= CURVATURES[1] * 1.05:
         raise HypvisionError(
             f"{place} has the curvature {c:.4g}; MERU's and HyCoCLIP's trainings keep it between "
             f"{CURVATURES[0]} and {CURVATURES[1]:.0f}. The entry 'curv' must be the logarithm of "

@@ -53,6 +53,5 @@ class Memo:
 
 
 def _version(tensor: Tensor) -> int:
-    return (
-        0 if tensor.is_inference() else tensor._version
-    )  # inference tensors have no version counter
+    # inference tensors have no version counter
+    return 0 if tensor.is_inference() else tensor._version

@@ -1,8 +1,7 @@
-"""CLIP models by name: open_clip's, those of a repository or folder, those of this project, and
-files.
+"""CLIP models by name: open_clip's, a repository's or folder's, this project's, and files.
 
->>> clip = create_clip("ViT-B-16", "openai")            # open_clip's weights, QuickGELU as OpenAI trained them
->>> clip = create_clip("hf-hub:USER/REPO")              # model, weights and tokenizer; or local-dir:PATH
+>>> clip = create_clip("ViT-B-16", "openai")  # open_clip's weights, OpenAI's with QuickGELU
+>>> clip = create_clip("hf-hub:USER/REPO")    # model, weights and tokenizer; or local-dir:PATH
 >>> clip = create_clip("shapes-s8", "zoo:shapes-s8.captions")
 >>> clip.model.encode_text(clip.tokenizer(["a cat"]))
 
@@ -143,8 +142,7 @@ class CLIPBundle(NamedTuple):
         return next(self.model.parameters()).device
 
     def normalised(self, images: Tensor) -> Tensor:
-        """Normalise images (..., 3, H, W), RGB from 0 to 255, and move them to the model's
-        device."""
+        """Normalise images (..., 3, H, W), RGB from 0 to 255, on the model's device."""
         mean, std = (
             torch.tensor(value, device=self.device)[:, None, None]
             for value in (self.mean, self.std)
@@ -284,8 +282,7 @@ def image_size(name: str, **options: Any) -> int | tuple[int, int]:
 def architecture(
     name: str, folder: Path | None = None, options: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Arguments of the classes of :mod:`open_clip.model`, with the options of :func:`create_clip`
-    in them."""
+    """Arguments of the classes of :mod:`open_clip.model`, with :func:`create_clip`'s options."""
     options = options or {}
     if folder is not None:
         config = repository_config(folder)["model_cfg"]
@@ -348,8 +345,7 @@ def _arguments(function: Callable[..., Any]) -> list[str]:
 def _check_options(
     name: str, config: Mapping[str, Any], options: Mapping[str, Any], towers: bool
 ) -> None:
-    """Raise an error for options without effect; ``towers``: a single tower may have weights of its
-    own."""
+    """Raise an error for options without effect; ``towers``: one tower may have own weights."""
     known = {*_OF_ARCHITECTURE, *_arguments(_model_class(config))}
     if name not in ARCHITECTURES:
         known |= {*_arguments(require("open_clip", "clip").create_model), "pretrained_hf"}
@@ -365,8 +361,7 @@ def _check_options(
 
 
 def _check_towers(name: str, config: Mapping[str, Any]) -> None:
-    """Raise an error for towers that would take hours to build or more memory than this machine
-    has."""
+    """Raise an error for towers that would take hours to build or too much memory."""
     numbers = 0.0
     for part in ("vision_cfg", "text_cfg"):
         tower = dict(

@@ -86,8 +86,7 @@ def _only_weights(name: str) -> str:
 
 
 def _network_of(path: Path) -> str:
-    """The name of the network that the sizes in a file belong to; heads and activation are not in
-    them."""
+    """The name of the network that the sizes in a file belong to; not of heads and activation."""
     weights = read_clip(path)
     if "visual.trunk.norm.weight" in weights and "logit_scale" in weights:
         return variant(weights)[0]

@@ -62,9 +62,8 @@ def set_tuning(model: nn.Module, mode: str) -> None:
     model.requires_grad_(mode == "full")
     if mode in ("text", "image"):
         for name, parameter in model.named_parameters():
-            images = (
-                name.startswith("visual.") or name == "visual_alpha"
-            )  # the scale of a hyperbolic CLIP's images
+            # the scale of a hyperbolic CLIP's images
+            images = name.startswith("visual.") or name == "visual_alpha"
             ours = images == (mode == "image") or name == "curv"  # the curvature is of both
             parameter.requires_grad_(ours and not name.startswith("logit_"))
     for parameter in model.parameters():
@@ -232,9 +231,8 @@ class OpenVocabularyCLIP(nn.Module):
         geometry = getattr(self.clip, "geometry", None) or "sphere"
         whole = "token_embedding.weight" in own
         check_scalars(own, geometry, whole=whole)
-        for name in (
-            PIXELS if whole and hasattr(self.clip, "normalisation") else ()
-        ):  # older trainings lack them
+        # older trainings lack them
+        for name in PIXELS if whole and hasattr(self.clip, "normalisation") else ():
             found.setdefault(f"clip.{name}", self.clip.get_buffer(name))
         return found
 
@@ -248,8 +246,7 @@ class OpenVocabularyCLIP(nn.Module):
         return any(parameter.requires_grad for parameter in self.clip.parameters())
 
     def set_classes(self, classes: str | Path | Sequence[str]) -> None:
-        """Change the class names; anything that :func:`~hypvision.clip.classes.load_classes`
-        takes."""
+        """Change the class names; as :func:`~hypvision.clip.classes.load_classes` takes them."""
         self.classes = load_classes(classes)
 
     def encode_classes(self, classes: Sequence[str] | None = None) -> Tensor:
@@ -326,9 +323,8 @@ def equal_pairs(text: Tensor) -> list[tuple[int, int]]:
     others."""
     mean = F.normalize(text.float().mean(1), dim=-1)
     pairs: list[tuple[int, int]] = []
-    for start in range(
-        0, len(mean), 1024
-    ):  # one matrix of all pairs would need 40 GB for 100,000 classes
+    # one matrix of all pairs would need 40 GB for 100,000 classes
+    for start in range(0, len(mean), 1024):
         same = (mean[start : start + 1024] @ mean[: start + 1024].T > 1 - 1e-6).tril(start - 1)
         rows = same.any(1).nonzero().flatten()
         pairs += zip(same[rows].int().argmax(1).tolist(), (rows + start).tolist())
@@ -380,9 +376,8 @@ def check_words(model: OpenVocabularyCLIP, names: Sequence[str]) -> None:
             f"{_ADVICE}"
         )
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # encode_classes warns of equal texts; the error below says more
+        # encode_classes warns of equal texts; the error below says more
+        warnings.simplefilter("ignore")
         pairs = equal_pairs(model.encode_classes(names))
     if len({number for pair in pairs for number in pair}) > _EQUAL_SHARE * len(names):
         why = (
@@ -420,8 +415,7 @@ def lacks_words(clip: nn.Module) -> bool:
 
 
 def _blank_tokens(clip: nn.Module) -> Tensor:
-    """For each token whether its row of the embedding is zero; () of a CLIP without such a
-    table."""
+    """For each token whether its row of the embedding is zero; () without such a table."""
     words = getattr(getattr(clip, "text", None) or clip, "token_embedding", None)
     weight: Tensor | None = getattr(words, "weight", None)
     return torch.zeros(0, dtype=torch.bool) if weight is None else ~(weight.detach() != 0).any(1)

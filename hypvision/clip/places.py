@@ -1,5 +1,4 @@
-"""Locate the config and weights of a CLIP model: a file, a folder, the zoo, a repository on the
-hub."""
+"""Locate the config and weights of a CLIP model: a file, a folder, the zoo, a hub's repository."""
 
 from __future__ import annotations
 
@@ -29,21 +28,16 @@ from hypvision.files import why_no_file
 from hypvision.records import parse, read_record
 
 _CONFIG = "open_clip_config.json"
-_WEIGHTS = (
-    "open_clip_model.safetensors",
-    "open_clip_pytorch_model.bin",
-)  # the first file that exists is used
+# the first file that exists is used
+_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 _FOLDER_WEIGHTS = (
     *_WEIGHTS, "open_clip_pytorch_model.safetensors", "open_clip_pytorch_model.pth",
     "model.safetensors", "pytorch_model.bin", "pytorch_model.pth", "model.pth",
 )  # fmt: skip
 
 _HUB_NAME = r"\w[\w.-]*(/\w[\w.-]*)?"
-_NAMES = {
-    "timm_model_name": r"[\w.-]+",
-    "hf_model_name": _HUB_NAME,
-    "hf_tokenizer_name": _HUB_NAME,
-}  # never a path
+# never a path
+_NAMES = {"timm_model_name": r"[\w.-]+", "hf_model_name": _HUB_NAME, "hf_tokenizer_name": _HUB_NAME}
 
 
 def is_repository(name: str) -> bool:
@@ -52,8 +46,7 @@ def is_repository(name: str) -> bool:
 
 
 def weights_file(name: str, pretrained: str | Path, needed: bool, tags: Sequence[str]) -> Path:
-    """The file of weights that are not an open_clip tag; the file may be missing if it is not
-    needed."""
+    """The file of weights that are not an open_clip tag; it may be missing if not needed."""
     text = str(pretrained)
     if re.fullmatch(r"hf-hub:[^#]+#.+\.(pth?|bin|safetensors)", text):
         return fetch_published(text, name, needed)
@@ -63,9 +56,8 @@ def weights_file(name: str, pretrained: str | Path, needed: bool, tags: Sequence
         return fetch(text) if needed else Path(text)
     path = Path(text).expanduser()
     if not path.is_absolute() and not path.exists():
-        shipped = (
-            Path(__file__).parents[2] / path
-        )  # the file in the repository, for any working directory
+        # the file in the repository, for any working directory
+        shipped = Path(__file__).parents[2] / path
         path = shipped if shipped.is_file() else path
     if path.is_file():
         return path

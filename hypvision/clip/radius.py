@@ -1,10 +1,13 @@
 r"""Hyperbolic radii of CLIP's embeddings, the distances from the origin of the ball, before and
 after tuning.
 
-An embedding z is a tangent vector at the origin; :math:`\mathrm{Rad}(\exp_0(z)) = (2/\sqrt c)\,\mathrm{artanh}(\sqrt c
-|\exp_0(z)|) = 2 |z|`, whatever c is. The paper's Fig. 2 and 5 do not say which convention they plot:
-``convention="half"`` leaves out the factor 2. Hyperbolic models (MERU, HyCoCLIP) have points of their own; their
-radius is the distance from the origin.
+An embedding z is a tangent vector at the origin, whose radius does not depend on c:
+
+.. math:: \mathrm{Rad}(\exp_0(z)) = (2/\sqrt c)\,\mathrm{artanh}(\sqrt c |\exp_0(z)|) = 2 |z|.
+
+The paper's Fig. 2 and 5 do not say which convention they plot: ``convention="half"`` leaves out the
+factor 2. Hyperbolic models (MERU, HyCoCLIP) have points of their own; their radius is the distance
+from the origin.
 """
 
 from __future__ import annotations
@@ -70,8 +73,7 @@ def text_radii(
 
 @torch.no_grad()
 def image_radii(clip: CLIPBundle, images: Tensor, patches: bool = False, **how) -> Tensor:
-    """Radii of images (B, 3, H, W), RGB from 0 to 255: (B,), or those of their patches (B, h,
-    w)."""
+    """Radii of images (B, 3, H, W), RGB from 0 to 255: (B,), or of their patches (B, h, w)."""
     x = clip.normalised(images)
     if patches:
         return hyperbolic_radius(encode_dense(clip.model, x)[0].permute(0, 2, 3, 1), **how)
@@ -79,8 +81,7 @@ def image_radii(clip: CLIPBundle, images: Tensor, patches: bool = False, **how) 
 
 
 def _radii(clip: CLIPBundle, features: Tensor, modality: Modality, **how) -> Tensor:
-    """Radii (...) of features (..., E); those of a hyperbolic CLIP are the distances of its own
-    points."""
+    """Radii (...) of features (..., E); of a hyperbolic CLIP the distances of its points."""
     if isinstance(clip.space, Sphere):
         return hyperbolic_radius(features, **how)
     if how.get("convention", "metric2") != "metric2":

@@ -39,8 +39,7 @@ class Space(Protocol):
         return self.embed(self.to_average(_wide(features)).mean(-2), modality)
 
     def as_vectors(self, points: Tensor) -> Tensor:
-        """Vectors for Euclidean methods, such as a linear probe: in the tangent space at the
-        origin."""
+        """Vectors for Euclidean methods, such as a linear probe: in the origin's tangent space."""
 
     def logits(self, x: Tensor, y: Tensor, scale: Tensor) -> Tensor:
         """Logits ``(N, M)`` of the contrastive loss, of points ``(N, d)`` and ``(M, d)``; on a
@@ -200,8 +199,7 @@ class Hyperboloid(Space):
 
 
 def space_of(model: nn.Module) -> Space:
-    """The space of a CLIP model's embeddings, with its present curvature, through which gradients
-    flow."""
+    """The space of a CLIP model's embeddings, with its curvature, through which gradients flow."""
     found: Any = getattr(model, "space", None)
     return Sphere() if found is None else cast(Space, found)
 

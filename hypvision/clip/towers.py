@@ -1,5 +1,4 @@
-"""The transformer towers of open_clip models: where their blocks are, and how texts and images are
-encoded.
+"""The transformer towers of open_clip models: their blocks, and how texts and images are encoded.
 
 :func:`encode_text` cuts texts to the longest one, which changes nothing under a causal mask and
 saves most of the work; :func:`encode_dense` gives an embedding for every patch, as CAT-Seg takes
@@ -46,8 +45,7 @@ class Tower:
         return block.attn.qkv if self.family == "timm" else block.attn
 
     def frozen(self, block: nn.Module) -> nn.Parameter:
-        """The packed projection (3d, d) of a block as it was loaded, under any parametrisation of
-        it."""
+        """The packed projection (3d, d) of a block as loaded, under any parametrisation."""
         owner: Any = self.owner(block)
         if parametrize.is_parametrized(owner, self.packed_name):
             return owner.parametrizations[self.packed_name].original
@@ -76,8 +74,7 @@ def text_part(model: nn.Module) -> Any:
 
 
 def find_towers(model: nn.Module) -> list[Tower]:
-    """The transformer towers of an open_clip model (or of a text or an image tower alone), text
-    first."""
+    """The transformer towers of an open_clip model (or a text or image tower alone), text first."""
     text = text_part(model)
     visual = getattr(model, "visual", model)
     found = []
@@ -374,8 +371,7 @@ def _end(text: Any, tokens: Tensor) -> Tensor:
 
 
 def _project(text: Any, x: Tensor) -> Tensor:
-    """Embeddings (T, E) from the pooled tokens; the norm acts on each token, so no others are
-    needed."""
+    """Embeddings (T, E) from the pooled tokens; the norm acts on each token by itself."""
     x = text.ln_final(x)
     projection = text.text_projection
     if projection is None:
@@ -450,12 +446,9 @@ def encode_by_length(
     size = max(1, -(-len(tokens) // 4)) if budget is None else _batches(lengths[order], budget)
     chunks = tokens[order].split(size)
     words: Sequence[Tensor | None] = [None] * len(chunks)
-    device = next(text_part(model).parameters()).device
-    if (
-        torch.is_grad_enabled()
-        and _can_be_cut(text := text_part(model))
-        and text.token_embedding.weight.requires_grad
-    ):
+    text = text_part(model)
+    device = next(text.parameters()).device
+    if torch.is_grad_enabled() and _can_be_cut(text) and text.token_embedding.weight.requires_grad:
         # All parts at once: each would add a gradient as large as the table of words, almost all of
         # it 0.
         longest = int(lengths.max())
@@ -477,8 +470,7 @@ def encode_by_length(
 def encode_image(
     model: Any, images: Tensor, normalize: bool = False, prompts: PromptTokens | None = None
 ) -> Tensor:
-    """Image embeddings (B, E) as ``model.encode_image`` gives them, with learned tokens where there
-    are any.
+    """Image embeddings (B, E) as ``model.encode_image`` gives them, with learned tokens, if any.
 
     Images are (B, 3, H, W), normalised, of the model's size; ``normalize`` gives points of
     :func:`hypvision.clip.spaces.space_of`. Learned tokens leave before the pooling.
@@ -697,9 +689,8 @@ def _embed_timm_patches(trunk: Any, images: Tensor, grid: tuple[int, int]) -> Te
     )
     table = trunk.pos_embed[0]
     old = tuple(trunk.patch_embed.grid_size)
-    extra = (
-        len(table) - old[0] * old[1]
-    )  # the table has entries for register tokens before the grid
+    # the table has entries for register tokens before the grid
+    extra = len(table) - old[0] * old[1]
     patches = resize_positions(torch.cat([table[:1], table[extra:]]), grid, old)[1:]
     x = trunk.patch_embed.norm(x) + patches.to(x.dtype)
     if trunk.num_prefix_tokens:

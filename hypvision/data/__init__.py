@@ -1,5 +1,4 @@
-"""Data sets. :mod:`.shapes` draws labelled images on the fly; :mod:`.export` writes them to
-disk."""
+"""Data sets. :mod:`.shapes` draws labelled images on the fly; :mod:`.export` writes them."""
 
 from hypvision.data.shapes import TAXONOMY, Scene, ShapesClassification, ShapesScenes, Taxonomy
 

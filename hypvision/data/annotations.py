@@ -1,5 +1,4 @@
-"""Checks of the objects in an annotation file, the same for COCO's JSON, VOC's XML and other
-formats.
+"""Checks of the objects in an annotation file, for COCO's JSON, VOC's XML and other formats.
 
 An object that cannot be used is left out and counted. An object that shows that the whole file is
 wrong raises an error.
@@ -18,12 +17,12 @@ from hypvision.errors import HypvisionError
 
 MAX_POINTS = 100_000  # largest number of polygon points of one object
 MASK_FORMAT = (
-    "Expected as segmentation: polygons [[x1, y1, x2, y2, x3, y3, ...], ...] of three points or more, or run lengths "
-    '{"size": [height, width], "counts": ...} of the size of the image.'
+    "Expected as segmentation: polygons [[x1, y1, x2, y2, x3, y3, ...], ...] of three points or "
+    'more, or run lengths {"size": [height, width], "counts": ...} of the size of the image.'
 )
 NAME_THEM = (
-    "Give the names of the file, in any order, as metainfo=dict(classes=(...)) of the data set in the config, or what "
-    'shall not count as ignored=(...), or ignored="others".'
+    "Give the names of the file, in any order, as metainfo=dict(classes=(...)) of the data set in "
+    'the config, or what shall not count as ignored=(...), or ignored="others".'
 )
 
 
@@ -92,8 +91,7 @@ class BoxCheck:
         self._corners = True  # whether all boxes could be corners
 
     def numbers(self, where: str, values: Any, height: Any, width: Any) -> None:
-        """Raise an error if ``values``, the box of the object ``where``, are not four finite
-        numbers."""
+        """Refuse ``values``, the box of the object ``where``, that are not four finite numbers."""
         if not (
             isinstance(values, (list, tuple)) and len(values) == 4 and all(map(is_number, values))
         ):
@@ -246,12 +244,12 @@ def refuse_masks(faults: Iterable[tuple[str, str]], whole: str) -> None:
 
 
 def check_names(classes: Any) -> None:
-    """Raise a HypvisionError for class names that are a single string: each letter would become a
-    class."""
+    """Refuse class names that are a single string: each letter would become a class."""
     if isinstance(classes, str):
         raise HypvisionError(
-            f"The classes of the data set are the text '{classes}', not a list of names. Python takes (\"{classes}\") "
-            f'for a text in brackets: write classes=("{classes}",) with a comma.'
+            f"The classes of the data set are the text '{classes}', not a list of names. Python "
+            f'takes ("{classes}") for a text in brackets: write classes=("{classes}",) with a '
+            "comma."
         )
 
 

@@ -1,6 +1,7 @@
 """Chains for captions of one's own, from a table of words and their broader terms.
 
->>> terms = read_terms("words.csv")  # word,broader: "ramen,noodle dish", "udon,noodle dish", "noodle dish,food", ...
+>>> # word,broader: "ramen,noodle dish", "udon,noodle dish", "noodle dish,food", ...
+>>> terms = read_terms("words.csv")
 >>> build_chains([("a bowl of ramen with egg", "1.jpg")], terms, levels=4)[0].texts
 ('food', 'noodle dish', 'ramen', 'a bowl of ramen with egg')
 
@@ -61,12 +62,10 @@ class Terms:
     """A hierarchy of terms."""
 
     names: dict[str, str]  # of the nodes, by id
-    broader: dict[
-        str, str
-    ]  # the node above each node; where there are several, the first; top nodes have none
-    meaning: dict[
-        str, str
-    ]  # the node of a word; for a word with several meanings the most common one
+    # the node above each node; where there are several, the first; top nodes have none
+    broader: dict[str, str]
+    # the node of a word; for a word with several meanings the most common one
+    meaning: dict[str, str]
     top: int = 0  # nodes at the top of every path that chains omit because they are too general
 
     @cached_property
@@ -115,9 +114,8 @@ def read_terms(path: str | Path) -> Terms:
                     "have. Take intact copies of both."
                 )
             broader.setdefault(child, parent)
-        return Terms(
-            names, broader, meaning, top=4
-        )  # the four most general: entity, physical entity, object, whole
+        # the four most general: entity, physical entity, object, whole
+        return Terms(names, broader, meaning, top=4)
     for line, row in read_table(_Term, path):
         word = row.word.strip()
         above = row.broader.strip()

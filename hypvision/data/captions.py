@@ -136,7 +136,7 @@ def describe(
         Fact(Phrase(), absent=True, ground=True),
         Fact(Phrase(kind=_pick(rng, other_kinds))),
         Fact(Phrase(shape=_pick(rng, siblings or strangers))),
-        # Never empty: the subject has eight other combinations, and a scene has fewer other objects.
+        # Never empty: the subject has eight other combinations, a scene has fewer other objects.
         _pick(rng, [fact for fact in _variations(true[3]) if not fact.holds(objects)]),
     ]
     return true, false
@@ -148,8 +148,7 @@ def _specific(
     objects: Sequence[Described],
     size: tuple[int, int],
 ) -> Fact:
-    """The subject with its looks and, where there is a clear one, its place beside another
-    object."""
+    """The subject with its looks and, where there is a clear one, its place beside another."""
     looks = _looks(subject)
     others = [item for item in objects if item is not subject]
     for index in rng.permutation(len(others)):

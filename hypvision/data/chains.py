@@ -4,7 +4,7 @@ The files are those of HierarCaps (Alper and Averbuch-Elor, ECCV 2024), which st
 does not come with this package: csv or csv.gz, texts joined by ``=>``::
 
     positive,negative[,image_url]       a chain, and for each of its texts one that contradicts it
-    id,captions[,image_url]             a chain of the image ``image_url`` (of ``id`` where there is none)
+    id,captions[,image_url]             a chain of the image ``image_url``, or else of ``id``
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ class Chain:
     """A chain of texts, and the image at its end."""
 
     texts: tuple[str, ...]  # from general to specific, at least two
-    negatives: tuple[
-        str, ...
-    ] = ()  # for each text one that contradicts it, though it fits the text before; or ()
+    # for each text one that contradicts it, though it fits the text before; or ()
+    negatives: tuple[str, ...] = ()
     image: str | None = None  # an address, a file name or an id; None for no image
 
 
@@ -103,7 +102,8 @@ def write_chains(path: str | Path, chains: Sequence[Chain]) -> None:
         HypvisionError: some chains have negatives and others have none.
     """
     negatives = all(chain.negatives for chain in chains)
-    if not negatives and (given := sum(bool(chain.negatives) for chain in chains)):
+    given = sum(bool(chain.negatives) for chain in chains)
+    if given and not negatives:
         raise HypvisionError(
             f"{given} of {len(chains)} chains have negatives, but a file of chains has them for "
             "all or for none. Add the others with with_negatives(chains), or leave all out."

@@ -3,8 +3,8 @@ ancestors.
 
 The two usual forms are read, plain or as .gz, UTF-8::
 
-    id1,id2,weight          csv with this header, as of Nickel and Kiela's code; a weight is not used
-    dog.n.01<TAB>mammal.n.01    two columns without a header, as of gensim
+    id1,id2,weight             csv with this header, as of Nickel and Kiela's code; weights ignored
+    dog.n.01<TAB>mammal.n.01   two columns without a header, as of gensim
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ class Closure(NamedTuple):
     """Names and their ancestors."""
 
     names: list[str]  # (N,), in alphabetical order
-    pairs: (
-        np.ndarray
-    )  # int64 (P, 2), rows of ``names``: a name and one of its ancestors, each pair once, in order
+    # int64 (P, 2), rows of ``names``: a name and one of its ancestors, each pair once, in order
+    pairs: np.ndarray
 
     def ancestors(self) -> list[set[int]]:
         """The ancestors of each name."""
@@ -82,8 +81,7 @@ def _check_count(pairs: int, source: str, most: float) -> None:
 def read_closure(
     path: str | Path, transitive: bool = False, limit: int = MAX_BYTES, most: float = math.inf
 ) -> Closure:
-    """Read the pairs of a file. A pair that occurs again and a name as its own ancestor do not
-    count.
+    """Read the pairs of a file. Repeated pairs and a name as its own ancestor do not count.
 
     Args:
         path: the file.

@@ -225,8 +225,7 @@ class Stamp(NamedTuple):
 
 
 def rasterise(sprite: Sprite, height: int, width: int) -> Stamp:
-    """Turn a sprite into pixels of a ``height`` x ``width`` image; what lies beyond the border is
-    cut off."""
+    """Turn a sprite into pixels of a ``height`` x ``width`` image; cut off at the border."""
     reach = sprite.radius + 1
     top = max(0, math.floor(sprite.y - reach))
     bottom = min(height, math.ceil(sprite.y + reach))
@@ -239,9 +238,8 @@ def rasterise(sprite: Sprite, height: int, width: int) -> Stamp:
     base = np.clip(np.add(COLOURS[sprite.colour], sprite.tint), 0, 255).astype(np.float32)
     dark = base * np.float32(0.4)
     light = base + (255 - base) * np.float32(0.65)
-    layers: list[
-        tuple[np.ndarray, np.ndarray, int]
-    ] = []  # coverage, colours and number of each part
+    # coverage, colours and number of each part
+    layers: list[tuple[np.ndarray, np.ndarray, int]] = []
     for part in OUTLINES[sprite.shape]:
         amount = np.clip(0.5 - part.outline(x, y) * sprite.radius, 0, 1)
         if part.paint == "texture" and sprite.texture != "plain":
@@ -270,8 +268,7 @@ def _turn(
 
 
 def _texture(sprite: Sprite, dx: np.ndarray, dy: np.ndarray) -> np.ndarray:
-    """Weight (0 to 1) of the second shade at each pixel; edges are one pixel soft, like
-    outlines."""
+    """Weight (0 to 1) of the second shade at each pixel; edges are one pixel soft."""
     s, t = _turn(dx, dy, sprite.grain, 1 / sprite.period)
     s = (s + np.float32(sprite.phase[0])) % 1 - np.float32(0.5)
     if sprite.texture == "striped":
@@ -279,9 +276,8 @@ def _texture(sprite: Sprite, dx: np.ndarray, dy: np.ndarray) -> np.ndarray:
     t = (t + np.float32(sprite.phase[1])) % 1 - np.float32(0.5)
     if sprite.texture == "dotted":
         return np.clip(0.5 + (0.31 - np.sqrt(s * s + t * t)) * sprite.period, 0, 1)
-    a = np.clip(
-        (0.25 - np.abs(s)) * sprite.period, -0.5, 0.5
-    )  # checkered: the product of stripes in both directions
+    # checkered: the product of stripes in both directions
+    a = np.clip((0.25 - np.abs(s)) * sprite.period, -0.5, 0.5)
     b = np.clip((0.25 - np.abs(t)) * sprite.period, -0.5, 0.5)
     return 0.5 + 2 * a * b
 
@@ -307,8 +303,7 @@ def add_noise(rng: np.random.Generator, canvas: np.ndarray) -> np.ndarray:
 
 
 def _hat_weights(length: int, knots: int) -> np.ndarray:
-    """Linear interpolation from ``knots`` values to ``length`` pixels, as a matrix (length,
-    knots)."""
+    """Linear interpolation from ``knots`` values to ``length`` pixels, a matrix (length, knots)."""
     position = (np.arange(length, dtype=np.float32) + 0.5) / length * (knots - 1)
     return np.clip(1 - np.abs(position[:, None] - np.arange(knots, dtype=np.float32)), 0, 1).astype(
         np.float32

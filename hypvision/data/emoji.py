@@ -3,7 +3,8 @@ a taxonomy.
 
 The folder is the user's::
 
-    emoji.json                  [{"id", "name", "keywords", "group", "subgroup"}, ...], words of Unicode's CLDR
+    emoji.json                  [{"id", "name", "keywords", "group", "subgroup"}, ...], the words of
+                                Unicode's CLDR
     images/STYLE/ID.png         one image an emoji and style
     splits/classes.json         [{"label", "classname", "subgroup", "group_name"}, ...]
     splits/emoji_split.json     {"train": [ID, ...], "val": [...], "test": [...]}, split by emoji
@@ -241,9 +242,8 @@ def augment(rng: np.random.Generator, pixels: np.ndarray, mirror: bool = True) -
         matrix[:, 0] *= -1
     middle = np.array([width / 2, height / 2])
     shift = rng.uniform(-0.08, 0.08, 2) * (width, height)
-    offset = middle - matrix @ (
-        middle + shift
-    )  # Pillow maps pixels of the result to pixels of the source
+    # Pillow maps pixels of the result to pixels of the source
+    offset = middle - matrix @ (middle + shift)
     image = Image.fromarray(pixels).transform(
         (width, height), Image.Transform.AFFINE, (*matrix[0], offset[0], *matrix[1], offset[1]),
         Image.Resampling.BILINEAR, fillcolor=(255, 255, 255),
@@ -251,9 +251,8 @@ def augment(rng: np.random.Generator, pixels: np.ndarray, mirror: bool = True) -
     values = np.asarray(image).astype(np.float32)
     way = rng.random()
     if way < 0.1:
-        lines = 255 - 4 * np.hypot(
-            *np.gradient(values.mean(-1))
-        )  # dark where the brightness changes, on white
+        # dark where the brightness changes, on white
+        lines = 255 - 4 * np.hypot(*np.gradient(values.mean(-1)))
         values = np.repeat(lines[..., None], 3, axis=-1)
     elif way < 0.2:
         values = np.repeat(values.mean(-1, keepdims=True), 3, axis=-1)

@@ -40,9 +40,8 @@ class Placed(NamedTuple):
     """One emoji of a scene."""
 
     emoji: int  # its number in :attr:`EmojiScenes.emoji`
-    box: tuple[
-        int, int, int, int
-    ]  # left, top, right, bottom in pixels; right and bottom are outside
+    # left, top, right, bottom in pixels; right and bottom are outside
+    box: tuple[int, int, int, int]
     mask: np.ndarray  # bool (size, size), what is seen of it
 
 
@@ -63,8 +62,7 @@ def cut_out(pixels: np.ndarray) -> np.ndarray:
 
 @DATASETS.register_module()
 class EmojiScenes(Dataset):
-    """Two to four emoji on a crop of a photo; sample ``i`` depends on the seed, the split and ``i``
-    alone.
+    """Two to four emoji on a crop of a photo; sample ``i`` depends on seed, split and ``i`` alone.
 
     Samples as :class:`~hypvision.data.emoji.EmojiCaptions` gives them, without concepts: ``inputs``
     uint8 (3, size, size), ``caption``, and with ``boxes`` ``box_inputs`` (one box, cut out with a
@@ -177,8 +175,7 @@ class EmojiScenes(Dataset):
 
     @cached_property
     def _rows(self) -> np.ndarray:
-        """All samples in a file. A sample whose words exceed the space in the file is drawn each
-        time."""
+        """All samples in a file. A sample with too many words for it is drawn each time."""
         picture = ("u1", (3, self.size, self.size))
         kinds = [("drawn", "?"), ("inputs", *picture), ("caption", f"S{_WORDS}")]
         kinds += [("box_inputs", *picture), ("box_caption", f"S{_WORDS}")] if self.boxes else []
@@ -188,9 +185,8 @@ class EmojiScenes(Dataset):
             with replacing(path) as temporary, open(temporary, "wb") as file:
                 size = np.dtype(kinds).itemsize * self.length
                 file.truncate(size)
-                if hasattr(
-                    os, "posix_fallocate"
-                ):  # a full disk is an error here; later it would crash the process
+                # a full disk is an error here; later it would crash the process
+                if hasattr(os, "posix_fallocate"):
                     os.posix_fallocate(file.fileno(), 0, size)
         return np.memmap(path, kinds, "r+", shape=(self.length,))
 

@@ -82,7 +82,9 @@ def _write_coco(
     for split, length in lengths.items():
         folder = root / f"{split}2017"
         folder.mkdir()
-        images, instances, captions = [], [], []  # type: list[dict], list[dict], list[dict]
+        images: list[dict] = []
+        instances: list[dict] = []
+        captions: list[dict] = []
         data = ShapesScenes(split, length, size, seed)
         for i in tqdm(range(length), desc=f"coco {split}", unit="img", leave=False, disable=None):
             scene = data[i]
@@ -272,16 +274,16 @@ def _write_instances(
 ) -> None:
     folder = root / f"{split}2017"
     folder.mkdir()
-    images, instances = [], []  # type: list[dict], list[dict]
+    images: list[dict] = []
+    instances: list[dict] = []
     for i, scene in enumerate(scenes):
         name = f"{i:012d}.jpg"
         (height, width) = scene.image.shape[:2]
         write_image(Image.fromarray(scene.image), folder / name, "JPEG", quality=95)
         images.append(dict(id=i, file_name=name, width=width, height=height))
         for placed in scene.objects:
-            _instance(
-                instances, i, labels[placed.emoji] + 1, box_of(placed.mask), placed.mask
-            )  # of what is seen
+            # of what is seen
+            _instance(instances, i, labels[placed.emoji] + 1, box_of(placed.mask), placed.mask)
     (root / "annotations").mkdir(exist_ok=True)
     content = dict(images=images, annotations=instances, categories=[
         dict(id=label, name=name) for label, name in enumerate(classes, start=1)
@@ -292,8 +294,7 @@ def _write_instances(
 
 
 def _already_there(out: Path, record: dict, overwrite: bool) -> bool:
-    """Whether ``out`` holds this very data set; an error when it holds something that must not be
-    replaced."""
+    """Whether ``out`` holds this very data set; an error for what must not be replaced."""
     if not check_output_folder(out).exists() or not any(out.iterdir()):
         return False
     try:

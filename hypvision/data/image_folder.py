@@ -117,8 +117,7 @@ def _posterize(image: Image.Image, bits_to_keep: int, **_: Any) -> Image.Image:
 
 
 def _with_safe_posterize(transform: tv_transforms.Compose) -> tv_transforms.Compose:
-    """Keep one bit at least: timm's strongest RandAugment keeps none, which Pillow 13 and later
-    refuse."""
+    """Keep one bit at least: timm's strongest RandAugment keeps none, which Pillow 13 refuses."""
     for step in transform.transforms:
         policies = [getattr(step, "ops", []), *getattr(step, "policy", [])]
         for operation in (op for policy in policies for op in policy):
@@ -148,8 +147,7 @@ class _ImageDataset(Dataset):
         return self.paths[index]
 
     def use_classes(self, names: Sequence[str]) -> None:
-        """Relabel the images by another list of class names, which must contain all of their
-        own."""
+        """Relabel the images by another list of class names, which must contain their own."""
         labels = {name: label for label, name in enumerate(names)}
         order = np.array([labels[name] for name in self.metainfo["classes"]], dtype=np.int64)
         self.labels = order[self.labels]
@@ -279,7 +277,8 @@ class ImageFolderDataset(_ImageDataset):
     ) -> tuple[list[tuple[str, int]], list[str]]:
         found = class_names(self.root, self.usage, None if partial else classes)
         wanted = self._sorted(found) if classes is None else list(classes)
-        if partial and (unknown := sorted(set(found) - set(wanted))):
+        unknown = sorted(set(found) - set(wanted))
+        if partial and unknown:
             raise HypvisionError(
                 f"The data folder '{self.root}' has folders that are none of the {len(wanted)} "
                 f"classes: {some(unknown, 5)}. Give as 'classes' the folder of the images that the "

@@ -101,9 +101,8 @@ def find_pairs(
             f"There are no images in '{images}': there is no such folder. Check data_root."
         )
     flat = maps is not None and os.path.realpath(images) == os.path.realpath(maps)
-    walked = (
-        Usage(images) if names is not None else usage
-    )  # with a list, files that it does not name are not reported
+    # with a list, files that it does not name are not reported
+    walked = Usage(images) if names is not None else usage
     files = files_below(images, walked, "images")
     pictures = _Named(files, images, suffixes[0], () if exact[0] else sorted(SUFFIXES))
     labelled = maps is not None and os.path.isdir(maps)

@@ -81,7 +81,8 @@ class _Pretrained:
                 "free one, such as 'HuggingFaceTB/SmolLM2-135M' with vocab_size=49152 "
                 "(configs/helm/README.md has the config)."
             ) from error
-        self.name, self.vocab_size = name, len(self.inner)
+        self.name = name
+        self.vocab_size = len(self.inner)
         first = [self.inner.bos_token_id, self.inner.eos_token_id, self.inner.cls_token_id, 0]
         self.bos_id = next(i for i in first if i is not None)
         self.pad_id = self.bos_id if self.inner.pad_token_id is None else self.inner.pad_token_id
@@ -336,8 +337,7 @@ class _Facts(NamedTuple):
 
 
 def _stored(flat: Path, facts: Path, dtype: type) -> _Facts | None:
-    """The description of stored tokens; None if they are missing or damaged and must be made
-    again."""
+    """The description of stored tokens; None if missing or damaged, to be made again."""
     if not facts.is_file():
         return None
     try:

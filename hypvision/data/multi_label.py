@@ -22,8 +22,9 @@ from hypvision.records import read_json_lines
 
 _TABLE = "the table of images and their labels"
 _FORMS = (
-    "Expected: a .csv with a column 'image' and either a column for each class with 1 or 0, or one column 'labels' "
-    'with names between semicolons; or a .jsonl with a line {"image": PATH, "labels": [NAME, ...]} for each image'
+    "Expected: a .csv with a column 'image' and either a column for each class with 1 or 0, or one "
+    "column 'labels' with names between semicolons; or a .jsonl with a line "
+    '{"image": PATH, "labels": [NAME, ...]} for each image'
 )
 
 

@@ -6,7 +6,7 @@ Of a test set writes ``OUT/images/validation`` and ``OUT/annotations/validation`
 
 | name | SOURCE | labels |
 |---|---|---|
-| ade847 | ADE20K_2021_17_01 | 0-846 in the order of the class list, 65535 ignored, 16 bits; short side at most 512 |
+| ade847 | ADE20K_2021_17_01 | 0-846 as listed, 65535 ignored, 16 bits; short side at most 512 |
 | pc59 | VOCdevkit/VOC2010 with trainval_merged.json | 0-58, 255 ignored |
 | pc459 | VOCdevkit/VOC2010 with trainval/*.mat and pascalcontext_val.txt | 0-458, 16 bits |
 | voc20 | VOCdevkit/VOC2012 with SegmentationClassAug | 0-19; background and borders 255 |
@@ -16,7 +16,7 @@ Of images of classes writes ``OUT/PART/CLASS/NAME``, which ``ImageFolderDataset`
 
 | name | SOURCE | parts |
 |---|---|---|
-| cifar10, cifar100 | folder of cifar-10-batches-py or cifar-100-python | train, test: PNG files of the same pixels |
+| cifar10, cifar100 | folder of cifar-10-batches-py or cifar-100-python | train, test: PNG files |
 | tiny-imagenet | tiny-imagenet-200 | train, val: the published JPEG files |
 """
 

@@ -266,9 +266,8 @@ class InShop(_RetrievalDataset):
 
     def _load(self) -> _Loaded:
         name = "list_eval_partition.txt"
-        rows = self._rows(
-            3, name, f"Eval/{name}", skip=2
-        )  # columns: image_name item_id evaluation_status
+        # columns: image_name item_id evaluation_status
+        rows = self._rows(3, name, f"Eval/{name}", skip=2)
         unknown = sorted({row[2] for row in rows} - {"train", "query", "gallery"})
         if unknown:
             raise HypvisionError(

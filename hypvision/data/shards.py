@@ -1,5 +1,4 @@
-"""Images with captions or labels in tar files (webdataset), for data that is too large for a
-folder.
+"""Images with captions or labels in tar files (webdataset), for data too large for a folder.
 
 The files of a sample share their name up to the first dot and follow each other in the tar file:
 
@@ -10,7 +9,8 @@ The files of a sample share their name up to the first dot and follow each other
 
 ``hypvision data shard FOLDER OUT`` writes them (:mod:`hypvision.data.write_shards`).
 
->>> data = CaptionShards("data/redcaps/shards/{000000..000999}.tar", transform=dict(input_size=224, is_training=True))
+>>> view = dict(input_size=224, is_training=True)
+>>> data = CaptionShards("data/redcaps/shards/{000000..000999}.tar", transform=view)
 """
 
 from __future__ import annotations
@@ -105,7 +105,9 @@ class _Shards(IterableDataset):
         at_least(0, shuffle=shuffle, seed=seed)
         self.paths = find_shards(shards)
         self.transform = None if transform is None else build_transform(transform)
-        self.shuffle, self.seed, self.place = shuffle, seed, str(self.paths[0].parent)
+        self.shuffle = shuffle
+        self.seed = seed
+        self.place = str(self.paths[0].parent)
         self.usage = Usage(self.place)
         self._start = (0, 1)
         self._stop: int | None = None
@@ -119,8 +121,7 @@ class _Shards(IterableDataset):
         raise NotImplementedError
 
     def _needs(self) -> str:
-        """The options by which :meth:`_problem` decides: counts in the index hold for these
-        alone."""
+        """The options by which :meth:`_problem` decides: counts in the index hold for these."""
         return ""
 
     def _sample(self, sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
@@ -205,9 +206,8 @@ class _Shards(IterableDataset):
         rank, world = get_dist_info()
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
         batches, size = self._start
-        worker = (
-            worker + batches
-        ) % workers  # after a resume, the loader again takes its first batch from worker 0
+        # after a resume, the loader again takes its first batch from worker 0
+        worker = (worker + batches) % workers
         own = rank * workers + worker
         readers = world * workers
         if self.shuffle and readers > len(self.paths):
@@ -220,9 +220,8 @@ class _Shards(IterableDataset):
             raise HypvisionError(
                 "A test on shards must run in a single process. Run it without --launcher."
             )
-        skip = (
-            -(-max(0, batches - worker) // workers) * size
-        )  # the loader takes batches from the workers in turn
+        # the loader takes batches from the workers in turn
+        skip = -(-max(0, batches - worker) // workers) * size
         for epoch in count():
             order: np.ndarray = np.arange(len(self.paths))
             if self.shuffle:
@@ -337,12 +336,10 @@ class CaptionShards(_Shards):
             name = f"{names[int(rng.integers(len(names)))]}."
             box: Any = _image_of(sample, name)
             found |= dict(box_inputs=self._inputs(box), box_caption=_caption(sample, name))
-        if (
-            self.subreddits
-            and rng.random() < self.subreddits
-            and (subreddit := _json(sample).get("subreddit"))
-        ):
-            found["caption"] = f"{split_words(str(subreddit))} : {found['caption']}"
+        if self.subreddits and rng.random() < self.subreddits:
+            subreddit = _json(sample).get("subreddit")
+            if subreddit:
+                found["caption"] = f"{split_words(str(subreddit))} : {found['caption']}"
         return found
 
 

@@ -114,9 +114,8 @@ class TagCaptions(Dataset):
             counts.sum(0) > 0, (counts.sum(0) / counts.sum()).clip(1e-9) ** balance, 0.0
         )
         self._chances = weights / weights.sum()
-        self._where = [
-            np.flatnonzero(column) for column in counts.T
-        ]  # for each class the images that show it
+        # for each class the images that show it
+        self._where = [np.flatnonzero(column) for column in counts.T]
 
     def __len__(self) -> int:
         return self.length

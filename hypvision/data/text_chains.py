@@ -62,9 +62,8 @@ class TextChains(Dataset):
             raise HypvisionError(
                 f"share={tuple(share)} leaves none of the {count} chains of '{source}'."
             )
-        chains = with_negatives(
-            chains, seed
-        )  # of this share alone: the others may be for validation
+        # of this share alone: the others may be for validation
+        chains = with_negatives(chains, seed)
         if levels is not None:
             depth = len(chains[0].texts)
             if len(levels) < 2 or list(levels) != sorted({*levels} & {*range(depth)}):

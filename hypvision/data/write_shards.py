@@ -1,6 +1,7 @@
 """Folders of images as shards (webdataset): captions with boxes, or class folders.
 
->>> write_shards("photos", "shards")  # photos/images/ and photos/captions.csv, or photos/CLASS/*.jpg
+>>> # photos/images/ and photos/captions.csv, or photos/CLASS/*.jpg
+>>> write_shards("photos", "shards")
 """
 
 from __future__ import annotations
@@ -23,12 +24,8 @@ from hypvision.errors import require
 from hypvision.files import check_new_folder, replacing_folder
 from hypvision.images import open_image
 
-_KEPT = {
-    ".jpg": "jpg",
-    ".jpeg": "jpg",
-    ".png": "png",
-    ".webp": "webp",
-}  # formats whose files are copied unchanged
+# formats whose files are copied unchanged
+_KEPT = {".jpg": "jpg", ".jpeg": "jpg", ".png": "png", ".webp": "webp"}
 _QUALITY = 95
 
 

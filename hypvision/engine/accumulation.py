@@ -100,8 +100,7 @@ def _counts(runner: Runner) -> list[int]:
 
 
 def _summed(model: nn.Module) -> dict[str, Any]:
-    """The sums of this process; those of process 0 include the full gradients of sharded
-    parameters."""
+    """This process's sums; process 0's include the full gradients of sharded parameters."""
     gradients: dict[str, Tensor] = {}
     whole: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():

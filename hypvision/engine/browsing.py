@@ -1,5 +1,4 @@
-"""The inputs of a model, for ``hypvision browse``: samples of a config after augmentation, with
-their labels drawn in.
+"""The inputs of a model, for ``hypvision browse``: augmented samples of a config, labels drawn in.
 
 The samples pass through every step before the network: the transforms of the data set, the model's
 preprocessor (normalisation, padding) and, in the training data of a classifier, mixup. Then the
@@ -60,8 +59,7 @@ class _Normalisation(NamedTuple):
     done: bool = True
 
     def undo(self, image: Tensor) -> np.ndarray:
-        """uint8 (H, W, 3) of an image (C, H, W); the first channel, or the first three, are
-        seen."""
+        """uint8 (H, W, 3) of an image (C, H, W): the first channel, or the first three."""
         pixels = image.detach().float()
         if self.mean is not None and self.std is not None and self.done:
             pixels = 255 / self.top * (pixels * self.std[:, None, None] + self.mean[:, None, None])

@@ -65,8 +65,7 @@ class Report(NamedTuple):
 
 
 class _Tried(IterableDataset):
-    """The fault of each sample of a data set, in order, or of a stream of shards; None for a sample
-    without one."""
+    """The fault of each sample of a data set or stream of shards, in order; None: without one."""
 
     def __init__(self, dataset: Any):
         self.dataset = dataset

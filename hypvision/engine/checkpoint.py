@@ -50,8 +50,7 @@ from hypvision.files import replacing
 
 
 def load_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
-    """:func:`hypvision.checkpoints.read.read_file`, which also restores mmengine's class for the
-    log."""
+    """:func:`hypvision.checkpoints.read.read_file`, which also restores mmengine's log class."""
     checkpoint = read_file(path, map_location)
     _restore_logs(checkpoint)
     meta = checkpoint.get("meta")
@@ -88,9 +87,8 @@ def load(source: str | Path, map_location: Any = None) -> dict[str, Any]:
     device = "cpu" if map_location is None else map_location
     if is_address(source):
         index, record = find(str(source))
-        weights = read_file(
-            resolve(record, index), device
-        )  # a lock lets only one process per machine download
+        # a lock lets only one process per machine download
+        weights = read_file(resolve(record, index), device)
         if record.task == "zero-shot":
             weights = {f"clip.{name}": value for name, value in weights.items()}
         if record.task == "classification":
@@ -99,9 +97,8 @@ def load(source: str | Path, map_location: Any = None) -> dict[str, Any]:
     if get_rank() == 0:
         fetch(source)
     barrier()
-    return load_checkpoint_file(
-        fetch(source), device
-    )  # machines that do not share the cache download it too
+    # machines that do not share the cache download it too
+    return load_checkpoint_file(fetch(source), device)
 
 
 _handed_over: dict[str, dict[str, Any]] = {}
@@ -114,8 +111,7 @@ def hand_over(source: str | Path, checkpoint: dict[str, Any]) -> None:
 
 @contextmanager
 def reading_once() -> Iterator[None]:
-    """Context in which :func:`hand_over` avoids reading a file twice; unused checkpoints are
-    dropped at its end."""
+    """Context in which :func:`hand_over` avoids reading twice; its end drops unused checkpoints."""
     try:
         yield
     finally:
@@ -124,8 +120,7 @@ def reading_once() -> Iterator[None]:
 
 @HOOKS.register_module()
 class EngineNamesHook(Hook):
-    """Renames the weights of each checkpoint that mmengine's Runner loads by
-    :func:`engine_names`."""
+    """Renames, by :func:`engine_names`, the weights that mmengine's Runner loads."""
 
     def after_load_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:
         """Changes ``checkpoint`` in place."""
@@ -136,8 +131,7 @@ class EngineNamesHook(Hook):
 
 
 def _of_a_list(read: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """Wrap one of mmengine's loaders of named weights so that an unknown name raises a readable
-    error."""
+    """Wrap one of mmengine's loaders of named weights: an unknown name is a readable error."""
 
     @wraps(read)
     def load_known(filename: str, map_location: Any = None) -> dict[str, Any]:
@@ -153,8 +147,7 @@ def _of_a_list(read: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, A
 
 
 def refuse_store(filename: str, map_location: Any = None, **_: Any) -> dict[str, Any]:
-    """Replaces mmengine's loaders of ``s3://``, ``petrel://`` and ``pavi://``, which verify
-    nothing."""
+    """Replaces mmengine's loaders of ``s3://``, ``petrel://``, ``pavi://``: they verify nothing."""
     raise HypvisionError(
         f"The checkpoint '{filename}' was not loaded: files of such a store cannot be verified. "
         "Copy it to this machine and give its path, or give https://HOST/FILE#sha256=HEX."
@@ -188,8 +181,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 class AtomicLocalBackend(LocalBackend):
-    """mmengine's local files, written to a temporary name and moved into place; only regular files
-    are read."""
+    """mmengine's local files, written beside and moved into place; reads only regular files."""
 
     def get(self, filepath: str | Path) -> bytes:
         if not os.path.isfile(filepath) and os.path.exists(filepath):
@@ -216,8 +208,7 @@ def point_to(work_dir: str | Path, checkpoint: str | Path) -> None:
 
 
 def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
-    """The reason why a training should resume from an earlier checkpoint than this; None if it can
-    from this one.
+    """Why a training should resume from an earlier checkpoint than this; None if it need not.
 
     Content that PyTorch or mmengine refuses later is explained by :func:`readable_resume`.
     """
@@ -248,9 +239,8 @@ def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
             isinstance(checkpoint.get("optimizer"), dict)
             and "loss_scaler" in checkpoint["optimizer"]
         )
-        for one in (
-            () if scaled else checkpoint.get("accumulated", [])
-        ):  # a scaler leaves out what has overflowed
+        # a scaler leaves out what has overflowed
+        for one in () if scaled else checkpoint.get("accumulated", []):
             diverged = nonfinite_names({**one["gradients"], **one["whole"]})
             if diverged:
                 return f"the gradient of '{diverged[0]}' that it has accumulated is not finite"
@@ -297,9 +287,8 @@ def readable_resume(runner: Any) -> Iterator[None]:
             resume()
         except (HypvisionError, OSError, KeyboardInterrupt):
             raise
-        except (
-            Exception
-        ) as error:  # mmengine and PyTorch raise errors of many types for damaged content
+        except Exception as error:
+            # mmengine and PyTorch raise errors of many types for damaged content
             raise not_resumed(
                 runner._load_from, f"{type(error).__name__}: {one_line(error)}"
             ) from error
@@ -365,8 +354,7 @@ def _settings(runner: Any, schedule: _Schedule) -> list[tuple[Any, dict[str, Any
 def _follow(
     runner: Any, schedule: _Schedule, settings: list[tuple[Any, dict[str, Any], dict[str, Any]]]
 ) -> None:
-    """Give the groups the settings of the config again; those of the checkpoint are in their
-    place."""
+    """Give the groups the settings of the config again, in the place of the checkpoint's."""
     changes = {}
     for (_, _, wanted), (optimizer, group, _) in zip(settings, _settings(runner, schedule)):
         for key, value in wanted.items():
@@ -385,8 +373,7 @@ def _follow(
 
 
 class _Schedule:
-    """The learning rate schedule of the config, which a resumed training follows if that of the
-    checkpoint differs.
+    """The config's learning rate schedule, which a resumed training follows if it differs.
 
     mmengine continues the schedule of the checkpoint. If the length of an epoch, the length of the
     training or the rate has changed, that is not the schedule of the config, and it may have ended
@@ -446,9 +433,8 @@ class _Schedule:
             for group, values in zip(scheduler.optimizer.param_groups, rates):
                 group.update(values)
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # PyTorch warns about schedulers that step before the optimiser
+            # PyTorch warns about schedulers that step before the optimiser
+            warnings.simplefilter("ignore")
             for step in range(1, position + 1):
                 for scheduler in self.schedulers:
                     if not scheduler.by_epoch or (length and step % length == 0):
@@ -587,8 +573,7 @@ _SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class SafeYamlHandler(YamlHandler):
-    """mmengine's YAML reader without tags that create Python objects, which could run any
-    command."""
+    """mmengine's YAML reader without tags that create Python objects, and could run commands."""
 
     def load_from_fileobj(self, file: Any, **kwargs: Any) -> Any:
         return yaml.load(file, Loader=_SafeLoader)

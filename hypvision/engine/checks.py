@@ -1,5 +1,4 @@
-"""User errors of a run: detected before it starts where possible, else explained in one
-paragraph."""
+"""User errors of a run: found before it starts where possible, else explained in one paragraph."""
 
 from __future__ import annotations
 
@@ -26,14 +25,12 @@ LAYOUT = {
 
 
 def close_configs(path: str | Path) -> str:
-    """Up to three shipped configs with names like that of ``path``, as a hint; empty if there are
-    none."""
+    """Up to three shipped configs with names like that of ``path``, as a hint; or nothing."""
     return did_you_mean(Path(path).name.removesuffix(".py"), shipped_configs())
 
 
 def datasets_of(config: Any) -> Iterator[dict]:
-    """Every data set described in a config, also inside wrappers (RepeatDataset, ConcatDataset,
-    ...)."""
+    """Every data set of a config, also inside wrappers (RepeatDataset, ConcatDataset, ...)."""
     if isinstance(config, dict):
         if any(key in config for key in ("data_root", "data_prefix", "ann_file", "root")):
             yield config
@@ -46,8 +43,7 @@ def datasets_of(config: Any) -> Iterator[dict]:
 
 
 def inner_dataset(loader: Any) -> Any:
-    """The data set of a data loader in a config, inside wrappers such as RepeatDataset; empty if
-    there is none."""
+    """The data set of a data loader in a config, inside wrappers or not; empty if there is none."""
     dataset = loader.get("dataset", {})
     while "dataset" in dataset:
         dataset = dataset["dataset"]
@@ -55,8 +51,7 @@ def inner_dataset(loader: Any) -> Any:
 
 
 def walk(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Everything in a config, each with its dotted key; what holds other things comes before
-    them."""
+    """Everything in a config, each with its dotted key; containers before their contents."""
     items = (
         node.items()
         if isinstance(node, dict)
@@ -175,8 +170,7 @@ def _check_dataset(dataset: dict, phase: str) -> None:
 
 
 def check_channels(model: Any) -> None:
-    """Check that the neck or the decode head of a segmenter or detector expects what the backbone
-    returns."""
+    """Check that a segmenter's or detector's neck or head expects what the backbone returns."""
     given = getattr(getattr(model, "backbone", None), "out_channels", None)
     if not isinstance(given, list):
         return
@@ -247,7 +241,8 @@ def explain(error: BaseException) -> str | None:
     if message is not None:
         return message
     for kind, pattern, told in _MISTAKES:
-        if isinstance(error, kind) and (match := re.search(pattern, text)):
+        match = re.search(pattern, text)
+        if match and isinstance(error, kind):
             return told.format(*match.groups())
     if type(error).__name__ == "OutOfMemoryError":
         return (
@@ -260,8 +255,7 @@ def explain(error: BaseException) -> str | None:
 
 
 def _explain_building(error: Exception, text: str) -> str | None:
-    """The message for an error of a constructor while a part of the config was being built; None
-    elsewhere."""
+    """The message for a constructor's error while a config was being built; None elsewhere."""
     target = None
     inside = False
     names = {}
@@ -286,9 +280,8 @@ def _explain_building(error: Exception, text: str) -> str | None:
             key = unknown[2]
             known: list[str] = []
             kind = names.get(owner)
-            parent, _, method = owner.partition(
-                "."
-            )  # a method that the constructor passes its arguments to
+            # a method that the constructor passes its arguments to
+            parent, _, method = owner.partition(".")
             if inspect.isclass(target) and parent in [base.__name__ for base in target.__mro__]:
                 # the class that the config names, or a base class
                 kind = target

@@ -1,5 +1,4 @@
-"""Compiled training: the blocks of a network by ``torch.compile``, with eager execution where that
-fails.
+"""Compiled training: a network's blocks by ``torch.compile``, eager execution where that fails.
 
 ``compile=True``, or ``compile=dict(...)`` with arguments of :func:`torch.compile`, in a config, and
 ``hypvision train --compile``. mmengine itself would compile the whole training step, data
@@ -102,9 +101,8 @@ def eager_on_failure(
         try:
             return step(*args, **kwargs)
         except TorchDynamoException as error:
-            reason = str(error).partition("\nSet TORCHDYNAMO_VERBOSE")[
-                0
-            ]  # advice for PyTorch's developers
+            # advice for PyTorch's developers
+            reason = str(error).partition("\nSet TORCHDYNAMO_VERBOSE")[0]
             _logger.warning(
                 "torch.compile failed, so the network runs eagerly: %s", " ".join(reason.split())
             )
@@ -116,8 +114,7 @@ def eager_on_failure(
 
 
 def let_compile(runner: Runner) -> None:
-    """Let a runner compile the blocks of its network where mmengine would compile the whole
-    step."""
+    """Let a runner compile the blocks of its network, where mmengine takes the whole step."""
     runner._maybe_compile = lambda step: _compile_runner(runner)
 
 

@@ -162,9 +162,8 @@ def _check_kinds(config: Config, source: str | Path | Config) -> None:
             value = config
             for part in key.split("."):
                 value = value.get(part) if hasattr(value, "get") else None
-            parts = (
-                value if isinstance(value, (list, tuple)) else ()
-            )  # a list of hooks may contain hook objects
+            # a list of hooks may contain hook objects
+            parts = value if isinstance(value, (list, tuple)) else ()
             plain = any(part is None or isinstance(part, (str, int, float)) for part in parts)
             if value is not None and (plain or not isinstance(value, kinds)):
                 raise HypvisionError(
@@ -212,8 +211,7 @@ def _own_bases() -> Iterator[None]:
 
 
 def _files(config: Config) -> list[str]:
-    """The files that a config consists of; mmengine's text of it has each path above the file's
-    content."""
+    """The files of a config; mmengine's text of it has each path above the file's content."""
     lines = [line for line in config.text.splitlines() if line.endswith((".py", ".json"))]
     return [line for line in lines if os.path.isfile(line)]
 
@@ -367,9 +365,8 @@ def prepare(
         if launcher != "none":
             _join_cpu_processes(config, launcher)
     elif launcher != "none" and not is_distributed():
-        init_dist(
-            launcher, **distribution
-        )  # before the first process is asked for: see work_dir.py
+        # before the first process is asked for: see work_dir.py
+        init_dist(launcher, **distribution)
 
     for phase in PHASES:
         loader = config.get(f"{phase}_dataloader")
@@ -432,10 +429,8 @@ def leave_out_pretrained(model: Any, whole: bool = False) -> None:
         if model.get(key):
             model[key] = without if model[key] is True or key != "pretrained" else None
     for key, part in model.items():
-        if key not in (
-            "clip",
-            "distillation",
-        ):  # checkpoints do not contain the weights of the teacher
+        # checkpoints do not contain the weights of the teacher
+        if key not in ("clip", "distillation"):
             leave_out_pretrained(part, whole)
 
 
@@ -477,8 +472,7 @@ def _use_amp(config: Config, amp: bool) -> None:
 
 
 def _join_cpu_processes(config: Config, launcher: str) -> None:
-    """Set up the processes of a run without GPUs, because mmengine would select a CUDA device for
-    each."""
+    """Set up the processes of a run without GPUs: mmengine would select a CUDA device for each."""
     if launcher != "pytorch":
         raise HypvisionError(
             f"--launcher {launcher} needs GPUs. Without them use tools/dist_train.sh."
@@ -512,8 +506,7 @@ def leave_processes() -> None:
 
 
 def parse_options(items: list[str]) -> dict[str, Any]:
-    """``KEY=VALUE`` words as a dict; values are numbers, booleans, lists or strings, as mmengine
-    reads them.
+    """``KEY=VALUE`` words as a dict of numbers, booleans, lists or strings, as mmengine reads them.
 
     mmengine drops all spaces; here spaces within a string stay, as paths and prompts contain some.
     """

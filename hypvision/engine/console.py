@@ -1,5 +1,4 @@
-"""Console output of a run: a few lines before the first step, one progress bar, a table after each
-validation.
+"""Console output of a run: a few lines, one progress bar, a table after each validation.
 
 mmengine writes its whole config, the table of hooks and a line for each frozen parameter. All of
 that goes to the log file; ``--verbose`` shows it on the console. This module writes to standard
@@ -241,15 +240,13 @@ def _described(loader: Any) -> str:
     dataset = loader.dataset
     classes = (getattr(dataset, "metainfo", None) or {}).get("classes") or ()
     words = f", {len(classes)} classes" if classes else ""
-    count = getattr(dataset, "total", None) or len(
-        dataset
-    )  # shards have "total": the samples of all processes
+    # shards have "total": the samples of all processes
+    count = getattr(dataset, "total", None) or len(dataset)
     return f"{count} samples of {type(dataset).__name__}{words}"
 
 
 def _say_worst(evaluator: Any) -> None:
-    """Print the worst classes of each metric that measures classes; the log file has more of
-    them."""
+    """Print the worst classes of each metric of classes; the log file has more of them."""
     for classes in (
         metric.classes for metric in evaluator.metrics if getattr(metric, "classes", ())
     ):

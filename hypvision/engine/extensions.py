@@ -56,8 +56,7 @@ RUN_HOOKS = [
 
 
 def import_extensions(config: Config) -> None:
-    """Import the modules that register extensions of the tasks and of the config's
-    ``default_scope``."""
+    """Import the modules that register extensions of the tasks and of ``default_scope``."""
     for role in ("tasks", f"scope {config.get('default_scope')}"):
         if role in PLUGINS:
             plugin(role)

@@ -63,8 +63,7 @@ def last_checkpoint(work_dir: str | Path) -> Path | None:
 
 @FUNCTIONS.register_module()
 def seed_worker(worker_id: int) -> None:
-    """``worker_init_fn`` of the training data: seeds the generators of a worker from (main process,
-    worker, rank).
+    """``worker_init_fn`` of the training data: seeds a worker by (main process, worker, rank).
 
     PyTorch draws a new seed for the workers from the main process each time they start; mmengine's
     default gives them the same seed in every epoch, which repeats the augmentations. Workers ignore
@@ -88,8 +87,7 @@ def seed_everything(*numbers: int) -> None:
 
 @HOOKS.register_module()
 class RepeatableSeedHook(Hook):
-    """Makes the random numbers of a run a function of (seed, rank, epoch), so that a resumed run
-    repeats them.
+    """Makes random numbers a function of (seed, rank, epoch): a resumed run repeats them.
 
     In an epoch-based run the generators of torch, NumPy and random are seeded at the start of each
     epoch; the data loader's workers, which restart in each epoch, derive their seeds from them; a
@@ -113,8 +111,7 @@ class RepeatableSeedHook(Hook):
 
 @HOOKS.register_module()
 class ReduceLossHook(Hook):
-    """Averages the logged losses over the processes; mmengine logs those of the first process
-    alone.
+    """Averages the logged losses over the processes; mmengine logs those of the first one.
 
     It costs one all-reduce of a small vector per iteration, after backward, and runs before hooks
     that log or check.
@@ -165,8 +162,7 @@ class UnusedParametersHook(Hook):
 
 @HOOKS.register_module()
 class CanLearnHook(Hook):
-    """Tells of a training that changes nothing: a softmax of one output, a learning rate of 0,
-    frozen weights."""
+    """Tells of a training that changes nothing: softmax of one output, rate 0, frozen weights."""
 
     def before_train(self, runner: Runner) -> None:
         self._told = False
@@ -174,9 +170,8 @@ class CanLearnHook(Hook):
         rates: list[float] = sum(runner.optim_wrapper.get_lr().values(), [])
         groups = getattr(runner.optim_wrapper, "param_groups", ())
         reason = ""
-        if not any(
-            parameter.requires_grad for parameter in model.parameters()
-        ):  # as of methods without a training
+        # as of methods without a training
+        if not any(parameter.requires_grad for parameter in model.parameters()):
             runner.logger.warning(
                 "All weights of the model are frozen: the training changes none of them."
             )
@@ -306,9 +301,8 @@ class CheckpointHook(_CheckpointHook):
         own = Path(runner._load_from or "").absolute().parent == Path(self.out_dir).absolute()
         if runner._resume and own:
             self.last_ckpt = str(runner._load_from)
-            if (
-                self.outdated and is_main_process()
-            ):  # the training was killed before it changed last_checkpoint
+            # the training was killed before it changed last_checkpoint
+            if self.outdated and is_main_process():
                 point_to(runner.work_dir, self.last_ckpt)
             self._delete_outdated(runner)
         self.outdated.clear()
@@ -319,8 +313,7 @@ class CheckpointHook(_CheckpointHook):
         return own if path and self.file_backend.isfile(own) else path
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
-        """Check what is written, the last of the hooks: a step may have made it NaN after a finite
-        loss."""
+        """Check what is written, as the last hook: a step may give NaN after a finite loss."""
         problem = resume_problem(checkpoint)
         if problem is not None:
             raise HypvisionError(
@@ -376,8 +369,7 @@ class CheckpointHook(_CheckpointHook):
 
 
 class DatasetHook(Hook, ABC):
-    """Checks each data set before its first batch, that of the validation before the training
-    begins."""
+    """Checks each data set before its first batch, the validation's before the training begins."""
 
     def before_train(self, runner: Runner) -> None:
         self.check(runner, runner.train_dataloader.dataset)
@@ -401,8 +393,7 @@ class KnownClasses(NamedTuple):
 
 
 def classes_in(checkpoint: Mapping[str, Any]) -> tuple[str, ...]:
-    """The class names in a checkpoint, also by the keys of earlier versions of OpenMMLab; () if
-    there are none."""
+    """The class names in a checkpoint, also by earlier keys of OpenMMLab; () if there are none."""
     meta = checkpoint.get("meta")
     about = meta.get("dataset_meta", meta) if isinstance(meta, Mapping) else None
     if not isinstance(about, Mapping):
@@ -423,8 +414,7 @@ def has_fixed_classes(model: Any, dataset: Any) -> bool:
 
 
 def class_heads(model: Any) -> Iterator[Any]:
-    """The parts of a model that know a number of classes: a classifier itself, the heads of a
-    segmenter or detector."""
+    """The parts of a model that know a number of classes: a classifier itself, or heads."""
     decode = getattr(model, "decode_head", None)
     boxes = getattr(getattr(model, "roi_head", None), "bbox_head", None) or getattr(
         model, "bbox_head", None
@@ -437,8 +427,7 @@ def class_heads(model: Any) -> Iterator[Any]:
 
 @HOOKS.register_module()
 class CheckClassesHook(DatasetHook):
-    """Compares the class names of training, validation and test data and of the checkpoint, before
-    the first batch.
+    """Compares the class names of all data and of the checkpoint, before the first batch.
 
     The labels are those of the checkpoint, else those of the training data. Class folders get their
     labels by these names; a part may lack classes. A training that starts from weights for other
@@ -482,11 +471,8 @@ class CheckClassesHook(DatasetHook):
         meta = getattr(dataset, "metainfo", None) or {}
         heads = list(class_heads(model))
         names = tuple(meta.get("classes") or ())
-        if (
-            names
-            and not of_training
-            and (words := getattr(model, "tested_words", None)) is not None
-        ):
+        words = getattr(model, "tested_words", None)
+        if names and not of_training and words is not None:
             self._match_words(runner, model, dataset, names, words)
         # a metric learner fixes its classes only in training
         fixed = heads or of_training and hasattr(model, "train_classes")
@@ -615,8 +601,7 @@ def _place(dataset: Any) -> str:
 
 @HOOKS.register_module()
 class DataUsageHook(DatasetHook):
-    """Logs once, for each data set, which files it uses, which it leaves out and why, and further
-    notes."""
+    """Logs once, for each data set, which files it uses or leaves out and why, and notes."""
 
     def __init__(self) -> None:
         self._told: set[str] = set()
@@ -670,7 +655,7 @@ class InterruptHook(Hook):
     ) -> None:
         stop = self._received is not None
         if get_world_size() > 1:
-            # All processes must stop in the same iteration; otherwise the others would wait forever.
+            # All processes must stop in the same iteration, or the others would wait forever.
             flag = torch.tensor(float(stop), device=next(runner.model.parameters()).device)
             all_reduce(flag, op="max")
             stop = bool(flag.item())
@@ -831,8 +816,7 @@ def _steps(runner: Runner) -> int:
 
 
 def _validates_here(runner: Runner) -> bool:
-    """Whether a training validates at the step that it has reached; a resumed one was saved before
-    that."""
+    """Whether a training validates at its present step; a resumed one was saved before."""
     loop = runner.train_loop
     done = _steps(runner)
     if not done or runner.val_loop is None or done < loop.val_begin:
@@ -878,8 +862,7 @@ class LastValidationHook(Hook):
 
 @HOOKS.register_module(force=True)
 class EMAHook(_EMAHook):
-    """Averages the weights of a training as mmengine's hook does, and points of a manifold along
-    its geodesics.
+    """Averages weights as mmengine's hook does, and points of a manifold along its geodesics.
 
     It takes the place of mmengine's, whose average of two points, taken coordinate by coordinate,
     lies off their manifold. A point moves the same share of the way to the new one as a weight
@@ -936,8 +919,7 @@ _LOGGED = 50  # only the results of this many worst classes are logged
 
 @HOOKS.register_module()
 class CoreTimeHook(Hook):
-    """Counts the CPU seconds of a training over all restarts, as ``core_seconds`` of the message
-    hub.
+    """Counts a training's CPU seconds over all restarts: ``core_seconds`` of the message hub.
 
     User and system time of this process with validations, without data loader workers.
     """

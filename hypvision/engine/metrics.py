@@ -1,5 +1,4 @@
-"""Rules of every metric: without data it is NaN with a warning, and predictions that are not finite
-are an error."""
+"""Rules of every metric: NaN with a warning without data; predictions not finite are an error."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ _SHOWN = 5
 
 
 def tell_missing(what: str, metrics: Mapping[str, Any], without_truth: Sequence[str] = ()) -> None:
-    """A warning about a metric, ``what``, that lists its NaN values and classes or images without
-    truth, if any."""
+    """A warning about a metric, ``what``: its NaN values, classes or images without truth."""
     unknown = [name for name, value in metrics.items() if math.isnan(value)]
     parts = [f"there is no truth for {_some(without_truth)}"] if without_truth else []
     if unknown:
@@ -91,8 +89,7 @@ class Metric(BaseMetric):
         )
 
     def evaluate(self, size: int) -> dict[str, float]:
-        """Evaluate as mmengine does, and warn of metrics that are NaN; an unchanged warning is not
-        repeated."""
+        """Evaluate as mmengine does, and warn of NaN metrics; an unchanged warning comes once."""
         self.without_truth = self.classes = ()
         spoilt = next(filter(None, all_gather_object(self._spoilt)), "")
         if spoilt:

@@ -37,8 +37,7 @@ class _RiemannianClip:
 
 @OPTIM_WRAPPERS.register_module()
 class RiemannianOptimWrapper(_RiemannianClip, OptimWrapper):
-    """mmengine's wrapper, for models with manifold parameters: clips gradients by their Riemannian
-    norm."""
+    """mmengine's wrapper for manifold parameters: clips gradients by their Riemannian norm."""
 
 
 @OPTIM_WRAPPERS.register_module()

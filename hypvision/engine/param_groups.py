@@ -178,8 +178,7 @@ class TimmParamGroups(ParamGroups):
 def _weight_decay_groups(
     named: list[tuple[str, nn.Parameter]], decay: float, spared: set[str]
 ) -> list[dict[str, Any]]:
-    """timm's groups for a part of the parameters; timm only calls ``named_parameters()`` of a
-    model."""
+    """timm's groups for some of the parameters; timm only calls ``named_parameters()``."""
     part: Any = SimpleNamespace(named_parameters=lambda: named)
     return param_groups_weight_decay(part, decay, no_weight_decay_list=spared)
 

@@ -1,5 +1,4 @@
-"""Build a model, or a predictor of :mod:`hypvision.inference`, from a training's config and
-checkpoint."""
+"""Build a model or a predictor from a training's config and checkpoint."""
 
 from __future__ import annotations
 

@@ -51,9 +51,8 @@ def build_published(
         raise HypvisionError(f"'{path}' does not hold the config of its model. Publish it again.")
     _check_types(config, path)
     with DefaultScope.overwrite_default_scope(scope), warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", module=scope
-        )  # mmdet's own losses still use deprecated builders
+        # mmdet's own losses still use deprecated builders
+        warnings.filterwarnings("ignore", module=scope)
         model = MODELS.build(ConfigDict(config))  # a ConfigDict, because mmdet reads train_cfg.rpn
     load_trained(model, read_weights(path), path)
     model.dataset_meta = header.get("dataset_meta") or {"classes": record.classes}
@@ -61,8 +60,7 @@ def build_published(
 
 
 def _registered() -> set[str]:
-    """The names of everything that a model can be built from, mmseg's and mmdet's where they are
-    loaded."""
+    """The names of all that a model can be built from, mmseg's and mmdet's where loaded."""
     nodes = [MODELS, TASK_UTILS, WEIGHT_INITIALIZERS]
     found = set(_BY_NAME)
     for node in nodes:

@@ -1,5 +1,4 @@
-"""The report of a test, ``hypvision test --out DIR``: collected while the metrics are computed, and
-written after them."""
+"""The report of a test, ``hypvision test --out DIR``: collected with the metrics, then written."""
 
 from __future__ import annotations
 
@@ -52,8 +51,7 @@ class ReportMetric(BaseMetric):
 
 
 def add_report(config: Config, folder: Path, weights: str) -> None:
-    """Change a config, after :func:`hypvision.engine.config.prepare`, so that its test writes a
-    report."""
+    """Change a config, after :func:`~hypvision.engine.config.prepare`: its test writes a report."""
     evaluators = as_list(config.test_evaluator)
     kinds = (str(evaluator.get("type")).rpartition(".")[2] for evaluator in evaluators)
     found = next(((kind, own) for kind, own in zip(kinds, evaluators) if kind in REPORTS), None)

@@ -70,9 +70,8 @@ def _build_runner(config: Config, console: ConsoleHook | None, of_training: bool
     # mmengine overwrites the copy of the config and last_checkpoint without asking.
     written = Path(config.work_dir, Path(config.filename or "config.py").name)
     is_given = bool(config.filename) and written.is_file() and written.samefile(config.filename)
-    if (
-        is_given or not of_training
-    ):  # the file is the given config itself, or the copy from the training
+    # the file is the given config itself, or the copy from the training
+    if is_given or not of_training:
         # mmengine then writes the config only into its time-stamped folder
         object.__setattr__(config, "_filename", None)
     else:
@@ -95,9 +94,8 @@ def _build_runner(config: Config, console: ConsoleHook | None, of_training: bool
         if isinstance(part, BaseDataPreprocessor):  # not all of them take it as an argument
             part._non_blocking = True
     if config.get("compile"):
-        from hypvision.engine.compiling import (
-            let_compile,
-        )  # PyTorch's compiler takes seconds to import
+        # PyTorch's compiler takes seconds to import
+        from hypvision.engine.compiling import let_compile
 
         let_compile(runner)
     if console is not None:
@@ -181,8 +179,7 @@ def _check_training(config: Config, resume: str | Path | None) -> None:
 
 
 def _check_average(config: Config, path: str, checkpoint: dict[str, Any]) -> None:
-    """Raise an error for a checkpoint of a training with EMAHook, whose weights are the average,
-    without this hook."""
+    """Refuse a checkpoint of a training with EMAHook, whose weights are the average, without it."""
     if "ema_state_dict" in checkpoint and not any(
         "EMA" in str(h.get("type")) for h in config.get("custom_hooks") or []
     ):
@@ -209,8 +206,7 @@ def _schedulers(config: Config) -> tuple[list[dict[str, Any]], str, int]:
 
 
 def _end_with_training(config: Config, checkpoint: dict[str, Any]) -> None:
-    """Let the parts of the schedule that ended with the training of a checkpoint end with this
-    one."""
+    """Let parts of the schedule that ended with a checkpoint's training end with this one."""
     parts, key, length = _schedulers(config)
     old = checkpoint.get("message_hub", {}).get("runtime_info", {}).get(key)
     ending = [part for part in parts if old and old != length and part.get("end") == old]
@@ -227,8 +223,7 @@ def _end_with_training(config: Config, checkpoint: dict[str, Any]) -> None:
 
 
 def _check_schedule(config: Config) -> None:
-    """Warn if a decaying learning rate reaches its last value long before the end of the training,
-    or not at all."""
+    """Warn if a decaying learning rate ends long before the training does, or not at all."""
     parts, key, length = _schedulers(config)
     # With T_max, half a period, a cosine ends there, and rises again after it.
     ends = [
@@ -293,9 +288,8 @@ def _draw_results(runner: Runner) -> None:
         if any(len(curve.steps) > 1 for panel in panels.values() for curve in panel):
             draw_curves(panels, Path(runner.work_dir, "results.png"))
             say(f"curves  {Path(runner.work_dir, 'results.png')}")
-    except (
-        HypvisionError
-    ) as error:  # no log file or a full disk, but the training itself is complete
+    except HypvisionError as error:
+        # no log file or a full disk, but the training itself is complete
         _logger.info("results.png was not drawn: %s", error)
 
 
@@ -315,7 +309,8 @@ def _check_weights(
             f"'{path}' holds weights only, without the state of a training, so it cannot be "
             f"resumed. To start from these weights use --cfg-options load_from={path}."
         )
-    if resume and (wrong := resume_problem(checkpoint)) is not None:
+    wrong = resume_problem(checkpoint) if resume else None
+    if wrong is not None:
         raise not_resumed(path, wrong)
     model = getattr(runner.model, "module", runner.model)
     named = engine_names(model, checkpoint)
@@ -437,12 +432,8 @@ def _write_predictions(config: Config, path: Path) -> None:
             continue
         if argument == "outfile_prefix":
             path = path.with_suffix("") if path.suffix == ".json" else path
-            for kind in (
-                "bbox",
-                "segm",
-                "proposal",
-                "keypoints",
-            ):  # mmdet writes these files itself
+            # mmdet writes these files itself
+            for kind in ("bbox", "segm", "proposal", "keypoints"):
                 check_output(f"{path}.{kind}.json")
         else:
             check_output(path)
@@ -475,12 +466,11 @@ def _write_report(config: Config, folder: Path, weights: str) -> None:
 
 
 def check_result(config: Config, path: Path) -> None:
-    """Raise an error for a result path inside a data folder, where it could overwrite images or
-    true label maps."""
+    """Refuse a result path inside a data folder, where it could overwrite images or label maps."""
     result = path.expanduser().resolve()
     here = Path.cwd()
     for data in data_folders(config):
-        # A data folder that contains the working directory contains other files too, such as results.
+        # A data folder that contains the working directory contains other files, such as results.
         holds_all = here.is_relative_to(data) and result != data and not is_image(path)
         if result.is_relative_to(data) and not holds_all:
             raise HypvisionError(

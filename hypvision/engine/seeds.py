@@ -23,8 +23,7 @@ Metrics = dict[str, float]
 
 @dataclass
 class _Found:
-    """What ``seeds.json`` has: the training that it is of (:func:`_training`), and the metrics of
-    each seed."""
+    """What ``seeds.json`` has: its training (:func:`_training`), and the metrics of each seed."""
 
     training: str
     seeds: dict[str, Metrics]

@@ -76,9 +76,8 @@ class _CutHook(Hook):
         for name, value in own.items():
             if isinstance(value, DTensor) and name in given:
                 given[name] = cut(given[name], value)
-        if (
-            not runner._resume or "optimizer" not in checkpoint
-        ):  # the run loads weights without a training state
+        # the run loads weights without a training state
+        if not runner._resume or "optimizer" not in checkpoint:
             return
         optimizer = runner.optim_wrapper.optimizer
         points = {

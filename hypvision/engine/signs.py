@@ -69,8 +69,7 @@ class SignsHook(Hook):
         self._features += [value.detach() for value in each if isinstance(value, Tensor)]
 
     def _keep_gradients(self, model: nn.Module) -> None:
-        """The largest norm of the gradient of a weight matrix or kernel: biases learn without
-        features, too."""
+        """The largest gradient norm of a weight matrix or kernel: biases learn without features."""
         if not self._wants_gradients:
             return
         self._wants_gradients = False
@@ -177,8 +176,7 @@ def same_for_all(features: Tensor) -> bool:
 
 
 def guessed_classes(model: Any) -> int:
-    """The classes among which a classifier of one label chooses by cross-entropy; 0 for other
-    models."""
+    """The classes of a classifier of one label by cross-entropy; 0 for other models."""
     plain = getattr(model, "multi_label", None) is False and not getattr(
         model, "distillation", None
     )

@@ -27,8 +27,7 @@ def _import_and_make(modules: list[str], kind: Any) -> Any:
 
 
 def worker_context() -> BaseContext | None:
-    """The context in which new processes import the loaded extensions; None where they are
-    forked."""
+    """The context in which new processes import loaded extensions; None where they are forked."""
     default: Any = multiprocessing.get_context(multiprocessing.get_start_method())
     kind: Any = default.Process
     if default.get_start_method() == "fork":

@@ -82,9 +82,8 @@ def stable(
             given = dict(zip(names, args), **kwargs)
             call: Callable[..., Any] = function
             if len(given) < len(args) + len(kwargs):
-                return call(
-                    *args, **kwargs
-                )  # raises Python's error: too many arguments, or one of them twice
+                # raises Python's error: too many arguments, or one of them twice
+                return call(*args, **kwargs)
             dtype, device = _check_vectors(label, ranks, fewer, given)
             for name, value in given.items():
                 if name in curvatures:
@@ -128,9 +127,8 @@ def _inside(
     for name, value in given.items():
         if not isinstance(value, Tensor):
             continue
-        if name in curvatures and (
-            wide or dtype == torch.float64
-        ):  # its root and inverse need all digits
+        # its root and inverse need all digits
+        if name in curvatures and (wide or dtype == torch.float64):
             given[name] = widen(value, STEEPEST)
         elif name == "y" and twice:
             given[name] = given["x"]
@@ -193,8 +191,7 @@ def _check_vectors(
 
 
 def _check_curvature(function: str, argument: str, c: object) -> None:
-    """Raise an error for a curvature that is no number, or not positive; the values of a tensor are
-    not read."""
+    """Refuse a curvature that is no number or not positive; values of a tensor are not read."""
     if isinstance(c, (int, float)) and not 0 < c < math.inf:
         raise ValueError(
             f"{function}: the curvature {argument} must be positive (the sectional curvature is "
@@ -240,8 +237,7 @@ def one_each(function: str, argument: str, value: Tensor, count: int, what: str 
 
 
 def positive(function: str, argument: str, value: object, zero: bool = False) -> None:
-    """Check that an argument, if it is a number and no tensor, is finite and positive, or 0 where
-    that is allowed.
+    """Check that a number, but no tensor, is finite and positive, or 0 where that is allowed.
 
     Raises:
         ValueError: it is not.
@@ -253,8 +249,7 @@ def positive(function: str, argument: str, value: object, zero: bool = False) ->
 
 
 def check_factor(t: float | Tensor, name: str) -> None:
-    """Check that ``t``, the argument ``name`` of a function, does not scale each coordinate by
-    itself.
+    """Check that ``t``, the argument ``name`` of a function, does not scale each coordinate alone.
 
     Raises:
         ValueError: it has dimensions of which the last is not 1.
@@ -267,8 +262,7 @@ def check_factor(t: float | Tensor, name: str) -> None:
 
 
 def same_list(function: str, points: Sequence[Tensor]) -> None:
-    """Check that the argument ``points`` of a function is a list of tensors of floating point
-    numbers.
+    """Check that the argument ``points`` is a list of tensors of floating point numbers.
 
     Raises:
         TypeError: it is not.

@@ -17,8 +17,7 @@ from .numerics import dot, length, square_norm, tiny, widen
 
 
 class Euclidean(GeooptNames, Manifold):
-    """Flat space with points ``(..., n)``: lets code that is written for a manifold run without
-    one."""
+    """Flat space with points ``(..., n)``: lets code written for a manifold run without one."""
 
     name = "Euclidean"
 
@@ -140,8 +139,7 @@ class Euclidean(GeooptNames, Manifold):
         return square if keepdim else square.squeeze(-1)
 
     def centroid(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Weighted mean ``(..., n)`` of ``x`` ``(..., N, n)``; the origin where all weights are
-        0."""
+        """Weighted mean ``(..., n)`` of ``x`` ``(..., N, n)``; the origin if all weights are 0."""
         if weights is None:
             return x.mean(-2)
         one_each("centroid", "weights", weights, x.shape[-2])

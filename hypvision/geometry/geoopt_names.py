@@ -25,8 +25,7 @@ class GeooptNames(_Base):
         return self.dist(x, y, keepdim=keepdim).square()
 
     def mobius_coadd(self, x: Tensor, y: Tensor) -> Tensor:
-        """Moebius coaddition: twice the midpoint of two points (Ungar, 2008), commutative unlike
-        the addition."""
+        """Moebius coaddition: twice the midpoint of two points (Ungar, 2008); it commutes."""
         pair = torch.stack(torch.broadcast_tensors(x, y), -2)
         return self.scalar_mul(2.0, self.centroid(pair))
 

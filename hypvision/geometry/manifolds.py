@@ -30,8 +30,7 @@ from .numerics import widen
 
 
 class CurvatureParameter(nn.Parameter):
-    """The logarithm of a learned curvature, and its bounds: what optimisers update last and give no
-    weight decay."""
+    """The logarithm of a learned curvature, with bounds: updated last and without weight decay."""
 
     log_bounds: tuple[float, float]
 
@@ -39,10 +38,12 @@ class CurvatureParameter(nn.Parameter):
         cls, data: Tensor, log_bounds: tuple[float, float], requires_grad: bool = True
     ) -> CurvatureParameter:
         if not isinstance(data, Tensor) or not data.is_floating_point() or data.dim():
+            got = type(data).__name__
+            if isinstance(data, Tensor):
+                got = f"{data.dtype} of shape {tuple(data.shape)}"
             raise TypeError(
                 "data, the logarithm of a curvature, must be a tensor of floating point without "
-                "dimensions, got "
-                f"{f'{data.dtype} of shape {tuple(data.shape)}' if isinstance(data, Tensor) else type(data).__name__}."
+                f"dimensions, got {got}."
             )
         if not log_bounds[0] <= log_bounds[1]:
             raise ValueError(
@@ -190,12 +191,11 @@ class Manifold(nn.Module):
 
     @property
     def c(self) -> Curvature:
-        """The curvature: a number if it is fixed, else a tensor without dimensions that carries a
-        gradient."""
+        """The curvature: a number if fixed, else a tensor without dimensions, with a gradient."""
         if not self.learnable:
             return self.initial_c
         low, high = self.log_bounds
-        # The clamp passes the gradient unchanged, so a value outside the bounds can be trained back.
+        # The clamp passes the gradient unchanged: a value outside the bounds can be trained back.
         return torch.exp(self.log_c + (self.log_c.clamp(low, high) - self.log_c).detach())
 
     def _value(self) -> float:
@@ -204,8 +204,7 @@ class Manifold(nn.Module):
 
     @torch.no_grad()
     def clamp_(self) -> None:
-        """Clamp a learned curvature to its bounds; the optimisers of :mod:`hypvision.optim` do this
-        after each step."""
+        """Clamp a learned curvature to its bounds, as our optimisers do after each step."""
         if self.learnable:
             self.log_c.clamp_(*self.log_bounds)
 
@@ -240,8 +239,7 @@ class Manifold(nn.Module):
             )
 
     def _restore(self, log_c: Tensor) -> None:
-        """Restore the parameter if PyTorch has replaced its class or rounded it to half
-        precision."""
+        """Restore the parameter if PyTorch has replaced its class or rounded it to half."""
         if type(self.log_c) is nn.Parameter:
             self.log_c.__class__ = CurvatureParameter
             self.log_c.log_bounds = self.log_bounds
@@ -263,14 +261,12 @@ class Manifold(nn.Module):
         return self.expmap(x, u)
 
     def retr_transp(self, x: Tensor, u: Tensor, *vectors: Tensor) -> tuple[Tensor, ...]:
-        """The point that :meth:`retr` reaches, and tangent ``vectors`` at ``x`` transported to
-        it."""
+        """The point that :meth:`retr` reaches, and ``vectors`` at ``x`` transported to it."""
         y = self.retr(x, u)
         return (y, *(self.transp(x, y, v) for v in vectors))
 
     def expmap_transp(self, x: Tensor, u: Tensor, *vectors: Tensor) -> tuple[Tensor, ...]:
-        """The point that the exponential map reaches, and tangent ``vectors`` at ``x`` transported
-        to it."""
+        """The point of the exponential map, and tangent ``vectors`` at ``x`` transported to it."""
         y = self.expmap(x, u)
         return (y, *(self.transp(x, y, v) for v in vectors))
 
@@ -310,8 +306,7 @@ class Common(GeooptNames, Manifold):
                 self.check_point(value, name)
 
     def _check_arguments(self, arguments: dict[str, Any]) -> None:
-        """With ``check=True``: the points, weights and standard deviations among the arguments of a
-        method."""
+        """With ``check=True``: a method's points, weights and standard deviations."""
         if self.check:
             self._check(**{point: arguments.get(point) for point in ("x", "y", "mean")})
             check_numbers(arguments.get("weights"), arguments.get("std"))
@@ -371,8 +366,7 @@ class Common(GeooptNames, Manifold):
     def inner(
         self, x: Tensor, u: Tensor, v: Tensor | None = None, *, keepdim: bool = False
     ) -> Tensor:
-        """Inner product ``(...)`` of tangent vectors at ``x``, of ``u`` with itself if ``v`` is
-        None."""
+        """Inner product ``(...)`` of tangent vectors at ``x``; ``v=None``: of ``u`` with itself."""
         return kept(self._call("inner", x=x, u=u, v=u if v is None else v), keepdim)
 
     def norm(self, x: Tensor, u: Tensor, *, keepdim: bool = False) -> Tensor:
@@ -413,8 +407,7 @@ class Common(GeooptNames, Manifold):
         return self._call("geodesic", t=t, x=x, y=y)
 
     def geodesic_unit(self, t: float | Tensor, x: Tensor, u: Tensor) -> Tensor:
-        """The point at the distance ``t`` from ``x`` in the direction of ``u``; ``t`` a number or
-        ``(..., 1)``."""
+        """The point at the distance ``t``, a number or ``(..., 1)``, from ``x`` towards ``u``."""
         return self._call("geodesic_unit", t=t, x=x, u=u)
 
     def centroid(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -443,8 +436,7 @@ class Common(GeooptNames, Manifold):
         size: tuple[int, ...] = (),
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Samples ``(*size, ..., d)`` of the wrapped normal distribution; ``std`` a number or
-        ``(..., n)``."""
+        """Samples ``(*size, ..., d)`` of the wrapped normal; ``std`` a number or ``(..., n)``."""
         return self._call("wrapped_normal", mean=mean, std=std, size=size, generator=generator)
 
     def wrapped_normal_log_prob(self, x: Tensor, mean: Tensor, std: Tensor | float) -> Tensor:
@@ -453,8 +445,7 @@ class Common(GeooptNames, Manifold):
 
 
 class Hyperbolic(Common):
-    """A model of hyperbolic space: its methods are the functions of one module without their
-    curvature.
+    """A model of hyperbolic space: its methods are a module's functions without their curvature.
 
     A method's arguments and its details are those of the function of its name.
     """
@@ -484,8 +475,7 @@ class Hyperbolic(Common):
         return self._call("busemann", x=x, p=p)
 
     def horosphere_dist(self, x: Tensor, p: Tensor, tau: float | Tensor) -> Tensor:
-        """Distance ``(...)`` from the horosphere around ``p`` on which :meth:`busemann` is
-        ``tau``."""
+        """Distance ``(...)`` from the horosphere around ``p`` where :meth:`busemann` is ``tau``."""
         return self._call("horosphere_dist", x=x, p=p, tau=tau)
 
     def half_aperture(self, x: Tensor, min_radius: float = 0.1) -> Tensor:
@@ -549,8 +539,7 @@ class Lorentz(Hyperbolic):
 
     @property
     def k(self) -> Curvature:
-        """The number ``1 / c``, the squared radius of the hyperboloid, which geoopt calls its
-        curvature."""
+        """The number ``1 / c``, the hyperboloid's squared radius: geoopt calls it the curvature."""
         return 1 / self.c
 
     def projx(self, x: Tensor) -> Tensor:
@@ -744,14 +733,12 @@ class PoincareBall(Hyperbolic):
         return self._call("dist2plane", x=x, p=p, a=a, signed=signed)
 
     def ganea_logits(self, x: Tensor, p: Tensor, a: Tensor) -> Tensor:
-        """Logits ``(..., K)`` of hyperplanes through the points ``p`` with the normals ``a``, both
-        ``(K, n)``."""
+        """Logits ``(..., K)`` of hyperplanes through points ``p``, normals ``a``, ``(K, n)``."""
         self._check(p=p)
         return self._call("ganea_logits", x=x, p=p, a=a)
 
     def hyperplane_logits(self, x: Tensor, v: Tensor, r: Tensor, g: Tensor | None = None) -> Tensor:
-        """Logits ``(..., K)`` of HNN++: normals ``v`` ``(K, n)``, offsets ``r`` and factors ``g``
-        ``(K,)``."""
+        """Logits ``(..., K)`` of HNN++: normals ``v`` ``(K, n)``, offsets ``r``, factors ``g``."""
         return self._call("hyperplane_logits", x=x, v=v, r=r, g=g)
 
     def beta_concat(self, points: list[Tensor]) -> Tensor:
@@ -781,8 +768,7 @@ class PoincareBall(Hyperbolic):
         return self.projx(maps.klein_to_poincare(x, self.c))
 
     def change_curvature(self, x: Tensor, c_new: Curvature) -> Tensor:
-        """Points of curvature ``c_new`` with the same tangent vector at the origin, projected
-        there."""
+        """Points of curvature ``c_new`` with the same tangent vector at the origin, projected."""
         self._check(x=x)
         return poincare.project(poincare.change_curvature(x, self.c, c_new), c_new, self.eps)
 

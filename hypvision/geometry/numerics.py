@@ -28,8 +28,7 @@ def exact(device: torch.device) -> AbstractContextManager[object]:
 
 
 class Function(torch.autograd.Function):
-    """A function that is differentiated by hand: its backward runs without autocast, wherever it is
-    called.
+    """A function differentiated by hand: its backward always runs without autocast.
 
     PyTorch runs a backward under the autocast setting at the call of ``backward()``, not under that
     of the forward: products would meet operands of another dtype than they were written for.
@@ -60,15 +59,13 @@ def without_autocast(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def plain(x: Tensor) -> bool:
-    """Whether to compute in plain operations: for compilers, for ``torch.func`` transforms, without
-    data."""
+    """Whether to compute in plain operations: for compilers, ``torch.func``, without data."""
     return torch.compiler.is_compiling() or x.is_meta or torch._C._are_functorch_transforms_active()
 
 
 @functools.cache
 def uses_triton(device: torch.device) -> bool:
-    """Whether Triton kernels compute on a device: a GPU of at least the Volta generation, where
-    Triton imports.
+    """Whether Triton kernels compute on a device: a GPU from Volta on, where Triton imports.
 
     The environment variable ``HYPVISION_TRITON=0`` turns them off.
     """
@@ -82,8 +79,7 @@ def uses_triton(device: torch.device) -> bool:
 
 
 def needs_grad(*arguments: object) -> bool:
-    """Whether gradients will be needed: without them a hand-written backward only costs the
-    overhead of a call."""
+    """Whether gradients will be needed: without, a hand-written backward only costs a call."""
     return torch.is_grad_enabled() and any(
         isinstance(a, Tensor) and a.requires_grad for a in arguments
     )
@@ -163,8 +159,7 @@ class _ConvertForward(Function):
 
 
 def _cut(x: Tensor, most: float | None) -> Tensor:
-    """Finite numbers beyond ``most`` become it, infinite ones not a number: 0 times them is
-    added."""
+    """Finite numbers beyond ``most`` become it, infinite ones NaN: 0 times them is added."""
     return x if most is None else torch.add(x.clamp(-most, most), x, alpha=0)
 
 
@@ -209,9 +204,8 @@ def narrow(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def bounded(x: Tensor, dtype: torch.dtype) -> Tensor:
     """``x`` in a dtype, for products: numbers beyond 1e18 are cut, but for float64."""
-    if (
-        x.dtype == dtype
-    ):  # a Function that changes no dtype loses its gradient in PyTorch's compiler
+    # a Function that changes no dtype loses its gradient in PyTorch's compiler
+    if x.dtype == dtype:
         return x if dtype == torch.float64 else _cut(x, 1e18)
     return _convert(x, dtype, 1e18, None)
 
@@ -261,15 +255,13 @@ def square_root(c: float | Tensor) -> float | Tensor:
 
 
 def safe_sqrt(x: Tensor) -> Tensor:
-    """``sqrt(max(x, 0))`` whose gradient is 0, not infinite, where ``x <= 0``. Shape ``(...)`` to
-    ``(...)``."""
+    """``sqrt(max(x, 0))`` whose gradient is 0, not infinite, where ``x <= 0``."""
     none = x <= 0  # not x > 0, so that NaN stays NaN
     return torch.sqrt(x.masked_fill(none, 1.0)).masked_fill(none, 0.0)
 
 
 def distance_from_square(q: Tensor) -> Tensor:
-    r"""``2 asinh(sqrt(max(q, 0)) / 2)``: the unit-curvature distance of points whose squared chord
-    is ``q``.
+    r"""``2 asinh(sqrt(max(q, 0)) / 2)``: the unit-curvature distance of a squared chord ``q``.
 
     The squared chord of points of the hyperboloid is :math:`\langle x - y, x - y\rangle_L`; for
     points of the ball take :math:`4|x - y|^2 / ((1 - |x|^2)(1 - |y|^2))`. Where ``q <= 0`` the
@@ -279,8 +271,7 @@ def distance_from_square(q: Tensor) -> Tensor:
 
 
 def arcosh1p(h: Tensor) -> Tensor:
-    """``arcosh(1 + max(h, 0))``, as exact for small ``h`` as for large; where ``h <= 0`` the
-    gradient is 0."""
+    """``arcosh(1 + max(h, 0))``, exact for small ``h``, too; gradient 0 where ``h <= 0``."""
     return 2 * torch.asinh(safe_sqrt(h / 2))
 
 
@@ -314,8 +305,7 @@ def tanhc_sqrt(q: Tensor) -> Tensor:
 
 
 def squash_factor(square: Tensor, limit: float | Tensor, slope: float) -> Tensor:
-    """``D tanh(atanh(0.99) r / (s D)) / r`` of squared radii ``r^2``, with ``D = limit`` and
-    ``s = slope``.
+    """``D tanh(atanh(0.99) r / (s D)) / r`` of ``r^2``, with ``D = limit`` and ``s = slope``.
 
     The factor of maximum-distance rescaling (Bdeir et al., NeurIPS 2025); ``limit`` is a number or
     a tensor.
@@ -337,14 +327,12 @@ def log_sinhc_sqrt(q: Tensor) -> Tensor:
 
 
 def log_beta(n: int) -> float:
-    """``log B(n / 2, 1 / 2)``, by which the radii of joined points of the ball are weighed
-    (HNN++)."""
+    """``log B(n / 2, 1 / 2)``, by which HNN++ weighs the radii of joined points of the ball."""
     return math.lgamma(n / 2) + math.lgamma(0.5) - math.lgamma((n + 1) / 2)
 
 
 def clip_norm(x: Tensor, radius: float = 1.0) -> Tensor:
-    """Scale vectors ``(..., d)`` longer than ``radius`` back onto the sphere of that radius; others
-    pass unchanged.
+    """Scale vectors ``(..., d)`` longer than ``radius`` to that length; others pass unchanged.
 
     Feature clipping (Guo et al., "Clipped Hyperbolic Classifiers Are Super-Hyperbolic Classifiers",
     CVPR 2022).

@@ -98,8 +98,7 @@ class ManifoldParameter(nn.Parameter):
 
 
 def _rebuild(data: Tensor, manifold: Manifold, requires_grad: bool = True) -> ManifoldParameter:
-    """A parameter of points that need no check: of a copy, or of weights, which are loaded before
-    their curvature."""
+    """A parameter of points that need no check: a copy, or loaded before its curvature."""
     _watch()
     out: ManifoldParameter = torch.Tensor._make_subclass(ManifoldParameter, data, requires_grad)
     out.manifold = manifold

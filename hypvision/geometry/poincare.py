@@ -59,8 +59,7 @@ def _inside(x: Tensor, c: Curvature, dtype: torch.dtype) -> Tensor:
 def _ball(
     *points: str, inside: tuple[str, ...] | None = None, **options: Any
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """:func:`stable`, with the points named in ``inside`` (those in ``points`` by default) brought
-    inside."""
+    """:func:`stable`, with the points named in ``inside`` (default: ``points``) brought inside."""
     return stable(
         *points, brought=dict.fromkeys(points if inside is None else inside, _inside), **options
     )
@@ -158,8 +157,8 @@ def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Logarithm: the tangent vector ``(..., n)`` at ``x`` whose geodesic reaches ``y`` after unit
     time.
 
-    .. math:: \frac{A}{\sqrt{X Y + c|\Delta|^2}} \frac{X}{\sqrt c |\Delta|} (X \Delta - c|\Delta|^2 x),\quad
-              \Delta = y - x
+    .. math:: \frac{A}{\sqrt{X Y + c|\Delta|^2}} \frac{X}{\sqrt c |\Delta|}
+              (X \Delta - c|\Delta|^2 x),\quad \Delta = y - x
 
     with ``A`` half of the distance, times ``sqrt(c)``.
     """
@@ -272,11 +271,11 @@ def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
 def _gyrate(
     v: Tensor, delta: Tensor, x: Tensor, x_gap: Tensor, y_gap: Tensor, c: Curvature
 ) -> Tensor:
-    r""":math:`\mathrm{gyr}[y, -x] v` from ``delta``, which is ``y - x``: accurate where that is
-    small.
+    r""":math:`\mathrm{gyr}[y, -x] v` from ``delta = y - x``: accurate where that is small.
 
-    .. math:: v + 2c \frac{(X\, \Delta \cdot v - c|\Delta|^2\, x \cdot v)\, x - ((Y + c|\Delta|^2)\, x \cdot v + c|x|^2
-              \Delta \cdot v)\, \Delta}{X Y + c|\Delta|^2}
+    .. math:: v + 2c \frac{(X\, \Delta \cdot v - c|\Delta|^2\, x \cdot v)\, x
+              - ((Y + c|\Delta|^2)\, x \cdot v + c|x|^2 \Delta \cdot v)\, \Delta}
+              {X Y + c|\Delta|^2}
     """
     square = c * square_norm(delta)
     along = dot(x, v)
@@ -325,8 +324,7 @@ def mobius_scalar_mul(r: float | Tensor, x: Tensor, c: Curvature) -> Tensor:
 
 @_ball("x", fits=("matrix",), wide=False)
 def rotate(x: Tensor, matrix: Tensor, c: Curvature) -> Tensor:
-    """Points ``R x`` ``(..., m)``, for ``R`` ``(m, n)`` with orthonormal columns: distances stay as
-    they are."""
+    """Points ``R x`` ``(..., m)``, for ``R`` ``(m, n)`` with orthonormal columns: an isometry."""
     return torch.matmul(x, matrix.transpose(-1, -2))
 
 
@@ -338,23 +336,20 @@ def mobius_matvec(matrix: Tensor, x: Tensor, c: Curvature) -> Tensor:
 
 @_ball("u", "v", "w", inside=("u", "v"), rows=True)
 def gyration(u: Tensor, v: Tensor, w: Tensor, c: Curvature) -> Tensor:
-    r""":math:`\mathrm{gyr}[u, v] w = -(u \oplus v) \oplus (u \oplus (v \oplus w))`, a rotation of
-    ``w``."""
+    r""":math:`\mathrm{gyr}[u, v] w = -(u \oplus v) \oplus (u \oplus (v \oplus w))`, a rotation."""
     return _gyrate(w, u + v, -v, _gap(v, c), _gap(u, c), c)
 
 
 @_ball("x", "y")
 def geodesic(t: float | Tensor, x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    """The point at the fraction ``t`` (a number, or ``(..., 1)``) of the way from ``x`` to
-    ``y``."""
+    """The point at the fraction ``t``, a number or ``(..., 1)``, of the way from ``x`` to ``y``."""
     check_factor(t, "geodesic: t")
     return expmap(x, t * logmap(x, y, c), c)
 
 
 @_ball("x", "u", inside=("x",))
 def geodesic_unit(t: float | Tensor, x: Tensor, u: Tensor, c: Curvature) -> Tensor:
-    """The point at distance ``t`` (a number, or ``(..., 1)``) from ``x`` in the direction of
-    ``u``."""
+    """The point at distance ``t``, a number or ``(..., 1)``, from ``x`` along ``u``."""
     check_factor(t, "geodesic_unit: t")
     size = norm(x, u, c).unsqueeze(-1)
     none = size == 0
@@ -392,8 +387,7 @@ def from_lorentz(x: Tensor, c: Curvature) -> Tensor:
 
 @_ball("x", sets=("x",))
 def midpoint(x: Tensor, weights: Tensor | None = None, c: Curvature = 1.0) -> Tensor:
-    """Weighted Moebius gyromidpoint ``(..., n)`` of ``x`` ``(..., N, n)``: the Lorentz centroid of
-    the points.
+    """Weighted Moebius gyromidpoint ``(..., n)`` of ``x`` ``(..., N, n)``: the Lorentz centroid.
 
     Args as for :func:`hypvision.geometry.lorentz.centroid`.
     """
@@ -433,8 +427,7 @@ def half_aperture(x: Tensor, c: Curvature, min_radius: float = 0.1) -> Tensor:
 
 @_ball("x", "y", rows=True, small=True)
 def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    """Angle ``(...)`` at ``x`` between the ray from the origin and the geodesic to ``y``, in
-    radians.
+    """Angle ``(...)`` (radians) at ``x`` between the ray from the origin and the geodesic to ``y``.
 
     0 where ``y`` lies behind ``x`` on its ray, and where the points coincide.
     """
@@ -475,8 +468,7 @@ def wrapped_normal(
 
 @stable("x", "mean")
 def wrapped_normal_log_prob(x: Tensor, mean: Tensor, std: Tensor | float, c: Curvature) -> Tensor:
-    """Log density ``(...)`` at ``x`` of :func:`wrapped_normal`, with respect to the Riemannian
-    volume."""
+    """Log density ``(...)`` at ``x`` of :func:`wrapped_normal`, for the Riemannian volume."""
     return lorentz.wrapped_normal_log_prob(to_lorentz(x, c), to_lorentz(mean, c), std, c)
 
 
@@ -500,8 +492,9 @@ def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = Tru
     r"""Distance ``(...)`` of ``x`` from the hyperplane through ``p`` with the normal ``a``, all
     ``(..., n)``.
 
-    .. math:: \tfrac{1}{\sqrt c}\,\mathrm{asinh}\frac{2 \sqrt c\, (P\, \Delta \cdot \hat a - c|\Delta|^2\, p \cdot \hat
-              a)}{X P}, \quad \Delta = x - p
+    .. math:: \tfrac{1}{\sqrt c}\,\mathrm{asinh}
+              \frac{2 \sqrt c\, (P\, \Delta \cdot \hat a - c|\Delta|^2\, p \cdot \hat a)}{X P},
+              \quad \Delta = x - p
 
     which is Ganea et al.'s (NeurIPS 2018, eq. 25) from terms that do not cancel near the boundary.
     """
@@ -516,8 +509,7 @@ def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = Tru
 
 @stable("x", fits=("p", "a"), wide=False)
 def ganea_logits(x: Tensor, p: Tensor, a: Tensor, c: Curvature) -> Tensor:
-    r"""Logits :math:`\lambda_p |a|\, d(x, H_{p,a})` of multinomial logistic regression (Ganea et
-    al., eq. 25).
+    r"""Logits :math:`\lambda_p |a|\, d(x, H_{p,a})` of logistic regression (Ganea et al., eq. 25).
 
     Args:
         x: points ``(..., n)``.
@@ -558,8 +550,9 @@ def hyperplane_logits(
 ) -> Tensor:
     r"""Unidirectional logits of HNN++ (Shimizu et al., ICLR 2021, eq. 6).
 
-    .. math:: \tfrac{2 g}{\sqrt c}\,\mathrm{asinh}\left(\lambda_x\langle \sqrt c x, \hat v\rangle\cosh(2\sqrt c r) -
-              (\lambda_x - 1)\sinh(2\sqrt c r)\right)
+    .. math:: \tfrac{2 g}{\sqrt c}\,\mathrm{asinh}\left(
+              \lambda_x\langle \sqrt c x, \hat v\rangle\cosh(2\sqrt c r)
+              - (\lambda_x - 1)\sinh(2\sqrt c r)\right)
 
     Args:
         x: points ``(..., n)``.

@@ -74,8 +74,7 @@ class Product(Common):
         return torch.split(x, self.sizes, -1)
 
     def _each(self, name: str, **arguments: Any) -> list[Tensor]:
-        """The results of every factor's method for its parts of the points, vectors and standard
-        deviations."""
+        """The results of every factor's method for its parts of the arguments."""
         self._check_arguments(arguments)
         parts = [dict(arguments) for _ in self.dims]
         for argument, value in arguments.items():

@@ -364,7 +364,8 @@ class _LatentHeads(Function):
         rows.turn_(q[..., nope:n], cos, sin)
         k[..., nope:n] = rows.turn(k_pe, cos[:, 0], sin[:, 0])[:, :, None]
         if timed:
-            q[..., n], k[..., n] = _time(q[..., :n]).neg_(), _time(k[..., :n])
+            q[..., n] = _time(q[..., :n]).neg_()
+            k[..., n] = _time(k[..., :n])
             v[..., value - 1] = _time(v[..., : value - 1])
         ctx.save_for_backward(q, k, v, f, cos, sin)
         ctx.sizes = (nope, n, value, timed)
@@ -507,9 +508,8 @@ class LatentAttention(_Attention):
         """Queries, keys and values ``(B, L, H, head)``, rotated and with times."""
         pair = rows.upcast(apply_linear(self.up, latent))
         if self._by_hand(pair):
-            query = query.clone(
-                memory_format=torch.contiguous_format
-            )  # a copy, because each head overwrites its part
+            # a copy, because each head overwrites its part
+            query = query.clone(memory_format=torch.contiguous_format)
             return _LatentHeads.apply(
                 query, pair, k_pe, f, cos, sin, self.heads, self.nope, self.value, self.timed
             )

@@ -162,9 +162,8 @@ def _experts(config: Architecture, ours: str, theirs: str) -> Iterator[_Entry]:
     for i in range(config.n_routed_experts):
         yield from _feed_forward(f"{ours}experts.{i}.", f"{theirs}experts.{i}.")
         yield _Entry(f"{ours}experts.{i}.c", (f"{theirs}experts.{i}.expert_manifold.k",))
-    if (
-        config.moe_combine == "centroid"
-    ):  # the published code lacks these; the names follow those of its other experts
+    # the published code lacks these; the names follow those of its other experts
+    if config.moe_combine == "centroid":
         for i in range(config.n_shared_experts):
             yield from _feed_forward(f"{ours}shared.{i}.", f"{theirs}shared_experts.{i}.")
             yield _Entry(f"{ours}shared.{i}.c", (f"{theirs}shared_experts.{i}.expert_manifold.k",))
@@ -205,9 +204,8 @@ def _clean(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         expected = [torch.ones(())]
         expert = _EXPERT.match(name)
         own = manifolds.get(f"{expert[1]}.expert_manifold.k") if expert else None
-        if (
-            expert and own is not None
-        ):  # projections into and out of an expert may use the model's manifold
+        # projections into and out of an expert may use the model's manifold
+        if expert and own is not None:
             expected = [own] if expert[2] else [own, *expected]
         # the same curvature is stored under the names c and k
         alias = manifolds.get(f"{name[:-1]}{'ck'[name[-1] == 'c']}", value)

@@ -109,9 +109,8 @@ class MixtureOfCurvatures(nn.Module):
         )
         count = config.n_shared_experts
         connected = False
-        if (
-            config.lorentz and config.moe_combine == "centroid"
-        ):  # experts in the paper have their own curvatures
+        # experts in the paper have their own curvatures
+        if config.lorentz and config.moe_combine == "centroid":
             self.shared = nn.ModuleList(
                 FeedForward(config, config.mice_inter_dim, 1.0, config.train_curv)
                 for _ in range(count)

@@ -259,9 +259,8 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
                 f"({', '.join(lost[:5])}{', ...' if len(lost) > 5 else ''}). Copy the whole folder "
                 "again."
             )
-        for path in Path(str(source)).glob(
-            "*.safetensors"
-        ):  # transformers makes real numbers of any others
+        # transformers makes real numbers of any others
+        for path in Path(str(source)).glob("*.safetensors"):
             with safe_open(path, "pt") as file:
                 wrong = [
                     name

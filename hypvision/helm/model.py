@@ -168,9 +168,8 @@ class Helm(nn.Module):
         e = rows.upcast(self.embed(input_ids))
         layout = self.layout
         if isinstance(self.embed, PointEmbedding):
-            half = (
-                self.embed.weight.dtype in rows.HALF
-            )  # a cast to half precision has lost the time coordinate
+            # a cast to half precision has lost the time coordinate
+            half = self.embed.weight.dtype in rows.HALF
             if not half and self.positions is None:
                 return F.pad(
                     torch.cat([e[..., 1:], e[..., :1]], -1), (0, layout.width - layout.size - 1)
@@ -384,9 +383,8 @@ def shifted(labels: Tensor, attention_mask: Tensor | None, sequence_id: Tensor |
         target = target.masked_fill((sequence_id != following) | (sequence_id < 0), -100)
     if attention_mask is not None:
         there = attention_mask.bool()
-        target = target.masked_fill(
-            ~(there & F.pad(there[:, 1:], (0, 1))), -100
-        )  # labels exclude padding
+        # labels exclude padding
+        target = target.masked_fill(~(there & F.pad(there[:, 1:], (0, 1))), -100)
     return target
 
 
@@ -423,9 +421,8 @@ def _documents(
         inside = (sequence_id[:, 1:] == sequence_id[:, :-1]) & (sequence_id[:, 1:] >= 0)
         inside = inside if there is None else inside & there[:, 1:] & there[:, :-1]
         wrong = (offset[:, 1:] != offset[:, :-1]) & inside
-    elif (
-        there is not None
-    ):  # as in transformers, positions start at the first token after the padding
+    elif there is not None:
+        # as in transformers, positions start at the first token after the padding
         first = there.int().argmax(1, keepdim=True)
         wrong = (offset != (-first if start else offset.gather(1, first))) & there[:, start:]
     elif start:
@@ -453,7 +450,7 @@ def _padding_mask(there: Tensor, start: int) -> Tensor:
 
 
 def _check_cache(cache: Cache, batch: int) -> None:
-    # such a cache is allocated in advance, filled with zeros, which attention cannot tell from points
+    # such a cache is allocated in advance, filled with zeros, which attention would take for points
     if getattr(cache, "is_compileable", False):
         raise HypvisionError(
             f"A {type(cache).__name__} has empty places for future tokens, and HELM's attention "

@@ -102,9 +102,8 @@ class _Residual(Function):
         a_time = torch.addcmul(x[..., slot], y_time, w)
         a[..., n] = 0
         length = _length(a)
-        inner = (x[..., slot] * y_time).sub_(
-            torch.linalg.vecdot(x, u)[..., None]
-        )  # u has 0 at the slot of the time
+        # u has 0 at the slot of the time
+        inner = (x[..., slot] * y_time).sub_(torch.linalg.vecdot(x, u)[..., None])
         if safe:  # it is at least 1, and so is m where w >= 0
             inner.clamp_(min=1.0)
         signed = torch.addcmul(1 + w * w, w, inner, value=2)
@@ -218,9 +217,8 @@ class _SwiGLU(Function):
         if lifted:
             (h,) = lifted
             ratio = grad[..., ctx.n : ctx.n + 1] / h[..., ctx.n : ctx.n + 1]
-            grad = torch.addcmul(
-                grad, h, ratio
-            )  # the gradient of the time slot is 0, as both factors are 0 there
+            # the gradient of the time slot is 0, as both factors are 0 there
+            grad = torch.addcmul(grad, h, ratio)
             by_c = None if ctx.shape is None else (ratio.sum() / 2).view(ctx.shape)
         gate, up = z.chunk(2, -1)
         found = torch.empty_like(z)

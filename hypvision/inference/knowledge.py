@@ -69,9 +69,8 @@ class Known:
     familiar: Familiar | None = None
 
     def __str__(self) -> str:
-        names = [
-            name.partition(",")[0] for name in self.names[:5]
-        ]  # ImageNet's names have synonyms after commas
+        # ImageNet's names have synonyms after commas
+        names = [name.partition(",")[0] for name in self.names[:5]]
         listed = ", ".join(names) + (", ..." if len(self.names) > 5 else "")
         count = (
             f"{len(self.names)} class{'es' * (len(self.names) != 1)}: {listed}"

@@ -66,9 +66,8 @@ def embed_pictures(
 ) -> tuple[list[Picture], Tensor]:
     """The pictures that can be read, and their points ``(m, d)`` in the model's space; the messages
     of the others go into ``failed``. None: one raises, as all of them do."""
-    read = lru_cache(maxsize=1)(
-        open_image
-    )  # the boxes of an image follow it in the list, so keep the last image open
+    # the boxes of an image follow it in the list, so keep the last image open
+    read = lru_cache(maxsize=1)(open_image)
     return embed_readable(clip, pictures, failed, batch, lambda picture: picture.open(read))
 
 

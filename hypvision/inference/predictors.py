@@ -233,7 +233,8 @@ def _clip(request: Request, options: Mapping[str, Any]) -> Predictor:
 
 def _timm_predictor(network: TimmModel, request: Request, names: Sequence[str] = ()) -> Predictor:
     data = resolve_model_data_config(network)
-    check_normalisation(data, channels := getattr(network, "in_chans", 3))
+    channels = getattr(network, "in_chans", 3)
+    check_normalisation(data, channels)
     names = names or network.pretrained_cfg.get("label_names") or _imagenet(network)
     several = SEVERAL_LABELS in (network.pretrained_cfg.get("notes") or ())
     shown = label_score(request) if several else None

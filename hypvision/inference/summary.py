@@ -181,9 +181,8 @@ def summarise(
     with torch.no_grad():
         tell("Counting")
         try:
-            run(
-                inputs
-            )  # first fill caches such as embeddings of class names, whose cost counts once
+            # first fill caches such as embeddings of class names, whose cost counts once
+            run(inputs)
             products = _counted(network, run, inputs, _LACKING)
         except torch.OutOfMemoryError:
             raise  # the command line explains this error
@@ -232,7 +231,7 @@ def _counted(
     try:
         # the fast path runs a transformer layer as one operation, which the counter ignores
         mha.set_fastpath_enabled(False)
-        # otherwise the counter would wait for gradients of parameters that are arguments of a module
+        # or else the counter would wait for gradients of parameters that are a module's arguments
         for value in trained:
             value.requires_grad_(False)
         with counter:

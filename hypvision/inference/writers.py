@@ -128,10 +128,8 @@ class Writer:
             self._video.close()
             target = below(self.folder, f"{frame.name}_overlay.mp4")
             rate = frame_rate(Path(frame.file)) / self.every
-            self._name, self._append = (
-                frame.name,
-                self._video.enter_context(writing_video(target, rate)),
-            )
+            self._append = self._video.enter_context(writing_video(target, rate))
+            self._name = frame.name
             self.written[target] = None
         self._append(drawing)
 

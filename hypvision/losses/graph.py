@@ -1,10 +1,10 @@
 """Graph embeddings: a loss to train points for the nodes of a graph, and three quality measures.
 
-    >>> hops = tree_distances(complete_tree(branching=3, depth=6))          # (1093, 1093)
+    >>> hops = tree_distances(complete_tree(branching=3, depth=6))  # (1093, 1093)
     >>> loss = neighbour_loss(space.cdist(points[rows], points), hops[rows])
-    >>> graph_map(space.cdist(points, points), hops == 1)                   # 1 if the edges can be read off
-    >>> mean_rank(space.cdist(points, points), hops == 1)                   # as well
-    >>> average_distortion(space.cdist(points, points), hops)               # 0 if all distances fit
+    >>> graph_map(space.cdist(points, points), hops == 1)           # 1 if the edges can be read off
+    >>> mean_rank(space.cdist(points, points), hops == 1)           # as well
+    >>> average_distortion(space.cdist(points, points), hops)       # 0 if all distances fit
 
 Sources: Nickel and Kiela, "Poincare Embeddings for Learning Hierarchical Representations" (NeurIPS
 2017); Sala, De Sa, Gu and Re, "Representation Tradeoffs for Hyperbolic Embeddings" (ICML 2018).
@@ -90,7 +90,8 @@ def graph_map(distances: Tensor, edges: Tensor, rows: Tensor | None = None) -> f
     r"""Mean average precision of the neighbours of every node, ranked by distance (Nickel and
     Kiela, NeurIPS 2017).
 
-    .. math:: \frac{1}{|V|} \sum_u \frac{1}{|N(u)|} \sum_{v \in N(u)} \frac{|N(u) \cap R(u, v)|}{|R(u, v)|}
+    .. math:: \frac{1}{|V|} \sum_u \frac{1}{|N(u)|}
+              \sum_{v \in N(u)} \frac{|N(u) \cap R(u, v)|}{|R(u, v)|}
 
     with :math:`R(u, v)` the nodes other than ``u`` that are at most as far from ``u`` as ``v`` is.
     It is 1 if every node is closer to its neighbours than to any other node, whatever the

@@ -70,9 +70,8 @@ def clip_to_ball(
     if not riemannian:
         return y
     fixed = y.detach()
-    return fixed + poincare.egrad2rgrad(
-        fixed, y - fixed, manifold._value()
-    )  # equals y; only the gradient is scaled
+    # equals y; only the gradient is scaled
+    return fixed + poincare.egrad2rgrad(fixed, y - fixed, manifold._value())
 
 
 def rescale_radii(
@@ -345,7 +344,8 @@ def lca_triplet_loss(
     With :math:`q_{ij}` drawn from :math:`\mathrm{softmax}_p(-\max(d_{ip}, d_{jp})/\tau)` and
     :math:`q` likewise from the largest of three,
 
-    .. math:: [d_{iq_{ij}} - d_{iq} + m]_+ + [d_{jq_{ij}} - d_{jq} + m]_+ + [d_{kq} - d_{kq_{ij}} + m]_+,
+    .. math:: [d_{iq_{ij}} - d_{iq} + m]_+ + [d_{jq_{ij}} - d_{jq} + m]_+
+              + [d_{kq} - d_{kq_{ij}} + m]_+,
 
     0 if :math:`q_{ij} = q`. Draws are Gumbel maxima; the gradient passes them straight through to
     the softmax with the same noise.
@@ -379,9 +379,8 @@ def lca_triplet_loss(
             f"gumbel must be (2, T, P) = (2, {len(triplets)}, {dist.shape[1]}), got "
             f"{tuple(gumbel.shape)}."
         )
-    if (
-        valid is not None and dist.device.type == "cpu"
-    ):  # a GPU would make the host wait for the number of these
+    # a GPU would make the host wait for the number of these
+    if valid is not None and dist.device.type == "cpu":
         triplets = triplets[valid]
         gumbel = None if gumbel is None else gumbel[:, valid]
         valid = None
@@ -535,9 +534,8 @@ class HIERLoss(nn.Module):
     ) -> list[tuple[Tensor, Tensor | None]]:
         similarity = torch.exp(-self.manifold.cdist(x, x))
         similarity.fill_diagonal_(1.0)
-        similarity += labels.unsqueeze(0) == labels.unsqueeze(
-            1
-        )  # ranks samples of the same class first
+        # ranks samples of the same class first
+        similarity += labels.unsqueeze(0) == labels.unsqueeze(1)
         options = (self.neighbours, self.draws, self.exclude_anchor, generator)
         return [
             draw_triplets(table, *options) for table in (similarity, torch.exp(-between_proxies))

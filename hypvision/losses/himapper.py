@@ -35,7 +35,8 @@ def tree_contrastive_loss(
     With children :math:`h_i`, parents :math:`p_{i // 2}` and the similarity :math:`s`, a pair of
     levels contributes the mean over the batch and i of
 
-    .. math:: -s(h_i, p_{i // 2}) + \log\Big(e^{s(h_i, p_{i // 2})} + \sum_{j \ne i} e^{s(h_i, h_j)}\Big).
+    .. math:: -s(h_i, p_{i // 2})
+              + \log\Big(e^{s(h_i, p_{i // 2})} + \sum_{j \ne i} e^{s(h_i, h_j)}\Big).
 
     It is computed in float32, and finite with finite gradients where points coincide.
 

@@ -184,9 +184,8 @@ class MetricLoss(nn.Module):
                 )
         try:
             self.loss = kind(**{**sizes, **options})
-        except (
-            AssertionError
-        ) as error:  # some losses assert that they get a distance, others a similarity
+        except AssertionError as error:
+            # some losses assert that they get a distance, others a similarity
             raise HypvisionError(
                 f"The loss '{name}' has no form for hyperbolic distances ({error}): set "
                 "distance='angular'."

@@ -24,8 +24,10 @@ def cosines(x: Tensor, y: Tensor) -> Tensor:
 class ProxyAnchorLoss(nn.Module):
     r"""Proxy-Anchor loss (Kim et al., CVPR 2020, eq. 4) on the directions of embeddings.
 
-    .. math:: \frac{1}{|P^+|}\sum_{p \in P^+} \log\Big(1 + \sum_{x \in X_p^+} e^{-\alpha(s(x,p) - \delta)}\Big)
-              + \frac{1}{|P|}\sum_{p} \log\Big(1 + \sum_{x \in X_p^-} e^{\alpha(s(x,p) + \delta)}\Big)
+    .. math:: \frac{1}{|P^+|}\sum_{p \in P^+}
+              \log\Big(1 + \sum_{x \in X_p^+} e^{-\alpha(s(x,p) - \delta)}\Big)
+              + \frac{1}{|P|}\sum_{p}
+              \log\Big(1 + \sum_{x \in X_p^-} e^{\alpha(s(x,p) + \delta)}\Big)
 
     with :math:`s` the cosine, :math:`P^+` the classes in the batch.
 

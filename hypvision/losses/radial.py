@@ -187,9 +187,8 @@ class RadialLoss(ChainLoss):
         p, n = radial_angle(general, torch.stack([specific, negative]), root)
         parts = dict(loss_entail=self.entail * (p.mean() - n.mean()))
         if self.hard:
-            hardest = torch.stack(
-                [p.argmax(), n.argmin()]
-            )  # one transfer: two would each wait for the GPU
+            # one transfer: two would each wait for the GPU
+            hardest = torch.stack([p.argmax(), n.argmin()])
             parts["loss_hard"] = self.hard * (p - n)[hardest].sum()
         return parts
 

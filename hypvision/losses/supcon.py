@@ -19,8 +19,9 @@ class SupConLoss(nn.Module):
     :math:`x_1, ..., x_V`. For every ordered pair of views, a sample of one must identify the sample
     of its class among the :math:`N` of the other view and the other :math:`N - 1` of its own:
 
-    .. math:: \frac{1}{V^2}\sum_{i \ne j} \frac{1}{N}\sum_n -\log \frac{e^{s(x_{in}, x_{jn}) / \tau}}{\sum_m
-              e^{s(x_{in}, x_{jm}) / \tau} + \sum_{m \ne n} e^{s(x_{in}, x_{im}) / \tau}}
+    .. math:: \frac{1}{V^2}\sum_{i \ne j} \frac{1}{N}\sum_n
+              -\log \frac{e^{s(x_{in}, x_{jn}) / \tau}}
+              {\sum_m e^{s(x_{in}, x_{jm}) / \tau} + \sum_{m \ne n} e^{s(x_{in}, x_{im}) / \tau}}
 
     Args:
         temperature: :math:`\tau`.
@@ -56,9 +57,8 @@ class SupConLoss(nn.Module):
             pairs = torch.eye(views, dtype=torch.bool, device=x.device)
             among = s.logsumexp(-1)  # (V, V, N): all samples of each view
             same = torch.eye(count, dtype=torch.bool, device=x.device)
-            own = (
-                s[pairs].masked_fill(same, -torch.inf).logsumexp(-1)
-            )  # (V, N): other samples in the same view
+            # (V, N): other samples in the same view
+            own = s[pairs].masked_fill(same, -torch.inf).logsumexp(-1)
             loss = torch.logaddexp(among, own.unsqueeze(1)) - s.diagonal(dim1=-2, dim2=-1)
             return loss.mean(-1)[~pairs].sum() / views**2
 

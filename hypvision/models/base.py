@@ -1,5 +1,4 @@
-"""Base classes of the networks: timm's interface for stages, and loading of checkpoints of every
-origin.
+"""Base classes of the networks: timm's interface for stages, and loading of any checkpoint.
 
 timm gives ``create_model(..., checkpoint_path=FILE)`` the names in the file as they are.
 :class:`AnyCheckpoint` lets ``load_state_dict`` itself translate them, so that official files, files
@@ -66,8 +65,7 @@ def check_pool(global_pool: str, num_classes: int, known: Iterable[str] = POOLS)
 
 
 def level_indices(levels: int, indices: int | Sequence[int] | None) -> list[int]:
-    """The levels that timm's ``out_indices`` mean, each once, in the order in which networks return
-    their maps."""
+    """The levels that timm's ``out_indices`` mean, each once, in the order of the maps."""
     given = indices if indices is None or isinstance(indices, int) else list(indices)
     return sorted(set(feature_take_indices(levels, given)[0]))
 
@@ -143,8 +141,7 @@ def _replace(
 
 
 class StagedModel(AnyCheckpoint):
-    """A network of a ``stem``, ``stages``, a final ``norm`` and a ``head``, with timm's methods for
-    them."""
+    """A network of ``stem``, ``stages``, ``norm`` and ``head``, with timm's methods for them."""
 
     stem: nn.Module
     stages: nn.ModuleList  # each stage has the attribute grad_checkpointing
@@ -171,8 +168,7 @@ class StagedModel(AnyCheckpoint):
         raise NotImplementedError
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Replace the head by a new one for ``num_classes`` (0: none); optionally change the
-        pooling."""
+        """Replace the head by one for ``num_classes`` (0: none); optionally change the pooling."""
         raise NotImplementedError
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:

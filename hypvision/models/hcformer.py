@@ -48,8 +48,7 @@ register_notrace_module(ClusterMixer)
 
 
 class _GeluLinear(Function):
-    """``linear(gelu(h), weight, bias)`` that stores only ``h`` for the backward and recomputes
-    ``gelu(h)`` there.
+    """``linear(gelu(h), weight, bias)`` that keeps only ``h``; the backward recomputes ``gelu(h)``.
 
     The hidden maps are the largest tensors of the network; this halves what a training step keeps
     of them.
@@ -104,8 +103,7 @@ class GroupNorm1(nn.GroupNorm):
 
 
 class MapNorm(GroupNorm1):
-    """GroupNorm with one group on maps ``(B, C, H, W)`` that lie channels-last in memory, as the
-    stages return them.
+    """GroupNorm with one group on channels-last maps ``(B, C, H, W)``, as the stages return them.
 
     ``nn.GroupNorm`` itself would do, but PyTorch 2.11 on CPUs crashes in its backward where such an
     input needs no gradient, as behind frozen stages.
@@ -152,8 +150,7 @@ register_notrace_module(Mlp)
 
 
 class LocalConv(nn.Module):
-    """Depthwise 3x3 convolution added to a map ``(B, H, W, C)``; zeros at the start, as if it were
-    not there."""
+    """Depthwise 3x3 convolution added to a map ``(B, H, W, C)``; zeros at the start."""
 
     def __init__(self, dim: int, device: Device = None, dtype: torch.dtype | None = None):
         super().__init__()
@@ -356,8 +353,7 @@ class HCFormer(StagedModel):
         self.init_weights()
 
     def init_weights(self) -> None:
-        """Truncated normal (std 0.02) for linear maps, zeros for their biases; convolutions keep
-        PyTorch's default.
+        """Truncated normal (std 0.02) for linear maps, zero biases; convolutions as in PyTorch.
 
         So do the mixers' projections, which are convolutions of kernel 1 as published. Local
         convolutions are zero.
@@ -475,8 +471,7 @@ def _stem(
 
 
 def _check_stages(curvature: float, **arguments: Any) -> None:
-    """The arguments that have an entry for each stage must be tuples of one length and of values in
-    range."""
+    """The arguments with an entry for each stage: tuples of one length, values in range."""
     more_than(0, **{"curvature, minus the sectional curvature,": curvature})
     for name, values in arguments.items():
         if not isinstance(values, (tuple, list)) or not values:
@@ -568,8 +563,7 @@ _TAG_ARGS: dict[str, dict[str, Any]] = {
 def _create_hcformer(
     variant: str, pretrained: bool, args: dict[str, Any], kwargs: dict[str, Any]
 ) -> nn.Module:
-    """``kwargs`` are those of the caller; they override the arguments of the tag and of the
-    variant."""
+    """The caller's ``kwargs`` override the arguments of the tag and of the variant."""
     own, kwargs = with_zoo(variant, pretrained, _TAG_ARGS, kwargs)
     kwargs = {**args, **own, **kwargs}
     if kwargs.get("features_only"):
@@ -580,9 +574,8 @@ def _create_hcformer(
             kwargs.get("pretrained_cfg_overlay") or {}
         )
     stages = kwargs["layers"]
-    levels = (
-        len(stages) if isinstance(stages, (tuple, list)) else 4
-    )  # the constructor reports other types
+    # the constructor reports other types
+    levels = len(stages) if isinstance(stages, (tuple, list)) else 4
     maps = dict(out_indices=tuple(range(levels)), feature_cls=FeatureMaps)
     model = build_model(
         HCFormer,

@@ -1,5 +1,4 @@
-"""Checkpoints of HCFormers: conversion between official names and ours, and the model that a state
-dict belongs to."""
+"""Checkpoints of HCFormers: between official names and ours, and the model that one belongs to."""
 
 from __future__ import annotations
 
@@ -53,27 +52,29 @@ def is_official_hcformer(state_dict: Mapping[str, Tensor]) -> bool:
 
 
 def hcformer_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """State dict of :class:`hypvision.models.HCFormer` from an official one (classification or
-    dense)."""
+    """State dict of :class:`hypvision.models.HCFormer` from an official one, also a dense one."""
     out: dict[str, Tensor] = {}
     for name, value in state_dict.items():
+        downsample = re.fullmatch(r"network\.(\d)\.proj\.(weight|bias)", name)
+        block = re.fullmatch(r"network\.(\d)\.(\d+)\.(.+)", name)
+        norm = re.fullmatch(r"norm([0246])\.(weight|bias)", name)
         if name.startswith("patch_embed.proj."):
             out["stem." + name.rpartition(".")[2]] = value
-        elif match := re.fullmatch(r"network\.(\d)\.proj\.(weight|bias)", name):
-            out[f"stages.{(int(match[1]) + 1) // 2}.downsample.{match[2]}"] = value
-        elif match := re.fullmatch(r"network\.(\d)\.(\d+)\.(.+)", name):
-            if match[3] == "token_mixer.manifold.k":
+        elif downsample:
+            out[f"stages.{(int(downsample[1]) + 1) // 2}.downsample.{downsample[2]}"] = value
+        elif block:
+            if block[3] == "token_mixer.manifold.k":
                 continue  # geoopt's copy of 1 / curvature, which hcformer_arguments reads
-            if match[3] not in _HCFORMER_BLOCK:
+            if block[3] not in _HCFORMER_BLOCK:
                 raise HypvisionError(unknown_name(name, "HCFormer"))
-            ours, conv = _HCFORMER_BLOCK[match[3]]
+            ours, conv = _HCFORMER_BLOCK[block[3]]
             if ours in ("mixer.alpha", "mixer.window_alpha"):
                 value = value.reshape(1)
-            out[f"stages.{int(match[1]) // 2}.blocks.{match[2]}.{ours}"] = (
+            out[f"stages.{int(block[1]) // 2}.blocks.{block[2]}.{ours}"] = (
                 value.flatten(1) if conv else value
             )
-        elif match := re.fullmatch(r"norm([0246])\.(weight|bias)", name):
-            out[f"feature_norms.{int(match[1]) // 2}.{match[2]}"] = value
+        elif norm:
+            out[f"feature_norms.{int(norm[1]) // 2}.{norm[2]}"] = value
         elif re.fullmatch(r"(norm|head)\.(weight|bias)", name):
             out[name] = value
         else:
@@ -82,8 +83,7 @@ def hcformer_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor
 
 
 def hcformer_arguments(state_dict: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The arguments of our model that only the official names tell: ``curvature``, where it is not
-    1.
+    """The arguments of our model that only official names tell: ``curvature`` other than 1.
 
     The official code keeps ``k = 1 / curvature`` in a buffer of each mixer with a window level.
 
@@ -146,22 +146,23 @@ def hcformer_to_official(
     out: dict[str, Tensor] = {}
     for name, value in state_dict.items():
         name = name.removeprefix("model.")
+        downsample = re.fullmatch(r"stages\.(\d)\.downsample\.(weight|bias)", name)
+        block = re.fullmatch(r"stages\.(\d)\.blocks\.(\d+)\.(.+)", name)
+        norm = re.fullmatch(r"feature_norms\.(\d)\.(weight|bias)", name)
         if name.startswith("stem."):
             out["patch_embed.proj." + name[5:]] = value
-        elif match := re.fullmatch(r"stages\.(\d)\.downsample\.(weight|bias)", name):
-            out[f"network.{2 * int(match[1]) - 1}.proj.{match[2]}"] = value
-        elif (match := re.fullmatch(r"stages\.(\d)\.blocks\.(\d+)\.(.+)", name)) and match[
-            3
-        ] in _HCFORMER_BLOCK_BACK:
-            official, conv = _HCFORMER_BLOCK_BACK[match[3]]
-            block = f"network.{2 * int(match[1])}.{match[2]}"
-            out[f"{block}.{official}"] = value[..., None, None] if conv else value
-            if match[3] == "mixer.window_alpha":
-                out[f"{block}.token_mixer.manifold.k"] = torch.tensor(
+        elif downsample:
+            out[f"network.{2 * int(downsample[1]) - 1}.proj.{downsample[2]}"] = value
+        elif block and block[3] in _HCFORMER_BLOCK_BACK:
+            official, conv = _HCFORMER_BLOCK_BACK[block[3]]
+            place = f"network.{2 * int(block[1])}.{block[2]}"
+            out[f"{place}.{official}"] = value[..., None, None] if conv else value
+            if block[3] == "mixer.window_alpha":
+                out[f"{place}.token_mixer.manifold.k"] = torch.tensor(
                     1 / curvature, dtype=torch.float32
                 )
-        elif match := re.fullmatch(r"feature_norms\.(\d)\.(weight|bias)", name):
-            out[f"norm{2 * int(match[1])}.{match[2]}"] = value
+        elif norm:
+            out[f"norm{2 * int(norm[1])}.{norm[2]}"] = value
         elif re.fullmatch(r"(norm|head)\.(weight|bias)", name):
             out[name] = value
         else:

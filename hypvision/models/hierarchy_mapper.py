@@ -1,5 +1,4 @@
-"""The plug-in of Hi-Mapper: from a feature map to a tree of visual parts, and from the tree to a
-better image feature.
+"""The plug-in of Hi-Mapper: a tree of visual parts of a map, and a better image feature from it.
 
 Paper: "Improving Visual Recognition with Hyperbolical Visual Hierarchy Mapping", Kwon et al. (CVPR
 2024). Official
@@ -153,7 +152,7 @@ class GaussianTree(nn.Module):
         if self.log_variance is None:
             return mean, torch.full_like(mean, low)
         log_variance = self.log_variance.to(compute_dtype)
-        # The clamp passes the gradient unchanged, so a value outside the bounds can be trained back.
+        # The clamp passes the gradient unchanged: a value outside the bounds can be trained back.
         return mean, log_variance + (log_variance.clamp(low, high) - log_variance).detach()
 
     def _of_queries(self) -> tuple[Tensor, Tensor]:
@@ -239,8 +238,7 @@ class GaussianTree(nn.Module):
 def _tree_matrices(
     nodes: list[int], samples: list[int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """What makes the moments of all nodes from those of the leaves, for queries ``(L N,)`` level
-    after level.
+    """What makes the moments of all nodes from the leaves', for queries ``(L N,)`` level by level.
 
     Returns:
         - of the leaves' means the mean of each query's node, ``(L N, N)``;
@@ -278,8 +276,7 @@ def _tree_matrices(
 
 
 class Attention(nn.Module):
-    """Multi-head attention with queries, keys and values from projections without bias; it holds
-    the weights."""
+    """Multi-head attention of projections without bias; it holds the weights."""
 
     def __init__(
         self, dim: int, heads: int, device: Device = None, dtype: torch.dtype | None = None
@@ -315,15 +312,13 @@ class Attention(nn.Module):
         return self.join(F.scaled_dot_product_attention(self.split(self.q_proj(x)), keys, values))
 
     def alone(self, x: Tensor) -> Tensor:
-        """Self-attention of tokens ``(..., w)`` that see themselves only: the softmax over one
-        token is 1."""
+        """Self-attention of tokens ``(..., w)`` that see only themselves: the softmax is 1."""
         out: Tensor = self.proj(self.v_proj(x))
         return out
 
 
 class DecoderLayer(nn.Module):
-    """Pre-norm decoder layer, in the order cross attention, self-attention, MLP; it holds the
-    weights.
+    """Pre-norm decoder layer: cross attention, self-attention, MLP; it holds the weights.
 
     ``memnorm`` is in official checkpoints and takes no part in the computation.
     """
@@ -372,8 +367,7 @@ def _init_linear(module: nn.Module) -> None:
 
 
 class Decomposer(nn.Module):
-    """Tree queries attend to the map, then to each other within their level; a vector a node comes
-    out.
+    """Tree queries attend to the map, then to their level; a vector a node comes out.
 
     Args:
         dim: C, of queries, map and nodes.
@@ -780,9 +774,8 @@ class HierarchyMapper(nn.Module):
         if dense_dim is not None:
             self.dense = TreeEncoder(dense_dim, dim, self.tree.nodes, official=False, **layer)
             blocks: Iterable[Any] = self.dense.layers
-            for block in (
-                blocks
-            ):  # unused if attention reads the tokens themselves; checkpoints lack these weights
+            # unused if attention reads the tokens themselves; checkpoints lack these weights
+            for block in blocks:
                 block.self_attn.q_proj = block.self_attn.k_proj = None
             nn.init.zeros_(self.dense.out_proj.get_parameter("1.weight"))
         if eval_noise == "fixed":
@@ -842,8 +835,7 @@ class HierarchyMapper(nn.Module):
         return feature + encoded if self.residual else encoded
 
     def fuse(self, tokens: Tensor, nodes: Tensor) -> Tensor:
-        """The update of each token of a map by the nodes, ``(B, M, dense_dim)``; needs
-        ``dense_dim``."""
+        """The update of each token of a map, ``(B, M, dense_dim)``; needs ``dense_dim``."""
         assert self.dense is not None, "fuse needs dense_dim"
         out: Tensor = self.dense(tokens, nodes)
         return out

@@ -1,13 +1,15 @@
-"""Hi-Mapper: a plug-in that gives any timm backbone a tree of visual parts, by which it improves
-the image feature.
+"""Hi-Mapper: gives any timm backbone a tree of visual parts, which improves the image feature.
 
 Paper: "Improving Visual Recognition with Hyperbolical Visual Hierarchy Mapping", Kwon, Jang, Kim,
 Kim, Sohn (CVPR 2024). Official code: kwonjunn01/Hi-Mapper, which has the tree, the modules and the
 losses; how they are connected to backbones follows the paper. The plug-in itself is in
 :mod:`hypvision.models.hierarchy_mapper`.
 
->>> model = timm.create_model("himapper_deit_tiny_patch16_224", pretrained=True)  # DeiT's weights, a new mapper
->>> model = timm.create_model("himapper", backbone="convnext_tiny.fb_in1k", pretrained=True, num_classes=10)
+>>> # DeiT's weights, a new mapper
+>>> model = timm.create_model("himapper_deit_tiny_patch16_224", pretrained=True)
+>>> model = timm.create_model(
+...     "himapper", backbone="convnext_tiny.fb_in1k", pretrained=True, num_classes=10
+... )
 >>> out = model.forward_with_hierarchy(images)
 >>> loss = F.cross_entropy(out["logits"], labels) + model.aux_loss(out)
 
@@ -237,8 +239,7 @@ class HiMapper(AnyCheckpoint):
         }
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Recompute the backbone's blocks and the decomposition in backward instead of keeping
-        their activations."""
+        """Recompute the blocks and the decomposition in backward; keep no activations."""
         self.trunk.set_grad_checkpointing(enable)
         if self.mapper is not None:
             self.mapper.grad_checkpointing = enable
@@ -252,8 +253,7 @@ class HiMapper(AnyCheckpoint):
         return self.trunk.get_classifier() if self.head is None else self.head
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Replace the head by a new one for ``num_classes`` (0: none); optionally change the
-        backbone's pooling.
+        """Replace the head by one for ``num_classes`` (0: none); optionally change the pooling.
 
         Without pooling there is no image feature to enrich: :meth:`forward` then gives the
         backbone's map.
@@ -332,8 +332,7 @@ class HiMapper(AnyCheckpoint):
         intermediates_only: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """The backbone's ``forward_intermediates``; with ``dense="fuse"`` its last level is
-        enriched."""
+        """The backbone's ``forward_intermediates``; ``dense="fuse"`` enriches its last level."""
         if not hasattr(self.trunk, "forward_intermediates"):
             raise HypvisionError(
                 f"The backbone {type(self.trunk).__name__} cannot return maps of several levels "
@@ -592,8 +591,7 @@ def _prefixed(names: Any) -> Any:
 
 
 def _cfg(backbone: str, **kwargs: Any) -> dict[str, Any]:
-    """The backbone's, with our names and without its weights, which are not those of the whole
-    network."""
+    """The backbone's, with our names, without its weights: the whole network's are others."""
     cfg = get_pretrained_cfg(backbone)
     if cfg is None:
         raise HypvisionError(_no_backbone(backbone))
@@ -641,7 +639,8 @@ def _create_himapper(
     """``pretrained`` loads the weights of the backbone, or those of the whole network if a config
     names their place."""
     tag = kwargs.get("pretrained_cfg")
-    if isinstance(tag, str) and (known := get_pretrained_cfg(f"{variant}.{tag}")):
+    known = get_pretrained_cfg(f"{variant}.{tag}") if isinstance(tag, str) else None
+    if known:
         kwargs["pretrained_cfg"] = known.to_dict()
         if pretrained and str(known.url).startswith("zoo:"):
             overlay = kwargs.get("pretrained_cfg_overlay")
@@ -680,8 +679,7 @@ def _create_himapper(
 
 @register_model
 def himapper(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Hi-Mapper on the timm backbone that the argument ``backbone`` names; default: the paper's
-    ResNet-50."""
+    """Hi-Mapper on the timm backbone ``backbone``; default: the paper's ResNet-50."""
     kwargs.setdefault("backbone", f"resnet50.{BACKBONES['resnet50']}")
     return _create_himapper("himapper", pretrained, **kwargs)
 

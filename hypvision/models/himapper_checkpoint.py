@@ -1,5 +1,4 @@
-"""Checkpoints of Hi-Mappers: conversion between official names and ours, and the model that a state
-dict belongs to."""
+"""Checkpoints of Hi-Mappers: between official names and ours, and the model that one belongs to."""
 
 from __future__ import annotations
 
@@ -64,6 +63,7 @@ def himapper_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor
         if name == "last_l.Llinear.bias":
             continue  # some checkpoints have this weight; no code uses it
         part = next((part for part in _HIMAPPER_PARTS if name.startswith(part)), None)
+        downsample = re.fullmatch(r"layers\.(\d)\.downsample\.(.+)", name)
         if part is not None:
             rest = name[len(part) :]
             for official, ours in _HIMAPPER_MLP:
@@ -77,8 +77,8 @@ def himapper_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor
                     f"The checkpoint's '{name}' is not that of a Swin with square windows, which "
                     "timm computes. Take an intact copy."
                 )
-        elif old_swin and (match := re.fullmatch(r"layers\.(\d)\.downsample\.(.+)", name)):
-            out[f"trunk.layers.{int(match[1]) + 1}.downsample.{match[2]}"] = value
+        elif old_swin and downsample:
+            out[f"trunk.layers.{int(downsample[1]) + 1}.downsample.{downsample[2]}"] = value
         elif old_swin and name in ("head.weight", "head.bias"):
             out["trunk.head.fc." + name[5:]] = value
         else:

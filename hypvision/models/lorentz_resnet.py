@@ -1,5 +1,4 @@
-"""Residual networks on the hyperboloid: HCNN (fully hyperbolic) and HECNN (hybrid), and their "+"
-components.
+"""Residual networks on the hyperboloid: HCNN (fully hyperbolic), HECNN (hybrid), "+" components.
 
 Papers: "Fully Hyperbolic Convolutional Neural Networks for Computer Vision", Bdeir, Schwethelm,
 Landwehr (ICLR 2024), official code kschwethelm/HyperbolicCV; "Robust Hyperbolic Learning with
@@ -137,9 +136,8 @@ class Layers:
         """Batch norm."""
         if self.manifold is None:
             return nn.BatchNorm2d(channels, **self.factory)
-        exp_limit = (
-            10.0 if self.slope is None else 100.0
-        )  # each of the two published codes has its own limit
+        # each of the two published codes has its own limit
+        exp_limit = 10.0 if self.slope is None else 100.0
         sizes: dict[str, Any] = dict(slope=self.slope, limit=self.limit, exp_limit=exp_limit)
         return LorentzBatchNorm2d(channels, self.manifold, **sizes, **self.factory)
 
@@ -348,9 +346,8 @@ class LorentzResNet(StagedModel):
         self.head_type = head_type
         self.learn_curvature = plus if learn_curvature is None else learn_curvature
         self.bounds = (bounds[0], bounds[1])
-        Lorentz(
-            curvature, bounds=self.bounds
-        )  # only to check the bounds, for networks without hyperbolic layers too
+        # only to check the bounds, for networks without hyperbolic layers too
+        Lorentz(curvature, bounds=self.bounds)
 
         wanted = [hyperbolic_stem, *(i in hyperbolic_stages for i in (1, 2, 3, 4))]
         inner = self._make_manifolds(wanted, curvature, curvature_per_stage, device)
@@ -378,8 +375,7 @@ class LorentzResNet(StagedModel):
     def _make_manifolds(
         self, wanted: list[bool], curvature: float, per_stage: bool, device: Device
     ) -> list[Lorentz | None]:
-        """The hyperboloids of the stem and the stages, one for all or one for each; None where it
-        is flat."""
+        """The hyperboloids of stem and stages, one for all or one for each; None where flat."""
         count = sum(wanted) if per_stage else min(1, sum(wanted))
         found = [
             Lorentz(curvature, self.learn_curvature, self.bounds).to(device) for _ in range(count)
@@ -406,9 +402,8 @@ class LorentzResNet(StagedModel):
         stages = []
         self.feature_info = []
         channels = widths[0]
-        self._outside = [
-            inner[0]
-        ]  # the manifold (None: Euclidean) of the map after the stem and after each stage
+        # the manifold (None: Euclidean) of the map after the stem and after each stage
+        self._outside = [inner[0]]
         for i, (depth, width) in enumerate(zip(layers, widths)):
             core = replace(self._flat, manifold=inner[i + 1])
             outer = self._flat if block == "core" else core

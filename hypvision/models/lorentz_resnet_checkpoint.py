@@ -159,16 +159,17 @@ def hyperboliccv_to_official(
             out["decoder.z" if name == "head.weight" else "decoder.a"] = value
             continue
         layer, _, entry = name.rpartition(".")
-        match = re.fullmatch(r"stem\.(conv|norm)", layer)
-        if match:
-            official = (
-                f"encoder.conv1.{'conv.' if lorentz else ''}{('conv', 'norm').index(match[1])}"
-            )
-        elif match := re.fullmatch(r"stages\.(\d)\.blocks\.(\d+)\.((?:conv|norm)[123])", layer):
-            official = f"encoder.conv{int(match[1]) + 2}_x.{match[2]}.conv.{_NUMBERS[match[3]]}"
-        elif match := re.fullmatch(r"stages\.(\d)\.blocks\.(\d+)\.downsample\.(conv|norm)", layer):
-            place = ("conv", "norm").index(match[3])
-            official = f"encoder.conv{int(match[1]) + 2}_x.{match[2]}.shortcut.{place}"
+        stem = re.fullmatch(r"stem\.(conv|norm)", layer)
+        block = re.fullmatch(r"stages\.(\d)\.blocks\.(\d+)\.((?:conv|norm)[123])", layer)
+        shortcut = re.fullmatch(r"stages\.(\d)\.blocks\.(\d+)\.downsample\.(conv|norm)", layer)
+        if stem:
+            place = ("conv", "norm").index(stem[1])
+            official = f"encoder.conv1.{'conv.' if lorentz else ''}{place}"
+        elif block:
+            official = f"encoder.conv{int(block[1]) + 2}_x.{block[2]}.conv.{_NUMBERS[block[3]]}"
+        elif shortcut:
+            place = ("conv", "norm").index(shortcut[3])
+            official = f"encoder.conv{int(shortcut[1]) + 2}_x.{shortcut[2]}.shortcut.{place}"
         else:
             raise HypvisionError(unknown_name(name, "exact Lorentz ResNet (conv='exact')"))
         if entry == "weight" and f"{layer}.time_weight" in state_dict:
@@ -280,7 +281,10 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
         return weights
     converted = hyperboliccv_from_official(weights)
     network = cast(Any, model)
-    if network.learn_curvature or not (given := [1 / k.item() for k in _curvatures(weights)]):
+    if network.learn_curvature:
+        return converted
+    given = [1 / k.item() for k in _curvatures(weights)]
+    if not given:
         return converted
     for name, own in network.curvatures().items():
         place, found = ("head", given[-1]) if name == "head_manifold" else ("encoder", given[0])

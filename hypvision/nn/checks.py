@@ -1,5 +1,4 @@
-"""Checks of shapes, dtypes and types for the layers; none waits for a device or breaks a compiled
-graph."""
+"""Checks of shapes and types for the layers; none waits for a device or breaks a compiled graph."""
 
 from __future__ import annotations
 
@@ -46,8 +45,7 @@ def check_positive(layer: nn.Module, **values: float | None) -> None:
 def check_rescaling(
     layer: nn.Module, slope: float | None, limit: float | None, **others: float | None
 ) -> None:
-    """As :func:`check_positive`; and there is no limit without a slope, which is what switches the
-    rescaling on."""
+    """As :func:`check_positive`; and no limit without a slope, which switches the rescaling on."""
     check_positive(layer, slope=slope, limit=limit, **others)
     if limit is not None and slope is None:
         raise ArgumentError(

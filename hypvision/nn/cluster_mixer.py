@@ -1,5 +1,4 @@
-"""The token mixer of HCFormer: two levels of soft clustering, Euclidean in windows and Lorentzian
-between them.
+"""The token mixer of HCFormer: soft clustering, Euclidean in windows, Lorentzian between them.
 
 Paper: "Hyperbolic Hierarchical Clustering for Visual Representation Learning" (Wei et al., ECCV
 2026). The map is cut into ``fold x fold`` windows. At patch level the pixels of a window are softly
@@ -57,8 +56,7 @@ def as_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _surely_zero(size: int) -> bool:
-    """Whether a size is 0; for a free size of an exported file, whether it is 0 for every possible
-    input."""
+    """Whether a size is 0; for a free size of an exported file, whether it always is."""
     if isinstance(size, int):
         return size == 0
     from torch.fx.experimental.symbolic_shapes import statically_known_true  # imports sympy
@@ -81,8 +79,7 @@ def _squared_distances(rows: int, columns: int, bins: int, like: Tensor) -> Tens
 
 
 def _pool(x: Tensor, side: int) -> Tensor:
-    """Averages ``(B, side^2, C)`` over the cells of a map ``(B, H, W, C)``, as adaptive pooling
-    cuts them."""
+    """Averages ``(B, side^2, C)`` over cells of a map ``(B, H, W, C)``, as of adaptive pooling."""
     # true for a compiler, too
     exporting = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
     if not exporting:
@@ -243,8 +240,7 @@ class ClusterMixer(nn.Module):
         )
 
     def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
-        """Mix ``x`` of shape ``(B, H, W, C)``; ``scale`` ``(C,)`` multiplies the output channels
-        (layer scale)."""
+        """Mix ``x`` of shape ``(B, H, W, C)``; ``scale`` ``(C,)`` multiplies output channels."""
         padded, top, left = self._padded(x)
         (out, _), (window, _) = self._levels(padded)
         if self.norm is None:
@@ -304,8 +300,7 @@ class ClusterMixer(nn.Module):
         return pad // 2, pad - pad // 2
 
     def _padded(self, x: Tensor) -> tuple[Tensor, int, int]:
-        """The map ``(B, H', W', C)`` that windows divide, and its pixels added at the top and at
-        the left."""
+        """The map ``(B, H', W', C)`` that windows divide, and its pixels added at top and left."""
         height = x.shape[1]
         width = x.shape[2]
         top, bottom = self._padding(height)
@@ -321,8 +316,7 @@ class ClusterMixer(nn.Module):
         return self._moved(padded), top, left
 
     def _project(self, out: Tensor, window: Tensor | None = None) -> Tensor:
-        """The output projection of mixed values ``(..., inner)``, and of those of the windows,
-        which broadcast."""
+        """The output projection of values ``(..., inner)``, and of the windows' broadcast ones."""
         if window is None:
             return F.linear(out, self.proj.weight, self.proj.bias)
         first, second = self.proj.weight.split(self.heads * self.head_dim, 1)
@@ -406,7 +400,8 @@ class ClusterMixer(nn.Module):
             scale: of the similarities, ``(1,)``.
             bias: what is added to them, ``(g, M, N)`` for g that divides G.
         """
-        (feature, value), (own, updated) = tokens, centers
+        feature, value = tokens
+        own, updated = centers
         if self.center:
             middle = feature.mean(1, keepdim=True)
             feature = feature - middle
@@ -431,8 +426,7 @@ class ClusterMixer(nn.Module):
         return torch.bmm(F.rms_norm(centers, shape, gain, eps=eps), unit.transpose(1, 2))
 
     def _patch_bias(self, padded: Tensor, like: Tensor) -> Tensor | None:
-        """What is added to the logits by place, ``(fold^2 * e, M, N)``, in the order of the
-        windows."""
+        """What is added to the logits by place, ``(fold^2 * e, M, N)``, in the order of windows."""
         fold = self.fold
         (rows, columns) = self._sides(padded)
         centers = self.prop * self.prop
@@ -469,7 +463,8 @@ class ClusterMixer(nn.Module):
             wide = as_dtype(space, torch.float64 if has_float64(space) else torch.float32)
             time = torch.sqrt((wide * wide).sum(-1, keepdim=True) + 1)
             sizes = [feature.shape[1], centers.shape[1]]
-            (own, centers), (time, time_) = wide.split(sizes, 1), time.split(sizes, 1)
+            own, centers = wide.split(sizes, 1)
+            time, time_ = time.split(sizes, 1)
             rows = torch.cat([time_, -centers], 2)
             columns = torch.cat([time, own], 2)
             excess = as_dtype(torch.bmm(rows, columns.transpose(1, 2)) - 1, space.dtype)
@@ -485,7 +480,6 @@ class ClusterMixer(nn.Module):
         if self.ambient_lift:
             norm = torch.sub(norm, square[..., :1], alpha=2)
             u = u[..., 1:]
-        root = torch.sqrt(
-            F.threshold(norm, 1e-8, 1e-8)
-        )  # the official code's clamp; active for norms below 1e-4
+        # the official code's clamp; active for norms below 1e-4
+        root = torch.sqrt(F.threshold(norm, 1e-8, 1e-8))
         return u * (torch.sinh(root * self.curvature**0.5) / root)

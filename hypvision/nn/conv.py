@@ -1,5 +1,4 @@
-"""Convolutions on the hyperboloid over space-only maps ``(B, C, H, W)``, computed by Euclidean
-kernels."""
+"""Convolutions on the hyperboloid over space-only maps ``(B, C, H, W)``, by Euclidean kernels."""
 
 from __future__ import annotations
 
@@ -40,16 +39,14 @@ def box_sum(
     padding: tuple[int, ...],
     dilation: tuple[int, ...],
 ) -> Tensor:
-    """Sums over the windows of a convolution of maps with one channel ``(B, 1, ...)``; outside
-    counts as 0."""
+    """Sums over the windows of a convolution of maps ``(B, 1, ...)``; outside counts as 0."""
     if max(kernel) == 1 and max(padding) == 0:
         return x[tuple(slice(None, None, step) for step in (1, 1, *stride))]
     fits = (
         max(dilation) == 1 and len(kernel) == 2 and all(2 * p <= k for p, k in zip(padding, kernel))
     )
-    if (
-        fits and not torch.compiler.is_exporting()
-    ):  # the ONNX exporter would drop the divisor without notice
+    # the ONNX exporter would drop the divisor without notice
+    if fits and not torch.compiler.is_exporting():
         return F.avg_pool2d(x, kernel, stride, padding, divisor_override=1)
     ones = torch.ones(1, 1, *kernel, dtype=x.dtype, device=x.device)
     return _CONVOLUTIONS[len(kernel)](x, ones, None, stride, padding, dilation)
@@ -107,7 +104,7 @@ class _LorentzConv(nn.Module):
         check_features(self, x, self.in_channels, 1, self.rank + 2)
         geometry = (self.stride, self.padding, self.dilation)
         out = _CONVOLUTIONS[self.rank](x, self.weight, self.bias, *geometry)
-        # |t|^2 of the concatenated patch: pixels outside of the map are origins, whose space part is 0
+        # |t|^2 of the concatenated patch: pixels outside of the map are origins, of space part 0
         time = torch.sqrt(
             box_sum(space_square(x, 1), self.kernel_size, *geometry) + 1 / self.manifold.c
         ).to(out.dtype)
@@ -304,8 +301,7 @@ class _Efficient(nn.Module):
             self._buffers.pop("constant", None)
 
     def matrix(self) -> Tensor:
-        """The linear map ``(fan_out, fan_in)``: with orthonormal columns if it expands, else the
-        weight itself."""
+        """The map ``(fan_out, fan_in)``: orthonormal columns if it expands, else the weight."""
         if "constant" in self._buffers:
             return self.constant
         weight = self.weight.reshape(self.fan_out, self.fan_in)
@@ -377,8 +373,7 @@ class _Efficient(nn.Module):
     def _along_axis(
         self, square: Tensor, last: Tensor, c: float | Tensor, *rest: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Norm matching, boost along the last axis and rescaling, as a factor and a summand for the
-        last channel."""
+        """Norm matching, boost and rescaling, as a factor and a summand for the last channel."""
         if self.matched:
             wanted = rest[0].to(square.dtype)
             factor = _matching(square, wanted)
@@ -472,8 +467,7 @@ class _EfficientConv(_Efficient):
 
 
 class EfficientLorentzConv2d(_EfficientConv):
-    """Efficient Lorentz convolution of HECNN+ (Bdeir et al., NeurIPS 2025): a rotation, a boost, a
-    rescaling.
+    """Efficient Lorentz convolution of HECNN+ (Bdeir et al., NeurIPS 2025): rotate, boost, rescale.
 
     One ``nn.Conv2d`` without bias on the space part. If it expands, its columns are orthonormal
     (Cayley); otherwise the norm of every result is matched to that of its patch, so that the map

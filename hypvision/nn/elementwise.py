@@ -10,8 +10,7 @@ from .checks import check_features, check_manifold
 
 
 class OnSpace(nn.Module):
-    """A Euclidean module on the space part of points of the hyperboloid ``(..., n + 1)``; time is
-    computed anew.
+    """A Euclidean module on the space part of points ``(..., n + 1)``; time is computed anew.
 
     Activations, dropout and norms of Lorentz networks are this (Bdeir et al., ICLR 2024; Yang et
     al., KDD 2024). Inside a network, where features are space parts already, the module alone does

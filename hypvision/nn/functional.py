@@ -39,8 +39,7 @@ def space_time(space: Tensor, c: float | Tensor, dim: int = -1) -> Tensor:
 
 
 def on_gpu(x: Tensor) -> bool:
-    """Whether Triton computes with a tensor: on a GPU, and not for compilers or subclasses of
-    tensors."""
+    """Whether Triton computes with a tensor: on a GPU, not for compilers or subclasses."""
     return x.is_cuda and type(x) is Tensor and not plain(x) and uses_triton(x.device)
 
 
@@ -100,8 +99,7 @@ def axial_map(
 
 
 def rescale_limit(c: float | Tensor, limit: float | Tensor | None) -> float | Tensor:
-    """The limit of the maximum-distance rescaling: the one given, else that of the curvature,
-    without a gradient."""
+    """The limit of the maximum-distance rescaling; default: the curvature's, without a gradient."""
     if limit is not None:
         return limit
     return max_distance(c.detach() if isinstance(c, Tensor) else c)
@@ -118,8 +116,7 @@ def rescaled(
 def rescale_factor(
     square: Tensor, c: float | Tensor, slope: float, limit: float | Tensor | None = None
 ) -> Tensor:
-    """Factor of space parts with these squared norms in the maximum-distance rescaling of
-    points."""
+    """Factor of space parts of these squared norms in the maximum-distance rescaling."""
     # nearer to the origin the factor is that of 0, to round-off
     sinh = torch.sqrt((square * c).clamp(min=NEAR[square.dtype]))
     return torch.sinh(rescaled(torch.asinh(sinh), c, slope, limit)) / sinh

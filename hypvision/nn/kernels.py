@@ -1,5 +1,4 @@
-"""Lorentz layers of maps on a GPU in few launches: Triton kernels for formulas of
-:mod:`hypvision.nn`.
+"""Lorentz layers of maps on a GPU in few launches: Triton kernels for :mod:`hypvision.nn`.
 
 The batch norm and the numbers of efficient convolutions; the plain forms there define them. Names
 are those of :func:`hypvision.nn.norm._numbers` and
@@ -50,8 +49,7 @@ def _centroid(time, space):
 
 @triton.jit
 def _by_centroid(by_point, by_time, point, time, square):
-    """Derivatives by space and time of the mean of points, of its centroid's space part and
-    time."""
+    """Derivatives by space and time of the mean of points, of its centroid's space and time."""
     by_point += by_time * point / tl.sqrt(1.0 + tl.sum(point * point))
     along = tl.where(square > 1.0, tl.sum(by_point * point), 0.0)
     return (by_point + along * point) / tl.sqrt(square), -along * time / square
@@ -199,8 +197,7 @@ def _gain(sums, gamma, c, total, EPS: tl.constexpr, SUMS: tl.constexpr):
 
 @triton.jit
 def _scaled(r, gain, most, LONGEST: tl.constexpr, START: tl.constexpr):
-    """s, and its derivatives by gain * r and by the logarithm of the radius that the rescaling
-    approaches."""
+    """s, and its derivatives by gain * r and by the logarithm of the rescaling's limit."""
     s = r * gain
     local = 0.0 * s + 1.0
     bent = 0.0 * s
@@ -232,8 +229,7 @@ def move(
     EPS: tl.constexpr, LONGEST: tl.constexpr, START: tl.constexpr, LEAST: tl.constexpr,
     SUMS: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """f x + e_m m + e_b b for some pixels and channels; the first program moves the running
-    variance."""
+    """f x + e_m m + e_b b of pixels and channels; the first program moves the running variance."""
     row = tl.program_id(0)
     at = tl.program_id(1) * PIXELS + tl.arange(0, PIXELS)
     inside = at < pixels
@@ -372,8 +368,7 @@ def mean_back(
     by_rest, count, total, channels: tl.constexpr, EPS: tl.constexpr, SUMS: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Derivatives by the mean over the images, by beta and gamma; what the curvature's has got so
-    far."""
+    """Derivatives by the mean over the images, by beta and gamma; by the curvature so far."""
     at = tl.arange(0, BLOCK)
     root = _root(c)
     m = _row(basis, channels, BLOCK)
@@ -416,8 +411,7 @@ def images_back(
     center, points, images, by_mean, c, bias, by_times, by_curvature, channels: tl.constexpr,
     pixels: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Derivatives by every pixel's x and t through the centroid of its image, and by the
-    curvature."""
+    """Derivatives by every pixel's x and t through its image's centroid, and by the curvature."""
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
     root = _root(c)
@@ -513,8 +507,7 @@ def boost_numbers(
     square, wanted, last, c, angle, most, factor, shift, total, pixels: tl.constexpr, stride,
     MATCHED: tl.constexpr, START: tl.constexpr, LEAST: tl.constexpr, PIXELS: tl.constexpr,
 ):  # fmt: skip
-    """Norm matching, boost and rescaling: the factor of some pixels, and the summand of their last
-    channel."""
+    """Norm matching, boost, rescaling: the factor of pixels, the summand of their last channel."""
     p = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     inside = p < total
     f, q, e, t, moved = _boosted(square, wanted, last, c, angle, p, inside, pixels, stride, MATCHED)

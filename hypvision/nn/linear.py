@@ -51,8 +51,7 @@ class SharedLinear(nn.Linear):
 
 
 class LorentzLinear(nn.Module):
-    r"""Fully connected layer on the hyperboloid: the space part of the result is a linear map of
-    time and space.
+    r"""Fully connected layer on the hyperboloid: the space part is a linear map of time and space.
 
     .. math:: s' = W_s s + w_t t + b, \qquad t' = \sqrt{|s'|^2 + 1/c}
 
@@ -179,9 +178,8 @@ class LorentzLinear(nn.Module):
         if self.normalize == "time":
             c = self.manifold.c
             rise = wanted + self.margin  # time minus the time of the origin
-            factor = torch.sqrt(
-                rise * (rise + 2 / c**0.5) / size.clamp(min=1e-8)
-            )  # clamp as published
+            # clamp as published
+            factor = torch.sqrt(rise * (rise + 2 / c**0.5) / size.clamp(min=1e-8))
         else:  # as published, vectors near 0 go to the origin
             factor = torch.where(size > 1e-10, wanted / torch.sqrt(size.clamp(min=1e-10)), 0.0)
         return out * factor.to(out.dtype)

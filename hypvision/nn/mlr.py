@@ -15,8 +15,8 @@ from .checks import check_features, check_manifold, check_sizes
 class LorentzMLR(nn.Module):
     r"""Lorentz multinomial logistic regression (Bdeir et al., ICLR 2024, eq. 11).
 
-    .. math:: v_k = \tfrac{|z_k|}{\sqrt c}\,\mathrm{asinh}\left(\sqrt c\,(\cosh(\sqrt c a_k)\, s \cdot \hat z_k -
-              \sinh(\sqrt c a_k)\, t)\right)
+    .. math:: v_k = \tfrac{|z_k|}{\sqrt c}\,\mathrm{asinh}\left(\sqrt c\,
+              (\cosh(\sqrt c a_k)\, s \cdot \hat z_k - \sinh(\sqrt c a_k)\, t)\right)
 
     Args:
         in_features: space dimension ``n``.

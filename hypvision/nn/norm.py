@@ -44,9 +44,8 @@ def _centroid(time: Tensor, space: Tensor) -> Tensor:
     """Space part ``(..., C)`` of the centroid, for a mean of points: time ``(...)`` and space
     ``(..., C)``."""
     length = torch.linalg.vector_norm(space, dim=-1)
-    square = (time - length) * (
-        time + length
-    )  # for distant points it cancels, but a mean of points has at least 1
+    # for distant points it cancels, but a mean of points has at least 1
+    square = (time - length) * (time + length)
     return space / torch.sqrt(square.clamp(min=1.0)).unsqueeze(-1)
 
 
@@ -67,8 +66,7 @@ def _batch_mean(time: Tensor, space: Tensor, joint: bool) -> Tensor:
 
 
 def _center(x: Tensor, running: _Running) -> Tensor:
-    """Means ``(B, C)`` of the space parts over the pixels of each image; 0 in evaluation, which
-    does not use them."""
+    """Means ``(B, C)`` of the space parts over the pixels of an image; 0 in evaluation."""
     return x.mean(2) if running is None else x.new_zeros(x.shape[:2])
 
 
@@ -151,8 +149,7 @@ def _numbers(
 def batch_norm(
     x: Tensor, beta: Tensor, gamma: Tensor, c: Tensor, running: _Running, options: _Options
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The layer on maps: the result, the mean ``(C,)`` and the variance of the batch without
-    gradients.
+    """The layer on maps: the result, and mean ``(C,)`` and variance without gradients.
 
     The numbers of a pixel are float64, so that no formula needs another one for near points.
 
@@ -165,9 +162,8 @@ def batch_norm(
     """
     square = (x * x).sum(1, keepdim=True).to(c.dtype)
     basis = _basis(square, _center(x, running).to(c.dtype), beta, c, running, options, x.dtype)
-    rows = basis.expand(
-        x.shape[0], -1, -1
-    )  # else a product of two and three dimensions would copy the map
+    # else a product of two and three dimensions would copy the map
+    rows = basis.expand(x.shape[0], -1, -1)
     products = torch.bmm(rows, x).to(c.dtype)
     factor, ends, var = _numbers(square, products, basis.to(c.dtype), gamma, c, running, options)
     out = torch.baddbmm(x * factor.to(x.dtype), rows.transpose(1, 2), ends.to(x.dtype))
@@ -253,15 +249,13 @@ class _BatchNorm(Function):
 
 
 def _add_outer_(out: Tensor, basis: Tensor, ends: Tensor) -> None:
-    """Add two products of rank one to a map in place, twice as fast as a matrix product with two
-    rows."""
+    """Add two products of rank one to a map in place, twice as fast as one matrix product."""
     for row, end in zip(basis, torch.split(ends, 1, 1)):
         out.addcmul_(row.unsqueeze(1), end)
 
 
 class _Fused(Function):
-    """:func:`batch_norm` for a GPU, by the Triton kernels of :mod:`hypvision.nn.kernels`; running
-    statistics move."""
+    """:func:`batch_norm` on a GPU by Triton kernels; running statistics move."""
 
     @staticmethod
     def forward(
@@ -350,9 +344,8 @@ class _LorentzBatchNorm(nn.Module):
         """The layer on space parts ``(B, C, N)``."""
         dtype = torch.promote_types(x.dtype, torch.float32)
         wide = torch.float64 if has_float64(x) else torch.float32
-        batch = self.training and takes_statistics(
-            self, x.shape[0] * x.shape[2]
-        )  # an empty batch has no statistics
+        # an empty batch has no statistics
+        batch = self.training and takes_statistics(self, x.shape[0] * x.shape[2])
         options = self._options(dtype)
         with exact(x.device):
             c = torch.as_tensor(self.manifold.c, dtype=wide, device=x.device)
@@ -384,8 +377,7 @@ class _LorentzBatchNorm(nn.Module):
         return 0 < x.numel() < 2**31 and (batch or not needs_grad(x, c, self.beta, self.gamma))
 
     def _options(self, dtype: torch.dtype) -> _Options:
-        """The constants; no vector is longer than the longest whose cosh has a square in this
-        dtype."""
+        """The constants; no vector is longer than the longest whose squared cosh is finite."""
         longest = CAPS[dtype] if self.exp_limit is None else min(self.exp_limit, CAPS[dtype])
         return _Options(self.eps, self.gyro, self.joint, self.slope, self.limit, longest)
 

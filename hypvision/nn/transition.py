@@ -1,5 +1,4 @@
-"""Between Euclidean features and points of hyperboloids, over space-only features with channels in
-dimension 1."""
+"""Between Euclidean features and points of hyperboloids, space-only, channels in dimension 1."""
 
 from __future__ import annotations
 
@@ -15,8 +14,7 @@ from .functional import radial_map, rescale_limit
 
 
 class ToLorentz(nn.Module):
-    """Euclidean features to space parts of points; features ``(B, C, ...)``, channels in dimension
-    1.
+    """Euclidean features ``(B, C, ...)``, channels in dimension 1, to space parts of points.
 
     With ``slope`` the lengths are rescaled to at most the maximum distance and the vectors taken as
     space parts (Bdeir et al., NeurIPS 2025); without, vectors longer than ``clip`` are cut to that

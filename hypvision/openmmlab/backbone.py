@@ -103,7 +103,7 @@ class TimmBackbone(BaseModule):
         levels.out_indices = tuple(
             sorted({index % len(levels.info) for index in levels.out_indices})
         )
-        # Otherwise mmengine would call init_weights of the models, which would undo pretrained=True.
+        # Or else mmengine would call init_weights of the models, which would undo pretrained=True.
         self.timm_model.is_init = True
         self.channels_last = str(getattr(self.timm_model, "output_fmt", "NCHW")).endswith("NHWC")
         self.out_channels: list[int] = self.timm_model.feature_info.channels()
@@ -157,9 +157,8 @@ class TimmBackbone(BaseModule):
 
     def _frozen(self) -> Iterator[nn.Module]:
         for names in self._stem_and_stages[: self.frozen_stages + 1]:
-            for name in (
-                names
-            ):  # names, because conversions such as that to SyncBatchNorm replace the modules
+            # names, because conversions such as that to SyncBatchNorm replace the modules
+            for name in names:
                 yield self._base.get_submodule(name)
 
     def _freeze(self) -> None:
@@ -228,9 +227,8 @@ class TimmBackbone(BaseModule):
             self.load_pretrained(
                 config["checkpoint"], config.get("prefix"), config.get("map_location", "cpu")
             )
-            if hasattr(
-                self, "_params_init_info"
-            ):  # exists while the enclosing model initialises its weights
+            # exists while the enclosing model initialises its weights
+            if hasattr(self, "_params_init_info"):
                 update_init_info(
                     self, init_info=f"TimmBackbone: loaded from {config['checkpoint']}"
                 )
@@ -404,8 +402,7 @@ def _strip_prefix(expected: Iterable[str], weights: dict[str, Tensor]) -> dict[s
 def _rename(base: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """The weights renamed to the names of the network, as far as it has them."""
     if not type(base).__module__.startswith("timm.models._"):
-        weights = filtered(
-            base, weights
-        )  # converts official names and resizes tables of position biases
+        # converts official names and resizes tables of position biases
+        weights = filtered(base, weights)
     expected = {_flat(name): name for name in base.state_dict()}
     return {expected.get(_flat(name), name): value for name, value in weights.items()}

@@ -38,7 +38,8 @@ class _InOrder(COCOeval):
     """
 
     def evaluate(self) -> None:
-        self.wanted, self.counts = list(self.params.catIds), sorted(self.params.maxDets)
+        self.wanted = list(self.params.catIds)
+        self.counts = sorted(self.params.maxDets)
         self.params.maxDets = sorted({*self.counts, 100})
         super().evaluate()
 
@@ -229,10 +230,10 @@ def precision_curves(
             found = COCO()
             found.dataset = dict(reference.dataset, annotations=[])
             found.createIndex()
-        run = CheckedCOCOeval(
-            reference, found, metric
-        )  # evaluates classes in the order of their ids
-        run.params.catIds, run.params.imgIds = ids, sorted(set(images))
+        # evaluates classes in the order of their ids
+        run = CheckedCOCOeval(reference, found, metric)
+        run.params.catIds = ids
+        run.params.imgIds = sorted(set(images))
         run.evaluate()
         run.accumulate()
     return run.eval["precision"][:, :, :, 0, -1]

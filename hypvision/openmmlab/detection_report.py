@@ -252,9 +252,8 @@ def _worst_images(scenes: Sequence[_Scene], names: Sequence[str]) -> Part:
     head = ("image", "missed", "of another class", "extra boxes")
     table = [head, *((scene.path, *scene.counted) for scene in order)]
     wrong = [scene for scene in order if scene.badness > 0]
-    worst = [scene for scene in wrong if Path(scene.path).is_file()][
-        :_WORST
-    ]  # generated images have no file
+    # generated images have no file
+    worst = [scene for scene in wrong if Path(scene.path).is_file()][:_WORST]
     legend = [
         ("found, with the score", _COLOURS["found"]),
         ("an object that was missed or called something else", _COLOURS["missed"]),

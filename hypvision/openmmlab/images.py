@@ -35,9 +35,8 @@ def read_bgr(path: str | Path) -> np.ndarray:
     """
     if image_kind(path) in (("JPEG", "RGB"), ("JPEG", "L")):
         content = Path(path).read_bytes()
-        whole = content.endswith(
-            b"\xff\xd9"
-        )  # otherwise it may be truncated: OpenCV would fill the rest with grey
+        # otherwise it may be truncated: OpenCV would fill the rest with grey
+        whole = content.endswith(b"\xff\xd9")
         if whole and b"tiff:Orientation" not in content:
             image = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
             if image is not None:

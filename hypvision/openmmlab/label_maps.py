@@ -78,9 +78,8 @@ class LabelMapIoUMetric(Metric, IoUMetric):
         truth = sum(label for *_, label in results)
         self.without_truth = [name for name, count in zip(names, truth) if not count]
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", RuntimeWarning
-            )  # NumPy warns about means of empty arrays
+            # NumPy warns about means of empty arrays
+            warnings.simplefilter("ignore", RuntimeWarning)
             found = super().compute_metrics(results)
         # NaN for images without labels, even with nan_to_num
         return found if truth.any() else dict.fromkeys(found, math.nan)

@@ -64,7 +64,8 @@ def softnms(
     kept: list[int] = []
     while len(left):
         best = left[scores[left].argmax()]
-        dets[len(kept), :4], dets[len(kept), 4] = boxes[best], scores[best]
+        dets[len(kept), :4] = boxes[best]
+        dets[len(kept), 4] = scores[best]
         kept.append(int(best))
         left = left[left != best]
         width = (
@@ -195,8 +196,7 @@ def ms_deform_attn_backward(
     sampling_locations: Tensor, attention_weights: Tensor, grad_output: Tensor, grad_value: Tensor,
     grad_sampling_loc: Tensor, grad_attn_weight: Tensor, im2col_step: int,
 ) -> None:  # fmt: skip
-    """Gradients of :func:`ms_deform_attn_forward`, written; the forward pass is computed once more
-    for them."""
+    """Gradients of :func:`ms_deform_attn_forward`, written; the forward pass is computed again."""
     with torch.enable_grad():
         inputs = [
             _full(part).detach().requires_grad_()
@@ -369,9 +369,8 @@ MISSING: dict[str, tuple[str, ...]] = {
     "riroi_align_rotated": ("RiRoIAlignRotated",),
     "roi_align_rotated": ("RoIAlignRotated",),
     "masked_im2col": ("GARPNHead", "GARetinaHead"),  # only for predictions
-    "modulated_deform_conv_forward": (
-        "DyHead",
-    ),  # called with offsets of another map, which torchvision refuses
+    # called with offsets of another map, which torchvision refuses
+    "modulated_deform_conv_forward": ("DyHead",),
     "sync_bn": ("MMSyncBN",),
 }
 """Operators without an implementation, and the types of mmdet's and mmseg's configs that need

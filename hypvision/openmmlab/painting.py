@@ -35,9 +35,8 @@ class ResultPainterHook(Hook):
         dataset: Any = runner.test_dataloader.dataset
         self.annotated = False
         paths = []
-        for index in range(
-            len(dataset)
-        ):  # keep no list of the infos: they hold all boxes and polygons
+        # keep no list of the infos: they hold all boxes and polygons
+        for index in range(len(dataset)):
             info = dataset.get_data_info(index)
             self.annotated |= bool(info.get("seg_map_path") or info.get("instances"))
             paths.append(str(info["img_path"]))

@@ -30,8 +30,7 @@ _OFFSET = 1000  # mmdet's panoptic maps contain class + 1000 * number of the obj
 
 
 def predictor_of_model(model: BaseModel, request: Request) -> Predictor:
-    """The predictor of a model with ``cfg`` and ``dataset_meta``, such as :func:`hypvision.load`
-    gives."""
+    """The predictor of a model with ``cfg`` and ``dataset_meta``, as of :func:`hypvision.load`."""
     return _predictor(model, model.cfg, request)
 
 
@@ -54,9 +53,8 @@ def _predictor(model: BaseModel, config: Config, request: Request) -> Predictor:
             ori_shape=size,
             scale_factor=(1.0, 1.0),
         )
-        return steps(
-            dict(loaded, img_fields=["img"], seg_fields=[])
-        )  # the keys that LoadImageFromFile sets
+        # the keys that LoadImageFromFile sets
+        return steps(dict(loaded, img_fields=["img"], seg_fields=[]))
 
     def find(prepared: list[dict[str, Any]]) -> list[Result]:
         with DefaultScope.overwrite_default_scope(scope):

@@ -41,9 +41,8 @@ def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.
     :func:`mmdet.apis.inference_detector` take it.
     """
     scope = _SCOPES[record.task]
-    importlib.import_module(
-        "hypvision.openmmlab"
-    )  # registers the operators before mmdet imports them
+    # registers the operators before mmdet imports them
+    importlib.import_module("hypvision.openmmlab")
     require(f"{scope}.models", "mm")
     if not timm.is_model(record.model):  # on a CLIP
         importlib.import_module(f"hypvision.openmmlab.open_vocabulary.{record.task}")

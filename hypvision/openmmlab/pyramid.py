@@ -26,8 +26,7 @@ def _branch(dim: int, scale: float) -> tuple[nn.Module, int]:
 
 
 def _pooled(maps: list[Tensor], count: int) -> tuple[Tensor, ...]:
-    """The maps, and behind them the last one pooled further until there are as many as asked
-    for."""
+    """The maps, and behind them the last one pooled further until they are as many as asked."""
     while len(maps) < count:
         maps.append(F.max_pool2d(maps[-1], 1, stride=2))
     return tuple(maps)

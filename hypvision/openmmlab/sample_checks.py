@@ -60,10 +60,10 @@ class CheckedPipeline:
             result = self.pipeline(data_info)
         except (HypvisionError, MemoryError):
             raise
-        except (
-            Exception
-        ) as error:  # our own readers name the file; these are mmdet's, and those of remote stores
-            if image is None or not (loader := _loader_of(error)):
+        # our own readers name the file; these are mmdet's, and those of remote stores
+        except Exception as error:
+            loader = _loader_of(error)
+            if image is None or not loader:
                 raise
             remedy = "Correct the annotation or replace the file, or remove both from the data."
             if isinstance(error, KeyError) and error.args == ("mask",):
@@ -78,9 +78,8 @@ class CheckedPipeline:
             ) from error
         if self.classes is not None and image and labels and isinstance(result, dict):
             samples = result.get("data_samples")
-            sample = (
-                samples[0] if isinstance(samples, list) else samples
-            )  # of several views of one image the first
+            # of several views of one image the first
+            sample = samples[0] if isinstance(samples, list) else samples
             if sample is not None and sample.get("gt_sem_seg") is not None:
                 self._check_labels(sample.gt_sem_seg.data, labels, reduced, len(self.classes))
         return result
@@ -126,9 +125,8 @@ def watch_samples(dataset: Any) -> None:
         if isinstance(leaf.pipeline, Compose):
             ignored = getattr(leaf, "ignore_index", None)
             classes = leaf.metainfo.get("classes")
-            labelled = (
-                () if ignored is None else (classes, ignored)
-            )  # only data sets of mmseg have an ignored label
+            # only data sets of mmseg have an ignored label
+            labelled = () if ignored is None else (classes, ignored)
             leaf.pipeline = CheckedPipeline(leaf.pipeline, *labelled)
 
 
@@ -219,9 +217,8 @@ def _check_palette(path: str, dataset: Any) -> None:
         for label, colour in own.items()
         if colour not in colours[label - shift : label - shift + 1]
     ]
-    if len(wrong) > 1 and all(
-        colour in colours for colour in own.values()
-    ):  # a single difference may be a coincidence
+    # a single difference may be a coincidence
+    if len(wrong) > 1 and all(colour in colours for colour in own.values()):
         colour = own[wrong[0]]
         raise HypvisionError(
             f"The label map '{path}' has the colour {colour} for its label {wrong[0]}, which the "

@@ -1,5 +1,4 @@
-"""The report of a segmenter, ``hypvision test --out``: the confusion matrix and the worst
-images."""
+"""The report of a segmenter, ``hypvision test --out``: confusion matrix and worst images."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from hypvision.engine.checks import inner_dataset
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, REPORTS, TEST_OPTIONS, TestOptions
 from hypvision.errors import HypvisionError
 
-# Pad after the flip, so that padding stays right and below; load annotations of the unflipped image.
+# Pad after the flip: padding stays right and below; load annotations of the unflipped image.
 AFTER_FLIP = ("Pad", "LoadAnnotations")
 
 
@@ -47,14 +47,12 @@ def _augment(config: Config) -> None:
         if config.default_scope == "mmseg":
             config.tta_model = dict(type="SegTTAModel")
         else:
-            from hypvision.openmmlab.tta import (
-                NMS,
-            )  # imports mmcv's operators and registers MirrorDetector
+            # imports mmcv's operators and registers MirrorDetector
+            from hypvision.openmmlab.tta import NMS
 
             rules = config.model.get("test_cfg") or {}
-            rules = (
-                rules.get("rcnn") or rules
-            )  # two-stage detectors have the settings of the second stage there
+            # two-stage detectors have the settings of the second stage there
+            rules = rules.get("rcnn") or rules
             config.tta_model = dict(
                 type="MirrorDetector", tta_cfg={key: rules[key] for key in NMS if rules.get(key)}
             )

@@ -59,8 +59,7 @@ class MirrorDetector(BaseTTAModel):
         self.tta_cfg = {**NMS, **(tta_cfg or {})}
 
     def merge_preds(self, data_samples_list: Sequence[Sequence[Any]]) -> list[Any]:
-        """One sample for each image, from those of its views (the first view is the image as it
-        is)."""
+        """One sample for each image, from those of its views (the first is the image as it is)."""
         return [self._merge(samples) for samples in data_samples_list]
 
     def _merge(self, samples: Sequence[Any]) -> Any:

@@ -21,8 +21,7 @@ from .kernels import readable, shorten_
 
 
 def _share(beta: float, step: float | Tensor) -> float | Tensor:
-    """``1 - beta^step``, the sum of the weights of a running average; float32 tensors keep their
-    digits."""
+    """``1 - beta^step``, the sum of a running average's weights; float32 keeps its digits."""
     return (
         -torch.expm1(step * math.log(beta))
         if isinstance(step, Tensor) and beta > 0
@@ -33,8 +32,10 @@ def _share(beta: float, step: float | Tensor) -> float | Tensor:
 class RiemannianAdam(RiemannianOptimizer):
     r"""Adam on manifolds (Becigneul and Ganea, ICLR 2019), as geoopt defines it.
 
-    .. math:: m \leftarrow \beta_1 m + (1 - \beta_1) G, \quad v \leftarrow \beta_2 v + (1 - \beta_2) |G|_x^2, \quad
-              x' = \mathrm{retr}_x\Big({-\eta}\,\frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \epsilon}\Big),
+    .. math:: m \leftarrow \beta_1 m + (1 - \beta_1) G, \quad
+              v \leftarrow \beta_2 v + (1 - \beta_2) |G|_x^2, \quad
+              x' = \mathrm{retr}_x\Big({-\eta}\,
+              \frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \epsilon}\Big),
               \quad m \leftarrow \mathrm{PT}_{x \to x'}\, m
 
     with one :math:`v` for every point. :class:`~hypvision.geometry.ManifoldParameter` are points;

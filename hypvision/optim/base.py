@@ -1,5 +1,4 @@
-"""Base of the Riemannian optimisers: sorts parameters, batches points, follows learned
-curvatures."""
+"""Base of the Riemannian optimisers: sorts parameters, batches points, follows curvatures."""
 
 from __future__ import annotations
 
@@ -58,8 +57,7 @@ class Job(NamedTuple):
 
 
 def manifold_of(parameter: Tensor) -> Manifold | None:
-    """The manifold of this package that a parameter's points lie on; None for Euclidean
-    parameters."""
+    """The manifold of this package that a parameter's points lie on; None if Euclidean."""
     manifold = getattr(parameter, "manifold", None)
     return (
         manifold if isinstance(manifold, Manifold) and not isinstance(manifold, Euclidean) else None
@@ -100,8 +98,7 @@ def factors(manifold: Manifold, width: int) -> list[Factor]:
 
 
 def constant(c: float | Tensor, dtype: torch.dtype) -> float | Tensor:
-    """A curvature without gradient, in the dtype of the points, so that its root and inverse are
-    rounded to it."""
+    """A curvature without gradient, rounded with its root and inverse to the points' dtype."""
     return c.detach().to(dtype) if isinstance(c, Tensor) else c
 
 
@@ -122,8 +119,7 @@ def local_part(tensor: Tensor) -> Tensor:
 
 
 def check_options(group: Group, *names: str) -> None:
-    """Options must be finite numbers of at least 0, or scalar tensors, which are checked only on a
-    CPU."""
+    """Options must be finite numbers >= 0, or scalar tensors, which only a CPU checks."""
     for name in names:
         value = group[name]
         if isinstance(value, Tensor) and value.numel() == 1:
@@ -214,8 +210,7 @@ class RiemannianOptimizer(Optimizer):
     def _first(
         self, group: Group, x: Tensor, grad: Tensor, state: State, parts: Sequence[Factor] = ()
     ) -> None:
-        """Fill the states of a parameter from its first gradient; without ``parts`` it has no
-        manifold."""
+        """Fill the states of a parameter from its first gradient; no ``parts``: no manifold."""
 
     def _points(self, group: Group, job: Job) -> None:
         """Update a block of points and their state in place."""
@@ -256,9 +251,8 @@ class RiemannianOptimizer(Optimizer):
                     self._foreign(
                         group, parameter, -grad if group["maximize"] else grad.clone(), foreign
                     )
-                elif hasattr(
-                    parameter, "log_bounds"
-                ):  # a CurvatureParameter; compilers see no class of parameters
+                elif hasattr(parameter, "log_bounds"):
+                    # a CurvatureParameter; compilers see no class of parameters
                     curvatures.append(parameter)
                 elif grad.is_sparse:
                     self._sparse(group, parameter, grad)
@@ -341,8 +335,7 @@ class RiemannianOptimizer(Optimizer):
                 tables.setdefault(key, []).append(job)
 
     def _columns(self, name: str, tensor: Tensor, part: Factor) -> Tensor:
-        """The part of a state that belongs to a factor: a vector's coordinates, or one number per
-        point."""
+        """The part of a state of a factor: a vector's coordinates, or one number per point."""
         columns = part.tangents if name in self.vectors else slice(part.column, part.column + 1)
         return tensor.view(-1, tensor.shape[-1])[:, columns]
 

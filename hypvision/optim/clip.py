@@ -18,9 +18,8 @@ def _entries(parameter: Tensor, grad: Tensor) -> list[Tensor]:
     manifold = manifold_of(parameter)
     foreign = foreign_manifold_of(parameter)
     if foreign is not None:
-        vector = foreign.egrad2rgrad(
-            parameter, grad.clone()
-        )  # a copy, because geoopt changes its argument
+        # a copy, because geoopt changes its argument
+        vector = foreign.egrad2rgrad(parameter, grad.clone())
         return [foreign.inner(parameter, vector, keepdim=True).clamp(min=0).sqrt()]
     if manifold is None:
         return [grad.coalesce().values() if grad.is_sparse else grad]
@@ -41,8 +40,7 @@ def _entries(parameter: Tensor, grad: Tensor) -> list[Tensor]:
 
 @torch.no_grad()
 def get_total_norm(parameters: Iterable[Tensor] | Tensor, norm_type: float = 2.0) -> Tensor:
-    """Norm of all gradients together, a scalar tensor, in which those of points count by their
-    Riemannian norms.
+    """Norm of all gradients together, a scalar tensor; those of points by Riemannian norms.
 
     Args:
         parameters: parameters; those without a gradient are left out.
@@ -74,8 +72,7 @@ def clip_grad_norm_(
     error_if_nonfinite: bool = False,
     foreach: bool | None = None,
 ) -> Tensor:
-    """Scale all gradients so that their norm is at most ``max_norm``; points count by their
-    Riemannian norms.
+    """Scale all gradients to a norm of at most ``max_norm``; points by Riemannian norms.
 
     The Euclidean norm of a gradient with respect to points near the ball's boundary, or far out on
     the hyperboloid, does not tell the length of its step; the Riemannian norm does. The counterpart

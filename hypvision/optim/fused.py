@@ -27,8 +27,7 @@ TILE = 1024
 
 
 def fits(kernel: Kernel, rate: object, *tensors: Tensor | None) -> bool:
-    """Whether the kernel takes a step of these tensors of rows at a learning rate; ``meta`` stands
-    for a GPU."""
+    """Whether the kernel takes a step of these rows at a learning rate; ``meta``: a GPU."""
     given = [tensor for tensor in tensors if tensor is not None]
     device = given[0].device
     if not isinstance(kernel, LorentzKernel) or not isinstance(rate, float):

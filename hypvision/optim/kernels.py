@@ -45,8 +45,7 @@ def _product(v: Tensor, w: Tensor, buffer: Tensor | None = None) -> Tensor:
 
 
 def readable(x: Tensor) -> bool:
-    """Whether values may decide what is computed: a GPU would wait for them, and a compiler end its
-    graph."""
+    """Whether values may decide what is computed: not on a GPU or in a compiled graph."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
@@ -62,8 +61,7 @@ def _length(v: Tensor) -> Tensor:
 
 
 def shorten_(gradient: Tensor) -> Tensor:
-    """Shorten vectors of a gradient whose products would overflow; returns the lengths ``(N,)`` of
-    all."""
+    """Shorten vectors of a gradient whose products would overflow; the lengths ``(N,)`` of all."""
     limit = _STEEPEST[gradient.dtype]
     norm = _length(gradient)
     if not readable(gradient) or not norm.max() <= limit:
@@ -88,7 +86,8 @@ def _turn_(
     X and Y are points of the unit ball, ``products`` are those of X and X, X and B, B and B; ``y``
     those of X and Y, Y and Y. Products of the unscaled vectors could overflow.
     """
-    (xx, xb, bb), (xy, yy) = products, y
+    xx, xb, bb = products
+    xy, yy = y
     mx = _product(m, x) * size_x
     mb = _product(m, b) * size_b
     scale = _sound(1 + 2 * xy + xx * yy)
@@ -116,8 +115,7 @@ class Kernel:
     def gradient(
         self, x: Tensor, grad: Tensor, c: Curvature, decay: float = 0.0
     ) -> tuple[Tensor, Where]:
-        """Riemannian gradient in the frame, of a loss with the Euclidean gradient
-        ``grad + decay x``.
+        """Riemannian gradient in the frame, from the Euclidean gradient ``grad + decay x``.
 
         Also returns values that the step from ``x`` needs.
         """
@@ -152,11 +150,13 @@ class LorentzKernel(Kernel):
     unit vector :math:`\hat d` along ``d``, a point with the space part ``s`` and the time ``t``
     moves to
 
-    .. math:: s' = \Big(\cosh\theta - \sinh\theta\,\frac{s \cdot \hat d}{t + R}\Big) s - R \sinh\theta\, \hat d
+    .. math:: s' = \Big(\cosh\theta - \sinh\theta\,\frac{s \cdot \hat d}{t + R}\Big) s
+              - R \sinh\theta\, \hat d
 
     and a vector along ``d`` becomes, in the frame of the new point,
 
-    .. math:: m' = f m - \tanh\tfrac\theta 2\, |m| \frac{1 + f}{t' + R} s', \quad f = \frac{t + R}{t' + R \cosh\theta}
+    .. math:: m' = f m - \tanh\tfrac\theta 2\, |m| \frac{1 + f}{t' + R} s', \quad
+              f = \frac{t + R}{t' + R \cosh\theta}
     """
 
     def gradient(
@@ -191,8 +191,7 @@ class LorentzKernel(Kernel):
 
     @staticmethod
     def _cap_(x: Tensor, c: Curvature) -> None:
-        """Bring points back that left the largest radius; they are so far out that coordinates
-        scale."""
+        """Bring points back that left the largest radius: so far out that coordinates scale."""
         time = x[:, 0]
         farthest = math.cosh(CAP) * c**-0.5
         if not readable(x) or not time.max() <= farthest:
@@ -358,8 +357,7 @@ class MethodKernel(Kernel):
         return super().size(width) if self.frames else width
 
     def _at(self, x: Tensor, d: Tensor) -> Any:
-        """The tangent vector at ``x`` whose frame coordinates are ``d``, up to the unit of
-        length."""
+        """The tangent vector at ``x`` with frame coordinates ``d``, up to the unit of length."""
         return self.methods.transp0(x, d) if self.frames else d
 
     def _unit(self, x: Tensor) -> Any:

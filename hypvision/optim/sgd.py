@@ -21,8 +21,8 @@ class RiemannianSGD(RiemannianOptimizer):
     r"""Stochastic gradient descent on manifolds (Bonnabel, 2013), with momentum.
 
     .. math:: b \leftarrow \mu b + (1 - \tau) G, \qquad
-              x' = \mathrm{retr}_x(-\eta\, b) \text{ or, with Nesterov, } \mathrm{retr}_x(-\eta (G + \mu b)),
-              \qquad b \leftarrow \mathrm{PT}_{x \to x'}\, b
+               x' = \mathrm{retr}_x(-\eta\, b) \text{ or, with Nesterov, }
+              \mathrm{retr}_x(-\eta (G + \mu b)), \qquad b \leftarrow \mathrm{PT}_{x \to x'}\, b
 
     with the Riemannian gradient :math:`G` of loss and weight decay. The retraction is the
     exponential map on the hyperboloid and the manifold's own on the ball.

@@ -115,8 +115,7 @@ def _steeper(one: Exponent, other: Exponent, among: int = 1) -> bool | None:
 
 
 def _more(one: float, other: float) -> float:
-    """The share of the first in the sum of two: above 1/2 if it is the larger, whatever their
-    units."""
+    """The share of the first in the sum of two: above 1/2 if it is the larger, in any units."""
     return one / (one + other)
 
 
@@ -394,9 +393,8 @@ def claims_of_language_models(
     if heads:
         norms = [float(row["norm_min"]) for row in heads]
         least = math.nan if any(map(math.isnan, norms)) else min(norms)
-        counted = Estimate(
-            least, 0.0
-        )  # the least norm of all rows, not of a sample, so without error
+        # the least norm of all rows, not of a sample, so without error
+        counted = Estimate(least, 0.0)
         claims.append(
             Claim("no row of a head is zero: strong superposition", "least norm > 0",
             f"{least:.3g}",

@@ -47,9 +47,8 @@ def frequencies(name: str, n: int, alpha: float = 1.0) -> Tensor:
     else:
         p = n - i
     p = p / p.sum()
-    check_frequencies(
-        p, density=1.0
-    )  # raises an error for NaN or an alpha so far from 0 that the sum is 0 or infinite
+    # raises an error for NaN or an alpha so far from 0 that the sum is 0 or infinite
+    check_frequencies(p, density=1.0)
     return p
 
 
@@ -150,8 +149,7 @@ def _batch(samples: Tensor, columns: Tensor, values: Tensor, size: int, features
 
 
 def sparse(x: Tensor) -> Batch:
-    """The triplets of a dense batch ``(B, n)``, whose samples keep their order but for the empty
-    ones."""
+    """The triplets of a dense batch ``(B, n)``, samples in order but for empty ones."""
     rows, columns = x.nonzero(as_tuple=True)
     return _batch(rows, columns, x[rows, columns], *x.shape)
 

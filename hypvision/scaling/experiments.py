@@ -17,9 +17,8 @@ from hypvision.checks import between
 from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.scaling.sweep import Point, Settings
 
-WIDTHS = tuple(
-    math.floor(math.exp(math.log(10) + k / 5 * math.log(10)) + 1e-9) for k in range(6)
-)  # 10 ... 100
+# 10 ... 100
+WIDTHS = tuple(math.floor(math.exp(math.log(10) + k / 5 * math.log(10)) + 1e-9) for k in range(6))
 DECAYS = tuple(round(-1 + 2 * k / 9, 4) for k in range(10))
 ALPHAS = tuple(k / 8 for k in range(17))
 DENSITIES = tuple(k / 8 for k in range(9))
@@ -30,9 +29,8 @@ _LARGE_DECAYS = (-1.0, 0.1)
 _SMALL = Settings()
 _LARGE = Settings(n=LARGE_FEATURES, warmup=1000, rates="large", loss_scale=100.0)
 _LARGE_ON_CPU = replace(_LARGE, n=2048)
-_TINY = Settings(
-    n=200, batch=512, steps=4000, warmup=400
-)  # samples per feature and step are the paper's
+# samples per feature and step are the paper's
+_TINY = Settings(n=200, batch=512, steps=4000, warmup=400)
 _MORE = "different: "  # prefix of settings that exceed the paper's
 _TINY_WIDTHS = (5, 8, 12, 18, 27, 40)
 
@@ -226,8 +224,7 @@ def marked(shortened: str) -> str:
 
 
 def groups(points: Sequence[Point], gpu: bool = False) -> dict[str, list[Point]]:
-    """Points by what is trained together: those of the same batches, on a CPU also of the same
-    width."""
+    """Points by what is trained together: of the same batches, on a CPU also the same width."""
     found: dict[str, list[Point]] = {}
     for point in points:
         found.setdefault(point.data if gpu else f"{point.data}-m{point.m}", []).append(point)

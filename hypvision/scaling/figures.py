@@ -171,9 +171,8 @@ def _grid(axis: Any, values: dict[tuple[float, float], float], label: str, **lim
         for i, row in enumerate(table):
             for j, value in enumerate(row):
                 if not math.isnan(value):
-                    ink = (
-                        "k" if shown.norm(value) > 0.6 else "w"
-                    )  # the upper colours of the map are light
+                    # the upper colours of the map are light
+                    ink = "k" if shown.norm(value) > 0.6 else "w"
                     axis.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=6, color=ink)
     axis.figure.colorbar(shown, ax=axis)
 

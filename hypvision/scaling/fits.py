@@ -1,5 +1,4 @@
-"""Exponents: straight lines through logarithms, and one joint fit of the losses of language
-models."""
+"""Exponents: straight lines through logarithms, and a joint fit of language models' losses."""
 
 from __future__ import annotations
 

@@ -96,9 +96,8 @@ def head_name(names: Iterable[str], wanted: str | None = None) -> str:
     """The name of the head among those of a checkpoint's tensors: the ``wanted`` one, or one of
     :data:`HEADS`."""
     names = list(names)
-    for name in (
-        HEADS if wanted is None else (wanted, wanted.removeprefix("model."))
-    ):  # some files lack the prefix
+    # some files lack the prefix
+    for name in HEADS if wanted is None else (wanted, wanted.removeprefix("model.")):
         if name in names:
             return name
     likely = [name for name in names if "emb" in name or "head" in name or "wte" in name][

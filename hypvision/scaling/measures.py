@@ -114,9 +114,8 @@ def overlaps(weight: Tensor, block: int = _BLOCK) -> Overlaps:
 def _blocks_above_diagonal(parts: Sequence[Tensor]) -> Iterator[Tensor]:
     for i, part in enumerate(parts):
         rows = _unit(part)
-        yield (rows @ rows.T).triu_(
-            diagonal=1
-        )  # the zeros below the diagonal change neither sums nor the maximum
+        # the zeros below the diagonal change neither sums nor the maximum
+        yield (rows @ rows.T).triu_(diagonal=1)
         for other in parts[i + 1 :]:
             yield rows @ _unit(other).T
 
@@ -148,8 +147,7 @@ def welch_bound(count: int, m: int) -> float:
 
 
 def frame(found: Overlaps, m: int) -> Frame:
-    """How far vectors in ``m`` dimensions are from an equiangular tight frame, by their
-    overlaps."""
+    """How far overlaps of vectors in ``m`` dimensions are from an equiangular tight frame's."""
     count = found.rows
     bound = welch_bound(found.rows, m)
     potential = count + count * (count - 1) * found.mean

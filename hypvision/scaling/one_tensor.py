@@ -1,5 +1,4 @@
-"""Read one tensor of a large checkpoint, found by the table of its shards, without reading the
-others.
+"""Read one tensor of a large checkpoint, by the table of its shards, without the others.
 
 A checkpoint is a file, a folder as transformers writes it, or ``USER/REPO`` on the hub, of which
 then only the table and one shard are fetched. safetensors come first. Of either kind only the

@@ -1,5 +1,4 @@
-"""Training the points of a grid, with checkpoints of every point and results that need no training
-again.
+"""Training the points of a grid, with checkpoints of every point, and results that stay.
 
 A point is one model: width, decay, frequencies, replicate. Its first weights depend on its width
 and replicate, and the batch of a step on the frequencies and the replicate (both also on the seed),
@@ -335,8 +334,7 @@ def train(
     banks: Sequence[Sequence[Point]] | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> None:
-    """Train points that share their frequencies, measure them, and write their results into a
-    folder.
+    """Train points that share their frequencies, measure them, and write results into a folder.
 
     Points that have results are left alone, those that have been cut go on from their last
     checkpoint. ``banks`` are the points that are one tensor; default: :func:`banks_of`.

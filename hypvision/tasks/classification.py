@@ -66,7 +66,8 @@ def create_backbone(model_name: str, remedy: str = "", **kwargs: Any) -> Any:
         )
     try:
         return create_model(model_name, **kwargs)
-    except Exception as error:  # also those of the hub and of the sockets below it, some of them OSError and ValueError
+    # also the errors of the hub and of the sockets below it, some of them OSError and ValueError
+    except Exception as error:
         if isinstance(error, (TypeError, ValueError)) and not isinstance(error, OSError):
             problem = (
                 f"The model '{model_name}' does not accept what model.backbone of the config gives "
@@ -421,9 +422,8 @@ class ImageClassifier(BackboneModel):
             )
         if self.mixup is None or not self.training or len(inputs) < 2:
             return inputs, label
-        even = (
-            len(inputs) // 2 * 2
-        )  # timm mixes images in pairs, so leave out the last one of an odd batch
+        # timm mixes images in pairs, so leave out the last one of an odd batch
+        even = len(inputs) // 2 * 2
         return self.mixup(inputs[:even], label[:even])
 
     def class_loss(self, logits: Tensor, target: Tensor) -> Tensor:
@@ -437,9 +437,8 @@ class ImageClassifier(BackboneModel):
         mixed = target.is_floating_point()
         if mixed and weights is None:
             return self.soft_target_loss(logits.float(), target)
-        if (
-            mixed and weights is not None
-        ):  # a mean by the weights, as for plain labels: PyTorch divides by the number of images
+        # a mean by the weights, as for plain labels: PyTorch divides by the number of images
+        if mixed and weights is not None:
             total = F.cross_entropy(logits.float(), target, weights, reduction="sum")
             return total / (target * weights).sum()
         return F.cross_entropy(
@@ -527,7 +526,8 @@ class ImageInputHook(Hook):
         )
 
     def before_train(self, runner: Runner) -> None:
-        if self._sees_images(runner) and (lost := unrecorded(runner.cfg)):
+        lost = unrecorded(runner.cfg) if self._sees_images(runner) else ""
+        if lost:
             runner.logger.warning(
                 f"The transform of the test data has {lost}, which checkpoints cannot say: with "
                 "the weights alone, without the config, hypvision predict prepares images "

@@ -60,7 +60,8 @@ class ScoreMetric(Metric):
                 "dict(type='MultiLabelAP') for a MultiLabelDataset, and to "
                 "dict(type='TopKAccuracy') for other data."
             )
-        if not self.multi_label and (wrong := [label for label in labels if label < 0]):
+        wrong = [] if self.multi_label else [label for label in labels if label < 0]
+        if wrong:
             raise HypvisionError(
                 f"{type(self).__name__} needs an image of one class, or none for what has no "
                 f"label; got the label {wrong[0]}. Correct the data; of ShapeCaptions set "
@@ -240,9 +241,8 @@ def found_at_thresholds(scores: np.ndarray, truth: np.ndarray) -> tuple[np.ndarr
     """For each distinct score, from high to low: how many true samples, and how many in all, have
     at least this score."""
     order = np.argsort(-scores, kind="stable")
-    ends = np.flatnonzero(
-        np.diff(scores[order], append=-np.inf)
-    )  # index of the last of equal scores
+    # index of the last of equal scores
+    ends = np.flatnonzero(np.diff(scores[order], append=-np.inf))
     return np.cumsum(truth[order])[ends], ends + 1
 
 

@@ -74,8 +74,7 @@ class ClassificationReport(ReportMetric):
         ]
 
     def _groups(self, names: list[str]) -> list[tuple[str, ...]] | None:
-        """The groups above each class; None without a tree in which all classes are equally
-        deep."""
+        """The groups above each class; None without a tree with all classes equally deep."""
         found = self.ancestors
         if found is None:
             found = dict(zip(names, (self.dataset_meta or {}).get("ancestors") or ()))

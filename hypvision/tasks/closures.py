@@ -105,9 +105,8 @@ def fit_closure(
         .values
     )
     drawing = (torch.bincount(pairs.flatten(), minlength=count).double() ** FLATTEN).cumsum(0)
-    sparse = isinstance(
-        optimizer, RiemannianOptimizer
-    )  # so that a step costs the same for any number of names
+    # so that a step costs the same for any number of names
+    sparse = isinstance(optimizer, RiemannianOptimizer)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: (1 - step / steps) * (LOW if step < BURN_IN * steps else 1)
     )
@@ -115,7 +114,8 @@ def fit_closure(
     for _ in tqdm(range(steps), desc="embed", unit="step", disable=None):
         if not len(rows):
             rows = pairs[torch.randperm(len(pairs), generator=generator)]
-        (below, above), rows = rows[:batch].T, rows[batch:]
+        below, above = rows[:batch].T
+        rows = rows[batch:]
         places = (
             torch.rand(len(below), negatives, generator=generator, dtype=torch.float64)
             * drawing[-1]
@@ -135,9 +135,8 @@ def fit_closure(
             assert points.grad is not None
             grad = points.grad = points.grad.coalesce() if sparse else points.grad
             values, moved = (grad.values(), points[grad.indices()[0]]) if sparse else (grad, points)
-            vectors = space.egrad2rgrad(
-                moved, values.clone()
-            )  # a copy, because geoopt changes its argument
+            # a copy, because geoopt changes its argument
+            vectors = space.egrad2rgrad(moved, values.clone())
             way = space.norm(moved, vectors).unsqueeze(-1) * schedule.get_last_lr()[0]
             values *= REACH / way.clamp(min=REACH)
         optimizer.step()

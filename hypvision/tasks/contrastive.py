@@ -1,7 +1,8 @@
 """CLIP's contrastive training on images with a caption each, under mmengine's Runner: from scratch,
 fully, in part, or with any adapter.
 
->>> model = dict(type="CLIPContrast", clip=dict(name="ViT-B-16", pretrained="openai"), adapter=dict(type="hyperclip"))
+>>> clip = dict(name="ViT-B-16", pretrained="openai")
+>>> model = dict(type="CLIPContrast", clip=clip, adapter=dict(type="hyperclip"))
 """
 
 from __future__ import annotations
@@ -40,8 +41,7 @@ from hypvision.tasks.classification import per_image
 
 
 def distinct(texts: Sequence[str]) -> tuple[list[int], list[int]]:
-    """The number of each text among the different ones, and the place where each of these occurs
-    first."""
+    """The number of each text among the different ones, and where each of these occurs first."""
     number: dict[str, int] = {}
     own = [number.setdefault(text, len(number)) for text in texts]
     first: dict[str, int] = {}
@@ -196,9 +196,8 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         place = {text: number for number, text in enumerate(sentences)}
         words = encoded[[place[text] for text in [*caption, *box_words]]]
         logit_scale: Any = self.clip.logit_scale
-        with torch.autocast(
-            points.device.type, enabled=False
-        ):  # bfloat16 rounds a logit of 50 to 0.25
+        # bfloat16 rounds a logit of 50 to 0.25
+        with torch.autocast(points.device.type, enabled=False):
             scale = logit_scale.float().exp().clamp(max=100)
             points = points.float()
             words = words.float()

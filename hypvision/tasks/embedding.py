@@ -119,7 +119,8 @@ def load_embedder(
                 filter(None, (published.get("architecture") or name, published.get("tag")))
             )
     data = resolve_data_config({}, model=network)
-    check_normalisation(data, channels := getattr(network, "in_chans", 3))
+    channels = getattr(network, "in_chans", 3)
+    check_normalisation(data, channels)
     return Embedder(
         network.to(device).eval(), create_transform(**data), "cosine", name, channels=channels
     )
@@ -220,8 +221,7 @@ def embed_sources(
 
 
 def distances(x: Tensor, y: Tensor, space: str, c: float = 1.0) -> Tensor:
-    """Distances of ``x`` ``(d,)`` from ``y`` ``(N, d)``: hyperbolic of curvature ``c``, or 1 -
-    cosine."""
+    """Distances of ``x`` ``(d,)`` from ``y`` ``(N, d)``: of curvature ``c``, or 1 - cosine."""
     from hypvision.geometry import lorentz
 
     if space == "lorentz":

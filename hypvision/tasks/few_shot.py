@@ -1,8 +1,8 @@
-"""Few-shot recognition with a frozen CLIP under mmengine's Runner: any host with any feature
-adapter.
+"""Few-shot recognition with a frozen CLIP under mmengine's Runner: any host, any feature adapter.
 
->>> model = dict(type="FewShotCLIP", clip=dict(name="ViT-B-16", pretrained="openai"), host=dict(name="promptsrc"),
-...              adapter=dict(type="lathadapter", classes=100))
+>>> clip = dict(name="ViT-B-16", pretrained="openai")
+>>> adapter = dict(type="lathadapter", classes=100)
+>>> model = dict(type="FewShotCLIP", clip=clip, host=dict(name="promptsrc"), adapter=adapter)
 
 Classes come from the data (:class:`ClassNamesHook`), so a model that was trained on base classes is
 tested on new ones by exchanging the data set. Checkpoints contain only the learned parameters.
@@ -149,9 +149,8 @@ class FewShotCLIP(BaseModel):
     def train(self, mode: bool = True) -> FewShotCLIP:
         super().train(mode)
         if self.hierarchy is not None:
-            self.hierarchy.train(
-                mode
-            )  # it contains the frozen CLIP, which stays in evaluation mode
+            # it contains the frozen CLIP, which stays in evaluation mode
+            self.hierarchy.train(mode)
         return self
 
     def train_step(self, data: Any, optim_wrapper: Any) -> dict[str, Tensor]:
@@ -200,6 +199,7 @@ class FewShotCLIP(BaseModel):
             out.losses = out.consistency(F.normalize(found.text, dim=-1))
         cosine = found.cosine if out.extra is None else found.cosine + out.extra
         losses = dict(loss_ecls=out.fit(cosine, label, weights), **found.losses, **out.losses)
+        target = label if predicted is None else predicted
         if found.distance is not None:
             if out.teacher is not None and config.teacher_loss != "labels":
                 wanted = out.teacher.log_softmax(-1)
@@ -207,7 +207,7 @@ class FewShotCLIP(BaseModel):
                 losses["loss_hcls"] = F.kl_div(
                     log_shares, wanted, reduction="batchmean", log_target=True
                 )
-            elif (target := label if predicted is None else predicted) is not None:
+            elif target is not None:
                 losses["loss_hcls"] = F.cross_entropy(-found.distance, target, weights)
         return losses
 
@@ -258,7 +258,8 @@ class ClassNamesHook(_StartHook):
         self._names = classes_in(checkpoint)
 
     def before_train(self, runner: Runner) -> None:
-        if not runner._resume and (difference := self._difference(runner, runner.train_dataloader)):
+        difference = self._difference(runner, runner.train_dataloader)
+        if difference and not runner._resume:
             runner.logger.warning(f"{difference} The training takes the classes of its data.")
             self._names = ()
         self._set(runner, runner.train_dataloader)
@@ -332,9 +333,8 @@ class GaussianAverageHook(Hook):
         if not runner.epoch:
             self.seen = 0
             self.total = {}
-        elif (
-            self.seen != runner.epoch < runner.max_epochs
-        ):  # after the last epoch the weights are the average already
+        elif self.seen != runner.epoch < runner.max_epochs:
+            # after the last epoch the weights are the average already
             raise HypvisionError(
                 f"The checkpoint is of epoch {runner.epoch}, but its average has {self.seen} "
                 "epochs, so the training cannot go on from it. Start it again without --resume."
@@ -427,9 +427,8 @@ class TipAdapterHook(_StartHook):
     def before_train(self, runner: Runner) -> None:
         host = cast(TipAdapter, _model(runner).host)
         dataset = runner.train_dataloader.dataset
-        if (
-            runner.iter or "host.learner.keys" in self._loaded
-        ):  # a resumed training loads its keys, too
+        # a resumed training loads its keys, too
+        if runner.iter or "host.learner.keys" in self._loaded:
             if runner.iter and runner.epoch < runner.max_epochs:
                 host.restart()
             return
@@ -555,8 +554,9 @@ def _predictor(model: FewShotCLIP, config: Config, request: Request) -> Predicto
     if own and model.host.fixed_classes is not None:
         given, learned = ([name.replace("_", " ") for name in part] for part in (names, own))
         if sorted(given) != sorted(learned):
+            checkpoint = f"the checkpoint {request.weights}"
             raise HypvisionError(
-                f"{name_difference(given, '--classes', learned, f'the checkpoint {request.weights}')} "
+                f"{name_difference(given, '--classes', learned, checkpoint)} "
                 f"This method ({type(model.host).__name__}) recognises only the classes of its "
                 "training: leave out --classes."
             )
@@ -565,10 +565,9 @@ def _predictor(model: FewShotCLIP, config: Config, request: Request) -> Predicto
     view = view_of(model.host.clip)
     size = config.test_dataloader["dataset"].get("size")
     view = view if size is None else replace(view, size=size)
-    source = (
-        "the "
-        f"{'checkpoint' if request.classes is None else 'words given, by the CLIP of the checkpoint'}"
-    )
+    source = "the checkpoint"
+    if request.classes is not None:
+        source = "the words given, by the CLIP of the checkpoint"
     known = Known(tuple(names), f"{source} {request.weights}", view.size)
     return classifier(lambda x: model(x, mode="tensor"), view, known, request.device)
 

@@ -1,5 +1,4 @@
-"""The few-shot benchmark: cells of a protocol, each trained, tested and written to a file of its
-own.
+"""The few-shot benchmark: cells of a protocol, each trained, tested and written to its own file.
 
 A cell is a method on a data set with a seed and a number of shots. Its folder below the results
 holds ``result.json`` once it is finished, and the checkpoints of a training that can be resumed
@@ -39,11 +38,8 @@ from hypvision.records import is_number, positive, read_record, rule
 from hypvision.tasks.few_shot import FewShotCLIP, accuracy
 from hypvision.tasks.few_shot_recipes import few_shot_config, host_options, recipe, split_method
 
-_SEEN_ONLY = (
-    "linear-probe",
-    "tip-adapter",
-    "tip-adapter-f",
-)  # recognise only the classes of their training
+# recognise only the classes of their training
+_SEEN_ONLY = ("linear-probe", "tip-adapter", "tip-adapter-f")
 _PASSED_ON = (
     "adapter", "amp", "workers", "steps", "epochs", "batch", "views", "cache", "skip_broken",
     "pickles", "best_val",

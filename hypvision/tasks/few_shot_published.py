@@ -1,5 +1,4 @@
-"""Published accuracies of the few-shot benchmark (ViT-B/16), in percent: what tables show beside
-results.
+"""Published accuracies of the few-shot benchmark (ViT-B/16), in percent: shown beside results.
 
 Base-to-new, cross-data-set and few-shot numbers are those of the methods' own papers; LatHAdapter's
 rows are the averages that its paper gives.

@@ -155,10 +155,8 @@ def recipe(
             optimizer=dict(weight_decay=0),
         )
     if method in ("tip-adapter", "tip-adapter-f"):
-        (ends, alpha), tune = (
-            TIP_ADAPTER.get(dataset, TIP_ADAPTER["imagenet"]),
-            method == "tip-adapter-f",
-        )
+        ends, alpha = TIP_ADAPTER.get(dataset, TIP_ADAPTER["imagenet"])
+        tune = method == "tip-adapter-f"
         host = dict(
             name="tip-adapter", keys=images, classes=classes, tune=tune, alpha=alpha, beta=1.0
         )
@@ -202,9 +200,8 @@ def with_steps(recipe: Recipe, steps: int | None, epochs: int | None) -> tuple[R
     most = recipe.epochs
     count = next(number for number in range(min(steps, most), 0, -1) if steps % number == 0)
     if count < most:
-        if (
-            epochs is not None or count == 1 < steps
-        ):  # the schedules begin with one epoch of almost zero rate
+        # the schedules begin with one epoch of almost zero rate
+        if epochs is not None or count == 1 < steps:
             below = steps - steps % most
             raise HypvisionError(
                 f"{steps} steps cannot be divided into "
@@ -273,9 +270,8 @@ def few_shot_config(
     name, lath = split_method(method)
     one_of(PROTOCOLS, protocol=protocol)
     published = recipe(name, protocol, dataset, shots, classes, images)
-    if (
-        lath and not published.epochs
-    ):  # with LatHAdapter only its attributes train, with PromptSRC's settings
+    # with LatHAdapter only its attributes train, with PromptSRC's settings
+    if lath and not published.epochs:
         published = replace(published, lr=0.0025, epochs=20, batch=4)
     if batch is not None:
         published = replace(published, batch=batch)

@@ -42,9 +42,8 @@ class Row(NamedTuple):
     of_seeds: dict[int, dict[str, float]] = {}
 
 
-_Measured = tuple[
-    Mapping[str, Any], dict[str, float]
-]  # a cell, and its results on one data set by column
+# a cell, and its results on one data set by column
+_Measured = tuple[Mapping[str, Any], dict[str, float]]
 
 
 def harmonic(base: float, new: float) -> float:
@@ -322,9 +321,8 @@ def draw_shots(rows: Sequence[Row], path: str | Path) -> None:
     for row in rows:
         shots = sorted(int(column.split()[0]) for column in row.mean)
         name = row.method if row.dataset == "average" else f"{row.method}, {row.dataset}"
-        if row.method.startswith(
-            "zeroshot"
-        ):  # a zero-shot method has one result for all numbers of shots
+        # a zero-shot method has one result for all numbers of shots
+        if row.method.startswith("zeroshot"):
             axes.axhline(row.mean[f"{shots[0]} shots"], color="0.4", ls="--", label=name)
             continue
         (line,) = axes.plot(shots, [row.mean[f"{k} shots"] for k in shots], marker="o", label=name)

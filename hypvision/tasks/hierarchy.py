@@ -37,9 +37,8 @@ class HierarchyClassifier(ImageClassifier):
                 "model.type to ImageClassifier."
             )
         self.backbone.freeze(freeze)
-        freeze_parameters(
-            self.backbone, kwargs.get("frozen", ())
-        )  # again: freeze() sets requires_grad of them all
+        # again: freeze() sets requires_grad of them all
+        freeze_parameters(self.backbone, kwargs.get("frozen", ()))
         if self.distillation and self.backbone.distilled:
             self.backbone.set_distilled_training()
 

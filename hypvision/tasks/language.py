@@ -1,5 +1,4 @@
-"""Language models under mmengine's Runner: loss, loads of the experts, parameter groups, bits per
-byte.
+"""Language models under mmengine's Runner: loss, loads of experts, parameter groups, bits per byte.
 
 >>> model = dict(type="LanguageModel", preset="helm_mice_tiny", n_layers=4)
 """
@@ -76,9 +75,8 @@ class LanguageModel(BaseModel):
         self.decoder = Helm(config)
         self.decoder.embed.requires_grad_(not freeze_embedding)
         self.decoder.gradient_checkpointing = checkpointing
-        self.accumulated: list[
-            Tensor
-        ] = []  # tokens per expert, layer by layer, since the last step
+        # tokens per expert, layer by layer, since the last step
+        self.accumulated: list[Tensor] = []
 
     def checkpoint_filter(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Weights by this model's names, from those of a decoder alone too, the published code's

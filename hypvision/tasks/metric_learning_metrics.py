@@ -36,8 +36,7 @@ _FAISS_FOUND = 2**22
 
 
 class _Products:
-    """Rows in float64 whose product is larger for a nearer neighbour, up to a number for each
-    query.
+    """Rows in float64 whose product is larger for a nearer neighbour, up to a number a query.
 
     float32 loses neighbours that are much nearer to each other than to the origin. Columns are
     differences from a point amid the gallery, which a reflection has brought to the origin of a
@@ -77,9 +76,8 @@ class _Products:
     def queries(self, x: Tensor) -> Tensor:
         """Rows of queries ``(B, d)``."""
         x = self._placed(x)
-        if (
-            self.space == "lorentz"
-        ):  # monotone: the distance is arcosh of minus the Minkowski product
+        # monotone: the distance is arcosh of minus the Minkowski product
+        if self.space == "lorentz":
             return _minkowski(x)
         if self.space == "euclidean":  # |x - y|^2 = |x|^2 - 2 x.y + |y|^2
             return torch.cat([2 * (x - self.centre), -x.new_ones(len(x), 1)], 1)
@@ -169,9 +167,8 @@ def _check_points(query: Tensor, gallery: Tensor) -> None:
         require_finite(gallery, lambda row: f"The embedding of image {row} of the gallery")
 
 
-_Search = Callable[
-    [Tensor, Tensor | None, int], tuple[Tensor, Tensor]
-]  # rows, exclude, k: products, numbers
+# rows, exclude, k: products, numbers
+_Search = Callable[[Tensor, Tensor | None, int], tuple[Tensor, Tensor]]
 
 
 def _with_torch(products: _Products, gallery: Tensor, gallery_block: int) -> _Search:
@@ -296,7 +293,8 @@ def _measure(
 ) -> tuple[dict[str, float], list[str]]:  # fmt: skip
     """The result of :func:`evaluate_retrieval`, and the number of queries without another image of
     their class."""
-    (query, query_labels), (gallery, gallery_labels) = queries, images or queries
+    query, query_labels = queries
+    gallery, gallery_labels = images or queries
     among = images is None
     _check_points(query, gallery)
     tree = GroupTree(ancestors) if ancestors and ancestors[0] else None

@@ -165,8 +165,7 @@ def fit_probe(
 
 
 def every_fifth(labels: Tensor) -> Tensor:
-    """Which images are held out: of each class the second of every five, at least where it has
-    two."""
+    """Which images are held out: of each class of two or more, the second of every five."""
     apart = torch.zeros(len(labels), dtype=torch.bool)
     for label in labels.unique():
         apart[(labels == label).nonzero().flatten()[1::5]] = True

@@ -1,5 +1,4 @@
-"""From a checkpoint of a training to a record of the zoo; ``hypvision zoo publish`` is its command
-line.
+"""From a checkpoint of a training to a record of the zoo; its command is ``hypvision zoo publish``.
 
 The checkpoint is measured; so is the file that was made from it, in a fresh process that finds it
 as users do, through the zoo's index. The record is written only if the two agree, with the numbers
@@ -126,7 +125,8 @@ def describe_config(config: Any) -> dict[str, Any]:
             "the description of the input. Add it."
         )
     found: dict[str, Any] = {"task": task, "model": name.partition(".")[0]}
-    if task == "classification" and (arguments := network_arguments(backbone)):
+    arguments = network_arguments(backbone) if task == "classification" else None
+    if arguments:
         found["arguments"] = json.loads(json.dumps(arguments))
     found["input"] = image_input(config)
     lost = unrecorded(config)
@@ -455,8 +455,7 @@ def _measure_both(
     draft: list[dict[str, Any]], config: str, checkpoint: str, name: str, stage: Path, storage: str,
     tolerance: float, options: Sequence[str],
 ) -> None:  # fmt: skip
-    """Measure the checkpoint and the staged file, and record the metrics of the file if both
-    agree."""
+    """Measure the checkpoint and the staged file, and record the file's metrics if both agree."""
     before = _measure(config, checkpoint, {}, stage / "before", options)
     for metric in draft:
         if metric["name"] not in before:
@@ -522,10 +521,8 @@ def read_about(path: str | Path) -> dict[str, Any]:
     """The texts for a record from a YAML file."""
     try:
         about = parse_yaml(read_text(path, 2**26))
-    except (
-        OSError,
-        ValueError,
-    ) as error:  # ValueError: invalid YAML or UTF-8, or an impossible date
+    except (OSError, ValueError) as error:
+        # ValueError: invalid YAML or UTF-8, or an impossible date
         raise HypvisionError(f"The file '{path}' cannot be read: {error}.") from error
     if not isinstance(about, dict):
         raise HypvisionError(f"The file '{path}' must be a mapping of keys to texts.")

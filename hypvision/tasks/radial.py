@@ -77,7 +77,7 @@ class RadialTuning(BaseModel):
             such as ``[(0, 1), (0, 3)]``.
     """
 
-    # A resumed training, too, is regularised towards the weights of `clip`, which no checkpoint has.
+    # A resumed training is also regularised towards the weights of `clip`: no checkpoint has them.
     checkpoint_is_partial = True
 
     def __init__(
@@ -203,8 +203,7 @@ class RadialTuning(BaseModel):
 
 @HOOKS.register_module()
 class FrozenTextsHook(Hook):
-    """Gives a :class:`RadialTuning` the embeddings of its training texts by the model before the
-    training.
+    """Gives a :class:`RadialTuning` the untrained model's embeddings of its training texts.
 
     It runs before a checkpoint is resumed: the model is regularised towards the weights that it is
     made of (``clip``).

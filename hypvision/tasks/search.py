@@ -31,8 +31,7 @@ class Neighbour(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A query, an image or a text, with a small copy of it, and its neighbours, the nearest
-    first."""
+    """A query, an image or a text, with a small copy of it, its neighbours, the nearest first."""
 
     query: Frame
     image: Image.Image

@@ -166,7 +166,8 @@ def kmeans(points: Tensor, k: int, weights: Tensor | None = None, seed: int = 0)
                 # has other points.
                 alone = labels.bincount(minlength=k)[labels] == 1
                 worst = (nearest * mass).masked_fill(alone, -1).argmax()
-                labels[worst], nearest[worst] = empty, 0
+                labels[worst] = empty
+                nearest[worst] = 0
             if previous is not None and torch.equal(labels, previous):
                 break
             previous = labels
@@ -395,8 +396,7 @@ def draw_cluster_maps(
     level: str = "both",
     alpha: float = 0.6,
 ) -> Image.Image:
-    """A grid of cluster maps over the image: a row for each stage and level, a column for each
-    head.
+    """A grid of cluster maps over the image: a row a stage and level, a column a head.
 
     The opacity of a pixel is its confidence (:func:`confidence_map`) divided by the largest of its
     map, times ``alpha``; the mean confidence stands below each map. Levels of a single centre are

@@ -89,8 +89,9 @@ def _records(path: Path) -> list[dict[str, Any]]:
             record = parse_json(line)
         if not isinstance(record, dict) or not _is_value(record.get("step")):
             raise HypvisionError(
-                f"Line {number} of '{path}' is not a record of a training log. Expected: JSON with a number \"step\", "
-                'such as {"loss": 0.5, "iter": 10, "step": 10}. Give the work dir of a training.'
+                f"Line {number} of '{path}' is not a record of a training log. Expected: JSON with "
+                'a number "step", such as {"loss": 0.5, "iter": 10, "step": 10}. Give the work dir '
+                "of a training."
             )
         found.append(record)
     return found

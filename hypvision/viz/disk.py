@@ -1,7 +1,7 @@
 """Points, geodesics and circles in the Poincare disk.
 
     >>> figure, disk = poincare_disk()
-    >>> xy = to_disk(points, manifold)                 # any dimension: angles by PCA, radii as they are
+    >>> xy = to_disk(points, manifold)  # any dimension: angles by PCA, radii as they are
     >>> disk.points(xy, colours=labels)
     >>> disk.geodesic(xy[0], xy[1])
     >>> figure.savefig("disk.png")
@@ -147,8 +147,7 @@ class PoincareDisk:
         )
 
     def circle(self, centre: ArrayLike, radius: float, **options: Any) -> None:
-        """The points at a hyperbolic distance from a centre; a Euclidean circle, with another
-        centre."""
+        """The points at a hyperbolic distance from a centre; a circle with another centre."""
         circles = require("matplotlib.patches", "viz")
         p = np.asarray(centre, dtype=float)
         r = np.tanh(radius / 2)

@@ -109,8 +109,7 @@ def precision_recall_figure(
 def bars_figure(
     names: Sequence[str], groups: Mapping[str, Sequence[float]], xlabel: str, ylabel: str
 ) -> Image.Image:
-    """Groups of bars at the named places of an axis as an image; ``groups``: name -> height at each
-    place."""
+    """Groups of bars at the named places of an axis as an image; ``groups``: name -> heights."""
     from matplotlib.figure import Figure
 
     figure = Figure((max(4.5, 0.9 * len(names) + 2), 3.6), layout="constrained")

@@ -158,9 +158,8 @@ def node_colours(nodes: Sequence[int]) -> list[list[tuple[int, int, int]]]:
 
     def colour(node: int, below: int) -> tuple[int, int, int]:
         hue = (node // below) / nodes[-1] + 0.03
-        place = (
-            node % below + 0.5
-        ) / below  # position among the nodes with the same coarsest ancestor
+        # position among the nodes with the same coarsest ancestor
+        place = (node % below + 0.5) / below
         red, green, blue = colorsys.hls_to_rgb(hue % 1.0, 0.35 + 0.35 * place, 0.75)
         return round(255 * red), round(255 * green), round(255 * blue)
 

@@ -211,8 +211,7 @@ def draw_segmentation(
 
 
 def draw_name(image: Image.Image, name: str, at: tuple[float, float]) -> None:
-    """Write a name into the image, around a point but within the edges, white with a dark
-    border."""
+    """Write a name into the image, around a point within the edges, white with a dark border."""
     text = printable(name)
     size = text_size(image)
     wide, high = _extent(text, size)
@@ -237,7 +236,6 @@ def draw_name(image: Image.Image, name: str, at: tuple[float, float]) -> None:
 def printable(text: str) -> str:
     """The text with ``?`` in place of characters that :func:`font` cannot draw: letters other than
     European ones, and emoji."""
-    last = (
-        "\xff" if _dejavu() is None else "\u058a"
-    )  # the last characters of the Latin-1 and Armenian blocks
+    # the last characters of the Latin-1 and Armenian blocks
+    last = "\xff" if _dejavu() is None else "\u058a"
     return "".join(letter if letter <= last else "?" for letter in text)

@@ -81,9 +81,8 @@ def draw_walks(
     else:
         axes[0].imshow(image)
     axes[0].axis("off")
-    largest = (
-        max(radius for walk in walks.values() for _, radius, _ in walk) or 1.0
-    )  # 1 if all radii are 0
+    # 1 if all radii are 0
+    largest = max(radius for walk in walks.values() for _, radius, _ in walk) or 1.0
     for axis, (name, walk) in zip(axes[1:], walks.items()):
         rows = range(len(walk))
         axis.barh(rows, [radius for _, radius, _ in walk], color="#cfe3f7")

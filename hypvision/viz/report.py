@@ -28,7 +28,7 @@ table {{ border-collapse: collapse; font-size: 14px }}
 th, td {{ padding: 2px 12px 2px 0; text-align: left; border-bottom: 1px solid #eee }}
 td.number, th.number {{ text-align: right; font-variant-numeric: tabular-nums }}
 </style></head><body>
-"""
+"""  # noqa: E501
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,8 @@ class Part:
     name: str = ""  # of its files without their ending; "": it has none of its own
     text: str = ""  # a paragraph below the heading
     picture: Image.Image | None = None  # written as NAME.png, or NAME.jpg if it is a ``photo``
-    table: Sequence[
-        Sequence[Any]
-    ] = ()  # rows of values, the first has the names of the columns; written as NAME.csv
+    # rows of values, the first has the names of the columns; written as NAME.csv
+    table: Sequence[Sequence[Any]] = ()
     photo: bool = False  # whether the picture has photos in it
     shown: bool = True  # whether the page shows the table; the file has it all the same
 
@@ -86,10 +85,11 @@ def _html_table(table: Sequence[Sequence[Any]], head: bool = True) -> str:
         if place == 0 and not head:
             continue
         kind = "th" if place == 0 else "td"
-        cells = (
-            f"<{kind}{' class=number' if i < len(numbers) and numbers[i] else ''}>{escape(_shown(value))}</{kind}>"
-            for i, value in enumerate(row)
-        )
+        cells = []
+        for i, value in enumerate(row):
+            is_number = i < len(numbers) and numbers[i]
+            attribute = " class=number" if is_number else ""
+            cells.append(f"<{kind}{attribute}>{escape(_shown(value))}</{kind}>")
         rows.append(f"<tr>{''.join(cells)}</tr>")
     return f'<div class="wide"><table>{"".join(rows)}</table></div>'
 

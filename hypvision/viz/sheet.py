@@ -85,8 +85,7 @@ def titled_sheet(
 
 
 def wrapped(text: str, width: int, size: int, most: int = 2) -> list[str]:
-    """A text in lines of a width in pixels, broken at spaces; what does not fit into the lines is
-    cut off."""
+    """A text in lines of a width in pixels, broken at spaces; what does not fit is cut off."""
     letters = font(size)
     rest = " ".join(printable(text).split())
     found = list[str]()

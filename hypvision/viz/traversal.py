@@ -48,7 +48,7 @@ def draw_traversal(
     texts = [each for each in found if each.image is None]
     pictures = [each for each in found if each.image is not None]
     height = max(3.2, _LINE * (len(texts) + 1) + 0.9, _PICTURE * len(pictures) + 1.3)
-    # the horizontal axis is in multiples of _UNIT; what is beside the way gets the room that it needs
+    # the horizontal axis is in multiples of _UNIT; what is beside the way gets the room it needs
     left = -0.15 - (0.9 * _PICTURE + 0.6) / _UNIT if pictures else -0.16
     right = max(0.5, 0.2 + _LETTER * max((len(_label(each)) for each in texts), default=0) / _UNIT)
     ratios = [3.0, 0.7 + _UNIT * (right - left)]

@@ -1,5 +1,4 @@
-"""Trees that an embedding implies: average linkage, cophenetic distances, and their image. Needs
-SciPy.
+"""Trees of an embedding: average linkage, cophenetic distances, and their image. Needs SciPy.
 
 A hierarchy is recovered if the distances of an embedding grow with the height at which the true
 tree joins two classes; the cophenetic correlation says how closely (Sokal and Rohlf, 1962).

@@ -16,10 +16,8 @@ from hypvision.files import replacing, why_no_file
 from hypvision.images import MAX_PIXELS
 
 VIDEO_SUFFIXES = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".webm")
-_RATES = (
-    0.01,
-    1000.0,
-)  # frames per second: OpenCV's writer hangs at infinity, and takes at most 65,535
+# frames per second: OpenCV's writer hangs at infinity, and takes at most 65,535
+_RATES = (0.01, 1000.0)
 
 
 def _is_video(path: Path) -> bool:
@@ -61,9 +59,8 @@ def _reading(path: Path) -> Iterator[Any]:
             f"The video '{path}' cannot be read: it is none of {', '.join(VIDEO_SUFFIXES)}, "
             "whatever its name says. Convert it to .mp4 (H.264) first."
         )
-    reader = cv2.VideoCapture(
-        _name(path), cv2.CAP_FFMPEG
-    )  # OpenCV's other readers accept images and name patterns
+    # OpenCV's other readers accept images and name patterns
+    reader = cv2.VideoCapture(_name(path), cv2.CAP_FFMPEG)
     try:
         if not reader.isOpened():
             raise HypvisionError(

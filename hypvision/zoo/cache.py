@@ -50,8 +50,7 @@ def list_cache(index: Index) -> list[CachedFile]:
 
 
 def visited() -> list[Index]:
-    """The stored indexes of releases that were used before, without those that can no longer be
-    read."""
+    """The stored indexes of releases that were used before, without those no longer readable."""
     found = []
     for path in sorted(index_folder().glob("*.yml")):
         with suppress(HypvisionError):

@@ -24,7 +24,7 @@ model = hypvision.load("{example}")  # the same: timm.create_model("{example}", 
 
 `hypvision zoo list` lists them, `hypvision zoo card NAME` describes one, [docs/model-zoo.md](../docs/model-zoo.md)
 explains mirrors, caches, and how to publish.
-"""
+"""  # noqa: E501
 
 
 def size_text(count: int) -> str:
@@ -112,7 +112,7 @@ scores = clip.encode_image(images, normalize=True) @ words.T  # images: (B, 3, H
 import hypvision
 
 found = hypvision.predict("picture.jpg", "{name}")
-point = found[0].result.vector  # on the hyperboloid of curvature -1; hypvision metric search compares images by it""",
+point = found[0].result.vector  # on the hyperboloid of curvature -1; hypvision metric search compares images by it""",  # noqa: E501
     "segmentation": """\
 import hypvision
 
@@ -149,9 +149,8 @@ def model_card(record: Record, front_matter: bool = False) -> str:
     """
     lines: list[str] = []
     if front_matter:
-        library = (
-            "timm" if record.task == "classification" else "hypvision"
-        )  # which library can load the repository
+        # which library can load the repository
+        library = "timm" if record.task == "classification" else "hypvision"
         lines += ["---", f"license: {record.licence.lower()}", f"library_name: {library}"]
         lines += [
             f"pipeline_tag: {_HUB_TASKS[record.task]}",

@@ -84,7 +84,8 @@ def decompose(program: ExportedProgram, table: Mapping[Any, Any]) -> ExportedPro
         for node in _calls(graph):
             if node.target in table or (node.target not in kept and _composite(node.target)):
                 _replace(program, node, table)
-    except Exception:  # this rests on parts of PyTorch that other versions may change; the program is whole at any time
+    # this rests on parts of PyTorch that other versions may change; the program is always whole
+    except Exception:
         return ExportedProgram.run_decompositions(program, table)
     graph.eliminate_dead_code()
     program.graph_module.recompile()

@@ -1,5 +1,4 @@
-"""Export a trained model to other runtimes; the file stays only if its outputs equal those of
-PyTorch.
+"""Export a trained model to other runtimes; the file stays only if its outputs equal PyTorch's.
 
 An exported file (``onnx``, or ``torchexport``: a ``.pt2`` of :func:`torch.export.save`) takes
 batches of any size, and images whose sides are multiples of 32, from those of the training upwards.
@@ -114,8 +113,7 @@ class _Segmenter(nn.Module):
 
 
 class _Maps(nn.Module):
-    """Backbone and neck of an mmseg or mmdet model: maps ``(B, C_i, H_i, W_i)``, the finest
-    first."""
+    """Backbone and neck of an mmseg or mmdet model: maps ``(B, C_i, H_i, W_i)``, finest first."""
 
     def __init__(self, model: Any):
         super().__init__()
@@ -395,8 +393,7 @@ def _several(outputs: Tensor | Sequence[Tensor]) -> list[Tensor]:
 
 
 def _difference(model: nn.Module, got: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """The largest difference of an output, as a share of the largest number in it; infinite for
-    NaN."""
+    """The largest difference of an output, as a share of its largest number; infinite for NaN."""
     if isinstance(model, DetectorNetwork):
         return model.difference(got, expected)
     shares = [(y - z).abs().max() / z.abs().max().clamp_min(1e-12) for y, z in zip(got, expected)]
@@ -503,7 +500,8 @@ def _simplify(model: Any) -> None:
     passes.InlinePass()(model)
     require("onnxscript.optimizer", "export").fold_constants(model)
     for step in (
-        passes.RemoveUnusedNodesPass(), passes.RemoveUnusedFunctionsPass(), passes.RemoveUnusedOpsetsPass(),
+        passes.RemoveUnusedNodesPass(), passes.RemoveUnusedFunctionsPass(),
+        passes.RemoveUnusedOpsetsPass(),
         passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
         passes.LiftSubgraphInitializersToMainGraphPass(), passes.DeduplicateInitializersPass(),
         passes.CommonSubexpressionEliminationPass(), passes.OutputFixPass(), passes.NameFixPass(),

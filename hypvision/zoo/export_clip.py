@@ -17,11 +17,8 @@ from hypvision.clip.towers import class_token_features, encode_text
 from hypvision.clip.views import view_of
 
 TOWERS = ("image", "text")
-_CROP_MODES = {
-    "shortest": None,
-    "longest": "border",
-    "squash": "squash",
-}  # open_clip's word -> timm's
+# open_clip's word -> timm's
+_CROP_MODES = {"shortest": None, "longest": "border", "squash": "squash"}
 
 
 class _Lift(nn.Module):

@@ -186,9 +186,8 @@ class DetectorNetwork(nn.Module):
                         apart, (other[3] - own[3][number]).abs().flatten(1).amax(1)
                     )
                 apart = torch.where(other[2] == own[2][number], apart, torch.inf)
-                apart = apart.nan_to_num(
-                    nan=torch.inf, posinf=torch.inf
-                )  # max() would ignore a NaN
+                # max() would ignore a NaN
+                apart = apart.nan_to_num(nan=torch.inf, posinf=torch.inf)
                 worst = max(worst, apart.min().item())
         return worst
 

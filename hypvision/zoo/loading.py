@@ -137,9 +137,8 @@ def classifier(index: Index, record: Record, overrides: Mapping[str, Any]) -> Ti
         raise HypvisionError(
             f"The weights '{record.name}' do not fit {dict(overrides)}: {reason}."
         ) from error
-    if getattr(network, "num_classes", len(record.classes)) != len(
-        record.classes
-    ):  # a new head knows none of them
+    # a new head knows none of them
+    if getattr(network, "num_classes", len(record.classes)) != len(record.classes):
         names = overrides.get("pretrained_cfg_overlay", {}).get("label_names")
         own = {"num_classes": network.num_classes, "label_names": names}
         network.pretrained_cfg = {**network.pretrained_cfg, **own}
@@ -204,11 +203,10 @@ def load_trained(
     checkpoint = read(path)
     arguments = {**trained_arguments(checkpoint, model), **(arguments or {})}
     weights = network_weights(checkpoint)
-    if (
-        "num_classes" not in arguments
-        and (classes := _count_classes(model, weights, arguments)) is not None
-    ):
-        arguments["num_classes"] = classes
+    if "num_classes" not in arguments:
+        classes = _count_classes(model, weights, arguments)
+        if classes is not None:
+            arguments["num_classes"] = classes
     try:
         network = timm_model(model, **arguments)
     except (TypeError, ValueError) as error:

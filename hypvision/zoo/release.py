@@ -123,9 +123,8 @@ def push_to_hub(index: Index, record: Record, repo: str, private: bool = False) 
             api.upload_folder(
                 repo_id=repo, folder_path=place, commit_message=f"{record.name} from hypvision"
             )
-        except (
-            Exception
-        ) as error:  # the hub's client raises its own errors and those of its HTTP library
+        except Exception as error:
+            # the hub's client raises its own errors and those of its HTTP library
             raise HypvisionError(
                 f"'{record.name}' cannot be pushed to the hub repository '{repo}': "
                 f"{one_line(error)}. Log in with a token that may write (hf auth login), check the "

@@ -320,7 +320,8 @@ def test_pages_tell_no_folder(client, place, uploads):
 
 @pytest.mark.parametrize(
     "data",
-    [["x"], [], [None] * 9, {"a": 1}, [{"path": None}], [[[[]]]], [10**400, "\ud800", -1.5], [{"a": {"b": []}}] * 3],
+    [["x"], [], [None] * 9, {"a": 1}, [{"path": None}], [[[[]]]], [10**400, "\ud800", -1.5],
+     [{"a": {"b": []}}] * 3],
 )  # fmt: skip
 def test_every_mistake_is_told_in_a_sentence(client, place, uploads, data):
     for number in [*client.actions.values(), 99, -1]:

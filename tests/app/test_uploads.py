@@ -35,8 +35,9 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "path",
-    ["{0}/../secret.png", "{0}/HASH/link.png", "{0}/HASH/loop.png", "{0}/HASH", "{0}", "{0}/HASH/no.png", "/etc/passwd",
-     "/proc/self/environ", "/dev/zero", "~/x", "a\0b", "x" * 5000, "http://127.0.0.1/x", "\ud800", 3, ["x"]],
+    ["{0}/../secret.png", "{0}/HASH/link.png", "{0}/HASH/loop.png", "{0}/HASH", "{0}",
+     "{0}/HASH/no.png", "/etc/passwd", "/proc/self/environ", "/dev/zero", "~/x", "a\0b", "x" * 5000,
+     "http://127.0.0.1/x", "\ud800", 3, ["x"]],
 )  # fmt: skip
 def test_only_uploads_are_taken_and_nothing_is_told_of_others(folder, path):
     path = path.format(folder).replace("HASH", HASH) if isinstance(path, str) else path
@@ -198,9 +199,10 @@ def test_sessions_are_kept_apart(folder):
 
 @pytest.mark.parametrize(
     "path",
-    ["gradio_api/call/segment", "gradio_api/run/segment", "gradio_api/api/segment", "gradio_api/component_server",
-     "gradio_api/deep_link", "gradio_api/proxy=http://x", "gradio_api/process_recording", "gradio_api/stream/x",
-     "gradio_api/vibe-edit", "gradio_api/file/etc/passwd", "monitoring", "login", "openapi.json", "no"],
+    ["gradio_api/call/segment", "gradio_api/run/segment", "gradio_api/api/segment",
+     "gradio_api/component_server", "gradio_api/deep_link", "gradio_api/proxy=http://x",
+     "gradio_api/process_recording", "gradio_api/stream/x", "gradio_api/vibe-edit",
+     "gradio_api/file/etc/passwd", "monitoring", "login", "openapi.json", "no"],
 )  # fmt: skip
 def test_nothing_else_of_gradio_is_reached(folder, path):
     gradio = Gradio()

@@ -65,7 +65,8 @@ for name in {list(COMMANDS)}:
     assert status == 2 and "Did you mean --help?" in text, (name, status, text)
 status, text = call("--help")
 assert status == 0 and all(name in text for name in {list(COMMANDS)})
-assert call("--version") == (0, "hypvision " + __import__("hypvision.version").version.__version__ + "\\n")
+version = __import__("hypvision.version").version.__version__
+assert call("--version") == (0, "hypvision " + version + "\\n")
 status, text = call("configs", "camvid")
 assert status == 0 and "semantic-fpn_hcformer-nano_600i_camvid" in text, text
 status, text = call("tarin", "x.py")
@@ -152,7 +153,8 @@ def test_the_tables_in_help_are_those_of_the_rooms():
         (["metric", "embed", "a.png", "--batch", "many"], "--batch: takes a whole number, got "
                                                           "'many'"),
         (["metric", "embed", "a.png", "--batch", "9" * 5000], "--batch"),
-        (["clip", "segment", "a.png", "--classes", "a", "--device", "gpu"], "takes cpu, cuda or cuda:N"),
+        (["clip", "segment", "a.png", "--classes", "a", "--device", "gpu"], "takes cpu, cuda or "
+                                                                            "cuda:N"),
         (["explain", "a.png", "--model", "m", "--mean", "nan"], "takes a finite number"),
         (["train"], "required: CONFIG"),
         (["data", "prepare", "voc2O", "a", "b"], "Did you mean voc20"),

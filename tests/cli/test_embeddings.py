@@ -436,7 +436,7 @@ def test_recovered_hierarchy_of_known_places():
     assert recovered_groups(points[present], labels[present], [("a",), ("c",), ("b",), ("b",)]) == [
         1.0
     ]
-    # one level above the other: of the three of "a" a pair keeps together, two are joined by the root
+    # one level above the other: of the three of "a" a pair keeps together, the root joins two
     above = [("a", "x"), ("a", "x"), ("a", "y"), ("b", "z")]
     assert recovered_groups(points, labels, above) == [pytest.approx((1 + 0.75 + 0.75) / 3), 1.0]
 

@@ -343,8 +343,8 @@ def enter(inner, monkeypatch):
     monkeypatch.chdir(inner)
     home = inner.parent / "home"
     for name, value in dict(
-        HOME=home, HYPVISION_HOME=home / "hypvision", HYPVISION_OFFLINE="1", HF_HUB_OFFLINE="1", HF_HOME=home / "hf",
-        TORCH_HOME=home / "torch",
+        HOME=home, HYPVISION_HOME=home / "hypvision", HYPVISION_OFFLINE="1", HF_HUB_OFFLINE="1",
+        HF_HOME=home / "hf", TORCH_HOME=home / "torch",
     ).items():  # fmt: skip
         monkeypatch.setenv(name, str(value))
     monkeypatch.setattr(

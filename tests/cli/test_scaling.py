@@ -102,8 +102,10 @@ def test_every_figure_is_drawn_of_a_few_points(tmp_path, capsys, drawn_once):
         "--out",
         tmp_path,
     )
-    for name, more in {"fig3": ("--alphas", 1), "fig4": ("--alphas", 1, 1.5), "fig5": ("--alphas", 1, 1.5),
-                       "fig6": ("--alphas", 1)}.items():  # fmt: skip
+    for name, more in {
+        "fig3": ("--alphas", 1), "fig4": ("--alphas", 1, 1.5),
+        "fig5": ("--alphas", 1, 1.5), "fig6": ("--alphas", 1),
+    }.items():  # fmt: skip
         words = [word for word in (*few, *more) if name != "fig6" or word != 0.556]
         status, out, err = call(capsys, "run", name, *words)
         assert status == 0 and (tmp_path / f"{name}.png").exists(), err

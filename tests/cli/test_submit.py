@@ -142,7 +142,8 @@ def test_an_interruption_ends_what_runs(work, tmp_path, way):
     from hypvision.cli.submit import Cell, run_cells
     from hypvision.errors import guard
     if __name__ == "__main__":
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # tests as a background job ignore it
+        # tests as a background job ignore it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         cells = [Cell(name, work.sleep, (rf"{tmp_path}/" + name,)) for name in "abc"]
         raise SystemExit(guard(lambda: run_cells(cells, folder=r"{tmp_path}/jobs", **{way})))
     """

@@ -37,8 +37,8 @@ def archive(tmp_path, monkeypatch):
 
 
 def is_quick(model):
-    (kind,) = {type(block.mlp.gelu).__name__ for block in [*model.transformer.resblocks,
-                                                           *model.visual.transformer.resblocks]}  # fmt: skip
+    blocks = [*model.transformer.resblocks, *model.visual.transformer.resblocks]
+    (kind,) = {type(block.mlp.gelu).__name__ for block in blocks}
     return kind == "QuickGELU"
 
 

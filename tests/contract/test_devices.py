@@ -149,8 +149,11 @@ def test_losses(name):
 # Adapters
 
 
-@pytest.mark.parametrize("options", [dict(type="hyperclip", block=16), dict(type="lathadapter", attributes=3)],
-                         ids=lambda options: options["type"])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [dict(type="hyperclip", block=16), dict(type="lathadapter", attributes=3)],
+    ids=lambda options: options["type"],
+)
 def test_adapters(options):
     model = adapters.inject(clip_models.openai_clip(), options)
     images, tokens = clip_models.random_images(model), clip_models.prompts()

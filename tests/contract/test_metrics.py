@@ -23,10 +23,12 @@ from hypvision.engine.reports import ReportMetric
 from hypvision.errors import HypvisionError
 from hypvision.openmmlab.preparing import PREPARATIONS  # noqa: F401 - registers nothing by itself
 
-for module in ("tasks.contrastive", "tasks.language", "tasks.metric_learning_metrics", "tasks.radial",
-             "openmmlab.label_maps", "openmmlab.coco_metric", "openmmlab.datasets.detection",
-             "openmmlab.open_vocabulary.detection", "openmmlab.open_vocabulary.panoptic",
-             "openmmlab.open_vocabulary.segmentation"):  # fmt: skip
+for module in (
+    "tasks.contrastive", "tasks.language", "tasks.metric_learning_metrics", "tasks.radial",
+    "openmmlab.label_maps", "openmmlab.coco_metric", "openmmlab.datasets.detection",
+    "openmmlab.open_vocabulary.detection", "openmmlab.open_vocabulary.panoptic",
+    "openmmlab.open_vocabulary.segmentation",
+):  # fmt: skip
     importlib.import_module(f"hypvision.{module}")
 
 CLASSES = ("ant", "bee", "cow", "doe")
@@ -178,8 +180,13 @@ def registered():
 def told(caplog):
     """The warnings of this package."""
     caplog.set_level(logging.WARNING)
-    return lambda: [record.getMessage() for record in caplog.records if record.name.startswith("hypvision")
-                    and "Nothing was detected" not in record.getMessage()]  # fmt: skip
+
+    def messages():
+        own = [record for record in caplog.records if record.name.startswith("hypvision")]
+        texts = [record.getMessage() for record in own]
+        return [text for text in texts if "Nothing was detected" not in text]
+
+    return messages
 
 
 def measure(name, samples, options, **attributes):
@@ -415,9 +422,11 @@ def test_functions_name_the_row_that_is_not_finite(name, value):
 @pytest.mark.parametrize(
     "found",
     [
-        lambda: retrieval(torch.randn(4, 2), (0, 1, 2, 3)), lambda: retrieval(torch.randn(0, 2), ()),
+        lambda: retrieval(torch.randn(4, 2), (0, 1, 2, 3)),
+        lambda: retrieval(torch.randn(0, 2), ()),
         lambda: retrieval(torch.randn(1, 2), (0,)),
-        lambda: retrieval(torch.randn(2, 2), (0, 1), gallery=torch.randn(2, 2), gallery_labels=torch.tensor([2, 3])),
+        lambda: retrieval(torch.randn(2, 2), (0, 1), gallery=torch.randn(2, 2),
+                          gallery_labels=torch.tensor([2, 3])),
         lambda: hierarchy(torch.randn(4, 2), (0, 0, 0, 0)),
     ],
     ids=["alone", "none", "one", "gallery", "one class"],

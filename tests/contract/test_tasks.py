@@ -327,7 +327,8 @@ dist.init_process_group("gloo")
 def loss_of(name, model, x):
     if name.startswith("helm"):
         return model(x, labels=x).loss
-    truth = [SegDataSample(gt_sem_seg=PixelData(data=torch.randint(CLASSES, (1, *SIZE)))) for _ in x]
+    maps = [PixelData(data=torch.randint(CLASSES, (1, *SIZE))) for _ in x]
+    truth = [SegDataSample(gt_sem_seg=each) for each in maps]
     losses = model(x, truth, mode="loss")
     return losses["decode.loss_ce"]
 

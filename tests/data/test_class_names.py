@@ -171,7 +171,8 @@ def coco(root, mistake):
 # the file, the label, both names, and what to do; of doubled keys of JSON what stands beside them
 MISTAKES = {
     "two names": (
-        r"FILE.*calls .*(\b[12]\b|'b'|'n00000002').* '([dD]og|cow|bird)'.*'([cC]ow|dog|bird)'.*\. [A-Z].*\.$",
+        r"FILE.*calls .*(\b[12]\b|'b'|'n00000002').* "
+        r"'([dD]og|cow|bird)'.*'([cC]ow|dog|bird)'.*\. [A-Z].*\.$",
         r"FILE.*the key '[12]' is there twice, with 'dog' and 'cow'",
     ),
     "two labels": (

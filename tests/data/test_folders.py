@@ -77,8 +77,10 @@ def test_what_is_left_out_is_counted(folder, reader):
     assert data.metainfo["classes"] == ("cat", "dog") and len(data.paths) == 6
     text = said(data)
     assert "used 6 of 11 files" in text
-    for reason in ("2 files (suffix .xcf: cat/a.xcf, cat/b.xcf)", "suffix .db: dog/Thumbs.db",
-                   "hidden file: dog/._0.png", "link to nothing: dog/gone.png", "4 folders (hidden: "):  # fmt: skip
+    for reason in (
+        "2 files (suffix .xcf: cat/a.xcf, cat/b.xcf)", "suffix .db: dog/Thumbs.db",
+        "hidden file: dog/._0.png", "link to nothing: dog/gone.png", "4 folders (hidden: ",
+    ):  # fmt: skip
         assert reason in text
 
 
@@ -150,7 +152,8 @@ for name, reader in READERS.items():
     for path in data.paths:
         open_image(path)
     print(name, len(data.paths), ascii(data.metainfo["classes"]))
-data = ImageFolderDataset(folder, EVAL, ann_file=folder.parent / "list.txt", classes=["\\xe4pple", "cat"])
+listed = folder.parent / "list.txt"
+data = ImageFolderDataset(folder, EVAL, ann_file=listed, classes=["\\xe4pple", "cat"])
 print("list", data[0]["label"], len(data))
 assert len(ImageFolderDataset(folder, EVAL, classes=["\\xe4pple"])) == 3
 """

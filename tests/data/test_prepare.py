@@ -196,8 +196,9 @@ def test_damaged_files_are_named(tmp_path):
         fails(f"{list_}', the list of images, is not text in UTF-8", name)
     for content in (
         "{", "{}", '{"images": [{}], "annotations": []}', '{"images": [], "annotations": [{}]}',
-        '{"images": 3, "annotations": []}', '{"images": [3], "annotations": []}', '{"images": [], "annotations": 3}',
-        '{"images": [{"file_name": 3}], "annotations": []}', "[]",
+        '{"images": 3, "annotations": []}', '{"images": [3], "annotations": []}',
+        '{"images": [], "annotations": 3}', '{"images": [{"file_name": 3}], "annotations": []}',
+        "[]",
         '{"images": [{"file_name": "x.jpg"}], "annotations": []}',
     ):  # fmt: skip
         (tmp_path / "trainval_merged.json").write_text(content)

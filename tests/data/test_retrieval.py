@@ -174,9 +174,10 @@ def test_class_numbers_and_annotations_are_checked(tmp_path):
 
 
 @pytest.mark.parametrize(("model", "maker"), [
-    ("Aston Martin V8 Vantage Coupe 2012", "Aston Martin"), ("AM General Hummer SUV 2000", "AM General"),
-    ("Land Rover LR2 SUV 2012", "Land Rover"), ("Acura RL Sedan 2012", "Acura"),
-    ("smart fortwo Convertible 2012", "smart"), ("Mercedes-Benz S-Class Sedan 2012", "Mercedes-Benz"),
+    ("Aston Martin V8 Vantage Coupe 2012", "Aston Martin"),
+    ("AM General Hummer SUV 2000", "AM General"), ("Land Rover LR2 SUV 2012", "Land Rover"),
+    ("Acura RL Sedan 2012", "Acura"), ("smart fortwo Convertible 2012", "smart"),
+    ("Mercedes-Benz S-Class Sedan 2012", "Mercedes-Benz"),
 ])  # fmt: skip
 def test_makers_of_cars(model, maker):
     assert car_maker(model) == maker

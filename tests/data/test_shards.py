@@ -147,8 +147,10 @@ def test_what_cannot_be_used_is_named(tmp_path):
     assert read(data, 10) == [1, 6, 7]
     told = str(data.usage)
     assert "used 3 of 8 samples" in told
-    for text in ("no caption: a.tar, 002", "no image: a.tar, 003", "not UTF-8: a.tar, 004", "damaged JSON: a.tar, 005",
-                 "cut off or damaged: fetch or write it again: b.tar, 008.png"):  # fmt: skip
+    for text in (
+        "no caption: a.tar, 002", "no image: a.tar, 003", "not UTF-8: a.tar, 004",
+        "damaged JSON: a.tar, 005", "cut off or damaged: fetch or write it again: b.tar, 008.png",
+    ):  # fmt: skip
         assert text in told
 
 

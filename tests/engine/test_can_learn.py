@@ -60,8 +60,15 @@ def run_with(*rates, frozen=False, **heads):
     [
         (run_with(0.0, 0.0), "rate is 0"),
         (run_with(0.1, num_classes=1, multi_label=False), "one class"),
-        (run_with(0.1, decode_head=SimpleNamespace(num_classes=1, out_channels=1,
-                                                   loss_decode=SimpleNamespace(use_sigmoid=False))), "one class"),
+        (
+            run_with(
+                0.1,
+                decode_head=SimpleNamespace(
+                    num_classes=1, out_channels=1, loss_decode=SimpleNamespace(use_sigmoid=False)
+                ),
+            ),
+            "one class",
+        ),
     ],
 )  # fmt: skip
 def test_kinds(run, message):

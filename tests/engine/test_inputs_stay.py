@@ -129,8 +129,9 @@ def test_label_maps_and_annotations_of_the_data_stay(tmp_path, monkeypatch, root
     dataset = dict(type="x", data_root=root.format(data=tmp_path), ann_file="ann.json")
     prefixes = [dict(img_path="images", seg_map_path="maps"), {}]
     for metric, out, refused in (
-        ("IoUMetric", "maps/val", True), ("IoUMetric", "images", True), ("IoUMetric", "work/maps", False),
-        ("IoUMetric", ".", root != ""), ("TopKAccuracy", "ann.json", True), ("TopKAccuracy", "work/a.json", False),
+        ("IoUMetric", "maps/val", True), ("IoUMetric", "images", True),
+        ("IoUMetric", "work/maps", False), ("IoUMetric", ".", root != ""),
+        ("TopKAccuracy", "ann.json", True), ("TopKAccuracy", "work/a.json", False),
     ):  # fmt: skip
         part = dict(dataset, data_prefix=prefixes[out == "."])
         content = dict(

@@ -195,7 +195,8 @@ def changed(key: str, value) -> callable:
         ),
         (
             lambda content: content["categories"][3].update(name="oval"),
-            r"lacks 'round' and has 'oval'.*of the config: 'branched', .*, 'round'\. Of the file: .*, 'oval'\. ",
+            r"lacks 'round' and has 'oval'.*of the config: 'branched', .*, 'round'\. "
+            r"Of the file: .*, 'oval'\. ",
         ),
         (
             lambda content: content["categories"].append(dict(id=9, name="round")),

@@ -43,7 +43,8 @@ from hypvision.tasks import (  # noqa: F401 - some register their models
 from hypvision.tasks.few_shot_benchmark import CellSpec, Result, Settings
 from hypvision.viz.video import writing_video
 
-#: Of each command, lines whose words are separated as a shell does; run in a copy of :func:`write_inputs`'s folder.
+#: Of each command, lines whose words are separated as a shell does; run in a copy of
+#: :func:`write_inputs`'s folder.
 LINES = {
     "train": ["good.py --work-dir work"],
     "test": ["good.py good.pth --work-dir work --out report --save found.json --show-dir shown"],

@@ -26,7 +26,11 @@ train_dataloader = dict(
     **loader,
 )
 val_dataloader = dict(
-    dataset=dict(type="ImageFolderDataset", root=data_root + "/val", transform=dict(input_size=32, crop_pct=1.0)),
+    dataset=dict(
+        type="ImageFolderDataset",
+        root=data_root + "/val",
+        transform=dict(input_size=32, crop_pct=1.0),
+    ),
     sampler=dict(type="DefaultSampler", shuffle=False),
     **loader,
 )
@@ -35,14 +39,25 @@ val_evaluator = dict(type="TopKAccuracy", topk=(1, 2))
 test_evaluator = val_evaluator
 model = dict(
     type="ImageClassifier",
-    backbone=dict(model_name="{model}", num_classes=3, img_size=32, drop_path_rate={drop}, drop_rate={drop}),
+    backbone=dict(
+        model_name="{model}", num_classes=3, img_size=32, drop_path_rate={drop}, drop_rate={drop}
+    ),
     label_smoothing=0.1,
     mixup={mixup},
 )
 train_cfg = dict(by_epoch=True, max_epochs={epochs}, val_interval=1)
-optim_wrapper = dict(constructor="TimmParamGroups", optimizer=dict(type="AdamW", lr=1e-3, weight_decay=0.05))
+optim_wrapper = dict(
+    constructor="TimmParamGroups", optimizer=dict(type="AdamW", lr=1e-3, weight_decay=0.05)
+)
 param_scheduler = [
-    dict(type="CosineAnnealingLR", eta_min_ratio=0.01, by_epoch=True, begin=0, end={epochs}, convert_to_iter_based=True)
+    dict(
+        type="CosineAnnealingLR",
+        eta_min_ratio=0.01,
+        by_epoch=True,
+        begin=0,
+        end={epochs},
+        convert_to_iter_based=True,
+    )
 ]
 default_hooks = dict(logger=dict(interval=1))
 log_processor = dict(window_size=1)
@@ -82,8 +97,8 @@ vis_backends = [dict(type="LocalVisBackend")]
 visualizer = dict(vis_backends=vis_backends)
 model = dict(
     backbone=dict(
-        dims=(16, 16, 16, 16), heads=(2, 2, 2, 2), head_dim=8, layers=(1, 1, 1, 1), mlp_ratios=(2, 2, 2, 2),
-        init_cfg={init},
+        dims=(16, 16, 16, 16), heads=(2, 2, 2, 2), head_dim=8, layers=(1, 1, 1, 1),
+        mlp_ratios=(2, 2, 2, 2), init_cfg={init},
     ),
     neck=dict(in_channels=[16, 16, 16, 16]),
 )

@@ -277,13 +277,16 @@ def write_all(folder: Path) -> None:
     # safetensors
     ok = {"w": about()}
     for name, header, data, length in (
-        ("header of 2**63 bytes", ok, b"", 2**63), ("header of 99 MB in a short file", ok, b"", 99_000_000),
+        ("header of 2**63 bytes", ok, b"", 2**63),
+        ("header of 99 MB in a short file", ok, b"", 99_000_000),
         ("header of 0 bytes", b"", b"", 0), ("header cut off", b'{"w": {', b"", None),
         ("negative offset", {"w": about(offsets=(-4, 0))}, bytes(4), None),
-        ("offset beyond the file", {"w": about(offsets=(0, 2**40), shape=(2**38,))}, bytes(4), None),
+        ("offset beyond the file", {"w": about(offsets=(0, 2**40), shape=(2**38,))}, bytes(4),
+         None),
         ("shape that overflows", {"w": about(shape=(2**33, 2**33), offsets=(0, 0))}, b"", None),
         ("negative shape", {"w": about(shape=(-1,))}, bytes(4), None),
-        ("NaN in the header", b'{"w":{"dtype":"F32","shape":[NaN],"data_offsets":[0,4]}}', bytes(4), None),
+        ("NaN in the header", b'{"w":{"dtype":"F32","shape":[NaN],"data_offsets":[0,4]}}', bytes(4),
+         None),
         ("one key twice", b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},'
                           b'"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', bytes(4), None),
         ("overlapping tensors", {"a": about(), "b": about(offsets=(0, 4))}, bytes(4), None),
@@ -291,8 +294,10 @@ def write_all(folder: Path) -> None:
         ("state_dict that is a tensor", {"state_dict": about()}, bytes(4), None),
         ("name of 50 MB", {"n" * 50_000_000: about()}, bytes(4), None),
         ("name with control characters", {"\x1b[2J\n\r\0": about()}, bytes(4), None),
-        ("metadata of 50 MB", {"__metadata__": {"hypvision": "[" * 50_000_000}, "w": about()}, bytes(4), None),
-        ("metadata nested 100,000 deep", {"__metadata__": {"hypvision": "[" * 100_000}, "w": about()}, bytes(4), None),
+        ("metadata of 50 MB", {"__metadata__": {"hypvision": "[" * 50_000_000}, "w": about()},
+         bytes(4), None),
+        ("metadata nested 100,000 deep",
+         {"__metadata__": {"hypvision": "[" * 100_000}, "w": about()}, bytes(4), None),
         ("brackets 1,000,000 deep", b'{"w":' + b"[" * 1_000_000, b"", None),
     ):  # fmt: skip
         add(

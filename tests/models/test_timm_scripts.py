@@ -21,7 +21,8 @@ from timm.models import create_model, model_parameters
 from timm.optim import create_optimizer_v2
 from timm.scheduler import create_scheduler_v2
 from timm.utils import (
-    AverageMeter, CheckpointSaver, ModelEmaV3, NativeScaler, accuracy, dispatch_clip_grad, random_seed, update_summary,
+    AverageMeter, CheckpointSaver, ModelEmaV3, NativeScaler, accuracy, dispatch_clip_grad,
+    random_seed, update_summary,
 )
 
 data, out, name, arguments = sys.argv[1], sys.argv[2], sys.argv[3], eval(sys.argv[4])
@@ -30,12 +31,18 @@ model = create_model(name, num_classes=3, **arguments)
 model.set_grad_checkpointing(True)
 config = resolve_data_config(dict(img_size=arguments["img_size"]), model=model)
 mixup = Mixup(mixup_alpha=0.8, num_classes=3)
-loader = create_loader(create_dataset("", root=data + "/train"), config["input_size"], 4, is_training=True,
-                       no_aug=True, num_workers=0, device=torch.device("cpu"), use_prefetcher=False)
+loader = create_loader(
+    create_dataset("", root=data + "/train"), config["input_size"], 4, is_training=True,
+    no_aug=True, num_workers=0, device=torch.device("cpu"), use_prefetcher=False,
+)
 optimizer = create_optimizer_v2(model, opt="adamw", lr=1e-3, weight_decay=0.05, layer_decay=0.8)
-scheduler, epochs = create_scheduler_v2(optimizer, num_epochs=2, warmup_epochs=0, updates_per_epoch=len(loader))
+scheduler, epochs = create_scheduler_v2(
+    optimizer, num_epochs=2, warmup_epochs=0, updates_per_epoch=len(loader)
+)
 ema, losses, scaler = ModelEmaV3(model, decay=0.9), AverageMeter(), NativeScaler(device="cpu")
-saver = CheckpointSaver(model, optimizer, model_ema=ema, amp_scaler=scaler, checkpoint_dir=out, recovery_dir=out)
+saver = CheckpointSaver(
+    model, optimizer, model_ema=ema, amp_scaler=scaler, checkpoint_dir=out, recovery_dir=out
+)
 for epoch in range(2):
     model.train()
     for images, labels in loader:
@@ -50,13 +57,17 @@ for epoch in range(2):
     scheduler.step(epoch + 1, metric=losses.avg)
     with torch.no_grad():
         top1 = accuracy(model.eval()(images), labels.argmax(1), topk=(1,))[0].item()
-    update_summary(epoch, dict(loss=losses.avg), dict(top1=top1), Path(out, "summary.csv"), write_header=epoch == 0)
+    summary = Path(out, "summary.csv")
+    measured = dict(loss=losses.avg), dict(top1=top1)
+    update_summary(epoch, *measured, summary, write_header=epoch == 0)
     saver.save_checkpoint(epoch, metric=top1)
 """
 VALIDATE = """
 import sys
 import torch
-from timm.data import ImageNetInfo, create_dataset, create_loader, infer_imagenet_subset, resolve_data_config
+from timm.data import (
+    ImageNetInfo, create_dataset, create_loader, infer_imagenet_subset, resolve_data_config,
+)
 from timm.models import create_model, load_checkpoint
 from timm.utils import AverageMeter, accuracy, reparameterize_model
 
@@ -66,8 +77,10 @@ load_checkpoint(model, file, use_ema=True)
 model = reparameterize_model(model).eval()
 config = resolve_data_config(dict(img_size=arguments["img_size"]), model=model, use_test_size=True)
 dataset, top1 = create_dataset("", root=data + "/val"), AverageMeter()
-loader = create_loader(dataset, config["input_size"], 4, use_prefetcher=False, num_workers=0, mean=config["mean"],
-                       device=torch.device("cpu"), crop_pct=config["crop_pct"], interpolation=config["interpolation"])
+loader = create_loader(
+    dataset, config["input_size"], 4, use_prefetcher=False, num_workers=0, mean=config["mean"],
+    device=torch.device("cpu"), crop_pct=config["crop_pct"], interpolation=config["interpolation"],
+)
 with torch.inference_mode():
     for images, labels in loader:
         logits = model(images)
@@ -88,8 +101,10 @@ from timm.utils import set_jit_fuser
 name, arguments = sys.argv[3], eval(sys.argv[4])
 assert is_model(name)
 for device, dtype in (("cpu", torch.float32), ("cpu", torch.bfloat16), ("meta", torch.float32)):
-    model = create_model(name, num_classes=3, exportable=True, **arguments).to(device=device, dtype=dtype)
-    images = torch.zeros(2, 3, arguments["img_size"], arguments["img_size"], device=device, dtype=dtype)
+    model = create_model(name, num_classes=3, exportable=True, **arguments)
+    model = model.to(device=device, dtype=dtype)
+    side = arguments["img_size"]
+    images = torch.zeros(2, 3, side, side, device=device, dtype=dtype)
     assert model(images).dtype == dtype
     optimizer = create_optimizer_v2(model, opt="sgd", lr=1e-4)
     model(images).float().sum().backward()

@@ -23,9 +23,10 @@ def randomised(**kwargs):
 @pytest.mark.parametrize(
     ("argument", "value"),
     [
-        ("curvature", 0.0), ("curvature", -1.0), ("fold", 0), ("prop", -2), ("win", 1.5), ("heads", 0),
-        ("pad", "some"), ("lift", "klein"), ("nominal_size", 0), ("alpha", 0.0), ("window_alpha", float("inf")),
-        ("locality", -1.0), ("locality", float("nan")), ("patch_geometry", "flat"), ("window_geometry", "klein"),
+        ("curvature", 0.0), ("curvature", -1.0), ("fold", 0), ("prop", -2), ("win", 1.5),
+        ("heads", 0), ("pad", "some"), ("lift", "klein"), ("nominal_size", 0), ("alpha", 0.0),
+        ("window_alpha", float("inf")), ("locality", -1.0), ("locality", float("nan")),
+        ("patch_geometry", "flat"), ("window_geometry", "klein"),
     ],
 )  # fmt: skip
 def test_bad_arguments_are_named(argument, value):

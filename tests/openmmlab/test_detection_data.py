@@ -306,7 +306,8 @@ def test_nothing_but_faults_is_an_error(make, reader, reason):
 def test_numbers_that_are_none(make, reader, value):
     root = make(reader, [GOOD], [GOOD, dict(box=(10, 20, 40, value))])
     place = {
-        "COCO": r"train\.json', annotation 3 \(annotations\[2\]\) has the box .*\[left, top, width, height\]",
+        "COCO": r"train\.json', annotation 3 \(annotations\[2\]\) has the box "
+        r".*\[left, top, width, height\]",
         "VOC": r"1\.xml', object 2 \('cat'\) has the box .*xmin, ymin, xmax and ymax in <bndbox>",
     }[reader]
     with pytest.raises(HypvisionError, match=place + ", four finite numbers"):
@@ -480,7 +481,10 @@ def test_masks_are_looked_at_where_they_are_used(make):
     )
     assert len(build(root, "COCO")[0]["gt_bboxes"]) == 3
     CheckedCocoMetric(str(root / "train.json"), metric="bbox")
-    message = r"train\.json', annotation 2: its segmentation has a polygon of 4 numbers\. So have 1 more of.*Expect"
+    message = (
+        r"train\.json', annotation 2: its segmentation has a polygon of 4 numbers\. "
+        r"So have 1 more of.*Expect"
+    )
     with pytest.raises(HypvisionError, match=message):
         build(root, "COCO", pipeline=WITH_MASKS)
     with pytest.raises(HypvisionError, match=message):

@@ -50,7 +50,7 @@ def report(samples):
 
 def test_counts_curves_and_classes(tmp_path):
     parts = report([
-        # a cat found, a second box on it, a dog called cat, a box on nothing, one below the threshold
+        # a cat found, a second box on it, a dog called cat, a box on nothing, one below threshold
         sample(tmp_path, 0, [(A, 0, 0), (B, 1, 0)],
                [(A, 0, 0.9), (moved(A, 4), 0, 0.8), (B, 0, 0.7), (FAR, 1, 0.6), (B, 1, 0.1)]),
         # a cat missed; a box in a crowd of dogs is neither right nor wrong

@@ -49,7 +49,8 @@ from hypvision.optim import RiemannianAdam, param_groups, unsharded_parameters
 dist.init_process_group("gloo")
 rank, mesh = dist.get_rank(), init_device_mesh("cpu", (2,))
 generator = torch.Generator().manual_seed(3)
-images, labels = torch.randn(3, 8, 3, 6, 6, generator=generator), torch.randint(3, (3, 8), generator=generator)
+images = torch.randn(3, 8, 3, 6, 6, generator=generator)
+labels = torch.randint(3, (3, 8), generator=generator)
 
 
 def train(model, images, labels):
@@ -74,7 +75,9 @@ mine = slice(4 * rank, 4 * rank + 4)
 train(model, images[:, mine], labels[:, mine])
 for (name, p), q in zip(model.named_parameters(), alone.parameters(), strict=True):
     p = p.full_tensor() if isinstance(p, DTensor) else p
-    torch.testing.assert_close(p.detach(), q.detach(), rtol=1e-4, atol=1e-5, msg=lambda m: f"{name}: {m}")
+    torch.testing.assert_close(
+        p.detach(), q.detach(), rtol=1e-4, atol=1e-5, msg=lambda m: f"{name}: {m}"
+    )
     assert not torch.equal(q, dict(Net().named_parameters())[name]), name
 model.manifold.check_point(model.norm.beta.detach(), "beta")
 betas = [torch.empty(5) for _ in range(2)]

@@ -71,8 +71,11 @@ def test_the_error_shown_is_the_larger_of_those_of_fit_and_seeds():
     assert two.error_seeds == 0 and two.error == two.error_fit == pytest.approx(one.error)
 
 
-@pytest.mark.parametrize(("name", "decay", "points"), [("power", -1.0, 3), ("power", 0.1, 2), ("linear", -1.0, 3),
-                                                       ("linear", 0.1, 5), ("exponential1", -1.0, 5)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "decay", "points"),
+    [("power", -1.0, 3), ("power", 0.1, 2), ("linear", -1.0, 3), ("linear", 0.1, 5),
+     ("exponential1", -1.0, 5)],
+)  # fmt: skip
 def test_fits_of_figure_1_leave_out_what_the_papers_do(name, decay, points):
     large = dict(distribution=name, alpha=1.2 if name == "power" else 0.0, n=10240)
     found = exponents(of_exponent(1.0, decay, **large))

@@ -21,8 +21,10 @@ def test_three_verdicts_by_hand():
     assert (
         four.within(most=0.72) is False and four.within(most=0.72, among=10) is None
     )  # one of ten may be off
-    for says_nothing in (Estimate(1.0, math.inf), Estimate(1.0, math.nan, 3), Estimate(math.nan, 0.1, 3),
-                         Estimate(1.0, 0.1, 0), mean([1.0])):  # fmt: skip
+    for says_nothing in (
+        Estimate(1.0, math.inf), Estimate(1.0, math.nan, 3), Estimate(math.nan, 0.1, 3),
+        Estimate(1.0, 0.1, 0), mean([1.0]),
+    ):  # fmt: skip
         assert says_nothing.within(-1e9, 1e9) is None
     assert Estimate(0.0, 0.0).within(least=0) is False  # at the bound is not beyond it
     assert (

@@ -369,8 +369,11 @@ def test_marks_compare_with_the_paper(figure, changes, said):
     assert marked(narrowed(experiment(figure), **changes).settings.shortened) == said
 
 
-@pytest.mark.parametrize(("figure", "steps", "warmup"), [("fig1", 200, 10), ("fig1", 40000, 2000), ("fig1", 50, 2),
-                                                         ("fig4", 40000, 2000), ("quick", 100, 10)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("figure", "steps", "warmup"),
+    [("fig1", 200, 10), ("fig1", 40000, 2000), ("fig1", 50, 2), ("fig4", 40000, 2000),
+     ("quick", 100, 10)],
+)  # fmt: skip
 def test_warm_up_of_another_number_of_steps(figure, steps, warmup):
     assert narrowed(experiment(figure), steps=steps).settings.warmup == warmup
 

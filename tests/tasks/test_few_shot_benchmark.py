@@ -691,7 +691,8 @@ def test_plans():
     with pytest.raises(HypvisionError, match="'base2new' cannot test it"):
         plan("base2new", ["linear-probe"])
     for protocol, method, datasets in (
-        ("dg", "promptkd+lath", None), ("cross", "promptkd", ["dtd", "imagenet_a"]), ("shots", "maple", ["imagenetv2"])
+        ("dg", "promptkd+lath", None), ("cross", "promptkd", ["dtd", "imagenet_a"]),
+        ("shots", "maple", ["imagenetv2"])
     ):  # fmt: skip
         with pytest.raises(
             HypvisionError, match="would train on 'imagenet.*', all of whose images are test images"

@@ -28,7 +28,9 @@ _base_ = [
 ]
 data_root = "{data}"
 model = dict(
-    type="ImageClassifier", backbone=dict(model_name="test_vit", num_classes=3, img_size=32), multi_label=True
+    type="ImageClassifier",
+    backbone=dict(model_name="test_vit", num_classes=3, img_size=32),
+    multi_label=True,
 )
 view = dict(transform=dict(_delete_=True, input_size=32))
 train_dataloader = dict(num_workers=0, batch_size=16, dataset=view)

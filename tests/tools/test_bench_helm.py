@@ -48,8 +48,10 @@ def test_all_parts(small, tmp_path, capsys):
         arguments("--vocabulary", "300", "--lengths", "16", "--rows", "600", "--write", str(page))
     )
     text = page.read_text()
-    for row in ("HELM-D step, V 300, L 16, eager", "HELM-MiCE layer, L 16", "peak MiB above weights", "600 rows",
-                "core of its attention", "helm_mice_120m: a token at 128"):  # fmt: skip
+    for row in (
+        "HELM-D step, V 300, L 16, eager", "HELM-MiCE layer, L 16", "peak MiB above weights",
+        "600 rows", "core of its attention", "helm_mice_120m: a token at 128",
+    ):  # fmt: skip
         assert row in text
     for cache in (
         "| 93 / 486 | 372 / 1944 bytes |",

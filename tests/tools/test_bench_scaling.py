@@ -20,8 +20,8 @@ def arguments(*words):
 def test_the_section_is_written(tmp_path, capsys):
     page = tmp_path / "benchmarks.md"
     page.write_text("# Benchmarks\n\nkept\n")
-    words = f"--features 40 --batch 16 --steps 5 --widths 3 10 --repeats 1 --threads 1 --write {page}".split()
-    bench.run(arguments(*words))
+    words = "--features 40 --batch 16 --steps 5 --widths 3 10 --repeats 1 --threads 1 --write"
+    bench.run(arguments(*words.split(), str(page)))
     text = page.read_text()
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")][1:]
     assert text.startswith("# Benchmarks\n\nkept\n") and [row[0] for row in rows] == ["| 3", "| 10"]

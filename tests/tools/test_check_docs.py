@@ -23,7 +23,7 @@ sub/*
 
 ```{figure} x.png
 ```
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def test_geodesics_are_circles_at_right_angles_to_the_rim():
     p, q = np.array([0.5, 0.3]), np.array([-0.2, 0.6])
     arc = geodesic_arc(p, q, 50)
     assert np.allclose(arc[0], p) and np.allclose(arc[-1], q)
-    # a circle with centre m and radius r meets the unit circle at right angles where |m|^2 = 1 + r^2
+    # a circle with centre m, radius r meets the unit circle at right angles where |m|^2 = 1 + r^2
     middle = np.linalg.solve(2 * np.stack([p, q]), 1 + (np.stack([p, q]) ** 2).sum(1))
     assert np.allclose(np.linalg.norm(arc - middle, axis=1), (middle @ middle - 1) ** 0.5)
     steps = [poincare.dist(*torch.from_numpy(arc[i : i + 2]), 1.0).item() for i in range(49)]

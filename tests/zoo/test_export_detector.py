@@ -58,8 +58,11 @@ def test_it_finds_what_mmdet_finds(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name,kind", [("retinanet", "onnx"), ("fcos", "torchexport"), ("faster_rcnn", "onnx"),
-                                       ("mask_rcnn", "torchexport"), ("mask_rcnn", "onnx")])  # fmt: skip
+@pytest.mark.parametrize(
+    "name,kind",
+    [("retinanet", "onnx"), ("fcos", "torchexport"), ("faster_rcnn", "onnx"),
+     ("mask_rcnn", "torchexport"), ("mask_rcnn", "onnx")],
+)  # fmt: skip
 def test_files_find_what_pytorch_finds(tmp_path, name, kind):
     if kind == "onnx":
         onnxruntime = pytest.importorskip("onnxruntime")

@@ -307,6 +307,8 @@ def test_options_without_weights_are_taken_from_the_training(name, tmp_path):
     )
     if name == "himapper":
         assert option(ways[0](kv="patch")) == "patch"
-    for wrong in (dict(checkpoint["meta"]["network"], model="other"), "text", dict(model=name, arguments=[1]),
-                  dict(model=name, arguments=dict(pretrained_cfg=dict(file="secret.pth")))):  # fmt: skip
+    for wrong in (
+        dict(checkpoint["meta"]["network"], model="other"), "text", dict(model=name, arguments=[1]),
+        dict(model=name, arguments=dict(pretrained_cfg=dict(file="secret.pth"))),
+    ):  # fmt: skip
         assert trained_arguments({"meta": {"network": wrong}}, name) == {}

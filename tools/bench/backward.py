@@ -32,10 +32,11 @@ MARKS = ("<!-- backward:begin -->", "<!-- backward:end -->")
 INTRODUCTION = f"""
 ## Backward functions written by hand
 
-Each is taken out of a real training step in turn. The convolution with time (0.91x the time without it, 1.01x the
-memory), the radial map (1.02x, 1.00x) and the square of space parts (0.95x, 1.00x) gained nothing and are gone. That of
-HCFormer's MLP is a little below 25 % of memory and stays: without it the memory target above would be missed. Those
-of the geometry are gone, but for the blocks of rows.
+Each is taken out of a real training step in turn. The convolution with time (0.91x the time without
+it, 1.01x the memory), the radial map (1.02x, 1.00x) and the square of space parts (0.95x, 1.00x)
+gained nothing and are gone. That of HCFormer's MLP is a little below 25 % of memory and stays:
+without it the memory target above would be missed. Those of the geometry are gone, but for the
+blocks of rows.
 
 {MARKS[0]}
 {MARKS[1]}

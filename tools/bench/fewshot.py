@@ -42,9 +42,10 @@ TARGETS = {("maple", 50): 2.2, ("maple", 100): 3.0, ("promptsrc", 50): 1.8, ("pr
 INTRODUCTION = f"""
 ## Few-shot CLIP
 
-`plain` is the formulation of the official codes, written down in `tests/references/fewshot.py`: whole texts, encoded
-again for every batch. `peak` is what is allocated at the worst moment beyond the weights. Rows may come from several
-runs of the command below, with `--only`, `--methods`, `--classes` and `--batches`.
+`plain` is the formulation of the official codes, written down in `tests/references/fewshot.py`:
+whole texts, encoded again for every batch. `peak` is what is allocated at the worst moment beyond
+the weights. Rows may come from several runs of the command below, with `--only`, `--methods`,
+`--classes` and `--batches`.
 
 {MARKS[0]}
 {MARKS[1]}

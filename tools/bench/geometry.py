@@ -55,9 +55,10 @@ MARKS = {
 INTRODUCTION = f"""
 ## Geometry, layers, optimisers
 
-Ratios to the Euclidean counterpart, which stands first with its own time: `torch.cdist`, `F.normalize`, `nn.Linear`,
-`nn.Conv2d`, `nn.BatchNorm2d`, `torch.optim.Adam`. The targets are the project's own. What a library lacks is left out;
-geoopt has no pairwise distances, so that its points are broadcast.
+Ratios to the Euclidean counterpart, which stands first with its own time: `torch.cdist`,
+`F.normalize`, `nn.Linear`, `nn.Conv2d`, `nn.BatchNorm2d`, `torch.optim.Adam`. The targets are the
+project's own. What a library lacks is left out; geoopt has no pairwise distances, so that its
+points are broadcast.
 
 {MARKS["cases"][0]}
 {MARKS["cases"][1]}

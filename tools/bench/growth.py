@@ -30,10 +30,11 @@ MARKS = ("<!-- growth:begin -->", "<!-- growth:end -->")
 INTRODUCTION = """
 ## Growth
 
-What takes how many times as long with more of it, on the host. The tests count (`tests/contract/test_growth.py`).
-The losses that compare all pairs stop at a batch of 2,048, because their tables grow with its square (16 MiB each
-there); the contrastive loss and the search stop where their tables leave the caches of the processor,
-from where a doubling costs more than four times.
+What takes how many times as long with more of it, on the host. The tests count
+(`tests/contract/test_growth.py`). The losses that compare all pairs stop at a batch of 2,048,
+because their tables grow with its square (16 MiB each there); the contrastive loss and the search
+stop where their tables leave the caches of the processor, from where a doubling costs more than
+four times.
 
 <!-- growth:begin -->
 <!-- growth:end -->

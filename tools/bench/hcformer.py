@@ -31,12 +31,14 @@ TARGETS = {"inference": ">= 2x", "training": ">= 2.5x", "memory": "<= 0.75x", "m
 MARKS = ("<!-- hcformer:begin -->", "<!-- hcformer:end -->")
 
 INTRODUCTION = f"""
-Every section names the command that wrote it; run it to replace the numbers by those of your machine.
+Every section names the command that wrote it; run it to replace the numbers by those of your
+machine.
 
 ## HCFormer
 
-`reference` is the published formulation written down step by step (`tests/references/hcformer.py`): the same weights
-and the same outputs, with the large intermediate tensors of the official code. Both are timed in turns, in one process.
+`reference` is the published formulation written down step by step (`tests/references/hcformer.py`):
+the same weights and the same outputs, with the large intermediate tensors of the official code.
+Both are timed in turns, in one process.
 
 {MARKS[0]}
 {MARKS[1]}

@@ -27,8 +27,9 @@ MARKS = ("<!-- hier:begin -->", "<!-- hier:end -->")
 INTRODUCTION = f"""
 ## HIER and LHIER losses
 
-`published` is the loss as its authors' code computes it, written down step by step (`tests/references/hier.py`):
-distances from Moebius sums of all pairs, dense tensors for all triplets. Ours are the same numbers (`tests/losses`).
+`published` is the loss as its authors' code computes it, written down step by step
+(`tests/references/hier.py`): distances from Moebius sums of all pairs, dense tensors for all
+triplets. Ours are the same numbers (`tests/losses`).
 
 {MARKS[0]}
 {MARKS[1]}

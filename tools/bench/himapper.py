@@ -34,8 +34,9 @@ MARKS = ("<!-- himapper:begin -->", "<!-- himapper:end -->")
 INTRODUCTION = f"""
 ## Hi-Mapper
 
-Inference with the mapper against the bare backbone, and the mapper alone: fused over levels (without noise, and with
-all samples), and as a loop over the levels (`tests/references/himapper.py`, the same numbers).
+Inference with the mapper against the bare backbone, and the mapper alone: fused over levels
+(without noise, and with all samples), and as a loop over the levels
+(`tests/references/himapper.py`, the same numbers).
 
 {MARKS[0]}
 {MARKS[1]}

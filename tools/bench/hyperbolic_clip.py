@@ -38,13 +38,14 @@ LENGTHS = ((1.0, 0.1), (14.0, 60.0))  # of features of images and texts
 INTRODUCTION = f"""
 ## MERU and HyCoCLIP
 
-A training step (forward, loss, backward, AdamW) of MERU against the CLIP with the same towers, and of HyCoCLIP against
-the official order of work: whole and box images and their texts as four passes, all texts padded to 77 tokens. Ranking
-is the similarity of all images and texts against the matrix product of their vectors alone. Ratios are those of
-medians, timed in turns in one process; on a CPU they are of the time of the process, which other work on the machine
-changes little. Differences are relative to the norms of what the formulas of the papers give in float64, for features
-(times sqrt(c)) as at the start of a training, and for such whose lift is cut at 11.09; in brackets those of the same
-formulas in float32.
+A training step (forward, loss, backward, AdamW) of MERU against the CLIP with the same towers, and
+of HyCoCLIP against the official order of work: whole and box images and their texts as four passes,
+all texts padded to 77 tokens. Ranking is the similarity of all images and texts against the matrix
+product of their vectors alone. Ratios are those of medians, timed in turns in one process; on a CPU
+they are of the time of the process, which other work on the machine changes little. Differences are
+relative to the norms of what the formulas of the papers give in float64, for features (times
+sqrt(c)) as at the start of a training, and for such whose lift is cut at 11.09; in brackets those
+of the same formulas in float32.
 
 {MARKS[0]}
 {MARKS[1]}
@@ -185,8 +186,8 @@ def agreement_row(size: str, image: float, text: float, pairs: int = 4) -> list[
     with torch.no_grad():
         clip.curv.fill_(0.4)
         for length, features, projection, alpha in (
-            (image, clip.encode_image((batch["inputs"] - task.mean) / task.std), clip.visual.head.proj.weight,
-             clip.visual_alpha),
+            (image, clip.encode_image((batch["inputs"] - task.mean) / task.std),
+             clip.visual.head.proj.weight, clip.visual_alpha),
             (text, clip.encode_text(tokens[0]), clip.text_projection, clip.textual_alpha),
         ):  # fmt: skip
             projection.mul_(

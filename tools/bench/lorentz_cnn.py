@@ -70,7 +70,8 @@ INTRODUCTION = f"""
 
 `published` is the network as its authors' code computes it, written down step by step
 (`tests/references/lorentz_cnn.py`): ours gives the same logits from the same weights
-(`tests/models/test_lorentz_resnet.py`). The Euclidean counterpart is the same network without hyperbolic layers.
+(`tests/models/test_lorentz_resnet.py`). The Euclidean counterpart is the same network without
+hyperbolic layers.
 
 {MARKS[0]}
 {MARKS[1]}

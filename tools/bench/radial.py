@@ -36,9 +36,10 @@ TOKENS_A_LEVEL = (1.32, 1.87, 6.82, 12.89)
 INTRODUCTION = f"""
 ## Radial embeddings
 
-Metrics, tuning step and embedding of captions against their published forms, written down step by step
-(`tools/bench/radial.py`, `tests/references/radial.py`). "equal to" is the largest difference of the results: of
-precision, recall and tau; of the loss and, relative to the largest of each tensor, of the gradients; of embeddings.
+Metrics, tuning step and embedding of captions against their published forms, written down step by
+step (`tools/bench/radial.py`, `tests/references/radial.py`). "equal to" is the largest difference
+of the results: of precision, recall and tau; of the loss and, relative to the largest of each
+tensor, of the gradients; of embeddings.
 
 {MARKS[0]}
 {MARKS[1]}

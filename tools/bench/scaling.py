@@ -30,9 +30,10 @@ _RATE = 1e-3
 INTRODUCTION = f"""
 ## Toy model of superposition
 
-`published` is a step of the paper's scripts, written down step by step (`tests/references/toy_reference.py`). Whole
-steps: drawing the batch, loss and gradient, update. `difference` is the largest one of losses, `W` and `b` after as
-many steps as the row says, in float64, on the same batches, with the schedule of a run of 20,000 steps.
+`published` is a step of the paper's scripts, written down step by step
+(`tests/references/toy_reference.py`). Whole steps: drawing the batch, loss and gradient, update.
+`difference` is the largest one of losses, `W` and `b` after as many steps as the row says, in
+float64, on the same batches, with the schedule of a run of 20,000 steps.
 
 {MARKS[0]}
 {MARKS[1]}

@@ -1,5 +1,5 @@
-# Tiny-ImageNet: data/tiny-imagenet/{train,val}/WNID/*.JPEG, 200 classes of 64 x 64 pixels, written by
-# hypvision data prepare tiny-imagenet. Its validation images are the test, as in the papers.
+# Tiny-ImageNet: data/tiny-imagenet/{train,val}/WNID/*.JPEG, 200 classes of 64 x 64 pixels, written
+# by hypvision data prepare tiny-imagenet. Its validation images are the test, as in the papers.
 data_root = "data/tiny-imagenet"
 normalisation = dict(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 

@@ -1,4 +1,4 @@
-# AdamW for 12 epochs at a total batch of 16: 500 iterations of warm-up, steps after epochs 8 and 11.
+# AdamW for 12 epochs at a total batch of 16: warm-up of 500 iterations, steps after epochs 8, 11.
 train_cfg = dict(type="EpochBasedTrainLoop", max_epochs=12, val_interval=1)
 val_cfg = dict(type="ValLoop")
 test_cfg = dict(type="TestLoop")

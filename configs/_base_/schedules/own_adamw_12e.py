@@ -1,4 +1,4 @@
-# AdamW for 12 epochs: 1 of warm-up, steps after epochs 8 and 11. For detectors on data of one's own.
+# AdamW for 12 epochs: 1 of warm-up, steps after epochs 8 and 11. For detectors on one's own data.
 train_cfg = dict(type="EpochBasedTrainLoop", max_epochs=12, val_interval=1)
 val_cfg = dict(type="ValLoop")
 test_cfg = dict(type="TestLoop")

@@ -1,10 +1,11 @@
 """The interface that every adapter of a frozen CLIP implements.
 
->>> model = adapters.inject(model, "hyperclip", block=64)        # or a config: HyperCLIPConfig(block=64)
+>>> # or a config: HyperCLIPConfig(block=64)
+>>> model = adapters.inject(model, "hyperclip", block=64)
 >>> optimizer = torch.optim.AdamW(adapters.trainable_parameters(model), lr=1.5e-5)
->>> adapters.save(model, "adapter.safetensors")                  # what was learned, and nothing else
->>> adapters.load(fresh_model, "adapter.safetensors")            # onto the base model that it was trained on
->>> adapters.merge(model)                                        # plain open_clip weights; or remove(model)
+>>> adapters.save(model, "adapter.safetensors")        # what was learned, and nothing else
+>>> adapters.load(fresh_model, "adapter.safetensors")  # onto the base model of the training
+>>> adapters.merge(model)                              # plain open_clip weights; or remove(model)
 
 A method is a folder: ``config.py`` (a dataclass, :class:`AdapterConfig`), ``model.py`` (where it is
 put: a subclass of :class:`Adapter`, marked by :func:`register`), maybe ``layer.py`` (the
@@ -370,9 +371,8 @@ def _check_base(measured: Mapping[str, Any], base: Mapping[str, _Base], path: Pa
                 f"its base model have a mean size of {size:.5f}, not {here['mean_abs']:.5f}. Load "
                 "its base weights, or pass strict=False."
             )
-        numbers = torch.tensor(
-            here["sample"]
-        )  # tolerance of bfloat16, because either model may be in bfloat16
+        # tolerance of bfloat16, because either model may be in bfloat16
+        numbers = torch.tensor(here["sample"])
         if sample.shape != numbers.shape or not torch.allclose(
             numbers, sample, rtol=1e-2, atol=1e-2 * size
         ):

@@ -1,11 +1,7 @@
 """Few-shot recognition with a frozen CLIP: hosts, learned prompts, and official checkpoints."""
 
-from hypvision.clip.prompting import (
-    heads,
-    prompted,
-    promptkd,
-    promptsrc,
-)  # importing hosts registers them
+# importing hosts registers them
+from hypvision.clip.prompting import heads, prompted, promptkd, promptsrc
 from hypvision.clip.prompting.hosts import (
     HOSTS,
     Host,

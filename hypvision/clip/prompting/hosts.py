@@ -199,8 +199,7 @@ class Host(nn.Module):
         return [self.template.format(name) for name in self.names]
 
     def tokens(self, sentences: list[str]) -> Tensor:
-        """Token numbers (T, L) in the memory of the host, where texts are cut without waiting for a
-        GPU."""
+        """Token numbers (T, L) in the memory of the host, where cutting texts waits for no GPU."""
         return self.tokenizer(sentences)
 
     def texts(self) -> Tensor:

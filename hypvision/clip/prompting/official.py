@@ -65,7 +65,7 @@ FEW_SHOT = tuple(_NAMES)
 
 # Methods for which the official code saves only the learned weights.
 _ALONE = ("coop", "cocoop", "clip-adapter", "tip-adapter")
-# Further entries of the official files: embeddings of class names of the training, and frozen towers.
+# Further entries of the official files: embeddings of the training's class names, frozen towers.
 _FROZEN = re.compile(
     r"(prompt_learner\.)?token_(prefix|suffix)2?$|prompt_learner\.ZS_image_encoder\."
 )
@@ -77,10 +77,8 @@ _FROZEN_CLIP = [
     ("image_encoder.{rest}", "visual.{rest}"), ("text_encoder.{rest}", "{rest}"), ("logit_scale",
     "logit_scale")
 ]  # fmt: skip
-_CONVOLUTION = (
-    "projector.0.weight",
-    "projector.3.weight",
-)  # these weights are 1 x 1 convolutions in the official code
+# these weights are 1 x 1 convolutions in the official code
+_CONVOLUTION = ("projector.0.weight", "projector.3.weight")
 
 
 def _kind(names: Mapping[str, Any]) -> str | None:
@@ -108,8 +106,7 @@ def is_official(method: str, weights: Mapping[str, Tensor]) -> bool:
 
 
 def from_official(method: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Official weights by our names, in float32; raises an error for learned entries of another
-    method."""
+    """Official weights by our names, in float32; refuses learned entries of another method."""
     found = {}
     for name, value in weights.items():
         bare = name.removeprefix(_PREFIXES.get(method, ""))

@@ -287,15 +287,13 @@ class CoOp(PromptedHost, name="coop"):
         """(C, L): for each position the index into ``start, context, name, rest``."""
         # argmax finds the end token; lengths include start and end token
         ends = self.tokenizer(list(self.names)).argmax(-1).tolist()
-        count = (
-            int(self.tokenizer([self.learner.prefix]).argmax(-1)) - 1
-        )  # with words behind the learned tokens
+        # with words behind the learned tokens
+        count = int(self.tokenizer([self.learner.prefix]).argmax(-1)) - 1
         before = count // 2 if self.position == "middle" else 0
         rows = []
         for end in ends:
-            rest = min(
-                count + end, length - 1
-            )  # of a sentence that was cut off at the end token alone
+            # of a sentence that was cut off at the end token alone
+            rest = min(count + end, length - 1)
             name = range(1 + count, rest)
             context = range(1, 1 + count)
             rows.append([0, *context[:before], *name, *context[before:], *range(rest, length)])

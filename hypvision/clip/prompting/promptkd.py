@@ -62,7 +62,8 @@ class PromptKD(Host, name="promptkd"):
             .eval()
         )
         theirs = view_of(self.teacher.clip)
-        if theirs != (ours := view_of(clip.model)):
+        ours = view_of(clip.model)
+        if theirs != ours:
             warnings.warn(
                 f"PromptKD's teacher was trained on images of {theirs}, and is shown those of its "
                 f"student, {ours}.",

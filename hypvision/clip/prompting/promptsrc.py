@@ -2,7 +2,8 @@ r"""PromptSRC: self-regulating prompts (Khattak, Wasim et al., ICCV 2023).
 
 Independent prompts of both towers (:class:`.prompted.IVLP`) learn by
 
-.. math:: L = CE + 25\,\overline{|\hat t - \hat t_0|} + 10\,\overline{|\hat v - \hat v_0|} + KL(q \,\|\, p),
+.. math:: L = CE + 25\,\overline{|\hat t - \hat t_0|} + 10\,\overline{|\hat v - \hat v_0|}
+          + KL(q \,\|\, p),
 
 with the frozen model's features :math:`\hat t_0` (a mean over 60 templates) and :math:`\hat v_0`,
 its logits' softmax :math:`q`, and that of the prompted logits :math:`p`; the divergence is divided

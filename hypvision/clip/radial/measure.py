@@ -1,5 +1,4 @@
-"""All measurements of a model on chains at once; ``hypvision clip chains`` is their command
-line."""
+"""All measurements of a model on chains at once; the command is ``hypvision clip chains``."""
 
 from __future__ import annotations
 
@@ -49,8 +48,7 @@ class Measured:
 
 
 def find_image_files(images: Sequence[str], folder: str | Path) -> dict[str, Path]:
-    """Find the chains' images in a folder, by the last part of the address or by an id with any
-    suffix."""
+    """Find the chains' images in a folder, by the end of the address or an id with any suffix."""
     folder = Path(folder).expanduser()
     if not folder.is_dir():
         raise HypvisionError(f"There is no folder of images '{folder}'. Correct its path.")
@@ -62,9 +60,8 @@ def find_image_files(images: Sequence[str], folder: str | Path) -> dict[str, Pat
     missing = []
     for image in dict.fromkeys(images):
         name = image.rpartition("/")[2]
-        bare = (
-            Path(name).stem if Path(name).suffix.lower() in SUFFIXES else name
-        )  # an id may have a dot of its own
+        # an id may have a dot of its own
+        bare = Path(name).stem if Path(name).suffix.lower() in SUFFIXES else name
         path = files.get(name) or stems.get(name) or stems.get(bare)
         if path is None:
             missing.append(image)

@@ -97,9 +97,8 @@ def _ends_of_shells(similarity: Tensor, order: Tensor, ends: Tensor) -> Tensor:
     value = value[:, ends]
     found = order[place[:, ends]]
     equal = value[:, 1:] == value[:, :-1]
-    if (
-        equal & (found[:, 1:] != found[:, :-1])
-    ).any():  # an earlier shell may have an equally similar text
+    # an earlier shell may have an equally similar text
+    if (equal & (found[:, 1:] != found[:, :-1])).any():
         for step in range(1, len(ends)):
             first = torch.minimum(found[:, step - 1], found[:, step])
             found[:, step] = torch.where(equal[:, step - 1], first, found[:, step])
@@ -128,7 +127,8 @@ def chain_metrics(
     chain's image, and ``embedded_images`` ``(m, d)`` those of the distinct ones, in the order in
     which they first appear; ``steps`` is the number of radii.
     """
-    (n, depth), owners = embeddings.shape[:2], list(dict.fromkeys(images))
+    n, depth = embeddings.shape[:2]
+    owners = list(dict.fromkeys(images))
     if not n or len(texts) != n or len(images) != n or len(embedded_images) != len(owners):
         raise ArgumentError(
             f"chain_metrics: {len(texts)} chains of {len(images)} images, of them {len(owners)} "

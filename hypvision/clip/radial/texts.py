@@ -1,5 +1,4 @@
-"""Embed many texts fast: each distinct text once, in batches of similar length that are cut to the
-longest.
+"""Embed many texts fast: each distinct text once, in batches of similar length, cut to the longest.
 
 >>> texts = embed_texts(clip.model, clip.tokenizer, captions)     # (N, d), unit vectors
 >>> root = embed_texts(clip.model, clip.tokenizer, [""])[0]

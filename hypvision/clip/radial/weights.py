@@ -1,5 +1,4 @@
-"""A tuned text tower in a file of its own, whole or as the difference to the CLIP that it was tuned
-from.
+"""A tuned text tower in a file of its own, whole or as the difference to the original CLIP.
 
 >>> save_tower(tuned, "radial.safetensors", base=base)         # what was learned, and nothing else
 >>> merge_tower(fresh_model, "radial.safetensors")             # plain open_clip weights
@@ -29,8 +28,9 @@ _ROOT = "radial_root"
 def tower_weights(model: nn.Module, images: bool = False) -> dict[str, Tensor]:
     """The text tower's entries of the state dict of an open_clip model; ``images``: those of the
     image tower, too."""
-    return {name: value for name, value in model.state_dict().items()
-            if not name.startswith("logit_") and (images or not name.startswith("visual."))}  # fmt: skip
+    left_out = ("logit_",) if images else ("logit_", "visual.")
+    weights = model.state_dict()
+    return {name: value for name, value in weights.items() if not name.startswith(left_out)}
 
 
 def content_hash(weights: dict[str, Tensor]) -> str:

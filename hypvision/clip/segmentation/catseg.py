@@ -1,5 +1,4 @@
-"""CAT-Seg's cost aggregation: from similarities of patches and class names to a mask for each
-class.
+"""CAT-Seg's cost aggregation: from similarities of patches and names to a mask for each class.
 
 Cho et al., "CAT-Seg: Cost Aggregation for Open-Vocabulary Semantic Segmentation", CVPR 2024; the
 head that HyperCLIP is trained with. Parameters have the official names, so official checkpoints
@@ -73,8 +72,7 @@ class WindowAttention(nn.Module):
 
 
 def _joint_linear(layer: nn.Linear, x: Tensor, guidance: Tensor | None) -> Tensor:
-    """``layer`` applied to [x, guidance]; guidance has size 1 along dimensions where it is
-    constant."""
+    """``layer`` applied to [x, guidance]; guidance has size 1 where it is constant."""
     if guidance is None:
         return layer(x)
     c = x.shape[-1]

@@ -52,6 +52,7 @@ def segmenter_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tenso
     split: dict[str, dict[str, Tensor]] = {}
     for name, value in state_dict.items():
         short = name.removeprefix(_PREDICTOR)
+        projection = re.fullmatch(r"clip_model\.(.+\.attn)\.([qkv])_proj_weight", short)
         if name.startswith(("upsample1.", "upsample2.")):
             out[name] = value
         elif name in _PIXELS:
@@ -64,8 +65,9 @@ def segmenter_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tenso
             _check_constant(name, value, _shift_mask(value.device))
         elif short.startswith("transformer."):
             out["head." + short.removeprefix("transformer.")] = value
-        elif match := re.fullmatch(r"clip_model\.(.+\.attn)\.([qkv])_proj_weight", short):
-            split.setdefault(f"clip.{match[1]}.in_proj_weight", {})[match[2]] = value
+        elif projection:
+            layer, letter = projection.groups()
+            split.setdefault(f"clip.{layer}.in_proj_weight", {})[letter] = value
         elif short.startswith("clip_model."):
             # OpenAI's files have float16, the official code float32
             out["clip." + short.removeprefix("clip_model.")] = (

@@ -85,9 +85,8 @@ def load_segmenter(
         named = clip_options(clip or "ViT-B-16:openai")
         bundle = create_clip(**named)
         patch = math.lcm(*patch_size(bundle.model))
-        options: dict[str, Any] = (
-            dict(resolution=24 * patch) if 384 % patch else {}
-        )  # resolution 336 for patches of 14
+        # resolution 336 for patches of 14
+        options: dict[str, Any] = dict(resolution=24 * patch) if 384 % patch else {}
         options.update(_SMALL.get(named["name"], {}))
         return OpenVocabSegmenter(
             bundle, tune="frozen", head=dict(type="similarity"), **options
@@ -97,8 +96,10 @@ def load_segmenter(
             "--clip is for segmenting without --weights. Leave out one of the two."
         )
     found = segmenter_names(network_weights(read(weights), part=None))
-    if config is None and (path := fetch(weights)).suffix == ".safetensors":
-        config = read_header(path).get("model")  # of a file that was published
+    if config is None:
+        path = fetch(weights)
+        if path.suffix == ".safetensors":
+            config = read_header(path).get("model")  # of a file that was published
     if config is not None:
         options = _options_of(config, weights)
     else:
@@ -112,10 +113,8 @@ def load_segmenter(
         options = dict(_OFFICIAL[size], tune="adapter" if family == "hyperclip" else "frozen")
     advice = "Give the --config that it was trained with."
     try:
-        options["clip"] = {
-            **options.get("clip", {}),
-            "load_weights": False,
-        }  # the checkpoint has them
+        # the checkpoint has them
+        options["clip"] = {**options.get("clip", {}), "load_weights": False}
         model = OpenVocabSegmenter(**options)
     except TypeError as error:
         raise HypvisionError(

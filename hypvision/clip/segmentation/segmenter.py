@@ -1,8 +1,8 @@
-"""Open-vocabulary segmentation: CLIP, HyperCLIP's adapter and CAT-Seg's head; any image, any class
-names.
+"""Open-vocabulary segmentation: CLIP, HyperCLIP's adapter and CAT-Seg's head; any image, any names.
 
->>> model = OpenVocabSegmenter(clip=dict(name="ViT-B-16", pretrained="openai"), classes=["cat", "grass"])
->>> model.predict([image])[0]                       # (H, W) numbers of classes
+>>> clip = dict(name="ViT-B-16", pretrained="openai")
+>>> model = OpenVocabSegmenter(clip=clip, classes=["cat", "grass"])
+>>> model.predict([image])[0]  # (H, W) numbers of classes
 
 :class:`SegmenterBase` is the common base of the plain module and the one for mmseg.
 """
@@ -280,9 +280,8 @@ class SegmenterBase(OpenVocabularyCLIP):
         padded = F.pad((image[None] - self.mean) / self.std, (0, -width % 32, 0, -height % 32))
         for part in self._normalised_logits(padded, text).split(32, dim=1):
             part = part.float().sigmoid()
-            if (
-                not self.official_whole_padding
-            ):  # the official code crops before it resizes, without effect
+            # the official code crops before it resizes, without effect
+            if not self.official_whole_padding:
                 part = _resize(part, padded.shape[-2:])
             yield part[0, :, :height, :width]
 

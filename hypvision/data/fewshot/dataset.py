@@ -1,5 +1,4 @@
-"""A part of a few-shot data set, for the engine: images as uint8, with the class names that belong
-to it."""
+"""A part of a few-shot data set, for the engine: images as uint8, with its class names."""
 
 from __future__ import annotations
 
@@ -193,8 +192,7 @@ class FewShotDataset(Dataset):
         return augmentation(self.view, self.scale, self.flip) if self.augment else self.view
 
     def viewed(self, augment: bool) -> FewShotDataset:
-        """A data set of the same images, augmented or not, that gives pixels, not stored
-        features."""
+        """A data set of the same images, augmented or not, that gives pixels, no features."""
         other = copy.copy(self)
         other.augment = augment
         other.features = None

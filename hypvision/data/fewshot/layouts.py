@@ -49,9 +49,8 @@ class Layout(NamedTuple):
     split: str  # split file; empty if other files define the split
     template: str  # sentence for a class name
     classes: int  # their number
-    load: Callable[
-        [Layout, Path], Split
-    ]  # makes a split if there is no split file, by the layout and its folder
+    # makes a split if there is no split file, by the layout and its folder
+    load: Callable[[Layout, Path], Split]
 
     @property
     def templates(self) -> tuple[str, ...]:
@@ -104,8 +103,7 @@ def _imagenet(layout: Layout, folder: Path) -> Split:
 
 
 def _by_wnid(folder: Path, names: dict[str, str], order: Sequence[str] | None = None) -> list[Item]:
-    """The images of the folders, labelled in the given order of the folders, by default that of the
-    names."""
+    """The images of the folders, labelled in the folders' given order, by default by name."""
     found = class_folders(folder)
     unknown = sorted(set(found) - set(names))
     if unknown:

@@ -57,8 +57,7 @@ def _offset(a: Tensor | float, root: Curvature, z: Tensor) -> tuple[Tensor, Tens
 
 @stable("x", space=("z",), wide=False)
 def hyperplane_logits(x: Tensor, z: Tensor, a: Tensor, c: Curvature) -> Tensor:
-    """Signed distances from ``K`` hyperplanes, each times the length of its normal: the logits of
-    Lorentz MLR.
+    """Signed distances from ``K`` hyperplanes times lengths of normals: logits of Lorentz MLR.
 
     Args:
         x: points ``(..., n + 1)``.

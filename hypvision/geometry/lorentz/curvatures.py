@@ -85,8 +85,7 @@ def change_curvature(x: Tensor, c_old: Curvature, c_new: Curvature) -> Tensor:
 
 @stable("x")
 def scale_curvature(x: Tensor, c_old: Curvature, c_new: Curvature) -> Tensor:
-    """Points ``x * sqrt(c_old / c_new)`` of curvature ``c_new``: all distances scale by that
-    factor, angles stay."""
+    """Points ``x * sqrt(c_old / c_new)`` of curvature ``c_new``: distances scale, angles stay."""
     return from_space(x[..., 1:] * (c_old / c_new) ** 0.5, c_new)
 
 
@@ -99,8 +98,7 @@ def concat(points: list[Tensor], c: Curvature) -> Tensor:
 
 @stable("x")
 def split(x: Tensor, sizes: list[int], c: Curvature) -> list[Tensor]:
-    """Points whose space parts are slices of the space part of ``x``; ``sizes`` must add up to
-    ``n``.
+    """Points whose space parts are slices of that of ``x``; ``sizes`` must add up to ``n``.
 
     Raises:
         ValueError: they do not.

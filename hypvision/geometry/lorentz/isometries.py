@@ -1,5 +1,4 @@
-"""Isometries of the hyperboloid and what is built on them: boosts, rotations, gyrovector
-operations, geodesics."""
+"""Isometries of the hyperboloid: boosts, rotations, gyrovector operations, geodesics."""
 
 from __future__ import annotations
 
@@ -67,8 +66,7 @@ def matvec(matrix: Tensor, x: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", "y")
 def geodesic(t: float | Tensor, x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    """The point ``(..., n + 1)`` at the fraction ``t`` (a number, or ``(..., 1)``) of the way from
-    ``x`` to ``y``."""
+    """The point at the fraction ``t``, a number or ``(..., 1)``, of the way from ``x`` to ``y``."""
     check_factor(t, "geodesic: t")
     return expmap(x, t * logmap(x, y, c), c)
 

@@ -150,13 +150,11 @@ def _newton(mean: Tensor, x: Tensor, weights: Tensor, c: Curvature) -> Tensor:
         inverse = (1 - stretch) / q.clamp_min(tiny(q))
         hessian = torch.matmul((logs * (weights * inverse)).transpose(-1, -2), logs)
         across = (weights * stretch).sum(-2)
-        across = torch.where(
-            across > 0, across, torch.ones_like(across)
-        )  # all weights are 0: do not move
+        # all weights are 0: do not move
+        across = torch.where(across > 0, across, torch.ones_like(across))
         hessian = hessian + torch.diag_embed(across.expand(*logs.shape[:-2], logs.shape[-1]))
     step: Tensor = torch.linalg.solve(hessian, (weights * logs).sum(-2))
-    with (
-        torch.no_grad()
-    ):  # limit the step, because far from the mean the Hessian there is a poor guide
+    # limit the step, because far from the mean the Hessian there is a poor guide
+    with torch.no_grad():
         factor = (_STEP / safe_sqrt(c * square_norm(step))).clamp(max=1)
     return step * factor

@@ -28,8 +28,7 @@ def wrapped_normal(
     size: tuple[int, ...] = (),
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Samples ``(*size, ..., n + 1)`` of the wrapped normal distribution around ``mean`` (Nagano et
-    al., ICML 2019).
+    """Samples ``(*size, ..., n + 1)`` of the wrapped normal around ``mean`` (Nagano et al., 2019).
 
     A normal vector with the standard deviations ``std`` (a number, or ``(..., n)``) at the origin
     is transported to ``mean`` ``(..., n + 1)`` and mapped. Differentiable with respect to ``mean``
@@ -47,8 +46,7 @@ def wrapped_normal(
 
 @stable("x", "mean")
 def wrapped_normal_log_prob(x: Tensor, mean: Tensor, std: Tensor | float, c: Curvature) -> Tensor:
-    """Log density ``(...)`` at ``x`` of :func:`wrapped_normal`, with respect to the Riemannian
-    volume."""
+    """Log density ``(...)`` at ``x`` of :func:`wrapped_normal`, for the Riemannian volume."""
     _check_std("wrapped_normal_log_prob", std, mean.shape[-1] - 1)
     v = logmap0(unboost(mean, x, c), c)
     n = v.shape[-1]

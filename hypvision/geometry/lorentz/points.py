@@ -24,8 +24,7 @@ def origin(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """The origin ``(1 / sqrt(c), 0, ..., 0)`` of the ``n``-dimensional model, shape
-    ``(n + 1,)``."""
+    """The origin ``(1 / sqrt(c), 0, ..., 0)`` of ``n`` dimensions, shape ``(n + 1,)``."""
     out = torch.zeros(n + 1, dtype=dtype, device=device)
     out[0] = c**-0.5
     return out
@@ -45,8 +44,7 @@ def from_space(space: Tensor, c: Curvature) -> Tensor:
 
 @stable("x", wide=False, rows=True)
 def projx(x: Tensor, c: Curvature) -> Tensor:
-    """The point ``(..., n + 1)`` of the hyperboloid with the space part of ``x``: time is computed
-    anew."""
+    """The point ``(..., n + 1)`` with the space part of ``x``: time is computed anew."""
     return _with_time(x[..., 1:], c)
 
 
@@ -75,7 +73,8 @@ def minkowski_inner(x: Tensor, y: Tensor) -> Tensor:
 def expmap0(u: Tensor, c: Curvature) -> Tensor:
     r"""Exponential map at the origin.
 
-    .. math:: \exp_0(u) = \left(\cosh(\sqrt c |u|)/\sqrt c,\ \frac{\sinh(\sqrt c |u|)}{\sqrt c |u|} u\right)
+    .. math:: \exp_0(u) = \left(\cosh(\sqrt c |u|)/\sqrt c,\
+              \frac{\sinh(\sqrt c |u|)}{\sqrt c |u|} u\right)
 
     Args:
         u: space part of tangent vectors at the origin, ``(..., n)``; their time part is 0. The

@@ -1,5 +1,4 @@
-"""Tangent vectors of the hyperboloid: exponential and logarithm, projections, inner products,
-parallel transport.
+"""Tangent vectors of the hyperboloid: exponential, logarithm, projections, parallel transport.
 
 In the formulas ``s``, ``t`` are the space part and the time of ``x``, and ``s'``, ``t'`` those of
 ``y``.
@@ -19,10 +18,10 @@ from .points import CAP, _from_space, _time
 
 @stable("x", "u", rows=True)
 def expmap(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
-    r"""Exponential map: the point that the geodesic from ``x`` with the velocity ``u`` reaches
-    after unit time.
+    r"""Exponential map: where the geodesic from ``x`` with the velocity ``u`` is after unit time.
 
-    .. math:: \cosh\theta\, s + \frac{\sinh\theta}{\theta} u_s,\quad \theta = \sqrt{c (|u_s|^2 - (s \cdot u_s)^2 / t^2)}
+    .. math:: \cosh\theta\, s + \frac{\sinh\theta}{\theta} u_s,\quad
+              \theta = \sqrt{c (|u_s|^2 - (s \cdot u_s)^2 / t^2)}
 
     Args:
         x: points ``(..., n + 1)``.
@@ -49,9 +48,8 @@ def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     with the distance ``A / sqrt(c)`` and its squared chord ``q / c``.
     """
     time, ahead, delta, square = chord(x, y, c)
-    quarter = (square * (c / 4)).clamp_min(
-        tiny(x)
-    )  # rounding may make the square of far points negative
+    # rounding may make the square of far points negative
+    quarter = (square * (c / 4)).clamp_min(tiny(x))
     root = torch.sqrt(quarter)
     factor = torch.asinh(root) / (root * torch.sqrt(1 + quarter))  # A / sinh(A)
     back = 2 * quarter * factor

@@ -1,5 +1,4 @@
-"""Layers of published code bases that no model of this package uses, to build and load your own
-networks.
+"""Layers of published code that no model here uses, to build and load your own networks.
 
 :mod:`hypvision.nn` has the layers of the models. Here are those of HyperbolicCV,
 fully-hyperbolic-nn, HyperCore, FGG, geoopt, hyptorch, HNN++ and HypLL beside them, with the same

@@ -64,8 +64,7 @@ class _Attention(nn.Module):
 
 
 class LorentzAttention(_Attention):
-    r"""Self- or cross-attention whose scores are squared Lorentz distances and whose means are
-    centroids.
+    r"""Self- or cross-attention by squared Lorentz distances, whose means are centroids.
 
     .. math:: \mathrm{score}(q, k) = \frac{2/c + 2\langle q, k\rangle_L}{\tau}, \qquad
               o = \frac{\sum_j a_j v_j}{\sqrt c\,\sqrt{-\langle\cdot,\cdot\rangle_L}}
@@ -174,11 +173,12 @@ class LorentzAttention(_Attention):
 
 
 class LorentzLinearAttention(_Attention):
-    r"""Attention in linear time over the space parts, time follows (Hypformer, Yang et al., KDD
-    2024).
+    r"""Attention in linear time over space parts, time follows (Hypformer, Yang et al., KDD 2024).
 
-    .. math:: o_i = \frac{\varphi(q_i) \sum_j \varphi(k_j)^T v_j}{\varphi(q_i) \cdot \sum_j \varphi(k_j)} + W v_i + b,
-              \qquad \varphi(x) = \frac{|u|}{|u^p|} u^p, \quad u = \frac{\mathrm{relu}(x) + \epsilon}{|\tau| + \epsilon}
+    .. math:: o_i = \frac{\varphi(q_i) \sum_j \varphi(k_j)^T v_j}
+              {\varphi(q_i) \cdot \sum_j \varphi(k_j)} + W v_i + b, \qquad
+              \varphi(x) = \frac{|u|}{|u^p|} u^p, \quad
+              u = \frac{\mathrm{relu}(x) + \epsilon}{|\tau| + \epsilon}
 
     Heads are joined by their space parts. No ``(N, N)`` tensor is built. The mean of a query
     without a positive feature is nearly 0, so that the layer does not keep the radius: add a norm

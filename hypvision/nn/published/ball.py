@@ -1,5 +1,4 @@
-"""Convolution and batch normalisation of Poincare residual networks, over maps of points of the
-ball."""
+"""Convolution and batch normalisation of Poincare residual networks, over maps of points."""
 
 from __future__ import annotations
 
@@ -190,8 +189,7 @@ class _PoincareBatchNorm(nn.Module):
 
     @torch.no_grad()
     def _update(self, mean: Tensor, var: Tensor) -> None:
-        """Running variance: linear. Running mean: on the geodesic between the two, kept as a
-        tangent vector."""
+        """Running variance: linear; mean: on the geodesic of the two, kept as a tangent vector."""
         ball = self.manifold
         self.running_var.lerp_(var.to(self.running_var.dtype), self.momentum)
         last = ball.expmap0(self.running_mean.to(mean.dtype))
@@ -204,7 +202,8 @@ class _PoincareBatchNorm(nn.Module):
 class PoincareBatchNorm1d(_PoincareBatchNorm):
     r"""Batch normalisation on the ball (Lou et al., ICML 2020; van Spengler et al., ICCV 2023).
 
-    .. math:: y = \exp_\beta\left(\sqrt{\tfrac{w}{v + \epsilon}}\,\mathrm{PT}_{\mu \to \beta} \log_\mu x\right)
+    .. math:: y = \exp_\beta\left(\sqrt{\tfrac{w}{v + \epsilon}}\,
+              \mathrm{PT}_{\mu \to \beta} \log_\mu x\right)
 
     with the mean ``mu`` over all points, the mean squared distance ``v`` from it and
     ``beta = exp_0(bias)``. The radii of the output do not depend on those of the input.

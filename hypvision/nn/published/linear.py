@@ -23,7 +23,8 @@ from hypvision.nn.linear import equal_rows_, isometric_
 class FGGLinear(nn.Module):
     r"""Linear layer whose outputs are signed distances to hyperplanes (van der Klis et al., 2026).
 
-    .. math:: s'_j = h(\langle x, V_j\rangle),\quad V_j = \left(-|U_j|\sinh\tfrac{\sqrt c a_j}{|U_j|},\;
+    .. math:: s'_j = h(\langle x, V_j\rangle),\quad
+              V_j = \left(-|U_j|\sinh\tfrac{\sqrt c a_j}{|U_j|},\;
               U_j\cosh\tfrac{\sqrt c a_j}{|U_j|}\right)
 
     with the Euclidean product: the metric is in ``V``. Radii grow linearly with the weights instead
@@ -90,8 +91,7 @@ class FGGLinear(nn.Module):
         self.gain = nn.Parameter(torch.log(torch.expm1(length))) if weight_norm else None
 
     def planes(self) -> Tensor:
-        """The matrix ``V`` ``(out_features, in_features + 1)``, time column first; at least
-        float32."""
+        """The matrix ``V`` ``(out_features, in_features + 1)``, time first; at least float32."""
         weight = precise(self.weight)
         length = safe_sqrt(square_norm(weight))
         if self.gain is not None:
@@ -109,9 +109,8 @@ class FGGLinear(nn.Module):
         time = space_time(x, self.manifold.c)
         out = F.linear(x, planes[:, 1:].to(x.dtype))
         out = out + (time * planes[:, 0]).to(out.dtype)
-        if (
-            out.dtype != torch.float16
-        ):  # half precision overflows before radii reach the cap of the geometry
+        # half precision overflows before radii reach the cap of the geometry
+        if out.dtype != torch.float16:
             limit = math.sinh(40.0) / math.sqrt(self.out_features)
             out = out.clamp(-limit, limit)
         found: Tensor = self.activation(out)
@@ -279,7 +278,8 @@ class PoincareFullyConnected(_PoincareLayer):
     r"""Fully connected layer of HNN++ (Shimizu et al., ICLR 2021): coordinates are distances from
     hyperplanes.
 
-    .. math:: y = \frac{w}{1 + \sqrt{1 + c|w|^2}}, \qquad w_k = \frac{\sinh(\sqrt c\, v_k(x))}{\sqrt c}
+    .. math:: y = \frac{w}{1 + \sqrt{1 + c|w|^2}}, \qquad
+              w_k = \frac{\sinh(\sqrt c\, v_k(x))}{\sqrt c}
 
     with ``v`` the logits of :func:`hypvision.geometry.poincare.hyperplane_logits`: on the
     hyperboloid ``w`` is the space part of the result. ``w`` is cut at a radius of 40. Arguments,

@@ -91,8 +91,7 @@ class _Entries:
 def _with_gate(
     layer: LorentzLinear, entries: _Entries, library: str, normalize: tuple[bool | str, ...]
 ) -> _State:
-    """The published matrix ``(m + 1, n + 1)``: its first row is the norm's gate, or was never
-    used."""
+    """The published matrix ``(m + 1, n + 1)``: its first row is the norm's gate, or unused."""
     if layer.normalize not in normalize:
         raise HypvisionError(
             f"{library} has no linear layer with normalize={layer.normalize!r}. Create the layer "
@@ -105,7 +104,8 @@ def _with_gate(
     if offset is not None:
         out["bias"] = offset[1:]
     if layer.normalize:
-        out["norm_weight"], out["scale"] = matrix[0], None if scale is None else scale.reshape(())
+        out["norm_weight"] = matrix[0]
+        out["scale"] = None if scale is None else scale.reshape(())
         out["norm_bias"] = None if offset is None else offset[:1]
     return out
 
@@ -162,9 +162,8 @@ def _batch_norm(layer: nn.Module, entries: _Entries) -> _State:
     return {
         "beta": entries.take("beta"),
         "gamma": entries.take("gamma").reshape(1),
-        "running_mean": entries.take("running_mean")[
-            1:
-        ],  # drop the time, which is 0 in a tangent vector at the origin
+        # drop the time, which is 0 in a tangent vector at the origin
+        "running_mean": entries.take("running_mean")[1:],
         "running_var": entries.take("running_var").reshape(1),
     }
 
@@ -260,8 +259,7 @@ def _hypercore_residual(layer: LorentzResidual, entries: _Entries) -> _State:
 
 
 def _fgg(layer: FGGLinear, entries: _Entries) -> _State:
-    """Normals ``(n, m)``, or their directions and lengths; the planes that are kept beside them are
-    computed anew."""
+    """Normals ``(n, m)``, or directions and lengths; planes kept beside them are made anew."""
     entries.maybe("V_auxiliary")
     normed = layer.gain is not None
     return {

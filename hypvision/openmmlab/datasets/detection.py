@@ -489,9 +489,8 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
             for side in ("xmin", "ymin", "xmax", "ymax")
         ]
         self.check.numbers(f"In '{path}', object {number} ('{name}')", sides, height, width)
-        left, top, right, bottom = corners = [
-            int(side) - 1 for side in sides
-        ]  # VOC counts pixels from 1
+        # VOC counts pixels from 1
+        left, top, right, bottom = corners = [int(side) - 1 for side in sides]
         difficult = _number(item.findtext("difficult", "0")) not in (0, math.nan)
         fault = self.check.fault(
             where, Box(left, top, right, bottom, height, width, difficult=difficult)

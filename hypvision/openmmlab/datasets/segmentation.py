@@ -1,5 +1,4 @@
-"""Segmentation data sets that mmseg does not have, in its registry. Importing this module imports
-mmseg.
+"""Segmentation data sets that mmseg does not have, in its registry. Importing this imports mmseg.
 
 They and mmseg's own find images as :func:`hypvision.data.label_maps.find_pairs` does, count them,
 and read label maps with :class:`LoadLabelMap`.
@@ -74,7 +73,10 @@ def _check_classes_given(classes: Any, known: Sequence[str] | None) -> None:
     names = check_classes(
         enumerate(classes or ()), "The list of classes of the data set", "Correct metainfo."
     )
-    if known is not None and (unknown := [name for name in names.values() if name not in known]):
+    if known is None:
+        return
+    unknown = [name for name in names.values() if name not in known]
+    if unknown:
         raise HypvisionError(
             f"The data set has no class {unknown[0]!r}.{did_you_mean(unknown[0], known)} It has: "
             f"{', '.join(known)}. Give some of these, or take type='BaseSegDataset' for classes of "
@@ -104,7 +106,8 @@ def _is_default(self: Any, option: str) -> bool:
     """Whether an option has the default value of its class."""
     for cls in type(self).__mro__:
         init = vars(cls).get("__init__")
-        if init is not None and option in (known := inspect.signature(init).parameters):
+        known = {} if init is None else inspect.signature(init).parameters
+        if option in known:
             return known[option].default == getattr(self, option)
     return False
 

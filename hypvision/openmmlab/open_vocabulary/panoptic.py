@@ -239,7 +239,8 @@ class HyperCLIPPanoptic(ClipScores, Vocabulary, BaseDetector):
         for number, sample in enumerate(batch_data_samples):
             height, width = sample.img_shape[:2]
             binary = masks[number] > 0
-            binary[:, height:], binary[:, :, width:] = False, False
+            binary[:, height:] = False
+            binary[:, :, width:] = False
             clip = self.clip_logits(x, number, binary.float()).softmax(-1)
             scores = self.fused_scores(logits[number].softmax(-1), clip, x.seen)
             part = masks[number, :, :height, :width]

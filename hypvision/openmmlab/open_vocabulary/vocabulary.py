@@ -1,5 +1,4 @@
-"""Class names of open-vocabulary models in mmengine, from the config or the data, changeable at any
-time."""
+"""Class names of open-vocabulary models in mmengine, from config or data, always changeable."""
 
 from __future__ import annotations
 
@@ -54,9 +53,8 @@ class Vocabulary(OpenVocabularyCLIP):
     std: Tensor
     backbone: nn.Module | None
     neck: nn.Module | None
-    test_step: Callable[
-        ..., list[Any]
-    ]  # method of mmengine's BaseModel, which every class with this mix-in extends
+    # method of mmengine's BaseModel, which every class with this mix-in extends
+    test_step: Callable[..., list[Any]]
 
     def set_vocabularies(
         self,
@@ -285,9 +283,8 @@ class TextRadiusHook(Hook):
             return
         known = set(model.train_classes)
         tested = model.test_classes
-        if (
-            not model.fixed["test"] and runner.val_loop is not None
-        ):  # runs before the first validation
+        # runs before the first validation
+        if not model.fixed["test"] and runner.val_loop is not None:
             tested = load_classes(list(runner.val_dataloader.dataset.metainfo["classes"]))
         lists = {
             "base": model.train_classes,

@@ -271,11 +271,14 @@ def test_gradients_are_those_of_the_reference(kind, checkpointing, path, monkeyp
     "options",
     [
         dict(official_text_curvature=True, c_text=0.05), dict(text=False, c_text=0.05),
-        dict(text=False, text_layers=(0,)), dict(vision=False, vision_layers=(0,)), dict(vision=False, c_vision=0.05),
-        dict(official_twelve_layers=True, vision_layers=(0,)), dict(geometry="euclidean", c_text=0.05),
-        dict(geometry="euclidean", c_vision=0.05), dict(geometry="euclidean", mobius=False),
-        dict(geometry="euclidean", official_text_curvature=True), dict(text=False, official_text_curvature=True),
-        dict(vision=False, official_dense_only=True), dict(vision=False, official_twelve_layers=True),
+        dict(text=False, text_layers=(0,)), dict(vision=False, vision_layers=(0,)),
+        dict(vision=False, c_vision=0.05), dict(official_twelve_layers=True, vision_layers=(0,)),
+        dict(geometry="euclidean", c_text=0.05), dict(geometry="euclidean", c_vision=0.05),
+        dict(geometry="euclidean", mobius=False),
+        dict(geometry="euclidean", official_text_curvature=True),
+        dict(text=False, official_text_curvature=True),
+        dict(vision=False, official_dense_only=True),
+        dict(vision=False, official_twelve_layers=True),
     ],
     ids=str,
 )  # fmt: skip
@@ -323,7 +326,7 @@ def test_official_options():
         tuned = encode_dense(model, images)[0]
         assert not torch.allclose(tuned, dense, atol=1e-3)
         assert torch.allclose(tuned, encode_dense(usual, images)[0], atol=1e-6)
-    # Where it is not used its gradients are zeros, not missing: distributed training waits for each.
+    # Where it is not used its gradients are zeros, not missing: distributed training waits for all.
     model.train().encode_image(images).sum().backward()
     assert all(not parameter.grad.any() for parameter in adapters.trainable_parameters(model))
     # What it computes is not that of any plain weights.

@@ -101,8 +101,9 @@ def test_the_walk_begins_at_the_most_general_text_and_ends_with_all():
 
 @pytest.mark.parametrize(
     ("predicted", "chains", "share"),
-    [("abcd", ["abcd"], 1.0), ("axcbd", ["abcd"], 0.5), ("dcba", ["abcd"], 0.25), ("bcxd", ["abcd"], 0.75),
-     ("x", ["abcd"], 0.0), ("", ["abcd"], 0.0), ("abfg", ["abcd", "efgh"], 0.75),
+    [("abcd", ["abcd"], 1.0), ("axcbd", ["abcd"], 0.5), ("dcba", ["abcd"], 0.25),
+     ("bcxd", ["abcd"], 0.75), ("x", ["abcd"], 0.0), ("", ["abcd"], 0.0),
+     ("abfg", ["abcd", "efgh"], 0.75),
      ("aebd", ["abcd", "efgh"], 0.75)],  # a and e are both first: taken as one
 )  # fmt: skip
 def test_order_aware_recall_by_hand(predicted, chains, share):

@@ -1,4 +1,4 @@
-# HyperCLIP on OpenAI's ViT-B/16: 384 x 384 pixels, a grid of 24 x 24; 5.9 M parameters of CLIP train.
+# HyperCLIP on OpenAI's ViT-B/16: 384 x 384 pixels, 24 x 24 patches; 5.9 M parameters of CLIP train.
 model = dict(
     type="HyperCLIPSegmentor",
     clip=dict(name="ViT-B-16", pretrained="openai", force_quick_gelu=True),

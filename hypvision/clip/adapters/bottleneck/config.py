@@ -11,8 +11,7 @@ from hypvision.errors import HypvisionError
 
 @dataclass(frozen=True)
 class BottleneckConfig(AdapterConfig):
-    """How wide the modules are, and where they are put. HyperCLIP's paper gives no settings of this
-    rival.
+    """How wide and where the modules are. HyperCLIP's paper gives no settings of this rival.
 
     Attributes:
         width: inner width of a module (Houlsby et al., Sec. 3.2: from 2 to 256).

@@ -5,7 +5,9 @@ Peng, Xu, Zeng, Wen, Huang, Yang, Tang, Shen, CVPR 2025. In every attention bloc
 frozen W_q, W_k and W_v are mapped by blocks S that start at the identity (:mod:`.layer`);
 everything else of CLIP stays as it is.
 
->>> model, _, preprocess = open_clip.create_model_and_transforms("ViT-B-16", "openai", force_quick_gelu=True)
+>>> model, _, preprocess = open_clip.create_model_and_transforms(
+...     "ViT-B-16", "openai", force_quick_gelu=True
+... )
 >>> adapters.inject(model, "hyperclip")            # identity: the outputs are those of CLIP
 
 Outside the radial clip the map is linear and the curvature cancels; :func:`clip_report` measures

@@ -92,11 +92,8 @@ class HyperCLIPConfig(AdapterConfig):
             "official_dense_only": "vision=False" if not self.vision else None,
             "official_twelve_layers": "vision=False" if not self.vision else None,
         }.items():  # fmt: skip
-            if (
-                without
-                and (value := getattr(self, option))
-                != type(self).__dataclass_fields__[option].default
-            ):
+            value = getattr(self, option)
+            if without and value != type(self).__dataclass_fields__[option].default:
                 raise HypvisionError(
                     f"HyperCLIP: {option}={value} has no effect with {without}. Leave out one of "
                     "the two."

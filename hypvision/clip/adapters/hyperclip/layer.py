@@ -1,5 +1,4 @@
-r"""The map of HyperCLIP: rows times a block-diagonal matrix on the Poincare ball, and its closed
-form.
+r"""The map of HyperCLIP: rows times a block-diagonal matrix on the Poincare ball, its closed form.
 
 HyperCLIP (Peng et al., CVPR 2025) maps a vector :math:`w` to :math:`\log_0(S \otimes_c \exp_0(w))`
 with :math:`S = \mathrm{diag}(S_1, ..., S_K)`. The Moebius product is
@@ -142,8 +141,7 @@ def _product_gradient(grad: Tensor, parts: Sequence[Tensor], side: int) -> Tenso
 
 
 class _MapRows(Function):
-    """:func:`map_rows` of frozen matrices; backward needs only these, and the output where it was
-    clipped."""
+    """:func:`map_rows` of frozen matrices; backward needs only these, and clipped outputs."""
 
     @staticmethod
     def forward(ctx: Any, s: Tensor, c: float | None, *parts: Tensor) -> Tensor:
@@ -160,13 +158,11 @@ class _MapRows(Function):
             limit = _INPUT_RADIUS / (math.sqrt(c) * lengths).clamp(min=_INPUT_RADIUS)
             ratio = ctx.clip / torch.linalg.vector_norm(out, dim=-1).clamp(min=tiny)
             scale = torch.minimum(limit, ratio)
-            if (
-                out.device.type != "cpu" or (scale < 1).any()
-            ):  # on a GPU (scale < 1).any() would wait for the device
+            # on a GPU (scale < 1).any() would wait for the device
+            if out.device.type != "cpu" or (scale < 1).any():
                 out.mul_(scale[..., None])
-                scale = torch.where(
-                    ratio < limit, -scale, scale
-                )  # negative where the radial clip acts
+                # negative where the radial clip acts
+                scale = torch.where(ratio < limit, -scale, scale)
             else:
                 scale = None
         ctx.side = side
@@ -346,8 +342,7 @@ class BlockMaps(PackedMap):
         return found
 
     def rows(self, letter: str, x: Tensor) -> Tensor:
-        """Rows or tokens (..., d) mapped by the blocks of a projection; unchanged if it has
-        none."""
+        """Rows or tokens (..., d) mapped by the blocks of a projection; unchanged without."""
         s = self._parameters.get(letter)
         if s is None:
             return x
@@ -439,9 +434,8 @@ class AdaptedWeight(nn.Module):
 
     def __init__(self, maps: PackedMap):
         super().__init__()
-        self.maps = (
-            maps,
-        )  # a tuple, so that PyTorch does not register the maps as a submodule a second time
+        # a tuple, so that PyTorch does not register the maps as a submodule a second time
+        self.maps = (maps,)
 
     def forward(self, packed: Tensor) -> Tensor:
         return self.maps[0](packed)

@@ -326,9 +326,8 @@ def _remove_parametrization(owner: nn.Module, name: str) -> None:
     kind = type(owner)
     managed = kind.__dict__[name]
     parametrize.remove_parametrizations(owner, name, leave_parametrized=False)
-    setattr(
-        kind, name, managed
-    )  # copies of the module have the same class, so the class keeps this property
+    # copies of the module have the same class, so the class keeps this property
+    setattr(kind, name, managed)
     # restore the order of parameters: the projection is first
     for other in [other for other in owner._parameters if other != name]:
         owner._parameters[other] = owner._parameters.pop(other)

@@ -1,5 +1,4 @@
-"""LatHAdapter as a module and as an adapter: attributes, refined class features, hierarchical
-losses."""
+"""LatHAdapter as a module and as an adapter: attributes, refined classes, hierarchical losses."""
 
 from __future__ import annotations
 
@@ -184,9 +183,8 @@ class LatentHierarchy(nn.Module):
         # sets.
         above = torch.cat([nodes.expand(*points.shape[:-2], -1, -1), points], -2)
         rows = count + number
-        found = self.distances(above, rows).view(
-            -1, rows, above.shape[-2]
-        )  # (1 or B, B + N, B + N + C)
+        # (1 or B, B + N, B + N + C)
+        found = self.distances(above, rows).view(-1, rows, above.shape[-2])
         distance = found[0, :count, rows:]
         if classes.dim() == 3:
             distance = found[:, :count, rows:].diagonal(0, 0, 1).T
@@ -217,7 +215,8 @@ class LatentHierarchy(nn.Module):
         r"""Hyperbolic distances (..., count, n) of the first points of (..., n, d) from all, which
         are constants with ``detach``.
 
-        .. math:: \tfrac{2}{\sqrt c}\, \mathrm{asinh} \frac{\sqrt c\, |x - y|}{\sqrt{(1 - c|x|^2)(1 - c|y|^2)}},
+        .. math:: \tfrac{2}{\sqrt c}\, \mathrm{asinh}
+                  \frac{\sqrt c\, |x - y|}{\sqrt{(1 - c|x|^2)(1 - c|y|^2)}},
 
         plain in float64: the lift leaves all points well within the ball.
         """
