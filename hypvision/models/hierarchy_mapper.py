@@ -423,7 +423,7 @@ class Decomposer(nn.Module):
         keys, values = cross.keys_values(self.memory_proj(memory))
         # Before the cross attention all images have the same queries.
         start = self.node_proj(queries.to(layer.norm1.weight.dtype))
-        query = cross.split(cross.q_proj(layer.norm1(start))).expand(len(memory), -1, -1, -1)
+        query = cross.split(cross.q_proj(layer.norm1(start))).expand(memory.shape[0], -1, -1, -1)
         seen = F.scaled_dot_product_attention(query, keys, values, scale=CROSS_SCALE)
         x = start + layer.drop(cross.join(seen))
         x = x + layer.drop(self._within_levels(layer.norm2(x)))
@@ -441,7 +441,9 @@ class Decomposer(nn.Module):
         attn = self.layer.self_attn
         qkv = F.linear(x, torch.cat([attn.q_proj.weight, attn.k_proj.weight, attn.v_proj.weight]))
         if x.shape[-2] > sum(self.nodes):  # samples: levels as more images
-            q, k, v = attn.split(qkv.view(len(x) * len(self.nodes), -1, qkv.shape[-1])).chunk(3, -3)
+            q, k, v = attn.split(qkv.view(x.shape[0] * len(self.nodes), -1, qkv.shape[-1])).chunk(
+                3, -3
+            )
             return attn.join(F.scaled_dot_product_attention(q, k, v)).view_as(x)
         # One level at a time: one masked call for all levels would compute twice as much.
         found = []
@@ -481,7 +483,7 @@ class _Joined(NamedTuple):
     def cross(self, x: Tensor, memory: Tensor) -> Tensor:
         """Queries ``(B, T, w)`` attend to ``(B, M, w)``."""
         scale = (x.shape[-1] // self.heads) ** -0.5
-        query = F.linear(x, self.to_keys).view(len(x), 1, -1, x.shape[-1])  # (B, 1, T heads, w)
+        query = F.linear(x, self.to_keys).view(x.shape[0], 1, -1, x.shape[-1])  # (B, 1, T heads, w)
         seen = F.scaled_dot_product_attention(query, memory[:, None], memory[:, None], scale=scale)
         return F.linear(seen.view(*x.shape[:-1], -1), self.to_out.mT, self.bias)
 

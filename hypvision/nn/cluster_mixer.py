@@ -261,7 +261,7 @@ class ClusterMixer(nn.Module):
         padded, top, left = self._padded(x)
         (_, patch), (_, window) = self._levels(padded)
         fold = self.fold
-        (rows, columns) = self._sides(padded)
+        rows, columns = self._sides(padded)
         patch = patch.reshape(batch, fold, fold, self.heads, self.prop**2, rows, columns)
         patch = patch.permute(0, 1, 5, 2, 6, 3, 4).reshape(
             *padded.shape[:3], self.heads, self.prop**2
@@ -335,7 +335,7 @@ class ClusterMixer(nn.Module):
         bias = torch.cat([self.feature.bias, self.value.bias])
         fold = self.fold
         heads = self.heads
-        (rows, columns) = self._sides(padded)
+        rows, columns = self._sides(padded)
         both = F.linear(padded.flatten(0, 2), weight, bias)
         both = both.reshape(-1, fold, rows, fold, columns, 2, heads, self.head_dim)
         both = both.permute(5, 0, 1, 3, 6, 2, 4, 7).reshape(-1, rows, columns, self.head_dim)
@@ -421,14 +421,14 @@ class ClusterMixer(nn.Module):
         ``scale`` ``(1,)``."""
         shape = (self.head_dim,)
         eps = self.eps**2 / self.head_dim
-        gain = as_dtype((scale / self.head_dim).expand(shape), centers.dtype)
+        gain = as_dtype((scale * (1 / self.head_dim)).expand(shape), centers.dtype)
         unit = F.rms_norm(feature, shape, eps=eps)  # of length sqrt(d), but for those below eps
         return torch.bmm(F.rms_norm(centers, shape, gain, eps=eps), unit.transpose(1, 2))
 
     def _patch_bias(self, padded: Tensor, like: Tensor) -> Tensor | None:
         """What is added to the logits by place, ``(fold^2 * e, M, N)``, in the order of windows."""
         fold = self.fold
-        (rows, columns) = self._sides(padded)
+        rows, columns = self._sides(padded)
         centers = self.prop * self.prop
         bias = None
         if self.bias is not None:

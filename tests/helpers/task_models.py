@@ -77,6 +77,9 @@ def _built(config: Any, scope: str) -> nn.Module:
 
     import hypvision.openmmlab  # noqa: F401 - mmcv's operations, before mmdet
 
+    if scope == "mmdet":
+        import hypvision.openmmlab.mask_head  # noqa: F401 - registers it, as det_runtime.py does
+
     torch.manual_seed(0)
     with DefaultScope.overwrite_default_scope(scope):
         return MODELS.build(config.model).eval()
