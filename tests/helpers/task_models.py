@@ -75,7 +75,7 @@ def config_of(name: str, *changes: dict[str, Any]) -> Any:
 def _built(config: Any, scope: str) -> nn.Module:
     from mmengine.registry import MODELS, DefaultScope
 
-    import hypvision.openmmlab  # noqa: F401 - mmcv's operations, before mmdet
+    import hypvision.openmmlab
 
     if scope == "mmdet":
         import hypvision.openmmlab.mask_head  # noqa: F401 - registers it, as det_runtime.py does
