@@ -67,12 +67,12 @@ def plain(x: Tensor) -> bool:
 def uses_triton(device: torch.device) -> bool:
     """Whether Triton kernels compute on a device: a GPU from Volta on, where Triton imports.
 
-    The environment variable ``HYPVISION_TRITON=0`` turns them off.
+    The environment variable ``HYPVISION_TRITON=1`` turns them on: no GPU has run them yet.
     """
     if (
         device.type != "cuda"
         or not torch.cuda.is_available()
-        or os.environ.get("HYPVISION_TRITON") == "0"
+        or os.environ.get("HYPVISION_TRITON") != "1"
     ):
         return False
     return find_spec("triton") is not None and torch.cuda.get_device_capability(device) >= (7, 0)

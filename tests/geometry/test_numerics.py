@@ -244,21 +244,20 @@ def test_arguments_that_a_function_does_not_know_are_named():
         lorentz.dist(torch.zeros(3), z=torch.zeros(3), c=1.0)
 
 
-def test_triton_is_for_newer_gpus_and_can_be_turned_off(monkeypatch):
+def test_triton_is_for_newer_gpus_and_must_be_asked_for(monkeypatch):
     device = torch.device("cuda", 0)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(numerics, "find_spec", lambda name: object())
 
-    def uses(capability, switch=None, of=device):
+    def uses(capability, switch, of=device):
         numerics.uses_triton.cache_clear()
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-        if switch is not None:
-            monkeypatch.setenv("HYPVISION_TRITON", switch)
+        monkeypatch.setenv("HYPVISION_TRITON", switch)
         return numerics.uses_triton(of)
 
     try:
-        assert uses((8, 0)) and not uses((6, 1))
-        assert not uses((8, 0), of=torch.device("cpu"))
-        assert not uses((8, 0), switch="0")
+        assert uses((8, 0), "1") and not uses((6, 1), "1")
+        assert not uses((8, 0), "1", of=torch.device("cpu"))
+        assert not uses((8, 0), "0") and not uses((8, 0), "")
     finally:
         numerics.uses_triton.cache_clear()
