@@ -9,7 +9,8 @@ the libraries for segmentation, detection and CLIP are imported when they are us
 import sys
 
 try:
-    from . import errors, geometry, models, nn, optim  # noqa: F401 - errors first: it names the user for PyTorch
+    from .io import errors  # noqa: F401, I001 - first, because it names the user for PyTorch
+    from . import geometry, models, nn, optim
     from .inference import predict
     from .zoo import load
 except KeyboardInterrupt:
@@ -18,7 +19,7 @@ except KeyboardInterrupt:
     # Python imports the package before the command's own code runs
     print("\nInterrupted.", file=sys.stderr)
     raise SystemExit(130) from None
-from .plugins import PLUGINS
+from .io.plugins import PLUGINS
 from .version import __version__
 
 PLUGINS |= {

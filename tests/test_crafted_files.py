@@ -7,17 +7,17 @@ from dataclasses import asdict
 
 import pytest
 
-from hypvision.clip.classes import load_classes
-from hypvision.clip.places import repository_config
+from hypvision.clip.locate import repository_config
 from hypvision.clip.radial.retrieval import read_tree
 from hypvision.data.chains import read_chains
+from hypvision.data.classes import load_classes
 from hypvision.data.emoji import read_emoji
 from hypvision.data.export import _already_there
 from hypvision.data.fewshot.splits import read_split
 from hypvision.data.language import _stored
 from hypvision.data.retrieval import _in_file
-from hypvision.errors import HypvisionError
-from hypvision.records import ShardTable, read_record, read_table
+from hypvision.io.errors import HypvisionError
+from hypvision.io.records import ShardTable, read_record, read_table
 from hypvision.scaling.claims import CLAIMS, claims_of, claims_of_language_models
 from hypvision.scaling.language_models import Head, loss_fit, read_losses, read_models
 from hypvision.scaling.sweep import Point, open_results, read_rows

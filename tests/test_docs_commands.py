@@ -19,7 +19,7 @@ from hypvision.cli import COMMANDS, _command, main, parser_of
 from hypvision.clip.models import is_clip
 from hypvision.clip.names import clip_options
 from hypvision.engine.config import load_config, parse_options
-from hypvision.shipped import find_config
+from hypvision.io.shipped import find_config
 
 ROOT = Path(__file__).parents[1]
 PAGES = [

@@ -8,8 +8,8 @@ import torch
 from helpers.bad_images import BAD_IMAGES
 from PIL import Image
 
-from hypvision.errors import HypvisionError
-from hypvision.images import open_image
+from hypvision.io.errors import HypvisionError
+from hypvision.io.images import open_image
 
 
 def classification(path):

@@ -9,26 +9,26 @@ pytest.importorskip("open_clip")
 pytest.importorskip("mmengine")
 from hypvision.cli import main
 from hypvision.clip.segmentation.segment import parse_classes
-from hypvision.errors import HypvisionError
-from hypvision.files import why_no_file
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import why_no_file
 
 
 def readers():
     """Everything that takes the path of one file from its user."""
     from hypvision.checkpoints.read import read, read_file, read_weights
     from hypvision.clip import adapters
-    from hypvision.clip.classes import load_classes
     from hypvision.clip.models import create_clip
     from hypvision.clip.radial.retrieval import read_hyperlex
-    from hypvision.data.broader import read_terms
     from hypvision.data.chains import read_chains
+    from hypvision.data.classes import load_classes
+    from hypvision.data.hypernyms import read_terms
     from hypvision.data.image_folder import ImageFolderDataset
     from hypvision.data.language import documents
     from hypvision.data.shards import find_shards
     from hypvision.engine.config import load_config
-    from hypvision.files import read_json, read_lines
-    from hypvision.images import find_images, image_size, open_image, read_labels
     from hypvision.inference.sources import find_sources
+    from hypvision.io.files import read_json, read_lines
+    from hypvision.io.images import find_images, image_size, open_image, read_labels
     from hypvision.scaling.one_tensor import read_tensor
     from hypvision.viz.curves import read_runs
     from hypvision.viz.video import frame_count, read_frames

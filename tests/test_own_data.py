@@ -16,7 +16,7 @@ from hypvision.data.export import export
 from hypvision.engine.config import load_config
 from hypvision.engine.predicting import untrained_model
 from hypvision.engine.run import train
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 PAGE = (Path(__file__).parents[1] / "docs/own-data.md").read_text()
 SECTIONS = dict(re.findall(r"## (.+?)\n(.*?)(?=\n## |\Z)", PAGE, flags=re.S))

@@ -17,7 +17,7 @@ from hypvision.cli import _command, main, parser_of
 from hypvision.engine.config import load_config, parse_options
 from hypvision.engine.extensions import import_extensions
 from hypvision.engine.run import train
-from hypvision.shipped import find_config
+from hypvision.io.shipped import find_config
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/reproduce.md").read_text()

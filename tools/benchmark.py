@@ -19,8 +19,8 @@ from pathlib import Path
 
 from bench.common import set_device
 
-from hypvision.errors import HypvisionError, guard
-from hypvision.files import replacing
+from hypvision.io.errors import HypvisionError, guard
+from hypvision.io.files import replacing
 
 # Sub-command -> module in tools/bench with add_arguments(parser) and run(args), what it measures.
 BENCHMARKS = {

@@ -35,10 +35,10 @@ from pycocotools.coco import COCO
 import hypvision
 from hypvision.clip.segmentation.segment import load_segmenter, segment
 from hypvision.data.export import export_emoji
-from hypvision.errors import HypvisionError
-from hypvision.files import write_text
-from hypvision.images import images_in, open_image, read_labels
 from hypvision.inference import Boxes, Classes, Labels
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import write_text
+from hypvision.io.images import images_in, open_image, read_labels
 from hypvision.viz.overlay import add_legend, draw_boxes, font, paint
 from hypvision.viz.palette import label_colours
 from hypvision.viz.sheet import contact_sheet, save_image

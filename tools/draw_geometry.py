@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hypvision.errors import guard, require
-from hypvision.files import replacing
 from hypvision.geometry import poincare
+from hypvision.io.errors import guard, require
+from hypvision.io.files import replacing
 from hypvision.viz.disk import PoincareDisk
 
 # A triangle in the unit disk.

@@ -13,9 +13,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from hypvision.errors import guard, require
-from hypvision.files import replacing
 from hypvision.geometry import lorentz, poincare
+from hypvision.io.errors import guard, require
+from hypvision.io.files import replacing
 from hypvision.viz.disk import PoincareDisk
 
 BLUE = "tab:blue"

@@ -8,7 +8,7 @@
 import sys
 from argparse import ArgumentParser
 
-from hypvision.errors import guard
+from hypvision.io.errors import guard
 
 if __name__ == "__main__":
     from bench import tree_embedding

@@ -41,8 +41,8 @@ from hypvision.clip.spaces import Sphere
 from hypvision.data.chains import emoji_chains
 from hypvision.engine import run as engine
 from hypvision.engine.config import load_config, parse_options
-from hypvision.errors import guard
-from hypvision.files import read_json, write_json, write_text
+from hypvision.io.errors import guard
+from hypvision.io.files import read_json, write_json, write_text
 from hypvision.tasks.class_hierarchy import (
     embed_classes,
     places,

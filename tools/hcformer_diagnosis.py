@@ -34,9 +34,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hypvision.errors import HypvisionError, guard
-from hypvision.files import check_output, write_json
 from hypvision.inference.progress import progress
+from hypvision.io.errors import HypvisionError, guard
+from hypvision.io.files import check_output, write_json
 from hypvision.nn import ClusterAssignment
 from hypvision.viz.clusters import cluster_map, enlarge
 

@@ -31,8 +31,8 @@ from hcformer_diagnosis import diagnose, spread
 
 from hypvision.engine.config import load_config, parse_options
 from hypvision.engine.run import train
-from hypvision.errors import HypvisionError, guard
-from hypvision.files import read_json, write_json, write_text
+from hypvision.io.errors import HypvisionError, guard
+from hypvision.io.files import read_json, write_json, write_text
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 HCFORMER = "hcformer/hcformer-nano_diagnosis_cifar10.py"

@@ -9,7 +9,7 @@
 after validations, mean and spread over the seeds, tokens a second, minutes, curvatures at the end.
 It keeps what it has read in a file, which it takes instead of the folders. ``model`` takes what
 ``hypvision lm save`` has written: the curvatures of experts; how far out the points of words lie
-behind the last layer, by how often the text has the word; how the rotary code makes logits fall
+behind the last layer, by how often the text has the word; how RoPE makes logits fall
 with the distance; the accuracy on a jsonl of ``{context, choices, label}``, by the likelihood of a
 choice and by that of a character of it.
 """
@@ -29,9 +29,9 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from hypvision.errors import HypvisionError, guard, require
-from hypvision.files import replacing
 from hypvision.helm.rows import turn
+from hypvision.io.errors import HypvisionError, guard, require
+from hypvision.io.files import replacing
 from hypvision.tasks.language_models import load_folder
 
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
@@ -274,7 +274,7 @@ def model(args: Namespace) -> None:
             print(f"words that the text has {what}: norm {norm:.3f} over {count}")
     means, spread = rotary_decay(network)
     kept = {m: round(means[m], 3) for m in (0, 1, 2, 4, 8, 16, 32, 64)}
-    print("rotary code, logits by distance:", kept, f"relative to {spread:.1e}")
+    print("RoPE, logits by distance:", kept, f"relative to {spread:.1e}")
     if args.figure:
         pyplot = require("matplotlib.pyplot", "viz")
         figure, axis = pyplot.subplots(figsize=(5.4, 3.0))

@@ -14,7 +14,7 @@ from argparse import ArgumentParser, Namespace
 
 import torch
 
-from hypvision.errors import HypvisionError, guard
+from hypvision.io.errors import HypvisionError, guard
 
 
 def build(config, weights: str | None):

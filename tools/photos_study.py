@@ -31,9 +31,9 @@ from PIL import Image
 from hypvision.data.image_folder import build_transform
 from hypvision.engine import run as engine
 from hypvision.engine.config import load_config
-from hypvision.errors import guard
-from hypvision.files import read_json, write_json
-from hypvision.images import open_image
+from hypvision.io.errors import guard
+from hypvision.io.files import read_json, write_json
+from hypvision.io.images import open_image
 from hypvision.tasks import ImageClassifier
 from hypvision.tasks.probe import head_inputs
 from hypvision.zoo.familiar import Familiar, fit

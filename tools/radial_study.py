@@ -23,7 +23,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from hypvision.clip.classes import TEMPLATES, prompts
 from hypvision.clip.models import CLIPBundle, create_clip
 from hypvision.clip.radial.measure import embed_images, find_image_files, measure_chains
 from hypvision.clip.radial.texts import distinct, embed_texts
@@ -31,11 +30,12 @@ from hypvision.clip.radial.traversal import hierarcaps_traversal
 from hypvision.clip.radial.weights import merge_tower
 from hypvision.clip.spaces import Sphere
 from hypvision.data.chains import emoji_chains
+from hypvision.data.classes import TEMPLATES, prompts
 from hypvision.data.emoji import EmojiCaptions
 from hypvision.engine.config import load_config
 from hypvision.engine.run import train
-from hypvision.errors import guard
-from hypvision.files import write_json, write_text
+from hypvision.io.errors import guard
+from hypvision.io.files import write_json, write_text
 from hypvision.viz.radii import draw_levels, draw_walks
 from hypvision.viz.sheet import save_figure
 

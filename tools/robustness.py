@@ -28,8 +28,8 @@ from scipy.stats import mannwhitneyu
 from torch import Tensor
 from torchvision.transforms.functional import gaussian_blur
 
-from hypvision.errors import HypvisionError, guard
-from hypvision.images import open_image
+from hypvision.io.errors import HypvisionError, guard
+from hypvision.io.images import open_image
 
 NOISE = 0.1  # deviation of the added noise, where black is 0 and white 1
 BLUR = 1.0  # deviation of the Gaussian, pixels

@@ -27,10 +27,10 @@ from torch import Tensor
 
 import hypvision
 from hypvision.data.emoji_scenes import EmojiScenes
-from hypvision.errors import HypvisionError, guard
-from hypvision.files import check_output, write_json
-from hypvision.images import images_in, open_image, read_labels
 from hypvision.inference.progress import progress
+from hypvision.io.errors import HypvisionError, guard
+from hypvision.io.files import check_output, write_json
+from hypvision.io.images import images_in, open_image, read_labels
 from hypvision.viz.clusters import cluster_map, merge_regions, prepare_for
 
 REACH = 2  # pixels within which a border counts as found

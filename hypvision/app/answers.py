@@ -18,19 +18,19 @@ from PIL import Image
 from torch import Tensor
 
 from hypvision.checkpoints.index import builtin_index
+from hypvision.clip.locate import clips_here
 from hypvision.clip.models import create_clip, pretrained_tags
 from hypvision.clip.names import clip_options, parse_name
-from hypvision.clip.places import clips_here
 from hypvision.clip.radial.measure import walk_images
 from hypvision.clip.segmentation.segment import load_segmenter, segment
 from hypvision.data.chains import shape_chains
 from hypvision.data.closures import closure_of, read_closure
-from hypvision.errors import HypvisionError, did_you_mean
 from hypvision.geometry import Lorentz
-from hypvision.images import open_image
 from hypvision.inference import Classes, predict
 from hypvision.inference.predictors import Request, load_predictor
 from hypvision.inference.sources import Frame, Sources, find_sources
+from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io.images import open_image
 from hypvision.tasks.closures import closure_ranks, embed_closure
 from hypvision.tasks.embedding import embed_sources, gives_features, named_embedder
 from hypvision.tasks.search import find_gallery, search

@@ -13,9 +13,9 @@ from typing import Any
 from hypvision.app.answers import HIERARCHY, Answers, best_clip, scene_texts, zoo_models
 from hypvision.app.uploads import told, uploaded, without_folders
 from hypvision.app.worker import Worker
-from hypvision.clip.places import clips_here
+from hypvision.clip.locate import clips_here
 from hypvision.data.shapes import make_scene
-from hypvision.errors import require
+from hypvision.io.errors import require
 from hypvision.viz.sheet import save_image
 
 TITLE = "hypvision"

@@ -15,7 +15,7 @@ from hypvision.app.answers import Answers
 from hypvision.app.page import STYLE, build, gradio
 from hypvision.app.sessions import Sessions
 from hypvision.app.worker import SECONDS, Worker
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 UPLOAD = 20  # largest upload in megabytes
 WAITING = 16  # requests that may wait while another one is computed

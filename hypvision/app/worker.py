@@ -15,7 +15,7 @@ from typing import Any
 
 from hypvision.app.answers import Answers
 from hypvision.app.uploads import told
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 SECONDS = 300  # for one request
 _answers: Answers  # of the process that computes

@@ -33,8 +33,8 @@ from typing import Any, TypeVar
 from filelock import FileLock, Timeout
 
 from hypvision.checkpoints.storage import format_problem
-from hypvision.errors import HypvisionError, one_line
-from hypvision.files import check_output, note_holder, replacing, who_holds
+from hypvision.io.errors import HypvisionError, one_line
+from hypvision.io.files import check_output, note_holder, replacing, who_holds
 from hypvision.version import __version__
 
 _logger = logging.getLogger(__name__)

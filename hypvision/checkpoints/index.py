@@ -16,9 +16,9 @@ from typing import Any
 import yaml
 
 from hypvision.checkpoints.records import Index, Record
-from hypvision.errors import HypvisionError
-from hypvision.files import read_text, write_text
-from hypvision.records import parse
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import read_text, write_text
+from hypvision.io.records import parse
 
 VERSION = 1
 _HEADER = """\

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hypvision.checkpoints.read import network_weights, stored_weights, tensor_problem
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 _logger = logging.getLogger(__name__)
 _judged: ContextVar[bool] = ContextVar("judged", default=False)

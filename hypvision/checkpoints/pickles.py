@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 from torch import _weights_only_unpickler
 
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 # Instructions of a small file: torch.save writes 30 for a tensor, and 119 for a parameter with
 # AdamW. A larger file may

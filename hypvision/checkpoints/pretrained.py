@@ -9,7 +9,7 @@ from typing import Any
 from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.records import Record
 from hypvision.checkpoints.sources import resolve
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 def timm_cfg(record: Record) -> dict[str, Any]:

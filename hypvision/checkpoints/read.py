@@ -42,8 +42,8 @@ from hypvision.checkpoints.storage import (
     load_unpacked,
     unpack,
 )
-from hypvision.errors import HypvisionError
-from hypvision.files import why_no_file
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import why_no_file
 
 # Stand-ins for what trainings pickle
 

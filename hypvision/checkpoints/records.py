@@ -1,7 +1,7 @@
 """The records of weight files of the zoo, their parts, and the index of all records.
 
 The dataclasses are the schema: each field says what its value must be, and
-:func:`hypvision.records.parse` makes an object of plain values by it. Keys that are not in the
+:func:`hypvision.io.records.parse` makes an object of plain values by it. Keys that are not in the
 schema are errors, as are missing ones: a typing mistake must not become a silent default.
 ``docs/model-zoo.md`` describes the keys.
 """
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from hypvision.checkpoints.storage import STORAGES, foreign_setting
-from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.records import is_inside, is_number, is_plain, is_text, key, positive, rule
+from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io.records import is_inside, is_number, is_plain, is_text, key, positive, rule
 
 _UNSET: tuple[Any, ...] = (None, (), {})
 TASKS = ("classification", "segmentation", "detection", "retrieval", "zero-shot")

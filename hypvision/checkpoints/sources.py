@@ -46,8 +46,8 @@ from hypvision.checkpoints.download import (
 )
 from hypvision.checkpoints.index import builtin_index, parse_index, read_index, without_password
 from hypvision.checkpoints.records import ADDRESSES, Index, Record
-from hypvision.errors import HypvisionError, one_line
-from hypvision.files import write_text
+from hypvision.io.errors import HypvisionError, one_line
+from hypvision.io.files import write_text
 
 _logger = logging.getLogger(__name__)
 

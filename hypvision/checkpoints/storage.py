@@ -31,9 +31,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from hypvision.checkpoints.kinds import kind_of
-from hypvision.checks import one_of
-from hypvision.errors import HypvisionError
-from hypvision.files import parse_json, replacing
+from hypvision.io.checks import one_of
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import parse_json, replacing
 
 _logger = logging.getLogger(__name__)
 

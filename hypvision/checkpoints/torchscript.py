@@ -21,7 +21,7 @@ from typing import Any
 from torch import Tensor
 
 from hypvision.checkpoints.pickles import open_zip
-from hypvision.files import read_pieces
+from hypvision.io.files import read_pieces
 
 _MARK = b"/constants.pkl"
 _HIDDEN = b"/constants.hid"

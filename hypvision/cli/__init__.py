@@ -19,8 +19,8 @@ from contextlib import ExitStack, redirect_stdout
 from typing import NamedTuple, TextIO, cast
 
 from hypvision.cli.arguments import Parser
-from hypvision.errors import Escaped, HypvisionError, guard, how_to_install
-from hypvision.files import protecting
+from hypvision.io.errors import Escaped, HypvisionError, guard, how_to_install
+from hypvision.io.files import protecting
 from hypvision.version import __version__
 
 __all__ = ["COMMANDS", "GROUPS", "Command", "main", "parser_of"]
@@ -107,7 +107,7 @@ def parser_of(name: str) -> Parser:
 
 def main(argv: Sequence[str] | None = None, load: Callable[[], None] | None = None) -> int:
     """Run a command, by default that of the process, and return the exit status
-    (:func:`hypvision.errors.guard`).
+    (:func:`hypvision.io.errors.guard`).
 
     ``load`` is called before a command that needs PyTorch; see :mod:`hypvision_cli`. ``SystemExit``
     is raised after help, and with the status 1 after faults that ``hypvision check`` found.

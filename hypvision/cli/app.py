@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from hypvision.cli.arguments import Parser, add_device_argument, device_of, whole
-from hypvision.errors import require
+from hypvision.io.errors import require
 
 
 def add_app_arguments(parser: Parser) -> None:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.files import check_output, check_output_folder
+from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io.files import check_output, check_output_folder
 
 if TYPE_CHECKING:
     from hypvision.clip.models import CLIPBundle
@@ -86,7 +86,7 @@ class Parser(ArgumentParser):
                         yield from {text, text.partition("=")[2], text.partition(":")[2]} - {""}
 
     def check_outputs(self, args: Namespace) -> None:
-        """Refuse outputs that may not be written, before the work; see :mod:`hypvision.files`."""
+        """Refuse outputs that may not be written, before the work (:mod:`hypvision.io.files`)."""
         for name, what in self._outputs.items():
             path = getattr(args, name)
             if path is None:
@@ -239,7 +239,7 @@ def add_texts_argument(parser: Parser, what: str) -> None:
 def texts_of(args: Namespace, once: bool = True) -> list[str]:
     """The texts that ``--texts`` means, each once; or every line of the files, empty ones too, as
     often as it is there."""
-    from hypvision.files import names_file, read_lines
+    from hypvision.io.files import names_file, read_lines
 
     every: list[str] = []
     for given in args.texts:

@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from hypvision.cli.arguments import Parser, add_cfg_options, whole
-from hypvision.files import below, check_output_folder
+from hypvision.io.files import below, check_output_folder
 
 
 def add_check_arguments(parser: Parser) -> None:
@@ -76,7 +76,7 @@ def run_browse(args: Namespace) -> None:
     from hypvision.engine.browsing import browse
     from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import parse_options
-    from hypvision.images import require_all
+    from hypvision.io.images import require_all
     from hypvision.viz.sheet import save_image
 
     out = args.out or str(Path("work_dirs", Path(args.config).stem, "browse"))

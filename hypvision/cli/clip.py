@@ -18,10 +18,10 @@ from hypvision.cli.arguments import (
     whole,
 )
 from hypvision.cli.predict import add_sources_arguments
-from hypvision.errors import HypvisionError
-from hypvision.files import below, protecting, write_json
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import below, protecting, write_json
 
-# Copied from hypvision.clip.classes, because importing it imports PyTorch.
+# Copied from hypvision.data.classes, because importing it imports PyTorch.
 CLASS_LISTS = (
     "coco171", "ade150", "ade847", "pc59", "pc459", "voc20", "voc20b", "coco48", "coco17", "coco65",
     "coco116", "coco133",
@@ -45,14 +45,14 @@ def add_clip_segment_arguments(parser: Parser) -> None:
 
 def run_clip_segment(args: Namespace) -> None:
     """``clip segment`` from parsed arguments; prints the names of the files written."""
-    from hypvision.clip.classes import load_classes
     from hypvision.clip.open_vocabulary import check_words
     from hypvision.clip.segmentation.segment import load_segmenter, parse_classes, segment
-    from hypvision.images import leaving_out, require_all
+    from hypvision.data.classes import load_classes
     from hypvision.inference.progress import progress
     from hypvision.inference.results import Labels
     from hypvision.inference.sources import check_every, find_sources
     from hypvision.inference.writers import Writer
+    from hypvision.io.images import leaving_out, require_all
 
     device = device_of(args)
     classes = load_classes(parse_classes(args.classes))
@@ -113,9 +113,9 @@ def add_clip_chains_arguments(parser: Parser) -> None:
 
 def run_clip_chains(args: Namespace) -> None:
     """``clip chains`` from parsed arguments: prints a table, writes it and images."""
-    from hypvision.clip.radial.measure import find_image_files, measure_chains, read_embeddings
-    from hypvision.data.chains import read_chains
-    from hypvision.images import leaving_out, open_image, require_all
+    from hypvision.clip.radial.measure import measure_chains, read_embeddings
+    from hypvision.data.chains import find_image_files, read_chains
+    from hypvision.io.images import leaving_out, open_image, require_all
     from hypvision.viz.radii import draw_levels
 
     if bool(args.tree) != bool(args.tree_images):
@@ -273,7 +273,7 @@ def _walks_of_embeddings(args: Namespace, measured, texts, images) -> list:
 
 def _show(args: Namespace, walks: dict) -> None:
     """Print and draw the walks, those of both models side by side."""
-    from hypvision.images import open_image
+    from hypvision.io.images import open_image
     from hypvision.viz.radii import draw_walks
     from hypvision.viz.sheet import save_figure
 
@@ -308,8 +308,8 @@ def add_clip_make_chains_arguments(parser: Parser) -> None:
 
 
 def run_clip_make_chains(args: Namespace) -> None:
-    from hypvision.data.broader import build_chains, read_captions, read_terms
     from hypvision.data.chains import emoji_chains, shape_chains, write_chains
+    from hypvision.data.hypernyms import build_chains, read_captions, read_terms
 
     read = dict(
         shapes=("length", "split"),
@@ -351,12 +351,12 @@ def add_clip_radius_arguments(parser: Parser) -> None:
 def run_clip_radius(args: Namespace) -> None:
     """``clip radius`` from parsed arguments: prints statistics, writes them and a drawing."""
     from hypvision.clip import adapters
-    from hypvision.clip.classes import load_classes
     from hypvision.clip.radius import measure_radii, radius_statistics, scale_sweep
     from hypvision.clip.segmentation.segment import parse_classes
     from hypvision.clip.towers import find_towers
-    from hypvision.images import require_all
+    from hypvision.data.classes import load_classes
     from hypvision.inference.sources import find_files
+    from hypvision.io.images import require_all
     from hypvision.viz.radii import draw_radii
 
     clip = clip_of(args)

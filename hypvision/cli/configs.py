@@ -11,9 +11,9 @@ from argparse import REMAINDER, Namespace
 from pathlib import Path
 
 from hypvision.cli.arguments import Parser
-from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.files import why_no_file
-from hypvision.shipped import config_folder, shipped_configs
+from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io.files import why_no_file
+from hypvision.io.shipped import config_folder, shipped_configs
 
 
 def add_configs_arguments(parser: Parser) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from hypvision.checks import one_of
 from hypvision.cli.arguments import Parser, number, whole
-from hypvision.errors import HypvisionError
-from hypvision.files import read_lines
+from hypvision.io.checks import one_of
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import read_lines
 
 # Copied from hypvision.data, because importing it imports PyTorch.
 PREPARED = ("ade847", "pc59", "pc459", "voc20", "voc20b", "cifar10", "cifar100", "tiny-imagenet")

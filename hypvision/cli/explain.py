@@ -26,9 +26,9 @@ from hypvision.cli.arguments import (
     whole,
 )
 from hypvision.cli.predict import add_sources_arguments
-from hypvision.errors import HypvisionError
-from hypvision.files import below, protecting
-from hypvision.shipped import is_config
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import below, protecting
+from hypvision.io.shipped import is_config
 
 _CLUSTERS = ("stage", "block", "head", "level", "regions")
 
@@ -92,9 +92,9 @@ def run_explain(args: Namespace) -> None:
     refuse(args, ["texts", "gallery", "to", "captions", "steps"], because)
     import timm
 
-    from hypvision.images import leaving_out, require_all
     from hypvision.inference.progress import progress
     from hypvision.inference.sources import check_every, find_sources
+    from hypvision.io.images import leaving_out, require_all
     from hypvision.viz import explain
     from hypvision.viz.sheet import save_image
     from hypvision.zoo.backbones import build_model, model_and_weights, side_seen
@@ -183,9 +183,9 @@ def _explain_clip(args: Namespace) -> None:
     from hypvision.clip.radial.measure import embed_images, embed_readable, rooted
     from hypvision.clip.radial.texts import embed_texts
     from hypvision.clip.radial.traversal import meru_traversal
-    from hypvision.images import open_image, output_names, require_all
     from hypvision.inference.pictures import caption_radii, embed_pictures, find_pictures
     from hypvision.inference.sources import find_files
+    from hypvision.io.images import open_image, output_names, require_all
     from hypvision.viz.radii import draw_radii
     from hypvision.viz.traversal import Found, draw_traversal
 

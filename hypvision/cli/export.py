@@ -7,9 +7,9 @@ from argparse import Namespace
 from pathlib import Path
 
 from hypvision.cli.arguments import Parser, add_clip_argument, add_model_args, clip_of, whole
-from hypvision.errors import HypvisionError
-from hypvision.files import check_output
-from hypvision.shipped import is_config
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import check_output
+from hypvision.io.shipped import is_config
 
 # Copied from hypvision.zoo.export, because importing it imports PyTorch.
 FORMATS = ("onnx", "torchexport")

@@ -11,7 +11,7 @@ from typing import Any
 
 from hypvision.cli.arguments import Parser, add_clip_argument, refuse, refuse_others, whole
 from hypvision.cli.submit import Cell, add_submit_arguments, run_cells, submit_options
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 _PROTOCOLS = ("base2new", "shots", "cross", "dg")
 

@@ -14,7 +14,7 @@ from hypvision.cli.arguments import (
     number,
     whole,
 )
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 def add_lm_save_arguments(parser: Parser) -> None:

@@ -24,8 +24,8 @@ from hypvision.cli.arguments import (
     whole,
 )
 from hypvision.cli.predict import add_sources_arguments
-from hypvision.errors import HypvisionError, require
-from hypvision.files import (
+from hypvision.io.errors import HypvisionError, require
+from hypvision.io.files import (
     check_output,
     protecting,
     replacing,
@@ -90,8 +90,8 @@ def run_metric_embed(args: Namespace) -> None:
     texts ``texts`` in place of the paths."""
     import numpy as np
 
-    from hypvision.images import require_all
     from hypvision.inference.sources import check_every, find_sources
+    from hypvision.io.images import require_all
     from hypvision.tasks.embedding import embed_sources
 
     device = device_of(args)
@@ -141,8 +141,8 @@ def add_metric_search_arguments(parser: Parser) -> None:
 
 def run_metric_search(args: Namespace) -> None:
     """``metric search`` from parsed arguments: prints the nearest images, draws and lists them."""
-    from hypvision.images import require_all
     from hypvision.inference.sources import check_every, find_sources
+    from hypvision.io.images import require_all
     from hypvision.tasks.search import find_gallery, search
     from hypvision.viz.sheet import image_format, save_image, search_sheet
 

@@ -25,8 +25,8 @@ from hypvision.cli.arguments import (
     number,
     whole,
 )
-from hypvision.errors import HypvisionError, one_line
-from hypvision.files import protecting
+from hypvision.io.errors import HypvisionError, one_line
+from hypvision.io.files import protecting
 from hypvision.version import __version__
 
 # copied from hypvision.inference.writers, because importing it imports PyTorch
@@ -82,7 +82,6 @@ def run_predict(args: Namespace) -> None:
     """``predict`` from parsed arguments; prints what was written, and how fast."""
 
     from hypvision.clip.segmentation.segment import parse_classes
-    from hypvision.images import leaving_out, require_all
     from hypvision.inference.knowledge import doubts, warnings_of
     from hypvision.inference.predictors import Request, load_predictor
     from hypvision.inference.progress import progress
@@ -90,6 +89,7 @@ def run_predict(args: Namespace) -> None:
     from hypvision.inference.running import results
     from hypvision.inference.sources import check_every, find_sources
     from hypvision.inference.writers import Writer
+    from hypvision.io.images import leaving_out, require_all
     from hypvision.zoo.loading import parse_arguments
 
     if args.score is not None and not 0 <= args.score <= 1:

@@ -19,8 +19,8 @@ from hypvision.cli.arguments import (
     whole,
 )
 from hypvision.cli.submit import Cell, add_submit_arguments, run_cells, submit_options
-from hypvision.errors import HypvisionError, require
-from hypvision.files import check_regular, why_no_file, write_table
+from hypvision.io.errors import HypvisionError, require
+from hypvision.io.files import check_regular, why_no_file, write_table
 
 ACTIONS = ("run", "heads", "tokens", "fit")
 _USUAL = "a usual name"  # what was asked for, in heads.csv, if it was no tensor
@@ -392,7 +392,7 @@ def _losses(args: Namespace) -> tuple[list[Any], Any]:
 
 
 def _read_heads(path: Path) -> list[dict[str, Any]]:
-    from hypvision.records import read_table
+    from hypvision.io.records import read_table
     from hypvision.scaling.language_models import Head
 
     return [row._asdict() for _, row in read_table(Head, path)] if path.exists() else []

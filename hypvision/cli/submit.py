@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from hypvision.cli.arguments import Parser, whole
-from hypvision.errors import HypvisionError, explain_machine, require
+from hypvision.io.errors import HypvisionError, explain_machine, require
 
 CLUSTERS = ("local", "slurm")
 _POLL_SECONDS = 0.5

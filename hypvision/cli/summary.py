@@ -16,8 +16,8 @@ from hypvision.cli.arguments import (
     whole,
 )
 from hypvision.cli.export import TOWERS
-from hypvision.errors import HypvisionError
-from hypvision.files import write_json, write_table
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import write_json, write_table
 
 if TYPE_CHECKING:
     from hypvision.inference.summary import Summary

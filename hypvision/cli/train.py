@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hypvision.cli.arguments import Parser, add_cfg_options, whole
-from hypvision.errors import HypvisionError
-from hypvision.files import check_output
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import check_output
 
 
 def _add_common_arguments(parser: Parser) -> None:

@@ -8,8 +8,8 @@ from argparse import Namespace
 from pathlib import Path
 
 from hypvision.cli.arguments import Parser, add_cfg_options, number
-from hypvision.errors import HypvisionError
-from hypvision.files import write_text
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import write_text
 
 # Copied from hypvision.checkpoints.records.
 TASKS = ("classification", "segmentation", "detection", "retrieval", "zero-shot")

@@ -14,10 +14,10 @@
 """
 
 from hypvision.clip import adapters, towers
-from hypvision.clip.classes import load_classes
 from hypvision.clip.models import create_clip
 from hypvision.clip.segmentation.segment import Segmentation, load_segmenter, segment
 from hypvision.clip.segmentation.segmenter import OpenVocabSegmenter
+from hypvision.data.classes import load_classes
 
 __all__ = [
     "OpenVocabSegmenter",

@@ -17,8 +17,8 @@ from hypvision.checkpoints.storage import kept_tensor
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.radial.measure import embed_images
 from hypvision.clip.radial.texts import distinct, embed_texts
-from hypvision.clip.views import show_to, view_of
-from hypvision.errors import HypvisionError
+from hypvision.data.preprocessing import preprocessing_of, set_preprocessing
+from hypvision.io.errors import HypvisionError
 
 if TYPE_CHECKING:
     from hypvision.clip.prompting.hosts import Host
@@ -88,7 +88,7 @@ def image_features(
     many augmented views of each image, or of its centre crop alone (``views=0``, V = 1); cached in
     the folder, if given. The data set has samples with ``inputs``, ``paths``, ``description`` and
     ``viewed(augment)``, and resizes images as the tower needs."""
-    show_to(dataset, host.clip)
+    set_preprocessing(dataset, host.clip)
     seen = dataset.viewed(augment=views > 0)
 
     def compute() -> Tensor:
@@ -170,7 +170,7 @@ def frozen_images(
     """As :func:`frozen_texts`, for images by their paths; the cache is named by the images'
     content."""
     once = sorted({str(path) for path in paths})
-    key = fingerprint(clip.model, True, dtype, view_of(clip.model), clip.mean, clip.std)
+    key = fingerprint(clip.model, True, dtype, preprocessing_of(clip.model), clip.mean, clip.std)
     for path in once:
         key.update(hashlib.sha256(Path(path).read_bytes()).digest())
     return _frozen(

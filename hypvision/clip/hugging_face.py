@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hypvision.checkpoints.match import translated
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 _TRANSPOSED = [
     ("text_projection.weight", "text_projection"),

@@ -19,10 +19,10 @@ from open_clip.model import CLIP
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 
-from hypvision.checks import one_of
 from hypvision.clip.hyperbolic_checkpoint import CURVATURES, PIXELS
 from hypvision.clip.spaces import Hyperboloid, Modality, Space, Sphere
 from hypvision.clip.towers import class_token_features
+from hypvision.io.checks import one_of
 
 MAX_LOGIT_SCALE = math.log(100)
 

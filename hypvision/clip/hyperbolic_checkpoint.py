@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hypvision.checkpoints.match import translated, unknown_name
 from hypvision.checkpoints.read import read_file
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 PUBLISHED = {
     f"{family}-vit-{size}-16": {

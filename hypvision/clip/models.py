@@ -6,7 +6,7 @@
 >>> clip.model.encode_text(clip.tokenizer(["a cat"]))
 
 :func:`create_clip` sets what the weights need (activation, normalisation, resizing, length of
-texts); :func:`hypvision.clip.views.view_of` is the preprocessing of its images.
+texts); :func:`hypvision.data.preprocessing.preprocessing_of` is the preprocessing of its images.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from hypvision.checkpoints.read import check_bounds, network_weights, read_file
 from hypvision.checkpoints.records import Record
 from hypvision.checkpoints.sources import hub_switch
 from hypvision.checkpoints.torchscript import class_names, is_torchscript
-from hypvision.checks import depths, one_of
 from hypvision.clip.hugging_face import from_hugging_face, is_hugging_face
 from hypvision.clip.hyperbolic_checkpoint import (
     PIXELS,
@@ -46,7 +45,7 @@ from hypvision.clip.hyperbolic_checkpoint import (
     is_official,
     root_of,
 )
-from hypvision.clip.places import (
+from hypvision.clip.locate import (
     config_folder,
     fetch_published,
     fetch_weights,
@@ -58,7 +57,8 @@ from hypvision.clip.places import (
 )
 from hypvision.clip.spaces import Space, space_of
 from hypvision.clip.towers import embedding_size, encode_image, encode_text
-from hypvision.errors import HypvisionError, did_you_mean, require
+from hypvision.io.checks import depths, one_of
+from hypvision.io.errors import HypvisionError, did_you_mean, require
 
 MEAN = (122.7709383, 116.7460125, 104.09373615)
 """Of RGB from 0 to 255, as OpenAI's CLIP was trained."""

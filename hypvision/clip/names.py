@@ -18,9 +18,9 @@ from torch import Tensor
 from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.sources import find
 from hypvision.clip.hyperbolic_checkpoint import variant
+from hypvision.clip.locate import is_repository, offering
 from hypvision.clip.models import ARCHITECTURES, architecture, pretrained_tags, read_clip
-from hypvision.clip.places import is_repository, offering
-from hypvision.errors import HypvisionError, require
+from hypvision.io.errors import HypvisionError, require
 
 
 def parse_name(text: str) -> tuple[str, str | None]:

@@ -25,15 +25,15 @@ from torch.optim.optimizer import (
 )
 
 from hypvision.checkpoints.match import placed
-from hypvision.checks import one_of
 from hypvision.clip import adapters
-from hypvision.clip.classes import TEMPLATES, load_classes, prompts
 from hypvision.clip.hyperbolic_checkpoint import PIXELS, check_scalars
 from hypvision.clip.memo import Memo
 from hypvision.clip.models import CLIPBundle, clip_names, create_clip
 from hypvision.clip.spaces import Sphere, space_of
 from hypvision.clip.towers import embedding_size, encode_by_length, encode_text, find_towers
-from hypvision.errors import HypvisionError
+from hypvision.data.classes import TEMPLATES, load_classes, prompts
+from hypvision.io.checks import one_of
+from hypvision.io.errors import HypvisionError
 
 # Long lists have a few classes with equal texts (ADE-847: 18 of 847); a larger share is a mistake
 # of the user.
@@ -156,8 +156,8 @@ class OpenVocabularyCLIP(nn.Module):
                 ``dict(type="hyperclip", block=64)``; an error for one that changes no tower.
             tune: which part of CLIP trains, see :data:`TUNING`; ``adapter`` needs ``"adapter"``.
             classes, synonyms: class names, and which of their synonyms, see
-                :func:`~hypvision.clip.classes.prompts`.
-            templates: a name in :data:`~hypvision.clip.classes.TEMPLATES`, a template, or several.
+                :func:`~hypvision.data.classes.prompts`.
+            templates: a name in :data:`~hypvision.data.classes.TEMPLATES`, a template, or several.
             dense: the model uses only dense embeddings and texts: freeze other parameters, because
                 a parameter without a gradient stops distributed training.
         """
@@ -246,7 +246,7 @@ class OpenVocabularyCLIP(nn.Module):
         return any(parameter.requires_grad for parameter in self.clip.parameters())
 
     def set_classes(self, classes: str | Path | Sequence[str]) -> None:
-        """Change the class names; as :func:`~hypvision.clip.classes.load_classes` takes them."""
+        """Change the class names; as :func:`~hypvision.data.classes.load_classes` takes them."""
         self.classes = load_classes(classes)
 
     def encode_classes(self, classes: Sequence[str] | None = None) -> Tensor:

@@ -20,15 +20,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hypvision.checks import more_than, one_of
-from hypvision.clip.classes import TEMPLATES, prompts
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.spaces import Modality, Sphere
 from hypvision.clip.towers import encode_by_length, encode_dense, encode_image
-from hypvision.clip.views import view_of
-from hypvision.errors import HypvisionError
+from hypvision.data.classes import TEMPLATES, prompts
+from hypvision.data.preprocessing import preprocessing_of
 from hypvision.geometry import poincare
-from hypvision.images import leaving_out, open_image, require_all
+from hypvision.io.checks import more_than, one_of
+from hypvision.io.errors import HypvisionError
+from hypvision.io.images import leaving_out, open_image, require_all
 
 
 def hyperbolic_radius(
@@ -158,7 +158,7 @@ def measure_radii(
     ``how`` is passed to :func:`hyperbolic_radius`."""
     radii = {f"text {name}": text_radii(clip, names, **how) for name, names in class_lists.items()}
     if images:
-        view = view_of(clip.model)
+        view = preprocessing_of(clip.model)
         seen = []
         for path in images:
             with leaving_out(path, failed):

@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hypvision.checks import one_of
-from hypvision.errors import HypvisionError
 from hypvision.geometry import lorentz
 from hypvision.geometry.numerics import exact, has_float64, sinhc
+from hypvision.io.checks import one_of
+from hypvision.io.errors import HypvisionError
 from hypvision.losses import cone_half_aperture, radial_angle
 
 Modality = Literal["image", "text"]

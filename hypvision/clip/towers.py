@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from tqdm import tqdm
 
 from hypvision.clip.spaces import space_of
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 MANY_TEXTS = 4096  # a CPU needs about a minute for so many in a CLIP of the usual size
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from hypvision.data.usage import Usage
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 MAX_POINTS = 100_000  # largest number of polygon points of one object
 MASK_FORMAT = (

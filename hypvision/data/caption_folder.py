@@ -28,10 +28,10 @@ from torchvision.transforms.v2 import functional
 from hypvision.data.folders import Listing
 from hypvision.data.image_folder import build_transform
 from hypvision.data.usage import Usage
-from hypvision.errors import HypvisionError
-from hypvision.files import inside
-from hypvision.images import open_image, shown_size
-from hypvision.records import read_json_lines, read_table
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import inside
+from hypvision.io.images import open_image, shown_size
+from hypvision.io.records import read_json_lines, read_table
 
 TABLES = ("captions.csv", "captions.jsonl")
 

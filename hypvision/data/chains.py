@@ -19,9 +19,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hypvision.errors import HypvisionError
-from hypvision.files import csv_text, replacing
-from hypvision.records import read_table
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import csv_text, replacing
+from hypvision.io.images import SUFFIXES
+from hypvision.io.records import read_table
 
 SEPARATOR = "=>"
 _SCHEMAS = "'positive,negative[,image_url]' or 'id,captions[,image_url]'"
@@ -199,3 +200,32 @@ def emoji_chains(root: str | Path, split: str, seed: int = 0) -> list[Chain]:
 
 def _pieces(words: str) -> set[str]:
     return set(re.split(r"\W+", words.lower()))
+
+
+def find_image_files(images: Sequence[str], folder: str | Path) -> dict[str, Path]:
+    """Find the chains' images in a folder, by the end of the address or an id with any suffix."""
+    folder = Path(folder).expanduser()
+    if not folder.is_dir():
+        raise HypvisionError(f"There is no folder of images '{folder}'. Correct its path.")
+    files = {
+        path.name: path for path in sorted(folder.iterdir()) if path.suffix.lower() in SUFFIXES
+    }
+    stems = {path.stem: path for path in files.values()}
+    found = {}
+    missing = []
+    for image in dict.fromkeys(images):
+        name = image.rpartition("/")[2]
+        # an id may have a dot of its own
+        bare = Path(name).stem if Path(name).suffix.lower() in SUFFIXES else name
+        path = files.get(name) or stems.get(name) or stems.get(bare)
+        if path is None:
+            missing.append(image)
+        else:
+            found[image] = path
+    if missing:
+        raise HypvisionError(
+            f"{len(missing)} of {len(missing) + len(found)} images of the chains have no image in "
+            f"'{folder}', the first is '{missing[0]}' of row {list(images).index(missing[0]) + 1}. "
+            "Put them there, or take out these chains."
+        )
+    return found

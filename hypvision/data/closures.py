@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hypvision.errors import HypvisionError
-from hypvision.files import MAX_BYTES, read_text
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import MAX_BYTES, read_text
 
 _FORMS = (
     "csv with the header id1,id2[,weight], or two columns with a tab between them; first the name, "

@@ -29,9 +29,9 @@ from torch.utils.data import Dataset
 
 from hypvision.data.folders import Listing
 from hypvision.data.usage import Usage
-from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.images import open_image
-from hypvision.records import Name, read_record
+from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io.images import open_image
+from hypvision.io.records import Name, read_record
 
 TEMPLATES = ("a photo of a {}", "a picture of a {}", "a drawing of a {}", "an emoji of a {}")
 

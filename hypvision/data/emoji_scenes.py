@@ -21,14 +21,14 @@ from mmengine.registry import DATASETS
 from PIL import Image
 from torch.utils.data import Dataset
 
-from hypvision.checks import at_least, between
 from hypvision.data.captions import enumerated
 from hypvision.data.emoji import Emoji, augment, read_emoji
 from hypvision.data.folders import Listing
 from hypvision.data.masks import box_of
-from hypvision.errors import HypvisionError
-from hypvision.files import replacing
-from hypvision.images import images_in, open_image
+from hypvision.io.checks import at_least, between
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import replacing
+from hypvision.io.images import images_in, open_image
 
 # least value of the channels of a white pixel; white pixels that are connected to the border are
 # background

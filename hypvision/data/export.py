@@ -18,11 +18,11 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from hypvision.checks import at_least, one_of
-from hypvision.errors import HypvisionError
-from hypvision.files import check_output_folder, replacing_folder, write_json
-from hypvision.images import write_image
-from hypvision.records import read_record
+from hypvision.io.checks import at_least, one_of
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import check_output_folder, replacing_folder, write_json
+from hypvision.io.images import write_image
+from hypvision.io.records import read_record
 
 from .masks import box_of, run_length
 from .shapes import ShapesClassification, ShapesScenes

@@ -8,9 +8,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from hypvision.data.usage import Usage
-from hypvision.errors import HypvisionError
-from hypvision.files import name_of, on_disk
-from hypvision.images import is_hidden, why_no_image
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import name_of, on_disk
+from hypvision.io.images import is_hidden, why_no_image
 
 _PARTS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing"}
 

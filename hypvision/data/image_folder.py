@@ -20,14 +20,14 @@ from torch.utils.data import Dataset
 from torchvision import datasets as tv_datasets
 from torchvision import transforms as tv_transforms
 
-from hypvision.checks import one_of
-from hypvision.clip.classes import check_classes
 from hypvision.data.annotations import some
+from hypvision.data.classes import check_classes
 from hypvision.data.folders import Listing, check_depth, class_images, class_names, natural
 from hypvision.data.usage import Usage
-from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.files import inside, on_disk, read_lines, why_no_file
-from hypvision.images import check_normalisation, open_channels, open_image
+from hypvision.io.checks import one_of
+from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io.files import inside, on_disk, read_lines, why_no_file
+from hypvision.io.images import check_normalisation, open_channels, open_image
 
 CIFAR_LAYOUT = {
     "cifar10": (tv_datasets.CIFAR10, "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"),

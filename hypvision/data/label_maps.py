@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from hypvision.data.usage import Usage
-from hypvision.errors import HypvisionError
-from hypvision.images import (
+from hypvision.io.errors import HypvisionError
+from hypvision.io.images import (
     SUFFIXES,
     image_kind,
     image_size,

@@ -26,11 +26,11 @@ from torch.utils.data import Dataset
 from tqdm import tqdm
 
 from hypvision.checkpoints.sources import offline
-from hypvision.checks import at_least, one_of
 from hypvision.data.usage import Usage
-from hypvision.errors import HypvisionError, one_line, require
-from hypvision.files import check_regular, parse_json, read_text, replacing, write_json
-from hypvision.records import positive, read_record
+from hypvision.io.checks import at_least, one_of
+from hypvision.io.errors import HypvisionError, one_line, require
+from hypvision.io.files import check_regular, parse_json, read_text, replacing, write_json
+from hypvision.io.records import positive, read_record
 
 _logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hypvision.errors import require
+from hypvision.io.errors import require
 
 
 def box_of(mask: np.ndarray) -> tuple[int, int, int, int]:

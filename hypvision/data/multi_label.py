@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from mmengine.registry import DATASETS
 
-from hypvision.clip.classes import check_classes
 from hypvision.data.annotations import name_difference
+from hypvision.data.classes import check_classes
 from hypvision.data.folders import Listing
 from hypvision.data.image_folder import _ImageDataset
 from hypvision.data.usage import Usage
-from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.files import inside, read_lines
-from hypvision.records import read_json_lines
+from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io.files import inside, read_lines
+from hypvision.io.records import read_json_lines
 
 _TABLE = "the table of images and their labels"
 _FORMS = (

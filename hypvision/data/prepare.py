@@ -33,15 +33,15 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from hypvision.checks import one_of
-from hypvision.clip.classes import official_ids
+from hypvision.data.classes import official_ids
 from hypvision.data.image_folder import CIFARDataset
 from hypvision.data.label_maps import check_size, read_label_map
 from hypvision.data.masks import decode
 from hypvision.data.published import read_matlab, read_rows
-from hypvision.errors import HypvisionError, one_line, require
-from hypvision.files import below, check_output_folder, inside, read_json, read_lines, replacing
-from hypvision.images import image_kind, open_image, read_labels, shown_size, write_image
+from hypvision.io.checks import one_of
+from hypvision.io.errors import HypvisionError, one_line, require
+from hypvision.io.files import below, check_output_folder, inside, read_json, read_lines, replacing
+from hypvision.io.images import image_kind, open_image, read_labels, shown_size, write_image
 
 # name, image, file with its labels, function that reads the labels
 Item = tuple[str, Path, Path, Callable[[], np.ndarray]]

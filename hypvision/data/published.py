@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from hypvision.clip.classes import whole_label
-from hypvision.errors import HypvisionError, require
-from hypvision.files import read_lines
+from hypvision.data.classes import whole_label
+from hypvision.io.errors import HypvisionError, require
+from hypvision.io.files import read_lines
 
 
 def read_rows(

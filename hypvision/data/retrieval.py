@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 from mmengine.registry import DATASETS
 
-from hypvision.clip.classes import check_classes
-from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.files import inside
-from hypvision.records import parse, read_record
+from hypvision.data.classes import check_classes
+from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io.files import inside
+from hypvision.io.records import parse, read_record
 
 from .folders import Listing, class_names
 from .image_folder import ImageFolderDataset, _ImageDataset

@@ -11,8 +11,8 @@ import timm.data.distributed_sampler as timm_samplers
 from mmengine.dist import get_dist_info, sync_random_seed
 from mmengine.registry import DATA_SAMPLERS
 
-from hypvision.checks import at_least, between, one_of
-from hypvision.errors import HypvisionError
+from hypvision.io.checks import at_least, between, one_of
+from hypvision.io.errors import HypvisionError
 
 
 @DATA_SAMPLERS.register_module()

@@ -10,9 +10,9 @@ from mmengine.registry import DATASETS
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from hypvision.clip.classes import TEMPLATES
 from hypvision.clip.models import create_clip
 from hypvision.data.captions import NOUNS, with_article
+from hypvision.data.classes import TEMPLATES
 from hypvision.data.shapes import TAXONOMY, make_object, make_scene
 from hypvision.data.taxonomy import KIND_OF
 

@@ -23,7 +23,8 @@ import numpy as np
 from PIL import Image
 from torch.utils.data import Dataset
 
-from ..checks import at_least, between, one_of
+from hypvision.io.checks import at_least, between, one_of
+
 from .captions import describe
 from .drawing import COLOURS, TEXTURES, Sprite, Stamp, add_noise, draw_background, rasterise
 from .masks import box_of

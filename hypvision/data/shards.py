@@ -34,14 +34,14 @@ from torch.utils.data import IterableDataset, get_worker_info
 from torchvision.transforms.v2 import functional
 from tqdm import tqdm
 
-from hypvision.checks import at_least, between
 from hypvision.data.image_folder import build_transform
 from hypvision.data.usage import Usage
 from hypvision.data.words import split_words
-from hypvision.errors import HypvisionError, require
-from hypvision.files import read_json, read_lines, why_no_file, write_json
-from hypvision.images import FORMATS, MAX_PIXELS, to_rgb
-from hypvision.records import parse
+from hypvision.io.checks import at_least, between
+from hypvision.io.errors import HypvisionError, require
+from hypvision.io.files import read_json, read_lines, why_no_file, write_json
+from hypvision.io.images import FORMATS, MAX_PIXELS, to_rgb
+from hypvision.io.records import parse
 
 require("webdataset", "shards")
 

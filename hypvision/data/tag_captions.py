@@ -13,13 +13,13 @@ from mmengine.registry import DATASETS
 from PIL import Image
 from torch.utils.data import Dataset
 
-from hypvision.checks import at_least, between, one_of
-from hypvision.clip.classes import load_classes
 from hypvision.data.captions import enumerated
+from hypvision.data.classes import load_classes
 from hypvision.data.label_maps import check_size, find_pairs, read_label_map
 from hypvision.data.usage import Usage
-from hypvision.errors import HypvisionError
-from hypvision.images import open_image
+from hypvision.io.checks import at_least, between, one_of
+from hypvision.io.errors import HypvisionError
+from hypvision.io.images import open_image
 
 TEMPLATES = ("a photo of {}", "A photo of {} in the scene")
 
@@ -43,7 +43,7 @@ class TagCaptions(Dataset):
             :class:`~hypvision.openmmlab.open_vocabulary.segmentation.OpenVocabSegDataset`.
         data_prefix: ``dict(img_path=..., seg_map_path=...)``, as in mmseg.
         classes: names in the order of the labels; anything that
-            :func:`hypvision.clip.classes.load_classes` takes. Labels beyond the list (void) are
+            :func:`hypvision.data.classes.load_classes` takes. Labels beyond the list (void) are
             never named.
         length: number of samples.
         size: side of a sample in pixels.

@@ -13,8 +13,9 @@ from functools import cached_property
 
 import numpy as np
 
-from ..checks import one_of
-from ..errors import HypvisionError
+from hypvision.io.checks import one_of
+from hypvision.io.errors import HypvisionError
+
 from .drawing import COLOURS, OUTLINES, TEXTURES
 
 LEVELS = ("kind", "shape", "instance")

@@ -10,12 +10,18 @@ from typing import Any
 from mmengine.registry import DATASETS
 from torch.utils.data import Dataset
 
-from hypvision.clip.radial.measure import find_image_files
-from hypvision.clip.views import first_view
-from hypvision.data.chains import Chain, emoji_chains, read_chains, shape_chains, with_negatives
+from hypvision.data.chains import (
+    Chain,
+    emoji_chains,
+    find_image_files,
+    read_chains,
+    shape_chains,
+    with_negatives,
+)
+from hypvision.data.preprocessing import default_preprocessing
 from hypvision.data.usage import Usage
-from hypvision.errors import HypvisionError
-from hypvision.images import open_image
+from hypvision.io.errors import HypvisionError
+from hypvision.io.images import open_image
 
 
 @DATASETS.register_module()
@@ -29,7 +35,7 @@ class TextChains(Dataset):
         length: chains of ``"shapes"``.
         seed: of negatives that are drawn from siblings, for chains that have none of their own.
         images: folder of an image for each chain, see
-            :func:`hypvision.clip.radial.measure.find_image_files`; for a tuning of the image tower.
+            :func:`hypvision.data.chains.find_image_files`; for a tuning of the image tower.
         size: side of these images; None: that of the model that is tuned. Images are resized as
             that model expects.
         levels: of the chains that are taken, from 0, such as ``(0, 1, 3)``; None: all.
@@ -87,7 +93,7 @@ class TextChains(Dataset):
             self.usage.leave_out("chains", f"share={tuple(share)}", f"of {count}", others)
         self.metainfo = dict(classes=())
         self.size = size
-        self.view = first_view(size)
+        self.view = default_preprocessing(size)
         self.files = []
         if images is not None:
             owners = [chain.image for chain in self.chains if chain.image]

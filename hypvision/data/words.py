@@ -6,7 +6,7 @@ import math
 import re
 from functools import cache, lru_cache
 
-from hypvision.errors import require
+from hypvision.io.errors import require
 
 _LONGEST = 20  # longest word in letters
 _UNKNOWN = 2.0  # cost of each letter that is part of no known word

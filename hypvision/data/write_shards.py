@@ -16,13 +16,13 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
-from hypvision.checks import at_least
 from hypvision.data.caption_folder import cut_box, find_captions, read_captions
 from hypvision.data.image_folder import ImageFolderDataset
 from hypvision.data.shards import CaptionShards, ImageShards
-from hypvision.errors import require
-from hypvision.files import check_new_folder, replacing_folder
-from hypvision.images import open_image
+from hypvision.io.checks import at_least
+from hypvision.io.errors import require
+from hypvision.io.files import check_new_folder, replacing_folder
+from hypvision.io.images import open_image
 
 # formats whose files are copied unchanged
 _KEPT = {".jpg": "jpg", ".jpeg": "jpg", ".png": "png", ".webp": "webp"}

@@ -22,12 +22,12 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from hypvision.clip.views import show_to
+from hypvision.data.preprocessing import set_preprocessing
 from hypvision.engine.checking import Report, classes_of, open_parts, read_config
 from hypvision.engine.config import PHASES
 from hypvision.engine.hooks import seed_everything
-from hypvision.errors import HypvisionError
-from hypvision.images import leaving_out, require_all
+from hypvision.io.errors import HypvisionError
+from hypvision.io.images import leaving_out, require_all
 from hypvision.viz.overlay import add_legend, draw_boxes, paint
 from hypvision.viz.palette import label_colours
 from hypvision.viz.sheet import titled_sheet
@@ -139,7 +139,7 @@ def _part(
 ) -> Part:
     inner = getattr(model, "host", model)
     if hasattr(inner, "clip"):
-        show_to(dataset, inner.clip)
+        set_preprocessing(dataset, inner.clip)
     loader = config[f"{phase}_dataloader"]
     training = phase == "train"
     samples = _samples(dataset, count, seed, failed)

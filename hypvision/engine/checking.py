@@ -33,9 +33,9 @@ from hypvision.engine.config import PHASES, leave_out_pretrained, load_config, p
 from hypvision.engine.extensions import import_extensions
 from hypvision.engine.hooks import DatasetHook
 from hypvision.engine.run import check_result
-from hypvision.errors import one_line
-from hypvision.images import as_rgb, open_image
 from hypvision.inference.progress import progress
+from hypvision.io.errors import one_line
+from hypvision.io.images import as_rgb, open_image
 from hypvision.viz.overlay import add_legend, draw_boxes, draw_segmentation, paint
 from hypvision.viz.palette import label_colours
 from hypvision.viz.sheet import save_image

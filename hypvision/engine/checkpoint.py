@@ -43,8 +43,8 @@ from torch import Tensor
 from hypvision.checkpoints.match import engine_names, nonfinite_names
 from hypvision.checkpoints.read import LogHistory, read_file
 from hypvision.checkpoints.sources import fetch, find, is_address, resolve
-from hypvision.errors import HypvisionError, one_line
-from hypvision.files import replacing
+from hypvision.io.errors import HypvisionError, one_line
+from hypvision.io.files import replacing
 
 # Reading
 

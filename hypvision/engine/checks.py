@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from hypvision.data.image_folder import check_root
-from hypvision.errors import HypvisionError, did_you_mean, explain_machine
-from hypvision.shipped import shipped_configs
+from hypvision.io.errors import HypvisionError, did_you_mean, explain_machine
+from hypvision.io.shipped import shipped_configs
 
 LAYOUT = {
     "img_path": "the images",

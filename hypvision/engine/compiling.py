@@ -18,8 +18,8 @@ from torch import nn
 from torch._dynamo.exc import TorchDynamoException
 
 from hypvision.engine.hooks import network_of
-from hypvision.errors import HypvisionError, one_line
 from hypvision.inference.progress import say
+from hypvision.io.errors import HypvisionError, one_line
 
 _logger = logging.getLogger(__name__)
 

@@ -30,9 +30,9 @@ from mmengine.utils import import_modules_from_strings
 from hypvision.engine import precision
 from hypvision.engine.checks import close_configs, datasets_of, walk
 from hypvision.engine.extensions import PREPARATIONS, RUN_HOOKS
-from hypvision.errors import HypvisionError, did_you_mean, explain_machine, one_line
-from hypvision.files import check_regular, why_no_file
-from hypvision.shipped import config_folder, find_config
+from hypvision.io.errors import HypvisionError, did_you_mean, explain_machine, one_line
+from hypvision.io.files import check_regular, why_no_file
+from hypvision.io.shipped import config_folder, find_config
 
 _logger = logging.getLogger(__name__)
 

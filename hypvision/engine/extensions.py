@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from mmengine.config import Config
 
-from hypvision.plugins import PLUGINS, plugin
+from hypvision.io.plugins import PLUGINS, plugin
 
 
 @dataclass(frozen=True)

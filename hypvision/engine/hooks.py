@@ -32,14 +32,14 @@ from mmengine.hooks import Hook
 from mmengine.registry import FUNCTIONS, HOOKS
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
-from hypvision.checks import at_least, one_of
 from hypvision.data.annotations import name_difference, some
 from hypvision.data.usage import usages
 from hypvision.engine.checkpoint import find_resume_checkpoint, point_to, resume_problem
 from hypvision.engine.metrics import worst
-from hypvision.errors import HypvisionError
-from hypvision.files import write_text
 from hypvision.geometry import CurvatureParameter, named_manifold_parameters
+from hypvision.io.checks import at_least, one_of
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import write_text
 
 
 class TrainingInterrupted(KeyboardInterrupt):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from mmengine.dist import all_gather_object, is_main_process
 from mmengine.evaluator import BaseMetric
 
-from hypvision.errors import HypvisionError, require_finite
+from hypvision.io.errors import HypvisionError, require_finite
 
 _logger = logging.getLogger(__name__)
 _SHOWN = 5

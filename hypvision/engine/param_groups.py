@@ -26,8 +26,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from hypvision.engine.precision import Muon
-from hypvision.errors import HypvisionError
 from hypvision.geometry import named_manifold_parameters
+from hypvision.io.errors import HypvisionError
 from hypvision.optim import RiemannianAdam, RiemannianAdamW, RiemannianSGD, param_groups
 from hypvision.optim.groups import exempt_names
 

@@ -14,8 +14,8 @@ from hypvision.engine.checkpoint import load
 from hypvision.engine.checks import readable_errors
 from hypvision.engine.config import leave_out_pretrained, load_config
 from hypvision.engine.extensions import PREDICTORS, PREPARATIONS, import_extensions
-from hypvision.errors import HypvisionError
 from hypvision.inference.predictors import Predictor, Request
+from hypvision.io.errors import HypvisionError
 from hypvision.zoo.familiar import familiar_of
 
 

@@ -16,7 +16,7 @@ from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.records import Record
 from hypvision.checkpoints.storage import read_header
 from hypvision.engine.checks import walk
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 # Types that mmcv, or hypvision's segmenters on CLIP, find by name in their own code rather than in
 # a registry.

@@ -40,10 +40,10 @@ from hypvision.engine.reports import add_report
 from hypvision.engine.tracking import track
 from hypvision.engine.work_dir import lock_work_dir
 from hypvision.engine.workers import with_extensions
-from hypvision.errors import HypvisionError, require
-from hypvision.files import check_output, check_output_folder, protecting, why_no_file
-from hypvision.images import is_image
 from hypvision.inference.progress import say
+from hypvision.io.errors import HypvisionError, require
+from hypvision.io.files import check_output, check_output_folder, protecting, why_no_file
+from hypvision.io.images import is_image
 from hypvision.viz.curves import MOST, choose, draw_curves, read_runs
 
 _logger = logging.getLogger(__name__)

@@ -14,9 +14,9 @@ from mmengine.dist import is_main_process
 
 from hypvision.engine.config import load_config
 from hypvision.engine.run import train
-from hypvision.errors import HypvisionError
-from hypvision.files import write_text
-from hypvision.records import read_record
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import write_text
+from hypvision.io.records import read_record
 
 Metrics = dict[str, float]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from mmengine.config import Config
 
-from hypvision.checks import one_of
-from hypvision.errors import HypvisionError
+from hypvision.io.checks import one_of
+from hypvision.io.errors import HypvisionError
 
 TRACKERS = {
     "tensorboard": "TensorboardVisBackend",

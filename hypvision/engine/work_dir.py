@@ -9,8 +9,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from mmengine.dist import is_main_process
 
-from hypvision.errors import HypvisionError
-from hypvision.files import note_holder, who_holds
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import note_holder, who_holds
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from multiprocessing.context import BaseContext
 from typing import Any
 
-from hypvision.plugins import PLUGINS
+from hypvision.io.plugins import PLUGINS
 
 
 def _import_and_make(modules: list[str], kind: Any) -> Any:

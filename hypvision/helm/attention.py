@@ -23,7 +23,7 @@ from . import rows
 from .cache import Cache
 from .config import Architecture
 from .layers import Layout, RowLinear, RowNorm, apply_linear, rounded_up
-from .rotary import Rotary
+from .rope import Rotary
 
 
 class Context(NamedTuple):
@@ -39,7 +39,7 @@ class Context(NamedTuple):
         broken: ``(B, L)``, True for tokens whose embeddings are not finite and were replaced; None
             if there are none.
         places: ``(B, L)`` or ``(1, L)``, the places of the tokens in their documents; None with the
-            rotary code, to which only differences of columns matter.
+            RoPE, to which only differences of columns matter.
     """
 
     start: int = 0
@@ -277,7 +277,7 @@ class FullAttention(_Attention):
     def __init__(self, config: Architecture, layer: int):
         size = config.dim // config.n_heads
         h = config.n_heads
-        self.d = size - 1  # coordinates that the rotary code turns, also in Euclidean heads
+        self.d = size - 1  # coordinates that RoPE turns, also in Euclidean heads
         super().__init__(config, layer, size, size, config.dim**0.5, self.d)
         outer = Layout(config.dim, config)
         space = size - 1 if self.lorentz else size

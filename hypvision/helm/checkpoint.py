@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from hypvision.checkpoints.match import unknown_name
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 from .config import PRESETS, Architecture, preset
 from .layers import RowLinear, RowNorm, pack, unpack
 from .model import Helm
-from .rotary import angles
+from .rope import angles
 
 _ALIAS = re.compile(r"(?:^|\.)(?:c|k)$")
 _EXPERT = re.compile(
@@ -330,7 +330,7 @@ def helm_from_official(
 
 
 def _check_buffer(name: str, value: Tensor, config: Architecture) -> None:
-    """Raise an error for a causal mask (L, L) or rotary code (L, d/2) that is not what our model
+    """Raise an error for a causal mask (L, L) or RoPE (L, d/2) that is not what our model
     computes."""
     if name.endswith("attn_mask"):
         if torch.equal(value.bool(), torch.ones_like(value, dtype=torch.bool).triu(1)):
@@ -345,7 +345,7 @@ def _check_buffer(name: str, value: Tensor, config: Architecture) -> None:
         value, torch.polar(torch.ones_like(angle), angle), atol=1e-3
     ):
         raise HypvisionError(
-            f"The checkpoint's '{name}' is another rotary code than that of "
+            f"The checkpoint's '{name}' is another RoPE than that of "
             f"rope_theta={config.rope_theta:g}. Load the file by "
             "HelmForCausalLM.from_official(FILE, rope_theta=...), with the base that it was "
             "trained with."
@@ -375,7 +375,7 @@ def helm_to_official(
     if _POSITIONS in state_dict:
         raise HypvisionError(
             f"The model has learned positions ('{_POSITIONS}'), but published HELM models have the "
-            "rotary code and no place for them. Convert a model with positions='rotary', or keep "
+            "RoPE and no place for them. Convert a model with positions='rotary', or keep "
             "this one in its own form."
         )
     config = helm_architecture(state_dict) if config is None else config

@@ -13,9 +13,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from hypvision.checks import at_least, between, more_than, one_of
-from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.records import check_types
+from hypvision.io.checks import at_least, between, more_than, one_of
+from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io.records import check_types
 
 _MOST = 1000  # largest number of layers and of experts per layer: building more takes hours
 
@@ -45,7 +45,7 @@ class Architecture:
         positions: ``"rotary"``, or ``"learned"``: a vector for each place in a document, added to
             the space part of its token. The paper compares with learned relative positions, which
             it does not describe.
-        rope_theta: base of the rotary code.
+        rope_theta: base of RoPE.
         original_seq_len, rope_factor, beta_fast, beta_slow, mscale: YaRN, used where max_seq_len >
             original_seq_len.
         kv_lora_rank, q_lora_rank: sizes of the latent keys with values, and of latent queries (0:
@@ -164,7 +164,7 @@ class Architecture:
                 )
         if size < 3 or size % 2 == 0:
             raise HypvisionError(
-                f"The rotary code turns pairs of space coordinates, so {name} - 1 must be even and "
+                f"RoPE turns pairs of space coordinates, so {name} - 1 must be even and "
                 f"positive, got {name} = {size}. Take an odd one, such as {max(3, size + 1)}."
             )
 

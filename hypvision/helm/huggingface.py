@@ -24,10 +24,10 @@ from torch import Tensor
 from hypvision.checkpoints.match import load_into, nonfinite_names
 from hypvision.checkpoints.pickles import bounded_functions
 from hypvision.checkpoints.read import check_bounds, network_weights, read, read_file
-from hypvision.errors import HypvisionError, require
 from hypvision.geometry import named_manifold_parameters
 from hypvision.geometry.parameters import mark
-from hypvision.records import ShardTable, read_record
+from hypvision.io.errors import HypvisionError, require
+from hypvision.io.records import ShardTable, read_record
 
 from .cache import Cache
 from .checkpoint import (

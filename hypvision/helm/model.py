@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 from . import rows
 from .attention import Context, FullAttention, LatentAttention, first_columns
@@ -331,7 +331,7 @@ class Helm(nn.Module):
                 ``(count,)``.
             position_ids: ``(B, L)`` or ``(1, L)``. They must go up by one within a document;
                 without a mask, numbers or a filled cache each jump begins another document, as
-                transformers has it. To the rotary code only differences matter. Learned positions
+                transformers has it. To RoPE only differences matter. Learned positions
                 are read at these places, by default counted from the first token of each document,
                 behind the padding.
         """

@@ -17,8 +17,8 @@ from hypvision.clip.radial.measure import embed_readable
 from hypvision.clip.radial.texts import embed_texts
 from hypvision.clip.spaces import Space
 from hypvision.data.caption_folder import Box, Captioned, cut_box, find_captions, read_captions
-from hypvision.images import open_image
 from hypvision.inference.sources import find_files
+from hypvision.io.images import open_image
 
 
 class Picture(NamedTuple):
@@ -47,8 +47,8 @@ def pictures_of(folder: str | Path, rows: Iterable[Captioned]) -> list[Picture]:
 
 
 def find_pictures(names: Iterable[str | Path]) -> list[Picture]:
-    """The images of paths, folders and patterns (:func:`~hypvision.images.find_images`), and of a
-    folder with captions (:mod:`hypvision.data.caption_folder`) its images and boxes.
+    """The images of paths, folders and patterns (:func:`~hypvision.io.images.find_images`); images
+    and boxes of a folder with captions (:mod:`hypvision.data.caption_folder`).
     """
     found: list[Picture] = []
     for name in names:

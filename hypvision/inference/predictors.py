@@ -27,12 +27,12 @@ from torch import Tensor, nn
 from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.pretrained import record_overlay
 from hypvision.checkpoints.sources import find, is_address, resolve
-from hypvision.errors import HypvisionError, did_you_mean, one_line
-from hypvision.images import check_normalisation
 from hypvision.inference.knowledge import Known
 from hypvision.inference.results import Classes, PlacedClasses, Result, Tags
-from hypvision.plugins import plugin
-from hypvision.shipped import find_config, shipped_configs
+from hypvision.io.errors import HypvisionError, did_you_mean, one_line
+from hypvision.io.images import check_normalisation
+from hypvision.io.plugins import plugin
+from hypvision.io.shipped import find_config, shipped_configs
 from hypvision.zoo.loading import SEVERAL_LABELS, TimmModel, load, load_trained, timm_model
 from hypvision.zoo.loading import classifier as classifier_of
 
@@ -315,7 +315,7 @@ def zero_shot(model: OpenVocabularyCLIP, request: Request) -> Predictor:
     """A predictor of classes by their names."""
     from hypvision.clip.spaces import space_of
     from hypvision.clip.towers import encode_image
-    from hypvision.clip.views import view_of
+    from hypvision.data.preprocessing import preprocessing_of
 
     if request.classes is not None:
         model.set_classes(request.classes)
@@ -328,6 +328,6 @@ def zero_shot(model: OpenVocabularyCLIP, request: Request) -> Predictor:
         scale = cast(Tensor, model.clip.logit_scale).exp()
         return space_of(model.clip).logits(embedded.float(), model.class_points(), scale)
 
-    view = view_of(model.clip)
+    view = preprocessing_of(model.clip)
     source = "the words of its training" if request.classes is None else "the words given"
     return classifier(logits, view, Known(model.classes, source, view.size), request.device)

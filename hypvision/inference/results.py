@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from hypvision.errors import require
-from hypvision.images import to_rgb
+from hypvision.io.errors import require
+from hypvision.io.images import to_rgb
 from hypvision.viz.overlay import add_legend, draw_boxes, draw_name, draw_segmentation, paint
 from hypvision.viz.palette import label_colours
 

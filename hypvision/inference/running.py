@@ -12,8 +12,6 @@ import torch
 from PIL import Image
 from typing_extensions import TypeVar
 
-from hypvision.errors import HypvisionError
-from hypvision.images import leaving_out
 from hypvision.inference.knowledge import doubts, warnings_of
 from hypvision.inference.predictors import Predictor, Request, load_predictor
 from hypvision.inference.results import Result
@@ -26,6 +24,8 @@ from hypvision.inference.sources import (
     in_advance,
 )
 from hypvision.inference.writers import Prediction
+from hypvision.io.errors import HypvisionError
+from hypvision.io.images import leaving_out
 
 _R = TypeVar("_R", bound=Result, default=Result)
 
@@ -102,7 +102,7 @@ def predict(
             :func:`~hypvision.inference.load_predictor` gives, to use it again.
         weights: the checkpoint of the training; without, a timm model has its published weights.
         classes: what an open-vocabulary model looks for: names, or anything that
-            :func:`hypvision.clip.classes.load_classes` takes.
+            :func:`hypvision.data.classes.load_classes` takes.
         things: those of the classes whose objects a panoptic model counts one by one; None: all.
         score: leave out boxes and labels of lower scores; default 0.3 for boxes, 0.5 for labels.
         max_boxes: of an image at most, the best ones.

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from hypvision.data.usage import Usage
-from hypvision.errors import HypvisionError
-from hypvision.files import read_lines
-from hypvision.images import (
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import read_lines
+from hypvision.io.images import (
     find_images,
     leaving_out,
     not_taken,
@@ -101,8 +101,8 @@ class Sources:
 
 
 def find_files(names: Sequence[str | Path], videos: Collection[str] = ()) -> list[Path]:
-    """What :func:`~hypvision.images.find_images` finds; a warning says what each folder has that is
-    left out."""
+    """The files that :func:`~hypvision.io.images.find_images` finds; a warning says what each
+    folder has that is left out."""
     found = find_images(names, videos)
     for folder in (Path(name).expanduser() for name in names):
         if folder.is_dir():
@@ -113,7 +113,7 @@ def find_files(names: Sequence[str | Path], videos: Collection[str] = ()) -> lis
 def tell_left_out(
     folder: Path, used: int, videos: Collection[str] = (), below: bool = False
 ) -> None:
-    """Warn of what a folder has that is left out (:func:`~hypvision.images.not_taken`); ``used``
+    """Warn of what a folder has that is left out (:func:`~hypvision.io.images.not_taken`); ``used``
     files are not."""
     usage = Usage(folder)
     usage.use("files", used)

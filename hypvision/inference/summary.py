@@ -22,9 +22,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.sources import find, is_address
-from hypvision.errors import HypvisionError, one_line
-from hypvision.plugins import plugin
-from hypvision.shipped import is_config
+from hypvision.io.errors import HypvisionError, one_line
+from hypvision.io.plugins import plugin
+from hypvision.io.shipped import is_config
 from hypvision.zoo.loading import images_of, known_model, load, timm_model
 
 if TYPE_CHECKING:

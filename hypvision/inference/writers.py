@@ -11,11 +11,11 @@ from typing import Any, Generic
 from PIL import Image
 from typing_extensions import NamedTuple, Self, TypeVar
 
-from hypvision.errors import HypvisionError
-from hypvision.files import below, write_json, write_table
 from hypvision.inference.knowledge import Known
 from hypvision.inference.results import Result
 from hypvision.inference.sources import Frame
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import below, write_json, write_table
 from hypvision.viz.sheet import save_image
 from hypvision.viz.video import frame_rate, writing_video
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, distributed
 
-from hypvision.errors import ArgumentError
 from hypvision.geometry import lorentz
+from hypvision.io.errors import ArgumentError
 
 
 def gathered(x: Tensor) -> Tensor:

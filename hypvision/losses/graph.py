@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hypvision.checks import at_least, more_than
-from hypvision.errors import ArgumentError, require_finite
+from hypvision.io.checks import at_least, more_than
+from hypvision.io.errors import ArgumentError, require_finite
 
 
 def complete_tree(branching: int, depth: int) -> list[int]:

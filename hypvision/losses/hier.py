@@ -24,11 +24,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from hypvision.checks import at_least, more_than, one_of
-from hypvision.errors import ArgumentError
 from hypvision.geometry import Lorentz, Manifold, ManifoldParameter, PoincareBall, lorentz, poincare
 from hypvision.geometry.manifolds import whose
 from hypvision.geometry.numerics import Function, clip_norm, exact
+from hypvision.io.checks import at_least, more_than, one_of
+from hypvision.io.errors import ArgumentError
 
 # Rows per block: on a CPU its tensors fit into the cache of a core; a GPU is faster with fewer,
 # larger calls.

@@ -15,10 +15,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from hypvision.checks import more_than, one_of
-from hypvision.errors import ArgumentError
 from hypvision.geometry import Euclidean, Lorentz
 from hypvision.geometry.numerics import exact
+from hypvision.io.checks import more_than, one_of
+from hypvision.io.errors import ArgumentError
 
 LOGITS = ("neg_distance", "distance", "inner")
 

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hypvision.checks import one_of
-from hypvision.errors import HypvisionError, did_you_mean, require
 from hypvision.geometry import Euclidean, Lorentz, Manifold, PoincareBall, lorentz, poincare
 from hypvision.geometry.numerics import exact
+from hypvision.io.checks import one_of
+from hypvision.io.errors import HypvisionError, did_you_mean, require
 
 from .proxy_anchor import ProxyAnchorLoss, ProxyNCALoss
 from .supcon import SupConLoss

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hypvision.errors import ArgumentError
 from hypvision.geometry.numerics import exact
+from hypvision.io.errors import ArgumentError
 
 # (N, d), (M, d) -> (N, M)
 Similarity = Callable[[Tensor, Tensor], Tensor]

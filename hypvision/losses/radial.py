@@ -21,10 +21,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from hypvision.checks import at_least, one_of
-from hypvision.errors import ArgumentError
 from hypvision.geometry import lorentz
 from hypvision.geometry.numerics import exact, safe_sqrt, square_norm
+from hypvision.io.checks import at_least, one_of
+from hypvision.io.errors import ArgumentError
 
 # Shorter vectors have no direction, because unit vectors of equal texts differ by round-off.
 _SHORTEST = {torch.float64: 1e-12, torch.float32: 1e-6}

@@ -6,8 +6,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from hypvision.errors import ArgumentError
 from hypvision.geometry.numerics import exact
+from hypvision.io.errors import ArgumentError
 
 from .proxy_anchor import Similarity, cosines
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from hypvision.checkpoints.match import check_kinds, filtered
 from hypvision.checkpoints.pretrained import pretrained_overlay
 from hypvision.checkpoints.read import allow_training_files, network_weights
-from hypvision.checks import one_of
-from hypvision.errors import ArgumentError
+from hypvision.io.checks import one_of
+from hypvision.io.errors import ArgumentError
 from hypvision.models.timm_models import forget_weights, read_overlay
 
 # timm's poolings that keep the number of channels.

@@ -33,9 +33,9 @@ from timm.models.resnet import BasicBlock
 from torch import Tensor, nn
 from torch.types import Device
 
-from hypvision.checks import at_least, depths, more_than, one_of
-from hypvision.errors import ArgumentError
 from hypvision.geometry.numerics import Function
+from hypvision.io.checks import at_least, depths, more_than, one_of
+from hypvision.io.errors import ArgumentError
 from hypvision.nn import ClusterAssignment, ClusterMixer
 from hypvision.nn.linear import SharedLinear
 

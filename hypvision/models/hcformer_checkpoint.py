@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from hypvision.checkpoints.match import unknown_name
 from hypvision.checkpoints.read import network_weights
-from hypvision.checks import more_than
-from hypvision.errors import HypvisionError
+from hypvision.io.checks import more_than
+from hypvision.io.errors import HypvisionError
 from hypvision.nn import ClusterMixer
 
 # Official name in a block -> (our name, whether a 1x1 convolution becomes a linear map).

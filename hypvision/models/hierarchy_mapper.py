@@ -35,10 +35,10 @@ from timm.models._manipulate import checkpoint
 from torch import Tensor, nn
 from torch.types import Device
 
-from hypvision.checks import one_of
-from hypvision.errors import HypvisionError
 from hypvision.geometry import Euclidean, Lorentz
 from hypvision.geometry.numerics import Function, exact
+from hypvision.io.checks import one_of
+from hypvision.io.errors import HypvisionError
 from hypvision.nn.linear import SharedLinear
 
 # bounds of log-variances: standard deviations from 1e-3 to 1e3

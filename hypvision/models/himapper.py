@@ -34,8 +34,8 @@ from torch import Tensor, nn
 from torch.types import Device
 
 from hypvision.checkpoints.pretrained import pretrained_overlay
-from hypvision.checks import more_than, one_of
-from hypvision.errors import ArgumentError, HypvisionError, did_you_mean
+from hypvision.io.checks import more_than, one_of
+from hypvision.io.errors import ArgumentError, HypvisionError, did_you_mean
 from hypvision.losses.himapper import LOGITS, gaussian_prior_kl, tree_contrastive_loss
 from hypvision.models.timm_models import create_model
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from hypvision.checkpoints.match import unknown_name
 from hypvision.checkpoints.read import network_weights
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 from .base import head_names
 

@@ -28,9 +28,9 @@ from timm.models._manipulate import checkpoint
 from torch import Tensor, nn
 from torch.types import Device
 
-from hypvision.checks import at_least, depths, more_than, one_of
-from hypvision.errors import ArgumentError
 from hypvision.geometry import Lorentz
+from hypvision.io.checks import at_least, depths, more_than, one_of
+from hypvision.io.errors import ArgumentError
 from hypvision.nn import (
     ChangeManifold,
     EfficientLorentzConv2d,

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from hypvision.checkpoints.match import unknown_name
 from hypvision.checkpoints.read import network_weights
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 # index in the official ``conv`` sequence -> our layer
 _PARTS = {0: "conv1", 1: "norm1", 3: "conv2", 4: "norm2", 6: "conv3", 7: "norm3"}

@@ -17,8 +17,8 @@ from torch import nn
 from hypvision.checkpoints.match import filtered
 from hypvision.checkpoints.read import network_weights, read, read_file
 from hypvision.checkpoints.sources import fetch, fetch_from_hub, hub_switch, is_address, offline
-from hypvision.checks import depths
-from hypvision.errors import HypvisionError
+from hypvision.io.checks import depths
+from hypvision.io.errors import HypvisionError
 
 
 def create_model(

@@ -19,7 +19,7 @@ The default initialisation of every layer keeps radii in range in stacks of any 
 not, the layer's docstring names the norm to add. A published init that does not can be chosen by
 ``init="..."``.
 
-:mod:`hypvision.nn.published` has the layers of other code bases that no model here uses.
+:mod:`hypvision.compat` has the layers of other code bases that no model here uses.
 
 Batch norms have a backward function written by hand. A double backward (``create_graph=True``) and
 the transforms of ``torch.func`` (``vmap``, ``grad``, ...) use plain operations instead, as

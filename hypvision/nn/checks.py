@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hypvision.checks import at_least, more_than
-from hypvision.errors import ArgumentError
 from hypvision.geometry import Lorentz, Manifold, PoincareBall
 from hypvision.geometry.manifolds import whose
+from hypvision.io.checks import at_least, more_than
+from hypvision.io.errors import ArgumentError
 
 _SPACES = {
     Lorentz: " The layer works on the hyperboloid.",

@@ -24,9 +24,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.types import Device
 
-from hypvision.checks import at_least, more_than, one_of
-from hypvision.errors import ArgumentError
 from hypvision.geometry.numerics import exact, has_float64, length
+from hypvision.io.checks import at_least, more_than, one_of
+from hypvision.io.errors import ArgumentError
 
 from .checks import check_sizes
 from .functional import precise

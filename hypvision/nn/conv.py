@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.types import Device
 
-from hypvision.checks import one_of
-from hypvision.errors import ArgumentError
 from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import Function, backward_of, exact, safe_sqrt
+from hypvision.io.checks import one_of
+from hypvision.io.errors import ArgumentError
 
 from .checks import check_features, check_manifold, check_rescaling, check_sizes, integers
 from .functional import (

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.types import Device
 
-from hypvision.checks import at_least
-from hypvision.errors import ArgumentError
 from hypvision.geometry import Manifold, ManifoldParameter, Product
+from hypvision.io.checks import at_least
+from hypvision.io.errors import ArgumentError
 
 from .checks import check_manifold, check_sizes
 

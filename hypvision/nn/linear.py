@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.types import Device
 
-from hypvision.checks import between, more_than, one_of
-from hypvision.errors import ArgumentError
 from hypvision.geometry import Lorentz
+from hypvision.io.checks import between, more_than, one_of
+from hypvision.io.errors import ArgumentError
 
 from .checks import check_features, check_manifold, check_sizes
 from .functional import space_square, space_time

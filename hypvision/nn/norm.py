@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.types import Device
 
-from hypvision.checks import at_least, between
 from hypvision.geometry import Lorentz, ManifoldParameter
 from hypvision.geometry.lorentz.points import CAPS
 from hypvision.geometry.numerics import Function, backward_of, exact, has_float64, needs_grad, plain
+from hypvision.io.checks import at_least, between
 
 from .checks import check_features, check_manifold, check_rescaling, check_sizes, takes_statistics
 from .functional import NEAR, of_kernels, on_gpu, rescaled

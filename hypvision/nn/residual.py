@@ -7,10 +7,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from hypvision.checks import one_of
-from hypvision.errors import ArgumentError
 from hypvision.geometry import Lorentz
 from hypvision.geometry.lorentz.means import lorentz_square
+from hypvision.io.checks import one_of
+from hypvision.io.errors import ArgumentError
 
 from .checks import check_features, check_manifold, check_rescaling
 from .functional import radial_rescale, space_time

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from hypvision.errors import ArgumentError
 from hypvision.geometry import Lorentz
 from hypvision.geometry.numerics import asinhc_sqrt, sinhc_sqrt, squash_factor
+from hypvision.io.errors import ArgumentError
 
 from .checks import check_features, check_manifold, check_rescaling
 from .functional import radial_map, rescale_limit

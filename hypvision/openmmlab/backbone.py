@@ -29,7 +29,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from hypvision.checkpoints.match import check_adapters, compare, filtered
 from hypvision.checkpoints.read import network_weights
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.tasks.classification import create_backbone
 
 

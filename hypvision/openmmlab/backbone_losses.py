@@ -15,7 +15,7 @@ from mmseg.models import EncoderDecoder
 from mmseg.registry import MODELS as SEGMENTORS
 from torch import Tensor, nn
 
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 def backbone_losses(backbone: nn.Module) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from mmengine.registry import METRICS
 from pycocotools import mask
 
 from hypvision.engine.reports import ReportMetric
-from hypvision.images import open_image
+from hypvision.io.images import open_image
 from hypvision.openmmlab.coco_metric import CheckedCocoMetric, detections_of, precision_curves
 from hypvision.tasks.classification_report import confusion_parts
 from hypvision.viz.evaluation import Mistake, curve_part, worst_part

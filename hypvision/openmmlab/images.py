@@ -1,5 +1,5 @@
 """Make mmcv, which mmseg and mmdet use to read images and label maps, accept the same files as
-:mod:`hypvision.images` and decode them alike."""
+:mod:`hypvision.io.images` and decode them alike."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from mmcv.transforms import LoadImageFromFile
 from mmengine.registry import TRANSFORMS
 from PIL import Image
 
-from hypvision.errors import HypvisionError
-from hypvision.images import FORMATS, image_kind, image_size, open_image
+from hypvision.io.errors import HypvisionError
+from hypvision.io.images import FORMATS, image_kind, image_size, open_image
 
 
 def install() -> None:
@@ -28,7 +28,7 @@ def install() -> None:
 
 
 def read_bgr(path: str | Path) -> np.ndarray:
-    """:func:`hypvision.images.open_image` as uint8 (H, W, 3) in the order of OpenCV, BGR.
+    """:func:`hypvision.io.images.open_image` as uint8 (H, W, 3) in the order of OpenCV, BGR.
 
     OpenCV decodes JPEG files to the same pixels in half the time, so it is used for them, except
     for CMYK and truncated files, and for those that XMP turns, which it does not read.

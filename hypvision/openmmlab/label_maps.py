@@ -23,8 +23,8 @@ from PIL import Image
 
 from hypvision.engine.extensions import RUN_HOOKS
 from hypvision.engine.metrics import Metric
-from hypvision.files import below, replacing
-from hypvision.images import output_names
+from hypvision.io.files import below, replacing
+from hypvision.io.images import output_names
 
 _SCORES = ("seg_logits", "pred_sem_seg")
 

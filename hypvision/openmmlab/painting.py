@@ -13,8 +13,8 @@ from mmengine.runner import Runner
 from PIL import ImageOps
 
 from hypvision.engine.checking import picture_of
-from hypvision.files import below
-from hypvision.images import open_image, output_names
+from hypvision.io.files import below
+from hypvision.io.images import open_image, output_names
 from hypvision.openmmlab.predicting import result_of
 from hypvision.viz.sheet import save_image, titled_sheet
 

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from hypvision.engine.checks import datasets_of, inner_dataset
 from hypvision.engine.extensions import PREDICTORS
-from hypvision.errors import HypvisionError
 from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import Predictor, Request
 from hypvision.inference.results import Boxes, Labels, Result, Segments
 from hypvision.inference.summary import Subject
+from hypvision.io.errors import HypvisionError
 
 BOX_SCORE = 0.3  # least score of a box that is drawn
 _OFFSET = 1000  # mmdet's panoptic maps contain class + 1000 * number of the object
@@ -83,8 +83,8 @@ def _knowledge(model: BaseModel, config: Config, request: Request, names: tuple[
 
 def _classes(model: BaseModel, config: Config, request: Request) -> tuple[str, ...]:
     """The class names; those that are asked for go to an open-vocabulary model."""
-    from hypvision.clip.classes import load_classes
     from hypvision.clip.open_vocabulary import check_words
+    from hypvision.data.classes import load_classes
 
     if getattr(model, "open_vocabulary", False):
         if request.classes is not None:

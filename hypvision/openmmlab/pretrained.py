@@ -13,7 +13,7 @@ from torch import nn
 
 from hypvision.checkpoints.records import Record
 from hypvision.engine.published import build_published
-from hypvision.errors import require
+from hypvision.io.errors import require
 
 _SCOPES = {"segmentation": "mmseg", "detection": "mmdet"}
 # Test pipelines that leave the image at its own size, as the models of the zoo are tested.

@@ -20,8 +20,8 @@ from mmengine.runner import Runner
 from hypvision.data.usage import leaves
 from hypvision.engine.extensions import RUN_HOOKS
 from hypvision.engine.hooks import DatasetHook, class_heads, has_fixed_classes, network_of
-from hypvision.errors import HypvisionError
-from hypvision.images import label_palette
+from hypvision.io.errors import HypvisionError
+from hypvision.io.images import label_palette
 
 _logger = logging.getLogger(__name__)
 

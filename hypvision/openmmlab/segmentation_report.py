@@ -12,7 +12,7 @@ from mmengine.registry import METRICS
 from PIL import Image
 
 from hypvision.engine.reports import ReportMetric
-from hypvision.images import open_image
+from hypvision.io.images import open_image
 from hypvision.tasks.classification_report import confusion_parts
 from hypvision.viz.evaluation import Mistake, worst_part
 from hypvision.viz.overlay import paint

@@ -11,7 +11,7 @@ from mmengine.config import Config
 
 from hypvision.engine.checks import inner_dataset
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, REPORTS, TEST_OPTIONS, TestOptions
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 # Pad after the flip: padding stays right and below; load annotations of the unflipped image.
 AFTER_FLIP = ("Pad", "LoadAnnotations")

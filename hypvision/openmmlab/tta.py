@@ -16,7 +16,7 @@ from mmengine.registry import MODELS
 from mmengine.structures import InstanceData
 from torch import Tensor
 
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 NMS = dict(nms=dict(type="nms", iou_threshold=0.5), max_per_img=100)
 

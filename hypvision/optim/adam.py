@@ -12,8 +12,8 @@ from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.optimizer import ParamsT
 
-from hypvision.errors import ArgumentError
 from hypvision.geometry.manifolds import whose
+from hypvision.io.errors import ArgumentError
 
 from . import fused
 from .base import Group, Job, RiemannianOptimizer, State, check_options

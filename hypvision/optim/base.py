@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from hypvision.checks import at_least, one_of
-from hypvision.errors import ArgumentError
 from hypvision.geometry import Euclidean, Manifold, Product
 from hypvision.geometry.manifolds import whose
 from hypvision.geometry.rows import blocks
+from hypvision.io.checks import at_least, one_of
+from hypvision.io.errors import ArgumentError
 
 from .kernels import Kernel, kernel_of, readable
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hypvision.checks import at_least, between, one_of
-from hypvision.errors import HypvisionError
+from hypvision.io.checks import at_least, between, one_of
+from hypvision.io.errors import HypvisionError
 
 DISTRIBUTIONS = ("power", "exponential1", "exponential", "linear")
 _HEAVY = 1 / 8  # features from this frequency on are drawn for each sample

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from hypvision.errors import require
+from hypvision.io.errors import require
 
 LEVEL = 0.95
 """Of the two-sided intervals; a statement that is false at its bound is confirmed in 2.5 % of all

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from hypvision.checks import between
-from hypvision.errors import HypvisionError, did_you_mean
+from hypvision.io.checks import between
+from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.scaling.sweep import Point, Settings
 
 # 10 ... 100

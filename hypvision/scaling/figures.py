@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
-from hypvision.errors import require
-from hypvision.files import replacing
+from hypvision.io.errors import require
+from hypvision.io.files import replacing
 from hypvision.scaling.claims import clean_exponents, exponents
 from hypvision.scaling.data import frequencies
 from hypvision.scaling.experiments import marked

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hypvision.errors import HypvisionError, require
+from hypvision.io.errors import HypvisionError, require
 from hypvision.scaling.estimates import Estimate
 
 

@@ -17,11 +17,11 @@ from typing import Annotated, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hypvision.errors import HypvisionError
-from hypvision.records import positive, read_table
+from hypvision.io.errors import HypvisionError
+from hypvision.io.records import positive, read_table
+from hypvision.io.shipped import config_folder
 from hypvision.scaling.fits import JointFit, joint_fit
 from hypvision.scaling.measures import frame, norms, overlaps
-from hypvision.shipped import config_folder
 
 
 class LanguageModel(NamedTuple):

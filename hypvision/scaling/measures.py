@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hypvision.checks import at_least
+from hypvision.io.checks import at_least
 
 _BLOCK = 1024  # rows per block: 4 MiB of overlaps
 

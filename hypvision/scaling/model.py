@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hypvision.checks import between
+from hypvision.io.checks import between
 from hypvision.scaling.data import Batch
 
 _CACHE_BYTES = 2**19  # size of the outputs y computed at a time on a CPU: half of a core's cache

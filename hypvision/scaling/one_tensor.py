@@ -17,9 +17,9 @@ from torch import Tensor
 from hypvision.checkpoints.read import read_file, stored_weights
 from hypvision.checkpoints.sources import fetch_from_hub
 from hypvision.checkpoints.storage import check_format
-from hypvision.errors import HypvisionError
-from hypvision.files import below, why_no_file
-from hypvision.records import ShardTable, read_record
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import below, why_no_file
+from hypvision.io.records import ShardTable, read_record
 
 _WHOLE = ("model.safetensors", "pytorch_model.bin")
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")

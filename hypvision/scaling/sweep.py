@@ -30,10 +30,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from hypvision.checkpoints.read import read_file
-from hypvision.checks import between
-from hypvision.errors import HypvisionError
-from hypvision.files import check_output_folder, replacing, write_json
-from hypvision.records import is_number, positive, read_record, rule
+from hypvision.io.checks import between
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import check_output_folder, replacing, write_json
+from hypvision.io.records import is_number, positive, read_record, rule
 from hypvision.scaling import measures
 from hypvision.scaling.data import Batch, density_scan, frequencies, sample, stream
 from hypvision.scaling.model import initial, joined, loss, loss_and_gradient, parts

@@ -19,9 +19,9 @@ import hypvision.data.retrieval  # noqa: F401 - registers the data sets
 from hypvision.data.samplers import members_of
 from hypvision.engine.config import load_config
 from hypvision.engine.metrics import tell_missing
-from hypvision.errors import HypvisionError, require, require_finite
-from hypvision.files import write_json
 from hypvision.geometry import Lorentz, lorentz
+from hypvision.io.errors import HypvisionError, require, require_finite
+from hypvision.io.files import write_json
 from hypvision.tasks.metric_learning_metrics import lca_heights
 from hypvision.viz.disk import draw_embedding
 from hypvision.viz.palette import palette

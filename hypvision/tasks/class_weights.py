@@ -12,11 +12,11 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor
 
-from hypvision.checks import at_least, one_of
 from hypvision.data.samplers import BalancedSampler, class_numbers
 from hypvision.engine.extensions import RUN_HOOKS
 from hypvision.engine.hooks import network_of
-from hypvision.errors import HypvisionError
+from hypvision.io.checks import at_least, one_of
+from hypvision.io.errors import HypvisionError
 
 
 class ClassWeights:

@@ -31,16 +31,16 @@ from torch import Tensor, nn
 
 from hypvision.checkpoints.read import network_weights
 from hypvision.checkpoints.storage import foreign_setting
-from hypvision.checks import between, more_than, one_of
 from hypvision.data.image_folder import build_transform
 from hypvision.engine.checks import as_list
 from hypvision.engine.extensions import PREDICTORS, RUN_HOOKS, TEST_OPTIONS, TestOptions
 from hypvision.engine.hooks import classes_in
-from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.files import below, replacing
-from hypvision.images import as_rgb
 from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import Predictor, Request, classifier, label_score
+from hypvision.io.checks import between, more_than, one_of
+from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io.files import below, replacing
+from hypvision.io.images import as_rgb
 from hypvision.models.base import head_names
 from hypvision.models.timm_models import create_model
 from hypvision.tasks.class_weights import ClassWeights

@@ -14,12 +14,12 @@ import torch
 from mmengine.registry import METRICS
 from torch import Tensor
 
-from hypvision.checks import at_least, between
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS
 from hypvision.engine.metrics import Metric, OfClass
-from hypvision.errors import HypvisionError
-from hypvision.files import write_json
-from hypvision.records import read_record
+from hypvision.io.checks import at_least, between
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import write_json
+from hypvision.io.records import read_record
 from hypvision.tasks.metric_learning_metrics import GroupTree
 
 

@@ -11,7 +11,7 @@ from mmengine.registry import METRICS
 
 from hypvision.engine.extensions import REPORTS
 from hypvision.engine.reports import ReportMetric
-from hypvision.images import as_rgb
+from hypvision.io.images import as_rgb
 from hypvision.tasks.classification_metrics import (
     average_precision,
     found_at_thresholds,

@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from tqdm import tqdm
 
-from hypvision.checks import at_least, more_than
 from hypvision.data.closures import Closure
-from hypvision.errors import require
-from hypvision.files import write_json, write_table
 from hypvision.geometry import Euclidean, Lorentz, ManifoldParameter
+from hypvision.io.checks import at_least, more_than
+from hypvision.io.errors import require
+from hypvision.io.files import write_json, write_table
 from hypvision.losses.graph import graph_map, mean_rank, neighbour_loss
 from hypvision.optim import RiemannianSGD
 from hypvision.optim.base import RiemannianOptimizer

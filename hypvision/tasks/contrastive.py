@@ -20,17 +20,17 @@ from torch import Tensor, nn
 
 import hypvision.data.shape_captions
 import hypvision.tasks.contrastive_metrics  # noqa: F401 - registers the metrics
-from hypvision.checks import one_of
 from hypvision.clip.hyperbolic import HyperbolicCLIP
+from hypvision.clip.locate import is_repository
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
-from hypvision.clip.places import is_repository
 from hypvision.clip.spaces import Hyperboloid, space_of
 from hypvision.clip.towers import encode_by_length, encode_image, encode_text
 from hypvision.data.shapes import TAXONOMY
 from hypvision.engine.extensions import PREDICTORS
-from hypvision.errors import HypvisionError
 from hypvision.geometry import lorentz
 from hypvision.inference.predictors import zero_shot
+from hypvision.io.checks import one_of
+from hypvision.io.errors import HypvisionError
 from hypvision.losses.contrastive import (
     compositional_entailment,
     contrastive_loss,
@@ -67,7 +67,7 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         tune: what trains, see :data:`hypvision.clip.open_vocabulary.TUNING`; default: the adapter,
             without one everything.
         classes: names that test images are compared with, in the order of their labels; anything
-            that :func:`hypvision.clip.classes.load_classes` takes. None: the drawn shapes. If the
+            that :func:`hypvision.data.classes.load_classes` takes. None: the drawn shapes. If the
             data have the same names in another order, the model takes that; if it has other names,
             there must be one for each of the data's.
         blank_words: begin the table of words with zeros. Rows of words that occur in no caption

@@ -16,7 +16,7 @@ from hypvision.clip.radial.retrieval import read_tree
 from hypvision.clip.spaces import Hyperboloid
 from hypvision.data.closures import read_closure
 from hypvision.engine.metrics import Metric
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.tasks.classification_metrics import ScoreMetric, TopKAccuracy, read_ancestors
 from hypvision.tasks.metric_learning_metrics import nearest
 

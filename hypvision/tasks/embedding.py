@@ -17,13 +17,13 @@ import hypvision.models  # noqa: F401 - registers the models
 from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.read import read
 from hypvision.checkpoints.records import Record
-from hypvision.errors import HypvisionError, require, require_finite
-from hypvision.images import check_normalisation, leaving_out, require_all
 from hypvision.inference.predictors import Predictor
 from hypvision.inference.progress import progress
 from hypvision.inference.results import Embedding
 from hypvision.inference.running import results
 from hypvision.inference.sources import Frame, Sources
+from hypvision.io.errors import HypvisionError, require, require_finite
+from hypvision.io.images import check_normalisation, leaving_out, require_all
 from hypvision.zoo.backbones import load_weights
 from hypvision.zoo.loading import load, trained_arguments
 
@@ -161,15 +161,17 @@ def clip_embedder(clip: CLIPBundle, name: str) -> Embedder:
     """A CLIP model: its points of images and texts, on the sphere or on the hyperboloid."""
     from hypvision.clip.radial.texts import embed_texts
     from hypvision.clip.spaces import Hyperboloid
-    from hypvision.clip.views import view_of
+    from hypvision.data.preprocessing import preprocessing_of
 
     space = clip.space
     texts = partial(embed_texts, clip.model, clip.tokenizer)
     if isinstance(space, Hyperboloid):
         return Embedder(
-            clip.embed_images, view_of(clip.model), "lorentz", name, float(space.c), texts
+            clip.embed_images, preprocessing_of(clip.model), "lorentz", name, float(space.c), texts
         )
-    return Embedder(clip.embed_images, view_of(clip.model), "cosine", name, embed_texts=texts)
+    return Embedder(
+        clip.embed_images, preprocessing_of(clip.model), "cosine", name, embed_texts=texts
+    )
 
 
 def _of_the_zoo(record: Record) -> Any:

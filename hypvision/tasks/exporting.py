@@ -11,7 +11,7 @@ from typing import Any
 from hypvision.engine.config import load_config
 from hypvision.engine.extensions import import_extensions
 from hypvision.engine.predicting import trained_model
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.tasks.publishing import image_input, input_size, unrecorded
 from hypvision.zoo.export import ExportReport, export_network, part_of
 

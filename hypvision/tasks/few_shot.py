@@ -28,10 +28,8 @@ from mmengine.runner import Runner
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
-from hypvision.checks import one_of
 from hypvision.clip import adapters
 from hypvision.clip.adapters.lathadapter import LatentHierarchy
-from hypvision.clip.classes import load_classes
 from hypvision.clip.features import image_features
 from hypvision.clip.models import CLIPBundle, create_clip
 from hypvision.clip.prompting import HostOutput, build_host, feature_size
@@ -39,14 +37,16 @@ from hypvision.clip.prompting.heads import TipAdapter
 from hypvision.clip.prompting.hosts import is_hyperbolic
 from hypvision.clip.prompting.official import learned_names
 from hypvision.clip.prompting.promptsrc import gaussian_weights
-from hypvision.clip.views import show_to, view_of
 from hypvision.data.annotations import name_difference
+from hypvision.data.classes import load_classes
 from hypvision.data.fewshot import FewShotDataset
+from hypvision.data.preprocessing import preprocessing_of, set_preprocessing
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.hooks import CheckClassesHook, classes_in, network_of
-from hypvision.errors import HypvisionError, require_finite
 from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import Predictor, Request, classifier
+from hypvision.io.checks import one_of
+from hypvision.io.errors import HypvisionError, require_finite
 from hypvision.tasks.class_weights import ClassWeights
 from hypvision.tasks.classification import per_image
 
@@ -302,7 +302,7 @@ class ClassNamesHook(_StartHook):
                 "compares the numbers alone."
             )
         model.set_data(dataset.metainfo)
-        show_to(dataset, model.host.clip)
+        set_preprocessing(dataset, model.host.clip)
 
 
 @HOOKS.register_module()
@@ -514,7 +514,7 @@ def accuracy(
     device = next(model.parameters()).device
     model.eval()
     model.set_data(dataset.metainfo)
-    show_to(dataset, model.host.clip)
+    set_preprocessing(dataset, model.host.clip)
     right = seen = 0
     loader = DataLoader(dataset, batch, num_workers=workers, pin_memory=device.type == "cuda")
     batches: Iterable[tuple[Tensor, Tensor]] = (
@@ -562,7 +562,7 @@ def _predictor(model: FewShotCLIP, config: Config, request: Request) -> Predicto
             )
         names = own  # in the order of its outputs
     model.set_data({**trained, "classes": names})
-    view = view_of(model.host.clip)
+    view = preprocessing_of(model.host.clip)
     size = config.test_dataloader["dataset"].get("size")
     view = view if size is None else replace(view, size=size)
     source = "the checkpoint"

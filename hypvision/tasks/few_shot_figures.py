@@ -17,11 +17,11 @@ from torch.utils.data import DataLoader, Subset
 
 from hypvision.checkpoints.match import load_trained
 from hypvision.clip.adapters.lathadapter import LatentHierarchy
-from hypvision.clip.views import show_to
 from hypvision.data.fewshot import FewShotDataset
+from hypvision.data.preprocessing import set_preprocessing
 from hypvision.engine.checkpoint import load
-from hypvision.errors import HypvisionError
-from hypvision.images import open_image
+from hypvision.io.errors import HypvisionError
+from hypvision.io.images import open_image
 from hypvision.tasks.few_shot import FewShotCLIP
 from hypvision.tasks.few_shot_benchmark import (
     CellSpec,
@@ -77,7 +77,7 @@ def places(model: FewShotCLIP, dataset: FewShotDataset, most: int = 400) -> Plac
         )
     device = next(model.parameters()).device
     model.set_data(dataset.metainfo)
-    show_to(dataset, model.host.clip)
+    set_preprocessing(dataset, model.host.clip)
     images = []
     labels = []
     text = torch.empty(0)

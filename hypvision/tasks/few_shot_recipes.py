@@ -12,9 +12,9 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hypvision.checks import one_of
 from hypvision.clip.prompting import HOSTS
-from hypvision.errors import HypvisionError, did_you_mean
+from hypvision.io.checks import one_of
+from hypvision.io.errors import HypvisionError, did_you_mean
 
 PROTOCOLS = ("base2new", "shots", "cross", "dg")
 # Data sets for which PromptSRC's few-shot trainings average the weights of later epochs (of 50).

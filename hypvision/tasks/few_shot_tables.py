@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS
-from hypvision.errors import HypvisionError, require
-from hypvision.files import csv_text, write_text
+from hypvision.io.errors import HypvisionError, require
+from hypvision.io.files import csv_text, write_text
 from hypvision.tasks import few_shot_published as published
 from hypvision.tasks.few_shot_benchmark import read_result
 from hypvision.tasks.few_shot_recipes import host_options

@@ -7,7 +7,7 @@ from typing import Any
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.models.himapper import HiMapper
 from hypvision.tasks.classification import ImageClassifier, freeze_parameters
 

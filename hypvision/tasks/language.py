@@ -18,7 +18,6 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from hypvision.checkpoints.match import placed
-from hypvision.checks import one_of
 from hypvision.data.language import PackedText
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.hooks import network_of
@@ -31,6 +30,7 @@ from hypvision.helm.config import preset as _architecture
 from hypvision.helm.experts import MixtureOfCurvatures
 from hypvision.helm.head import token_losses
 from hypvision.helm.model import check_tokens, shifted
+from hypvision.io.checks import one_of
 from hypvision.optim import param_groups
 
 DATASETS.register_module(module=PackedText, force=True)

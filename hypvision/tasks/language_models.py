@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from hypvision.checks import one_of
-from hypvision.errors import HypvisionError, one_line, require
-from hypvision.files import check_new_folder, replacing_folder
+from hypvision.io.checks import one_of
+from hypvision.io.errors import HypvisionError, one_line, require
+from hypvision.io.files import check_new_folder, replacing_folder
 
 # The tasks in the paper's tables -> number of examples in the prompt.
 TASKS = {"commonsense_qa": 0, "openbookqa": 0, "hellaswag": 0, "mmlu": 5, "arc_challenge": 5}

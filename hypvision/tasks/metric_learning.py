@@ -23,16 +23,16 @@ from torch.optim import Optimizer
 
 import hypvision.tasks.metric_learning_metrics  # noqa: F401 - registers the metric
 from hypvision.checkpoints.records import Record
-from hypvision.checks import one_of
 from hypvision.data.image_folder import build_transform
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.param_groups import ParamGroups
 from hypvision.engine.published import build_published
-from hypvision.errors import HypvisionError
 from hypvision.geometry import CurvatureParameter, Euclidean, Lorentz, Manifold, PoincareBall
 from hypvision.geometry.numerics import exact
 from hypvision.inference.predictors import Predictor, Request
 from hypvision.inference.results import Embedding
+from hypvision.io.checks import one_of
+from hypvision.io.errors import HypvisionError
 from hypvision.losses import HIERLoss, MetricLoss, clip_to_ball, rescale_radii
 from hypvision.losses.contrastive import gathered
 from hypvision.nn import LorentzLinear

@@ -19,11 +19,11 @@ import torch
 from mmengine.registry import METRICS
 from torch import Tensor
 
-from hypvision.checks import one_of
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS
 from hypvision.engine.metrics import Metric, tell_missing
-from hypvision.errors import HypvisionError, require, require_finite
-from hypvision.files import check_output, replacing, with_ending
+from hypvision.io.checks import one_of
+from hypvision.io.errors import HypvisionError, require, require_finite
+from hypvision.io.files import check_output, replacing, with_ending
 
 SPACES = ("lorentz", "cosine", "euclidean")
 

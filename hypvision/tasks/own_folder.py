@@ -11,8 +11,8 @@ from hypvision.data.folders import class_names
 from hypvision.data.image_folder import ImageFolderDataset
 from hypvision.data.usage import Usage
 from hypvision.engine.config import load_config
-from hypvision.errors import HypvisionError
-from hypvision.shipped import config_folder, find_config
+from hypvision.io.errors import HypvisionError
+from hypvision.io.shipped import config_folder, find_config
 from hypvision.tasks.probe import every_fifth
 
 

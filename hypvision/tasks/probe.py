@@ -26,8 +26,8 @@ from torch.utils.data import DataLoader, default_collate
 
 from hypvision.engine.extensions import RUN_HOOKS
 from hypvision.engine.hooks import network_of
-from hypvision.errors import HypvisionError
 from hypvision.inference.progress import say
+from hypvision.io.errors import HypvisionError
 
 #: Decays of the weights that are tried, from the strongest on, for features of deviation 1.
 DECAYS = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)

@@ -33,14 +33,14 @@ from hypvision.checkpoints.index import (
 from hypvision.checkpoints.read import read
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.storage import expand_tokens, trim_tokens, write_weights
-from hypvision.clip.classes import load_classes
 from hypvision.clip.hyperbolic_checkpoint import PIXELS
 from hypvision.clip.models import ARCHITECTURES, MEAN, RESIZING, STD, architecture, pixels_of
+from hypvision.data.classes import load_classes
 from hypvision.data.image_folder import imagenet_classes
 from hypvision.data.shape_captions import vocabulary
 from hypvision.engine.config import load_config
-from hypvision.errors import HypvisionError
-from hypvision.files import read_text, write_text
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import read_text, write_text
 from hypvision.zoo.backbones import network_arguments
 from hypvision.zoo.cards import readme
 from hypvision.zoo.loading import load

@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import hypvision.data.text_chains  # noqa: F401 - registers the data
-from hypvision.checks import one_of
 from hypvision.clip.features import FrozenFeatures, frozen_images, frozen_texts
 from hypvision.clip.models import CLIPBundle, create_clip
 from hypvision.clip.open_vocabulary import set_tuning
@@ -33,11 +32,12 @@ from hypvision.clip.radial.metrics import kendall_tau
 from hypvision.clip.radial.texts import distinct, embed_texts
 from hypvision.clip.spaces import Sphere, space_of
 from hypvision.clip.towers import encode_image, encode_packed, find_towers
-from hypvision.clip.views import show_to
+from hypvision.data.preprocessing import set_preprocessing
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.hooks import network_of
 from hypvision.engine.metrics import Metric
-from hypvision.errors import HypvisionError
+from hypvision.io.checks import one_of
+from hypvision.io.errors import HypvisionError
 from hypvision.losses.radial import (
     EntailmentConeLoss,
     MERUEntailmentLoss,
@@ -226,7 +226,7 @@ class FrozenTextsHook(Hook):
                 raise HypvisionError(
                     f"The image tower trains, but the data gives no images. {_GIVE_IMAGES}"
                 )
-            show_to(data, model.clip)
+            set_preprocessing(data, model.clip)
             model.image_reference = frozen_images(model.bundle, data.files, self.folder, self.dtype)
         model.reference = frozen_texts(
             model.clip, model.tokenizer, data.texts, self.folder, self.dtype

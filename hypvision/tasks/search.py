@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from hypvision.errors import HypvisionError
-from hypvision.images import images_in
 from hypvision.inference.sources import Frame, Sources, find_sources, tell_left_out
+from hypvision.io.errors import HypvisionError
+from hypvision.io.images import images_in
 from hypvision.tasks.embedding import Embedder, distances, embed_sources
 from hypvision.tasks.metric_learning_metrics import nearest
 from hypvision.viz.sheet import text_tile

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from hypvision.clip.views import view_of
+from hypvision.data.preprocessing import preprocessing_of
 from hypvision.engine.config import load_config
 from hypvision.engine.predicting import untrained_model
-from hypvision.errors import HypvisionError
 from hypvision.inference.summary import Subject
-from hypvision.plugins import plugin
+from hypvision.io.errors import HypvisionError
+from hypvision.io.plugins import plugin
 from hypvision.tasks.publishing import input_size
 from hypvision.zoo.export_clip import ImageTower
 
@@ -35,7 +35,7 @@ def subject_of_config(config: str | Path, size: int | None = None) -> Subject:
     shape = (
         input_size(loaded, size)
         if clip is None
-        else (3, *((size, size) if size else view_of(clip).size))
+        else (3, *((size, size) if size else preprocessing_of(clip).size))
     )
     if kind == "CLIPContrast":  # of pairs: the work for an image is that of its tower
         return Subject(ImageTower(clip).eval(), torch.randn(1, *shape), about="its image tower")

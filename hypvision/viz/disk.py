@@ -22,8 +22,8 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from hypvision.errors import require
 from hypvision.geometry import Lorentz, Manifold, PoincareBall, lorentz, poincare
+from hypvision.io.errors import require
 from hypvision.viz.palette import label_colours
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from PIL import Image, ImageDraw
 from torch import Tensor, nn
 
-from hypvision.checks import one_of
-from hypvision.errors import HypvisionError
 from hypvision.geometry import Lorentz
-from hypvision.images import to_rgb
+from hypvision.io.checks import one_of
+from hypvision.io.errors import HypvisionError
+from hypvision.io.images import to_rgb
 from hypvision.models.hierarchy_mapper import HierarchyMapper
 from hypvision.models.himapper import HiMapper
 from hypvision.viz.clusters import enlarge, evaluating, explain_image, prepare_for

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from hypvision.errors import require
 from hypvision.geometry import Manifold
+from hypvision.io.errors import require
 from hypvision.viz.disk import geodesic_arc, places_of_hierarchy, plain_name
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from hypvision.images import to_rgb
+from hypvision.io.images import to_rgb
 from hypvision.viz.palette import label_colours
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from hypvision.errors import require
+from hypvision.io.errors import require
 from hypvision.viz.sheet import save_figure
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 
 from PIL import Image
 
-from hypvision.files import csv_text, write_text
+from hypvision.io.files import csv_text, write_text
 from hypvision.viz.sheet import save_image
 
 _ROWS = 100  # largest number of table rows on the page

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image, ImageDraw, ImageOps
 
-from hypvision.errors import HypvisionError
-from hypvision.errors import printable as escaped
-from hypvision.files import replacing
-from hypvision.images import to_rgb, write_image
+from hypvision.io.errors import HypvisionError
+from hypvision.io.errors import printable as escaped
+from hypvision.io.files import replacing
+from hypvision.io.images import to_rgb, write_image
 from hypvision.viz.overlay import font, printable
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from hypvision.errors import require
-from hypvision.images import to_rgb
+from hypvision.io.errors import require
+from hypvision.io.images import to_rgb
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

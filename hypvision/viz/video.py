@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from hypvision.errors import HypvisionError, require
-from hypvision.files import replacing, why_no_file
-from hypvision.images import MAX_PIXELS
+from hypvision.io.errors import HypvisionError, require
+from hypvision.io.files import replacing, why_no_file
+from hypvision.io.images import MAX_PIXELS
 
 VIDEO_SUFFIXES = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".webm")
 # frames per second: OpenCV's writer hangs at infinity, and takes at most 65,535

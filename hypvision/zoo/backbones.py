@@ -17,7 +17,7 @@ from hypvision.checkpoints.pretrained import timm_cfg
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.checkpoints.sources import find, is_address, resolve
 from hypvision.checkpoints.storage import read_header
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.zoo.loading import (
     TimmModel,
     as_tuples,

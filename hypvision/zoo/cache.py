@@ -14,7 +14,7 @@ from hypvision.checkpoints.download import SourceError, verify_file
 from hypvision.checkpoints.index import builtin_index, read_index
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.sources import cache_folder, index_folder, local_files, lock_path
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 class CachedFile(NamedTuple):

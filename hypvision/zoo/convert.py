@@ -21,7 +21,6 @@ from hypvision.checkpoints.match import check_finite
 from hypvision.checkpoints.read import network_weights, read_file
 from hypvision.checkpoints.sources import fetch
 from hypvision.checkpoints.storage import write_tensors
-from hypvision.checks import one_of
 from hypvision.clip import hyperbolic_checkpoint as official_clip
 from hypvision.clip.hugging_face import (
     clip_variant,
@@ -31,10 +30,11 @@ from hypvision.clip.hugging_face import (
 )
 from hypvision.clip.prompting import official as few_shot
 from hypvision.clip.segmentation import official as segmenter
-from hypvision.errors import HypvisionError
-from hypvision.files import check_output, protecting, replacing
 from hypvision.helm import checkpoint as helm
 from hypvision.helm.config import preset
+from hypvision.io.checks import one_of
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import check_output, protecting, replacing
 from hypvision.models import hcformer_checkpoint as hcformer
 from hypvision.models import himapper_checkpoint as himapper
 from hypvision.models import lorentz_resnet_checkpoint as hyperboliccv

@@ -31,10 +31,10 @@ from timm.layers import padding
 from torch import Tensor, nn
 
 from hypvision.checkpoints.sources import find
-from hypvision.checks import one_of
 from hypvision.clip.spaces import space_of
-from hypvision.errors import HypvisionError, one_line, require
-from hypvision.files import replacing
+from hypvision.io.checks import one_of
+from hypvision.io.errors import HypvisionError, one_line, require
+from hypvision.io.files import replacing
 from hypvision.zoo.decompositions import decompose
 from hypvision.zoo.export_clip import ImageTower, TextTower, geometry_of
 from hypvision.zoo.export_detector import DetectorNetwork

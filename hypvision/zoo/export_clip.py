@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hypvision.checks import one_of
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.spaces import Hyperboloid, Modality, Space, Sphere, space_of
 from hypvision.clip.towers import class_token_features, encode_text
-from hypvision.clip.views import view_of
+from hypvision.data.preprocessing import preprocessing_of
+from hypvision.io.checks import one_of
 
 TOWERS = ("image", "text")
 # open_clip's word -> timm's
@@ -100,7 +100,7 @@ def clip_tower(
     model = clip.model
     if part == "text":
         return TextTower(model).eval(), tuple(clip.tokenizer(["a"]).shape[1:]), about
-    view = view_of(model)
+    view = preprocessing_of(model)
     mean, std = ([round(value / 255, 8) for value in values] for values in (clip.mean, clip.std))
     about |= dict(mean=mean, std=std, crop_pct=1.0, interpolation=view.interpolation)
     about["crop_mode"] = _CROP_MODES[view.resize_mode]

@@ -15,7 +15,7 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 _DROPPED = -1.0  # score of boxes that must not suppress others
 

@@ -19,11 +19,11 @@ from hypvision.checkpoints.read import network_weights, read
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.sources import find, resolve
 from hypvision.checkpoints.storage import foreign_setting
-from hypvision.errors import HypvisionError, did_you_mean, one_line, require
+from hypvision.io.errors import HypvisionError, did_you_mean, one_line, require
+from hypvision.io.plugins import PLUGINS, plugin
+from hypvision.io.records import is_plain
+from hypvision.io.shipped import is_config
 from hypvision.models.timm_models import create_model
-from hypvision.plugins import PLUGINS, plugin
-from hypvision.records import is_plain
-from hypvision.shipped import is_config
 from hypvision.zoo.familiar import familiar_of
 
 

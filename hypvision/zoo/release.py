@@ -24,8 +24,8 @@ from hypvision.checkpoints.index import write_index
 from hypvision.checkpoints.pretrained import timm_cfg
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.sources import offline, resolve
-from hypvision.errors import HypvisionError, one_line
-from hypvision.files import check_new_folder, replacing_folder, write_json, write_text
+from hypvision.io.errors import HypvisionError, one_line
+from hypvision.io.files import check_new_folder, replacing_folder, write_json, write_text
 from hypvision.models.base import AnyCheckpoint
 from hypvision.zoo.cards import model_card
 from hypvision.zoo.loading import classifier

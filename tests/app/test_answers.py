@@ -13,7 +13,7 @@ from hypvision.app import Answers
 from hypvision.app.answers import HIERARCHY, best_clip, known_clip, known_model, scene_texts
 from hypvision.cli import main
 from hypvision.clip.segmentation.segment import segment
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.viz import draw_segmentation
 
 

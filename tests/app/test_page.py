@@ -15,7 +15,7 @@ import httpx
 from hypvision.app import Answers, build
 from hypvision.app.page import with_messages
 from hypvision.app.server import serving
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 TABS = [
     "Classify and explain",
@@ -47,7 +47,7 @@ def test_warnings_of_the_library_are_shown(monkeypatch):
 
     @with_messages
     def ask():
-        warnings.warn_explicit("of ours & theirs", UserWarning, "/x/hypvision/clip/classes.py", 1)
+        warnings.warn_explicit("of ours & theirs", UserWarning, "/x/hypvision/data/classes.py", 1)
         warnings.warn_explicit("of theirs", UserWarning, "/x/torch/nn.py", 1)
         return 3
 

@@ -15,7 +15,7 @@ from hypvision.app.answers import MAX_PAIRS, SIDE, Answers
 from hypvision.app.sessions import LONGEST, Sessions
 from hypvision.app.uploads import NOT_YOURS, UNKNOWN, told, uploaded, uploads, without_folders
 from hypvision.app.worker import Worker
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 HASH = "0a" * 32
 

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from hypvision.checkpoints import kinds, pickles, read, storage
 from hypvision.checkpoints.match import load_into
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 WEIGHTS = {"a.weight": torch.ones(4, 4), "a.bias": torch.zeros(4)}
 

@@ -23,7 +23,7 @@ from hypvision.checkpoints.index import parse_record
 from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.sources import cache_folder, fetch_first, first_path, resolve
 from hypvision.checkpoints.sources import fetch as fetch_source
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 def fetch(record, server, monkeypatch, *modes):

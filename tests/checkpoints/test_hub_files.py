@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from hypvision.checkpoints.sources import fetch_from_hub
 from hypvision.clip.models import create_clip
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.models.timm_models import create_model
 from hypvision.scaling.one_tensor import read_tensor
 

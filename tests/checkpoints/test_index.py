@@ -15,7 +15,7 @@ from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.records import Index
 from hypvision.checkpoints.sources import local_files
 from hypvision.checkpoints.storage import expand_tokens, read_header
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.zoo.cards import model_card, readme
 
 ROOT = Path(__file__).parents[2]

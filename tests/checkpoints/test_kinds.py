@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from hypvision.checkpoints.kinds import kind_of
 from hypvision.checkpoints.read import read_file
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 WEIGHTS = {"a.weight": torch.arange(6.0).reshape(2, 3), "a.bias": torch.ones(2)}
 

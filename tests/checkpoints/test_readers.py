@@ -25,7 +25,7 @@ from hypvision.checkpoints.read import network_weights, read, read_file
 from hypvision.checkpoints.storage import write_weights
 from hypvision.clip.models import ARCHITECTURES
 from hypvision.clip.prompting.official import FEW_SHOT
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.models.hcformer_checkpoint import hcformer_to_official
 from hypvision.models.himapper_checkpoint import himapper_to_official
 from hypvision.models.lorentz_resnet_checkpoint import hyperboliccv_to_official

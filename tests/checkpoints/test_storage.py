@@ -18,7 +18,7 @@ from hypvision.checkpoints.storage import (
     unpack,
     write_weights,
 )
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 def weights():

@@ -12,7 +12,7 @@ from torch import nn
 
 from hypvision.checkpoints.read import network_weights, read_file
 from hypvision.checkpoints.torchscript import class_names
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit")
 

@@ -13,7 +13,7 @@ from helpers.engine import fails, make_images, tiny, write_config
 from hypvision.cli import main
 from hypvision.data.export import export
 from hypvision.engine import browsing
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.viz.palette import label_colours
 from hypvision.viz.sheet import titled_sheet
 

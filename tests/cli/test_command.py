@@ -120,7 +120,7 @@ def test_the_tables_in_help_are_those_of_the_rooms():
     import hypvision.cli.export
     import hypvision.cli.predict
     import hypvision.cli.zoo
-    import hypvision.clip.classes
+    import hypvision.data.classes
     import hypvision.data.export
     import hypvision.data.prepare
     import hypvision.data.taxonomy
@@ -139,7 +139,7 @@ def test_the_tables_in_help_are_those_of_the_rooms():
     )
     assert cli.zoo.STORAGES == hypvision.checkpoints.storage.STORAGES
     assert cli.predict.WRITES == hypvision.inference.writers.KINDS
-    assert cli.clip.CLASS_LISTS == hypvision.clip.classes.CLASS_LISTS
+    assert cli.clip.CLASS_LISTS == hypvision.data.classes.CLASS_LISTS
     assert cli.zoo.TASKS == hypvision.checkpoints.records.TASKS
 
 

@@ -15,9 +15,9 @@ pytest.importorskip("mmengine")
 from helpers.retrieval_layouts import SIZE, write_folder, write_image
 
 from hypvision.cli import main
-from hypvision.errors import HypvisionError
 from hypvision.geometry import Lorentz, lorentz
 from hypvision.inference.sources import find_sources
+from hypvision.io.errors import HypvisionError
 from hypvision.tasks.class_hierarchy import embed_classes, recovered_groups, recovered_hierarchy
 from hypvision.tasks.embedding import embed_sources, load_embedder, load_learner
 from hypvision.viz.sheet import search_sheet

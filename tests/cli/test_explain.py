@@ -10,7 +10,7 @@ from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.storage import read_header
 from hypvision.cli import main
 from hypvision.data.shapes import make_scene
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.models.hcformer import HCFormer, StageAssignments
 from hypvision.nn import ClusterAssignment
 from hypvision.viz.clusters import (

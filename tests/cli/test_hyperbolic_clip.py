@@ -12,14 +12,14 @@ from PIL import Image
 pytest.importorskip("open_clip")
 pytest.importorskip("matplotlib")
 from hypvision.cli import main
-from hypvision.clip.classes import TEMPLATES
 from hypvision.clip.models import ARCHITECTURES, create_clip
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
 from hypvision.clip.radial.metrics import kendall_tau
-from hypvision.clip.views import view_of
 from hypvision.data.chains import Chain, write_chains
-from hypvision.errors import HypvisionError
+from hypvision.data.classes import TEMPLATES
+from hypvision.data.preprocessing import preprocessing_of
 from hypvision.geometry import lorentz
+from hypvision.io.errors import HypvisionError
 
 COLOURS = ("red", "blue", "green", "white", "black")
 CLASSES = ["dog", "cat", "red wall"]
@@ -59,7 +59,7 @@ def run(place, *words):
 @torch.no_grad()
 def points(clip, place):
     photos = [
-        view_of(clip.model)(Image.open(place / f"photos/{colour}.png"))
+        preprocessing_of(clip.model)(Image.open(place / f"photos/{colour}.png"))
         for colour in sorted(COLOURS)
     ]
     return clip.embed_images(torch.stack(photos))

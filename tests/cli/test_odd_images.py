@@ -8,8 +8,8 @@ from PIL import Image
 
 pytest.importorskip("open_clip")
 pytest.importorskip("matplotlib")
-from hypvision import images
 from hypvision.cli import main
+from hypvision.io import images
 
 MODEL, CLIP = ["--model", "hcformer_nano.cifar10"], ["--clip", "shapes-s8.captions"]
 WORDS = ["--classes", "disk, star"]

@@ -14,7 +14,7 @@ import pytest
 
 from hypvision.cli.arguments import Parser
 from hypvision.cli.submit import Cell, add_submit_arguments, run_cells, submit_options
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 WORK = """
 import os, time
 from pathlib import Path
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 def square(x):
     return x * x
@@ -140,7 +140,7 @@ def test_an_interruption_ends_what_runs(work, tmp_path, way):
     import signal
     import cells_at_work as work
     from hypvision.cli.submit import Cell, run_cells
-    from hypvision.errors import guard
+    from hypvision.io.errors import guard
     if __name__ == "__main__":
         # tests as a background job ignore it
         signal.signal(signal.SIGINT, signal.default_int_handler)

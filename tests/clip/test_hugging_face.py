@@ -16,7 +16,7 @@ from hypvision.clip.hugging_face import (
     to_hugging_face,
 )
 from hypvision.clip.models import create_clip
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 def test_there_and_back_to_the_bit():

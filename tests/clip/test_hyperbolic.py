@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from hypvision.checkpoints.match import load_trained
-from hypvision.clip import places
+from hypvision.clip import locate
 from hypvision.clip.hyperbolic import HyperbolicCLIP, sincos_positions
 from hypvision.clip.hyperbolic_checkpoint import (
     PIXELS,
@@ -25,8 +25,8 @@ from hypvision.clip.models import ARCHITECTURES, CLIPBundle, create_clip, pretra
 from hypvision.clip.names import clip_options
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP, set_tuning
 from hypvision.clip.spaces import Hyperboloid, Sphere, space_of
-from hypvision.errors import HypvisionError
 from hypvision.geometry import lorentz
+from hypvision.io.errors import HypvisionError
 from hypvision.tasks.contrastive import CLIPContrast
 from hypvision.zoo.convert import CONVERTERS, convert_file
 from hypvision.zoo.export_clip import clip_tower
@@ -475,11 +475,11 @@ def test_weights_from_every_place(meru, tmp_path, monkeypatch):
     model."""
     path, _ = meru
     asked = []
-    monkeypatch.setattr(places, "fetch_first", lambda address: asked.append(address) or path)
+    monkeypatch.setattr(locate, "fetch_first", lambda address: asked.append(address) or path)
     monkeypatch.setattr(
-        places, "fetch_from_hub", lambda repository, name: asked.append((repository, name)) or path
+        locate, "fetch_from_hub", lambda repository, name: asked.append((repository, name)) or path
     )
-    monkeypatch.setattr(places, "fetch", lambda address: asked.append(address) or path)
+    monkeypatch.setattr(locate, "fetch", lambda address: asked.append(address) or path)
     monkeypatch.setitem(
         PUBLISHED, "meru-tiny", {"redcaps": "https://host/meru.pth", "grit": "hf-hub:me/grit#m.pth"}
     )

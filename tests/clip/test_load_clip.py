@@ -22,11 +22,11 @@ from hypvision.clip.names import clip_options
 from hypvision.clip.prompting import build_host
 from hypvision.clip.radial.measure import embed_images
 from hypvision.clip.radius import image_radii, measure_radii
-from hypvision.clip.views import View, view_of
 from hypvision.data.fewshot import FewShotDataset
+from hypvision.data.preprocessing import Preprocessing, preprocessing_of
 from hypvision.data.text_chains import TextChains
 
-VIEW = View(32, "bilinear", "squash")
+VIEW = Preprocessing(32, "bilinear", "squash")
 ROOT = Path(hypvision.__file__).parent
 
 
@@ -53,15 +53,15 @@ def test_only_create_clip_builds_models_and_reads_their_settings():
                 and node.value.id == "open_clip"
                 and node.attr in constructors
             )
-            assert not opened or place in ("clip/models.py", "clip/places.py"), (
+            assert not opened or place in ("clip/models.py", "clip/locate.py"), (
                 f"{place}:{node.lineno} opens a CLIP"
             )
             looked = node.attr in kept and place not in (
                 "clip/models.py",
-                "clip/views.py",
+                "data/preprocessing.py",
                 "clip/towers.py",
             )
-            assert not looked, f"{place}:{node.lineno} looks at {node.attr}: ask view_of"
+            assert not looked, f"{place}:{node.lineno} looks at {node.attr}: ask preprocessing_of"
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_every_entry_point_applies_the_settings_of_the_weights(odd, tmp_path, ma
     assert gelus and all(isinstance(module, open_clip.transformer.QuickGELU) for module in gelus)
     assert found.mean.flatten().tolist() == pytest.approx([102.0, 127.5, 153.0])
     assert found.std.flatten().tolist() == pytest.approx([51.0, 63.75, 76.5])
-    assert view_of(found.clip) == VIEW and found.clip.context_length == 16
+    assert preprocessing_of(found.clip) == VIEW and found.clip.context_length == 16
     assert torch.equal(
         found.clip.state_dict()["text_projection"], clip_repository.weights()["text_projection"]
     )
@@ -148,7 +148,7 @@ def test_a_teacher_that_sees_images_otherwise_is_told(odd):
     student = create_clip(**odd, force_preprocess_cfg=dict(resize_mode="longest"))
     with pytest.warns(
         UserWarning,
-        match="teacher was trained on images of View.*'squash'.*student, View.*'longest'",
+        match="teacher was trained on images of .*'squash'.*student, .*'longest'",
     ):
         build_host(student, "promptkd", teacher=dict(clip=odd, host=dict(name="zeroshot")), depth=2)
 
@@ -200,7 +200,7 @@ def test_few_shot_data_show_them_so(odd, tmp_path):
 
     for show in (lambda dataset: accuracy(model, dataset), by_cache, by_hook):
         dataset = data()
-        assert dataset.view == View()
+        assert dataset.view == Preprocessing()
         show(dataset)
         assert dataset.view == VIEW and torch.equal(
             dataset[0]["inputs"], VIEW(Image.open(dataset.paths[0]))
@@ -208,7 +208,11 @@ def test_few_shot_data_show_them_so(odd, tmp_path):
         assert dataset.viewed(augment=True)[0]["inputs"].shape == (3, 32, 32)
     train = data(part="train", shots=1, size=(48, 48))
     by_hook(train)
-    assert train.view == View(48, "bilinear", "squash") and train[0]["inputs"].shape == (3, 48, 48)
+    assert train.view == Preprocessing(48, "bilinear", "squash") and train[0]["inputs"].shape == (
+        3,
+        48,
+        48,
+    )
     assert "bilinear" in str(train.transform) and train.whole_part("test").view == train.view
 
 

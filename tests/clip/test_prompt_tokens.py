@@ -7,7 +7,7 @@ from references.clip import prompted_image, prompted_text
 
 from hypvision.clip import adapters
 from hypvision.clip.towers import PromptTokens, encode_dense, encode_image, encode_text, find_towers
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 # Blocks with tokens of their own: CoOp and shallow prompts, deep ones, some that join later, sets
 # of unequal length.

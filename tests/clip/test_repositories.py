@@ -18,8 +18,8 @@ from hypvision.clip import load_segmenter
 from hypvision.clip.models import create_clip, image_size, is_clip
 from hypvision.clip.names import clip_options, parse_name
 from hypvision.clip.radial.measure import embed_images
-from hypvision.clip.views import View, view_of
-from hypvision.errors import HypvisionError
+from hypvision.data.preprocessing import Preprocessing, preprocessing_of
+from hypvision.io.errors import HypvisionError
 
 TEXTS = ["a cat", "two red dogs on the grass in the evening sun of a long day"]
 
@@ -62,7 +62,7 @@ def test_a_repository_in_the_cache_of_the_hub(tmp_path, monkeypatch, photo, opti
     assert (quick == "QuickGELU") == bool(options)
     size = 160 if "timm" in options else 32
     assert (
-        view_of(clip.model) == View(size, "bilinear", "squash")
+        preprocessing_of(clip.model) == Preprocessing(size, "bilinear", "squash")
         and image_size("hf-hub:me/tiny") == size
     )
     assert clip.mean == pytest.approx((102.0, 127.5, 153.0))
@@ -80,7 +80,7 @@ def test_a_folder(tmp_path, monkeypatch, photo, name):
     if name.endswith(".bin"):
         torch.save(tensors, tmp_path / "a clip" / name)
     clip = same_as_open_clip(f"local-dir:{tmp_path / 'a clip'}", photo, monkeypatch)
-    assert view_of(clip.model).resize_mode == "squash"
+    assert preprocessing_of(clip.model).resize_mode == "squash"
     monkeypatch.chdir(tmp_path)
     assert torch.equal(
         create_clip("local-dir:a clip").model.text_projection, tensors["text_projection"]
@@ -258,7 +258,9 @@ def test_positions_of_a_file_are_resized_as_those_of_a_tag(tmp_path, monkeypatch
         assert all(
             torch.equal(value, values[name]) for name, value in expected.state_dict().items()
         )
-        assert view_of(found.model).size == (64, 64) == tuple(found.model.visual.image_size)
+        assert (
+            preprocessing_of(found.model).size == (64, 64) == tuple(found.model.visual.image_size)
+        )
         assert found.tokenizer(["a cat"]).shape == (1, 10)
         assert found.model.encode_image(torch.zeros(1, 3, 64, 64)).isfinite().all()
     folder = clip_repository.folder(

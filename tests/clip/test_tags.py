@@ -13,8 +13,8 @@ from PIL import Image
 from torch import nn
 
 from hypvision.clip.models import create_clip, image_size
-from hypvision.clip.views import View, view_of
-from hypvision.errors import HypvisionError
+from hypvision.data.preprocessing import Preprocessing, preprocessing_of
+from hypvision.io.errors import HypvisionError
 
 PAIRS = open_clip.list_pretrained()
 
@@ -93,7 +93,7 @@ def test_everything_of_every_tag(recorded):
         assert found.model.visual.preprocess_cfg == preprocess, (name, tag)
         assert found.mean == pytest.approx([255 * value for value in about["mean"]])
         assert found.std == pytest.approx([255 * value for value in about["std"]])
-        view = view_of(found.model)
+        view = preprocessing_of(found.model)
         assert (view.interpolation, view.resize_mode) == (
             about["interpolation"],
             about["resize_mode"],
@@ -112,7 +112,7 @@ def test_everything_of_every_tag(recorded):
     assert ("ViT-B-32", "laion400m_e32") in quick and ("ViT-B-32", "laion2b_e16") not in quick
     for found, transform in kinds.values():  # an image through both
         mean, std = (torch.tensor(value)[:, None, None] for value in (found.mean, found.std))
-        shown = (view_of(found.model)(image).float() - mean) / std
+        shown = (preprocessing_of(found.model)(image).float() - mean) / std
         assert torch.allclose(shown, transform(image), atol=1e-5)
     assert len(kinds) >= 8
 
@@ -137,22 +137,26 @@ def test_views_are_the_transforms_of_open_clip(mode, interpolation, shape):
     expected = image_transform_v2(
         PreprocessCfg(size=48, mean=(0.0,) * 3, std=(1.0,) * 3, **options), is_train=False
     )
-    found = View(48, **options)(Image.fromarray(pixels))
+    found = Preprocessing(48, **options)(Image.fromarray(pixels))
     assert found.dtype == torch.uint8 and found.shape == (3, 48, 48)
     assert torch.equal(found, (255 * expected(Image.fromarray(pixels))).round().byte())
 
 
 def test_a_line_of_pixels_is_not_lost():
     """Its smaller side would become 0."""
-    assert View(48, resize_mode="longest")(Image.new("RGB", (900, 3), "white")).shape == (3, 48, 48)
+    assert Preprocessing(48, resize_mode="longest")(Image.new("RGB", (900, 3), "white")).shape == (
+        3,
+        48,
+        48,
+    )
 
 
 def test_views_that_there_are_not():
     for wrong in (dict(interpolation="lanczos"), dict(resize_mode="crop")):
         with pytest.raises(HypvisionError, match=f"{next(iter(wrong))} must be one of"):
-            View(**wrong)
-    assert View([8], interpolation="random") == View((8, 8))
-    assert View((32, 48))(Image.new("RGB", (100, 50))).shape == (3, 32, 48)
+            Preprocessing(**wrong)
+    assert Preprocessing([8], interpolation="random") == Preprocessing((8, 8))
+    assert Preprocessing((32, 48))(Image.new("RGB", (100, 50))).shape == (3, 32, 48)
 
 
 # What the user asks for goes before what the weights need
@@ -176,8 +180,10 @@ def test_options_go_before_the_tag(recorded):
     )
     expected, *_ = made_by_open_clip("ViT-B-32", "laion2b_e16", **given)
     assert found.model.config == expected.config and not found.model.config.get("quick_gelu")
-    view = view_of(found.model)
-    assert view == View(336, "bilinear", "shortest") and found.mean == pytest.approx((25.5,) * 3)
+    view = preprocessing_of(found.model)
+    assert view == Preprocessing(336, "bilinear", "shortest") and found.mean == pytest.approx(
+        (25.5,) * 3
+    )
     assert found.std == pytest.approx(
         [255 * v for v in open_clip.get_pretrained_cfg("ViT-B-32", "metaclip_400m")["std"]]
     )
@@ -254,5 +260,5 @@ def test_options_of_this_project_s_models():
         clip.model.visual.positional_embedding.shape == (145, 128) and clip.model.logit_scale == 1
     )
     assert type(clip.model.visual.transformer.resblocks[0].mlp.gelu).__name__ == "QuickGELU"
-    assert view_of(clip.model) == View(96, resize_mode="squash")
+    assert preprocessing_of(clip.model) == Preprocessing(96, resize_mode="squash")
     assert clip.model.encode_text(clip.tokenizer(["a cat"])).shape == (1, 128)

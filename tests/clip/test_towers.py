@@ -20,7 +20,7 @@ from hypvision.clip.towers import (
     resize_positions,
     text_part,
 )
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from hypvision.clip.segmentation.segment import load_segmenter
 from hypvision.clip.towers import MANY_TEXTS, encode_by_length
 from hypvision.data.captions import NOUNS
 from hypvision.data.shapes import TAXONOMY
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 @pytest.fixture(scope="module")

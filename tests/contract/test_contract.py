@@ -159,7 +159,6 @@ def test_nothing_is_left_on_the_cpu(monkeypatch, name):
 # GPU. A file that is no part of a step stands as a whole.
 WAITS = {
     "clip/adapters/base.py: Adapter.fingerprint": "of what is written with an adapter",
-    "clip/classes.py: warn_of_equal_texts": "tokens of class names, on the CPU",
     "clip/features.py": "of features that are kept, before the training",
     "clip/open_vocabulary.py: equal_pairs": "of classes that are set, outside of training",
     "clip/prompting/heads.py: TipAdapter.search": "of evaluation",
@@ -261,7 +260,7 @@ WAITS = {
     "tasks/publishing.py: _used_words": "of files",
     "tasks/radial.py: RadialTuning.forward": "of predictions",
 }
-PACKAGES = ("geometry", "nn", "losses", "optim", "helm", "models", "clip", "tasks", "openmmlab")
+PACKAGES = ("geometry", "compat", "nn", "losses", "optim", "helm", "models", "clip", "tasks", "openmmlab")
 NUMBERS = ("item", "cpu", "numpy", "tolist", "nonzero")
 
 

@@ -21,8 +21,8 @@ from hypvision.data.closures import Closure
 from hypvision.data.image_folder import ImageFolderDataset
 from hypvision.data.multi_label import MultiLabelDataset
 from hypvision.data.retrieval import CUB200, Cars196, InShop, StanfordOnlineProducts
-from hypvision.files import many_objects
 from hypvision.geometry import Euclidean, Lorentz
+from hypvision.io.files import many_objects
 from hypvision.losses import SupConLoss, contrastive_loss
 from hypvision.openmmlab.open_vocabulary.vocabulary import groups_of, held_out
 from hypvision.tasks.closures import embed_closure

@@ -20,7 +20,7 @@ import mmseg.registry
 from hypvision.clip.spaces import Sphere
 from hypvision.engine.metrics import Metric
 from hypvision.engine.reports import ReportMetric
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.openmmlab.preparing import PREPARATIONS  # noqa: F401 - registers nothing by itself
 
 for module in (

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import hypvision.openmmlab  # noqa: F401 - mmcv's operations, before mmdet
 from hypvision.cli import main
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 every_task = pytest.mark.parametrize("name", TASKS)
 LANGUAGE = ("helm_d", "helm_mice")

@@ -10,7 +10,7 @@ from hypvision.data.annotations import (
     decode_counts,
     mask_fault,
 )
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 mask_tools = pytest.importorskip("pycocotools.mask")
 HEIGHT, WIDTH = 72, 96

@@ -9,7 +9,7 @@ from PIL import Image
 
 pytest.importorskip("mmengine")
 from hypvision.data.caption_folder import CaptionFolder, read_captions
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 HEAD = "image,caption,left,top,right,bottom,words\n"
 TABLE = (

@@ -6,7 +6,6 @@ import gzip
 import pytest
 from helpers.emoji import make_emoji
 
-from hypvision.data.broader import build_chains, read_terms
 from hypvision.data.chains import (
     Chain,
     emoji_chains,
@@ -16,8 +15,9 @@ from hypvision.data.chains import (
     write_chains,
 )
 from hypvision.data.emoji import read_emoji
+from hypvision.data.hypernyms import build_chains, read_terms
 from hypvision.data.text_chains import TextChains
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 CHAINS = [
     Chain(

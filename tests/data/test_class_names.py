@@ -17,13 +17,13 @@ import torch
 from helpers.fewshot import bundle
 from helpers.fewshot_layouts import aircraft, coop, folders, imagenet
 
-from hypvision.clip.classes import load_classes, warn_of_equal_texts, whole_label
 from hypvision.clip.prompting import HOSTS, build_host
+from hypvision.data.classes import load_classes, warn_of_equal_texts, whole_label
 from hypvision.data.fewshot import load_split
 from hypvision.data.fewshot.dataset import load_cell
 from hypvision.data.fewshot.splits import class_names, folder_names
 from hypvision.data.image_folder import ImageFolderDataset
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 def rows_of(mistake):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hypvision.data.closures import closure_of, read_closure
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 PAIRS = [
     ("dog", "mammal"),

@@ -16,7 +16,7 @@ from hypvision.checkpoints.storage import expand_tokens
 from hypvision.data.emoji import TEMPLATES, EmojiCaptions, augment, read_emoji
 from hypvision.engine.config import load_config
 from hypvision.engine.run import train
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.tasks.contrastive import CLIPContrast
 from hypvision.tasks.publishing import stripped
 

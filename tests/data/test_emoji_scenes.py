@@ -15,7 +15,7 @@ from PIL import Image
 pytest.importorskip("mmengine")
 
 from hypvision.data.emoji_scenes import EmojiScenes, cut_out
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from hypvision.data import export as export_module
 from hypvision.data.export import export, export_emoji
 from hypvision.data.masks import run_length
 from hypvision.data.shapes import make_scene
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 @settings(deadline=None, max_examples=25)

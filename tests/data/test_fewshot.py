@@ -36,7 +36,7 @@ from hypvision.data.fewshot.dataset import load_cell
 from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS, layout_of
 from hypvision.data.fewshot.pickles import read_pickled_shots
 from hypvision.data.fewshot.splits import class_names, write_split
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 def test_the_table_is_the_benchmarks():

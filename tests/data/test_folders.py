@@ -15,8 +15,8 @@ from hypvision.data.fewshot.splits import class_folders
 from hypvision.data.image_folder import ImageFolderDataset
 from hypvision.data.retrieval import RetrievalFolder
 from hypvision.data.usage import Usage, usages
-from hypvision.errors import HypvisionError
-from hypvision.images import SUFFIXES, images_in, open_image
+from hypvision.io.errors import HypvisionError
+from hypvision.io.images import SUFFIXES, images_in, open_image
 
 EVAL = dict(input_size=16, crop_pct=1.0)
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 pytest.importorskip("mmengine")
 from hypvision.data.image_folder import CIFARDataset, ImageFolderDataset, build_transform
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 EVAL = dict(input_size=16, crop_pct=1.0)
 

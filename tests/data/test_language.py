@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from hypvision.data.language import ByteTokenizer, PackedText, documents, load_tokenizer, pack
-from hypvision.errors import HypvisionError
 from hypvision.helm.model import document_lengths
+from hypvision.io.errors import HypvisionError
 
 
 def test_bytes_are_those_of_transformers():

@@ -8,7 +8,7 @@ from PIL import Image
 pytest.importorskip("mmengine")
 from hypvision.data.multi_label import MultiLabelDataset
 from hypvision.data.usage import usages
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 TABLES = {
     "columns.csv": "image,cat,dog,owl\na.png,1,0,1\nsub/b.png,0,0,0\n\nc.png, 0 ,1,0\n",

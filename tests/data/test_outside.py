@@ -14,8 +14,8 @@ from hypvision.data.image_folder import ImageFolderDataset
 from hypvision.data.multi_label import MultiLabelDataset
 from hypvision.data.prepare import prepare
 from hypvision.data.retrieval import StanfordOnlineProducts
-from hypvision.errors import HypvisionError
-from hypvision.files import inside
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import inside
 
 EVAL = dict(input_size=32, crop_pct=1.0)
 pytestmark = pytest.mark.filterwarnings("ignore:.*published are")

@@ -7,9 +7,9 @@ import pytest
 from PIL import Image
 
 from hypvision.cli import main
-from hypvision.clip.classes import load_classes, official_ids
+from hypvision.data.classes import load_classes, official_ids
 from hypvision.data.prepare import PREPARED, prepare
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 def photo(path, size=(6, 4)):

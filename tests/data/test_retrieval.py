@@ -23,7 +23,7 @@ from hypvision.data.retrieval import (
     car_maker,
 )
 from hypvision.data.samplers import MPerClassBatchSampler
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 EVAL = dict(input_size=32, crop_pct=1.0)
 KINDS = {

@@ -10,7 +10,7 @@ pytest.importorskip("mmengine")
 
 import hypvision.data.samplers
 from hypvision.data.samplers import BalancedSampler, MPerClassBatchSampler, RepeatAugSampler
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 def epochs_of_ranks(monkeypatch, images, ranks, epoch=0, kind=RepeatAugSampler, **options):

@@ -17,7 +17,7 @@ from hypvision.data.shapes import (
     make_scene,
 )
 from hypvision.data.taxonomy import LEVELS
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 def test_this_version_draws_what_it_drew():

@@ -12,7 +12,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 import hypvision.data.shards as shards
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 def picture(value, suffix="PNG"):

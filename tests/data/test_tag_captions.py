@@ -18,7 +18,7 @@ from hypvision.data.export import export_emoji
 from hypvision.data.tag_captions import TagCaptions, caption_of
 from hypvision.engine.config import load_config
 from hypvision.engine.run import train
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.tasks.contrastive import CLIPContrast
 from hypvision.tasks.publishing import stripped
 

@@ -7,7 +7,7 @@ import pytest
 
 from hypvision.data.drawing import COLOURS, OUTLINES, TEXTURES
 from hypvision.data.taxonomy import KINDS, LEVELS, TAXONOMY
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 LEVEL_SIZES = dict(kind=4, shape=16, instance=384)
 

@@ -12,7 +12,7 @@ pytest.importorskip("webdataset")
 from hypvision.cli import main
 from hypvision.data import shards
 from hypvision.data.write_shards import write_shards
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 def save(path, value):

@@ -13,7 +13,7 @@ from helpers.language import make_text, small
 from hypvision.engine.checkpoint import load_checkpoint_file
 from hypvision.engine.config import load_config
 from hypvision.engine.run import train
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 STEPS = 7
 

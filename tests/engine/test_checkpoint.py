@@ -40,7 +40,7 @@ from hypvision.engine.checkpoint import (
 )
 from hypvision.engine.console import quiet
 from hypvision.engine.hooks import CheckpointHook
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 class Command:

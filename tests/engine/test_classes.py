@@ -17,7 +17,7 @@ from hypvision.data.image_folder import ImageFolderDataset
 from hypvision.engine.hooks import CheckClassesHook
 from hypvision.engine.run import test as measure
 from hypvision.engine.run import train
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 NAMES = ("blue", "green", "red")
 

@@ -19,7 +19,7 @@ from torch._inductor.exc import InductorError
 import hypvision.models  # noqa: F401 - timm's registry
 from hypvision.cli import main
 from hypvision.engine.compiling import blocks_of, compile_network, eager_on_failure
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 @pytest.fixture(autouse=True)

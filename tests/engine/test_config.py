@@ -25,7 +25,7 @@ from hypvision.engine.config import (
     prepare,
 )
 from hypvision.engine.run import train
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 ATTACK = "!!python/object/apply:os.system ['touch {target}']"
 

@@ -13,7 +13,7 @@ from mmengine.registry import HOOKS
 
 from hypvision.engine.hooks import EarlyStoppingHook
 from hypvision.engine.run import train
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 VALUES = {1: 10.0, 2: 30.0, 3: 30.0, 4: 20.0, 5: 25.0, 6: 90.0}
 STOP = {

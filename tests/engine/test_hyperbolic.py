@@ -13,8 +13,8 @@ from mmengine.registry import HOOKS, PARAM_SCHEDULERS
 from hypvision.engine.config import load_config
 from hypvision.engine.hooks import CurvatureHook
 from hypvision.engine.param_groups import GroupMultiStepLR, RiemannianParamGroups, TimmParamGroups
-from hypvision.errors import HypvisionError
 from hypvision.geometry import Euclidean, Lorentz, ManifoldParameter, PoincareBall, Product
+from hypvision.io.errors import HypvisionError
 from hypvision.optim import RiemannianSGD
 from hypvision.tasks import CalibrationError, ImageClassifier
 from hypvision.tasks.metric_learning import MetricLearningParamGroups

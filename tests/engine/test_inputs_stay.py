@@ -17,8 +17,8 @@ from hypvision.cli import main
 from hypvision.engine.config import files_of, load_config
 from hypvision.engine.run import _write_predictions, _write_report
 from hypvision.engine.run import test as measure
-from hypvision.errors import HypvisionError
-from hypvision.files import protecting
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import protecting
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from hypvision.data.shapes import make_scene
 from hypvision.engine.checks import check_channels, close_configs, explain
 from hypvision.engine.config import load_config
 from hypvision.engine.extensions import import_extensions
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.openmmlab.sample_checks import CheckSamplesHook, watch_samples
 
 LAYOUTS = dict(segmentation="ade", detection="coco")

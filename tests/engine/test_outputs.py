@@ -25,8 +25,8 @@ from hypvision.data.export import export
 from hypvision.engine.config import load_config
 from hypvision.engine.run import _write_predictions, train
 from hypvision.engine.run import test as measure
-from hypvision.errors import HypvisionError
 from hypvision.inference.results import Boxes, Labels
+from hypvision.io.errors import HypvisionError
 from hypvision.openmmlab.testing import mirror_pipeline
 from hypvision.openmmlab.tta import MirrorDetector
 

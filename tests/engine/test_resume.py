@@ -19,7 +19,7 @@ from hypvision.cli import main
 from hypvision.engine.checkpoint import load_checkpoint_file
 from hypvision.engine.hooks import CoreTimeHook
 from hypvision.engine.run import train
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 # Everything that uses random numbers is on: augmentation in a worker, mixup, dropout, stochastic
 # depth, and EMA too.

@@ -19,7 +19,7 @@ from hypvision.engine import run as engine
 from hypvision.engine.checks import check_data, explain
 from hypvision.engine.config import load_config, parse_options, prepare
 from hypvision.engine.precision import has_fast_bfloat16
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from hypvision.data.export import export
 from hypvision.engine.config import load_config
 from hypvision.engine.run import train
 from hypvision.engine.seeds import train_seeds
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 SMALL = [
     "model.backbone.widths=(4,4,4,4)", "train_dataloader.batch_size=8",

@@ -13,7 +13,7 @@ from mmengine.config import Config
 from hypvision.engine import tracking
 from hypvision.engine.run import train
 from hypvision.engine.tracking import TRACKERS, track
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 FOUND = dict.fromkeys(TRACKERS, True)
 

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("mmengine")
 
 from hypvision.engine.work_dir import lock_work_dir
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 def test_another_training_is_refused_and_named_until_it_ends(tmp_path):

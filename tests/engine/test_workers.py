@@ -24,7 +24,7 @@ from hypvision.engine import workers
 from hypvision.engine.config import load_config
 from hypvision.engine.extensions import import_extensions
 from hypvision.engine.workers import with_extensions, worker_context
-from hypvision.plugins import PLUGINS
+from hypvision.io.plugins import PLUGINS
 
 CALLS = []
 

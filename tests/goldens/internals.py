@@ -61,11 +61,10 @@ def manifolds():
 
 def layers() -> Any:
     """A namespace of all layers."""
-    from hypvision import nn
-    from hypvision.nn import published
+    from hypvision import compat, nn
 
     return SimpleNamespace(
-        **{name: getattr(package, name) for package in (published, nn) for name in package.__all__}
+        **{name: getattr(package, name) for package in (compat, nn) for name in package.__all__}
     )
 
 

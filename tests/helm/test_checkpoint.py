@@ -8,7 +8,6 @@ from helpers.helm import pair, published_logits, tokens
 from references.helm import official_state
 
 from hypvision.cli import main
-from hypvision.errors import HypvisionError
 from hypvision.helm import Architecture, Helm, preset
 from hypvision.helm.checkpoint import (
     helm_architecture,
@@ -19,6 +18,7 @@ from hypvision.helm.checkpoint import (
     official_architecture,
     untold,
 )
+from hypvision.io.errors import HypvisionError
 from hypvision.zoo.convert import convert_file
 
 KINDS = [

@@ -8,8 +8,8 @@ import torch
 from helpers.helm import tokens
 
 from hypvision.checkpoints import sources
-from hypvision.errors import HypvisionError
 from hypvision.helm import Helm, LatentCache, preset
+from hypvision.io.errors import HypvisionError
 from hypvision.optim import RiemannianAdam, RiemannianAdamW, param_groups
 
 transformers = pytest.importorskip("transformers")

@@ -7,11 +7,11 @@ import torch.nn.functional as F
 from helpers.helm import MODELS, pair, published_logits, tokens
 from references.helm import HelmMiCE, frequencies, initial_points
 
-from hypvision.errors import HypvisionError
 from hypvision.helm import Helm, LatentCache, preset, rows
 from hypvision.helm.attention import Context
 from hypvision.helm.layers import PointEmbedding
-from hypvision.helm.rotary import Rotary, angles
+from hypvision.helm.rope import Rotary, angles
+from hypvision.io.errors import HypvisionError
 
 PLAIN = (
     "D",
@@ -73,7 +73,7 @@ def test_float64(name):
     official, ours = pair(name)
     official.double()
     ids = tokens()
-    # the rotary code is in float32 in both
+    # RoPE is in float32 in both
     assert (ours.double()(ids).logits - published_logits(official, ids)).abs().max() < 1e-6
 
 

@@ -29,7 +29,7 @@ import hypvision.engine.run
 from hypvision.engine.checkpoint import newest_checkpoint
 from hypvision.engine.metrics import Metric
 from hypvision.engine.run import train
-from hypvision.errors import HypvisionError, explain_machine
+from hypvision.io.errors import HypvisionError, explain_machine
 
 # Calls
 # --------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def config_of(name: str, *changes: dict[str, Any]) -> Any:
     """The config of a small ``segmenter`` or detector, of its model alone."""
     from mmengine.config import Config
 
-    from hypvision.shipped import config_folder
+    from hypvision.io.shipped import config_folder
 
     if name == "segmenter":
         name = "semantic_fpn"

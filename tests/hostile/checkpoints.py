@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 from .files import proof, write_all
 from .table import Case, shared

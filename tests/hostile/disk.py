@@ -245,7 +245,7 @@ def _download(kind: str) -> Callable[[Path], str]:
     def run(folder: Path) -> str:
         import hypvision.checkpoints.download as module
         from hypvision.checkpoints.sources import resolve
-        from hypvision.errors import HypvisionError
+        from hypvision.io.errors import HypvisionError
 
         from . import servers
 
@@ -296,7 +296,7 @@ def _function(write: Callable[[Path], Any], suffix: str) -> Callable[[Path], str
     """A function of Python that writes a file over an old one."""
 
     def run(folder: Path) -> str:
-        from hypvision.errors import HypvisionError
+        from hypvision.io.errors import HypvisionError
 
         place = _place(folder, 8 * 2**20)
         path = place / f"out{suffix}"
@@ -335,14 +335,14 @@ def _adapter(path: Path) -> None:
 def _checkpoint(path: Path) -> None:
     import torch
 
-    from hypvision.files import replacing
+    from hypvision.io.files import replacing
 
     with replacing(path) as temporary:
         torch.save({"state_dict": {"w": torch.ones(100_000)}}, temporary)
 
 
 def _table(path: Path) -> None:
-    from hypvision.files import write_table
+    from hypvision.io.files import write_table
 
     write_table(path, [dict(a=number, b="x" * 100) for number in range(3000)])
 
@@ -351,8 +351,8 @@ def _picture(path: Path) -> None:
     import numpy as np
     from PIL import Image
 
-    from hypvision.files import replacing
-    from hypvision.images import write_image
+    from hypvision.io.files import replacing
+    from hypvision.io.images import write_image
 
     noise = np.random.default_rng(0).integers(0, 256, (300, 300, 3), dtype=np.uint8)
     with replacing(path) as temporary:
@@ -373,7 +373,7 @@ def _fallback(folder: Path) -> str:
     """What is tried where nothing can be mounted: the system refuses to make a file longer."""
     import resource
 
-    from hypvision.errors import HypvisionError
+    from hypvision.io.errors import HypvisionError
 
     path = folder / "out.safetensors"
     path.write_bytes(b"old")

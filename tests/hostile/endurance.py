@@ -171,7 +171,7 @@ def _openings(folder: Path) -> str:
     import torch
 
     from hypvision.checkpoints.read import read
-    from hypvision.errors import HypvisionError
+    from hypvision.io.errors import HypvisionError
 
     good, bad = folder / "good.pth", folder / "bad.pth"
     torch.save({"state_dict": {"w": torch.ones(1000)}}, good)

@@ -438,7 +438,7 @@ def _attack(loader: str, name: str) -> Callable[[Path], str]:
 
 
 def _watched(load: Callable[[], object], watch: Watch, name: str, errors: bool) -> str:
-    from hypvision.errors import HypvisionError
+    from hypvision.io.errors import HypvisionError
 
     try:
         load()

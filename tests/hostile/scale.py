@@ -178,7 +178,7 @@ def _of_a_list(folder: Path) -> str:
 
 def _lacking(folder: Path) -> str:
     """Half of the classes have no folder: the sentence is short."""
-    from hypvision.errors import HypvisionError
+    from hypvision.io.errors import HypvisionError
 
     shared("folders", _folders)
     begun = time.monotonic()

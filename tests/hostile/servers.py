@@ -517,7 +517,7 @@ def _check(
     way: str, name: str, folder: Path, server: Server, file: Path, deadline: float = DEADLINE
 ) -> str:
     """Download, and look at what came of it."""
-    from hypvision.errors import HypvisionError
+    from hypvision.io.errors import HypvisionError
 
     other = server.other
     begun = time.monotonic()
@@ -623,7 +623,7 @@ def _to_http(folder: Path) -> str:
     """Of an https address whose name has the first digits of its sum, https says who sent the
     file."""
     from hypvision.checkpoints.sources import fetch
-    from hypvision.errors import HypvisionError
+    from hypvision.io.errors import HypvisionError
 
     _environment(folder)
     file, secret = _inputs(folder)

@@ -18,12 +18,12 @@ from hypvision.data.shapes import make_scene
 from hypvision.engine.config import load_config
 from hypvision.engine.run import test as measure
 from hypvision.engine.run import train
-from hypvision.errors import HypvisionError
 from hypvision.inference import Boxes, Classes, Labels, Segments
 from hypvision.inference.predictors import Predictor
 from hypvision.inference.running import results
 from hypvision.inference.sources import find_sources, in_advance
 from hypvision.inference.writers import Writer
+from hypvision.io.errors import HypvisionError
 
 DETECTOR = "mask-rcnn_hcformer_nano.shapes"
 SEGMENTER = "semantic-fpn_hcformer_nano.camvid"
@@ -223,7 +223,7 @@ def few_shot(tmp_path, meta):
 
 def test_a_clip_tuned_on_few_images_names_the_classes_of_its_training(tmp_path, capsys):
     import hypvision.tasks.few_shot
-    from hypvision.clip.views import View
+    from hypvision.data.preprocessing import Preprocessing
 
     data, names = make_images(tmp_path / "data", 2), ("blue_disk", "green ring", "red cross")
     path, weights, model = few_shot(tmp_path, dict(classes=names, template="a drawing of a {}."))
@@ -247,9 +247,9 @@ def test_a_clip_tuned_on_few_images_names_the_classes_of_its_training(tmp_path, 
     for given, words in ((None, names), (["disk", "ring"], ("disk", "ring"))):
         model.set_classes(words, "a drawing of a {}.")
         with torch.no_grad():
-            expected = model(torch.stack([View(64)(Image.open(file)) for file in files])).softmax(
-                -1
-            )
+            expected = model(
+                torch.stack([Preprocessing(64)(Image.open(file)) for file in files])
+            ).softmax(-1)
         found = hypvision.predict(files, path, weights, classes=given)
         assert found[0].result.names == words
         torch.testing.assert_close(

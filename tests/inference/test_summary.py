@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from hypvision.cli import main
-from hypvision.errors import HypvisionError
 from hypvision.inference import summary
 from hypvision.inference.summary import Subject, subject_of, summarise
+from hypvision.io.errors import HypvisionError
 
 
 def rows_of(network, *shape, depth=1):

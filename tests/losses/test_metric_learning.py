@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from hypvision.errors import HypvisionError
 from hypvision.geometry import Euclidean, Lorentz, PoincareBall
+from hypvision.io.errors import HypvisionError
 from hypvision.losses import (
     MetricLoss,
     ProxyAnchorLoss,

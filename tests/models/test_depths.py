@@ -4,8 +4,8 @@ import pytest
 import timm
 
 import hypvision.models  # noqa: F401 - registers them
-from hypvision.errors import ArgumentError
 from hypvision.helm.config import preset
+from hypvision.io.errors import ArgumentError
 from hypvision.models.timm_models import create_model
 
 MANY = 10**6

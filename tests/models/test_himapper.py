@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from references.himapper import ReferenceHiMapper
 
 import hypvision
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.models import HiMapper
 from hypvision.models.hierarchy_mapper import (
     FEW,

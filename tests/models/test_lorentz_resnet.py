@@ -15,8 +15,8 @@ from references.lorentz_cnn import ReferenceLorentzResNet
 from timm.data import resolve_data_config
 from torch import nn
 
-from hypvision.errors import HypvisionError
 from hypvision.geometry import Lorentz, lorentz
+from hypvision.io.errors import HypvisionError
 from hypvision.models import LorentzResNet
 from hypvision.models.lorentz_resnet_checkpoint import (
     hyperboliccv_from_official,

@@ -5,7 +5,7 @@ import timm
 import torch
 
 import hypvision  # noqa: F401 - registers
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 TREE = dict(width=16, heads=2, leaves=8, levels=2)
 BOTTLENECKS = dict(widths=(4, 4, 4, 4), layers=(1, 1, 1, 1))

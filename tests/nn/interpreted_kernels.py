@@ -9,10 +9,10 @@ import copy
 import pytest
 import torch
 
+from hypvision import compat as pub
 from hypvision import nn as hnn
 from hypvision.geometry import Lorentz
 from hypvision.nn import conv, kernels, norm
-from hypvision.nn import published as pub
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from references import layers as reference
 from references.lorentz_cnn import BatchNorm, Hyperboloid
 
 import hypvision.models  # noqa: F401 - registers
+from hypvision import compat as pub
 from hypvision import nn as hnn
-from hypvision.errors import HypvisionError
 from hypvision.geometry import Lorentz, PoincareBall
+from hypvision.io.errors import HypvisionError
 from hypvision.nn import norm
-from hypvision.nn import published as pub
 
 
 def with_outlier(size, dtype=torch.float64):

@@ -14,9 +14,9 @@ from helpers.cases import each
 from references import layers as reference
 from torch import nn
 
+from hypvision import compat as pub
 from hypvision import nn as hnn
 from hypvision.geometry import Lorentz, PoincareBall, Product, named_manifold_parameters
-from hypvision.nn import published as pub
 
 C = 0.7
 

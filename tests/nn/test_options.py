@@ -9,11 +9,11 @@ import mpmath
 import pytest
 import torch
 
+from hypvision import compat as pub
 from hypvision import nn as hnn
-from hypvision.errors import HypvisionError
 from hypvision.geometry import Lorentz, PoincareBall
+from hypvision.io.errors import HypvisionError
 from hypvision.nn import functional, norm
-from hypvision.nn import published as pub
 
 LORENTZ, BALL = Lorentz(0.5), PoincareBall(0.5)
 

@@ -13,7 +13,7 @@ from mmengine.model import BaseModule, Sequential
 from mmengine.registry import MODELS
 
 import hypvision  # noqa: F401 - registers our models in timm
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.openmmlab import TimmBackbone
 
 

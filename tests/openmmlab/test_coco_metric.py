@@ -14,7 +14,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 import hypvision.openmmlab.datasets.detection  # noqa: F401 - the metric in mmdet's registry
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.openmmlab.coco_metric import precision_curves
 from hypvision.openmmlab.open_vocabulary.detection import OpenVocabCocoMetric
 

@@ -17,7 +17,7 @@ pytest.importorskip("mmdet")
 from mmdet.registry import DATASETS
 
 from hypvision.data.annotations import FAULTS
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.openmmlab.coco_metric import CheckedCocoMetric
 from hypvision.openmmlab.datasets import detection
 

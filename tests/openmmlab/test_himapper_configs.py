@@ -6,7 +6,7 @@ import torch
 from helpers.configs import ROOT, data, shrink  # noqa: F401 - a fixture
 
 from hypvision.engine.run import train
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.openmmlab.backbone import TimmBackbone
 from hypvision.openmmlab.backbone_losses import backbone_losses
 from hypvision.openmmlab.pyramid import SimpleFeaturePyramid

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 pytest.importorskip("mmdet")
-from hypvision.images import open_image
+from hypvision.io.images import open_image
 from hypvision.openmmlab.images import read_bgr
 
 XMP = b"""<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">

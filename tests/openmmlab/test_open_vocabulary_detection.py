@@ -18,9 +18,9 @@ from hypvision.engine.config import load_config
 from hypvision.engine.predicting import predictor_of, trained_model, untrained_model
 from hypvision.engine.run import test as run_test
 from hypvision.engine.run import train
-from hypvision.errors import HypvisionError
 from hypvision.inference import Boxes, predict
 from hypvision.inference.predictors import Request
+from hypvision.io.errors import HypvisionError
 from hypvision.openmmlab.datasets.open_vocabulary_scenes import (
     OpenVocabScenesDataset,
     scene_classes,

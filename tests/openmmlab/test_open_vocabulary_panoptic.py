@@ -11,15 +11,15 @@ from PIL import Image
 pytest.importorskip("open_clip")
 from helpers.open_vocabulary import CONFIGS, RIVALS, check_what_trains, one_step, small
 
-from hypvision.clip.classes import load_classes
+from hypvision.data.classes import load_classes
 from hypvision.data.shapes import make_scene
 from hypvision.engine.config import load_config
 from hypvision.engine.predicting import predictor_of
 from hypvision.engine.run import test as run_test
 from hypvision.engine.run import train
-from hypvision.errors import HypvisionError
 from hypvision.inference import Segments, predict
 from hypvision.inference.predictors import Request
+from hypvision.io.errors import HypvisionError
 from hypvision.openmmlab.datasets.open_vocabulary_scenes import scene_classes
 from hypvision.openmmlab.open_vocabulary.panoptic import (
     LoadPanopticSegments,

@@ -16,7 +16,7 @@ from hypvision.clip.models import CLIPBundle
 from hypvision.clip.radius import text_radii
 from hypvision.engine.run import test as run_test
 from hypvision.engine.run import train
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.openmmlab.open_vocabulary.segmentation import (
     HyperCLIPSegmentor,
     Load16BitAnnotations,
@@ -327,7 +327,7 @@ CONFIGS = [
 def test_configs_are_complete(path):
     """Every config names registered things and class lists that fit its labels; building is too
     large for here."""
-    from hypvision.clip.classes import load_classes
+    from hypvision.data.classes import load_classes
     from hypvision.engine.config import load_config
 
     config = load_config(path)

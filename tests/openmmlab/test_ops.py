@@ -406,7 +406,7 @@ def test_configs_with_missing_operators_are_refused_before_they_are_built():
     from mmengine.config import Config
 
     from hypvision.engine.config import prepare
-    from hypvision.errors import HypvisionError
+    from hypvision.io.errors import HypvisionError
 
     for part, operator in (
         (dict(neck=dict(type="FPN_CARAFE")), "carafe"),
@@ -475,7 +475,7 @@ def test_predict_and_export_refuse_a_missing_operator_too(tmp_path):
     from mmengine.config import Config
 
     from hypvision.engine.predicting import trained_model
-    from hypvision.errors import HypvisionError
+    from hypvision.io.errors import HypvisionError
 
     config = Config(
         dict(model=dict(type="FasterRCNN", neck=dict(type="FPN_CARAFE")), default_scope="mmdet")

@@ -17,8 +17,8 @@ from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.sources import resolve
 from hypvision.checkpoints.storage import read_header, write_weights
-from hypvision.errors import HypvisionError
 from hypvision.geometry import Lorentz
+from hypvision.io.errors import HypvisionError
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -13,7 +13,7 @@ import hypvision.openmmlab  # noqa: F401 - registers TimmBackbone
 from hypvision.data.export import export
 from hypvision.engine.config import prepare
 from hypvision.engine.hooks import UnusedParametersHook
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 HCFORMER = dict(
     type="TimmBackbone", model_name="hcformer_nano", img_size=64, layers=(1, 1, 1, 1),

@@ -20,7 +20,7 @@ from mmseg.registry import DATASETS as MMSEG
 from hypvision.data.prepare import prepare
 from hypvision.data.tag_captions import TagCaptions
 from hypvision.data.usage import usages
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.openmmlab.datasets.open_vocabulary_shapes import ColourShapeDataset
 from hypvision.openmmlab.datasets.segmentation import CamVidDataset, LoadLabelMap, ShapesSegDataset
 from hypvision.openmmlab.open_vocabulary.segmentation import OpenVocabSegDataset

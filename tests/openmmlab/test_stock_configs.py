@@ -16,7 +16,7 @@ from mmengine.registry import MODELS, DefaultScope
 import hypvision.openmmlab  # noqa: F401 - mmcv's operations, before the heads ask for them
 from hypvision.engine.config import load_config, prepare
 from hypvision.engine.extensions import import_extensions
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 BACKBONE = dict(
     _delete_=True, type="TimmBackbone", model_name="hcformer_nano", dims=(16, 16, 16, 16),

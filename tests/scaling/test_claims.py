@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.scaling import claims as module
 from hypvision.scaling import published
 from hypvision.scaling.claims import (

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.scaling.data import (
     check_frequencies,
     density_scan,

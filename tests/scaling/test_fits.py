@@ -8,7 +8,7 @@ import torch
 from references.toy_reference import adam_joint_fit
 from scipy import optimize, stats
 
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.scaling.fits import joint_fit, power_law
 
 

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.scaling import measures
 from hypvision.scaling.data import frequencies
 

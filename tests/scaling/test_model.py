@@ -5,7 +5,7 @@ import pytest
 import torch
 from references import toy_reference as reference
 
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.scaling.data import density_scan, frequencies, sample, sparse, stream
 from hypvision.scaling.model import initial, joined, loss, loss_and_gradient, parts
 from hypvision.scaling.optimizer import AdamW, learning_rate_factor

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.scaling import one_tensor
 from hypvision.scaling.one_tensor import read_tensor
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.scaling import sweep
 from hypvision.scaling.experiments import (
     ALPHAS,

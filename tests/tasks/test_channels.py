@@ -10,8 +10,8 @@ from helpers.engine import write_config
 
 from hypvision.cli import main
 from hypvision.data.image_folder import ImageFolderDataset
-from hypvision.errors import HypvisionError
-from hypvision.images import as_rgb, open_channels
+from hypvision.io.errors import HypvisionError
+from hypvision.io.images import as_rgb, open_channels
 from hypvision.tasks import ImageClassifier
 
 CHANGES = """

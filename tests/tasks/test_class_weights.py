@@ -14,7 +14,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from hypvision.clip.prompting.hosts import HostOutput
 from hypvision.data.samplers import BalancedSampler
 from hypvision.engine.run import train
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.tasks import ImageClassifier
 from hypvision.tasks.class_weights import ClassWeights, ClassWeightsHook
 from hypvision.tasks.few_shot_recipes import few_shot_config

@@ -18,7 +18,7 @@ from mmengine.registry import HOOKS
 
 from hypvision.engine.extensions import TEST_OPTIONS
 from hypvision.engine.optim_wrappers import BFloat16OptimWrapper
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.tasks import GroupAccuracy, HierarchyClassifier, ImageClassifier, TopKAccuracy
 from hypvision.tasks.classification import PredictionPainterHook, distillation_loss
 from hypvision.tasks.metric_learning import MetricLearner

@@ -23,7 +23,7 @@ from hypvision.data.shape_captions import ShapeCaptions
 from hypvision.data.shapes import TAXONOMY
 from hypvision.engine.config import load_config
 from hypvision.engine.run import test as measure
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.tasks import CalibrationError, TopKAccuracy
 from hypvision.tasks.contrastive import CLIPContrast
 from hypvision.tasks.contrastive_metrics import HierarchicalErrors, ZeroShotAccuracy

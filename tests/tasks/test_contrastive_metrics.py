@@ -8,8 +8,8 @@ import torch
 pytest.importorskip("open_clip")
 
 from hypvision.clip.spaces import Hyperboloid, Sphere
-from hypvision.errors import HypvisionError
 from hypvision.geometry import lorentz
+from hypvision.io.errors import HypvisionError
 from hypvision.tasks.contrastive_metrics import (
     HierarchicalErrors,
     ImageTextRetrieval,

@@ -25,8 +25,8 @@ from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.hooks import CheckClassesHook, last_checkpoint
 from hypvision.engine.run import test as run_test
 from hypvision.engine.run import train
-from hypvision.errors import HypvisionError
 from hypvision.inference.predictors import Request
+from hypvision.io.errors import HypvisionError
 from hypvision.tasks.few_shot import (
     ClassNamesHook,
     FewShotCLIP,

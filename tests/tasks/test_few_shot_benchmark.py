@@ -26,7 +26,7 @@ from hypvision.clip.prompting import HOSTS, build_host
 from hypvision.data.fewshot import FewShotDataset
 from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS
 from hypvision.engine.config import load_config, parse_options
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.tasks import few_shot_published as published
 from hypvision.tasks.few_shot_benchmark import (
     Settings,

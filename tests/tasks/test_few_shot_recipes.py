@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hypvision.data.fewshot.layouts import SETS
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.tasks.few_shot_recipes import (
     METHODS,
     PROTOCOLS,

@@ -15,7 +15,7 @@ from hypvision.checkpoints.index import builtin_index
 from hypvision.engine.config import load_config
 from hypvision.engine.run import test as measure
 from hypvision.engine.run import train
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.tasks import HierarchyClassifier
 from hypvision.tasks.classification import distillation_loss
 from hypvision.zoo import read_weights, resolve

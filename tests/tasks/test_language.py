@@ -18,7 +18,7 @@ from helpers.language import make_text, small
 from hypvision.cli import main
 from hypvision.engine.config import load_config
 from hypvision.engine.run import train
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.tasks.language import LanguageModel
 from hypvision.tasks.language_models import _continuation, _few_threads, generate, load_folder
 

@@ -12,8 +12,8 @@ pytest.importorskip("mmengine")
 from helpers.metric_learning import HIER, VIT, gradients
 from mmengine.optim import build_optim_wrapper
 
-from hypvision.errors import HypvisionError
 from hypvision.geometry import Lorentz, ManifoldParameter, PoincareBall
+from hypvision.io.errors import HypvisionError
 from hypvision.optim import RiemannianAdamW
 from hypvision.tasks.metric_learning import BackboneWarmUpHook, EmbeddingNeck, MetricLearner
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 pytest.importorskip("mmengine")
-from hypvision.errors import HypvisionError
 from hypvision.geometry import Lorentz
+from hypvision.io.errors import HypvisionError
 from hypvision.tasks.metric_learning_metrics import (
     RetrievalMetric,
     evaluate_retrieval,

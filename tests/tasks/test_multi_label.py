@@ -15,8 +15,8 @@ import hypvision
 from hypvision.cli import main
 from hypvision.engine.run import test as measure
 from hypvision.engine.run import train
-from hypvision.errors import HypvisionError
 from hypvision.inference.results import Tags
+from hypvision.io.errors import HypvisionError
 from hypvision.tasks import ImageClassifier, MultiLabelAP, TopKAccuracy
 from hypvision.tasks.classification_metrics import average_precision
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from hypvision.cli import main
 from hypvision.engine.config import load_config
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.tasks import ImageClassifier
 from hypvision.tasks.own_folder import config_of, folder_config
 from hypvision.tasks.probe import (

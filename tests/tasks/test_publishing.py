@@ -31,7 +31,7 @@ from hypvision.cli.explain import _of_config
 from hypvision.clip.models import ARCHITECTURES, MEAN
 from hypvision.engine.config import load_config
 from hypvision.engine.run import train
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.tasks import exporting
 from hypvision.tasks.embedding import load_learner, named_embedder
 from hypvision.tasks.metric_learning import build_model

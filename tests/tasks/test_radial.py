@@ -19,7 +19,7 @@ from hypvision.data.chains import Chain, shape_chains, write_chains
 from hypvision.data.text_chains import TextChains
 from hypvision.engine.config import load_config
 from hypvision.engine.run import train
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.tasks.radial import ChainOrder, RadialTuning
 
 CONFIGS = Path(__file__).parents[2] / "configs/hierarcaps"

@@ -5,7 +5,7 @@ import argparse
 import pytest
 from bench import himapper as bench
 
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ pytest.importorskip("mmengine")
 from bench import hyperbolic_clip as bench
 
 from hypvision.clip.models import ARCHITECTURES
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 def arguments(*words):

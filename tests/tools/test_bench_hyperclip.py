@@ -8,7 +8,7 @@ from bench import hyperclip as bench
 
 from hypvision.clip import adapters
 from hypvision.clip.models import create_clip
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 import torch
 from bench import numerics as bench
 
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ pytest.importorskip("mmengine")
 pytest.importorskip("open_clip")
 from bench import open_vocabulary as bench
 
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 CONFIGS = Path(__file__).parents[2] / "configs/hyperclip"
 SHAPES = [

@@ -9,7 +9,7 @@ pytest.importorskip("open_clip")
 
 from bench import radial as bench
 
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 def arguments(*words):

@@ -6,7 +6,7 @@ import argparse
 import pytest
 from bench import scaling as bench
 
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 def arguments(*words):

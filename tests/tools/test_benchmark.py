@@ -7,7 +7,7 @@ import torch
 from bench import hcformer as bench
 from bench.common import write_section
 
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 def test_peak_is_that_of_known_allocations():

@@ -7,9 +7,9 @@ import helm_study as study
 import pytest
 import torch
 
-from hypvision.errors import HypvisionError
 from hypvision.helm import preset
 from hypvision.helm.attention import Context
+from hypvision.io.errors import HypvisionError
 
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")

@@ -13,8 +13,8 @@ from bench import tree_embedding as bench
 from PIL import Image
 from tqdm import tqdm
 
-from hypvision.errors import HypvisionError
 from hypvision.geometry import Lorentz, poincare
+from hypvision.io.errors import HypvisionError
 from hypvision.losses.graph import complete_tree, tree_distances
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 pytest.importorskip("matplotlib")
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.viz.curves import choose, draw_curves, read_runs, write_curves
 
 

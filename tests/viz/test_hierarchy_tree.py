@@ -9,8 +9,8 @@ from PIL import Image
 
 from hypvision.cli import main
 from hypvision.data.shapes import make_scene
-from hypvision.errors import HypvisionError
 from hypvision.geometry import lorentz
+from hypvision.io.errors import HypvisionError
 from hypvision.viz.hierarchy_tree import (
     _columns,
     containment,

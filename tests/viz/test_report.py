@@ -5,7 +5,7 @@ import csv
 import pytest
 from PIL import Image
 
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.viz.report import Part, write_report
 
 EVIL = '<img src="https://evil.example/a.png"><script>alert(1)</script>'

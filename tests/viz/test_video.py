@@ -7,7 +7,7 @@ from PIL import Image
 pytest.importorskip("cv2")
 import cv2
 
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.viz import video
 from hypvision.viz.video import frame_count, frame_rate, read_frames, writing_video
 

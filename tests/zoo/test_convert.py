@@ -17,7 +17,7 @@ from references.hcformer import ReferenceHCFormer
 from safetensors.torch import load_file, save_file
 
 from hypvision.checkpoints.read import LogHistory, read_file
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.models.hcformer_checkpoint import (
     hcformer_from_official,
     hcformer_to_official,

@@ -7,7 +7,7 @@ import torch
 from helpers.families import swin_mask
 from references.himapper import ReferenceHiMapper
 
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.models.himapper_checkpoint import (
     himapper_from_official,
     himapper_to_official,

@@ -19,7 +19,7 @@ from hypvision.cli.export import _check
 from hypvision.clip.models import ARCHITECTURES, create_clip
 from hypvision.clip.names import clip_options
 from hypvision.clip.spaces import Hyperboloid
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.zoo.export_clip import clip_tower
 
 TEXTS = ["a photo of a dog", "a cat", "two birds on the roof of an old house"]

@@ -15,7 +15,7 @@ import hypvision
 import hypvision.zoo.export
 from hypvision.cli import main
 from hypvision.data import ShapesScenes
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.zoo.export import export_model, export_network
 
 

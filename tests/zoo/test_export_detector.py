@@ -8,7 +8,7 @@ pytest.importorskip("mmdet")
 from helpers.task_models import HEADS, SIZE, detector
 from mmdet.structures import DetDataSample
 
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.zoo.export import export_network
 from hypvision.zoo.export_detector import DetectorNetwork
 

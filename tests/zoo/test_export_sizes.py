@@ -13,7 +13,7 @@ from torch import nn
 from torch.ao.nn.quantized.dynamic import Linear as Linear8
 
 from hypvision.checkpoints.storage import pack, unpack
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.zoo.export import _difference, _several, export_network, part_of
 
 ROUND_OFF = 2e-5  # of the largest output; measured: 5e-6 at most

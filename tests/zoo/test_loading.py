@@ -15,7 +15,7 @@ from PIL import Image
 import hypvision
 from hypvision.checkpoints.index import builtin_index, read_index
 from hypvision.checkpoints.sources import resolve
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.zoo.backbones import build_model
 from hypvision.zoo.loading import load_trained, trained_arguments
 from hypvision.zoo.release import hub_folder, push_to_folder, push_to_hub

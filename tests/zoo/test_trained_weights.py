@@ -11,7 +11,7 @@ from helpers.engine import make_images, write_config
 import hypvision
 from hypvision.cli import main
 from hypvision.engine.checkpoint import load_checkpoint_file
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.models.hcformer_checkpoint import hcformer_from_official
 from hypvision.zoo.convert import convert_file
 

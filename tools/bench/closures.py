@@ -25,8 +25,8 @@ from torch import Tensor
 import hypvision
 from bench.common import machine, write_section
 from hypvision.data.closures import Closure, read_closure
-from hypvision.errors import HypvisionError, require
 from hypvision.geometry import Euclidean, Lorentz, Manifold, PoincareBall
+from hypvision.io.errors import HypvisionError, require
 from hypvision.tasks.closures import SPREAD, closure_ranks, embed_closure, fit_closure
 
 MARKS = ("<!-- closures:begin -->", "<!-- closures:end -->")

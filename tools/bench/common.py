@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from hypvision.errors import HypvisionError
-from hypvision.files import replacing
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import replacing
 
 MIB = 2**20
 

@@ -28,10 +28,10 @@ from tqdm import tqdm
 
 from bench import rows as row_ops
 from bench.common import MIB, machine, peak_bytes, set_device, write_section
-from hypvision.errors import HypvisionError
+from hypvision.compat import GaneaMLR, PoincareMLR
 from hypvision.geometry import Lorentz, Manifold, ManifoldParameter, PoincareBall, lorentz, poincare
+from hypvision.io.errors import HypvisionError
 from hypvision.nn import LorentzBatchNorm2d, LorentzConv2d, LorentzMLR
-from hypvision.nn.published import GaneaMLR, PoincareMLR
 from hypvision.optim import RiemannianAdam
 
 try:

@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 import hypvision
 from bench.common import MIB, add_run_arguments, held_bytes, in_turns, peak_bytes, report, start
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.models.hcformer_checkpoint import hcformer_from_official
 
 OTHERS = ("swin_tiny_patch4_window7_224", "resnet18", "resnet50")

@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 import hypvision
 from bench.common import add_run_arguments, in_turns, report, start, timings
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.models.himapper_checkpoint import BACKBONES, himapper_from_official
 
 # Largest overhead over these backbones, in percent.

@@ -24,10 +24,10 @@ from tqdm import tqdm
 import hypvision
 from bench.common import in_turns, machine, set_device, write_section
 from hypvision.clip import adapters
-from hypvision.clip.classes import load_classes
 from hypvision.clip.models import ARCHITECTURES, create_clip
 from hypvision.clip.towers import encode_dense, encode_text, find_towers, patch_size
-from hypvision.errors import HypvisionError
+from hypvision.data.classes import load_classes
+from hypvision.io.errors import HypvisionError
 
 INTRODUCTION = "\n## HyperCLIP\n\n<!-- hyperclip:begin -->\n<!-- hyperclip:end -->\n"
 MARKS = ("<!-- hyperclip:begin -->", "<!-- hyperclip:end -->")

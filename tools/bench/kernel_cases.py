@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from bench.fewshot import CLASSES
 from bench.kernels import Count, count, differentiated, layer, leaf, network
+from hypvision import compat
 from hypvision.clip import adapters
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.spaces import Hyperboloid, Sphere
@@ -45,7 +46,6 @@ from hypvision.nn import (
     LorentzResidual,
     ToLorentz,
     ToTangent,
-    published,
 )
 from hypvision.tasks.few_shot import FewShotCLIP
 
@@ -396,7 +396,7 @@ LAYERS = {
         lambda: layer(lambda: nn.Linear(64, 64), 4096, 64),
     ),
     "LorentzAttention, 64 x 49 x 64": Case(
-        lambda: layer(lambda: published.LorentzAttention(64, 4, curved()), 64, 49, 64),
+        lambda: layer(lambda: compat.LorentzAttention(64, 4, curved()), 64, 49, 64),
         attention,
     ),
     "LorentzResidual by averages, 4096 x 64": Case(
@@ -417,11 +417,11 @@ LAYERS = {
     "ToLorentz, 4096 x 64": Case(lambda: layer(lambda: ToLorentz(curved()), 4096, 64)),
     "ToTangent, 4096 x 64": Case(lambda: layer(lambda: ToTangent(curved()), 4096, 64)),
     "PoincareLinear, 4096 x 64": Case(
-        lambda: layer(lambda: published.PoincareLinear(64, 64, ball()), 4096, 64),
+        lambda: layer(lambda: compat.PoincareLinear(64, 64, ball()), 4096, 64),
         lambda: layer(lambda: nn.Linear(64, 64), 4096, 64),
     ),
     "PoincareMLR, 64 x 512 to 100": Case(
-        lambda: layer(lambda: published.PoincareMLR(512, 100, ball()), 64, 512),
+        lambda: layer(lambda: compat.PoincareMLR(512, 100, ball()), 64, 512),
         lambda: layer(lambda: nn.Linear(512, 100), 64, 512),
     ),
 }

@@ -24,8 +24,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from bench.common import write_section
-from hypvision.errors import HypvisionError, require
-from hypvision.files import replacing
+from hypvision.io.errors import HypvisionError, require
+from hypvision.io.files import replacing
 
 ROOT = Path(__file__).parents[2]
 from references.geometry_cases import EVENTS, OPERATIONS, SIGNED, Operation, draw, noise  # noqa: E402

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 import hypvision
 from bench.common import MIB, add_run_arguments, in_turns, peak_bytes, report, start
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 INTRODUCTION = (
     "\n## Open-vocabulary models\n\n<!-- open-vocabulary:begin -->\n<!-- open-vocabulary:end -->\n"

@@ -8,7 +8,7 @@ import argparse
 import torch
 
 from bench.common import add_run_arguments, in_turns, report, start
-from hypvision.errors import require
+from hypvision.io.errors import require
 from hypvision.tasks.metric_learning_metrics import evaluate_retrieval
 
 MARKS = ("<!-- retrieval:begin -->", "<!-- retrieval:end -->")

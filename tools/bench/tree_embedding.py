@@ -24,9 +24,9 @@ from tqdm import tqdm
 
 import hypvision
 from bench.common import machine, write_section
-from hypvision.errors import HypvisionError, require
-from hypvision.files import replacing
 from hypvision.geometry import Euclidean, Lorentz, Manifold, ManifoldParameter, PoincareBall
+from hypvision.io.errors import HypvisionError, require
+from hypvision.io.files import replacing
 from hypvision.losses.graph import (
     average_distortion,
     complete_tree,

@@ -29,9 +29,9 @@ from hypvision.checkpoints.match import check_finite, compare
 from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.storage import format_problem, read_metadata, write_tensors
 from hypvision.clip.towers import Tower, find_towers
-from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.files import why_no_file
-from hypvision.records import check_types, parse
+from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io.files import why_no_file
+from hypvision.io.records import check_types, parse
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from hypvision.clip.models import CLIPBundle
 from hypvision.clip.prompting.hosts import Host, HostOutput, mean_class_features
 from hypvision.clip.spaces import space_of
 from hypvision.clip.towers import embedding_size
-from hypvision.errors import HypvisionError
 from hypvision.geometry.numerics import exact
+from hypvision.io.errors import HypvisionError
 
 ROWS = 4096  # validation images whose similarities to the cache are computed in one batch
 

@@ -26,9 +26,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hypvision.checkpoints.match import load_into
 from hypvision.checkpoints.read import network_weights, read
-from hypvision.checks import at_least
 from hypvision.clip.adapters.base import ADAPTERS
-from hypvision.clip.classes import SELECTED, warn_of_equal_texts
 from hypvision.clip.memo import Memo
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.prompting.official import learned_names
@@ -40,9 +38,11 @@ from hypvision.clip.towers import (
     encode_text,
     fixed_size,
 )
-from hypvision.errors import HypvisionError, did_you_mean
+from hypvision.data.classes import SELECTED, warn_of_equal_texts
 from hypvision.geometry.numerics import exact
-from hypvision.records import parse
+from hypvision.io.checks import at_least
+from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io.records import parse
 
 _CHUNK = 256  # texts that are encoded at once without gradients
 
@@ -179,7 +179,7 @@ class Host(nn.Module):
             template: the sentence of the data set, for methods without a learned context; default:
                 unchanged.
             templates: those of the data set for methods that take the mean over several; default:
-                the seven of :data:`~hypvision.clip.classes.SELECTED` and ``template``.
+                the seven of :data:`~hypvision.data.classes.SELECTED` and ``template``.
         """
         if not names:
             raise HypvisionError("The class list is empty. Give at least one class name.")

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from hypvision.checkpoints.match import translated
 from hypvision.checkpoints.read import read_file
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 _PREFIX = "host.learner."
 _TEXT = "text_encoder.transformer.resblocks"

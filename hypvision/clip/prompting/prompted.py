@@ -17,11 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hypvision.checks import one_of
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.prompting.hosts import Host, HostOutput, encode_sentences
 from hypvision.clip.towers import PromptTokens, embedding_size, encode_image, find_towers, text_part
-from hypvision.errors import HypvisionError
+from hypvision.io.checks import one_of
+from hypvision.io.errors import HypvisionError
 
 # Learned tokens
 # --------------------------------------------------------------------------------------------------

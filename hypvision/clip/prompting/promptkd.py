@@ -20,9 +20,9 @@ from hypvision.clip.models import CLIPBundle, create_clip
 from hypvision.clip.prompting.hosts import Host, HostOutput, build_host, feature_size, load_learned
 from hypvision.clip.prompting.prompted import PromptLearner, depth_for
 from hypvision.clip.towers import PromptTokens, embedding_size, encode_image
-from hypvision.clip.views import view_of
-from hypvision.errors import HypvisionError
+from hypvision.data.preprocessing import preprocessing_of
 from hypvision.geometry.numerics import exact
+from hypvision.io.errors import HypvisionError
 
 
 class PromptKD(Host, name="promptkd"):
@@ -61,8 +61,8 @@ class PromptKD(Host, name="promptkd"):
             .requires_grad_(False)
             .eval()
         )
-        theirs = view_of(self.teacher.clip)
-        ours = view_of(clip.model)
+        theirs = preprocessing_of(self.teacher.clip)
+        ours = preprocessing_of(clip.model)
         if theirs != ours:
             warnings.warn(
                 f"PromptKD's teacher was trained on images of {theirs}, and is shown those of its "

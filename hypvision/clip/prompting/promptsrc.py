@@ -20,13 +20,13 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from hypvision.checks import at_least, more_than
-from hypvision.clip.classes import imagenet_templates
 from hypvision.clip.features import cached_texts
 from hypvision.clip.memo import Memo
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.prompting.hosts import HostOutput, mean_divergence, sentence_features
 from hypvision.clip.prompting.prompted import IVLP
+from hypvision.data.classes import imagenet_templates
+from hypvision.io.checks import at_least, more_than
 
 
 class PromptSRC(IVLP, name="promptsrc"):

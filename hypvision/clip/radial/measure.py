@@ -27,10 +27,10 @@ from hypvision.clip.radial.retrieval import (
 from hypvision.clip.radial.texts import distinct, embed_texts
 from hypvision.clip.radial.traversal import Step, traverse
 from hypvision.clip.spaces import Hyperboloid, Space, Sphere
-from hypvision.clip.views import view_of
-from hypvision.errors import HypvisionError, require_finite
-from hypvision.files import name_of, on_disk
-from hypvision.images import SUFFIXES, leaving_out, open_image, require_all
+from hypvision.data.preprocessing import preprocessing_of
+from hypvision.io.errors import HypvisionError, require_finite
+from hypvision.io.files import name_of, on_disk
+from hypvision.io.images import SUFFIXES, leaving_out, open_image, require_all
 
 _Path = TypeVar("_Path")  # the path of a file, or another object that ``read`` can open
 
@@ -47,39 +47,10 @@ class Measured:
     metrics: ChainMetrics | None = None
 
 
-def find_image_files(images: Sequence[str], folder: str | Path) -> dict[str, Path]:
-    """Find the chains' images in a folder, by the end of the address or an id with any suffix."""
-    folder = Path(folder).expanduser()
-    if not folder.is_dir():
-        raise HypvisionError(f"There is no folder of images '{folder}'. Correct its path.")
-    files = {
-        path.name: path for path in sorted(folder.iterdir()) if path.suffix.lower() in SUFFIXES
-    }
-    stems = {path.stem: path for path in files.values()}
-    found = {}
-    missing = []
-    for image in dict.fromkeys(images):
-        name = image.rpartition("/")[2]
-        # an id may have a dot of its own
-        bare = Path(name).stem if Path(name).suffix.lower() in SUFFIXES else name
-        path = files.get(name) or stems.get(name) or stems.get(bare)
-        if path is None:
-            missing.append(image)
-        else:
-            found[image] = path
-    if missing:
-        raise HypvisionError(
-            f"{len(missing)} of {len(missing) + len(found)} images of the chains have no image in "
-            f"'{folder}', the first is '{missing[0]}' of row {list(images).index(missing[0]) + 1}. "
-            "Put them there, or take out these chains."
-        )
-    return found
-
-
 @torch.no_grad()
 def embed_images(clip: CLIPBundle, paths: Sequence[Any]) -> Tensor:
     """Points ``(m, d)`` of images, by their files, in the model's space, resized and cropped for
-    the model (:func:`.views.view_of`)."""
+    the model (:func:`hypvision.data.preprocessing.preprocessing_of`)."""
     return embed_readable(clip, paths, None)[1]
 
 
@@ -99,7 +70,7 @@ def embed_readable(
         HypvisionError: no image can be read; or, without a list ``failed``, at least one cannot be
             read.
     """
-    view = view_of(clip.model)
+    view = preprocessing_of(clip.model)
     kept: list[_Path] = []
     # None: tqdm shows a progress bar on a terminal only
     parts = []

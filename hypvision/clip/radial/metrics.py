@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hypvision.clip.spaces import Space
-from hypvision.errors import ArgumentError, require_finite
+from hypvision.io.errors import ArgumentError, require_finite
 
 _BLOCK = 2**18  # similarities per block, which fits into a CPU's cache
 

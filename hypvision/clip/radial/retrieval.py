@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from hypvision.clip.spaces import Space
-from hypvision.errors import HypvisionError, require, require_finite
-from hypvision.files import read_lines, why_no_file
-from hypvision.records import read_record
+from hypvision.io.errors import HypvisionError, require, require_finite
+from hypvision.io.files import read_lines, why_no_file
+from hypvision.io.records import read_record
 
 
 class HyperLexPair(NamedTuple):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hypvision.clip.towers import encode_by_length, find_towers
-from hypvision.errors import HypvisionError, require_finite
+from hypvision.io.errors import HypvisionError, require_finite
 
 _TOKENS = 4096  # tokens of a batch, on average
 

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hypvision.checks import one_of
 from hypvision.clip.radial.metrics import walk
 from hypvision.clip.spaces import Space, Sphere
+from hypvision.io.checks import one_of
 
 
 class Step(NamedTuple):

@@ -19,7 +19,7 @@ from hypvision.checkpoints.match import check_finite, compare
 from hypvision.checkpoints.read import network_weights, read_file
 from hypvision.checkpoints.storage import read_header, write_weights
 from hypvision.clip.features import bytes_of
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 _TRAINING = re.compile(r"clip\.(.+)")
 _ROOT = "radial_root"

@@ -22,9 +22,9 @@ from timm.layers import Mlp
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from hypvision.checks import one_of
-from hypvision.errors import HypvisionError
 from hypvision.geometry.numerics import exact
+from hypvision.io.checks import one_of
+from hypvision.io.errors import HypvisionError
 
 ABSENT = -100.0
 """Logit of classes beyond the best ``pad_len``, which the head does not process."""

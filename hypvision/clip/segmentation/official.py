@@ -18,7 +18,7 @@ from torch import Tensor
 from hypvision.checkpoints.match import translated
 from hypvision.clip.models import MEAN, STD
 from hypvision.clip.segmentation.catseg import window_mask
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 _PREDICTOR = "sem_seg_head.predictor."
 _ADAPTER = ".hyperclip."  # our name of HyperCLIP's adapters; the official name follows

@@ -20,16 +20,16 @@ from hypvision.checkpoints.match import load_into
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.checkpoints.sources import fetch
 from hypvision.checkpoints.storage import read_header
-from hypvision.clip.classes import CLASS_LISTS, SUFFIXES, load_classes
 from hypvision.clip.models import create_clip
 from hypvision.clip.names import clip_options
 from hypvision.clip.open_vocabulary import check_words
 from hypvision.clip.segmentation.official import segmenter_names, segmenter_variant
 from hypvision.clip.segmentation.segmenter import OpenVocabSegmenter
 from hypvision.clip.towers import patch_size
-from hypvision.errors import HypvisionError
-from hypvision.files import names_file
-from hypvision.images import open_image
+from hypvision.data.classes import CLASS_LISTS, SUFFIXES, load_classes
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import names_file
+from hypvision.io.images import open_image
 
 _OFFICIAL: dict[str, dict[str, Any]] = {
     "vitb16": dict(clip=dict(name="ViT-B-16", force_quick_gelu=True)),
@@ -170,7 +170,7 @@ def segment(
 
     Args:
         image: a path, a PIL image, or an RGB array uint8 (H, W, 3).
-        classes: names, or anything that :func:`~hypvision.clip.classes.load_classes` takes. The
+        classes: names, or anything that :func:`~hypvision.data.classes.load_classes` takes. The
             model must know one of them, and distinguish them all
             (:mod:`hypvision.clip.open_vocabulary`).
         model, weights, clip: a segmenter; default: that of :func:`load_segmenter` for the others,
@@ -196,7 +196,7 @@ def segment(
 
 def parse_classes(text: str) -> str | list[str]:
     """``"cat, dog"`` as a list; the name of a known list or a path
-    (:func:`~hypvision.files.names_file`) as it is.
+    (:func:`~hypvision.io.files.names_file`) as it is.
 
     ``"cat,"`` is a word even where there is a file ``cat``.
     """

@@ -17,13 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hypvision.checks import at_least, one_of
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
 from hypvision.clip.segmentation.catseg import CATSegHead
 from hypvision.clip.segmentation.official import segmenter_names
 from hypvision.clip.towers import encode_dense, patch_size, vision_tower
-from hypvision.errors import HypvisionError, require_finite
+from hypvision.io.checks import at_least, one_of
+from hypvision.io.errors import HypvisionError, require_finite
 
 
 def _resize(x: Tensor, size: Sequence[int]) -> Tensor:

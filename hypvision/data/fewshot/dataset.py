@@ -15,8 +15,6 @@ from torch.utils.data import Dataset
 from torchvision import transforms
 from torchvision.transforms import InterpolationMode
 
-from hypvision.checks import one_of
-from hypvision.clip.views import View, first_view
 from hypvision.data.fewshot.layouts import LAYOUTS, layout_of, load_split
 from hypvision.data.fewshot.pickles import read_pickled_shots
 from hypvision.data.fewshot.shots import draw_shots, take_subset
@@ -29,13 +27,15 @@ from hypvision.data.fewshot.splits import (
     class_folders,
     class_names,
 )
+from hypvision.data.preprocessing import Preprocessing, default_preprocessing
 from hypvision.data.usage import Usage
-from hypvision.errors import HypvisionError
-from hypvision.images import open_image
+from hypvision.io.checks import one_of
+from hypvision.io.errors import HypvisionError
+from hypvision.io.images import open_image
 
 
 def augmentation(
-    view: View, scale: tuple[float, float] = (0.08, 1.0), flip: float = 0.5
+    view: Preprocessing, scale: tuple[float, float] = (0.08, 1.0), flip: float = 0.5
 ) -> transforms.Compose:
     """The benchmark's training transform: random resized crop and flip, with the size and the
     interpolation of a view; gives uint8 (3, height, width)."""
@@ -115,9 +115,9 @@ def _usage_of(name: str, root: str, part: str, whole: int, drawn: int, used: int
 class FewShotDataset(Dataset):
     """Samples ``dict(inputs=uint8 (3, size, size), label=int, index=int)``.
 
-    Images are resized as the model expects once :func:`hypvision.clip.views.show_to` has been
-    called; before that as for OpenAI's CLIP: the shorter side is resized (bicubic) and the centre
-    is cut out.
+    Images are resized as the model expects once
+    :func:`hypvision.data.preprocessing.set_preprocessing` has been called; before that as for
+    OpenAI's CLIP: the shorter side is resized (bicubic) and the centre is cut out.
 
     Args:
         root, name, shots, seed, subset, pickles, repeat: see :func:`load_cell`; test images are
@@ -164,7 +164,7 @@ class FewShotDataset(Dataset):
         self.scale = (scale[0], scale[1])
         self.flip = flip
         self.augment = augment
-        self.view = first_view(size)
+        self.view = default_preprocessing(size)
         self.features: torch.Tensor | None = None
         self.labels = [item.label for item in self.items]
         self.root = root

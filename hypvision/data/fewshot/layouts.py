@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from timm.data import ImageNetInfo
 
-from hypvision.clip.classes import SELECTED, check_classes
 from hypvision.data.annotations import name_difference
+from hypvision.data.classes import SELECTED, check_classes
 from hypvision.data.fewshot import raw
 from hypvision.data.fewshot.splits import (
     PARTS,
@@ -34,8 +34,8 @@ from hypvision.data.fewshot.splits import (
 )
 from hypvision.data.folders import class_names as folder_names_in
 from hypvision.data.usage import Usage
-from hypvision.errors import HypvisionError, require
-from hypvision.files import read_lines
+from hypvision.io.errors import HypvisionError, require
+from hypvision.io.files import read_lines
 
 _PHOTO = "a photo of a {}."
 _SOURCE = "CoOp's DATASETS.md lists the downloads: put it there"

@@ -13,9 +13,9 @@ import pickletools
 from pathlib import Path
 from typing import Any
 
-from hypvision.clip.classes import whole_label
+from hypvision.data.classes import whole_label
 from hypvision.data.fewshot.splits import Item
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 _DATUM = ("dassl.data.datasets.base_dataset", "Datum")
 _LARGEST = 64 * 2**20  # in bytes; official files have some kilobytes

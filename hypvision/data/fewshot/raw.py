@@ -13,12 +13,12 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from hypvision.clip.classes import check_classes
+from hypvision.data.classes import check_classes
 from hypvision.data.fewshot.splits import Item, Split, by_label, class_folders
 from hypvision.data.published import read_label, read_matlab, read_rows
-from hypvision.errors import HypvisionError
-from hypvision.files import read_lines
-from hypvision.records import read_record
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import read_lines
+from hypvision.io.records import read_record
 
 Rule = Callable[[Path, Path], Split]
 _SEED = 1

@@ -6,9 +6,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from hypvision.checks import at_least, one_of
 from hypvision.data.fewshot.splits import Item, Split, by_label
-from hypvision.errors import HypvisionError
+from hypvision.io.checks import at_least, one_of
+from hypvision.io.errors import HypvisionError
 
 SUBSETS = ("all", "base", "new")
 _MOST_VAL = 4

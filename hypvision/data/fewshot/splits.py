@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hypvision.clip.classes import check_classes, whole_label
 from hypvision.data import folders
 from hypvision.data.annotations import name_difference
+from hypvision.data.classes import check_classes, whole_label
 from hypvision.data.usage import Usage
-from hypvision.errors import HypvisionError
-from hypvision.files import inside, read_json, read_lines, write_json
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import inside, read_json, read_lines, write_json
 
 PARTS = ("train", "val", "test")
 
@@ -53,7 +53,7 @@ def class_names(items: Sequence[Item]) -> list[str]:
 
 def check_split(split: Split, where: str, remedy: str, shared_names: bool = False) -> Split:
     """The split, if its parts agree on the names of labels
-    (:func:`hypvision.clip.classes.check_classes`)."""
+    (:func:`hypvision.data.classes.check_classes`)."""
     check_classes(
         ((item.label, item.name) for part in split for item in part), where, remedy, shared_names
     )

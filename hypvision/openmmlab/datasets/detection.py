@@ -33,7 +33,6 @@ from mmdet.evaluation.metrics import coco_metric
 from mmdet.registry import DATASETS
 
 import hypvision.openmmlab.coco_metric  # noqa: F401 - takes the place of mmdet's metric
-from hypvision.clip.classes import check_classes
 from hypvision.data.annotations import (
     NAME_THEM,
     Box,
@@ -46,12 +45,13 @@ from hypvision.data.annotations import (
     some,
     whole_size,
 )
+from hypvision.data.classes import check_classes
 from hypvision.data.folders import Listing
 from hypvision.data.taxonomy import TAXONOMY
 from hypvision.data.usage import Usage
-from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.files import inside, many_objects, read_json, read_lines
-from hypvision.images import SUFFIXES, open_image
+from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io.files import inside, many_objects, read_json, read_lines
+from hypvision.io.images import SUFFIXES, open_image
 from hypvision.viz.palette import palette
 
 _logger = logging.getLogger(__name__)

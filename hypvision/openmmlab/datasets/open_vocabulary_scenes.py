@@ -14,8 +14,8 @@ from mmdet.registry import DATASETS
 from mmdet.structures.bbox import HorizontalBoxes
 from mmdet.structures.mask import BitmapMasks
 
-from hypvision.checks import one_of
 from hypvision.data.usage import Usage
+from hypvision.io.checks import one_of
 from hypvision.openmmlab.datasets.open_vocabulary_shapes import (
     BASE,
     CLASSES,

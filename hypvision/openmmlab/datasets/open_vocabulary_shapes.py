@@ -10,8 +10,8 @@ import numpy as np
 from mmseg.datasets import BaseSegDataset
 from mmseg.registry import DATASETS
 
-from hypvision.checks import one_of
 from hypvision.data.shapes import COLOURS, TAXONOMY, Scene, make_scene
+from hypvision.io.checks import one_of
 from hypvision.viz.palette import palette
 
 GROUND = "grey ground"

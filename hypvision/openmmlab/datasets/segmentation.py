@@ -16,14 +16,14 @@ from mmseg.datasets import BaseSegDataset
 from mmseg.datasets.transforms import LoadAnnotations
 from mmseg.registry import DATASETS, TRANSFORMS
 
-from hypvision.checks import one_of
-from hypvision.clip.classes import check_classes
 from hypvision.data.annotations import check_names
+from hypvision.data.classes import check_classes
 from hypvision.data.label_maps import find_pairs, labels_of
 from hypvision.data.taxonomy import TAXONOMY
 from hypvision.data.usage import Usage
-from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.files import inside, read_lines
+from hypvision.io.checks import one_of
+from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io.files import inside, read_lines
 from hypvision.viz.palette import palette
 
 # What mmseg's own do differently here

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from hypvision.clip.models import create_clip
 from hypvision.clip.regions import TextClassifier, fuse_scores, pool_boxes
-from hypvision.files import write_text
+from hypvision.io.files import write_text
 from hypvision.openmmlab.coco_metric import CheckedCocoMetric, detections_of, precision_curves
 from hypvision.openmmlab.datasets.detection import CheckedCocoDataset
 from hypvision.openmmlab.open_vocabulary.vocabulary import (
@@ -219,7 +219,7 @@ class OpenVocabCocoDataset(CheckedCocoDataset):
 
     Args:
         classes: names of categories of the file, in any order; anything that
-            :func:`hypvision.clip.classes.load_classes` takes.
+            :func:`hypvision.data.classes.load_classes` takes.
         ignore_classes: names that leave the list; their objects have no label, as in
             open-vocabulary training.
         kwargs: of mmdet's ``CocoDataset``.

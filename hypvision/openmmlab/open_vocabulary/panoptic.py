@@ -26,13 +26,13 @@ from mmengine.config import ConfigDict
 from mmengine.structures import PixelData
 from torch import Tensor, nn
 
-from hypvision.clip.classes import check_classes, load_classes
 from hypvision.clip.models import create_clip
 from hypvision.clip.regions import TextClassifier, fuse_scores, pool_masks
+from hypvision.data.classes import check_classes, load_classes
 from hypvision.data.masks import box_of
 from hypvision.engine.metrics import Metric
-from hypvision.errors import HypvisionError
-from hypvision.images import read_labels
+from hypvision.io.errors import HypvisionError
+from hypvision.io.images import read_labels
 from hypvision.openmmlab.datasets.detection import CountedDataset, images_by_id, read_annotations
 from hypvision.openmmlab.open_vocabulary.vocabulary import (
     ClipScores,
@@ -282,7 +282,7 @@ class OpenVocabPanopticDataset(CountedDataset):
         ann_file: the JSON file. data_prefix: ``dict(img=..., seg=...)``, folders of images and of
             segment maps.
         classes: a word for each category of the file, in its order; anything that
-            :func:`hypvision.clip.classes.load_classes` takes. None: the names of the file.
+            :func:`hypvision.data.classes.load_classes` takes. None: the names of the file.
         ignore_classes: words that leave the list; pixels of their segments have no label.
         kwargs: of mmdet's ``BaseDetDataset``.
     """

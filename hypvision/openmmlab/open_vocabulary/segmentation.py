@@ -23,10 +23,10 @@ from mmseg.utils import stack_batch
 from PIL import Image
 from torch import Tensor
 
-from hypvision.checks import one_of
-from hypvision.clip.classes import load_classes
 from hypvision.clip.segmentation.segmenter import SegmenterBase
-from hypvision.errors import HypvisionError
+from hypvision.data.classes import load_classes
+from hypvision.io.checks import one_of
+from hypvision.io.errors import HypvisionError
 from hypvision.openmmlab.datasets.segmentation import LoadLabelMap
 from hypvision.openmmlab.label_maps import LabelMapIoUMetric
 from hypvision.openmmlab.open_vocabulary.vocabulary import (
@@ -166,7 +166,7 @@ class OpenVocabSegDataset(BaseSegDataset):
 
     Args:
         classes: names in the order of the labels; anything that
-            :func:`hypvision.clip.classes.load_classes` takes.
+            :func:`hypvision.data.classes.load_classes` takes.
         data_root, data_prefix: as in mmseg;
             ``data_prefix=dict(img_path="images", seg_map_path="masks")``.
         seg_map_suffix: of the label maps; others will do where it is not given.

@@ -15,14 +15,14 @@ from mmengine.registry import HOOKS, Registry
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
-from hypvision.clip.classes import load_classes
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
 from hypvision.clip.radius import radius_statistics, text_radii
 from hypvision.clip.regions import fuse_scores, region_logits
 from hypvision.clip.towers import encode_dense, patch_size, vision_tower
+from hypvision.data.classes import load_classes
 from hypvision.engine.hooks import network_of
-from hypvision.errors import HypvisionError, require_finite
+from hypvision.io.errors import HypvisionError, require_finite
 
 
 class OpenVocabMaps(tuple):
@@ -61,7 +61,7 @@ class Vocabulary(OpenVocabularyCLIP):
         train_classes: str | Path | Sequence[str] | None = None,
         test_classes: str | Path | Sequence[str] | None = None,
     ) -> None:
-        """Set both lists, of anything that :func:`hypvision.clip.classes.load_classes` takes, in
+        """Set both lists, of anything that :func:`hypvision.data.classes.load_classes` takes, in
         the order of the labels; None: those of the data (:class:`DatasetClassesHook`), for
         ``test_classes`` as before. Called once by the constructors."""
         self.fixed = dict(train=train_classes is not None, test=test_classes is not None)

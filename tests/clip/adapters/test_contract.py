@@ -20,7 +20,7 @@ from hypvision.checkpoints.match import ADAPTER_NAMES
 from hypvision.clip import adapters
 from hypvision.clip.adapters.base import _Base, _check_base
 from hypvision.clip.towers import encode_dense, encode_text
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 MODELS = {
     "openai": clip_models.openai_clip,

@@ -13,7 +13,7 @@ from references.hyperclip import map_rows_reference
 
 from hypvision.clip import adapters
 from hypvision.clip.adapters.hyperclip import BlockMaps, HyperCLIPConfig, clip_report, layer
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 KINDS = {"openai": clip_models.openai_clip, "siglip": clip_models.siglip}
 OPTIONS = [

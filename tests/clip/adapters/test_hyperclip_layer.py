@@ -14,7 +14,7 @@ from hypvision.clip.adapters.hyperclip.layer import (
     map_packed,
     map_rows,
 )
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 def blocks(k, n, noise=0.3):

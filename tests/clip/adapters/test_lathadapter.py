@@ -14,7 +14,7 @@ from hypvision.clip.adapters.lathadapter import (
     attributes_for,
     refine,
 )
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.losses import lca_triplet_loss
 
 LABELS = torch.tensor([0, 2, 0, 1, 2, 4])

@@ -11,7 +11,7 @@ from torch import nn
 from hypvision.clip import adapters
 from hypvision.clip.open_vocabulary import set_tuning
 from hypvision.clip.towers import encode_dense, encode_image, encode_text
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 def randomised(model, scale=0.2):

@@ -13,13 +13,13 @@ from helpers.fewshot import NAMES, OTHERS, bundle, shaken, tokenize
 from references import fewshot as reference
 
 from hypvision.clip import prompting
-from hypvision.clip.classes import SELECTED, imagenet_templates
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.prompting import HOSTS, build_host, load_learned
 from hypvision.clip.prompting import hosts as module
 from hypvision.clip.towers import encode_text, text_part
+from hypvision.data.classes import SELECTED, imagenet_templates
 from hypvision.data.fewshot import LAYOUTS
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 PROMPTED = {
     "coop": dict(tokens=3),

@@ -9,7 +9,7 @@ from helpers.fewshot import NAMES, tokenize
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.prompting import build_host
 from hypvision.clip.towers import encode_image, encode_text
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.tasks.few_shot import FewShotCLIP
 
 

@@ -16,7 +16,7 @@ from references import fewshot as reference
 
 from hypvision.clip.prompting import build_host, load_learned
 from hypvision.clip.prompting.official import FEW_SHOT
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.zoo.convert import CONVERTERS, convert_file
 
 N = 2  # tokens of the checkpoints below, of depth 3

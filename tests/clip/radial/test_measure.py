@@ -14,7 +14,6 @@ pytest.importorskip("scipy")
 from hypvision.clip.models import create_clip
 from hypvision.clip.radial.measure import (
     embed_images,
-    find_image_files,
     measure_chains,
     measure_clip,
     measure_hyperlex,
@@ -31,8 +30,9 @@ from hypvision.clip.radial.retrieval import (
     tree_recall,
 )
 from hypvision.clip.spaces import Hyperboloid, Sphere
-from hypvision.errors import HypvisionError
+from hypvision.data.chains import find_image_files
 from hypvision.geometry import lorentz
+from hypvision.io.errors import HypvisionError
 
 HYPERLEX = """WORD1 WORD2 POS TYPE AVG_SCORE AVG_SCORE_0_10 STD SCORES..
 cat animal N hyp-1 6.0 10 0 6 6

@@ -13,7 +13,7 @@ from hypvision.clip.features import frozen_texts
 from hypvision.clip.models import create_clip
 from hypvision.clip.radial.texts import distinct, embed_texts
 from hypvision.clip.towers import encode_packed, token_lengths
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 SENTENCE = "a small red house beside the very tall green tree in front of many hills"
 TEXTS = ["dog", "", "animal", "dog", SENTENCE, "a dog", "a red house", SENTENCE[:29]]

@@ -9,7 +9,7 @@ pytest.importorskip("open_clip")
 from helpers.clip_models import openai_clip
 
 from hypvision.clip.radial.weights import content_hash, merge_tower, save_tower, tower_weights
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import torch
 from references.hyperclip import ReferenceHead
 
 from hypvision.clip.segmentation.catseg import ABSENT, CATSegHead
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 SMALL = dict(embed_dim=24, hidden=32, heads=4, window=4, guidance=16, text_guidance=8, decoder=(32,
 16),

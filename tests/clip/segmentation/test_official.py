@@ -14,7 +14,7 @@ from helpers.segmenter import HEAD, build, random_image
 from references.clip import reference_dense
 
 from hypvision.clip.towers import find_towers
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 from hypvision.zoo.convert import convert_file
 
 P = "sem_seg_head.predictor."

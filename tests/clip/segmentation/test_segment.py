@@ -22,8 +22,8 @@ from hypvision.clip.radius import (
     text_radii,
 )
 from hypvision.data.shapes import COLOURS, TAXONOMY, make_object
-from hypvision.errors import HypvisionError
-from hypvision.images import find_images
+from hypvision.io.errors import HypvisionError
+from hypvision.io.images import find_images
 from hypvision.viz.overlay import draw_segmentation
 
 SHIPPED = "zoo:shapes-s8.captions"

@@ -12,11 +12,11 @@ from helpers.segmenter import build, random_image
 from references.hyperclip import reference_loss
 
 from hypvision.clip import adapters
-from hypvision.clip.classes import CLASS_LISTS, load_classes, official_ids, prompts
 from hypvision.clip.open_vocabulary import set_tuning
 from hypvision.clip.segmentation.segmenter import OpenVocabSegmenter, segmentation_loss
 from hypvision.clip.towers import encode_dense
-from hypvision.errors import HypvisionError
+from hypvision.data.classes import CLASS_LISTS, load_classes, official_ids, prompts
+from hypvision.io.errors import HypvisionError
 
 
 def test_any_image_any_classes():

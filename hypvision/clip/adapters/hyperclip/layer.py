@@ -31,8 +31,8 @@ from torch.autograd.function import once_differentiable
 from hypvision.clip.adapters.hyperclip.config import HyperCLIPConfig
 from hypvision.clip.memo import Memo
 from hypvision.clip.towers import Tower
-from hypvision.errors import HypvisionError
 from hypvision.geometry.numerics import Function, exact, tanhc
+from hypvision.io.errors import HypvisionError
 
 _EPS_ARTANH = 1e-5  # official code: artanh's argument stays in +-(1 - 1e-5)
 _EPS_BALL = 1e-3  # official code: points are projected to the radius (1 - 1e-3) / sqrt(c)

@@ -23,7 +23,7 @@ from hypvision.clip.adapters.hyperclip.layer import (
     block_product,
 )
 from hypvision.clip.towers import Tower, find_towers
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 
 class _Site(NamedTuple):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hypvision.checks import at_least, more_than, one_of
 from hypvision.clip.adapters.base import AdapterConfig
+from hypvision.io.checks import at_least, more_than, one_of
 
 DEGREES = ("abs", "relu", "clamp")
 # (Largest number of classes, attributes). The paper uses 20 attributes for ImageNet and 24 for

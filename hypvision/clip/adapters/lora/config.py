@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hypvision.checks import at_least, more_than
 from hypvision.clip.adapters.base import AdapterConfig
-from hypvision.errors import HypvisionError
+from hypvision.io.checks import at_least, more_than
+from hypvision.io.errors import HypvisionError
 
 
 @dataclass(frozen=True)

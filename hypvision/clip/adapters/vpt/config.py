@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hypvision.checks import at_least
 from hypvision.clip.adapters.base import AdapterConfig
+from hypvision.io.checks import at_least
 
 
 @dataclass(frozen=True)

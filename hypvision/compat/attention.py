@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.types import Device
 
-from hypvision.checks import at_least, between, one_of
-from hypvision.errors import ArgumentError
 from hypvision.geometry import Lorentz
 from hypvision.geometry.lorentz.means import centroid_space
 from hypvision.geometry.numerics import exact, safe_sqrt
+from hypvision.io.checks import at_least, between, one_of
+from hypvision.io.errors import ArgumentError
 from hypvision.nn.checks import check_features, check_manifold, check_positive, check_sizes
 from hypvision.nn.functional import precise, space_time
 from hypvision.nn.linear import LorentzLinear

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hypvision.errors import HypvisionError, guard, printable
+from hypvision.io.errors import HypvisionError, guard, printable
 
 ROOT = Path(__file__).parents[1]
 

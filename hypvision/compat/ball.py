@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.types import Device
 
-from hypvision.checks import at_least, between, one_of
+from hypvision.compat.linear import init_planes_
 from hypvision.geometry import PoincareBall
 from hypvision.geometry.numerics import exact, log_beta, safe_sqrt, sinhc_sqrt, square_norm
+from hypvision.io.checks import at_least, between, one_of
 from hypvision.nn.checks import (
     check_features,
     check_manifold,
@@ -22,7 +23,6 @@ from hypvision.nn.checks import (
 )
 from hypvision.nn.conv import box_sum
 from hypvision.nn.functional import precise, space_square
-from hypvision.nn.published.linear import init_planes_
 
 
 class PoincareConv2d(nn.Module):

@@ -1,4 +1,4 @@
-"""hypvision.checks: good values pass; of bad ones the message names the argument, what was
+"""hypvision.io.checks: good values pass; of bad ones the message names the argument, what was
 expected, and the value."""
 
 import doctest
@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from hypvision import checks
-from hypvision.errors import ArgumentError, HypvisionError
+from hypvision.io import checks
+from hypvision.io.errors import ArgumentError, HypvisionError
 
 
 @pytest.mark.parametrize(

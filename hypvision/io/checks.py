@@ -1,11 +1,11 @@
 """Checks of arguments, in one line each and in one wording.
 
-Every check raises :class:`~hypvision.errors.ArgumentError`, which is a ``ValueError`` too.
+Every check raises :class:`~hypvision.io.errors.ArgumentError`, which is a ``ValueError`` too.
 
 >>> at_least(1, depth=2, branching=3)
 >>> one_of(("mean", "sum"), reduction="max")
 Traceback (most recent call last):
-hypvision.errors.ArgumentError: reduction must be one of 'mean', 'sum', got 'max'.
+hypvision.io.errors.ArgumentError: reduction must be one of 'mean', 'sum', got 'max'.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from numbers import Integral, Real
 from typing import Any
 
-from hypvision.errors import ArgumentError, did_you_mean
+from hypvision.io.errors import ArgumentError, did_you_mean
 
 
 def one_of(known: Iterable[object], **values: object) -> None:

@@ -9,7 +9,7 @@ tables.
 ...     accuracy: dict[str, float]
 >>> parse(Cell, {"method": "coop", "accuracy": {"all": "high"}}, "'result.json'")
 Traceback (most recent call last):
-hypvision.errors.HypvisionError: 'result.json', accuracy: 'all' must be a finite number, got 'high'.
+hypvision.io.errors.HypvisionError: 'result.json', accuracy: 'all' must be a finite number, ...
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union
 
-from hypvision.errors import HypvisionError, did_you_mean
-from hypvision.files import parse_json, read_json, read_lines, read_text, why_no_file
+from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io.files import parse_json, read_json, read_lines, read_text, why_no_file
 
 # Control characters would change the terminal, and surrogates (the last ones) cannot be written.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")

@@ -3,7 +3,7 @@
 An image file is untrusted input. It is opened only if it is a regular file with at most
 :data:`MAX_PIXELS` pixels, and only as one of :data:`FORMATS`, whatever its name: Pillow would start
 a PostScript interpreter for an EPS that is called ``.png``. Every function that is given the path
-of another file raises a :class:`~hypvision.errors.HypvisionError`, see :func:`open_image`.
+of another file raises a :class:`~hypvision.io.errors.HypvisionError`, see :func:`open_image`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import Any, TypeVar
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, features
 
-from hypvision.checks import one_of
-from hypvision.errors import HypvisionError, one_line
-from hypvision.files import why_no_file
+from hypvision.io.checks import one_of
+from hypvision.io.errors import HypvisionError, one_line
+from hypvision.io.files import why_no_file
 
 FORMATS: tuple[str, ...] = (
     "BMP",

@@ -15,9 +15,9 @@ from helpers.bad_images import BAD_IMAGES
 from helpers.processes import forked
 from PIL import Image
 
-from hypvision import images
-from hypvision.errors import HypvisionError
-from hypvision.images import (
+from hypvision.io import images
+from hypvision.io.errors import HypvisionError
+from hypvision.io.images import (
     find_images,
     image_size,
     images_in,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 def config_folder() -> Path:
     """The folder of the configs: in the checkout, or its copy in the installed package."""
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     inside = package / "_configs"
     return inside if inside.is_dir() else package.parent / "configs"
 

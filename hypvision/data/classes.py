@@ -15,8 +15,8 @@ from typing import Any
 
 from torch import Tensor
 
-from hypvision.errors import HypvisionError, require
-from hypvision.files import parse_json, read_json, read_lines, why_no_file
+from hypvision.io.errors import HypvisionError, require
+from hypvision.io.files import parse_json, read_json, read_lines, why_no_file
 
 TEMPLATES = {
     "catseg": ("A photo of a {} in the scene",),
@@ -61,7 +61,7 @@ MAX_CLASSES = 100_000  # all nouns of WordNet are 82,115; each name is a text th
 @lru_cache(maxsize=1)
 def _data() -> dict[str, list[Any]]:
     return parse_json(
-        resources.files("hypvision.clip").joinpath("class_lists.json").read_text(encoding="utf-8")
+        resources.files("hypvision.data").joinpath("class_lists.json").read_text(encoding="utf-8")
     )
 
 

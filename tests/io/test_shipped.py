@@ -13,10 +13,10 @@ from PIL import Image
 
 from hypvision.cli import main
 from hypvision.engine.config import load_config
-from hypvision.errors import HypvisionError
-from hypvision.shipped import config_folder, find_config, shipped_configs
+from hypvision.io.errors import HypvisionError
+from hypvision.io.shipped import config_folder, find_config, shipped_configs
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def test_names_are_unique_and_found():

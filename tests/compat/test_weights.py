@@ -8,21 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from hypvision.errors import HypvisionError
-from hypvision.geometry import Lorentz, PoincareBall, poincare
-from hypvision.nn import (
-    EfficientLorentzConv2d,
-    EfficientLorentzLinear,
-    HyperbolicEmbedding,
-    LorentzBatchNorm2d,
-    LorentzConv1d,
-    LorentzConv2d,
-    LorentzConvTranspose2d,
-    LorentzLinear,
-    LorentzMLR,
-    LorentzResidual,
-)
-from hypvision.nn.published import (
+from hypvision.compat import (
     FGGMLR,
     FGGLinear,
     GaneaMLR,
@@ -36,6 +22,20 @@ from hypvision.nn.published import (
     PoincareLinear,
     PoincareMLR,
     layer_state,
+)
+from hypvision.geometry import Lorentz, PoincareBall, poincare
+from hypvision.io.errors import HypvisionError
+from hypvision.nn import (
+    EfficientLorentzConv2d,
+    EfficientLorentzLinear,
+    HyperbolicEmbedding,
+    LorentzBatchNorm2d,
+    LorentzConv1d,
+    LorentzConv2d,
+    LorentzConvTranspose2d,
+    LorentzLinear,
+    LorentzMLR,
+    LorentzResidual,
 )
 
 C = 0.5

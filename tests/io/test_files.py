@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from hypvision import files
-from hypvision.errors import HypvisionError
-from hypvision.files import (
+from hypvision.io import files
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import (
     below,
     check_new_folder,
     csv_text,
@@ -230,8 +230,8 @@ def test_tables(tmp_path):
 
 def json_readers(path):
     """Everything that reads JSON which others have written, as (name in the message, call)."""
-    from hypvision.clip.classes import load_classes
     from hypvision.clip.radial.retrieval import read_tree
+    from hypvision.data.classes import load_classes
     from hypvision.data.emoji import class_groups
     from hypvision.data.fewshot import load_split  # noqa: F401 - its package
     from hypvision.data.fewshot.splits import read_split
@@ -292,7 +292,7 @@ def table_readers(path):
     from hypvision.checkpoints.index import read_index
     from hypvision.data.chains import read_chains
     from hypvision.data.language import documents
-    from hypvision.files import read_json
+    from hypvision.io.files import read_json
     from hypvision.scaling.language_models import read_losses
     from hypvision.tasks.publishing import read_about
 
@@ -310,7 +310,7 @@ def test_pipes_devices_and_bombs_are_refused_at_once(tmp_path, monkeypatch):
     os.mkfifo(pipe)
     bomb.write_bytes(gzip.compress(bytes(10_000)))
     (tmp_path / "cut.gz").write_bytes(bomb.read_bytes()[:20])
-    monkeypatch.setattr("hypvision.files.MAX_UNPACKED", 1000)
+    monkeypatch.setattr("hypvision.io.files.MAX_UNPACKED", 1000)
     for path in (pipe, Path("/dev/zero"), bomb, tmp_path / "cut.gz"):
         for read in table_readers(path):
             with pytest.raises(HypvisionError, match=path.name):

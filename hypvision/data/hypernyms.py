@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hypvision.data.chains import Chain
-from hypvision.errors import HypvisionError
-from hypvision.files import read_lines
-from hypvision.records import read_table
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import read_lines
+from hypvision.io.records import read_table
 
 _LONGEST = 3  # longest term in words that captions are searched for
 _SHORTEST = 3  # shortest term in letters: "a" and "in" are units in WordNet

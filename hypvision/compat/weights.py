@@ -40,7 +40,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hypvision.errors import HypvisionError
+from hypvision.compat.attention import LorentzAttention
+from hypvision.compat.ball import PoincareBatchNorm1d, PoincareBatchNorm2d, PoincareConv2d
+from hypvision.compat.linear import (
+    FGGLinear,
+    PLFCLinear,
+    PoincareFullyConnected,
+    PoincareLinear,
+)
+from hypvision.compat.mlr import FGGMLR, GaneaMLR, PoincareMLR
+from hypvision.compat.norm import GyroLorentzBatchNorm1d, GyroLorentzBatchNorm2d
+from hypvision.io.errors import HypvisionError
 from hypvision.nn import (
     EfficientLorentzConv2d,
     EfficientLorentzLinear,
@@ -54,16 +64,6 @@ from hypvision.nn import (
     LorentzMLR,
     LorentzResidual,
 )
-from hypvision.nn.published.attention import LorentzAttention
-from hypvision.nn.published.ball import PoincareBatchNorm1d, PoincareBatchNorm2d, PoincareConv2d
-from hypvision.nn.published.linear import (
-    FGGLinear,
-    PLFCLinear,
-    PoincareFullyConnected,
-    PoincareLinear,
-)
-from hypvision.nn.published.mlr import FGGMLR, GaneaMLR, PoincareMLR
-from hypvision.nn.published.norm import GyroLorentzBatchNorm1d, GyroLorentzBatchNorm2d
 
 _State = dict[str, Tensor | None]  # None for a missing optional weight
 

@@ -23,9 +23,9 @@ from hypvision.checkpoints.sources import (
     resolve,
 )
 from hypvision.clip.hyperbolic_checkpoint import PUBLISHED
-from hypvision.errors import HypvisionError, require
-from hypvision.files import why_no_file
-from hypvision.records import parse, read_record
+from hypvision.io.errors import HypvisionError, require
+from hypvision.io.files import why_no_file
+from hypvision.io.records import parse, read_record
 
 _CONFIG = "open_clip_config.json"
 # the first file that exists is used

@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.types import Device
 
+from hypvision.compat.linear import FGGLinear
 from hypvision.geometry import Lorentz, PoincareBall, poincare
 from hypvision.geometry.numerics import exact
 from hypvision.nn.checks import check_features, check_manifold, check_sizes
 from hypvision.nn.functional import space_time
-from hypvision.nn.published.linear import FGGLinear
 
 
 class FGGMLR(FGGLinear):

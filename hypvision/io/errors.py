@@ -52,7 +52,7 @@ class HypvisionError(Exception):
 
 
 class ArgumentError(HypvisionError, ValueError):
-    """A value that a function or a setting cannot take (see :mod:`hypvision.checks`)."""
+    """A value that a function or a setting cannot take (see :mod:`hypvision.io.checks`)."""
 
 
 def did_you_mean(
@@ -88,7 +88,7 @@ def did_you_mean(
 def how_to_install(extra: str) -> str:
     """How to install an extra of hypvision: from a checkout, because no package index has
     hypvision."""
-    checkout = Path(__file__).resolve().parents[1]
+    checkout = Path(__file__).resolve().parents[2]
     command = f"pip install -c constraints.txt -e '.[{extra}]'"
     if (checkout / "constraints.txt").is_file():
         return f"Run in '{checkout}': {command}"

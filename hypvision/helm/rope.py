@@ -1,6 +1,6 @@
-"""The rotary code, with YaRN for contexts longer than those of the training.
+"""RoPE, with YaRN for contexts longer than those of the training.
 
-The paper calls it HoPE: ordinary rotary code on the space part of a point, whose time it leaves as
+The paper calls it HoPE: RoPE on the space part of a point, whose time it leaves as
 it is. (It is not the code of that name that boosts.)
 """
 

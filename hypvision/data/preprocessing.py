@@ -2,7 +2,7 @@
 with.
 
 open_clip stores this for each set of weights; 57 of its 196 are not "shorter side, bicubic".
-:func:`view_of` reads it from a model, and :func:`show_to` sets it for a data set.
+:func:`preprocessing_of` reads it from a model, :func:`set_preprocessing` sets it for a data set.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from PIL import Image
 from torch import Tensor, nn
 from torchvision.transforms import functional as F
 
-from hypvision.checks import one_of
+from hypvision.io.checks import one_of
 
 
 @dataclass(frozen=True)
-class View:
+class Preprocessing:
     """A test transform without the normalisation, as open_clip has it.
 
     Attributes:
@@ -69,30 +69,30 @@ class View:
         return F.pil_to_tensor(F.center_crop(image, [height, width]))
 
 
-def view_of(model: nn.Module) -> View:
+def preprocessing_of(model: nn.Module) -> Preprocessing:
     """The transform that an open_clip model's weights were trained with; by default OpenAI's."""
     visual = getattr(model, "visual", None)
     about = {"size": getattr(visual, "image_size", None), **getattr(visual, "preprocess_cfg", {})}
-    return View(
+    return Preprocessing(
         **{
             field.name: about[field.name]
-            for field in fields(View)
+            for field in fields(Preprocessing)
             if about.get(field.name) is not None
         }
     )
 
 
-def show_to(dataset: Any, model: nn.Module) -> None:
+def set_preprocessing(dataset: Any, model: nn.Module) -> None:
     """Set the ``view`` of a data set, if it has one, to that of a model; a ``size`` given to the
     data set stays."""
     if hasattr(dataset, "view"):
-        found = view_of(model)
+        found = preprocessing_of(model)
         dataset.view = found if dataset.size is None else replace(found, size=dataset.size)
 
 
-def first_view(size: int | Sequence[int] | None) -> View:
+def default_preprocessing(size: int | Sequence[int] | None) -> Preprocessing:
     """The default view of a data set, until a model sets its own."""
     if size is None:
-        return View()
+        return Preprocessing()
     height, width = (size, size) if isinstance(size, int) else (size[0], size[-1])
-    return View((height, width))
+    return Preprocessing((height, width))

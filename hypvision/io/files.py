@@ -30,7 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from hypvision.errors import HypvisionError
+from hypvision.io.errors import HypvisionError
 
 _STALE_SECONDS = 7 * 86400
 _HOST = f"{zlib.crc32(socket.gethostname().encode()):08x}"
