@@ -260,7 +260,10 @@ WAITS = {
     "tasks/publishing.py: _used_words": "of files",
     "tasks/radial.py: RadialTuning.forward": "of predictions",
 }
-PACKAGES = ("geometry", "compat", "nn", "losses", "optim", "helm", "models", "clip", "tasks", "openmmlab")
+PACKAGES = (
+    *("geometry", "compat", "nn", "losses", "optim", "helm", "models", "clip", "tasks"),
+    "openmmlab",
+)
 NUMBERS = ("item", "cpu", "numpy", "tolist", "nonzero")
 
 
