@@ -249,7 +249,8 @@ class Manifold(nn.Module):
                 self.log_c.grad = self.log_c.grad.float()
 
     def extra_repr(self) -> str:
-        c = self._value()
+        # on meta the curvature has no value yet
+        c = self.initial_c if self.learnable and self.log_c.is_meta else self._value()
         return f"c={c:g}" + (", learnable" if self.learnable else "")
 
     def check_point(self, x: Tensor, name: str = "x", tolerance: float | None = None) -> None:

@@ -65,8 +65,12 @@ NO_SCRIPT = "({}) and not torchscript"
 
 @pytest.mark.slow
 def test_one_model_of_each_family_passes_timms_tests(suite):
-    # six for each architecture, three for each of the two sets of trained weights of the first
-    assert "18 passed" in run(suite, NO_SCRIPT.format("hcformer_nano or hcnn_resnet18"))
+    models = ("hcformer_nano", "hcnn_resnet18")
+    weights = [tag for name in models for tag in timm.list_pretrained(f"{name}.*")]
+    assert weights == ["hcformer_nano.cifar10"]
+    # six for each architecture, three for each set of trained weights
+    expected = 6 * len(models) + 3 * len(weights)
+    assert f"{expected} passed" in run(suite, NO_SCRIPT.format(" or ".join(models)))
 
 
 @pytest.mark.slow
