@@ -158,22 +158,15 @@ def explain_machine(error: BaseException) -> str | None:
     """The message for an error of a path, a disk, the memory or another process; None for an error
     that is a bug."""
     text = one_line(error)
+    return _of_process(error, text) or _of_name(error, text) or _of_file(error, text)
+
+
+def _of_process(error: BaseException, text: str) -> str | None:
+    """The message for the memory, the stack or a worker process."""
     if isinstance(error, MemoryError) or "can't allocate memory" in text:
         return "The memory is full. Give a smaller input or batch, or fewer workers."
     if isinstance(error, RecursionError):
         return "An input is nested too deeply, or names itself. Correct it."
-    # messages of pathlib
-    if isinstance(error, RuntimeError) and re.match(
-        "Symlink loop from|Could not determine home", text
-    ):
-        return f"A path leads nowhere: {text}. Correct it, or what it links to."
-    if isinstance(error, ValueError) and "embedded null" in text:
-        return "The name of a file has a NUL character, which no file system takes. Correct it."
-    if isinstance(error, UnicodeEncodeError) and "surrogates" in text:
-        return (
-            f"A name or a text is not UTF-8, which is needed here: {text}. Rename the file or "
-            "folder."
-        )
     if "is killed by signal: Terminated" in text:
         return (
             "A worker process was told to end (SIGTERM). Complete results are kept: repeat the "
@@ -189,6 +182,39 @@ def explain_machine(error: BaseException) -> str | None:
             "Complete results are kept. Repeat the command (a training with --resume), with fewer "
             "workers."
         )
+    return None
+
+
+# The types of pathlib's and Python's errors about a name, a part of their messages, and ours.
+_OF_NAMES: tuple[tuple[type[Exception], str, str], ...] = (
+    (
+        RuntimeError,
+        "^(Symlink loop from|Could not determine home)",
+        "A path leads nowhere: {}. Correct it, or what it links to.",
+    ),
+    (
+        ValueError,
+        "embedded null",
+        "The name of a file has a NUL character, which no file system takes. Correct it.",
+    ),
+    (
+        UnicodeEncodeError,
+        "surrogates",
+        "A name or a text is not UTF-8, which is needed here: {}. Rename the file or folder.",
+    ),
+)
+
+
+def _of_name(error: BaseException, text: str) -> str | None:
+    """The message for the name of a file."""
+    for kind, part, message in _OF_NAMES:
+        if isinstance(error, kind) and re.search(part, text):
+            return message.format(text)
+    return None
+
+
+def _of_file(error: BaseException, text: str) -> str | None:
+    """The message for a file or a disk."""
     if not isinstance(error, OSError):
         return None
     place = f" at '{error.filename}'" if error.filename else ""
@@ -238,22 +264,25 @@ def guard(function: Callable[..., Any], *args: Any) -> int:
     except KeyboardInterrupt as interruption:
         _tell(str(interruption) or "Interrupted.")
         return 130
+    except HypvisionError as error:
+        _tell(f"hypvision: error: {one_line(error, sys.maxsize)}")
+        return 2
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        if isinstance(error, BrokenPipeError) and not any(
-            "multiprocessing" in frame.filename for frame in frames
-        ):
+        if _nobody_reads(error):
             return 141
-        message = (
-            one_line(error, sys.maxsize)
-            if isinstance(error, HypvisionError)
-            else explain_machine(error)
-        )
+        message = explain_machine(error)
         if message is None:
             raise
         _tell(f"hypvision: error: {message}")
         return 2
     return 0
+
+
+def _nobody_reads(error: Exception) -> bool:
+    """Whether it is the output's pipe that broke, and not one to a worker process."""
+    frames = traceback.extract_tb(error.__traceback__)
+    workers = any("multiprocessing" in frame.filename for frame in frames)
+    return isinstance(error, BrokenPipeError) and not workers
 
 
 def _tell(message: str) -> None:

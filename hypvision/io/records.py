@@ -21,6 +21,7 @@ import reprlib
 import sys
 import types
 import typing
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, field, fields, is_dataclass
 from functools import cache
@@ -184,6 +185,22 @@ def read_table(
             missing or of another type (the message gives the line).
     """
     path = Path(path).expanduser()
+    rows = _read_rows(path, advice, dialect)
+    hints = typing.get_type_hints(kind)
+    numbers = {name for name, hint in hints.items() if hint in (int, float)}
+    found = []
+    for number, row in rows:
+        texts = {**known(row), **{name: text for name, text in row.items() if text}}
+        values = {name: _number(text) if name in numbers else text for name, text in texts.items()}
+        where = f"'{path}', line {number}"
+        found.append((number, parse(kind, values, where, True, advice)))
+    return found
+
+
+def _read_rows(
+    path: Path, advice: str, dialect: Mapping[str, Any]
+) -> list[tuple[int, dict[str, str]]]:
+    """The lines of a CSV file with a header, each with as many cells as the header."""
     if not path.is_file():
         raise HypvisionError(f"{why_no_file(path, 'table')} Correct the path.")
     try:
@@ -193,24 +210,17 @@ def read_table(
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise HypvisionError(f"'{path}' cannot be read as CSV: {reason}. {advice}") from error
-    twice = next((name for name in head if head.count(name) > 1), None)
+    twice = [name for name, count in Counter(head).items() if count > 1]
     if twice:
-        raise HypvisionError(f"'{path}' has the column '{twice}' twice. Remove one.")
-    hints = typing.get_type_hints(kind)
-    found = []
+        raise HypvisionError(f"'{path}' has the column '{twice[0]}' twice. Remove one.")
     for number, row in rows:
-        where = f"'{path}', line {number}"
+        # csv puts further cells under None, and None for those that are missing
         if None in row or None in row.values():
+            which = "more" if None in row else "fewer"
             raise HypvisionError(
-                f"{where}, has {'more' if None in row else 'fewer'} cells than the header. {advice}"
+                f"'{path}', line {number}, has {which} cells than the header. {advice}"
             )
-        texts = {**known(row), **{name: text for name, text in row.items() if text}}
-        values = {
-            name: _number(text) if hints.get(name) in (int, float) else text
-            for name, text in texts.items()
-        }
-        found.append((number, parse(kind, values, where, True, advice)))
-    return found
+    return rows
 
 
 def read_json_lines(
@@ -260,34 +270,47 @@ def _conform(kind: Any, value: Any, place: tuple[str, ...], extra: bool = False)
         for step in args:
             value = _conform(step, value, place)
         return value
-    if origin is Literal:
-        kind = rule(
-            f"one of {', '.join(map(repr, args))}",
-            lambda value: isinstance(value, str) and value in args,
-        )
-    if isinstance(kind, list) or origin in (list, tuple, Sequence):
-        least, inner = (1, kind[0]) if isinstance(kind, list) else (0, args[0])
-        if not isinstance(value, (list, tuple)) or len(value) < least:
-            raise _wrong(
-                place, f"must be a list{' of at least one' if least else ''}, got {show(value)}"
-            )
-        before = place[:-1]
-        last = "".join(place[-1:])
-        items = [
-            _conform(inner, item, (*before, f"{last} {n}".strip()), extra)
-            for n, item in enumerate(value, start=1)
-        ]
-        return items if origin is list else tuple(items)
     if origin in (dict, Mapping):
-        for name in _mapping(value, place):
-            _conform(args[0], name, (*place, "a key"))
-        return {name: _conform(args[1], item, (*place, str(name))) for name, item in value.items()}
+        return _dictionary(args, value, place)
+    if origin in (list, tuple, Sequence):
+        items = _items(args[0], value, place, extra)
+        return items if origin is list else tuple(items)
+    if isinstance(kind, list):
+        return tuple(_items(kind[0], value, place, extra, least=1))
     if isinstance(kind, type) and (is_dataclass(kind) or hasattr(kind, "_field_defaults")):
         return _object(kind, value, place, extra)
+    if origin is Literal:
+        kind = _choice(args)
     try:
         return _TYPES.get(kind, kind)(value)
     except ValueError as error:
         raise _wrong(place, str(error)) from None
+
+
+def _choice(texts: Sequence[str]) -> Callable[[Any], Any]:
+    return rule(
+        f"one of {', '.join(map(repr, texts))}",
+        lambda value: isinstance(value, str) and value in texts,
+    )
+
+
+def _items(kind: Any, value: Any, place: tuple[str, ...], extra: bool, least: int = 0) -> list[Any]:
+    if not isinstance(value, (list, tuple)) or len(value) < least:
+        some = " of at least one" if least else ""
+        raise _wrong(place, f"must be a list{some}, got {show(value)}")
+    before = place[:-1]
+    last = "".join(place[-1:])
+    return [
+        _conform(kind, item, (*before, f"{last} {n}".strip()), extra)
+        for n, item in enumerate(value, start=1)
+    ]
+
+
+def _dictionary(kinds: Sequence[Any], value: Any, place: tuple[str, ...]) -> dict[Any, Any]:
+    of_key, of_item = kinds
+    for name in _mapping(value, place):
+        _conform(of_key, name, (*place, "a key"))
+    return {name: _conform(of_item, item, (*place, str(name))) for name, item in value.items()}
 
 
 def _wrong(place: tuple[str, ...], problem: str) -> ValueError:
@@ -338,19 +361,20 @@ def _fields(kind: Any) -> dict[str, tuple[tuple[Any, ...], bool]]:
 def _object(kind: Any, value: Any, place: tuple[str, ...], extra: bool) -> Any:
     known = _fields(kind)
     where = ", ".join(("", *place))
-    for name in _mapping(value, place):
-        if name not in known and not extra:
-            hint = (
-                did_you_mean(str(name), known, 1, cutoff=0.6) or f" Known keys: {', '.join(known)}."
-            )
-            raise ValueError(f"{where}: unknown key {show(name)}.{hint}")
-    missing = [name for name, (_, needed) in known.items() if needed and value.get(name) is None]
+    unknown = [name for name in _mapping(value, place) if name not in known]
+    if unknown and not extra:
+        name = unknown[0]
+        hint = did_you_mean(str(name), known, 1, cutoff=0.6) or f" Known keys: {', '.join(known)}."
+        raise ValueError(f"{where}: unknown key {show(name)}.{hint}")
+    given = {name: value[name] for name in known if value.get(name) is not None}
+    missing = [name for name, (_, needed) in known.items() if needed and name not in given]
     if missing:
         raise ValueError(f"{where}: missing {', '.join(missing)}")
-    found = {name: value[name] for name in known if value.get(name) is not None}
-    for name in found:
+    found = {}
+    for name, item in given.items():
         for step in known[name][0]:
-            found[name] = _conform(step, found[name], (*place, name))
+            item = _conform(step, item, (*place, name))
+        found[name] = item
     try:
         return kind(**found)
     except ValueError as error:

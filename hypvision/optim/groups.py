@@ -56,24 +56,17 @@ def param_groups(
         )
     named = (no_weight_decay,) if isinstance(no_weight_decay, str) else no_weight_decay
     exempt = {*named, *exempt_names(model)}
-    points = set()
-    moving = set()
-    known = {id(parameter) for parameter in model.parameters()}
-    for name, parameter, manifold in named_manifold_parameters(model):
-        mark(parameter, manifold)
-        points.add(id(parameter))
-        if any(c.requires_grad for c in manifold.parameters()):
-            moving.add(id(parameter))
-        if not known.issuperset(map(id, manifold.parameters())):
-            raise ValueError(loose(name, manifold))
-    if curvature_lr is None and lr is not None:
-        curvature_lr = lr * curvature_lr_scale
+    points, moving = _marked_points(model)
+    points_lr = None
+    if lr is not None:
+        points_lr = lr * manifold_lr_scale
+        curvature_lr = lr * curvature_lr_scale if curvature_lr is None else curvature_lr
     points_decay = weight_decay if manifold_weight_decay is None else manifold_weight_decay
     options = {  # (learning rate, weight decay) of each group
         "weights": (lr, weight_decay),
         "no_weight_decay": (lr, 0.0),
-        "points": (None if lr is None else lr * manifold_lr_scale, points_decay),
-        "points_no_weight_decay": (None if lr is None else lr * manifold_lr_scale, 0.0),
+        "points": (points_lr, points_decay),
+        "points_no_weight_decay": (points_lr, 0.0),
         "curvatures": (curvature_lr, 0.0),
     }
     members: dict[str, list[nn.Parameter]] = {name: [] for name in options}
@@ -83,20 +76,50 @@ def param_groups(
         spared = any(name == p or fnmatch(name, p) for p in exempt)
         if id(parameter) in points or foreign_manifold_of(parameter) is not None:
             kind = "points_no_weight_decay" if spared and points_decay else "points"
-        elif isinstance(parameter, CurvatureParameter):
-            kind = "curvatures"
-        elif parameter.dim() <= 1 or spared:
-            kind = "no_weight_decay"
         else:
-            kind = "weights"
+            kind = _kind(parameter, spared)
         members[kind].append(parameter)
-    groups = []
-    for name, (rate, decay) in options.items():
-        if members[name]:
-            groups.append({"name": name, "params": members[name], "weight_decay": decay})
-            if rate is not None:
-                groups[-1]["lr"] = rate
-    return groups
+    return [_group(name, members[name], *options[name]) for name in options if members[name]]
+
+
+def _kind(parameter: nn.Parameter, spared: bool) -> str:
+    """The name of the group of a parameter that is no point."""
+    if isinstance(parameter, CurvatureParameter):
+        return "curvatures"
+    return "no_weight_decay" if spared or parameter.dim() <= 1 else "weights"
+
+
+def _group(
+    name: str, params: list[nn.Parameter], lr: float | None, weight_decay: float
+) -> dict[str, Any]:
+    """A group; without a learning rate the optimiser's own counts."""
+    group: dict[str, Any] = {"name": name, "params": params, "weight_decay": weight_decay}
+    if lr is not None:
+        group["lr"] = lr
+    return group
+
+
+def _marked_points(model: nn.Module) -> tuple[set[int], set[int]]:
+    """Mark the manifold parameters of a model.
+
+    Returns:
+        The ids of all, and of those whose curvature is learned.
+
+    Raises:
+        ValueError: the model does not hold the manifold of a parameter.
+    """
+    known = {id(parameter) for parameter in model.parameters()}
+    points = set()
+    moving = set()
+    for name, parameter, manifold in named_manifold_parameters(model):
+        mark(parameter, manifold)
+        points.add(id(parameter))
+        curvatures = list(manifold.parameters())
+        if any(c.requires_grad for c in curvatures):
+            moving.add(id(parameter))
+        if not known.issuperset(map(id, curvatures)):
+            raise ValueError(loose(name, manifold))
+    return points, moving
 
 
 def exempt_names(model: nn.Module) -> set[str]:
