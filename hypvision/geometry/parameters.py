@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import math
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -63,17 +64,16 @@ class ManifoldParameter(nn.Parameter):
         if not isinstance(data, Tensor) or not data.is_floating_point():
             found = data.dtype if isinstance(data, Tensor) else type(data).__name__
             raise TypeError(f"data must be a tensor of floating point numbers, got {found}.")
-        least = sum(manifold.sizes) if isinstance(manifold, Product) else 1 + manifold.extra
-        if (
-            data.dim() == 0
-            or data.shape[-1] < least
-            or isinstance(manifold, Product)
-            and data.shape[-1] != least
-        ):
+        least = 1 + manifold.extra
+        most = math.inf
+        if isinstance(manifold, Product):
+            least = sum(manifold.sizes)
+            most = least
+        if data.dim() == 0 or not least <= data.shape[-1] <= most:
+            some = "" if most == least else "at least "
             raise ValueError(
-                "data must end in the "
-                f"{'' if isinstance(manifold, Product) else 'at least '}{least} coordinates of a "
-                f"point of {manifold}, got the shape {tuple(data.shape)}."
+                f"data must end in the {some}{least} coordinates of a point of {manifold}, got "
+                f"the shape {tuple(data.shape)}."
             )
         if manifold.check and not data.is_meta:
             manifold.check_point(data.detach(), "data")

@@ -34,15 +34,10 @@ class Product(Common):
         super().__init__(check=check)
         if not factors:
             raise ValueError("Product needs at least one pair of a manifold and its dimension.")
-        for pair in factors:
-            if not (
-                isinstance(pair, (tuple, list)) and len(pair) == 2 and isinstance(pair[0], Manifold)
-            ):
-                found = (
-                    whose(pair[0])
-                    if isinstance(pair, (tuple, list)) and len(pair) == 2
-                    else repr(pair)
-                )
+        for factor in factors:
+            pair = isinstance(factor, (tuple, list)) and len(factor) == 2
+            if not pair or not isinstance(factor[0], Manifold):
+                found = whose(factor[0]) if pair else repr(factor)
                 raise TypeError(
                     "Product takes pairs of a manifold and its dimension, such as "
                     f"(hypvision.geometry.Lorentz(1.0), 3), got {found}."

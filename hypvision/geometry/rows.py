@@ -86,22 +86,25 @@ def _each_block(
     found: list[Tensor | None] = []
     for part in blocks(len(flat[0]), flat[0].shape[1], flat[0].device):
         results = function(*(rows[part] for rows in flat), *tensors[count:])
-        if not found:
-            found = [
-                r if r is None or not r.dim() else r.new_empty(len(flat[0]), *r.shape[1:])
-                for r in results
-            ]
-        else:
-            found = [
-                f if f is None or r is None or r.dim() else f + r for f, r in zip(found, results)
-            ]
+        found = found or [_room(result, len(flat[0])) for result in results]
         for whole, result in zip(found, results):
-            if whole is not None and result is not None and result.dim():
+            if whole is None or result is None:
+                continue
+            if result.dim():
                 whole[part] = result
+            else:
+                whole += result
     return [
-        whole if whole is None or not whole.dim() else whole.reshape(*lead, *whole.shape[1:])
+        whole.reshape(*lead, *whole.shape[1:]) if whole is not None and whole.dim() else whole
         for whole in found
     ]
+
+
+def _room(result: Tensor | None, rows: int) -> Tensor | None:
+    """An empty tensor for the results of all rows, or a zero to which results are added."""
+    if result is None:
+        return None
+    return result.new_empty(rows, *result.shape[1:]) if result.dim() else torch.zeros_like(result)
 
 
 class _InBlocks(Function):

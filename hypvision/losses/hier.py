@@ -367,18 +367,9 @@ def lca_triplet_loss(
     Returns:
         Scalar; 0 without triplets. It can be differentiated once.
     """
-    if dist.dim() != 2 or triplets.dim() != 2 or triplets.shape[1] != 3:
-        raise ArgumentError(
-            f"dist must be (N, P) and triplets (T, 3), got {tuple(dist.shape)} and "
-            f"{tuple(triplets.shape)}."
-        )
+    _check_triplets(dist, triplets, gumbel)
     more_than(0, temperature=temperature)
     one_of(("distance", "exp"), score=score)
-    if gumbel is not None and gumbel.shape != (2, len(triplets), dist.shape[1]):
-        raise ArgumentError(
-            f"gumbel must be (2, T, P) = (2, {len(triplets)}, {dist.shape[1]}), got "
-            f"{tuple(gumbel.shape)}."
-        )
     # a GPU would make the host wait for the number of these
     if valid is not None and dist.device.type == "cpu":
         triplets = triplets[valid]
@@ -391,7 +382,35 @@ def lca_triplet_loss(
         total: Tensor = _TripletLoss.apply(
             dist, triplets, valid, temperature, margin, gumbel, generator, score
         )
-        return total / (len(triplets) if valid is None else valid.sum().clamp(min=1))
+    else:
+        losses = _soft_losses(dist, triplets, temperature, margin, gumbel, generator, score)
+        total = (losses if valid is None else losses * valid).sum()
+    return total / (len(triplets) if valid is None else valid.sum().clamp(min=1))
+
+
+def _check_triplets(dist: Tensor, triplets: Tensor, gumbel: Tensor | None) -> None:
+    if dist.dim() != 2 or triplets.dim() != 2 or triplets.shape[1] != 3:
+        raise ArgumentError(
+            f"dist must be (N, P) and triplets (T, 3), got {tuple(dist.shape)} and "
+            f"{tuple(triplets.shape)}."
+        )
+    if gumbel is not None and gumbel.shape != (2, len(triplets), dist.shape[1]):
+        raise ArgumentError(
+            f"gumbel must be (2, T, P) = (2, {len(triplets)}, {dist.shape[1]}), got "
+            f"{tuple(gumbel.shape)}."
+        )
+
+
+def _soft_losses(
+    dist: Tensor,
+    triplets: Tensor,
+    temperature: float,
+    margin: float,
+    gumbel: Tensor | None,
+    generator: torch.Generator | None,
+    score: str,
+) -> Tensor:
+    """The losses (T,) of triplets with mean distances to all ancestors in place of a drawn one."""
     nodes = dist[triplets.T]  # (3, T, P)
     farthest = torch.stack([nodes[:2].amax(0), nodes.amax(0)])
     if gumbel is None:
@@ -401,8 +420,7 @@ def lca_triplet_loss(
     means = (nodes * weights[:, None]).sum(-1)  # (2, 3, T): for the pair and the triple
     gap = (means[0] - means[1]) * dist.new_tensor([[1.0], [1.0], [-1.0]])
     apart = weights[0].argmax(-1) != weights[1].argmax(-1)
-    losses = (gap + margin).clamp(min=0).sum(0) * apart
-    return losses.mean() if valid is None else (losses * valid).sum() / valid.sum().clamp(min=1)
+    return (gap + margin).clamp(min=0).sum(0) * apart
 
 
 # The module

@@ -112,6 +112,16 @@ def hyperbolic_distance(
     return HyperbolicDistance()
 
 
+def _parameters_of(kind: type) -> set[str]:
+    """The arguments of a class and its bases, to which some losses pass theirs on."""
+    return {
+        key
+        for base in kind.__mro__
+        if "__init__" in vars(base)
+        for key in inspect.signature(base).parameters
+    }
+
+
 class MetricLoss(nn.Module):
     """A loss of metric learning by name.
 
@@ -165,23 +175,10 @@ class MetricLoss(nn.Module):
         }
         ours = name in own and (self.angular or name != "ProxyAnchorLoss")
         kind = own[name] if ours else self._of_library(name)
-        # Some losses pass **kwargs to their bases.
-        taken = {
-            key
-            for base in kind.__mro__
-            if "__init__" in vars(base)
-            for key in inspect.signature(base).parameters
-        }
+        taken = _parameters_of(kind)
         sizes = {key: value for key, value in _sizes(num_classes, dim).items() if key in taken}
         if not self.angular:
-            centred = name in _WANTS_CENTRE and "base" not in options
-            options = {**_HYPERBOLIC.get(name, {}), **options}
-            if ours:
-                options = {"similarity": self._similarity, **options}
-            else:
-                options["distance"] = hyperbolic_distance(
-                    manifold, name in _WANTS_SIMILARITY, centred
-                )
+            options = self._hyperbolic(name, ours, options)
         try:
             self.loss = kind(**{**sizes, **options})
         except AssertionError as error:
@@ -195,6 +192,15 @@ class MetricLoss(nn.Module):
             raise HypvisionError(
                 f"The loss '{name}' does not accept its arguments: {reason}."
             ) from error
+
+    def _hyperbolic(self, name: str, ours: bool, options: dict[str, Any]) -> dict[str, Any]:
+        """The options of a loss on hyperbolic distances."""
+        centred = name in _WANTS_CENTRE and "base" not in options
+        options = {**_HYPERBOLIC.get(name, {}), **options}
+        if ours:
+            return {"similarity": self._similarity, **options}
+        distance = hyperbolic_distance(self.manifold, name in _WANTS_SIMILARITY, centred)
+        return {**options, "distance": distance}
 
     def _of_library(self, name: str) -> type[nn.Module]:
         """The class of a loss of pytorch-metric-learning that can be used here."""

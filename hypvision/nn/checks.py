@@ -72,22 +72,19 @@ def check_features(
             ".float()."
         )
     least = dim + 1 if dim >= 0 else -dim
-    if (rank is not None and x.dim() != rank) or x.dim() < least:
-        wanted = (
-            f"{rank} dimensions"
-            if rank is not None
-            else f"at least {least} dimension{'s' * (least > 1)}"
+    if rank is not None and x.dim() != rank:
+        raise ArgumentError(
+            f"{owner}: {name} must have {rank} dimensions, got shape {tuple(x.shape)}."
         )
-        raise ArgumentError(f"{owner}: {name} must have {wanted}, got shape {tuple(x.shape)}.")
+    if x.dim() < least:
+        raise ArgumentError(
+            f"{owner}: {name} must have at least {least} dimension{'s' * (least > 1)}, got shape "
+            f"{tuple(x.shape)}."
+        )
     if width is not None and x.shape[dim] != width:
-        with_time = x.shape[dim] == width + 1 and isinstance(
-            getattr(layer, "manifold", None), Lorentz
-        )
-        hint = (
-            " Are these points with time? Lorentz layers take space parts: x[..., 1:]."
-            if with_time
-            else ""
-        )
+        hint = ""
+        if x.shape[dim] == width + 1 and isinstance(getattr(layer, "manifold", None), Lorentz):
+            hint = " Are these points with time? Lorentz layers take space parts: x[..., 1:]."
         raise ArgumentError(
             f"{owner}: {name} must have {width} features in dimension {dim}, got shape "
             f"{tuple(x.shape)}.{hint}"
