@@ -5,7 +5,7 @@ fully-hyperbolic-nn, HyperCore, FGG, geoopt, hyptorch, HNN++ and HypLL beside th
 conventions; :func:`layer_state` loads weights of single layers as those libraries store them.
 """
 
-from .attention import LorentzAttention, LorentzLinearAttention
+from .attention import LorentzLinearAttention
 from .ball import PoincareBatchNorm1d, PoincareBatchNorm2d, PoincareConv2d
 from .embedding import LorentzPatchEmbed
 from .linear import FGGLinear, PLFCLinear, PoincareFullyConnected, PoincareLinear
@@ -15,7 +15,7 @@ from .weights import layer_state
 
 __all__ = [
     "FGGLinear", "FGGMLR", "GaneaMLR", "GyroLorentzBatchNorm1d", "GyroLorentzBatchNorm2d",
-    "LorentzAttention", "LorentzLinearAttention", "LorentzPatchEmbed", "PLFCLinear",
+    "LorentzLinearAttention", "LorentzPatchEmbed", "PLFCLinear",
     "PoincareBatchNorm1d", "PoincareBatchNorm2d", "PoincareConv2d", "PoincareFullyConnected",
     "PoincareLinear", "PoincareMLR", "layer_state",
 ]  # fmt: skip

@@ -40,7 +40,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hypvision.compat.attention import LorentzAttention
 from hypvision.compat.ball import PoincareBatchNorm1d, PoincareBatchNorm2d, PoincareConv2d
 from hypvision.compat.linear import (
     FGGLinear,
@@ -55,6 +54,7 @@ from hypvision.nn import (
     EfficientLorentzConv2d,
     EfficientLorentzLinear,
     HyperbolicEmbedding,
+    LorentzAttention,
     LorentzBatchNorm1d,
     LorentzBatchNorm2d,
     LorentzConv1d,

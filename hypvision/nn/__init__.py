@@ -23,10 +23,11 @@ not, the layer's docstring names the norm to add. A published init that does not
 
 Batch norms have a backward function written by hand. A double backward (``create_graph=True``) and
 the transforms of ``torch.func`` (``vmap``, ``grad``, ...) use plain operations instead, as
-compilers do. One exception: a double backward of :class:`published.LorentzAttention` needs
+compilers do. One exception: a double backward of :class:`LorentzAttention` needs
 ``torch.nn.attention.sdpa_kernel(SDPBackend.MATH)``, because PyTorch's faster kernels have none.
 """
 
+from .attention import LorentzAttention
 from .cluster_mixer import ClusterAssignment, ClusterMixer
 from .conv import (
     EfficientLorentzConv1d,
@@ -47,9 +48,9 @@ from .transition import ChangeManifold, ToLorentz, ToTangent
 
 __all__ = [
     "ChangeManifold", "ClusterAssignment", "ClusterMixer", "EfficientLorentzConv1d",
-    "EfficientLorentzConv2d", "EfficientLorentzLinear", "HyperbolicEmbedding", "LorentzAvgPool2d",
-    "LorentzBatchNorm1d", "LorentzBatchNorm2d", "LorentzConv1d", "LorentzConv2d",
-    "LorentzConvTranspose2d", "LorentzGlobalAvgPool2d", "LorentzLayerNorm", "LorentzLinear",
-    "LorentzMLR", "LorentzRMSNorm", "LorentzResidual", "OnSpace", "OnTangent", "ToLorentz",
-    "ToTangent",
+    "EfficientLorentzConv2d", "EfficientLorentzLinear", "HyperbolicEmbedding", "LorentzAttention",
+    "LorentzAvgPool2d", "LorentzBatchNorm1d", "LorentzBatchNorm2d", "LorentzConv1d",
+    "LorentzConv2d", "LorentzConvTranspose2d", "LorentzGlobalAvgPool2d", "LorentzLayerNorm",
+    "LorentzLinear", "LorentzMLR", "LorentzRMSNorm", "LorentzResidual", "OnSpace", "OnTangent",
+    "ToLorentz", "ToTangent",
 ]  # fmt: skip

@@ -47,6 +47,9 @@ FAMILIES = {
     "hcnn-plus": Family("hcnn_resnet18", dict(_RESNET, plus=True), 32),
     "hecnn": Family("hecnn_resnet18", _RESNET, 32),
     "hecnn-core": Family("hecnn_resnet50", dict(_RESNET, stem="imagenet"), 64),
+    "lvit": Family(
+        "lvit_tiny", dict(img_size=32, patch_size=8, embed_dim=12, depth=2, num_heads=2), 32
+    ),
     "himapper-cnn": Family(
         "himapper", dict(backbone="resnet10t", channels=(8, 16, 16, 32), **_HIMAPPER), 64
     ),

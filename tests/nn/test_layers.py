@@ -345,19 +345,19 @@ LAYERS = {
         before=lambda m: pub.FGGLinear(6, 6, m),
     ),
     "attention": Case(
-        lambda m: pub.LorentzAttention(6, 2, m), tokens, reference.attention,
-        block=lambda m: pub.LorentzAttention(6, 2, m),
+        lambda m: hnn.LorentzAttention(6, 2, m), tokens, reference.attention,
+        block=lambda m: hnn.LorentzAttention(6, 2, m),
     ),
     "attention_of_points": Case(
-        lambda m: pub.LorentzAttention(6, 2, m, head_dim=2, join="points", init="xavier"), tokens,
+        lambda m: hnn.LorentzAttention(6, 2, m, head_dim=2, join="points", init="xavier"), tokens,
         reference.attention,
-        block=lambda m: pub.LorentzAttention(6, 2, m, head_dim=3, join="points"),
+        block=lambda m: hnn.LorentzAttention(6, 2, m, head_dim=3, join="points"),
     ),
     "attention_centroid": Case(
-        lambda m: pub.LorentzAttention(6, 2, m, head_dim=6, join="centroid"), tokens,
+        lambda m: hnn.LorentzAttention(6, 2, m, head_dim=6, join="centroid"), tokens,
         reference.attention, **other,
         block=lambda m: nn.Sequential(
-            pub.LorentzAttention(6, 2, m, head_dim=6, join="centroid"), hnn.LorentzRMSNorm(6)
+            hnn.LorentzAttention(6, 2, m, head_dim=6, join="centroid"), hnn.LorentzRMSNorm(6)
         ),
     ),
     "linear_attention": Case(
@@ -879,7 +879,7 @@ def test_attention_drops_weights_and_keeps_radii(scale):
     others larger."""
     torch.manual_seed(0)
     manifold = Lorentz(C)
-    layer = pub.LorentzAttention(6, 1, manifold, dropout=0.5, head_dim=6, join="centroid")
+    layer = hnn.LorentzAttention(6, 1, manifold, dropout=0.5, head_dim=6, join="centroid")
     x = scale * torch.randn(4, 8, 6)
     limit = manifold.dist0(manifold.from_space(layer.value(x))).max()
     first, second = layer(x), layer(x)
@@ -1014,7 +1014,7 @@ def test_embedding(manifold):
         ),
         (lambda m: hnn.LorentzBatchNorm1d(3, m)(torch.zeros(2, 4)), "3 features"),
         (lambda m: hnn.LorentzResidual(m, "sum"), "mode"),
-        (lambda m: pub.LorentzAttention(6, 4, m), "num_heads"),
+        (lambda m: hnn.LorentzAttention(6, 4, m), "num_heads"),
         (lambda m: hnn.HyperbolicEmbedding(0, 4, m), "num_embeddings"),
         (
             lambda m: hnn.HyperbolicEmbedding(5, 4, m, padding_idx=5),
@@ -1077,14 +1077,14 @@ def test_embedding(manifold):
         (lambda m: hnn.LorentzResidual(m, slope=0), "slope"),
         (lambda m: hnn.LorentzResidual(m)(torch.zeros(2, 3), torch.zeros(2, 4)), "same shape"),
         (
-            lambda m: pub.LorentzAttention(6, 2, m, dropout=-0.1),
+            lambda m: hnn.LorentzAttention(6, 2, m, dropout=-0.1),
             "dropout must be a finite number from 0 to 1",
         ),
-        (lambda m: pub.LorentzAttention(6, 2, m, scale=0.0), "scale"),
-        (lambda m: pub.LorentzAttention(6, 2, m, join="time"), "join"),
-        (lambda m: pub.LorentzAttention(6, 0, m), "num_heads"),
+        (lambda m: hnn.LorentzAttention(6, 2, m, scale=0.0), "scale"),
+        (lambda m: hnn.LorentzAttention(6, 2, m, join="time"), "join"),
+        (lambda m: hnn.LorentzAttention(6, 0, m), "num_heads"),
         (
-            lambda m: pub.LorentzAttention(6, 2, m)(torch.zeros(2, 3, 6), torch.zeros(2, 3, 5)),
+            lambda m: hnn.LorentzAttention(6, 2, m)(torch.zeros(2, 3, 6), torch.zeros(2, 3, 5)),
             "context must have 6",
         ),
         (lambda m: pub.LorentzLinearAttention(6, 2, m, power=0.5), "power"),

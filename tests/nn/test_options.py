@@ -76,7 +76,7 @@ def test_layers_without_biases():
     for normalize in ("time", True):
         layer = hnn.LorentzLinear(6, 4, LORENTZ, bias=False, normalize=normalize)
         assert layer.norm_bias is None and layer(x).isfinite().all()
-    layer = pub.LorentzAttention(6, 2, LORENTZ, bias=False, join="points")
+    layer = hnn.LorentzAttention(6, 2, LORENTZ, bias=False, join="points")
     assert layer.out.bias is None and layer(x[None]).shape == (1, 2, 6)
 
 
@@ -185,7 +185,7 @@ def test_hyperplanes_lie_no_farther_out_than_the_cap(sign):
 @pytest.mark.parametrize("join", ["space", "points", "centroid"])
 def test_attention_to_equal_values_does_not_feel_dropout(join):
     """The weights that remain are brought back to the sum of 1."""
-    layer = pub.LorentzAttention(6, 2, LORENTZ, dropout=0.3, join=join)
+    layer = hnn.LorentzAttention(6, 2, LORENTZ, dropout=0.3, join=join)
     context = torch.randn(1, 1, 6).expand(1, 40, 6)
     x = torch.randn(1, 3, 6)
     torch.testing.assert_close(layer(x, context), layer.eval()(x, context), rtol=1e-4, atol=1e-5)

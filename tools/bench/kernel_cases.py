@@ -40,6 +40,7 @@ from hypvision.models.timm_models import create_model
 from hypvision.nn import (
     EfficientLorentzLinear,
     HyperbolicEmbedding,
+    LorentzAttention,
     LorentzGlobalAvgPool2d,
     LorentzLayerNorm,
     LorentzLinear,
@@ -396,7 +397,7 @@ LAYERS = {
         lambda: layer(lambda: nn.Linear(64, 64), 4096, 64),
     ),
     "LorentzAttention, 64 x 49 x 64": Case(
-        lambda: layer(lambda: compat.LorentzAttention(64, 4, curved()), 64, 49, 64),
+        lambda: layer(lambda: LorentzAttention(64, 4, curved()), 64, 49, 64),
         attention,
     ),
     "LorentzResidual by averages, 4096 x 64": Case(

@@ -1,0 +1,496 @@
+"""Vision transformer on the hyperboloid (LViT).
+
+Paper: "HyperCore: The Core Framework for Building Hyperbolic Foundation Models with Comprehensive
+Modules", He, Yang, Ying (arXiv 2504.08912). With the default ``skip`` and ``residual_scale`` the
+network computes what the module of that library does, whose checkpoints load
+(:func:`checkpoint_filter_fn`); it has one curvature for all blocks, as published.
+
+Feature maps are the space parts of points, one a patch: ``(B, C, h, w)``, with time computed where
+a formula needs it. An image enters as space parts. The feature maps that the network returns
+(``features_only=True``, ``forward_intermediates``) are tangent vectors at the origin.
+
+Positions are the space parts of points, a plain parameter: every optimiser keeps them on the
+hyperboloid. The published code keeps the points themselves and moves them by Riemannian Adam.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from timm.layers import DropPath, calculate_drop_path_rates
+from timm.models import generate_default_cfgs, register_model, register_notrace_module
+from timm.models._manipulate import checkpoint
+from torch import Tensor, nn
+from torch.types import Device
+
+from hypvision.checkpoints.match import unknown_name
+from hypvision.geometry import Lorentz
+from hypvision.io.checks import at_least, between, more_than, one_of
+from hypvision.io.errors import ArgumentError, HypvisionError
+from hypvision.nn import (
+    LorentzAttention,
+    LorentzConv2d,
+    LorentzGlobalAvgPool2d,
+    LorentzLayerNorm,
+    LorentzLinear,
+    LorentzResidual,
+    ToTangent,
+)
+
+from .base import COMMON_CFG, FeatureMaps, StagedModel, build_model, check_pool, with_zoo
+from .lorentz_resnet import LorentzClassifier
+
+for _layer in (LorentzAttention, LorentzLinear):
+    register_notrace_module(_layer)
+
+
+class Block(nn.Module):
+    """Attention and two linear layers, each with a residual connection; maps ``(B, C, h, w)``.
+
+    Args:
+        dim: space dimension of the tokens.
+        heads, head_dim: heads of the attention, and their space dimension.
+        hidden: space dimension between the linear layers.
+        manifold: the hyperboloid.
+        normed_skip: the first connection carries the normalised tokens, as published; False: those
+            before the norm, as in other transformers.
+        scale: of the space parts after each connection.
+        drop: dropout of space parts, after the linear layers.
+        drop_path: stochastic depth: the share of images for which a branch is left out. The others
+            are not scaled, because points cannot be.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        head_dim: int,
+        hidden: int,
+        manifold: Lorentz,
+        normed_skip: bool,
+        scale: float,
+        drop: float,
+        drop_path: float,
+        factory: dict[str, Any],
+    ):
+        super().__init__()
+        self.normed_skip = normed_skip
+        self.grad_checkpointing = False
+        self.norm1 = LorentzLayerNorm(dim, **factory)
+        self.attn = LorentzAttention(
+            dim,
+            heads,
+            manifold,
+            scale=math.sqrt(heads * (head_dim + 1)),
+            head_dim=head_dim,
+            join="points",
+            init="xavier",
+            **factory,
+        )
+        self.add1 = LorentzResidual(manifold, "average", scale)
+        self.norm2 = LorentzLayerNorm(dim, **factory)
+        self.fc1 = LorentzLinear(dim, hidden, manifold, init="xavier", **factory)
+        self.act = nn.GELU()
+        self.fc2 = LorentzLinear(hidden, dim, manifold, init="xavier", **factory)
+        self.drop = nn.Dropout(drop)
+        self.drop_path = DropPath(drop_path, scale_by_keep=False) if drop_path else nn.Identity()
+        self.add2 = LorentzResidual(manifold, "average", scale)
+
+    def _tokens(self, x: Tensor) -> Tensor:
+        normed = self.norm1(x)
+        skip = normed if self.normed_skip else x
+        x = self.add1(skip, self.drop_path(self.attn(normed)))
+        hidden = self.drop(self.act(self.fc1(self.norm2(x))))
+        out: Tensor = self.add2(x, self.drop_path(self.drop(self.fc2(hidden))))
+        return out
+
+    def forward(self, x: Tensor) -> Tensor:
+        size = x.shape[2:]
+        tokens = x.flatten(2).transpose(1, 2)
+        tokens = (
+            checkpoint(self._tokens, tokens) if self.grad_checkpointing else self._tokens(tokens)
+        )
+        out: Tensor = tokens.transpose(1, 2).unflatten(2, size)
+        return out
+
+
+class PatchEmbed(nn.Module):
+    """Patches to space parts ``(B, C, h, w)``, with their positions by a residual connection."""
+
+    conv: LorentzConv2d
+    pos_embed: nn.Parameter
+
+    def __init__(
+        self,
+        in_chans: int,
+        dim: int,
+        patch: int,
+        grid: tuple[int, int],
+        manifold: Lorentz,
+        factory: dict[str, Any],
+    ):
+        super().__init__()
+        self.manifold = manifold
+        self.conv = LorentzConv2d(in_chans, dim, patch, manifold, stride=patch, **factory)
+        self.pos_embed = nn.Parameter(torch.empty(1, dim, *grid, **factory))
+        self.add = LorentzResidual(manifold, "average", dim=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        positions = resample_positions(self.pos_embed, x.shape[2:], self.manifold)
+        out: Tensor = self.add(x, positions.to(x.dtype).expand(len(x), -1, -1, -1))
+        return out
+
+
+register_notrace_module(PatchEmbed)
+
+
+def resample_positions(space: Tensor, size: torch.Size, manifold: Lorentz) -> Tensor:
+    """Positions ``(1, C, h, w)`` of another grid: their logarithms at the origin are resized
+    bicubically."""
+    if space.shape[2:] == size:
+        return space
+    points = manifold.from_space(space.float().movedim(1, -1))
+    tangents = manifold.logmap0(points).movedim(-1, 1)
+    resized = F.interpolate(tangents, size=list(size), mode="bicubic", antialias=True)
+    return manifold.expmap0(resized.movedim(1, -1))[..., 1:].movedim(-1, 1).to(space.dtype)
+
+
+class LorentzViT(StagedModel):
+    """Vision transformer on the hyperboloid.
+
+    Args:
+        img_size: side of the images, or height and width, for which positions are learned; images
+            of other sizes get resampled positions.
+        patch_size: side of the patches, in pixels.
+        in_chans: input channels.
+        num_classes: classes of the head, at least 0; 0 for none.
+        global_pool: ``"avg"``, the centroid of the tokens, or ``""`` for none.
+        embed_dim: space dimension of the tokens.
+        depth: blocks.
+        num_heads: heads.
+        head_dim: space dimension of a head; default ``embed_dim / num_heads``.
+        hidden_dim: space dimension inside of a block; default ``4 * embed_dim``.
+        skip: ``"normed"``: the first connection of a block carries the normalised tokens, as
+            published; ``"prenorm"``: those before the norm.
+        residual_scale: factor of the space parts after each connection of a block; 27.5 as
+            published.
+        curvature: initial ``c`` of all points.
+        learn_curvature: whether it is learned.
+        bounds: a learned curvature stays between these multiples of its initial value.
+        drop_rate: dropout before the head.
+        proj_drop_rate: dropout of the space parts after the linear layers of blocks.
+        drop_path_rate: stochastic depth.
+
+    Raises:
+        ValueError: an argument has an unknown value, or the image is no whole number of patches.
+    """
+
+    stem: PatchEmbed
+    manifold: Lorentz
+
+    def __init__(
+        self,
+        img_size: int | tuple[int, int] = 224,
+        patch_size: int = 16,
+        in_chans: int = 3,
+        num_classes: int = 1000,
+        global_pool: str = "avg",
+        embed_dim: int = 192,
+        depth: int = 12,
+        num_heads: int = 3,
+        head_dim: int | None = None,
+        hidden_dim: int | None = None,
+        skip: str = "normed",
+        residual_scale: float = 27.5,
+        curvature: float = 1.0,
+        learn_curvature: bool = False,
+        bounds: tuple[float, float] = (0.1, 20.0),
+        drop_rate: float = 0.0,
+        proj_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+    ):
+        super().__init__()
+        one_of(("normed", "prenorm"), skip=skip)
+        at_least(1, integer=True, patch_size=patch_size, depth=depth, num_heads=num_heads)
+        more_than(0, residual_scale=residual_scale)
+        between(0, 1, drop_rate=drop_rate, proj_drop_rate=proj_drop_rate)
+        height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
+        if height % patch_size or width % patch_size:
+            raise ArgumentError(
+                f"img_size must be a multiple of patch_size={patch_size}, got {height} x {width}."
+            )
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.in_chans = in_chans
+        self.drop_rate = drop_rate
+        self.num_features = self.head_hidden_size = embed_dim
+        self.manifold = Lorentz(curvature, learn_curvature, bounds).to(device)
+        grid = (height // patch_size, width // patch_size)
+        self.stem = PatchEmbed(in_chans, embed_dim, patch_size, grid, self.manifold, factory)
+        rates: list[Any] = list(calculate_drop_path_rates(drop_path_rate, depth))
+        self.stages = nn.ModuleList(
+            Block(
+                embed_dim,
+                num_heads,
+                head_dim or embed_dim // num_heads,
+                hidden_dim or 4 * embed_dim,
+                self.manifold,
+                skip == "normed",
+                residual_scale,
+                proj_drop_rate,
+                rate,
+                factory,
+            )
+            for rate in rates
+        )
+        self.feature_info = [
+            dict(num_chs=embed_dim, reduction=patch_size, module=f"stages.{i}")
+            for i in range(depth)
+        ]
+        self.norm = nn.Identity()  # as published, no norm after the last block
+        self.to_tangent = ToTangent(self.manifold)
+        self._set_pool(global_pool, num_classes)
+        self._set_head(num_classes)
+        self.init_weights()
+
+    def _set_pool(self, pool_type: str, num_classes: int) -> None:
+        check_pool(pool_type, num_classes, ("avg", ""))
+        pool = LorentzGlobalAvgPool2d(self.manifold) if pool_type else nn.Identity()
+        self.global_pool = pool
+
+    def _set_head(self, num_classes: int) -> None:
+        at_least(0, integer=True, num_classes=num_classes)
+        weight = self.stem.conv.weight
+        self.num_classes = num_classes
+        self.head = nn.Identity()
+        if num_classes:
+            self.head = LorentzClassifier(
+                self.num_features,
+                num_classes,
+                self.manifold,
+                device=weight.device,
+                dtype=weight.dtype,
+            )
+
+    @torch.no_grad()
+    def init_weights(self) -> None:
+        """Positions at the distance 1 from the origin, as published; layers have their own."""
+        directions = F.normalize(torch.randn_like(self.stem.pos_embed.movedim(1, -1)), dim=-1)
+        points = self.manifold.expmap0(directions.float())
+        self.stem.pos_embed.copy_(points[..., 1:].movedim(-1, 1))
+
+    # timm's contract
+
+    def no_weight_decay(self) -> set[str]:
+        """Positions, temperatures, weights of connections and the curvature."""
+        kept = ("pos_embed", "attn.scale", "add.weight", "add1.weight", "add2.weight", "log_c")
+        return {name for name, _ in self.named_parameters() if name.endswith(kept)}
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """timm's parameter groups, from the stem to the head, for layer-wise learning rates."""
+        return dict(stem=r"^stem|^manifold", blocks=r"^stages\.(\d+)")
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        """Replace the head by a new one for ``num_classes`` (0: none); optionally change the
+        pooling."""
+        if global_pool is not None:
+            self._set_pool(global_pool, num_classes)
+        self._set_head(num_classes)
+        for part in (self.global_pool, self.head):
+            part.train(self.training)
+
+    def _stage_map(self, stage: int, x: Tensor, norm: bool) -> Tensor:
+        """The map in Euclidean form: tangent vectors at the origin."""
+        out: Tensor = self.to_tangent(x)
+        return out
+
+    def _prune(self, taken: list[int], last: int, prune_norm: bool) -> None:
+        """Nothing else belongs to the stages that are dropped."""
+
+
+# Official checkpoints
+
+_LINEAR = {
+    "attention.Wq": "attn.query",
+    "attention.Wk": "attn.key",
+    "attention.Wv": "attn.value",
+    "mlp.dense_1.linear": "fc1",
+    "mlp.dense_2.linear": "fc2",
+}
+_WHOLE = {
+    "attention.scale": "attn.scale",
+    "attention.final_linear.weight": "attn.out.weight",
+    "attention.final_linear.bias": "attn.out.bias",
+    "layernorm_1.layer.weight": "norm1.weight",
+    "layernorm_1.layer.bias": "norm1.bias",
+    "layernorm_2.layer.weight": "norm2.weight",
+    "layernorm_2.layer.bias": "norm2.bias",
+    "residual_1.w_y": "add1.weight",
+    "residual_2.w_y": "add2.weight",
+}
+
+
+def is_official(state_dict: Mapping[str, Tensor]) -> bool:
+    """Whether the names are those of HyperCore's LViT."""
+    return "add_pos.w_y" in state_dict and "pe" in state_dict
+
+
+def from_official(state_dict: Mapping[str, Tensor], model: LorentzViT) -> dict[str, Tensor]:
+    """State dict of a :class:`LorentzViT` from that of HyperCore's LViT.
+
+    Raises:
+        HypvisionError: a weight is unknown; or its curvatures are not that of the model.
+    """
+    # constants that the official files lack
+    out = {name: value for name, value in model.state_dict().items() if "log_scale" in name}
+    for name, value in state_dict.items():
+        if name.endswith((".k", ".c", "attention.bias")):
+            continue  # copies of the curvatures, and a constant that the softmax ignores
+        found = _block_weight(name, value) or _outer_weight(name, value, model)
+        if found is None:
+            raise HypvisionError(unknown_name(name, "HyperCore LViT"))
+        out |= found
+    _check_curvatures(state_dict, model)
+    return out
+
+
+def _block_weight(name: str, value: Tensor) -> dict[str, Tensor] | None:
+    match = re.fullmatch(r"encoder\.blocks\.(\d+)\.(.+)", name)
+    if match is None:
+        return None
+    place = f"stages.{match[1]}"
+    if match[2] in _WHOLE:
+        own = _WHOLE[match[2]]
+        return {f"{place}.{own}": value.reshape(()) if own.startswith("add") else value}
+    layer, _, kind = match[2].rpartition(".")
+    if layer not in _LINEAR:
+        return None
+    layer = f"{place}.{_LINEAR[layer]}"
+    if kind == "bias":
+        return {f"{layer}.bias": value}
+    return {f"{layer}.weight": value[:, 1:].clone(), f"{layer}.time_weight": value[:, 0].clone()}
+
+
+def _outer_weight(name: str, value: Tensor, model: LorentzViT) -> dict[str, Tensor] | None:
+    kernel = "patch_embedding.projection.linearized_kernel.linear"
+    if name == f"{kernel}.weight":
+        conv = model.stem.conv
+        # by position, then channel
+        by_position = value[:, 1:].reshape(len(value), *conv.kernel_size, -1)
+        return {
+            "stem.conv.weight": by_position.movedim(-1, 1).contiguous(),
+            "stem.conv.time_weight": value[:, 0].clone(),
+        }
+    if name == "pe":
+        side = math.isqrt(value.shape[1])
+        grid = value[..., 1:].transpose(1, 2).unflatten(2, (side, -1))
+        return {"stem.pos_embed": grid.contiguous()}
+    if name == "add_pos.w_y":
+        return {"stem.add.weight": value.reshape(())}
+    renamed = {
+        f"{kernel}.bias": "stem.conv.bias",
+        "classifier.a": "head.bias",
+        "classifier.z": "head.weight",
+    }
+    return {renamed[name]: value} if name in renamed else None
+
+
+def _check_curvatures(state_dict: Mapping[str, Tensor], model: LorentzViT) -> None:
+    c = model.manifold._value()
+    for name, value in state_dict.items():
+        # HyperCore's k and c are both 1 / c of ours
+        if name.endswith((".k", ".c")) and not math.isclose(1 / float(value), c, rel_tol=1e-5):
+            raise HypvisionError(
+                f"The checkpoint has the curvature {1 / float(value):g} in '{name}', the model "
+                f"{c:g}: one curvature holds for all points here. Build the model with "
+                f"curvature={1 / float(value):g}; files with several curvatures are not converted."
+            )
+
+
+def checkpoint_filter_fn(state_dict: Mapping[str, Tensor], model: LorentzViT) -> dict[str, Tensor]:
+    """The weights as the model names them, from our files and from HyperCore's; positions of
+    another grid are resampled."""
+    weights = from_official(state_dict, model) if is_official(state_dict) else dict(state_dict)
+    positions = weights.get("stem.pos_embed")
+    own = model.stem.pos_embed
+    if positions is not None and positions.shape[1] == own.shape[1]:
+        weights["stem.pos_embed"] = resample_positions(positions, own.shape[2:], model.manifold)
+    return weights
+
+
+# Registration
+
+
+def _cfg(**kwargs: Any) -> dict[str, Any]:
+    return {
+        **COMMON_CFG,
+        "input_size": (3, 224, 224),
+        "min_input_size": (3, 32, 32),
+        "pool_size": (14, 14),
+        "crop_pct": 0.9,
+        "mean": (0.5, 0.5, 0.5),
+        "std": (0.5, 0.5, 0.5),
+        "first_conv": "stem.conv",
+        "license": "mit",
+        "paper_name": "HyperCore: The Core Framework for Building Hyperbolic Foundation Models",
+        "paper_ids": "arXiv:2504.08912",
+        "origin_url": "https://github.com/Graph-and-Geometric-Learning/HyperCore",
+        **kwargs,
+    }
+
+
+default_cfgs = generate_default_cfgs(
+    {
+        "lvit_tiny.untrained": _cfg(),
+        "lvit_small.untrained": _cfg(),
+        "lvit_base.untrained": _cfg(),
+        "lvit_base_hypercore.untrained": _cfg(),
+    }
+)
+
+
+def _create(variant: str, pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    _, kwargs = with_zoo(variant, pretrained, {}, kwargs)
+    return build_model(
+        LorentzViT,
+        variant,
+        pretrained,
+        pretrained_filter_fn=checkpoint_filter_fn,
+        feature_cfg=dict(out_indices=4, feature_cls=FeatureMaps),
+        **kwargs,
+    )
+
+
+@register_model
+def lvit_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """LViT with the sizes of ViT-Ti/16: 192 space dimensions, 3 heads."""
+    args = dict(embed_dim=192, num_heads=3)
+    return _create("lvit_tiny", pretrained, **dict(args, **kwargs))
+
+
+@register_model
+def lvit_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """LViT with the sizes of ViT-S/16: 384 space dimensions, 6 heads."""
+    args = dict(embed_dim=384, num_heads=6)
+    return _create("lvit_small", pretrained, **dict(args, **kwargs))
+
+
+@register_model
+def lvit_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """LViT with the sizes of ViT-B/16: 768 space dimensions, 12 heads."""
+    args = dict(embed_dim=768, num_heads=12)
+    return _create("lvit_base", pretrained, **dict(args, **kwargs))
+
+
+@register_model
+def lvit_base_hypercore(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """LViT with the sizes of HyperCore's module, whose widths count the time: 88.9 M parameters."""
+    args = dict(embed_dim=779, num_heads=12, head_dim=64, hidden_dim=3120, proj_drop_rate=0.1)
+    return _create("lvit_base_hypercore", pretrained, **dict(args, **kwargs))

@@ -1,0 +1,172 @@
+"""Multi-head attention on the hyperboloid, over space-only tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.types import Device
+
+from hypvision.geometry import Lorentz
+from hypvision.geometry.lorentz.means import centroid_space
+from hypvision.io.checks import between, one_of
+from hypvision.io.errors import ArgumentError
+
+from .checks import check_features, check_manifold, check_positive, check_sizes
+from .functional import precise, space_time
+from .linear import LorentzLinear
+
+
+class HeadProjections(nn.Module):
+    """The projections to the heads, each a :class:`LorentzLinear`."""
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        manifold: Lorentz,
+        bias: bool,
+        head_dim: int | None,
+        init: str,
+        factory: dict[str, Any],
+    ):
+        super().__init__()
+        check_manifold(self, Lorentz, manifold=manifold)
+        check_sizes(
+            self, dim=dim, num_heads=num_heads, head_dim=1 if head_dim is None else head_dim
+        )
+        if head_dim is None and dim % num_heads:
+            raise ArgumentError(
+                f"{type(self).__name__}: num_heads must divide dim, got {num_heads} heads for "
+                f"{dim} dimensions. Or give head_dim."
+            )
+        self.dim = dim
+        self.num_heads = num_heads
+        self.head_dim = head_dim or dim // num_heads
+        self.manifold = manifold
+        inner = num_heads * self.head_dim
+        self.query, self.key, self.value = (
+            LorentzLinear(dim, inner, manifold, bias, init=init, **factory) for _ in range(3)
+        )
+
+    def heads(self, x: Tensor, context: Tensor | None) -> list[Tensor]:
+        """Space parts ``(B, heads, N, head_dim)`` of queries, keys and values."""
+        check_features(self, x, self.dim, rank=3)
+        context = x if context is None else context
+        check_features(self, context, self.dim, rank=3, name="context")
+        pairs = ((self.query, x), (self.key, context), (self.value, context))
+        return [layer(z).unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for layer, z in pairs]
+
+    def extra_repr(self) -> str:
+        return f"{self.dim}, num_heads={self.num_heads}, head_dim={self.head_dim}"
+
+
+class LorentzAttention(HeadProjections):
+    r"""Self- or cross-attention by squared Lorentz distances, whose means are centroids.
+
+    .. math:: \mathrm{score}(q, k) = \frac{2/c + 2\langle q, k\rangle_L}{\tau}, \qquad
+              o = \frac{\sum_j a_j v_j}{\sqrt c\,\sqrt{-\langle\cdot,\cdot\rangle_L}}
+
+    (Chen et al., ACL 2022; He et al., "HyperCore", 2025.) The softmax ignores constants, so the
+    score is a product of points with the query's time negated, which
+    ``F.scaled_dot_product_attention`` computes.
+
+    Args:
+        dim: space dimension of the tokens.
+        num_heads: heads; they must divide ``dim``, unless ``head_dim`` is given.
+        dropout: of the attention weights, in training.
+        scale: initial temperature ``tau``, learned; ``sqrt(dim)`` by default.
+        head_dim: space dimension of a head; ``dim / num_heads`` by default. HyperCore's is one less
+            than that of the points: ``(dim + 1) / num_heads - 1``.
+        join: how the heads become one point before the last projection: ``"space"``, by their space
+            parts, time follows; ``"points"``, the projection reads every head's time, as
+            HyperCore's does; or ``"centroid"``, their centroid, without a projection, as
+            HyperCore's does without ``trans_heads_concat``.
+        init: of the projections, see :class:`LorentzLinear`; HyperCore's is ``"xavier"``.
+
+    Shapes:
+        tokens ``(B, N, dim)`` (and ``context`` ``(B, M, dim)``) to ``(B, N, dim)``, or
+        ``(B, N, head_dim)`` with ``join="centroid"``; ``mask`` as
+        ``F.scaled_dot_product_attention`` takes it.
+    """
+
+    out: LorentzLinear | nn.Linear
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        manifold: Lorentz,
+        bias: bool = True,
+        dropout: float = 0.0,
+        scale: float | None = None,
+        head_dim: int | None = None,
+        join: str = "space",
+        init: str = "isometric",
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+    ):
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        super().__init__(dim, num_heads, manifold, bias, head_dim, init, factory)
+        between(0, 1, dropout=dropout)
+        check_positive(self, scale=scale)
+        one_of(("space", "points", "centroid"), join=join)
+        self.dropout = dropout
+        self.join = join
+        if join == "space":
+            self.out = LorentzLinear(
+                num_heads * self.head_dim, dim, manifold, bias, init=init, **factory
+            )
+        elif join == "points":
+            self.out = self._joined(init, bias, factory)
+        self.scale = nn.Parameter(torch.full((1,), dim**0.5 if scale is None else scale, **factory))
+
+    @torch.no_grad()
+    def _joined(self, init: str, bias: bool, factory: dict[str, Any]) -> nn.Linear:
+        """A projection that reads every head's time, with the entries of a :class:`LorentzLinear`
+        of that ``init``."""
+        out = nn.Linear(self.num_heads * (self.head_dim + 1), self.dim, bias, **factory)
+        like = LorentzLinear(
+            self.num_heads * self.head_dim, self.dim, self.manifold, init=init, **factory
+        )
+        columns = out.weight.view(self.dim, self.num_heads, -1)
+        columns[..., 0] = like.time_weight.unsqueeze(1) / self.num_heads**0.5
+        columns[..., 1:] = like.weight.view(self.dim, self.num_heads, -1)
+        if bias:
+            out.bias.zero_()
+        return out
+
+    def forward(
+        self, x: Tensor, context: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        c = self.manifold.c
+        query, key, value = self.heads(x, context)
+        # scale the queries by the temperature: every attention kernel then gives it a gradient
+        factor = (2 / self.scale).to(query.dtype)
+        query = torch.cat([-space_time(query, c).to(query.dtype), query], -1) * factor
+        key = torch.cat([space_time(key, c).to(key.dtype), key], -1)
+        dropout = self.dropout if self.training else 0.0
+        # use time - 1/sqrt(c), as weights sum to 1: small differences keep their digits in half
+        # precision
+        rise = space_time(value, c) - 1 / c**0.5
+        value = torch.cat([rise.to(value.dtype), value], -1)
+        if dropout:  # dropout changes the sum of the weights, so a column of ones computes it
+            query = F.pad(query, (0, 1))
+            key = F.pad(key, (0, 1))
+            value = F.pad(value, (0, 1), value=1.0)
+        mean = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, dropout_p=dropout, scale=1.0
+        )
+        wide = precise(mean)
+        if dropout:
+            wide = wide[..., :-1] / wide[..., -1:].clamp(min=1e-6)
+        heads = centroid_space(wide[..., :1] + 1 / c**0.5, wide[..., 1:], c)
+        if self.join == "centroid":
+            return centroid_space(space_time(heads, c).mean(1), heads.mean(1), c).to(x.dtype)
+        heads = heads.to(x.dtype)
+        if self.join == "points":
+            heads = torch.cat([space_time(heads, c).to(heads.dtype), heads], -1)
+        out: Tensor = self.out(heads.transpose(1, 2).flatten(2))
+        return out

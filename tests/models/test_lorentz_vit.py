@@ -1,0 +1,118 @@
+"""LViT against whole points in float64; positions of other grids, connections, refusals."""
+
+import pytest
+import timm
+import torch
+from references import lvit
+
+import hypvision  # noqa: F401 - registers
+from hypvision.io.errors import HypvisionError
+from hypvision.models.lorentz_vit import from_official, resample_positions
+
+SIZES = dict(width=11, heads=2, head_dim=5, hidden=14, depth=3, patch=4, grid=3, classes=6)
+ARGUMENTS = dict(
+    img_size=12, patch_size=4, embed_dim=11, depth=3, num_heads=2, head_dim=5, hidden_dim=14,
+    num_classes=6,
+)  # fmt: skip
+
+
+def make(**changes):
+    torch.manual_seed(0)
+    return timm.create_model("lvit_tiny", **{**ARGUMENTS, **changes}).eval()
+
+
+@pytest.mark.parametrize("k", [1.0, 0.5, 3.0])
+@pytest.mark.parametrize("far", [1.0, 50.0])
+def test_official_weights_give_the_logits_of_whole_points(k, far):
+    weights = lvit.random_weights(**SIZES, k=k)
+    images = far * torch.randn(2, 3, 12, 12, generator=torch.Generator().manual_seed(1)).double()
+    wanted = lvit.logits(images, weights, 3, 2, 4, 27.5, k)
+    model = make(curvature=1 / k, dtype=torch.float64)
+    model.load_state_dict(weights)
+    # the logarithm of the scale is a float32 buffer
+    torch.testing.assert_close(model(images), wanted, rtol=1e-6, atol=1e-6)
+    # and in float32, where space parts of about 30 enter every score
+    single = make(curvature=1 / k)
+    single.load_state_dict({name: value.float() for name, value in weights.items()})
+    torch.testing.assert_close(single(images.float()).double(), wanted, rtol=1e-3, atol=1e-3)
+
+
+def test_the_published_size_differs_by_what_is_not_kept():
+    with torch.device("meta"):
+        model = timm.create_model("lvit_base_hypercore")
+    # a time for each of 196 positions, and a constant for each of 12 softmaxes
+    assert sum(p.numel() for p in model.parameters()) == 88_889_123 - 196 - 12
+
+
+def test_another_curvature_or_an_unknown_weight_is_refused():
+    weights = lvit.random_weights(**SIZES, k=2.0)
+    with pytest.raises(HypvisionError, match=r"curvature=0\.5"):
+        from_official(weights, make())
+    with pytest.raises(HypvisionError, match="encoder.blocks.0.adapter"):
+        from_official({**weights, "encoder.blocks.0.adapter": weights["pe"]}, make(curvature=0.5))
+    with pytest.raises(HypvisionError, match="img_size"):
+        make(img_size=13)
+    with pytest.raises(HypvisionError, match="skip"):
+        make(skip="post")
+
+
+@torch.no_grad()
+def test_positions_of_another_grid_stay_points_and_constant_ones_stay_equal():
+    manifold = make(curvature=0.3).manifold
+    same = torch.randn(11)[None, :, None, None].expand(1, 11, 3, 3)
+    found = resample_positions(same, torch.Size((5, 4)), manifold)
+    torch.testing.assert_close(found, same[..., :1, :1].expand(1, 11, 5, 4))
+    # far positions do not blow up: their logarithms are mixed, not their space parts
+    far = 1e4 * torch.nn.functional.normalize(torch.randn(1, 11, 3, 3), dim=1)
+    radius = manifold.logmap0(manifold.from_space(far.movedim(1, -1))).norm(dim=-1).max()
+    large = resample_positions(far, torch.Size((6, 6)), manifold)
+    # bicubic weights reach 1.3 in sum of absolute values in each direction
+    found = manifold.logmap0(manifold.from_space(large.movedim(1, -1))).norm(dim=-1).max()
+    assert found < 1.7 * radius
+    small = make(img_size=8)
+    small.load_state_dict(make(img_size=12).state_dict())
+    assert small.stem.pos_embed.shape[2:] == (2, 2)
+    whole = make(img_size=12)
+    images = torch.randn(1, 3, 8, 8)
+    torch.testing.assert_close(small(images), whole(images))
+
+
+@torch.no_grad()
+def test_a_block_with_a_skip_before_the_norm_keeps_what_its_branches_leave():
+    """With branches at weight 0 and no scaling a pre-norm block is the identity, the published one
+    a norm."""
+    for skip, scale in (("prenorm", 1.0), ("normed", 1.0)):
+        block = make(skip=skip, residual_scale=scale).stages[0]
+        block.add1.weight.zero_()
+        block.add2.weight.zero_()
+        x = torch.randn(2, 11, 3, 3)
+        wanted = x if skip == "prenorm" else block.norm1(x.movedim(1, -1)).movedim(-1, 1)
+        torch.testing.assert_close(block(x), wanted)
+
+
+def test_dropped_branches_leave_the_others_unscaled():
+    block = make(drop_path_rate=0.999).stages[-1].train()
+    assert block.drop_path.drop_prob == pytest.approx(0.999)
+    torch.manual_seed(0)
+    ones = block.drop_path(torch.ones(2000, 1, 1))
+    assert set(ones.flatten().tolist()) == {0.0, 1.0}
+
+
+def test_every_weight_gets_a_gradient_and_learned_curvature_follows():
+    model = make(learn_curvature=True).train()
+    model(torch.randn(2, 3, 12, 12)).square().sum().backward()
+    missing = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
+    assert missing == []
+    spared = model.no_weight_decay()
+    assert {"stem.pos_embed", "manifold.log_c", "stages.0.attn.scale", "stem.add.weight"} <= spared
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("dtype", "share"), [(torch.float16, 0.02), (torch.bfloat16, 0.1)])
+def test_half_precision_stays_near(dtype, share):
+    model = make()
+    images = torch.randn(4, 3, 12, 12)
+    wanted = model(images)
+    with torch.autocast("cpu", dtype):
+        found = model(images).float()
+    assert (found - wanted).abs().max() < share * wanted.abs().max()
