@@ -11,6 +11,7 @@ from .hier import (
 )
 from .himapper import gaussian_prior_kl, tree_contrastive_loss
 from .metric_learning import MetricLoss, hyperbolic_distance
+from .prototypes import BusemannPrototypeLoss, IdealPrototypes
 from .proxy_anchor import ProxyAnchorLoss, ProxyNCALoss
 from .radial import (
     EntailmentConeLoss,
@@ -23,9 +24,10 @@ from .radial import (
 from .supcon import SupConLoss
 
 __all__ = [
-    "EntailmentConeLoss", "HIERLoss", "MERUEntailmentLoss", "MetricLoss", "ProxyAnchorLoss",
-    "ProxyNCALoss", "RadialLoss", "SupConLoss", "chain_triples", "clip_to_ball",
-    "compositional_entailment", "cone_half_aperture", "contrastive_loss", "gaussian_prior_kl",
-    "hyperbolic_distance", "lca_triplet_loss", "mutual_neighbours", "radial_angle", "rescale_radii",
-    "sample_triplets", "tree_contrastive_loss",
+    "BusemannPrototypeLoss", "EntailmentConeLoss", "HIERLoss", "IdealPrototypes",
+    "MERUEntailmentLoss", "MetricLoss", "ProxyAnchorLoss", "ProxyNCALoss", "RadialLoss",
+    "SupConLoss", "chain_triples", "clip_to_ball", "compositional_entailment", "cone_half_aperture",
+    "contrastive_loss", "gaussian_prior_kl", "hyperbolic_distance", "lca_triplet_loss",
+    "mutual_neighbours", "radial_angle", "rescale_radii", "sample_triplets",
+    "tree_contrastive_loss",
 ]  # fmt: skip

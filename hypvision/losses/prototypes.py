@@ -1,0 +1,161 @@
+"""Ideal prototypes: classes as points at infinity, and the Busemann loss towards them.
+
+Paper: "Hyperbolic Busemann Learning with Ideal Prototypes", Ghadimi Atigh, Keller-Ressel, Mettes
+(NeurIPS 2021, arXiv 2106.14472).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hypvision.geometry.numerics import exact
+from hypvision.io.checks import at_least, one_of
+from hypvision.io.errors import ArgumentError
+
+_STEPS = 1000  # of the search for separated prototypes, as published
+
+
+class IdealPrototypes(nn.Module):
+    """A fixed ideal point of the ball for each class.
+
+    Args:
+        num_classes: classes ``K``, at least 2.
+        dim: dimension ``n`` of the ball, at least 2.
+        method: ``"separated"``: the largest cosine of each prototype with another is small in the
+            mean. Up to ``n + 1`` classes this is a regular simplex; more are found by gradient
+            descent, as published. ``"circle"``: equally spaced on a circle of the first two
+            dimensions. A tensor ``(K, n)``: these directions.
+        seed: of the directions from which the descent starts.
+
+    Attributes:
+        prototypes: unit vectors ``(K, n)``, a buffer.
+
+    Raises:
+        ValueError: a size is too small, or the tensor has another shape or a row of zeros.
+    """
+
+    prototypes: Tensor
+
+    def __init__(
+        self, num_classes: int, dim: int, method: str | Tensor = "separated", seed: int = 0
+    ):
+        super().__init__()
+        at_least(2, integer=True, num_classes=num_classes, dim=dim)
+        if isinstance(method, Tensor):
+            found = _directions(method, num_classes, dim)
+        else:
+            one_of(("separated", "circle"), method=method)
+            found = _circle(num_classes, dim)
+            if method == "separated" and dim > 2:
+                found = _separated(num_classes, dim, seed)
+        self.register_buffer("prototypes", found.float())
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Cosines ``(..., K)`` of features ``(..., n)``: the largest is the nearest prototype."""
+        return F.normalize(u.float(), dim=-1) @ self.prototypes.T
+
+
+def _directions(given: Tensor, num_classes: int, dim: int) -> Tensor:
+    if given.shape != (num_classes, dim):
+        raise ArgumentError(
+            f"method must be prototypes of shape {(num_classes, dim)}, got {tuple(given.shape)}."
+        )
+    if not given.any(-1).all():
+        raise ArgumentError("method has a prototype without a direction: a row of zeros.")
+    return F.normalize(given.detach().double(), dim=-1)
+
+
+def _circle(count: int, dim: int) -> Tensor:
+    angles = torch.arange(count, dtype=torch.float64) * (2 * math.pi / count)
+    return F.pad(torch.stack([angles.cos(), angles.sin()], -1), (0, dim - 2))
+
+
+def _separated(count: int, dim: int, seed: int) -> Tensor:
+    if count <= dim + 1:
+        return _simplex(count, dim)
+    generator = torch.Generator().manual_seed(seed)
+    points = torch.randn(count, dim, generator=generator, dtype=torch.float64)
+    own = torch.eye(count, dtype=torch.bool)
+    with torch.enable_grad():
+        for _ in range(_STEPS):
+            points = F.normalize(points, dim=-1).requires_grad_()
+            cosines = (points @ points.T).masked_fill(own, -2.0)
+            (grad,) = torch.autograd.grad(cosines.amax(-1).mean(), points)
+            points = (points - 0.1 * grad).detach()
+    return F.normalize(points, dim=-1)
+
+
+def _simplex(count: int, dim: int) -> Tensor:
+    """Unit vectors whose cosines are all ``-1 / (count - 1)``, the smallest that there can be."""
+    centred = torch.eye(count, dtype=torch.float64) - 1 / count
+    # count vectors that span count - 1 dimensions, in a basis of these
+    values, basis = torch.linalg.eigh(centred)
+    flat = centred @ basis[:, values > 0.5]
+    return F.pad(F.normalize(flat, dim=-1), (0, dim - count + 1))
+
+
+class BusemannPrototypeLoss(nn.Module):
+    r"""Penalised Busemann loss of features towards the prototypes of their classes.
+
+    For :math:`z = \exp_0(u)` in the ball of curvature :math:`-c`, with the Busemann function
+    :math:`b_p`,
+
+    .. math:: \sqrt c\, b_p(z) - \phi \log(1 - c |z|^2) + \phi \log 2
+
+    The second term draws features away from the border, where the first alone would take them. It
+    is computed from ``u``: no feature is too large.
+
+    Args:
+        slope: :math:`\phi` as a multiple of the dimension, 0.1 as published; 0 for none.
+        c: minus the curvature of the ball.
+
+    Shapes:
+        features ``(B, n)``, labels ``(B,)`` and prototypes, unit vectors ``(K, n)``, to a scalar:
+        the mean over the batch. float32 also under autocast.
+    """
+
+    def __init__(self, slope: float = 0.1, c: float = 1.0):
+        super().__init__()
+        at_least(0, slope=slope)
+        self.slope = slope
+        self.c = c
+
+    def forward(self, u: Tensor, labels: Tensor, prototypes: Tensor) -> Tensor:
+        if u.dim() != 2 or prototypes.dim() != 2 or u.shape[1] != prototypes.shape[1]:
+            raise ArgumentError(
+                "Features must be (B, n) and prototypes (K, n), got "
+                f"{tuple(u.shape)} and {tuple(prototypes.shape)}."
+            )
+        with exact(u.device):
+            u = u.to(torch.promote_types(u.dtype, torch.float32))
+            phi = self.slope * u.shape[1]
+            size = torch.linalg.vector_norm(u, dim=-1)
+            busemann = _busemann(u, prototypes.to(u.dtype)[labels], self.c)
+            # -log(1 - tanh(r)^2) = 2 log cosh(r)
+            r = self.c**0.5 * size
+            border = 2 * (r + F.softplus(-2 * r)) - 2 * math.log(2)
+            out: Tensor = (busemann + phi * border).mean() + phi * math.log(2)
+        return out
+
+
+def _busemann(u: Tensor, p: Tensor, c: float) -> Tensor:
+    r"""``sqrt(c)`` times the Busemann function of ``exp_0(u)`` in the ball, from ``u``.
+
+    :math:`\log(\cosh d - \sinh d \cos\theta)` with :math:`d = 2 \sqrt c |u|`, as
+    :math:`d + \log(\tfrac{1 - \cos\theta}{2} + e^{-2d} \tfrac{1 + \cos\theta}{2})`.
+    """
+    direction = F.normalize(u, dim=-1)
+    d = 2 * c**0.5 * torch.linalg.vector_norm(u, dim=-1)
+    # half of 1 -+ cos(theta), without a difference of near numbers
+    against = (direction - p).square().sum(-1) / 4
+    along = (direction + p).square().sum(-1) / 4
+    # log of a sum of two logs: neither vanishes where the other is 0
+    least = torch.finfo(u.dtype).tiny
+    inside: Tensor = torch.logaddexp(
+        against.clamp_min(least).log(), along.clamp_min(least).log() - 2 * d
+    )
+    return d + inside

@@ -1,0 +1,107 @@
+"""Busemann loss and ideal prototypes against the paper's formulas, mpmath and optimal layouts."""
+
+import math
+import zlib
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from hypvision.io.errors import HypvisionError
+from hypvision.losses import BusemannPrototypeLoss, IdealPrototypes
+
+
+def det(name, shape):
+    seed = zlib.crc32(name.encode()) & 0x7FFFFFFF
+    return torch.tensor(np.random.RandomState(seed).standard_normal(shape).astype(np.float32))
+
+
+def test_the_number_of_the_specification():
+    prototypes = F.normalize(det("polars", (6, 5)), dim=-1)
+    loss = BusemannPrototypeLoss(0.1)(
+        det("features", (4, 5)), torch.tensor([0, 3, 5, 1]), prototypes
+    )
+    assert float(loss) == pytest.approx(5.81779, abs=2e-5)
+
+
+def exact(u, p, c, phi):
+    """Of one feature, with 60 digits; p is made a unit vector in them."""
+    with mpmath.workdps(60):
+        u = [mpmath.mpf(float(v)) for v in u]
+        p = [mpmath.mpf(float(v)) for v in p]
+        norm = mpmath.sqrt(sum(v * v for v in p))
+        p = [v / norm for v in p]
+        size = mpmath.sqrt(sum(v * v for v in u))
+        d = 2 * mpmath.sqrt(c) * size
+        cosine = sum(a * b for a, b in zip(u, p)) / size
+        busemann = mpmath.log(mpmath.cosh(d) - mpmath.sinh(d) * cosine)
+        return float(
+            busemann + 2 * phi * mpmath.log(mpmath.cosh(mpmath.sqrt(c) * size))
+            + phi * mpmath.log(2)
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("c", [0.1, 1.0, 4.0])
+@pytest.mark.parametrize("size", [1e-6, 0.3, 5.0, 60.0, 1e4])
+def test_near_and_far_features(c, size):
+    generator = torch.Generator().manual_seed(0)
+    p = F.normalize(torch.randn(4, 3, generator=generator, dtype=torch.float64), dim=-1)
+    u = size * F.normalize(torch.randn(4, 3, generator=generator, dtype=torch.float64), dim=-1)
+    loss = BusemannPrototypeLoss(0.1, c=c)
+    for i in range(4):
+        label = torch.tensor([i])
+        wanted = exact(u[i], p[i], c, 0.3)
+        assert float(loss(u[i : i + 1], label, p)) == pytest.approx(wanted, rel=1e-12, abs=1e-12)
+        single = loss(u[i : i + 1].float(), label, p.float())
+        assert float(single) == pytest.approx(wanted, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-30, 15.0, 1e8])
+def test_gradients_are_finite_towards_and_away_from_the_prototype(size):
+    p = torch.tensor([[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]])
+    u = torch.tensor([[size, 0.0, 0.0], [size, 0.0, 0.0]], requires_grad=True)
+    BusemannPrototypeLoss(0.0)(u, torch.tensor([0, 1]), p).backward()
+    assert u.grad.isfinite().all()
+    if size == 15.0:  # the distance grows by 2 a unit, towards or away from the ideal point
+        torch.testing.assert_close(u.grad[:, 0], torch.tensor([-1.0, 1.0]))
+
+
+def test_prototypes_are_as_far_apart_as_they_can_be():
+    simplex = IdealPrototypes(6, 7).prototypes
+    cosines = (simplex @ simplex.T)[~torch.eye(6, dtype=torch.bool)]
+    torch.testing.assert_close(cosines, torch.full_like(cosines, -1 / 5))
+    circle = IdealPrototypes(8, 2).prototypes
+    assert (circle @ circle.roll(1, 0).T).diagonal().tolist() == pytest.approx(
+        [math.cos(math.pi / 4)] * 8
+    )
+    # six in three dimensions: an octahedron has cosines of 0
+    many = IdealPrototypes(6, 3).prototypes
+    largest = (many @ many.T - 3 * torch.eye(6)).amax(-1)
+    assert largest.mean() < 0.05
+    torch.testing.assert_close(many.norm(dim=-1), torch.ones(6))
+
+
+def test_the_nearest_prototype_has_the_smallest_loss():
+    prototypes = IdealPrototypes(5, 4)
+    u = torch.randn(30, 4, generator=torch.Generator().manual_seed(1))
+    loss = BusemannPrototypeLoss()
+    losses = [
+        [float(loss(row[None], torch.tensor([k]), prototypes.prototypes)) for k in range(5)]
+        for row in u
+    ]
+    assert prototypes(u).argmax(-1).tolist() == torch.tensor(losses).argmin(-1).tolist()
+
+
+def test_refusals():
+    with pytest.raises(HypvisionError, match="num_classes"):
+        IdealPrototypes(1, 3)
+    with pytest.raises(HypvisionError, match="method"):
+        IdealPrototypes(3, 3, "far")
+    with pytest.raises(HypvisionError, match=r"\(3, 4\)"):
+        IdealPrototypes(3, 4, torch.ones(3, 3))
+    with pytest.raises(HypvisionError, match="zeros"):
+        IdealPrototypes(2, 2, torch.tensor([[1.0, 0], [0, 0]]))
+    with pytest.raises(HypvisionError, match="prototypes"):
+        BusemannPrototypeLoss()(torch.ones(2, 3), torch.tensor([0, 1]), torch.ones(2, 4))
