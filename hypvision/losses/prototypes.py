@@ -158,4 +158,5 @@ def _busemann(u: Tensor, p: Tensor, c: float) -> Tensor:
     inside: Tensor = torch.logaddexp(
         against.clamp_min(least).log(), along.clamp_min(least).log() - 2 * d
     )
-    return d + inside
+    total: Tensor = d + inside
+    return total
