@@ -298,7 +298,7 @@ def labels_of(info: dict[str, Any], last_is_ignored: bool = True) -> np.ndarray:
     ``seg_map_path``, ``img_path`` and more; ``colours``: arguments of :func:`read_colours` and
     ``ignore_index``. With ``reduce_zero_label``, 255 is ignored like 0, unless ``last_is_ignored``
     is False, as for lists of more than 254 classes."""
-    path = info.get("seg_map_path")
+    path: Any = info.get("seg_map_path")
     image = info.get("img_path")
     refuse(
         (
