@@ -3,6 +3,7 @@ file of another kind is not reported as a damaged checkpoint."""
 
 from __future__ import annotations
 
+import codecs
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
@@ -55,6 +56,22 @@ _FIRST_BYTES = (
     (0, b"%PDF", Kind("a PDF document")),
     (0, _TORCH_SAVE, Kind("a Python pickle, as torch.save wrote it before PyTorch 1.6", read=True)),
 )
+# (an entry of a zip archive, kind of file)
+_PROGRAM = Kind("a program of torch.export", _STATE)
+_ENTRIES = (
+    ("/archive_format", _PROGRAM),
+    ("/serialized_exported_program.json", _PROGRAM),
+    ("serialized_exported_program.json", _PROGRAM),
+    ("/model.json", Kind("a TorchScript archive of PyTorch 1.1 or older", _STATE)),
+    ("model.weights.h5", Kind("a Keras archive (.keras)", _CONVERT)),
+)
+# (how a text begins, kind of file)
+_LFS = Kind("a Git LFS pointer instead of the file", "Run: git lfs pull, or download the file.")
+_TEXTS = (
+    ("version https://git-lfs", _LFS),
+    ("<", Kind("a web page, such as the error page of a download", "Download the file again.")),
+    (("{", "["), Kind("a JSON text")),
+)
 
 
 def kind_of(path: str | Path) -> Kind | None:
@@ -81,20 +98,16 @@ def _zip_kind(path: str | Path) -> Kind:
     with open_zip(path) as archive:
         names = archive.namelist()
     # PyTorch stores all entries below one folder
-    inner = {name.partition("/")[2] for name in names}
-    if "data.pkl" in inner:
-        return saved._replace(name="a TorchScript archive") if "constants.pkl" in inner else saved
-    if (
-        inner & {"archive_format", "serialized_exported_program.json"}
-        or "serialized_exported_program.json" in names
-    ):
-        return Kind("a program of torch.export", _STATE)
-    if "model.json" in inner:
-        return Kind("a TorchScript archive of PyTorch 1.1 or older", _STATE)
+    entries = {f"/{name.partition('/')[2]}" for name in names}.union(names)
+    if "/data.pkl" in entries:
+        return (
+            saved._replace(name="a TorchScript archive") if "/constants.pkl" in entries else saved
+        )
+    for entry, kind in _ENTRIES:
+        if entry in entries:
+            return kind
     if names and all(name.endswith(".npy") for name in names):
         return Kind("an archive of NumPy arrays (.npz)", _CONVERT)
-    if "model.weights.h5" in names:
-        return Kind("a Keras archive (.keras)", _CONVERT)
     listed = ", ".join(f"'{name}'" for name in sorted(names)[:3]) or "nothing"
     return Kind(f"a zip archive of {listed}", _UNPACK)
 
@@ -111,26 +124,13 @@ def _pickle_kind(path: str | Path, protocol: int) -> Kind:
 
 def _text_kind(start: bytes) -> Kind | None:
     try:
-        text = start.decode()
-    except UnicodeDecodeError as error:
-        # otherwise only the last letter is cut off, as the start of a file may end anywhere
-        if error.end < len(start):
-            return None
-        text = start[: error.start].decode()
+        # a letter at the end may be cut off
+        text = codecs.getincrementaldecoder("utf-8")().decode(start)
+    except UnicodeDecodeError:
+        return None
     if not text or any(letter < " " and letter not in "\t\n\r\f" for letter in text):
         return None
-    if text.startswith("version https://git-lfs"):
-        return Kind(
-            "a Git LFS pointer instead of the file (run: git lfs pull)",
-            "Or download the file itself.",
-        )
     text = text.lstrip()
-    if text.startswith("<"):
-        return Kind("a web page, such as the error page of a download", "Download the file again.")
-    if text.startswith(("{", "[")):
-        if '"weight_map"' in text:
-            return Kind(
-                "the table of weights that are split into several files", "Join them in one file."
-            )
-        return Kind("a JSON text")
-    return Kind("a text")
+    if text.startswith("{") and '"weight_map"' in text:
+        return Kind("the table of weights in several files", "Join them in one file.")
+    return next((kind for beginning, kind in _TEXTS if text.startswith(beginning)), Kind("a text"))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from hypvision.data.usage import Usage
+from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError
 
 MAX_POINTS = 100_000  # largest number of polygon points of one object
@@ -85,30 +86,27 @@ class BoxCheck:
     def __init__(self, usage: Usage, expected: str):
         self.usage = usage
         self.expected = expected
-        self._shares: list[str] = []  # boxes between 0 and 1, as the file has them
-        self._others = 0
-        self._beyond = ""  # a box that reaches beyond its image by more than a tenth
-        self._corners = True  # whether all boxes could be corners
+        self.share = ""  # the first box between 0 and 1, as the file has it
+        self.beyond = ""  # the first box that reaches beyond its image by more than a tenth
+        self.all_shares = True
+        self.all_corners = True  # whether all boxes could be corners
 
     def numbers(self, where: str, values: Any, height: Any, width: Any) -> None:
         """Refuse ``values``, the box of the object ``where``, that are not four finite numbers."""
-        if not (
-            isinstance(values, (list, tuple)) and len(values) == 4 and all(map(is_number, values))
-        ):
+        if not _is_box(values):
             raise HypvisionError(
                 f"{where} has the box {str(values):.200}. Expected: {self.expected}, four finite "
                 "numbers. Correct it."
             )
-        if 0 <= min(values) < max(values) <= 1 and min(height, width) > 1:
-            self._shares.append(f"{where} has the box {values}")
+        if 0 <= min(values) < max(values) <= 1 < min(height, width):
+            self.share = self.share or f"{where} has the box {values}"
         else:
-            self._others += 1
+            self.all_shares = False
         a, b, c, d = values
-        self._corners &= a < c <= width + 1 and b < d <= height + 1
+        self.all_corners &= a < c <= width + 1 and b < d <= height + 1
         if a + c > 1.1 * width or b + d > 1.1 * height:
-            self._beyond = (
-                self._beyond or f"{where} has the box {values} in an image of {width} x {height}"
-            )
+            box = f"{where} has the box {values} in an image of {width} x {height}"
+            self.beyond = self.beyond or box
 
     def fault(self, name: str, box: Box) -> Fault | None:
         """Why a box is left out, or None if it is used; boxes left out are counted under the
@@ -125,24 +123,31 @@ class BoxCheck:
             HypvisionError: all boxes lie between 0 and 1, or their last two numbers are a corner
                 instead of width and height.
         """
-        if self._beyond and self._corners and "width" in self.expected:
-            raise HypvisionError(
-                f"{self._beyond}, and all boxes of '{self.usage.place}' lie inside as [left, top, "
-                f"right, bottom]. Expected: {self.expected}. Subtract left and top from the last "
-                "two numbers."
-            )
-        if self._shares and not self._others:
-            raise HypvisionError(
-                f"{self._shares[0]}, and all boxes of '{self.usage.place}' lie between 0 and 1: "
-                f"they are shares of the image. Expected: {self.expected} in pixels. Multiply them "
-                "by the width and height of the image."
-            )
+        place = self.usage.place
+        refuse(
+            (
+                self.beyond and self.all_corners and "width" in self.expected,
+                f"{self.beyond}, and all boxes of '{place}' lie inside as [left, top, right, "
+                f"bottom]. Expected: {self.expected}. Subtract left and top from the last two "
+                "numbers.",
+            ),
+            (
+                self.share and self.all_shares,
+                f"{self.share}, and all boxes of '{place}' lie between 0 and 1: they are shares of "
+                f"the image. Expected: {self.expected} in pixels. Multiply them by the width and "
+                "height of the image.",
+            ),
+        )
 
 
 def is_number(value: Any) -> bool:
     """Whether this is a number that pixels can have: finite, not too large for a float of 32 bits
     or an index."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2**31
+
+
+def _is_box(values: Any) -> bool:
+    return isinstance(values, (list, tuple)) and len(values) == 4 and all(map(is_number, values))
 
 
 def whole_size(height: Any, width: Any) -> bool:
@@ -159,34 +164,42 @@ def mask_fault(mask: Any, height: int, width: int) -> str:
     """
     if isinstance(mask, dict):
         return _run_length_fault(mask, height, width)
-    if not isinstance(mask, list) or not mask:
-        return "is empty" if mask in (None, [], "") else f"is {_kind(mask)}"
+    if mask in (None, [], ""):
+        return "is empty"
+    if not isinstance(mask, list):
+        return f"is {_kind(mask)}"
     count = 0
     for polygon in mask:
-        if not isinstance(polygon, list):
-            return f"is a list of {_kind(polygon)}"
-        try:
-            values = array("d", polygon)
-        except (TypeError, OverflowError):
-            wrong = [value for value in polygon if type(value) not in (int, float)]
-            return (
-                f"has a polygon of {_kind(wrong[0])}" if wrong else "has a point that is not finite"
-            )
-        if len(values) < 6 or len(values) % 2:
-            return f"has a polygon of {len(values)} numbers"
-        if not math.isfinite(sum(values)) and not all(map(math.isfinite, values)):
-            return "has a point that is not finite"
-        x = values[0::2]
-        y = values[1::2]
-        if min(x) < -width or max(x) > 2 * width or min(y) < -height or max(y) > 2 * height:
-            return (
-                f"has a point that lies beyond the image of {width} x {height} by more than its "
-                "own size"
-            )
-        count = count + len(x)
+        fault = _polygon_fault(polygon, height, width)
+        if fault:
+            return fault
+        count += len(polygon) // 2
         if count > MAX_POINTS:
             return f"has more than {MAX_POINTS:,} points"
     return ""
+
+
+def _polygon_fault(polygon: Any, height: int, width: int) -> str:
+    if not isinstance(polygon, list):
+        return f"is a list of {_kind(polygon)}"
+    try:
+        values = array("d", polygon)
+    except OverflowError:
+        return "has a point that is not finite"
+    except TypeError:
+        wrong = next(value for value in polygon if not isinstance(value, (int, float)))
+        return f"has a polygon of {_kind(wrong)}"
+    if len(values) < 6 or len(values) % 2:
+        return f"has a polygon of {len(values)} numbers"
+    if not math.isfinite(sum(values)):
+        return "has a point that is not finite"
+    if _far(values[0::2], width) or _far(values[1::2], height):
+        return f"has a point beyond the image of {width} x {height} by more than its own size"
+    return ""
+
+
+def _far(values: array[float], side: int) -> bool:
+    return min(values) < -side or max(values) > 2 * side
 
 
 def _kind(value: Any) -> str:
@@ -216,41 +229,34 @@ def decode_counts(text: str | bytes) -> list[int]:
     follow. From the fourth number on, the text has the difference from the last number but one.
     """
     runs: list[int] = []
-    number = bits = 0
-    for code in (
-        ord(letter) - 48 for letter in (text if isinstance(text, str) else text.decode("latin-1"))
-    ):
+    number = 0
+    bits = 0
+    for byte in text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text:
+        code = byte - 48
         if not 0 <= code < 64 or bits > 30:  # 35 bits: the run length would need more than 32
             return [-1]
-        number = number | (code & 31) << bits
-        bits = bits + 5
+        number |= (code & 31) << bits
+        bits += 5
         if not code & 32:
             number -= (1 << bits) if code & 16 else 0
             runs.append(number + (runs[-2] if len(runs) > 2 else 0))
-            number = bits = 0
+            number = 0
+            bits = 0
     return runs if runs and not bits else [-1]
 
 
 def refuse_masks(faults: Iterable[tuple[str, str]], whole: str) -> None:
     """Raise a HypvisionError if an object of a file, ``whole``, has a :func:`mask_fault`;
     ``faults``: object and fault."""
-    found = [(where, fault) for where, fault in faults if fault]
-    if found:
-        more = f" So have {len(found) - 1} more of '{whole}' a fault." if len(found) > 1 else ""
-        raise HypvisionError(
-            f"{found[0][0]}: its segmentation {found[0][1]}.{more} {MASK_FORMAT} Correct it, or "
-            "remove the annotation."
-        )
+    found = [f"{where}: its segmentation {fault}" for where, fault in faults if fault]
+    advice = f"{MASK_FORMAT} Correct it, or remove the annotation."
+    refuse((found, f"{''.join(found[:1])} ({len(found)} faults in '{whole}'). {advice}"))
 
 
 def check_names(classes: Any) -> None:
     """Refuse class names that are a single string: each letter would become a class."""
-    if isinstance(classes, str):
-        raise HypvisionError(
-            f"The classes of the data set are the text '{classes}', not a list of names. Python "
-            f'takes ("{classes}") for a text in brackets: write classes=("{classes}",) with a '
-            "comma."
-        )
+    text = f"The classes of the data set are the text '{classes}', not a list of names."
+    refuse((isinstance(classes, str), f'{text} Write classes=("{classes}",) with a comma.'))
 
 
 def compare_names(
@@ -260,44 +266,51 @@ def compare_names(
     ``ignored`` names of the file to ignore; ``"others"``: all that are not among the classes.
     ``where`` names the file in the message.
     """
-    known = {*classes, *ignored}
-    there = set(own)
-    extra = [name for name in own if name not in known and ignored != "others"]
-    missing = [name for name in classes if name not in there]
-    if extra or missing:
-        lacks = [f"lacks {some(missing, 5)}"] if missing else []
-        lacks += [f"has {some(extra, 5)}, which the config does not list"] if extra else []
-        raise HypvisionError(
-            f"{where} {' and '.join(lacks)}. Classes of the config: {some(classes)}. Of the file: "
-            f"{some(own)}. {NAME_THEM}"
+    missing = _only(classes, own)
+    extra = [] if ignored == "others" else _only(own, [*classes, *ignored])
+    refuse(
+        (
+            extra or missing,
+            f"{where} has other classes than the config. Only in the config: {some(missing)}. Only "
+            f"in the file: {some(extra)}. {NAME_THEM}",
         )
+    )
+
+
+def _only(names: Sequence[str], others: Sequence[str]) -> list[str]:
+    """The names that are not among the others."""
+    known = set(others)
+    return [name for name in names if name not in known]
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[\W_]+", "", name).casefold()
 
 
 def name_difference(names: Sequence[str], place: str, others: Sequence[str], source: str) -> str:
     """A message about the class names that only one side has, with similar names: ``names`` from
     ``place``, ``others`` from ``source``."""
-    mine, theirs = (
-        [n for n in one if n not in other]
-        for one, other in ((names, set(others)), (others, set(names)))
-    )
+    mine = _only(names, others)
+    theirs = _only(others, names)
     if not mine and not theirs:
         label = next(i for i, name in enumerate(names) if name != others[i])
         return (
             f"{place} has the classes of {source} in another order: label {label} is "
             f"'{names[label]}' here and '{others[label]}' there."
         )
-    said = f"The class names differ. {place}: {len(names)} classes"
-    said += f", of which {some(mine, 20)} only here. " if mine else ". "
-    said += f"{source[0].upper()}{source[1:]}: {len(others)} classes"
-    said += f", of which {some(theirs, 20)} only there." if theirs else "."
-    plain = {re.sub(r"[\W_]+", "", name).casefold(): name for name in theirs}
-    close = [(name, plain.get(re.sub(r"[\W_]+", "", name).casefold())) for name in mine]
-    similar = [f"'{name}' is called '{other}' there" for name, other in close if other]
-    return f"{said} {'; '.join(similar)}." if similar else said
+    similar = {_letters(name): name for name in theirs}
+    renamed = [
+        f" '{name}' is called '{similar[_letters(name)]}' there."
+        for name in mine
+        if _letters(name) in similar
+    ]
+    return (
+        f"The class names differ. {place}: {len(names)} classes, {some(mine, 20)} only here; "
+        f"{source}: {len(others)} classes, {some(theirs, 20)} only there.{''.join(renamed)}"
+    )
 
 
 def some(names: Sequence[str], limit: int = 8) -> str:
     """The first names, for a message."""
-    return ", ".join(f"'{name}'" for name in names[:limit]) + (
-        ", ..." if len(names) > limit else ""
-    )
+    more = ", ..." if len(names) > limit else ""
+    return ", ".join(f"'{name}'" for name in names[:limit]) + more or "nothing"

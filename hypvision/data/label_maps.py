@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hypvision.data.annotations import some
 from hypvision.data.usage import Usage
+from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError
 from hypvision.io.images import (
     SUFFIXES,
@@ -31,12 +34,11 @@ LOSSLESS = (".png", ".tif", ".tiff", ".bmp", ".gif", ".pgm", ".ppm")
 def files_below(root: str | Path, usage: Usage, kind: str) -> list[Path]:
     """The files of a folder and below it, also behind links; ``usage`` counts images (as ``kind``)
     hidden or there twice."""
-    folders = [Path(root)]
-    links = list[Path]()
+    folders = [Path(root)]  # links first, to be read last: a file counts under its own path
     seen = set[str]()
     found = list[Path]()
-    while folders or links:  # links last, so that a file is found under its own path first
-        folder = folders.pop() if folders else links.pop()
+    while folders:
+        folder = folders.pop()
         real = os.path.realpath(folder)
         if real in seen:
             usage.leave_out("folders", "a link to a folder that is read already", folder)
@@ -45,13 +47,11 @@ def files_below(root: str | Path, usage: Usage, kind: str) -> list[Path]:
         for entry in os.scandir(folder):
             path = folder / entry.name
             if is_hidden(entry.name):
-                hidden = (
-                    sum(map(is_image, path.rglob("*"))) if entry.is_dir() else int(is_image(path))
-                )
+                hidden = [file for file in (path, *path.rglob("*")) if is_image(file)]
                 if hidden:
-                    usage.leave_out(kind, "hidden", path, hidden)
+                    usage.leave_out(kind, "hidden", path, len(hidden))
             elif entry.is_dir():
-                (links if entry.is_symlink() else folders).append(path)
+                folders.insert(0 if entry.is_symlink() else len(folders), path)
             elif entry.is_file():
                 found.append(path)
     return sorted(found, key=str)
@@ -65,23 +65,33 @@ class _Named:
         self, files: Iterable[Path], root: str | Path, suffix: str, others: Sequence[str] = ()
     ):
         self.suffix = suffix
+        self.files = list(files)
         tail, _, ending = suffix.rpartition(".")
         self.endings = list(dict.fromkeys([f".{ending}".lower(), *others]))
         self.found: dict[str, list[Path]] = {}
         self.rest: list[Path] = []
-        for path in files:
+        for path in self.files:
             name, ending = os.path.splitext(path.relative_to(root).as_posix())
             if ending.lower() in self.endings and name.endswith(tail):
                 self.found.setdefault(name.removesuffix(tail), []).append(path)
             else:
                 self.rest.append(path)
         for paths in self.found.values():
-            paths.sort(
-                key=lambda path: (
-                    not path.name.endswith(suffix),
-                    self.endings.index(path.suffix.lower()),
-                )
-            )
+            paths.sort(key=self._rank)
+
+    def _rank(self, path: Path) -> tuple[bool, int]:
+        return not path.name.endswith(self.suffix), self.endings.index(path.suffix.lower())
+
+    def known(self, name: str) -> str:
+        """A name of a list, which some lists give with its ending."""
+        stem, ending = os.path.splitext(name)
+        return stem if name not in self.found and ending.lower() in self.endings else name
+
+    def why_left_out(self, path: Path) -> str:
+        """The reason why a file is none of them."""
+        if path.suffix.lower() in self.endings:
+            return f"not *{self.suffix}"
+        return why_no_image(path.name) or f"suffix {path.suffix}"
 
 
 def find_pairs(
@@ -96,107 +106,111 @@ def find_pairs(
     which may be the same one, or "" without ``maps``; ``usage`` counts the rest. Endings may be in
     any case and, unless ``exact``, of any format, of label maps the lossless ones. ``names``: the
     files to take, without suffix; None: all."""
-    if not os.path.isdir(images):
-        raise HypvisionError(
-            f"There are no images in '{images}': there is no such folder. Check data_root."
-        )
+    refuse((not os.path.isdir(images), f"There is no folder '{images}'. Check data_root."))
     flat = maps is not None and os.path.realpath(images) == os.path.realpath(maps)
     # with a list, files that it does not name are not reported
     walked = Usage(images) if names is not None else usage
-    files = files_below(images, walked, "images")
-    pictures = _Named(files, images, suffixes[0], () if exact[0] else sorted(SUFFIXES))
-    labelled = maps is not None and os.path.isdir(maps)
-    others = (
-        files
-        if flat
-        else files_below(maps, walked, "label maps")
-        if maps is not None and labelled
-        else []
-    )
-    labels = _Named(others, maps or images, suffixes[1], () if exact[1] else LOSSLESS)
-
-    pairs: list[tuple[str, str]] = []
-    lonely: list[Path] = []
-    for name in sorted(pictures.found) if names is None else names:
-        if name not in pictures.found and os.path.splitext(name)[1].lower() in pictures.endings:
-            name = os.path.splitext(name)[0]  # some lists have names with suffix
-        if name not in pictures.found:
-            raise HypvisionError(
-                f"The list of images names '{name}', but there is no image "
-                f"'{Path(images, name + suffixes[0])}'. Put it there, or remove the name from the "
-                "list."
-            )
-        image = pictures.found[name][0]
-        partner = next((path for path in labels.found.get(name, ()) if path != image), None)
-        if partner is not None or not labelled:
-            pairs.append(
-                (
-                    str(image),
-                    str(partner or Path(maps, name + suffixes[1])) if maps is not None else "",
-                )
-            )
-        else:
-            lonely.append(image)
-    if flat and not pairs:  # a folder with images only
-        pairs = [(str(path), str(path.with_suffix(suffixes[1]))) for path in lonely]
-        lonely = []
-    used = {path for pair in pairs for path in pair}
+    pictures, labels = _images_and_maps(images, maps, flat, walked, suffixes, exact)
+    chosen = _chosen(names, pictures, Path(images))
+    pairs, lonely = _paired(chosen, pictures, labels, maps, flat)
     usage.use("images", len(pairs))
-    for path in lonely:
-        if str(path) not in used:
-            usage.leave_out("images", "no label map", path)
+    rest = [("images", "no label map", path) for path in lonely]
     if names is None:
-        _count_rest(usage, pictures, labels, used, flat)
-    if not pairs and lonely:
-        raise HypvisionError(
-            _no_label_map(lonely[0], Path(images), Path(maps or ""), suffixes, others)
-        )
+        rest += _rest(pictures, labels, flat)
+    _count_left_out(usage, rest, pairs)
     if not pairs:
+        nothing = f"There are no images in {usage} Check data_root, data_prefix and img_suffix."
         raise HypvisionError(
-            f"There are no images in {usage} Check data_root, data_prefix and img_suffix."
+            _no_label_map(lonely[0], Path(images), Path(maps or ""), labels) if lonely else nothing
         )
     return sorted(pairs) if names is None else pairs
 
 
-def _count_rest(
-    usage: Usage, pictures: _Named, labels: _Named, used: Collection[str], flat: bool
+def _images_and_maps(
+    images: str | Path,
+    maps: str | Path | None,
+    flat: bool,
+    usage: Usage,
+    suffixes: tuple[str, str],
+    exact: tuple[bool, bool],
+) -> tuple[_Named, _Named]:
+    """The files of both folders of :func:`find_pairs`; ``flat``: they are one folder."""
+    files = files_below(images, usage, "images")
+    others = files
+    if not flat:
+        others = files_below(maps, usage, "label maps") if maps and os.path.isdir(maps) else []
+    pictures = _Named(files, images, suffixes[0], () if exact[0] else sorted(SUFFIXES))
+    labels = _Named(others, maps or images, suffixes[1], () if exact[1] else LOSSLESS)
+    return pictures, labels
+
+
+def _chosen(names: Sequence[str] | None, pictures: _Named, folder: Path) -> list[str]:
+    """The names to take: those of a list, which must exist, or all of them."""
+    if names is None:
+        return sorted(pictures.found)
+    chosen = [pictures.known(name) for name in names]
+    missing = [name for name in chosen if name not in pictures.found][:1]
+    paths = [str(folder / (name + pictures.suffix)) for name in missing]
+    advice = "Put it there, or remove the name from the list."
+    sentence = f"The list of images names {some(missing)}, but there is no {some(paths)}. {advice}"
+    refuse((missing, sentence))
+    return chosen
+
+
+def _paired(
+    chosen: Sequence[str], pictures: _Named, labels: _Named, maps: str | Path | None, flat: bool
+) -> tuple[list[tuple[str, str]], list[Path]]:
+    """The pairs of image and label map, and the images without one."""
+    pairs: list[tuple[str, str]] = []
+    lonely: list[Path] = []
+    no_folder = not maps or not os.path.isdir(maps)
+    for name in chosen:
+        image = pictures.found[name][0]
+        partners = [path for path in labels.found.get(name, ()) if path != image]
+        if partners:
+            pairs.append((str(image), str(partners[0])))
+        elif no_folder:
+            pairs.append((str(image), str(Path(maps, name + labels.suffix)) if maps else ""))
+        else:
+            lonely.append(image)
+    if flat and not pairs:  # a folder with images only
+        return [(str(path), str(path.with_suffix(labels.suffix))) for path in lonely], []
+    return pairs, lonely
+
+
+def _count_left_out(
+    usage: Usage, rest: Iterable[tuple[str, str, Path]], pairs: Iterable[tuple[str, str]]
 ) -> None:
+    used = set(chain(*pairs))
+    for kind, reason, path in rest:
+        if str(path) not in used:
+            usage.leave_out(kind, reason, path)
+
+
+def _rest(pictures: _Named, labels: _Named, flat: bool) -> Iterator[tuple[str, str, Path]]:
+    """The files that may be left out: their kind, the reason, and their path."""
     for paths in pictures.found.values():
         for path in paths[1:]:
-            if str(path) not in used:
-                usage.leave_out("images", f"'{paths[0].name}' has its name", path)
+            yield "images", f"'{paths[0].name}' has its name", path
     for path in pictures.rest:
-        if str(path) not in used and (is_image(path) or not flat):
-            known = path.suffix.lower() in pictures.endings
-            reason = why_no_image(path.name) or f"suffix {path.suffix}"
-            usage.leave_out("images", f"not *{pictures.suffix}" if known else reason, path)
+        if is_image(path) or not flat:
+            yield "images", pictures.why_left_out(path), path
     if not flat:
-        for paths in labels.found.values():
-            for path in paths:
-                if str(path) not in used:
-                    usage.leave_out("label maps", "no image", path)
+        for path in chain(*labels.found.values()):
+            yield "label maps", "no image", path
 
 
-def _no_label_map(
-    image: Path, images: Path, maps: Path, suffixes: tuple[str, str], others: list[Path]
-) -> str:
+def _no_label_map(image: Path, images: Path, maps: Path, labels: _Named) -> str:
     stem = image.relative_to(images).as_posix().removesuffix(image.suffix)
-    text = f"The image '{image}' has no label map; expected '{maps / (stem + suffixes[1])}'."
-    like = [path for path in others if path.relative_to(maps).as_posix().startswith(stem)]
+    text = f"The image '{image}' has no label map; expected '{maps / (stem + labels.suffix)}'."
+    names = [path.relative_to(maps).as_posix() for path in labels.files]
+    like = [name for name in names if name.startswith(stem)]
     if not like:
-        return (
-            f"{text} No other image has one either. Check data_prefix and seg_map_suffix "
-            "(docs/data.md)."
-        )
-    if like[0].suffix.lower() in SUFFIXES.difference(LOSSLESS):
-        return (
-            f"{text} '{like[0]}' cannot be a label map: {like[0].suffix} changes the numbers. Save "
-            "it as PNG."
-        )
-    return (
-        f"{text} If '{like[0]}' is it, set "
-        f"seg_map_suffix='{like[0].relative_to(maps).as_posix()[len(stem) :]}'."
-    )
+        return f"{text} No other image has one. Check data_prefix and seg_map_suffix."
+    ending = os.path.splitext(like[0])[1]
+    if ending.lower() in SUFFIXES.difference(LOSSLESS):
+        return f"{text} '{like[0]}' cannot be it: {ending} changes the numbers. Save it as PNG."
+    return f"{text} If '{like[0]}' is it, set seg_map_suffix='{like[0][len(stem) :]}'."
 
 
 # What is in them
@@ -210,9 +224,8 @@ def check_size(
     """
     if tuple(shape[:2]) == tuple(expected[:2]):
         return
-    turned = os.path.isfile(image) and image_size(image) == tuple(shape[:2])
     remedy = "Replace one of them, or remove both from the data."
-    if turned:
+    if os.path.isfile(image) and image_size(image) == tuple(shape[:2]):
         remedy = (
             "The camera's mark (EXIF) turns the image, and its label map was drawn before: turn "
             "the label map, or save the image without the mark."
@@ -229,23 +242,21 @@ def read_label_map(path: str | Path) -> np.ndarray:
     # drop an alpha channel if all pixels are opaque
     if labels.ndim == 3 and labels.shape[2] == 2 and (labels[..., 1] == 255).all():
         labels = labels[..., 0]
-    if labels.ndim != 2:
-        grey = labels.shape[2] > 2 and (labels[..., :1] == labels[..., :3]).all()
-        remedy = "Save one of them, they are equal" if grey else "Save it in mode L, P or I;16"
-        raise HypvisionError(
+    advice = "save one channel in mode L, P or I;16"
+    refuse(
+        (
+            labels.ndim != 2,
             f"The label map '{path}' is a coloured image: it has several channels (shape "
-            f"{labels.shape}). A label map has one number a pixel. {remedy}. If its colours stand "
-            "for classes, a training reads it as it is, with rgb_masks=True and their palette in "
-            "the data set (docs/own-data.md)."
+            f"{labels.shape}), but a label map has one number a pixel. If the channels are equal, "
+            f"{advice}. If colours stand for classes, a training reads it as it is, with "
+            "rgb_masks=True and their palette in the data set (docs/own-data.md).",
         )
+    )
     if labels.dtype.kind == "f":
         whole = np.nan_to_num(labels, nan=0.5, posinf=0.5, neginf=0.5)
-        odd = whole != np.rint(whole)
-        if odd.any():
-            raise HypvisionError(
-                f"The label map '{path}' has the number {labels[odd][0]:g}, which is not a class "
-                "number. Class numbers are whole: save it with 8 or 16 bits a pixel."
-            )
+        odd = labels[whole != np.rint(whole)][:1]
+        where = f"The label map '{path}' has the number {odd}, which is no class number"
+        refuse((odd.size, f"{where}. These are whole: save it with 8 or 16 bits a pixel."))
         labels = whole.astype(np.int32)
     return labels.astype(np.uint8) if labels.dtype == bool else labels
 
@@ -259,12 +270,10 @@ def read_colours(
     """The classes of a mask whose colours stand for them, by the ``palette`` of the classes: int32
     (H, W), and -1 for what does not count: ``ignored`` colours, and unless ``strict`` all others.
     The mask may be coloured, grey, black and white, or have a palette of its own."""
-    mode = image_kind(path)[1]
-    if mode.startswith(("I", "F")):
-        raise HypvisionError(
-            f"The mask '{path}' has Pillow's mode {mode}, which has no colours. Save it as an RGB "
-            "image of 8 bits, or leave out rgb_masks if its numbers are those of the classes."
-        )
+    form, mode = image_kind(path)
+    advice = "Save it as RGB, or leave out rgb_masks if its numbers are those of the classes."
+    no_colours = f"The mask '{path}' has Pillow's mode {mode}, which has no colours. {advice}"
+    refuse((mode.startswith(("I", "F")), no_colours))
     known = np.array([*palette, *ignored], dtype=np.int64) @ (65536, 256, 1)
     labels = np.array([*range(len(palette)), *[-1] * len(ignored)], dtype=np.int32)
     order = np.argsort(known)
@@ -274,11 +283,7 @@ def read_colours(
     if strict and not right.all():
         row, column = np.argwhere(~right)[0]
         code = int(codes[row, column])
-        why = (
-            "JPEG changes colours: save masks as PNG"
-            if image_kind(path)[0] == "JPEG"
-            else "Correct the mask"
-        )
+        why = "JPEG changes colours: save masks as PNG" if form == "JPEG" else "Correct the mask"
         raise HypvisionError(
             f"The mask '{path}' has the colour {(code >> 16, code >> 8 & 255, code & 255)}, first "
             f"in row {row}, column {column} ({(~right).sum()} pixels of such colours), which no "
@@ -293,26 +298,26 @@ def labels_of(info: dict[str, Any], last_is_ignored: bool = True) -> np.ndarray:
     ``seg_map_path``, ``img_path`` and more; ``colours``: arguments of :func:`read_colours` and
     ``ignore_index``. With ``reduce_zero_label``, 255 is ignored like 0, unless ``last_is_ignored``
     is False, as for lists of more than 254 classes."""
-    path = info.get("seg_map_path")
+    path: Any = info.get("seg_map_path")
     image = info.get("img_path")
-    if path is None:
-        raise HypvisionError(
+    refuse(
+        (
+            path is None,
             f"The image '{image}' has no label map, because its data set has no folder of them. "
-            "Set data_prefix=dict(img_path=..., seg_map_path=...)."
-        )
-    if image is not None and not os.path.exists(path):
-        raise HypvisionError(
+            "Set data_prefix=dict(img_path=..., seg_map_path=...).",
+        ),
+        (
+            image is not None and not os.path.exists(path or ""),
             f"The label map '{path}' of the image '{image}' does not exist. Put it there, or "
-            "remove the image from the data (see docs/data.md for the layout)."
-        )
+            "remove the image from the data (see docs/data.md for the layout).",
+        ),
+    )
     ignored = 255
     unknown = None
-    colours = info.get("colours")
-    if colours:
-        ignored = colours["ignore_index"]
-        labels = read_colours(
-            path, **{key: colours[key] for key in colours if key != "ignore_index"}
-        )
+    if info.get("colours"):
+        colours = dict(info["colours"])
+        ignored = colours.pop("ignore_index")
+        labels = read_colours(path, **colours)
         unknown = labels < 0
     else:
         labels = read_label_map(path).astype(np.int32)

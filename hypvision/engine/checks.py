@@ -10,7 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from torch.utils.data import DataLoader
+
+from hypvision.data.annotations import some
 from hypvision.data.image_folder import check_root
+from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError, did_you_mean, explain_machine
 from hypvision.io.shipped import shipped_configs
 
@@ -137,66 +141,53 @@ def _check_dataset(dataset: dict, phase: str) -> None:
     root = str(dataset.get("data_root") or "")
     if _is_remote(root):
         return
-    parts = {
-        key: value
-        for key, value in (dataset.get("data_prefix") or {}).items()
-        if isinstance(value, str)
-    }
+    parts = dict(dataset.get("data_prefix") or {})
     if dataset.get("ann_file"):
         parts["ann_file"] = dataset["ann_file"]
-    places = {key: Path(root, value).expanduser() for key, value in parts.items()}
-    missing = {key: place for key, place in places.items() if not place.exists()}
-    root_gone = bool(root) and not Path(root).expanduser().exists()
-    if not missing and not root_gone:
-        for place in places.values():
-            if place.is_dir() and not any(path.is_file() for path in place.rglob("*")):
-                raise HypvisionError(
-                    f"The folder '{place}' of the {phase} data ({dataset.get('type')}) is empty. "
-                    "Put the data there, or give its place with --cfg-options data_root=FOLDER "
-                    "(see docs/data.md)."
-                )
-        return
-    what = (
-        f"The data folder '{root}'"
-        if root_gone
-        else " and ".join(f"'{place}'" for place in missing.values())
-    )
+    places = {
+        key: Path(root, part).expanduser() for key, part in parts.items() if isinstance(part, str)
+    }
+    gone = [
+        str(place) for place in (Path(root).expanduser(), *places.values()) if not place.exists()
+    ]
+    empty = [str(place) for place in places.values() if place.is_dir() and not _has_files(place)]
     layout = "; ".join(f"'{place}': {LAYOUT.get(key, key)}" for key, place in places.items())
-    raise HypvisionError(
-        f"{what} of the {phase} data ({dataset.get('type')}) does not exist. Expected: "
-        f"{layout or root}. Put the data there, or give its place with --cfg-options "
-        "data_root=FOLDER (see docs/data.md)."
+    data = f"the {phase} data ({dataset.get('type')})"
+    advice = (
+        "Put the data there, or give its place with --cfg-options data_root=FOLDER (see "
+        "docs/data.md)."
     )
+    refuse(
+        (gone, f"{some(gone)} of {data} does not exist. Expected: {layout or root}. {advice}"),
+        (empty, f"The folder {some(empty)} of {data} is empty. {advice}"),
+    )
+
+
+def _has_files(folder: Path) -> bool:
+    return any(path.is_file() for path in folder.rglob("*"))
 
 
 def check_channels(model: Any) -> None:
     """Check that a segmenter's or detector's neck or head expects what the backbone returns."""
-    given = getattr(getattr(model, "backbone", None), "out_channels", None)
-    if not isinstance(given, list):
+    backbone = getattr(model, "backbone", None)
+    given = getattr(backbone, "out_channels", None)
+    name = "decode_head" if getattr(model, "neck", None) is None else "neck"
+    part = getattr(model, name, None)
+    expected = getattr(part, "in_channels", None)
+    index = getattr(part, "in_index", None)
+    if not isinstance(given, list) or not isinstance(expected, (list, tuple)):
         return
-    neck = getattr(model, "neck", None)
-    head = getattr(model, "decode_head", None)
-    part = neck
-    name = "model.neck"
-    expected = getattr(neck, "in_channels", None)
-    if neck is None:
-        part = head
-        name = "model.decode_head"
-        expected = getattr(head, "in_channels", None)
-        index = getattr(head, "in_index", None)
-        if (
-            isinstance(expected, (list, tuple))
-            and isinstance(index, (list, tuple))
-            and max(index) < len(given)
-        ):
-            given = [given[i] for i in index]
-    if isinstance(expected, (list, tuple)) and list(expected) != given:
-        raise HypvisionError(
-            f"{name} ({type(part).__name__}) of the config expects maps of {list(expected)} "
-            "channels, but the backbone "
-            f"'{getattr(model.backbone, 'model_name', type(model.backbone).__name__)}' returns "
-            f"{given}. Set {name}.in_channels={given}."
+    if isinstance(index, (list, tuple)) and max(index) < len(given):
+        given = [given[i] for i in index]
+    network = getattr(backbone, "model_name", type(backbone).__name__)
+    refuse(
+        (
+            list(expected) != given,
+            f"model.{name} ({type(part).__name__}) of the config expects maps of {list(expected)} "
+            f"channels, but the backbone '{network}' returns {given}. Set "
+            f"model.{name}.in_channels={given}.",
         )
+    )
 
 
 # What libraries say of mistakes in a config or its data: the class of the error, a pattern of its
@@ -256,78 +247,65 @@ def explain(error: BaseException) -> str | None:
 
 def _explain_building(error: Exception, text: str) -> str | None:
     """The message for a constructor's error while a config was being built; None elsewhere."""
-    target = None
+    inside, names, target = _being_built(error)
+    if not inside:
+        return None
+    unknown = re.search(r"([\w.]+)\(\) got an unexpected keyword argument '(\w+)'", text)
+    lacking = re.search(r"([\w.]+)\(\) missing \d+ required [\w-]+ arguments?: (.+)", text)
+    if unknown:
+        return _unknown_argument(unknown[1].removesuffix(".__init__"), unknown[2], target, names)
+    if lacking:
+        return (
+            f"The config lacks what {lacking[1].removesuffix('.__init__')} needs: {lacking[2]}. "
+            "Add it to the config, or give it with --cfg-options."
+        )
+    of = f" of {target.__name__}" if inspect.isclass(target) else ""
+    wrong = f"does not fit: {type(error).__name__}, {text}"
+    if isinstance(error, ValueError):
+        wrong = f"is out of range: {text}"
+    return (
+        f"The config has a value{of} that {wrong.rstrip('.')}. Correct it in the config or in "
+        "--cfg-options."
+    )
+
+
+def _being_built(error: Exception) -> tuple[bool, dict[str, Any], Any]:
+    """Whether an error came up while a config was built or its data were checked, the names that
+    the builder knows, and the class that it was making."""
     inside = False
-    names = {}
+    names: dict[str, Any] = {}
+    target = None
     trace = error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
         inside = inside or code is check_data.__code__
-        if (
-            code.co_name.startswith(("build_", "from_cfg"))
-            and "mmengine" in Path(code.co_filename).parts
-        ):
+        builds = code.co_name.startswith(("build_", "from_cfg"))
+        if builds and "mmengine" in Path(code.co_filename).parts:
             inside = True
             names = trace.tb_frame.f_globals
             target = trace.tb_frame.f_locals.get("obj_cls", target)
         trace = trace.tb_next
-    if not inside:
-        return None
-    if isinstance(error, TypeError):
-        unknown = re.search(r"([\w.]+)\(\) got an unexpected keyword argument '(\w+)'", text)
-        if unknown:
-            owner = unknown[1].removesuffix(".__init__")
-            key = unknown[2]
-            known: list[str] = []
-            kind = names.get(owner)
-            # a method that the constructor passes its arguments to
-            parent, _, method = owner.partition(".")
-            if inspect.isclass(target) and parent in [base.__name__ for base in target.__mro__]:
-                # the class that the config names, or a base class
-                kind = target
-                owner = target.__name__
-            if inspect.isclass(kind) and owner != "DataLoader":
-                found = [
-                    name for base in kind.__mro__ for name in inspect.signature(base).parameters
-                ]
-                found += (
-                    inspect.signature(getattr(kind, method)).parameters
-                    if method and kind is target
-                    else ()
-                )
-                known = [
-                    name for name in found if name not in ("args", "kwargs", "options", "self")
-                ]
-            elif owner == "DataLoader":
-                known = [
-                    "batch_size",
-                    "num_workers",
-                    "dataset",
-                    "sampler",
-                    "collate_fn",
-                    "drop_last",
-                    "pin_memory",
-                ]
-            hint = did_you_mean(key, known, cutoff=0.6)
-            return (
-                f"The config gives {owner} an argument '{key}', which it does not have.{hint} "
-                "Correct the key in the config or in --cfg-options."
-            )
-        lacking = re.search(r"([\w.]+)\(\) missing \d+ required [\w-]+ arguments?: (.+)", text)
-        if lacking:
-            return (
-                f"The config lacks what {lacking[1].removesuffix('.__init__')} needs: "
-                f"{lacking[2]}. Add it to the config, or give it with --cfg-options."
-            )
-    of = f" of {target.__name__}" if inspect.isclass(target) else ""
-    wrong = (
-        f"is out of range: {text}"
-        if isinstance(error, ValueError)
-        else f"does not fit: {type(error).__name__}, {text}"
-    )
+    return inside, names, target
+
+
+def _unknown_argument(owner: str, key: str, target: Any, names: dict[str, Any]) -> str:
+    """``owner``: a class, or a method that the constructor passes its arguments to."""
+    kind = names.get(owner)
+    parent, _, method = owner.partition(".")
+    if inspect.isclass(target) and parent in [base.__name__ for base in target.__mro__]:
+        # the class that the config names, or a base class
+        kind = target
+        owner = target.__name__
+    known: list[str] = []
+    if owner == "DataLoader":
+        known = list(inspect.signature(DataLoader).parameters)
+    elif inspect.isclass(kind):
+        takers = [*kind.__mro__, getattr(kind, method, kind)]
+        found = [name for taker in takers for name in inspect.signature(taker).parameters]
+        known = [name for name in found if name not in ("args", "kwargs", "options", "self")]
     return (
-        f"The config has a value{of} that {wrong.rstrip('.')}. Correct it in the config or in "
-        "--cfg-options."
+        f"The config gives {owner} an argument '{key}', which it does not have."
+        f"{did_you_mean(key, known, cutoff=0.6)} Correct the key in the config or in --cfg-options."
     )
 
 

@@ -28,21 +28,24 @@ class ReportMetric(BaseMetric):
     predictions that are not finite, for which the metrics raise an error.
 
     Attributes:
+        NOTHING: what the report says without any prediction.
         dataset: the test data.
         parts: of the report, in the first process after the test.
     """
 
+    NOTHING = "No image has a label and scores that are finite."
     default_prefix = ""
     dataset: Any = None
     parts: Sequence[Part] = ()
 
     def compute_metrics(self, results: list) -> dict[str, float]:
-        self.parts = self.report(results)
+        nothing = [Part("Predictions", text=self.NOTHING)]
+        self.parts = self.report(results) if results else nothing
         return {}
 
     @abstractmethod
     def report(self, results: list) -> list[Part]:
-        """The parts of the report, from what ``process`` has collected of each image."""
+        """The parts of the report, from what ``process`` has collected of one image or more."""
 
     @property
     def names(self) -> list[str]:

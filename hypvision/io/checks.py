@@ -1,6 +1,7 @@
-"""Checks of arguments, in one line each and in one wording.
+"""Checks of arguments, in one line each and in one wording, and tables of checks of data.
 
-Every check raises :class:`~hypvision.io.errors.ArgumentError`, which is a ``ValueError`` too.
+Every check of an argument raises :class:`~hypvision.io.errors.ArgumentError`, which is a
+``ValueError`` too.
 
 >>> at_least(1, depth=2, branching=3)
 >>> one_of(("mean", "sum"), reduction="max")
@@ -15,7 +16,20 @@ from collections.abc import Callable, Iterable
 from numbers import Integral, Real
 from typing import Any
 
-from hypvision.io.errors import ArgumentError, did_you_mean
+from hypvision.io.errors import ArgumentError, HypvisionError, did_you_mean
+
+
+def refuse(*checks: tuple[object, str]) -> None:
+    """Walk over a table of checks, each a truth that must not be and the sentence about it: raise
+    a HypvisionError with the first sentence whose truth holds.
+
+    >>> refuse((False, "a.png has no height."), (True, "a.png has no width."))
+    Traceback (most recent call last):
+    hypvision.io.errors.HypvisionError: a.png has no width.
+    """
+    for wrong, sentence in checks:
+        if wrong:
+            raise HypvisionError(sentence)
 
 
 def one_of(known: Iterable[object], **values: object) -> None:

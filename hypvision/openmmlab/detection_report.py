@@ -4,6 +4,7 @@ matrix, and the worst images."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from pycocotools import mask
 from hypvision.engine.reports import ReportMetric
 from hypvision.io.images import open_image
 from hypvision.openmmlab.coco_metric import CheckedCocoMetric, detections_of, precision_curves
-from hypvision.tasks.classification_report import confusion_parts
+from hypvision.tasks.classification_report import confusion_parts, worst_first
 from hypvision.viz.evaluation import Mistake, curve_part, worst_part
 from hypvision.viz.overlay import draw_boxes
 from hypvision.viz.report import Part
@@ -46,6 +47,8 @@ class DetectionReport(ReportMetric):
         backend_args: see mmdet's CocoMetric.
     """
 
+    NOTHING = "No image has boxes that are finite."
+
     def __init__(
         self, ann_file: str | None = None, backend_args: dict | None = None, **kwargs: Any
     ):
@@ -63,8 +66,6 @@ class DetectionReport(ReportMetric):
             self.boxes.results.clear()
 
     def report(self, results: list[tuple]) -> list[Part]:
-        if not results:
-            return [Part("Predictions", text="No image has boxes that are finite.")]
         names = self.names
         truth, predictions, paths = zip(*results)
         self.boxes.dataset_meta = self.dataset_meta
@@ -90,14 +91,7 @@ class DetectionReport(ReportMetric):
         return [
             *curve_parts(curves, names),
             Part("Classes", "classes", threshold, table=box_table(curves, counts, names)),
-            Part(
-                matrix.title,
-                matrix.name,
-                f"{matrix.text} {threshold}",
-                matrix.picture,
-                matrix.table,
-                shown=False,
-            ),
+            replace(matrix, text=f"{matrix.text} {threshold}"),
             *confused,
             _worst_images(scenes, names),
         ]
@@ -244,7 +238,7 @@ def box_table(curves: np.ndarray, counts: np.ndarray, names: Sequence[str]) -> l
         "missed",
         "extra boxes",
     )
-    return [head, *sorted(rows, key=lambda row: (row[1] != row[1], row[1]))]
+    return [head, *worst_first(rows, 1)]
 
 
 def _worst_images(scenes: Sequence[_Scene], names: Sequence[str]) -> Part:

@@ -17,9 +17,11 @@ from mmengine.dataset import BaseDataset, Compose
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
+from hypvision.data.annotations import some
 from hypvision.data.usage import leaves
 from hypvision.engine.extensions import RUN_HOOKS
 from hypvision.engine.hooks import DatasetHook, class_heads, has_fixed_classes, network_of
+from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError
 from hypvision.io.images import label_palette
 
@@ -55,7 +57,7 @@ class CheckedPipeline:
         # Transforms add to the dict that they get, so read the paths first.
         image: str | None = data_info.get("img_path")
         labels: str | None = data_info.get("seg_map_path")
-        reduced = bool(data_info.get("reduce_zero_label"))
+        shift = int(bool(data_info.get("reduce_zero_label")))
         try:
             result = self.pipeline(data_info)
         except (HypvisionError, MemoryError):
@@ -65,41 +67,40 @@ class CheckedPipeline:
             loader = _loader_of(error)
             if image is None or not loader:
                 raise
-            remedy = "Correct the annotation or replace the file, or remove both from the data."
-            if isinstance(error, KeyError) and error.args == ("mask",):
-                remedy = (
-                    "It has boxes without masks, and the config trains masks (with_mask=True): see "
-                    "docs/own-data.md."
-                )
-            annotation = f"its label map '{labels}'" if labels else "its annotation"
-            raise HypvisionError(
-                f"{loader} cannot read '{image}' or {annotation} ({type(error).__name__}: "
-                f"{error}). {remedy}"
-            ) from error
-        if self.classes is not None and image and labels and isinstance(result, dict):
+            raise HypvisionError(_unreadable(error, loader, image, labels)) from error
+        if image and labels and isinstance(result, dict):
             samples = result.get("data_samples")
             # of several views of one image the first
-            sample = samples[0] if isinstance(samples, list) else samples
-            if sample is not None and sample.get("gt_sem_seg") is not None:
-                self._check_labels(sample.gt_sem_seg.data, labels, reduced, len(self.classes))
+            self._check_labels(samples[0] if isinstance(samples, list) else samples, labels, shift)
         return result
 
-    def _check_labels(self, found: Any, path: str, reduced: bool, count: int) -> None:
+    def _check_labels(self, sample: Any, path: str, shift: int) -> None:
+        truth = None if sample is None else sample.get("gt_sem_seg")
+        if self.classes is None or truth is None:
+            return
+        found = truth.data
+        count = len(self.classes)
         wrong = found[((found >= count) | (found < 0)) & (found != self.ignore_index)]
         if wrong.numel():
-            label = int(wrong.max())
-            shift = int(reduced)
-            remedy = "Correct the file, or name all classes in metainfo."
-            if label == count and not reduced:
-                remedy += (
-                    " If the labels begin at 1 and 0 does not count, set reduce_zero_label=True."
-                )
             raise HypvisionError(
-                f"The label map '{path}' has the label {label + shift}, which is out of range: the "
-                f"data set has {count} classes, so labels from {shift} to {count - 1 + shift} are "
-                f"expected{', or 0' if reduced else ''}, or {self.ignore_index} for what does not "
-                f"count. {remedy}"
+                f"The label map '{path}' has the label {int(wrong.max()) + shift}, which is out of "
+                f"range: the data set has {count} classes, so labels from {shift} to "
+                f"{count - 1 + shift} are expected, and {self.ignore_index} for "
+                "what does not count. Correct the file, or name all classes in metainfo; if labels "
+                "begin at 1 and 0 does not count, set reduce_zero_label=True."
             )
+
+
+def _unreadable(error: Exception, loader: str, image: str, labels: str | None) -> str:
+    remedy = "Correct the annotation or replace the file, or remove both from the data."
+    if isinstance(error, KeyError) and error.args == ("mask",):
+        remedy = (
+            "It has boxes without masks, and the config trains masks (with_mask=True): see "
+            "docs/own-data.md."
+        )
+    annotation = f"its label map '{labels}'" if labels else "its annotation"
+    reason = f"{type(error).__name__}: {error}"
+    return f"{loader} cannot read '{image}' or {annotation} ({reason}). {remedy}"
 
 
 def _loader_of(error: Exception) -> str:
@@ -155,70 +156,71 @@ def check_label_maps(dataset: Any) -> None:
     if loader is None or not classes or not hasattr(dataset, "mask_palette"):
         return
     ignored = dataset.ignore_index
+    seen, info = _labels_in_maps(dataset, loader)
+    if len(seen - {ignored}) > 1:
+        return
+    zero = info.get("reduce_zero_label")
+    where = f"The label maps of '{dataset.usage.place}' (e.g. '{info['seg_map_path']}')"
+    binary = (
+        "Masks of 0 and 255, black and white, are read as two classes with rgb_masks=True and "
+        "metainfo=dict(classes=('background', 'object'), palette=[(0, 0, 0), (255, 255, 255)])."
+    )
+    one = (
+        f"{where} have no class but '{classes[0]}' (and labels that do not count: "
+        f"{ignored in seen}), so that every network is right everywhere."
+    )
+    refuse(
+        (
+            seen <= {ignored},
+            f"{where} have no label that counts (reduce_zero_label={zero}): nothing can be learned "
+            f"or measured. Classes: {some(classes)}. {binary}",
+        ),
+        (
+            len(classes) == 1,
+            f"{one} Name the background as a class, too: classes=('background', '{classes[0]}') "
+            "with the labels 0 and 1, without reduce_zero_label.",
+        ),
+        # a few test images may contain no other class
+        (seen == {0, ignored} or (seen == {0} and not dataset.test_mode), f"{one} {binary}"),
+    )
+    if seen == {0}:
+        _logger.warning("%s %s", one, binary)
+
+
+def _labels_in_maps(dataset: Any, loader: Any) -> tuple[set[int], dict[str, Any]]:
+    """The labels in the maps of :func:`check_label_maps`, and the last map that was read."""
+    ignored = dataset.ignore_index
     seen: set[int] = set()
     info: dict[str, Any] = {}
-    order = dict.fromkeys(
-        np.linspace(0, len(dataset) - 1, min(len(dataset), 100)).astype(int).tolist()
-    )
-    for place, index in enumerate([*order, *(i for i in range(len(dataset)) if i not in order)]):
-        if place >= len(order) and not seen <= {0, ignored}:
+    spread = np.linspace(0, len(dataset) - 1, min(len(dataset), 100)).astype(int).tolist()
+    order = dict.fromkeys([*spread, *range(len(dataset))])
+    for place, index in enumerate(order):
+        if place >= len({*spread}) and not seen <= {0, ignored}:
             break
         info = dataset.get_data_info(index)
         loader.transform(info)
         _check_palette(info["seg_map_path"], dataset)
         seen.update(np.unique(info["gt_seg_map"]).tolist())
         if len(seen - {ignored}) > 1:
-            return
-    where = f"The label maps of '{dataset.usage.place}' (e.g. '{info['seg_map_path']}')"
-    binary = (
-        "Masks of 0 and 255, black and white, are read as two classes with rgb_masks=True and "
-        "metainfo=dict(classes=('background', 'object'), palette=[(0, 0, 0), (255, 255, 255)])."
-    )
-    if seen <= {ignored}:
-        zero = (
-            " with reduce_zero_label=True, where 0 does not count"
-            if info.get("reduce_zero_label")
-            else ""
-        )
-        raise HypvisionError(
-            f"{where} have no label that counts{zero}: nothing can be learned or measured. Classes "
-            f"are counted from {int(bool(zero))}: {', '.join(classes[:5])}. {binary}"
-        )
-    if len(classes) == 1:
-        raise HypvisionError(
-            f"{where} and the data set have one class, '{classes[0]}', and nothing that is none of "
-            "it, so that every network is right everywhere. Name the background as a class, too: "
-            f"classes=('background', '{classes[0]}') with the labels 0 and 1, without "
-            "reduce_zero_label."
-        )
-    if seen <= {0, ignored}:
-        rest = f", and {ignored}, which does not count" if ignored in seen else ""
-        message = (
-            f"{where} have no other numbers than 0, which is '{classes[0]}'{rest}: a network that "
-            f"always says '{classes[0]}' would be right everywhere. {binary}"
-        )
-        if not rest and dataset.test_mode:  # a few test images may contain no other class
-            _logger.warning("%s", message)
-        else:
-            raise HypvisionError(message)
+            break
+    return seen, info
 
 
 def _check_palette(path: str, dataset: Any) -> None:
     """Compare the palette in a label map with the colours of the classes, where all of its colours
     are among them."""
-    colours = [tuple(colour) for colour in dataset.mask_palette or ()]
-    shift = int(dataset.reduce_zero_label)
-    if not colours or dataset.rgb_masks or (dataset.label_map and not dataset.whole_palette):
+    partial = dataset.label_map and not dataset.whole_palette
+    if not dataset.mask_palette or dataset.rgb_masks or partial:
         return
+    colours = [tuple(colour) for colour in dataset.mask_palette]
     own = label_palette(path)
-    own = {label: own[label] for label in own if label != dataset.ignore_index and label >= shift}
-    wrong = [
-        label
-        for label, colour in own.items()
-        if colour not in colours[label - shift : label - shift + 1]
-    ]
+    own.pop(dataset.ignore_index, None)
+    shift = int(dataset.reduce_zero_label)
+    if shift:
+        own.pop(0, None)
+    wrong = [label for label in own if own[label] not in colours[label - shift :][:1]]
     # a single difference may be a coincidence
-    if len(wrong) > 1 and all(colour in colours for colour in own.values()):
+    if len(wrong) > 1 and set(own.values()) <= set(colours):
         colour = own[wrong[0]]
         raise HypvisionError(
             f"The label map '{path}' has the colour {colour} for its label {wrong[0]}, which the "
@@ -240,18 +242,19 @@ class CheckSamplesHook(DatasetHook):
         model = network_of(runner)
         for leaf in _leaves(dataset):
             classes = leaf.metainfo.get("classes")
-            for head in (
-                class_heads(model) if classes is not None and has_fixed_classes(model, leaf) else ()
-            ):
-                if head.num_classes != len(classes):
-                    place = getattr(leaf, "data_root", None) or getattr(leaf, "ann_file", "")
-                    raise HypvisionError(
+            fixed = classes is not None and has_fixed_classes(model, leaf)
+            place = getattr(leaf, "data_root", None) or getattr(leaf, "ann_file", "")
+            for head in class_heads(model) if fixed else ():
+                refuse(
+                    (
+                        head.num_classes != len(classes),
                         f"The data in '{place}' ({type(leaf).__name__}) has {len(classes)} "
                         f"classes, but the {type(head).__name__} of the model predicts "
                         f"{head.num_classes}. Set num_classes of the head in the config to "
                         f"{len(classes)}, or the classes of the data (metainfo) to those of the "
-                        "model."
+                        "model.",
                     )
+                )
             if not isinstance(leaf.pipeline, CheckedPipeline):
                 check_label_maps(leaf)
         watch_samples(dataset)

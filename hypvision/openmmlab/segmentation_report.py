@@ -13,7 +13,7 @@ from PIL import Image
 
 from hypvision.engine.reports import ReportMetric
 from hypvision.io.images import open_image
-from hypvision.tasks.classification_report import confusion_parts
+from hypvision.tasks.classification_report import class_rates, confusion_parts, worst_first
 from hypvision.viz.evaluation import Mistake, worst_part
 from hypvision.viz.overlay import paint
 from hypvision.viz.palette import label_colours
@@ -33,6 +33,8 @@ class SegmentationReport(ReportMetric):
     Args:
         ignore_index: label of pixels without truth.
     """
+
+    NOTHING = "No image has a label map and logits that are finite."
 
     def __init__(self, ignore_index: int = 255, **kwargs: Any):
         super().__init__(**kwargs)
@@ -87,10 +89,6 @@ class SegmentationReport(ReportMetric):
 
     def report(self, results: list[dict]) -> list[Part]:
         self._worst.clear()
-        if not results:
-            return [
-                Part("Predictions", text="No image has a label map and logits that are finite.")
-            ]
         names = self.names
         counts = np.zeros((len(names), len(names)), dtype=np.int64)
         for entry in results:
@@ -116,22 +114,16 @@ def pixel_table(counts: np.ndarray, names: Sequence[str]) -> list[tuple]:
     """IoU, recall and precision of each class in percent, the worst IoU first; empty for a class
     that is neither in the ground truth nor predicted."""
     right = np.diag(counts)
-    true = counts.sum(1)
-    found = counts.sum(0)
+    either = counts.sum(1) + counts.sum(0) - right
     with np.errstate(invalid="ignore"):
-        iou = 100 * right / (true + found - right)
-        recall = 100 * right / true
-        precision = 100 * right / found
-    rows = zip(names, true.tolist(), iou.tolist(), recall.tolist(), precision.tolist())
-    order = sorted(rows, key=lambda row: (row[2] != row[2], row[2]))
-    return [("class", "pixels", "IoU", "recall", "precision"), *order]
+        iou = (100 * right / either).tolist()
+    true, recall, precision, _ = class_rates(right, counts.sum(1), counts.sum(0))
+    rows = worst_first(zip(names, true, iou, recall, precision), 2)
+    return [("class", "pixels", "IoU", "recall", "precision"), *rows]
 
 
 def _worst_images(results: list[dict], names: list[str]) -> Part:
-    table = sorted(
-        ((entry["iou"], entry["path"]) for entry in results),
-        key=lambda row: (row[0] != row[0], row[0]),
-    )
+    table = worst_first([(entry["iou"], entry["path"]) for entry in results], 0)
     drawn = sorted(
         (entry for entry in results if "pictures" in entry), key=lambda entry: entry["iou"]
     )[:_WORST]

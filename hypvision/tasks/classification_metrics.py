@@ -117,15 +117,13 @@ class TopKAccuracy(ScoreMetric):
 
     def compute_metrics(self, results: list[tuple]) -> dict[str, float]:
         known = self.labelled(results, 1)
-        classes = (self.dataset_meta or {}).get("classes") or range(max(self.topk))
-        depth = len(results[0][2]) if results else len(classes)
-        metrics = {f"top{k}": math.nan for k in self.topk if k <= depth}
-        if known:
-            for k in (k for k in self.topk if k <= depth):
-                metrics[f"top{k}"] = (
-                    100.0 * sum(label in best[:k] for _, label, best, _ in known) / len(known)
-                )
         names = (self.dataset_meta or {}).get("classes")
+        depth = len(results[0][2]) if results else len(names or range(max(self.topk)))
+        metrics = {
+            f"top{k}": _percent([label in best[:k] for _, label, best, _ in known])
+            for k in self.topk
+            if k <= depth
+        }
         hits: dict[int, list[bool]] = {}
         for _, label, best, _ in known:
             hits.setdefault(label, []).append(best[0] == label)
@@ -136,14 +134,23 @@ class TopKAccuracy(ScoreMetric):
         if self.macro:
             metrics["macro"] = fmean(found.value for found in self.classes) if known else math.nan
         if self.out_file is not None:
-            report = dict(
-                metrics=metrics,
-                classes=None if names is None else list(names),
-                top1_per_class={found.name: found.value for found in self.classes},
-                predictions=[dict(index=i, label=y, classes=c, scores=s) for i, y, c, s in results],
-            )
-            write_json(self.out_file, report, indent=None)
+            self._write(self.out_file, metrics, names, results)
         return metrics
+
+    def _write(
+        self, path: str, metrics: dict[str, float], names: Any, results: list[tuple]
+    ) -> None:
+        report = dict(
+            metrics=metrics,
+            classes=None if names is None else list(names),
+            top1_per_class={found.name: found.value for found in self.classes},
+            predictions=[dict(index=i, label=y, classes=c, scores=s) for i, y, c, s in results],
+        )
+        write_json(path, report, indent=None)
+
+
+def _percent(hits: Sequence[bool]) -> float:
+    return 100.0 * sum(hits) / len(hits) if hits else math.nan
 
 
 @METRICS.register_module()
@@ -271,42 +278,39 @@ class MultiLabelAP(ScoreMetric):
     def compute_metrics(self, results: list[tuple]) -> dict[str, float]:
         known = self.labelled(results, 1)
         metrics = dict(mAP=math.nan, f1=math.nan)
-        f1 = []
         if known:
             truth = np.array([row[1] for row in known]) > 0
             scores = np.array([row[2] for row in known])
-            names = (self.dataset_meta or {}).get("classes") or [
-                str(place) for place in range(truth.shape[1])
-            ]
-            self.without_truth = [
-                *self.without_truth,
-                *(names[c] for c in np.flatnonzero(~truth.any(0))),
-            ]
-            self.classes = [
-                OfClass(
-                    str(names[c]),
-                    100 * average_precision(scores[:, c], truth[:, c]),
-                    int(truth[:, c].sum()),
-                )
-                for c in np.flatnonzero(truth.any(0))
-            ]
-            for wanted, given in zip(truth.T, (scores >= self.threshold).T):
-                f1 += (
-                    [200 * (wanted & given).sum() / (wanted.sum() + given.sum())]
-                    if wanted.any()
-                    else []
-                )
-        if self.classes:
-            metrics = dict(mAP=fmean(found.value for found in self.classes), f1=fmean(f1))
+            f1 = self._measure_classes(truth, scores)
+            if self.classes:
+                metrics = dict(mAP=fmean(found.value for found in self.classes), f1=fmean(f1))
         if self.out_file is not None:
             report = dict(
-                metrics=metrics, ap_per_class={found.name: found.value for found in self.classes}
+                metrics=metrics,
+                ap_per_class={found.name: found.value for found in self.classes},
+                predictions=[dict(index=i, labels=y, scores=row) for i, y, row in results],
             )
-            predictions = [
-                dict(index=index, labels=labels, scores=row) for index, labels, row in results
-            ]
-            write_json(self.out_file, report | dict(predictions=predictions), indent=None)
+            write_json(self.out_file, report, indent=None)
         return metrics
+
+    def _measure_classes(self, truth: np.ndarray, scores: np.ndarray) -> list[float]:
+        """Keeps the average precision of each class with a label; returns their F1 in percent."""
+        names = (self.dataset_meta or {}).get("classes") or [*map(str, range(truth.shape[1]))]
+        labelled = truth.any(0)
+        lacking = [names[c] for c in np.flatnonzero(~labelled)]
+        self.without_truth = [*self.without_truth, *lacking]
+        self.classes = [
+            OfClass(
+                str(names[c]),
+                100 * average_precision(scores[:, c], truth[:, c]),
+                int(truth[:, c].sum()),
+            )
+            for c in np.flatnonzero(labelled)
+        ]
+        wanted = truth[:, labelled]
+        given = scores[:, labelled] >= self.threshold
+        f1: list[float] = (200 * (wanted & given).sum(0) / (wanted.sum(0) + given.sum(0))).tolist()
+        return f1
 
 
 PREDICTION_ARGUMENTS |= dict(TopKAccuracy="out_file", MultiLabelAP="out_file")

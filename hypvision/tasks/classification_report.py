@@ -3,7 +3,7 @@ mistakes; with any number of labels per image curves of precision and recall."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,8 +57,6 @@ class ClassificationReport(ReportMetric):
                 )
 
     def report(self, results: list[tuple]) -> list[Part]:
-        if not results:
-            return [Part("Predictions", text="No image has a label and scores that are finite.")]
         count = 1 + max(max(row[1:3]) for row in results)
         names = self.names or [str(label) for label in range(count)]
         counts = np.zeros((len(names), len(names)), dtype=np.int64)
@@ -144,23 +142,12 @@ def confusion_parts(
         ),
         key=lambda item: (-item[0], item[1:]),
     )
-    head = (
-        "true",
-        "predicted",
-        unit,
-        "% of the true class",
-        *([] if distances is None else ["distance"]),
-    )
-    pairs = [
-        (
-            names[y],
-            names[p],
-            n,
-            100 * n / int(total[y]),
-            *([] if distances is None else [int(distances[y, p])]),
-        )
-        for n, y, p in wrong[:_PAIRS]
-    ]
+    head: tuple = ("true", "predicted", unit, "% of the true class")
+    confused: list[tuple] = [(names[y], names[p], n, 100 * n / int(total[y])) for n, y, p in wrong]
+    if distances is not None:
+        head = (*head, "distance")
+        confused = [(*row, int(distances[y, p])) for row, (_, y, p) in zip(confused, wrong)]
+    pairs = confused[:_PAIRS]
     return [matrix, Part("Confused most", "confused", table=[head, *pairs])] if pairs else [matrix]
 
 
@@ -168,10 +155,12 @@ def class_table(counts: np.ndarray, names: Sequence[str]) -> list[tuple]:
     """Recall, precision and F1 of each class in percent, the worst F1 first; empty for a class that
     is neither in the ground truth nor predicted."""
     rows = zip(names, *class_rates(np.diag(counts), counts.sum(1), counts.sum(0)))
-    return [
-        ("class", "images", "recall", "precision", "F1"),
-        *sorted(rows, key=lambda row: (row[4] != row[4], row[4])),
-    ]
+    return [("class", "images", "recall", "precision", "F1"), *worst_first(rows, 4)]
+
+
+def worst_first(rows: Iterable[tuple], column: int) -> list[tuple]:
+    """Rows of a table by the number in a column, NaN last."""
+    return sorted(rows, key=lambda row: (row[column] != row[column], row[column]))
 
 
 def class_rates(right: np.ndarray, true: np.ndarray, found: np.ndarray) -> list[list[float]]:
@@ -237,8 +226,6 @@ class MultiLabelReport(ReportMetric):
                 self.results.append((sample["label"], sample["scores"].tolist()))
 
     def report(self, results: list[tuple]) -> list[Part]:
-        if not results:
-            return [Part("Predictions", text="No image has labels and scores that are finite.")]
         truth = np.array([row[0] for row in results]) > 0
         scores = np.array([row[1] for row in results])
         names = self.names or [str(label) for label in range(truth.shape[1])]
@@ -277,7 +264,7 @@ def label_table(
     given = scores >= threshold
     true, *rates = class_rates((truth & given).sum(0), truth.sum(0), given.sum(0))
     ap = [100 * average_precision(scores[:, c], truth[:, c]) for c in range(len(names))]
-    order = sorted(zip(names, true, ap, *rates), key=lambda row: (row[2] != row[2], row[2]))
+    order = worst_first(zip(names, true, ap, *rates), 2)
     return [("class", "images", "AP", "recall", "precision", "F1"), *order]
 
 

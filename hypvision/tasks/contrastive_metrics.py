@@ -14,9 +14,10 @@ from torch import Tensor
 
 from hypvision.clip.radial.retrieval import read_tree
 from hypvision.clip.spaces import Hyperboloid
+from hypvision.data.annotations import some
 from hypvision.data.closures import read_closure
 from hypvision.engine.metrics import Metric
-from hypvision.io.errors import HypvisionError
+from hypvision.io.checks import refuse
 from hypvision.tasks.classification_metrics import ScoreMetric, TopKAccuracy, read_ancestors
 from hypvision.tasks.metric_learning_metrics import nearest
 
@@ -77,17 +78,7 @@ class HierarchicalErrors(ScoreMetric):
             return dict.fromkeys(self.NAMES, math.nan)
         meta = self.dataset_meta or {}
         names = meta["classes"]
-        above = (
-            _ancestors(dict(zip(names, meta.get("ancestors", ()))))
-            if self.above is None
-            else self.above
-        )
-        missing = [name for name in names if name not in above]
-        if missing:
-            raise HypvisionError(
-                f"'ancestors' of HierarchicalErrors lacks {len(missing)} classes, e.g. "
-                f"'{missing[0]}'."
-            )
+        above = self._ancestors_of(names, meta.get("ancestors", ()))
         nodes = set(names).union(*(above[name] for name in names))
         root = {None} if sum(not above[node] for node in nodes) > 1 else set()
         own = [above[name] | root for name in names]
@@ -95,16 +86,26 @@ class HierarchicalErrors(ScoreMetric):
         steps = {
             label: _steps(neighbours, names[label]) for label in {label for _, label in results}
         }
-        rows = []
-        for guess, truth in results:
-            predicted = own[guess]
-            true = own[truth]
-            both = len(predicted & true)
-            edges = steps[truth][names[guess]]
-            # The root of a tree has no ancestors: none of them is wrong.
-            shares = [both / len(a) if a else 1.0 for a in (predicted | true, predicted, true)]
-            rows.append((edges, len(predicted) - both + 1, *shares))
+        rows = [
+            _errors(own[guess], own[truth], steps[truth][names[guess]]) for guess, truth in results
+        ]
         return dict(zip(self.NAMES, torch.tensor(rows, dtype=torch.float64).mean(0).tolist()))
+
+    def _ancestors_of(self, names: Sequence[str], given: Sequence[Any]) -> dict[Any, set]:
+        above = _ancestors(dict(zip(names, given))) if self.above is None else self.above
+        missing = [name for name in names if name not in above]
+        count = len(missing)
+        sentence = f"'ancestors' of HierarchicalErrors lacks {count} classes, e.g. {some(missing)}."
+        refuse((missing, sentence))
+        return above
+
+
+def _errors(predicted: set, true: set, edges: int) -> tuple[float, ...]:
+    """The errors of a prediction by the ancestors of both classes and the edges between them."""
+    both = len(predicted & true)
+    # The root of a tree has no ancestors: none of them is wrong.
+    shares = [both / len(own) if own else 1.0 for own in (predicted | true, predicted, true)]
+    return edges, len(predicted) - both + 1, *shares
 
 
 # a name, or for a group its path, because groups under different parents may have the same name

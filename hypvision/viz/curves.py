@@ -6,11 +6,14 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from fnmatch import filter as fnmatch_filter
 from fnmatch import fnmatch
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hypvision.data.annotations import some
+from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError, did_you_mean, require
 from hypvision.io.files import csv_text, parse_json, read_lines, why_no_file, write_text
 from hypvision.viz.palette import line_colours
@@ -137,33 +140,25 @@ def choose(curves: Sequence[Curve], patterns: Sequence[str] = ()) -> dict[str, l
     ``patterns`` name, with ``*`` for any letters; without patterns of the loss, the rate and the
     metrics of the validation."""
     known = list(dict.fromkeys(curve.quantity for curve in curves))
-    for pattern in patterns:
-        if not any(fnmatch(name, pattern) for name in known):
-            raise HypvisionError(
-                f"No run has logged '{pattern}'.{did_you_mean(pattern, known)} There are: "
-                f"{', '.join(known)}."
-            )
+    logged = ", ".join(known) or "nothing"
+    unknown = [pattern for pattern in patterns if not fnmatch_filter(known, pattern)][:1]
+    hint = did_you_mean("".join(unknown), known) if unknown else ""
+    refuse((unknown, f"No run has logged {some(unknown)}.{hint} There are: {logged}."))
     panels: dict[str, list[Curve]] = {}
     for pattern in patterns or ("loss", "lr", "*"):
         for curve in curves:
-            usual = curve.split == "val" and curve.quantity not in ("time", "data_time")
-            if fnmatch(curve.quantity, pattern) and (patterns or pattern != "*" or usual):
-                title = (
-                    curve.quantity if curve.split == "train" else f"{curve.quantity} (validation)"
-                )
-                panel = panels.setdefault(title, [])
-                if curve not in panel:
-                    panel.append(curve)
-    if not panels:
-        others = (
-            f" Choose some of: {', '.join(known)}."
-            if known
-            else " Give runs that have logged something."
-        )
-        raise HypvisionError(
-            f"The runs have logged neither loss, rate nor metrics of a validation.{others}"
-        )
+            chosen = patterns or pattern != "*" or _is_usual(curve)
+            if chosen and fnmatch(curve.quantity, pattern):
+                suffix = "" if curve.split == "train" else " (validation)"
+                panel = panels.setdefault(curve.quantity + suffix, [])
+                panel.extend([] if curve in panel else [curve])
+    neither = "The runs have logged neither loss, rate nor metrics of a validation"
+    refuse((not panels, f"{neither}. There are: {logged}."))
     return panels
+
+
+def _is_usual(curve: Curve) -> bool:
+    return curve.split == "val" and curve.quantity not in ("time", "data_time")
 
 
 def draw_curves(panels: Mapping[str, Sequence[Curve]], path: str | Path) -> None:

@@ -60,26 +60,34 @@ def confusion_figure(
         share, cmap="Blues", vmin=0, vmax=100, interpolation="nearest", aspect="auto"
     )
     axes.set(xlabel="predicted", ylabel="true")
-    if most <= _NAMED:
-        size = 9 if most <= _NUMBERED else 6.5
-        axes.set_xticks(
-            range(len(columns)), [_short(name) for name in columns], rotation=90, fontsize=size
-        )
-        axes.set_yticks(range(len(rows)), [_short(name) for name in rows], fontsize=size)
-    else:
-        axes.set(xticks=[], yticks=[])
+    _write_names(axes, rows, columns, most)
     if most <= _NUMBERED:
-        percents = counts.max() >= _LARGE
-        if percents:
-            axes.set_title("numbers: % of the true class", fontsize=9)
-        for (y, x), number in np.ndenumerate(np.rint(share).astype(int) if percents else counts):
-            if number:
-                colour = "white" if share[y, x] > 55 else "black"
-                axes.text(x, y, str(number), ha="center", va="center", color=colour, fontsize=8)
+        _write_numbers(axes, counts, share)
     bar = figure.colorbar(image, ax=axes, shrink=0.6)
     bar.set_label("% of the true class", fontsize=8)
     bar.ax.tick_params(labelsize=8)
     return to_image(figure)
+
+
+def _write_names(axes: Any, rows: Sequence[str], columns: Sequence[str], most: int) -> None:
+    if most > _NAMED:
+        axes.set(xticks=[], yticks=[])
+        return
+    size = 9 if most <= _NUMBERED else 6.5
+    across = [_short(name) for name in columns]
+    axes.set_xticks(range(len(columns)), across, rotation=90, fontsize=size)
+    axes.set_yticks(range(len(rows)), [_short(name) for name in rows], fontsize=size)
+
+
+def _write_numbers(axes: Any, counts: np.ndarray, share: np.ndarray) -> None:
+    numbers = counts
+    if counts.max() >= _LARGE:
+        numbers = np.rint(share).astype(int)
+        axes.set_title("numbers: % of the true class", fontsize=9)
+    for (y, x), number in np.ndenumerate(numbers):
+        if number:
+            colour = "white" if share[y, x] > 55 else "black"
+            axes.text(x, y, str(number), ha="center", va="center", color=colour, fontsize=8)
 
 
 def _short(name: str) -> str:

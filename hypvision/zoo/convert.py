@@ -32,7 +32,7 @@ from hypvision.clip.prompting import official as few_shot
 from hypvision.clip.segmentation import official as segmenter
 from hypvision.helm import checkpoint as helm
 from hypvision.helm.config import preset
-from hypvision.io.checks import one_of
+from hypvision.io.checks import one_of, refuse
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import check_output, protecting, replacing
 from hypvision.models import hcformer_checkpoint as hcformer
@@ -231,57 +231,73 @@ def convert_file(
     one_of(CONVERTERS, family=family)
     converter = CONVERTERS[family]
     target = Path(target).expanduser()
-    given = {
-        name: value
-        for name, value in (("curvature", curvature), ("backbone", backbone))
-        if value is not None
-    }
-    for name in given:
-        if name not in (converter.back_options if to_official else converter.options):
-            raise HypvisionError(f"--{name} has no use here: {_USES[name]}.")
-    if target.suffix not in (".safetensors", ".pth", ".pt"):
-        raise HypvisionError(f"The output '{target}' must end in .safetensors or .pth.")
+    options = dict(curvature=curvature, backbone=backbone)
+    given = {name: value for name, value in options.items() if value is not None}
+    useful = converter.back_options if to_official else converter.options
+    useless = next((name for name in given if name not in useful), "")
+    refuse(
+        (useless, f"--{useless} has no use here: {_USES.get(useless)}."),
+        (
+            target.suffix not in (".safetensors", ".pth", ".pt"),
+            f"The output '{target}' must end in .safetensors or .pth.",
+        ),
+    )
     path = _weights_file(fetch(source))
     with protecting(path):
         check_output(target)
     checkpoint = converter.read(path)
     weights = network_weights(checkpoint)
     check_finite(weights, source)
-    official = converter.is_official(weights)
-    if official == to_official:
-        expected = f"hypvision {converter.title}" if to_official else f"official {converter.title}"
-        hint = " It has official names already." if official else ""
-        if not official and any(
-            ".mixer." in name or name.startswith("mapper.") for name in weights
-        ):
-            hint = " It has hypvision's names already: leave it as it is, or add --to-official."
-        raise HypvisionError(
-            f"'{source}' is not a checkpoint of an {expected}: it has entries such as "
-            f"{', '.join(list(weights)[:3]) or 'none'}.{hint}"
-        )
-    converted = (
-        converter.to_official(weights, **given) if to_official else converter.from_official(weights)
-    )
-    if to_official:
-        try:
-            model, arguments = converter.variant(converter.from_official(converted))
-        except HypvisionError:  # not a published size, but the names of the weights are the same
-            model = f"{converter.title} of its own sizes"
-            arguments = {}
-    else:
+    if converter.is_official(weights) == to_official:
+        raise HypvisionError(_of_another_kind(source, converter, weights, to_official))
+    if not to_official:
+        converted = converter.from_official(weights)
         model, arguments = converter.variant(converted, **given)
-        arguments = {**arguments, **converter.arguments(weights)}
-    written: dict[str, Any] = {name: value.contiguous() for name, value in converted.items()}
-    if to_official and converter.files is not None:
+        _write(_contiguous(converted), target)
+        return Conversion(target, model, {**arguments, **converter.arguments(weights)})
+    converted = converter.to_official(weights, **given)
+    conversion = Conversion(target, *_published_variant(converter, converted))
+    written = _contiguous(converted)
+    if converter.files is not None:
         for file, content in converter.files(written, target).items():
             _write(content, file)
-        return Conversion(target, model, arguments)
-    if to_official and converter.as_saved is not None and target.suffix != ".safetensors":
-        meta = checkpoint.get("meta")
-        epoch = meta.get("epoch") if isinstance(meta, Mapping) else None
-        written = converter.as_saved(written, epoch if isinstance(epoch, int) else 0)
+        return conversion
+    if converter.as_saved is not None and target.suffix != ".safetensors":
+        written = converter.as_saved(written, _epoch(checkpoint))
     _write(written, target)
-    return Conversion(target, model, arguments)
+    return conversion
+
+
+def _contiguous(weights: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value.contiguous() for name, value in weights.items()}
+
+
+def _epoch(checkpoint: Mapping[str, Any]) -> int:
+    meta = checkpoint.get("meta")
+    epoch = meta.get("epoch") if isinstance(meta, Mapping) else None
+    return epoch if isinstance(epoch, int) else 0
+
+
+def _of_another_kind(
+    source: str | Path, converter: Converter, weights: Mapping[str, Any], official: bool
+) -> str:
+    """The message for weights that have the names already which they shall get."""
+    expected = f"{'hypvision' if official else 'official'} {converter.title}"
+    hint = " It has official names already." if official else ""
+    own = any(".mixer." in name or name.startswith("mapper.") for name in weights)
+    if own and not official:
+        hint = " It has hypvision's names already: leave it as it is, or add --to-official."
+    return (
+        f"'{source}' is not a checkpoint of an {expected}: it has entries such as "
+        f"{', '.join(list(weights)[:3]) or 'none'}.{hint}"
+    )
+
+
+def _published_variant(converter: Converter, official: Any) -> tuple[str, dict[str, Any]]:
+    try:
+        return converter.variant(converter.from_official(official))
+    except HypvisionError:  # not a published size, but the names of the weights are the same
+        return f"{converter.title} of its own sizes", {}
 
 
 _USES = {

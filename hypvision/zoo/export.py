@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from hypvision.checkpoints.sources import find
 from hypvision.clip.spaces import space_of
-from hypvision.io.checks import one_of
+from hypvision.io.checks import one_of, refuse
 from hypvision.io.errors import HypvisionError, one_line, require
 from hypvision.io.files import replacing
 from hypvision.zoo.decompositions import decompose
@@ -270,27 +270,22 @@ def export_network(
     for module in ("onnx", "onnxscript", "onnxruntime") if format == "onnx" else ():
         require(module, "export")
     dynamic_size = dynamic_size and not isinstance(model, DetectorNetwork | TextTower)
-    if dynamic_size and (size[1] % _UNIT or size[2] % _UNIT):
-        raise HypvisionError(
-            f"Free sizes are multiples of {_UNIT}, but the training's is {size[1]}x{size[2]}: use "
-            "--fixed-size."
-        )
-    if half and isinstance(model, DetectorNetwork):
-        raise HypvisionError(
+    refuse(
+        (
+            dynamic_size and any(side % _UNIT for side in size[1:]),
+            f"Free sizes are multiples of {_UNIT}, but the training's is {size}: use --fixed-size.",
+        ),
+        (
+            half and isinstance(model, DetectorNetwork),
             "A whole detector compares its boxes with 32 bits: leave out --half, or export --part "
-            "features."
-        )
-    written = {
-        "input_size": size,
-        **{key: value for key, value in (about or {}).items() if key in _ABOUT and value},
-    }
-    written |= {"pixel_range": _PIXELS} if "mean" in written else {}
+            "features.",
+        ),
+    )
+    written = _description(size, about or {})
     with replacing(path) as temporary, torch.no_grad(), _quiet(), ExitStack() as folds:
         network = _Half(model) if half else model
-        for layer in {*model.modules(), *network.modules()}:
-            folded = getattr(layer, "folded", None)
-            if folded is not None:
-                folds.enter_context(folded())
+        for folded in _folds(model, network):
+            folds.enter_context(folded())
         temporary.touch()  # raises an error early if the folder cannot be written
         try:
             tell(
@@ -308,6 +303,20 @@ def export_network(
         return _compare(
             model, run, size, dynamic_size, format, tell, HALF_TOLERANCE if half else TOLERANCE
         )
+
+
+def _description(size: tuple[int, ...], about: Mapping[str, Any]) -> dict[str, Any]:
+    """What is stored in the file."""
+    known = {key: value for key, value in about.items() if key in _ABOUT and value}
+    pixels = {"pixel_range": _PIXELS} if "mean" in known else {}
+    return {"input_size": size, **known, **pixels}
+
+
+def _folds(*networks: nn.Module) -> list[Callable[[], Any]]:
+    """The contexts of layers that compute with weights made once."""
+    layers = {layer for network in networks for layer in network.modules()}
+    found = [getattr(layer, "folded", None) for layer in layers]
+    return [folded for folded in found if folded is not None]
 
 
 def _example(

@@ -84,7 +84,7 @@ INTACT = {
     "joblib": (joblib, "a Python pickle"),
     "JSON": (lambda path: path.write_text('{"a": [1, 2]}'), "a JSON text"),
     "split weights": (lambda path: path.write_text('{"metadata": {}, "weight_map": {}}'),
-    "split into several files"),
+    "in several files"),
     "text": (lambda path: path.write_text("nö checkpoint " * 1000), "a text"),
     "web page": (lambda path: path.write_text("<!DOCTYPE html><title>404</title>"),
     "a web page.*Download"),

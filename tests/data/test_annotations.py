@@ -96,32 +96,25 @@ def test_wrong_masks(kind):
 
 
 @pytest.mark.parametrize(
-    ("own", "classes", "ignored", "message"),
+    ("own", "ignored", "mentioned"),
     [
-        (["dog", "cat"], ["cat", "dog"], (), None),
-        (["dog", "cat", "tree"], ["cat", "dog"], ["tree"], None),
-        (["dog", "cat", "tree"], ["cat", "dog"], "others", None),
-        (
-            ["dog", "cat", "tree"],
-            ["cat", "dog"],
-            (),
-            "has 'tree', which the config does not list.*config: 'cat', 'dog'. Of",
-        ),
-        (["dog"], ["cat", "dog"], "others", "lacks 'cat'"),
-        (["Cat", "dog"], ["cat", "dog"], (), "lacks 'cat' and has 'Cat'"),
+        (["dog", "cat"], (), None),
+        (["dog", "cat", "tree"], ["tree"], None),
+        (["dog", "cat", "tree"], "others", None),
+        (["dog", "cat", "tree"], (), "'tree'"),
+        (["dog"], "others", "'cat'"),
+        (["Cat", "dog"], (), "'cat'.*'Cat'"),
     ],
 )
-def test_names_of_file_and_config(own, classes, ignored, message):
-    if message is None:
-        compare_names(own, classes, "The file 'a.json'", ignored)
+def test_names_of_file_and_config(own, ignored, mentioned):
+    if mentioned is None:
+        compare_names(own, ["cat", "dog"], "The file 'a.json'", ignored)
     else:
-        with pytest.raises(HypvisionError, match=message):
-            compare_names(own, classes, "The file 'a.json'", ignored)
+        with pytest.raises(HypvisionError, match=f"a.json.*{mentioned}.*metainfo"):
+            compare_names(own, ["cat", "dog"], "The file 'a.json'", ignored)
 
 
 def test_names_that_are_one_text():
     check_names(("cat",))
-    with pytest.raises(
-        HypvisionError, match=r'the text \'cat\', not a list.*write classes=\("cat",\) with a comma'
-    ):
+    with pytest.raises(HypvisionError, match=r'\("cat",\)'):
         check_names("cat")

@@ -65,13 +65,13 @@ def test_another_part_has_the_classes_of_the_training(folder):
 def test_a_class_without_a_column_is_an_error(folder, train):
     (folder / train).write_text(TABLES[train], encoding="utf-8")
     for classes, source in (
-        (str(folder / train), f"The table '.*{train}'"),
+        (str(folder / train), f"the table '.*{train}'"),
         (["cat", "dog", "owl"], "'classes' of"),
     ):
-        said = f"'Dog' only here. {source}.*'dog', 'owl' only there. 'Dog' is called 'dog' there"
+        said = f"'Dog' only here; {source}.*'dog', 'owl' only there. 'Dog' is called 'dog' there"
         with pytest.raises(
             HypvisionError,
-            match=f"table.csv': 2 classes, of which {said}.*Give the table a column for each class",
+            match=f"table.csv': 2 classes, {said}.*Give the table a column for each class",
         ):
             dataset(folder, "image,cat,Dog\na.png,1,0\n", classes=classes)
 
@@ -89,7 +89,7 @@ def test_tables_that_are_not_given_the_classes_follow_them_later(folder):
     data.use_classes(["cat", "dog"])
     assert data[0]["label"].tolist() == [0.0, 1.0]
     data = dataset(folder, "image,dog\nc.png,1\n")
-    with pytest.raises(HypvisionError, match="table.csv': 1 classes. The model .*'cat' only there"):
+    with pytest.raises(HypvisionError, match="table.csv': 1 classes.*the model .*'cat' only there"):
         data.use_classes(["cat", "dog"])
 
 

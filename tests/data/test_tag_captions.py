@@ -134,7 +134,7 @@ def test_an_unnamed_class_is_not_named_and_no_crop_is_drawn_for_it(folder):
 
 
 def test_mistakes_are_told(folder):
-    with pytest.raises(HypvisionError, match="no images"):
+    with pytest.raises(HypvisionError, match="img/val"):
         TagCaptions(folder, dict(img_path="img/val", seg_map_path="ann/val"), NAMES)
     for options in (
         dict(zoom=(0.5, 0.2)),

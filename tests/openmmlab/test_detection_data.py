@@ -388,20 +388,16 @@ def test_names_of_the_file_and_of_the_config(make, reader):
     if reader == "VOC":  # names are known as objects only
         assert len(build(root, reader, metainfo=dict(classes=("dog", "cow", "cat")))) == 1
     else:
-        with pytest.raises(
-            HypvisionError, match="lacks 'cow'. Classes of the config: 'dog', 'cow', 'cat'. Of the"
-        ):
+        with pytest.raises(HypvisionError, match="train.json' .*'cow'.*ignored="):
             build(root, reader, metainfo=dict(classes=("dog", "cow", "cat")))
-    with pytest.raises(HypvisionError, match="'dog', which .*'cat'.*metainfo=dict.*ignored="):
+    with pytest.raises(HypvisionError, match="'dog'.*metainfo=dict.*ignored="):
         build(root, reader, metainfo=dict(classes=("cat",)))
     for ignored in ("others", ("dog",)):
         usage = build(root, reader, metainfo=dict(classes=("cat",)), ignored=ignored).usage
         assert (
             usage.used["boxes"] == 1 and ("boxes", 1, "of ignored classes", "dog") in usage.rows()
         )
-    with pytest.raises(
-        HypvisionError, match=r"the text 'cat', not a list of names.*write classes="
-    ):
+    with pytest.raises(HypvisionError, match="'cat'.*classes="):
         build(root, reader, metainfo=dict(classes="cat"))
 
 
@@ -435,43 +431,32 @@ def test_a_size_that_is_not_in_the_xml_is_that_of_the_image(make, size):
     assert data.get_data_info(0)["height"] == HEIGHT and data[0]["img_shape"] == (HEIGHT, WIDTH)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            dict(images=dict(height=0)),
-            r"images\[1\] has the file_name '1\.png', the height 0 and the width 96",
-        ),
-        (dict(images=dict(width="96")), r"images\[1\] .* the width '96'\. Expected"),
-        (dict(images=dict(file_name=7)), r"images\[1\] has the file_name 7"),
-        (dict(images=dict(id=0)), r"images\[1\] \('1\.png'\) has the id 0, which '0\.png' has too"),
-        (dict(images=dict(id=[1])), r"images\[1\] has the id \[1\]"),
-        (dict(annotations=dict(category_id={})), r"annotations\[1\] has the category_id {}"),
-        (
-            dict(annotations=dict(area="large")),
-            r"annotation 2 .* has the area 'large' and the iscrowd 0\. Expected",
-        ),
-        (dict(annotations=dict(area=math.nan)), "has the area nan and"),
-        (
-            dict(annotations=dict(id="two")),
-            r"annotation two \(annotations\[1\]\) has an id that is not a number",
-        ),
-        (
-            dict(annotations=dict(iscrowd="no")),
-            "and the iscrowd 'no'. Expected: a number, and 0 or 1",
-        ),
-        (dict(images=dict(width=10**400)), r"images\[1\] .* the width 1000"),
-        (dict(annotations=dict(bbox=[1, 2, True, 4])), r"has the box \[1, 2, True, 4\]"),
-    ],
-)
-def test_entries_of_coco(make, changes, message):
+WRONG_ENTRIES = [  # the list, what is wrong in its second entry, what the error mentions
+    ("images", dict(height=0), "(0, 96)"),
+    ("images", dict(width="96"), "(72, '96')"),
+    ("images", dict(width=10**400), "(72, 1000"),
+    ("images", dict(file_name=7), "file_name 7"),
+    ("images", dict(id=0), "'0.png'"),
+    ("images", dict(id=[1]), "[1]"),
+    ("annotations", dict(category_id={}), "'category_id': {}"),
+    ("annotations", dict(area="large"), "'large'"),
+    ("annotations", dict(area=math.nan), "nan"),
+    ("annotations", dict(id="two"), "annotation two"),
+    ("annotations", dict(id=1), "annotation 1 "),
+    ("annotations", dict(iscrowd="no"), "'no'"),
+    ("annotations", dict(bbox=[1, 2, True, 4]), "[1, 2, True, 4]"),
+]
+
+
+@pytest.mark.parametrize(("kind", "changes", "mentioned"), WRONG_ENTRIES)
+def test_entries_of_coco(make, kind, changes, mentioned):
     root = make("COCO", [GOOD], [GOOD])
     content = json.loads((root / "train.json").read_text())
-    for kind, change in changes.items():
-        content[kind][1].update(change)
+    content[kind][1].update(changes)
     (root / "train.json").write_text(json.dumps(content))
-    with pytest.raises(HypvisionError, match=message):
+    with pytest.raises(HypvisionError, match=rf"train\.json'.*{kind}\[1\]") as caught:
         build(root, "COCO")
+    assert mentioned in str(caught.value)
 
 
 def test_masks_are_looked_at_where_they_are_used(make):
@@ -481,10 +466,7 @@ def test_masks_are_looked_at_where_they_are_used(make):
     )
     assert len(build(root, "COCO")[0]["gt_bboxes"]) == 3
     CheckedCocoMetric(str(root / "train.json"), metric="bbox")
-    message = (
-        r"train\.json', annotation 2: its segmentation has a polygon of 4 numbers\. "
-        r"So have 1 more of.*Expect"
-    )
+    message = r"train\.json', annotation 2: .* 4 numbers .*2 faults"
     with pytest.raises(HypvisionError, match=message):
         build(root, "COCO", pipeline=WITH_MASKS)
     with pytest.raises(HypvisionError, match=message):

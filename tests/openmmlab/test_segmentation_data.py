@@ -168,33 +168,15 @@ def test_every_data_set_names_the_option_that_reads_coloured_masks(root, name):
         mmseg(kind)(root, **options)
 
 
-FAULTS = {
-    "colours": (
-        spoil(np.dstack([LABELS, LABELS, LABELS * 2])),
-        r"is a coloured image.*Save it in mode L.*rgb_masks",
-    ),
-    "equal channels": (
-        spoil(np.dstack([LABELS] * 3)),
-        r"is a coloured image.*Save one of them, they are equal",
-    ),
-    "transparent": (spoil(np.dstack([LABELS, LABELS])), r"is a coloured image"),
-    "fractions": (
-        spoil(np.full((3, 4), 0.5, np.float32), ".tif"),
-        r"has the number 0\.5, which is not a class number.*whole",
-    ),
-    "another size": (
-        spoil(LABELS.repeat(2, 0)),
-        r"is 4 x 6 pixels, but its image '.*b\.jpg' has 4 x 3\. Replace",
-    ),
-    "16 bits": (spoil(np.full((3, 4), 300, np.uint16)), r"has (the label|labels).* 300"),
-    "damaged": (
-        lambda root: (root / "masks/b.png").write_bytes(b"no"),
-        r"cannot be read: .*Replace",
-    ),
-    "turned photo": (
-        turn,
-        r"is 4 x 3 pixels, but its image '.*b\.jpg' has 3 x 4\..*EXIF.*turn the label map",
-    ),
+FAULTS = {  # and what the error mentions beside the file
+    "colours": (spoil(np.dstack([LABELS, LABELS, LABELS * 2])), "coloured.*rgb_masks"),
+    "equal channels": (spoil(np.dstack([LABELS] * 3)), "coloured.*equal"),
+    "transparent": (spoil(np.dstack([LABELS, LABELS])), "coloured"),
+    "fractions": (spoil(np.full((3, 4), 0.5, np.float32), ".tif"), r"\[0\.5\]"),
+    "another size": (spoil(LABELS.repeat(2, 0)), r"4 x 6 .*b\.jpg.* 4 x 3"),
+    "16 bits": (spoil(np.full((3, 4), 300, np.uint16)), "300"),
+    "damaged": (lambda root: (root / "masks/b.png").write_bytes(b"no"), "cannot be read"),
+    "turned photo": (turn, r"4 x 3 .*b\.jpg.* 3 x 4.*EXIF"),
 }
 
 
@@ -298,9 +280,7 @@ def test_a_list_selects_and_orders_the_images(root):
     found = voc(root)
     assert found.names == ["d.JPG", "a.jpg"] and "used 2 of 2 images." in str(found.dataset.usage)
     (root / "list.txt").write_text("d\nz\n")
-    with pytest.raises(
-        HypvisionError, match=r"list of images names 'z', but there is no image '.*z\.jpg'"
-    ):
+    with pytest.raises(HypvisionError, match=r"'z'.*images/z\.jpg'"):
         voc(root)
 
 
@@ -321,28 +301,22 @@ BINARY = np.array([[0, 0, 0, 255]] * 3)
 @pytest.mark.parametrize(
     ("labels", "options", "message"),
     [
-        (BINARY, {}, r"no other numbers than 0, which is 'ground', and 255.*rgb_masks=True"),
-        (LABELS * 0, {}, r"no other numbers than 0, which is 'ground': a network.*rgb_masks=True"),
-        (LABELS * 0 + 255, {}, r"no label that counts: nothing can be learned"),
-        (LABELS * 0, dict(reduce_zero_label=True),
-         r"no label that counts with reduce_zero.* from 1: ground"),
+        (BINARY, {}, r"masks.*'ground'.*True.*rgb_masks=True"),
+        (LABELS * 0, {}, r"masks.*'ground'.*False.*rgb_masks=True"),
+        (LABELS * 0 + 255, {}, "masks.*no label that counts"),
+        (LABELS * 0, dict(reduce_zero_label=True), "masks.*no label that counts.*zero_label=True"),
         (BINARY * 0 + [0, 1, 1, 0], dict(metainfo=dict(classes=("cat",)), reduce_zero_label=True),
-         r"one class, 'cat'"),
-        (BINARY, dict(metainfo=dict(classes=("cat",))), r"one class, 'cat'.*Name the background"),
-        (LABELS + (LABELS < 3), {},
-         r"has the label 3, which is out of range.*name all classes.*begin at 1"),
-        (LABELS, dict(metainfo=dict(classes="cat")),
-         r"are the text 'cat', not a list.*classes=\(\"cat\",\)"),
-        (LABELS, dict(metainfo=dict(classes=("cat", "dog", "cat"))), r"has 'cat' more than once"),
-        (LABELS, dict(rgb_masks=True), r"one colour for each of the 3 classes.*palette has 0"),
-        (LABELS, dict(rgb_masks="yes"), r"rgb_masks must be one of False, True, 'ignore'"),
-        (LABELS, dict(seg_map_suffix=".tif"),
-         r"'.*a\.jpg' has no label map; expected '.*a\.tif'. If '.*a\.png'"),
-        (LABELS, dict(img_suffix=".webp"),
-         r"There are no images in '.*': used 0 of 3 images.*suffix \.jpg"),
-        (LABELS, dict(data_prefix=dict(img_path="images")),
-         r"'.*a\.jpg' has no label map, because.*seg_map_path="),
-        (LABELS, dict(data_root="none"), r"no images in 'none/images': there is no such folder"),
+         "masks.*'cat'.*'background'"),
+        (BINARY, dict(metainfo=dict(classes=("cat",))), "masks.*'cat'.*'background'"),
+        (LABELS + (LABELS < 3), {}, r"a\.png' has the label 3.*reduce_zero_label"),
+        (LABELS, dict(metainfo=dict(classes="cat")), r"'cat'.*classes=\(\"cat\",\)"),
+        (LABELS, dict(metainfo=dict(classes=("cat", "dog", "cat"))), "'cat' more than once"),
+        (LABELS, dict(rgb_masks=True), "3 classes.*palette"),
+        (LABELS, dict(rgb_masks="yes"), "rgb_masks.*'ignore'"),
+        (LABELS, dict(seg_map_suffix=".tif"), r"a\.jpg'.*a\.tif'.*a\.png'"),
+        (LABELS, dict(img_suffix=".webp"), r"used 0 of 3 images.*suffix \.jpg"),
+        (LABELS, dict(data_prefix=dict(img_path="images")), r"a\.jpg'.*seg_map_path="),
+        (LABELS, dict(data_root="none"), "none/images.*data_root"),
     ],
 )  # fmt: skip
 def test_what_no_file_alone_shows_is_told(root, labels, options, message):
@@ -357,7 +331,7 @@ def test_other_mistakes_of_whole_data_sets(root):
     fill(root, LABELS * 0, ".jpg")
     with pytest.raises(
         HypvisionError,
-        match=r"no label map.*a\.jpg' cannot be a label map: \.jpg changes the numbers",
+        match=r"a\.jpg' cannot be it: \.jpg",
     ):
         base(root)
 

@@ -129,7 +129,7 @@ def test_a_place_without_a_log(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("", "Give runs"), ('{"memory": 3, "iter": 1, "step": 1}', "some of: memory")],
+    [("", "nothing"), ('{"memory": 3, "iter": 1, "step": 1}', "There are: memory")],
 )
 def test_a_log_with_nothing_to_draw(tmp_path, text, said):
     (tmp_path / "scalars.json").write_text(text)

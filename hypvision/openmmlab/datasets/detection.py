@@ -49,6 +49,7 @@ from hypvision.data.classes import check_classes
 from hypvision.data.folders import Listing
 from hypvision.data.taxonomy import TAXONOMY
 from hypvision.data.usage import Usage
+from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.files import inside, many_objects, read_json, read_lines
 from hypvision.io.images import SUFFIXES, open_image
@@ -106,38 +107,36 @@ class CheckedCOCO(COCO):
         )
         check = BoxCheck(usage, "[left, top, width, height]")
         boxes = []
-        seen = set()
+        known = some(sorted(map(str, categories)))
+        seen: set[Any] = set()
         for number, item in enumerate(content["annotations"]):
             where = f"In '{self.place}', annotation {item['id']} (annotations[{number}])"
-            if item["category_id"] not in categories:
-                known = ", ".join(str(key) for key in sorted(categories, key=str)[:10])
-                raise HypvisionError(
+            area = item.get("area", 0)
+            crowd = item.setdefault("iscrowd", 0)
+            refuse(
+                (
+                    item["category_id"] not in categories,
                     f"{where} has the category_id {item['category_id']}, which is none of the "
-                    f"file's categories ({known}{', ...' if len(categories) > 10 else ''}). "
-                    "Correct the number, or add the category."
-                )
-            if item["image_id"] not in images:
-                raise HypvisionError(
+                    f"file's categories ({known}). Correct the number, or add the category.",
+                ),
+                (
+                    item["image_id"] not in images,
                     f"{where} has the image_id {item['image_id']}, which the file does not list. "
-                    f"{_ADVICE}"
-                )
-            if item["id"] in seen or not is_number(item["id"]):
-                wrong = (
-                    "that an earlier one has too" if item["id"] in seen else "that is not a number"
-                )
-                raise HypvisionError(f"{where} has an id {wrong}. Give each its own number.")
+                    f"{_ADVICE}",
+                ),
+                (item["id"] in seen, f"{where} has the id of an earlier one. Give it its own."),
+                (not is_number(item["id"]), f"{where} has an id that is not a number. Correct it."),
+                (
+                    not is_number(area) or crowd not in (0, 1),
+                    f"{where} has the area {area!r:.60} and the iscrowd {crowd!r:.60}. Expected: a "
+                    "number, and 0 or 1. Correct them, or remove the keys.",
+                ),
+            )
             seen.add(item["id"])
             image = images[item["image_id"]]
             check.numbers(where, item["bbox"], image["height"], image["width"])
             left, top, width, height = item["bbox"]
             item.setdefault("area", width * height)
-            item.setdefault("iscrowd", 0)
-            if not is_number(item["area"]) or item["iscrowd"] not in (0, 1):
-                raise HypvisionError(
-                    f"{where} has the area {item['area']!r:.60} and the iscrowd "
-                    f"{item['iscrowd']!r:.60}. Expected: a number, and 0 or 1. Correct them, or "
-                    "remove the keys."
-                )
             box = Box(
                 left, top, left + width, top + height, image["height"], image["width"],
                 item["area"], bool(item["iscrowd"]),
@@ -213,32 +212,26 @@ class CheckedCOCO(COCO):
 def read_annotations(path: str, needed: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """The content of a JSON file of COCO's kind; ``needed``: the lists that it must have, and the
     keys of their entries."""
-    content = read_json(
-        path, advice="Check data_root and ann_file, or get the annotation file again."
-    )
+    advice = "Check data_root and ann_file, or get the annotation file again."
+    content = read_json(path, advice=advice)
     if isinstance(content, dict):
         content.setdefault("annotations", [])  # lists of test images have no annotations
-    if not isinstance(content, dict) or not all(
-        isinstance(content.get(key), list) for key in needed
-    ):
+    lists = isinstance(content, dict) and [content.get(key) for key in needed]
+    if not lists or not all(isinstance(value, list) for value in lists):
         raise HypvisionError(
             f"The annotation file '{path}' lacks one of the lists {', '.join(needed)}. {_ADVICE}"
         )
     for kind, keys in needed.items():
-        wanted = set(keys)
-        ids = [key for key in keys if key.endswith("id")]
         for number, item in enumerate(content[kind]):
-            if not isinstance(item, dict) or not wanted <= item.keys():
-                lacking = [key for key in keys if not isinstance(item, dict) or key not in item]
-                raise HypvisionError(
-                    f"In '{path}', {kind}[{number}] has no '{lacking[0]}'. {_ADVICE}"
-                )
-            wrong = [key for key in ids if not isinstance(item[key], (int, float, str))]
-            if wrong:
-                raise HypvisionError(
-                    f"In '{path}', {kind}[{number}] has the {wrong[0]} {item[wrong[0]]!r:.60}. "
-                    f"Expected: a number. {_ADVICE}"
-                )
+            where = f"In '{path}', {kind}[{number}]"
+            own = item if isinstance(item, dict) else {}
+            lacking = [key for key in keys if key not in own]
+            ids = {key: own.get(key, 0) for key in keys if key.endswith("id")}
+            odd = {key: ids[key] for key in ids if not isinstance(ids[key], (int, float, str))}
+            refuse(
+                (lacking, f"{where} has no {some(lacking)}. {_ADVICE}"),
+                (odd, f"{where} has {odd!s:.60}. Expected: numbers. {_ADVICE}"),
+            )
     return content
 
 
@@ -246,24 +239,25 @@ def images_by_id(content: dict[str, Any], path: str, usage: Usage) -> dict[Any, 
     """The images of a file; those that are listed twice count once."""
     found: dict[Any, dict] = {}
     for number, item in enumerate(content["images"]):
+        first = found.setdefault(item["id"], item)
         where = f"In '{path}', images[{number}]"
         name = item["file_name"]
-        if not isinstance(name, str) or not whole_size(item["height"], item["width"]):
-            raise HypvisionError(
-                f"{where} has the file_name {name!r:.60}, the height {item['height']!r:.60} and "
-                f"the width {item['width']!r:.60}. Expected: a name, and two whole numbers above "
-                "0. Correct it."
-            )
-        first = found.setdefault(item["id"], item)
-        if first is item:
-            continue
-        if first["file_name"] != name:
-            raise HypvisionError(
+        size = (item["height"], item["width"])
+        refuse(
+            (
+                not isinstance(name, str) or not whole_size(*size),
+                f"{where} has the file_name {name!r:.60} and the height and width {size!r:.60}. "
+                "Expected: a name, and two whole numbers above 0. Correct it.",
+            ),
+            (
+                first["file_name"] != name,
                 f"{where} ('{name}') has the id {item['id']}, which '{first['file_name']}' has "
                 "too, so that the boxes of the two cannot be told apart. Give each image an id of "
-                "its own."
-            )
-        usage.leave_out("images", "listed twice", name)
+                "its own.",
+            ),
+        )
+        if first is not item:
+            usage.leave_out("images", "listed twice", name)
     content["images"] = list(found.values())
     names = Counter(item["file_name"] for item in content["images"])
     twice = [name for name, count in names.items() if count > 1]
@@ -308,42 +302,45 @@ class CountedDataset(BaseDetDataset):
     def filter_data(self) -> list[dict]:
         """The images after mmdet's filter; counts those that it leaves out."""
         if not self.backend_args:
-            named = [
-                item[key]
-                for item in self.data_list
-                for key in ("img_path", "seg_map_path")
-                if item.get(key)
-            ]
+            keys = ("img_path", "seg_map_path")
+            named = [item[key] for item in self.data_list for key in keys if item.get(key)]
             inside(named, *self._places())
-        found = self._on_disk()
-        self.data_list = found
+        self.data_list = self._on_disk()
         kept = self._filtered()
-        ids = {id(item) for item in kept}
-        smallest = (self.filter_cfg or {}).get("min_size", 0)
-        for item in found:
-            if id(item) not in ids:
-                small = min(item.get("width", math.inf), item.get("height", math.inf)) < smallest
-                reason = (
-                    f"smaller than min_size={smallest}"
-                    if small
-                    else "without objects, see filter_empty_gt"
-                )
-                self.usage.leave_out("images", reason, item["img_path"])
-        labels = Counter(label for item in kept for label in self._labels(item))
-        objects = sum(labels.values())
-        self.usage.use("images", len(kept))
-        self.usage.use(self.OBJECTS, objects)
-        self.usage.use("classes", len(labels))
-        for label, name in enumerate(self.metainfo.get("classes") or ()):
-            if label not in labels:
-                self.usage.leave_out("classes", f"without {self.OBJECTS}", name)
-        if not self.test_mode and (not kept or (not objects and self.usage.left_out(self.OBJECTS))):
+        self._count_left_out(kept)
+        labels = self._count_kept(kept)
+        nothing = not kept or (not labels and self.usage.left_out(self.OBJECTS))
+        if nothing and not self.test_mode:
             raise HypvisionError(
                 f"The training data have no {'objects' if kept else 'images'} to learn from. "
                 f"{self.usage} Correct '{self.ann_file}', or data_prefix and filter_cfg of the "
                 "data set in the config (see docs/data.md)."
             )
         return kept
+
+    def _count_kept(self, kept: list[dict]) -> Counter[int]:
+        """Count what is used; returns how many objects each label has."""
+        labels = Counter(label for item in kept for label in self._labels(item))
+        self.usage.use("images", len(kept))
+        self.usage.use(self.OBJECTS, sum(labels.values()))
+        self.usage.use("classes", len(labels))
+        for label, name in enumerate(self.metainfo.get("classes") or ()):
+            if label not in labels:
+                self.usage.leave_out("classes", f"without {self.OBJECTS}", name)
+        return labels
+
+    def _count_left_out(self, kept: list[dict]) -> None:
+        """Count the images that mmdet's filter leaves out."""
+        ids = {id(item) for item in kept}
+        smallest = (self.filter_cfg or {}).get("min_size", 0)
+        for item in self.data_list:
+            if id(item) in ids:
+                continue
+            side = min(item.get("width", math.inf), item.get("height", math.inf))
+            reason = "without objects, see filter_empty_gt"
+            if side < smallest:
+                reason = f"smaller than min_size={smallest}"
+            self.usage.leave_out("images", reason, item["img_path"])
 
     def _places(self) -> list[str]:
         """The folders of the data: ``data_root``, and those of ``data_prefix``, which may be links
@@ -374,12 +371,15 @@ class CountedDataset(BaseDetDataset):
         missing = [item for item in self.data_list if item["img_path"] not in there]
         for item in missing:
             self.usage.leave_out("images", "missing on disk", item["img_path"])
-        if missing and self.test_mode:
-            raise HypvisionError(
+        first = [item["img_path"] for item in missing[:1]]
+        refuse(
+            (
+                missing and self.test_mode,
                 f"{len(missing)} of the {len(self.data_list)} images of '{self.ann_file}' do not "
-                f"exist, the first is '{missing[0]['img_path']}'. Put them there, correct "
-                "data_prefix, or take them out of the file."
+                f"exist, the first is {some(first)}. Put them there, correct data_prefix, or take "
+                "them out of the file.",
             )
+        )
         return [item for item in self.data_list if item["img_path"] in there]
 
 

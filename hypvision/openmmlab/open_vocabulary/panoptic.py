@@ -300,6 +300,41 @@ class OpenVocabPanopticDataset(CountedDataset):
         self.out = ignore_classes
         super().__init__(ann_file=ann_file, **kwargs)
 
+    def _segments(
+        self, item: dict[str, Any], images: dict, label: dict, number: dict
+    ) -> list[dict[str, Any]]:
+        """The segments of an entry whose class is known, after checks; ``label``: the class of a
+        category's id; ``number``: of a class."""
+        if item["image_id"] not in images:
+            raise HypvisionError(
+                f"In '{self.ann_file}', the segments of '{item['file_name']}' belong to the "
+                f"image_id {item['image_id']}, which is not in the file's list of images. "
+                "Correct the file."
+            )
+        where = f"In '{self.ann_file}', a segment of '{item['file_name']}'"
+        segments = []
+        for segment in item["segments_info"] if isinstance(item["segments_info"], list) else [None]:
+            if not isinstance(segment, dict) or not isinstance(segment.get("id"), int):
+                raise HypvisionError(
+                    f"{where} is {segment!r:.100}. Expected: a dict with an id. Correct the file."
+                )
+            category = segment.get("category_id")
+            if not isinstance(category, (int, float, str)) or category not in label:
+                raise HypvisionError(
+                    f"{where} has the category_id {category}, which is none of the file's "
+                    "categories. Correct the number, or add the category."
+                )
+            name = label[category]
+            crowd = int(bool(segment.get("iscrowd", 0)))
+            if name in number:
+                segments.append(dict(id=segment["id"], category=number[name], iscrowd=crowd))
+            if crowd or name not in number:
+                reason = "crowd" if crowd else "of ignored classes"
+                self.usage.leave_out(
+                    "segments", reason, f"{item['file_name']}, segment {segment['id']}"
+                )
+        return segments
+
     def load_data_list(self) -> list[dict[str, Any]]:
         content = read_annotations(self.ann_file, _NEEDED)
         names = load_classes(
@@ -332,37 +367,7 @@ class OpenVocabPanopticDataset(CountedDataset):
         images = images_by_id(content, self.ann_file, self.usage)
         found = []
         for item in content["annotations"]:
-            if item["image_id"] not in images:
-                raise HypvisionError(
-                    f"In '{self.ann_file}', the segments of '{item['file_name']}' belong to the "
-                    f"image_id {item['image_id']}, which is not in the file's list of images. "
-                    "Correct the file."
-                )
-            where = f"In '{self.ann_file}', a segment of '{item['file_name']}'"
-            segments = []
-            for segment in (
-                item["segments_info"] if isinstance(item["segments_info"], list) else [None]
-            ):
-                if not isinstance(segment, dict) or not isinstance(segment.get("id"), int):
-                    raise HypvisionError(
-                        f"{where} is {segment!r:.100}. Expected: a dict with an id. Correct the "
-                        "file."
-                    )
-                category = segment.get("category_id")
-                if not isinstance(category, (int, float, str)) or category not in label:
-                    raise HypvisionError(
-                        f"{where} has the category_id {category}, which is none of the file's "
-                        "categories. Correct the number, or add the category."
-                    )
-                name = label[category]
-                crowd = int(bool(segment.get("iscrowd", 0)))
-                if name in number:
-                    segments.append(dict(id=segment["id"], category=number[name], iscrowd=crowd))
-                if crowd or name not in number:
-                    reason = "crowd" if crowd else "of ignored classes"
-                    self.usage.leave_out(
-                        "segments", reason, f"{item['file_name']}, segment {segment['id']}"
-                    )
+            segments = self._segments(item, images, label, number)
             image = images[item["image_id"]]
             picture = Path(self.data_prefix["img"])
             colours = Path(self.data_prefix["seg"])
