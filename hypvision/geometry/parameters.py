@@ -257,7 +257,8 @@ def _stepping(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any
         more = f" and {len(found) - 5} more" if len(found) > 5 else ""
         warnings.warn(
             f"{'Lookahead' if looks_ahead else whose(optimizer)} steps through flat space, so that "
-            f"these parameters leave their manifolds: {', '.join(found[:5])}{more}. Take RiemannianAdamW, RiemannianAdam or "
+            f"these parameters leave their manifolds: {', '.join(found[:5])}{more}. Take "
+            "RiemannianAdamW, RiemannianAdam or "
             "RiemannianSGD of hypvision.optim, which are AdamW, Adam and SGD for all other "
             "parameters (timm's factory and configs know their names); or bring the points back "
             "after every step: parameter.data = manifold.projx(parameter.data).",
