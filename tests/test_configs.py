@@ -80,6 +80,25 @@ def test_names_say_the_batch_of_a_process():
     assert len(LOADED) > 120 and wrong == []
 
 
+# The length of a training: epochs, iterations, thousands of these, mmdet's schedules of 12 epochs.
+LENGTHS = {"e": "max_epochs", "i": "max_iters", "k": "max_iters", "x": "max_epochs"}
+UNITS = {"e": 1, "i": 1, "k": 1000, "x": 12}
+LONG = {
+    path.relative_to(ROOT).as_posix(): match
+    for path in sorted(ROOT.glob("[!_]*/*.py"))
+    if (match := re.search(r"[-_](\d+)([eikx])(?=[_.-])", path.name))
+}
+
+
+def test_names_say_the_length_of_a_training():
+    wrong = []
+    for name, match in LONG.items():
+        found = load_config(ROOT / name).get("train_cfg") or {}
+        if found.get(LENGTHS[match[2]]) != UNITS[match[2]] * int(match[1]):
+            wrong.append(f"{name}: {found}")
+    assert len(LONG) > 180 and wrong == []
+
+
 # Of CLIPs, which open_clip does not build without memory: about three seconds each.
 REAL = [name for name in LOADED if name.startswith(("hyperclip", "hierarcaps"))]
 # parameters; radial tuning, of vitl14 and vitb32, drops the image tower

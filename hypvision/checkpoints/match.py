@@ -13,7 +13,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hypvision.checkpoints.read import network_weights, stored_weights, tensor_problem
+from hypvision.checkpoints.read import (
+    BACKBONE,
+    network_weights,
+    stored_weights,
+    tensor_problem,
+)
+from hypvision.checkpoints.wrappers import without_prefix
 from hypvision.io.errors import HypvisionError
 
 _logger = logging.getLogger(__name__)
@@ -21,6 +27,19 @@ _judged: ContextVar[bool] = ContextVar("judged", default=False)
 
 ADAPTER_NAMES = ("hyperclip", "lathadapter", "lora", "vpt", "bottleneck")
 """The methods of :data:`hypvision.clip.adapters.ADAPTERS`: words in the names of their weights."""
+# Words in the names of what tunes a frozen network, ours and others': without it, the network is
+# the untuned one.
+_TUNING = re.compile(
+    rf"(?:^|[._])({'|'.join(ADAPTER_NAMES)}|dora|ia3|ssf|prompts?|prompt_learner|ctx|meta_net"
+    r"|adapt(?:er|ers|mlp|former)|\w+_adapter)(?:[._]|$)",
+    re.IGNORECASE,
+)
+# Counters and tables that follow from the network's sizes, which files of older code have.
+_COUNTER = "num_batches_tracked"
+_NO_WEIGHTS = re.compile(
+    r"(?:.*\.)?(?:position_ids|relative_position_index|attn_mask|inv_freq"
+    r"|freqs_(?:cos|sin)|total_(?:ops|params)|input_resolution|context_length|vocab_size)"
+)
 
 
 class Comparison(NamedTuple):
@@ -78,11 +97,14 @@ def _difference(given: Tensor, expected: Tensor) -> str | None:
 
 
 def compare(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> Comparison:
-    """Compare two state dicts by names, shapes and kinds; counters of batch norm do not count."""
-    expected, given = (
-        {name: value for name, value in weights.items() if not name.endswith("num_batches_tracked")}
-        for weights in (expected, given)
-    )
+    """Compare two state dicts by names, shapes and kinds; counters of batch norm and the like do
+    not count."""
+    expected = {n: value for n, value in expected.items() if not n.endswith(_COUNTER)}
+    given = {
+        name: value
+        for name, value in given.items()
+        if name in expected or not (name.endswith(_COUNTER) or _NO_WEIGHTS.fullmatch(name))
+    }
     differences = {
         name: _difference(given[name], expected[name]) for name in expected if name in given
     }
@@ -100,7 +122,9 @@ def compare(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> Comp
 
 def filtered(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Weights by the names and with the shapes of a timm model, for example those of an official
-    checkpoint: what the ``checkpoint_filter_fn`` of its family makes of them."""
+    checkpoint: what the ``checkpoint_filter_fn`` of its family makes of them, without the prefix of
+    a module that kept the model."""
+    weights = without_prefix(model.state_dict(), weights)
     convert = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
     return dict(weights if convert is None or not weights else convert(weights, model))
 
@@ -125,26 +149,28 @@ def engine_names(model: nn.Module, checkpoint: Mapping[str, Any]) -> Mapping[str
     Returns:
         The checkpoint itself, or one with other weights in ``state_dict``.
     """
+    state = checkpoint.get("state_dict", checkpoint)
+    weights = _engine_weights(model, checkpoint)
+    return checkpoint if weights.keys() == state.keys() else {**checkpoint, "state_dict": weights}
+
+
+def _engine_weights(model: nn.Module, checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Weights by the names of a model of the engine, see :func:`engine_names`."""
     backbone = getattr(model, "backbone", None)
     translate: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = getattr(
         model, "checkpoint_filter", None
     )
+    expected = model.state_dict().keys()
+    whole = without_prefix(expected, network_weights(checkpoint, part=None))
     if translate is not None:
-        weights = network_weights(checkpoint, part=None)
-        renamed = translate(weights)
-    elif backbone is None or hasattr(backbone, "load_pretrained"):
-        # a TimmBackbone chooses by itself
-        return checkpoint
-    else:
-        expected = model.state_dict().keys()
-        whole = network_weights(checkpoint, part=None)
-        if expected <= whole.keys():
-            return checkpoint
-        weights = network_weights(checkpoint)
-        # of a neck or proxies
-        beside = {name: value for name, value in whole.items() if name in expected}
-        renamed = {**beside, **placed(model, "backbone", filtered(backbone, weights))}
-    return checkpoint if renamed.keys() == weights.keys() else {**checkpoint, "state_dict": renamed}
+        return translate(whole)
+    # a TimmBackbone chooses by itself
+    if backbone is None or hasattr(backbone, "timm_model") or expected <= whole.keys():
+        return whole
+    # of a neck or proxies
+    beside = {name: value for name, value in whole.items() if name in expected}
+    network = placed(model, "backbone", filtered(backbone, network_weights(checkpoint)))
+    return {**beside, **network}
 
 
 def unknown_name(name: str, family: str) -> str:
@@ -177,7 +203,8 @@ def nonfinite_names(weights: Mapping[str, Any]) -> list[str]:
         for name, value in weights.items()
         if isinstance(value, Tensor)
         and (value.is_floating_point() or value.is_complex())
-        and not value.isfinite().all()
+        # 8-bit numbers have no such operation
+        and not (value.float() if value.itemsize == 1 else value).isfinite().all()
     ]
 
 
@@ -249,7 +276,7 @@ def check_compatible(
         name: torch.empty((), dtype=value.dtype).expand(value.shape) for name, value in own.items()
     }
     expected = stored_weights(shapes)
-    given = stored_weights(state_dict)
+    given = without_prefix(expected, stored_weights(state_dict))
     found = compare(expected, given)
     if (found.missing or found.mismatched or found.share < 0.8) if exact else found.share < 0.5:
         raise _misfit(
@@ -257,7 +284,7 @@ def check_compatible(
             f"Use the config that the checkpoint was trained with{_beside(path)}, or a checkpoint "
             "of this network.",
         )  # fmt: skip
-    check_adapters(found, path)
+    check_unknown(found, path, exact)
     check_finite(given, path, allow_nonfinite)
 
 
@@ -271,13 +298,10 @@ def load_trained(model: nn.Module, checkpoint: Mapping[str, Any], path: str | Pa
             wrapper's ``module.``, do not matter.
         path: the file, for the message.
     """
-    checkpoint = engine_names(model, checkpoint)
-    state = checkpoint.get("state_dict", checkpoint)
-    check_compatible(model, state, path)
+    weights = _engine_weights(model, checkpoint)
+    check_compatible(model, weights, path)
     expected = model.state_dict()
-    _load_judged(
-        model, {name: value for name, value in stored_weights(state).items() if name in expected}
-    )
+    _load_judged(model, {name: value for name, value in weights.items() if name in expected})
 
 
 def load_into(
@@ -297,7 +321,7 @@ def load_into(
         source: the file they are from, for the message.
         what: which model, for the message.
         advice: what to do if they do not fit.
-        extra: whether names are allowed that the model does not have.
+        extra: whether parts are allowed that the model does not have, see :func:`check_unknown`.
         optional: which names of the model keep their values, whatever the file says.
 
     Returns:
@@ -308,33 +332,72 @@ def load_into(
             ``extra``, of an adapter.
     """
     expected = {name: value for name, value in model.state_dict().items() if not optional(name)}
+    weights = without_prefix(expected, weights)
     weights = {name: value for name, value in weights.items() if not optional(name)}
     found = compare(expected, weights)
     if found.missing or found.mismatched or (found.unexpected and not extra):
-        raise _misfit(
-            found._replace(unexpected=[] if extra else found.unexpected), source, what, advice
-        )
-    check_adapters(found, source)
+        raise _misfit(found, source, what, advice)
+    check_unknown(found, source)
     taken = {name: value for name, value in weights.items() if name in expected}
     check_finite(taken, source)
     _load_judged(model, taken)
     return found
 
 
-def check_adapters(found: Comparison, source: str | Path) -> None:
-    """Raise an error for weights of an adapter that the model lacks: without them it is the base,
-    as if untrained."""
-    kinds = {
-        name: kind for name in found.unexpected for kind in ADAPTER_NAMES if kind in name.split(".")
-    }
-    if kinds:
-        name, kind = next(iter(kinds.items()))
+def check_unknown(found: Comparison, source: str | Path, exact: bool = True) -> None:
+    """Judge the weights that only a file has.
+
+    Those of a part that the model lacks (a head, an auxiliary loss) are left out with a warning.
+    Those inside of the model's own parts change what these compute, and those of an adapter,
+    prompts or a LoRA make the tuned model of the untuned one: both raise an error.
+
+    Args:
+        found: how the file fits.
+        source: the file.
+        exact: False for the start of a training, which may be of a changed network: then unknown
+            weights inside of its parts are warned of.
+    """
+    if not found.unexpected:
+        return
+    check_tuning(found.unexpected, source)
+    parts = {_part(name) for name in (*found.matched, *found.missing, *found.mismatched)}
+    inside = [name for name in found.unexpected if _part(name) in parts]
+    if inside and exact:
         raise HypvisionError(
-            f"The checkpoint '{source}' holds an adapter '{kind}' ({len(kinds)} weights: {name}, "
-            "...) that the model lacks: without it, this would be the untuned model. Give the "
-            f"config of its training{_beside(source)}; to take the adapter out, build that model "
-            "and call save or merge of hypvision.clip.adapters."
+            f"The checkpoint '{source}' has {len(inside)} weights inside of the model's parts that "
+            f"the model does not know: {_few(inside)}. Without them it would compute something "
+            "else. Give the model, and its arguments, that it was trained with."
         )
+    _logger.warning(
+        "'%s' has %d weights that the model does not know, and that are left out: %s.",
+        source, len(found.unexpected), _few(found.unexpected),
+    )  # fmt: skip
+
+
+def check_tuning(unknown: Iterable[str], source: str | Path) -> None:
+    """Raise an error if there are adapters, prompts or a LoRA among the weights that only a file
+    has."""
+    tuned = {name: match[1] for name in unknown if (match := _TUNING.search(name))}
+    if tuned:
+        raise HypvisionError(
+            f"The checkpoint '{source}' holds an adapter '{next(iter(tuned.values()))}' "
+            f"({len(tuned)} weights: {_few(list(tuned))}) that the model lacks: without it, this "
+            f"would be the untuned model. Give the config of its training{_beside(source)}, or "
+            "merge it into the weights: of hypvision by merge of hypvision.clip.adapters, of peft "
+            "by merge_and_unload() or hypvision.checkpoints.lora."
+        )
+
+
+def _part(name: str) -> str:
+    """The part of a model that a weight belongs to; of a backbone, its part in that."""
+    network = BACKBONE.fullmatch(name)
+    if network is None:
+        return name.partition(".")[0]
+    return f"backbone.{network[1].partition('.')[0]}"
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 def _load_judged(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
@@ -357,6 +420,9 @@ def _beside(path: str | Path) -> str:
 
 def _misfit(comparison: Comparison, source: str | Path, what: str, advice: str) -> HypvisionError:
     count = len(comparison.matched) + len(comparison.missing) + len(comparison.mismatched)
+    # an adapter explains the rest
+    first = sorted(comparison.unexpected, key=lambda name: _TUNING.search(name) is None)
+    comparison = comparison._replace(unexpected=first)
     return HypvisionError(
         f"The checkpoint '{source}' does not fit {what}: {len(comparison.matched)} of {count} "
         f"weights match. {comparison.describe()}. {advice}"

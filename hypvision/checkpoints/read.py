@@ -42,8 +42,10 @@ from hypvision.checkpoints.storage import (
     load_unpacked,
     unpack,
 )
+from hypvision.checkpoints.wrappers import plain_names, unwrapped
 from hypvision.io.errors import HypvisionError
-from hypvision.io.files import why_no_file
+from hypvision.io.files import below, why_no_file
+from hypvision.io.records import ShardTable, read_record
 
 # Stand-ins for what trainings pickle
 
@@ -239,7 +241,8 @@ def read_file(
 
     Args:
         path: safetensors, or ``.pth``, ``.pt``, ... as PyTorch writes them, TorchScript archives
-            too (of which the tensors are read, by their names in the state dict).
+            too (of which the tensors are read, by their names in the state dict); the index of
+            shards, ``model.safetensors.index.json``; or the folder of either.
         device: where the tensors go, as for :func:`torch.load`.
         mapped: map the tensors into memory, so that their numbers are read from the file when they
             are used; for files that PyTorch wrote, on the CPU.
@@ -256,9 +259,9 @@ def read_file(
     """
     path = Path(path).expanduser()
     if path.is_dir():
-        raise HypvisionError(
-            f"The checkpoint '{path}' is a folder. Check the path, and give a file."
-        )
+        path = _in_folder(path)
+    if path.name.endswith(_INDEX) and path.is_file():
+        return _of_shards(path, device, mapped)
     if not path.is_file():
         near = sorted(
             file.name
@@ -292,6 +295,46 @@ def read_file(
         )
     _check_content(content, path)
     return _check_names(content, path)
+
+
+_INDEX = ".index.json"
+_WHOLE = (
+    "model.safetensors", "open_clip_model.safetensors", "pytorch_model.bin",
+    "open_clip_pytorch_model.bin",
+)  # fmt: skip
+
+
+def _in_folder(folder: Path) -> Path:
+    """The file of weights in a folder as transformers and open_clip write it."""
+    for name in (f"{whole}{index}" for whole in _WHOLE for index in (_INDEX, "")):
+        if (folder / name).is_file():
+            return folder / name
+    if (folder / "adapter_config.json").is_file():
+        raise HypvisionError(
+            f"The checkpoint '{folder}' is a LoRA of peft, without the weights that it changes. "
+            "Load the model that it was trained on, and merge it: "
+            f"hypvision.checkpoints.lora.merge_lora(model, '{folder}'), for a CLIP "
+            f"create_clip(NAME, WEIGHTS, lora='{folder}') or --clip NAME:WEIGHTS,lora={folder}."
+        )
+    raise HypvisionError(
+        f"The checkpoint '{folder}' is a folder, which has none of {', '.join(_WHOLE)}. Check the "
+        "path, and give a file."
+    )
+
+
+def _of_shards(index: Path, device: Any, mapped: bool) -> dict[str, Any]:
+    """The weights in the files that an index names."""
+    places = read_record(ShardTable, index, "Copy the whole folder again.", extra=True).weight_map
+    found: dict[str, Any] = {}
+    for name in sorted(set(places.values())):
+        found |= read_file(below(index.parent, name), device, mapped)
+    lacking = [name for name in places if name not in found]
+    if lacking:
+        raise HypvisionError(
+            f"The shards of '{index}' lack {len(lacking)} weights that it names: {lacking[0]}, ... "
+            "Copy the whole folder again."
+        )
+    return found
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
@@ -519,24 +562,17 @@ def _is_whole(path: Path) -> bool:
 
 # Weights out of a checkpoint
 
-_WRAPPERS = (
-    "state_dict_ema",
-    "model_ema",
-    "state_dict",
-    "model_state_dict",
-    "model",
-)  # in the order of timm
-_BACKBONE = re.compile(r"backbone\.(?:timm_model\.)?(?:model\.)?(.+)")
+BACKBONE = re.compile(r"backbone\.(?:timm_model\.)?(?:model\.)?(.+)")
 
 
 def network_weights(
-    checkpoint: Mapping[str, Any], part: re.Pattern[str] | None = _BACKBONE
+    checkpoint: Mapping[str, Any], part: re.Pattern[str] | None = BACKBONE
 ) -> dict[str, Tensor]:
     """The weights of a network in a checkpoint, as float32 and without the prefixes of wrappers.
 
     Args:
-        checkpoint: what a file holds; the weights may be inside ``state_dict``, ``model`` or their
-            averages.
+        checkpoint: what a file holds; the weights may be under a key, see
+            :data:`hypvision.checkpoints.wrappers.KEYS`.
         part: names of a part, whose group is the name inside of it: if there are any, only they are
             returned. By default the network inside a classifier, segmenter or detector of
             ``hypvision train``.
@@ -552,13 +588,9 @@ def network_weights(
 
 def stored_weights(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
     """The weights in a checkpoint as they are stored, without the prefixes of wrappers."""
-    for wrapper in _WRAPPERS:
-        if isinstance(checkpoint.get(wrapper), Mapping):
-            checkpoint = checkpoint[wrapper]
-    weights: dict[str, Tensor] = {}
-    for name, value in checkpoint.items():
-        if not isinstance(value, Tensor):
-            continue
+    inside = unwrapped(checkpoint)
+    tensors = {name: value for name, value in inside.items() if isinstance(value, Tensor)}
+    for name, value in tensors.items():
         if not isinstance(name, str):
             raise HypvisionError(
                 f"The checkpoint has a weight named {name!r}: names must be strings. Save "
@@ -569,7 +601,4 @@ def stored_weights(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
             raise HypvisionError(
                 f"The weight '{name}' of the checkpoint is {wrong}. Save dense weights."
             )
-        while name.startswith(("module.", "_orig_mod.")):
-            name = name.removeprefix("module.").removeprefix("_orig_mod.")
-        weights[name] = value
-    return weights
+    return {plain: tensors[name] for name, plain in plain_names(tensors).items()}

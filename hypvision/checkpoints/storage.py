@@ -155,7 +155,7 @@ def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
                     "the file again."
                 )
             value = value.to(scale.device).float().mul_(scale.reshape(-1, *[1] * (value.dim() - 1)))
-        elif value.dtype in (torch.float16, torch.bfloat16):
+        elif value.is_floating_point() and value.itemsize < 4:  # of 16 bits and of 8
             value = value.float()
         out[name] = value
     return out
@@ -170,7 +170,7 @@ def load_unpacked(path: str | Path, device: str = "cpu") -> dict[str, Tensor]:
     """
     with safe_open(path, "pt", device) as file:
         kinds = {name: file.get_slice(name).get_dtype() for name in tuple(file.keys())}
-        if not {"F16", "BF16", "I8", "U8"}.intersection(kinds.values()):
+        if not {"F16", "BF16", "I8", "U8", "F8_E4M3", "F8_E5M2"}.intersection(kinds.values()):
             return expand_tokens(unpack({name: file.get_tensor(name) for name in kinds}))
     beside = {name + end for name in kinds for end in (_SCALE, _SHAPE)}
     names = [name for name in kinds if name not in beside]

@@ -208,16 +208,19 @@ CLIP_HELP = (
     "weights of `hypvision zoo list --task zero-shot` (shapes-s8, emoji-s16, emoji-t8, "
     "hycoclip-emoji-s16 ship), hf-hub:USER/REPO, local-dir:PATH, or a file; WEIGHTS: a tag "
     "(openai, redcaps, grit), a file, zoo:NAME, or none for random ones; not needed where NAME has "
-    "only one"
+    "only one; OPTION: force_image_size, force_context_length, force_quick_gelu, or lora, a folder "
+    "of peft"
 )
 
 
 def add_clip_argument(
     parser: Parser, what: str, default: str | None = None, **options: Any
 ) -> None:
-    """Add ``--clip NAME[:WEIGHTS]``; see :func:`hypvision.clip.names.clip_options`."""
+    """Add ``--clip NAME[:WEIGHTS][,OPTION=VALUE]``; see
+    :func:`hypvision.clip.names.clip_options`."""
     shown = f" (default: {default})" if default else ""
-    parser.add("--clip NAME[:WEIGHTS]", f"{what}{shown}. {CLIP_HELP}", default=default, **options)
+    name = "--clip NAME[:WEIGHTS][,OPTION=VALUE]"
+    parser.add(name, f"{what}{shown}. {CLIP_HELP}", default=default, **options)
 
 
 def clip_of(args: Namespace, device: str | None = None) -> CLIPBundle:

@@ -95,10 +95,10 @@ def run_explain(args: Namespace) -> None:
     from hypvision.inference.progress import progress
     from hypvision.inference.sources import check_every, find_sources
     from hypvision.io.images import leaving_out, require_all
+    from hypvision.io.records import parse_arguments
     from hypvision.viz import explain
     from hypvision.viz.sheet import save_image
     from hypvision.zoo.backbones import build_model, model_and_weights, side_seen
-    from hypvision.zoo.loading import parse_arguments
 
     for name in ("mean", "std"):
         value = getattr(args, name)

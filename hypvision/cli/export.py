@@ -53,8 +53,8 @@ def run_export(args: Namespace) -> None:
 
     from hypvision.checkpoints.sources import find
     from hypvision.inference.progress import stages
+    from hypvision.io.records import parse_arguments
     from hypvision.zoo.export import SUFFIXES, export_model
-    from hypvision.zoo.loading import parse_arguments
 
     _check(args)
     if args.clip is not None:

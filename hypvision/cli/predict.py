@@ -90,7 +90,7 @@ def run_predict(args: Namespace) -> None:
     from hypvision.inference.sources import check_every, find_sources
     from hypvision.inference.writers import Writer
     from hypvision.io.images import leaving_out, require_all
-    from hypvision.zoo.loading import parse_arguments
+    from hypvision.io.records import parse_arguments
 
     if args.score is not None and not 0 <= args.score <= 1:
         raise HypvisionError(f"--score must be a probability from 0 to 1, got {args.score:g}.")

@@ -69,7 +69,7 @@ def run_summary(args: Namespace) -> None:
 
     from hypvision.inference.progress import stages
     from hypvision.inference.summary import subject_of, subject_of_clip, summarise
-    from hypvision.zoo.loading import parse_arguments
+    from hypvision.io.records import parse_arguments
 
     _check(args)
     device = device_of(args)

@@ -59,7 +59,7 @@ def weights_file(name: str, pretrained: str | Path, needed: bool, tags: Sequence
         # the file in the repository, for any working directory
         shipped = Path(__file__).parents[2] / path
         path = shipped if shipped.is_file() else path
-    if path.is_file():
+    if path.is_file() or path.is_dir():
         return path
     if path.suffix not in (".pt", ".pth", ".safetensors", ".bin") and not path.exists():
         known = "its own" if is_repository(name) else ", ".join(tags) or "none"

@@ -31,12 +31,14 @@ import torch
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 from torch import Tensor, nn
 
+from hypvision.checkpoints.lora import merged
 from hypvision.checkpoints.match import load_into
 from hypvision.checkpoints.read import check_bounds, network_weights, read_file
 from hypvision.checkpoints.records import Record
 from hypvision.checkpoints.sources import hub_switch
 from hypvision.checkpoints.torchscript import class_names, is_torchscript
-from hypvision.clip.hugging_face import from_hugging_face, is_hugging_face
+from hypvision.checkpoints.wrappers import without_prefix
+from hypvision.clip.hugging_face import from_hugging_face, is_hugging_face, to_hugging_face
 from hypvision.clip.hyperbolic_checkpoint import (
     PIXELS,
     PUBLISHED,
@@ -175,6 +177,7 @@ def create_clip(
     name: str = "ViT-B-16",
     pretrained: str | Path | None = None,
     load_weights: bool = True,
+    lora: str | Path | None = None,
     **options: Any,
 ) -> CLIPBundle:
     """A CLIP model with its tokenizer.
@@ -190,6 +193,8 @@ def create_clip(
             repository or folder None for its own.
         load_weights: False builds the network for these weights (activation and normalisation too)
             without fetching them, because a checkpoint will supply them.
+        lora: a folder of the library peft whose LoRA is merged into these weights, trained on
+            open_clip's model or on transformers' ``CLIPModel``.
         options: arguments of :func:`open_clip.create_model`; the models of this project take those
             that change the architecture (``force_quick_gelu``, ``force_image_size``,
             ``force_context_length``, ...). For the weights of a tag, QuickGELU, mean, std,
@@ -257,6 +262,8 @@ def create_clip(
             path,
             resize=tag is not None or not {*RESIZING, "vision_cfg", "text_cfg"}.isdisjoint(asked),
         )
+    if lora is not None:
+        _merge_lora(model, lora)
     if size is not None:
         model.visual.set_input_size(size)
         model.visual.preprocess_cfg["size"] = model.visual.image_size
@@ -520,7 +527,18 @@ def clip_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def read_clip(path: Path) -> dict[str, Tensor]:
     """The weights of a file of any origin, by the names of open_clip's ``CLIP``."""
-    return clip_names(network_weights(read_file(path), _CLIP))
+    return clip_weights(read_file(path))
+
+
+def clip_weights(content: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The weights of a CLIP in a file of any origin, and what is beside them, by the names of
+    open_clip's ``CLIP``."""
+    whole = network_weights(content, part=None)
+    inside = {match[1]: whole[name] for name in whole if (match := _CLIP.fullmatch(name))}
+    beside = {name: value for name, value in whole.items() if not _CLIP.fullmatch(name)}
+    weights = {**inside, **beside} if inside else whole
+    # every CLIP has this weight, by every code
+    return clip_names(without_prefix(("logit_scale",), weights))
 
 
 def _load(model: Any, path: Path, resize: bool) -> None:
@@ -534,7 +552,7 @@ def _load(model: Any, path: Path, resize: bool) -> None:
     )
 
     content = read_file(path)
-    weights = clip_names(network_weights(content, _CLIP))
+    weights = clip_weights(content)
     geometry = getattr(model, "geometry", None)
     check_scalars(weights, geometry or "sphere", path)
     if geometry == "sphere":
@@ -568,10 +586,42 @@ def _load(model: Any, path: Path, resize: bool) -> None:
         {name: value.float() if value.is_floating_point() else value for name,
         value in weights.items()},
         path, f"the CLIP model ({type(model).__name__})",
-        "Give the architecture that it belongs to.",
+        _advice(expected, weights),
         extra=geometry is None,
         # an unknown weight of a hyperbolic CLIP is that of another geometry
     )  # fmt: skip
+
+
+def _merge_lora(model: nn.Module, folder: str | Path) -> None:
+    """Merge a LoRA by the names of open_clip's CLIP, or by those of transformers'."""
+    weights = dict(model.state_dict())
+    try:
+        weights = merged(weights, folder)
+    except HypvisionError:
+        # buffers of no Hugging Face model: there are none in its names
+        if not isinstance(model, require("open_clip", "clip").CLIP):
+            raise
+        weights = from_hugging_face(merged(to_hugging_face(weights), folder))
+    model.load_state_dict(weights)
+
+
+def _advice(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
+    """What to do about weights of a CLIP that do not fit: of another size, or another model."""
+    found = []
+    for option, tower in (("force_image_size", "visual."), ("force_context_length", "")):
+        names = (f"{tower}positional_embedding", "text.positional_embedding")[: 2 - bool(tower)]
+        for name in names:
+            old, new = given.get(name), expected.get(name)
+            if _can_be_resized(old, new, grid=bool(tower)):
+                assert old is not None and new is not None
+                sizes = [len(old), len(new)]
+                if tower:
+                    patch = expected["visual.conv1.weight"].shape[-1]
+                    sizes = [patch * math.isqrt(size - 1) for size in sizes]
+                found.append(f"{option}={sizes[0]} (as in the file) or {sizes[1]} (resized)")
+    if found:
+        return f"Give {' and '.join(found)}; in a command --clip NAME:FILE,{found[0].split()[0]}."
+    return "Give the architecture that it belongs to."
 
 
 def _can_be_resized(old: Tensor | None, new: Tensor | None, grid: bool) -> bool:

@@ -5,10 +5,12 @@
 >>> create_clip(**clip_options("emoji-s16.captions"))     # of the zoo; or zoo:NAME
 >>> create_clip(**clip_options("hf-hub:USER/REPO"))       # or local-dir:PATH
 >>> create_clip(**clip_options("meru_vit_s.pth"))         # a file, whose sizes tell the network
+>>> create_clip(**clip_options("ViT-B-16:clip.pth,force_image_size=384"))  # with its options
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from hypvision.clip.hyperbolic_checkpoint import variant
 from hypvision.clip.locate import is_repository, offering
 from hypvision.clip.models import ARCHITECTURES, architecture, pretrained_tags, read_clip
 from hypvision.io.errors import HypvisionError, require
+from hypvision.io.records import parse_arguments
 
 
 def parse_name(text: str) -> tuple[str, str | None]:
@@ -36,11 +39,18 @@ def parse_name(text: str) -> tuple[str, str | None]:
 
 
 def clip_options(text: str) -> dict[str, Any]:
-    """``NAME[:WEIGHTS]`` as arguments of :func:`~hypvision.clip.models.create_clip`.
+    """``NAME[:WEIGHTS][,OPTION=VALUE...]`` as arguments of
+    :func:`~hypvision.clip.models.create_clip`.
 
     ``NAME:none`` has random weights. A name without WEIGHTS means the weights of that repository,
     folder, record or file, or the only published weights of that network.
     """
+    text, *given = re.split(r",(?=[a-z_]+=)", text)
+    return {**_named(text), **parse_arguments(given, "--clip NAME:WEIGHTS,KEY=VALUE")}
+
+
+def _named(text: str) -> dict[str, Any]:
+    """``NAME[:WEIGHTS]`` as arguments of :func:`~hypvision.clip.models.create_clip`."""
     if text.startswith(("zoo:", "file:")) or text in builtin_index().records:
         _, record = find(text)
         if record.task != "zero-shot":

@@ -36,10 +36,11 @@ from hypvision.data.annotations import name_difference, some
 from hypvision.data.usage import usages
 from hypvision.engine.checkpoint import find_resume_checkpoint, point_to, resume_problem
 from hypvision.engine.metrics import worst
-from hypvision.geometry import CurvatureParameter, named_manifold_parameters
+from hypvision.geometry import CurvatureParameter
 from hypvision.io.checks import at_least, one_of
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import write_text
+from hypvision.optim.averages import averaging_points
 
 
 class TrainingInterrupted(KeyboardInterrupt):
@@ -873,19 +874,14 @@ class EMAHook(_EMAHook):
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
     ) -> None:
         average = self.ema_model
+        moves = self._ema_started(runner) and average.steps > 0
+        if not moves or average.steps % average.interval:
+            super().after_train_iter(runner, batch_idx, data_batch, outputs)
+            return
         share = torch.zeros(())
-        points = list(named_manifold_parameters(average.module))
-        before = [parameter.detach().clone() for _, parameter, _ in points]
-        moves = bool(points) and self._ema_started(runner) and average.steps > 0
-        moves = moves and bool(average.steps % average.interval == 0)
-        if moves:
-            average.avg_func(share, torch.ones(()), average.steps)
-        super().after_train_iter(runner, batch_idx, data_batch, outputs)
-        source = dict(self.src_model.named_parameters())
-        for (name, parameter, manifold), old in zip(points if moves else (), before):
-            # by projx, both lie on the manifold of the average, whose curvature may be learned
-            ends = (manifold.projx(end.detach().to(old)) for end in (old, source[name]))
-            parameter.data.copy_(manifold.geodesic(share.item(), *ends))
+        average.avg_func(share, torch.ones(()), average.steps)
+        with averaging_points(average.module, self.src_model, share.item()):
+            super().after_train_iter(runner, batch_idx, data_batch, outputs)
 
 
 @HOOKS.register_module()

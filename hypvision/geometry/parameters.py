@@ -13,7 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import _WrappedHook, register_module_parameter_registration_hook
+from torch.nn.modules.module import (
+    _WrappedHook,
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from .euclidean import Euclidean
@@ -112,6 +116,7 @@ def _rebuild(data: Tensor, manifold: Manifold, requires_grad: bool = True) -> Ma
 @functools.cache
 def _watch() -> None:
     register_module_parameter_registration_hook(_registered)
+    register_module_module_registration_hook(_adopted)
     register_optimizer_step_pre_hook(_stepping)
 
 
@@ -181,6 +186,36 @@ def _saved(
             raise RuntimeError(loose(prefix + name, manifold))
 
 
+# Classes that average the weights of their ``module``, and the methods that do.
+_AVERAGES = {"AveragedModel": "update_parameters", "ModelEmaV2": "update", "ModelEmaV3": "update"}
+
+
+def _adopted(module: nn.Module, name: str, submodule: nn.Module | None) -> None:
+    """Called when a module gets another: an average of torch's or timm's looks at its first update
+    whether it has points."""
+    method = _AVERAGES.get(type(module).__name__)
+    if method is not None and name == "module" and submodule is not None:
+        setattr(module, method, _WrappedHook(_averaging, module))
+
+
+def _averaging(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+    """The first update of an average: warn if it takes points for coordinates."""
+    method = _AVERAGES[type(module).__name__]
+    module.__dict__.pop(method)
+    function = getattr(module, "multi_avg_fn", None)
+    points = [name for name, _, manifold in named_manifold_parameters(module)
+              if not isinstance(manifold, Euclidean)]  # fmt: skip
+    if points and not getattr(function, "keeps_points", False):
+        warnings.warn(
+            f"{type(module).__name__} averages the coordinates of points, which so leave their "
+            f"manifolds: {', '.join(points[:5])}. Take AveragedModel(model, "
+            "multi_avg_fn=points_avg_fn(model, decay)), or with_points(ModelEmaV3(model)), of "
+            "hypvision.optim.",
+            stacklevel=3,
+        )
+    getattr(module, method)(*args, **kwargs)
+
+
 def _described(manifold: Manifold) -> str:
     return f"{type(manifold).__name__}({manifold.extra_repr()})"
 
@@ -204,7 +239,8 @@ def _stepping(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any
     if torch.compiler.is_compiling() or _seen.get(optimizer) == len(optimizer.param_groups):
         return
     _seen[optimizer] = len(optimizer.param_groups)
-    if getattr(optimizer, "keeps_points", False):
+    looks_ahead = any("lookahead_alpha" in group for group in optimizer.param_groups)
+    if getattr(optimizer, "keeps_points", False) and not looks_ahead:
         return
     found = []
     for group in optimizer.param_groups:
@@ -220,8 +256,9 @@ def _stepping(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any
     if found:
         more = f" and {len(found) - 5} more" if len(found) > 5 else ""
         warnings.warn(
-            f"{whose(optimizer)} steps through flat space, so that these parameters leave their "
-            f"manifolds: {', '.join(found[:5])}{more}. Take RiemannianAdamW, RiemannianAdam or "
+            f"{'Lookahead' if looks_ahead else whose(optimizer)} steps through flat space, so that "
+            f"these parameters leave their manifolds: {', '.join(found[:5])}{more}. Take "
+            "RiemannianAdamW, RiemannianAdam or "
             "RiemannianSGD of hypvision.optim, which are AdamW, Adam and SGD for all other "
             "parameters (timm's factory and configs know their names); or bring the points back "
             "after every step: parameter.data = manifold.projx(parameter.data).",

@@ -259,6 +259,13 @@ class HelmForCausalLM(PreTrainedModel, GenerationMixin):
                 f"({', '.join(lost[:5])}{', ...' if len(lost) > 5 else ''}). Copy the whole folder "
                 "again."
             )
+        unknown = sorted(map(str, report["unexpected_keys"]))
+        if unknown:
+            raise HypvisionError(
+                f"The weights in '{source}' have {len(unknown)} that the model of its config.json "
+                f"does not know: {', '.join(unknown[:5])}{', ...' if len(unknown) > 5 else ''}. "
+                "Without them it would compute something else."
+            )
         # transformers makes real numbers of any others
         for path in Path(str(source)).glob("*.safetensors"):
             with safe_open(path, "pt") as file:

@@ -14,6 +14,7 @@ hypvision.io.errors.HypvisionError: 'result.json', accuracy: 'all' must be a fin
 
 from __future__ import annotations
 
+import ast
 import csv
 import io
 import re
@@ -22,7 +23,8 @@ import sys
 import types
 import typing
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -379,3 +381,20 @@ def _object(kind: Any, value: Any, place: tuple[str, ...], extra: bool) -> Any:
         return kind(**found)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
+
+
+def parse_arguments(pairs: Iterable[str], option: str = "--model-args") -> dict[str, Any]:
+    """The arguments of a model as an option of a command line gives them:
+    ``["a=3", "b=(1, 2)", "c=text"]`` as a dict.
+
+    Values are Python literals, or else text.
+    """
+    arguments: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.isidentifier():
+            raise HypvisionError(f"{option} takes KEY=VALUE, e.g. patch_size=2; got '{pair}'.")
+        arguments[key] = value
+        with suppress(ValueError, SyntaxError):
+            arguments[key] = ast.literal_eval(value)
+    return arguments

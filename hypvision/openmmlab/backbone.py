@@ -13,8 +13,7 @@ it::
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch.nn.functional as F
@@ -27,8 +26,9 @@ from timm.models._features import FeatureGetterNet
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from hypvision.checkpoints.match import check_adapters, compare, filtered
+from hypvision.checkpoints.match import check_tuning, check_unknown, compare, filtered
 from hypvision.checkpoints.read import network_weights
+from hypvision.checkpoints.wrappers import common_prefix, flat
 from hypvision.io.errors import HypvisionError
 from hypvision.tasks.classification import create_backbone
 
@@ -262,16 +262,23 @@ class TimmBackbone(BaseModule):
         expected = base.state_dict()
         # names of a Hi-Mapper, and those of its backbone alone
         names = [*expected, *(name.removeprefix("trunk.") for name in expected)]
-        weights = _rename(base, _strip_prefix(names, weights))
+        start = common_prefix(names, weights)
+        weights = {
+            name[len(start) :]: value
+            for name, value in weights.items()
+            if flat(name).startswith(start)
+        }
+        weights = _rename(base, weights)
+        check_tuning(weights.keys() - expected.keys(), checkpoint)
         # Ignore weights of parts that this network lacks (head, later stages).
         units = _units(base, self.timm_model.feature_info.info)
         parts = {
-            _flat(name) + "_" for name, module in units if any(True for _ in module.parameters())
+            flat(name) + "_" for name, module in units if any(True for _ in module.parameters())
         }
         weights = {
             name: value
             for name, value in weights.items()
-            if name in expected or any(_flat(name).startswith(part) for part in parts)
+            if name in expected or any(flat(name).startswith(part) for part in parts)
         }
         found = compare(expected, weights)
         if found.mismatched or found.share < 0.8:
@@ -282,7 +289,7 @@ class TimmBackbone(BaseModule):
                 f"{found.describe()}. Give a checkpoint of this architecture, or correct "
                 "model_name."
             )
-        check_adapters(found, checkpoint)
+        check_unknown(found, checkpoint)
         base.load_state_dict(
             {name: weights[name] for name in expected if name in weights}, strict=False
         )
@@ -326,20 +333,13 @@ def _create(
     raise AssertionError("the last attempt returns or raises")
 
 
-def _flat(name: str) -> str:
-    """A name in which ``stages.0`` and timm's flattened ``stages_0`` are the same."""
-    return name.replace(".", "_")
-
-
 def _units(
     module: nn.Module, levels: list[dict[str, Any]], name: str = ""
 ) -> list[tuple[str, nn.Module]]:
     """The parts of a network in the order of the computation; modules that contain stages, at any
     depth, are split into their children."""
     children = list(module.named_children())
-    holds = not name or any(
-        _flat(level["module"]).startswith(f"{_flat(name)}_") for level in levels
-    )
+    holds = not name or any(flat(level["module"]).startswith(f"{flat(name)}_") for level in levels)
     if not (holds and children):
         return [(name, module)]
     prefix = f"{name}." if name else ""
@@ -358,12 +358,12 @@ def _split(base: nn.Module, levels: list[dict[str, Any]]) -> list[list[str]]:
     parts: list[list[str]] = []
     start = 0
     for number, level in enumerate(levels):
-        end = _flat(level["module"])
+        end = flat(level["module"])
         inside = [
             index
             for index, (name, _) in enumerate(units)
             if index >= start
-            and (f"{end}_".startswith(f"{_flat(name)}_") or _flat(name).startswith(f"{end}_"))
+            and (f"{end}_".startswith(f"{flat(name)}_") or flat(name).startswith(f"{end}_"))
         ]
         if not inside:
             break  # later levels were pruned
@@ -381,28 +381,10 @@ def _split(base: nn.Module, levels: list[dict[str, Any]]) -> list[list[str]]:
     return parts
 
 
-def _strip_prefix(expected: Iterable[str], weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights whose names equal those of the network after a common prefix, without that
-    prefix."""
-    names = set(map(_flat, expected))
-    counts: Counter[str] = Counter([""])
-    for given in map(_flat, weights):
-        counts.update(given.removesuffix(name) for name in names if given.endswith(name))
-    prefix = max(
-        (prefix for prefix in counts if not prefix or prefix.endswith("_")),
-        key=lambda prefix: (counts[prefix], -len(prefix)),
-    )
-    return {
-        name[len(prefix) :]: value
-        for name, value in weights.items()
-        if _flat(name).startswith(prefix)
-    }
-
-
 def _rename(base: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """The weights renamed to the names of the network, as far as it has them."""
     if not type(base).__module__.startswith("timm.models._"):
         # converts official names and resizes tables of position biases
         weights = filtered(base, weights)
-    expected = {_flat(name): name for name in base.state_dict()}
-    return {expected.get(_flat(name), name): value for name, value in weights.items()}
+    expected = {flat(name): name for name in base.state_dict()}
+    return {expected.get(flat(name), name): value for name, value in weights.items()}

@@ -29,8 +29,10 @@ from timm.data import Mixup
 from timm.loss import SoftTargetCrossEntropy
 from torch import Tensor, nn
 
+from hypvision.checkpoints.match import Comparison, check_tuning, check_unknown, compare
 from hypvision.checkpoints.read import network_weights
 from hypvision.checkpoints.storage import foreign_setting
+from hypvision.checkpoints.wrappers import without_prefix
 from hypvision.data.image_folder import build_transform
 from hypvision.engine.checks import as_list
 from hypvision.engine.extensions import PREDICTORS, RUN_HOOKS, TEST_OPTIONS, TestOptions
@@ -122,22 +124,27 @@ def load_start(network: nn.Module, checkpoint: str) -> tuple[tuple[str, ...], bo
         whether the network has a head that was not loaded.
     """
     content = CheckpointLoader.load_checkpoint(checkpoint, "cpu")
-    weights = network_weights(content)
     own = network.state_dict()
+    weights = without_prefix(own, network_weights(content))
     part = "trunk." if hasattr(network, "trunk") else ""
     if not any(name.startswith(part) for name in weights):
-        weights = {f"{part}{name}": value for name, value in weights.items()}
+        trunk = [name.removeprefix(part) for name in own if name.startswith(part)]
+        weights = {f"{part}{name}": value for name, value in without_prefix(trunk, weights).items()}
     head = head_names(network)
     fitting = {name: v for name, v in weights.items() if name in own and own[name].shape == v.shape}
     lacking = [
         name for name in own if name.startswith(part) and name not in fitting and name not in head
     ]
+    unknown = [name for name in compare(own, weights).unexpected if not _of_head(network, name)]
+    check_tuning(unknown, checkpoint)
     if lacking:
+        there = f" The file has {', '.join(unknown[:3])}, ..." if unknown else ""
         raise HypvisionError(
             f"The checkpoint '{checkpoint}' does not fit the backbone: {len(lacking)} weights are "
-            f"missing or have another shape, such as {', '.join(lacking[:3])}. Give one of the "
-            "same architecture in model.checkpoint."
+            f"missing or have another shape, such as {', '.join(lacking[:3])}.{there} Give one of "
+            "the same architecture in model.checkpoint."
         )
+    check_unknown(Comparison(list(own), [], unknown, {}), checkpoint)
     parts = {name.partition(".")[0] for name in weights}
     other = [n for n in own if n.partition(".")[0] in parts and n not in fitting and n not in head]
     if other:
@@ -149,6 +156,13 @@ def load_start(network: nn.Module, checkpoint: str) -> tuple[tuple[str, ...], bo
     network.load_state_dict({**own, **fitting})
     is_new = not head <= fitting.keys()
     return classes_in(content) if head and not is_new else (), is_new
+
+
+def _of_head(network: Any, name: str) -> bool:
+    """Whether a weight belongs to a classifier, which a network without one leaves out."""
+    heads = network.pretrained_cfg.get("classifier") or "head"
+    heads = (heads,) if isinstance(heads, str) else heads
+    return any(name.removeprefix("trunk.").startswith(f"{head}.") for head in heads)
 
 
 class BackboneModel(BaseModel):

@@ -242,7 +242,7 @@ def convert_file(
             f"The output '{target}' must end in .safetensors or .pth.",
         ),
     )
-    path = _weights_file(fetch(source))
+    path = fetch(source)
     with protecting(path):
         check_output(target)
     checkpoint = converter.read(path)
@@ -304,19 +304,6 @@ _USES = {
     "curvature": "it is for HCFormers and Lorentz ResNets that get official names (--to-official)",
     "backbone": "it is for official Hi-Mappers (--from himapper)",
 }
-
-
-def _weights_file(path: Path) -> Path:
-    """The file itself, or that of a folder which ``save_pretrained()`` or ``hypvision lm save`` has
-    written."""
-    if not path.is_dir():
-        return path
-    if not (path / "model.safetensors").is_file():
-        raise HypvisionError(
-            f"The folder '{path}' has no model.safetensors, as transformers writes it. Give a file "
-            "of weights."
-        )
-    return path / "model.safetensors"
 
 
 def _write(weights: Any, path: Path) -> None:

@@ -3,9 +3,7 @@ trainings."""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -290,20 +288,3 @@ def _count_classes(
         "predictor.z",
     ]
     return next((len(weights[name]) for name in known if name in weights), None)
-
-
-def parse_arguments(pairs: Iterable[str]) -> dict[str, Any]:
-    """The arguments of a model as a command line gives them: ``["a=3", "b=(1, 2)", "c=text"]`` as a
-    dict.
-
-    Values are Python literals, or else text.
-    """
-    arguments: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key.isidentifier():
-            raise HypvisionError(f"--model-args takes KEY=VALUE, e.g. patch_size=2; got '{pair}'.")
-        arguments[key] = value
-        with suppress(ValueError, SyntaxError):
-            arguments[key] = ast.literal_eval(value)
-    return arguments

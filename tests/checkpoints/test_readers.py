@@ -17,7 +17,8 @@ import torch
 from helpers.hostile_checkpoints import DAMAGED, hidden_method, write_damaged
 from helpers.zoo import MICRO, NAME
 from references.hcformer import ReferenceHCFormer
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 import hypvision
 from hypvision.checkpoints.match import check_compatible
@@ -386,7 +387,7 @@ def whole(request, tmp_path_factory):
     )
     save_file(CONVERTERS[request.param].from_official(official), folder / "converted.safetensors")
     torch.save({"state_dict": state, "meta": {"epoch": 1}}, folder / "training.pth")
-    return SimpleNamespace(family=family, state=state, part=part, folder=folder)
+    return SimpleNamespace(family=family, state=state, part=part, folder=folder, official=official)
 
 
 def same(found, expected):
@@ -570,6 +571,131 @@ def test_names_of_the_zoo_stand_for_files(zoo, micro):
     create_model("hcformer_nano", True, pretrained_cfg_overlay=by_url, num_classes=3, **ARGUMENTS)
     with pytest.raises(HypvisionError, match="There is no checkpoint 'none.pth'"):
         by_overlay(family, "none.pth")
+
+
+# Weights that only the file has
+
+
+def named(load, path, name, caplog):
+    """Whether a loader names a weight that its model lacks, by an error or a warning."""
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        try:
+            load(path)
+        except (HypvisionError, RuntimeError) as error:
+            return name in str(error)
+    return name in caplog.text
+
+
+def by_start(family, path):
+    """As ``model.checkpoint`` of a config, from which a training starts."""
+    pytest.importorskip("mmengine")
+    from hypvision.tasks.classification import load_start
+
+    load_start(timm.create_model(family.name, num_classes=3, **family.arguments), str(path))
+
+
+# (the weight, whether it is an adapter's): beside the network, and inside of its parts
+TOO_MANY = {
+    "a LoRA": ("{part}.lora_A.weight", True),
+    "AdaptFormer": ("{part}.adaptmlp.scale", True),
+    "prompts": ("prompt_embeddings", True),
+    "context words": ("prompt_learner.ctx", True),
+    "CLIP-Adapter": ("image_adapter.fc.0.weight", True),
+    "a scale": ("{part}.gamma_of_others", False),
+    "a head": ("other_head.weight", False),
+}
+
+
+@pytest.mark.parametrize("family", ["hcformer"], indirect=True)
+@pytest.mark.parametrize("kind", TOO_MANY)
+@pytest.mark.parametrize("entry_point", [*ENTRY_POINTS, "model.checkpoint"])
+def test_every_loader_names_a_weight_too_many(tmp_path, family, kind, entry_point, caplog):
+    name = TOO_MANY[kind][0].format(part="stages.0.blocks.0")
+    weights = {**family.model.state_dict(), name: torch.ones(2, 2)}
+    torch.save(
+        {"state_dict": {f"backbone.{key}": value for key, value in weights.items()}},
+        tmp_path / "many.pth",
+    )
+    load = {**ENTRY_POINTS, "model.checkpoint": by_start}[entry_point]
+    if entry_point == "init_cfg" and kind == "a head":
+        return  # a segmenter's backbone takes its part of any file
+    assert named(lambda path: load(family, path), tmp_path / "many.pth", name, caplog)
+    if TOO_MANY[kind][1]:
+        with pytest.raises((HypvisionError, RuntimeError)):
+            load(family, tmp_path / "many.pth")
+
+
+def by_engine(whole):
+    """As ``hypvision test`` and ``predict``, and as a published model is built."""
+    from hypvision.checkpoints.match import load_trained
+
+    model = build_whole(whole.family)
+    return lambda path: load_trained(model, read(path), path)
+
+
+@pytest.mark.parametrize("kind", ["a LoRA", "a scale"])
+def test_loaders_of_a_family_name_a_weight_too_many(tmp_path, whole, kind, caplog):
+    """The function of the family, the engine, and the converter."""
+    training = read(file_of(whole, "training"))["state_dict"]
+    last = next(name for name in reversed(training) if name.count(".") > 1)
+    name = TOO_MANY[kind][0].format(part=last.rpartition(".")[0])
+    torch.save({"state_dict": {**training, name: torch.ones(2, 2)}}, tmp_path / "many.pth")
+    bare = name.removeprefix(f"{whole.family.part}.").removeprefix("host.")
+    for load in (lambda path: whole.family.load(whole.family, path), by_engine(whole)):
+        assert named(load, tmp_path / "many.pth", bare, caplog)
+    official = whole.official
+    places = [key for key in official if "." in key and ".add_pos." not in key]
+    last = places[-1] if places else "layer.weight"
+    name = TOO_MANY[kind][0].format(part=last.rpartition(".")[0])
+    torch.save({**official, name: torch.ones(2, 2)}, tmp_path / "official.pth")
+    family = next(name for name, each in WHOLES.items() if each is whole.family)
+    target = tmp_path / "out.safetensors"
+    convert = lambda path: convert_file(family, path, target)  # noqa: E731
+    # What the converter cannot judge, as it knows no CLIP, the converted file still has; or it has
+    # nothing of the frozen tower, and loading the official file compares that.
+    frozen = family == "promptsrc" and kind == "a scale"
+    if not frozen and not named(convert, tmp_path / "official.pth", name, caplog):
+        assert name.rpartition(".")[2] in " ".join(load_file(target))
+
+
+def test_clips_tuned_by_others_are_not_loaded_as_untuned(tmp_path, caplog):
+    pytest.importorskip("open_clip")
+    from hypvision.clip.models import create_clip
+
+    weights = create_clip(CLIP["name"]).model.state_dict()
+    for kind, (name, tuned) in TOO_MANY.items():
+        name = name.format(part="visual.transformer.resblocks.0")
+        torch.save({**weights, name: torch.ones(2, 2)}, tmp_path / "clip.pth")
+        load = lambda path: create_clip(CLIP["name"], path)  # noqa: E731
+        assert named(load, tmp_path / "clip.pth", name, caplog), kind
+        if tuned or kind == "a scale":
+            with pytest.raises(HypvisionError, match="untuned model|compute something else"):
+                load(tmp_path / "clip.pth")
+
+
+def test_adapters_and_towers_name_a_weight_too_many(tmp_path, caplog):
+    pytest.importorskip("open_clip")
+    from hypvision.clip import adapters
+    from hypvision.clip.adapters.lora import LoRAConfig
+    from hypvision.clip.models import create_clip
+    from hypvision.clip.radial.weights import merge_tower, save_tower
+
+    def clip():
+        return create_clip(CLIP["name"]).model
+
+    path = adapters.save(adapters.inject(clip(), LoRAConfig()), tmp_path / "a.safetensors")
+    tower = save_tower(clip(), tmp_path / "t.safetensors")
+    for file, load in ((path, adapters.load), (tower, merge_tower)):
+        with safe_open(file, "pt") as opened:
+            about = opened.metadata()
+        content = {**load_file(file), "ln_final.gamma_of_others": torch.ones(2)}
+        save_file(content, tmp_path / "many.safetensors", about)
+        given = dict(strict=False)
+        assert named(
+            lambda path: load(clip(), path, **given),  # noqa: B023
+            tmp_path / "many.safetensors", "ln_final.gamma_of_others", caplog,
+        )  # fmt: skip
 
 
 # Hostile files

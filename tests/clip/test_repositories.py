@@ -278,7 +278,7 @@ def test_positions_are_not_resized_unasked(tmp_path, monkeypatch):
     save_file(tensors, tmp_path / "file.safetensors")
     with pytest.raises(
         HypvisionError,
-        match="visual.positional_embedding .17x32 instead of 5x32.*Give the architecture",
+        match="visual.positional_embedding .17x32 instead of 5x32.*Give force_image_size=64",
     ):
         create_clip("tiny-clip", tmp_path / "file.safetensors")
     assert (

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hypvision.checkpoints.match import translated
+from hypvision.checkpoints.match import check_tuning, translated
 from hypvision.checkpoints.read import read_file
 from hypvision.io.errors import HypvisionError
 
@@ -117,6 +117,8 @@ def from_official(method: str, weights: Mapping[str, Tensor]) -> dict[str, Tenso
                 "which that has no place. It is of another method or a variant of it, which cannot "
                 "be converted."
             )
+        if own is None and name.startswith("image_encoder."):
+            check_tuning([name], f"of {method}")
         if own is not None:
             value = value.float() if value.is_floating_point() else value
             found[_PREFIX + own] = _reshaped(own, value)
@@ -180,6 +182,11 @@ def learned_names(weights: Mapping[str, Tensor], clip: nn.Module) -> dict[str, T
             raise HypvisionError(
                 f"The checkpoint's '{name}' is not that of the CLIP model here, for which it was "
                 "not learned. Give the CLIP model that it was trained with."
+            )
+        if kept is not None and kept not in own and translated(name, _NAMES[method]) is None:
+            raise HypvisionError(
+                f"The checkpoint's '{name}' is no weight of the CLIP model here. Give the CLIP "
+                "model that it was trained with."
             )
     return from_official(method, weights)
 

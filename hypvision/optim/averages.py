@@ -1,0 +1,115 @@
+"""Averages of weights over a training, whose points stay on their manifolds.
+
+Stochastic weight averaging and moving averages take the mean of every coordinate; that of two
+points of the hyperboloid lies off it. Here a point moves along the geodesic to the new one, by the
+share that a weight moves by. Points on one geodesic so get the average of their places on it.
+
+>>> swa = AveragedModel(model, multi_avg_fn=points_avg_fn(model))         # torch, equal weights
+>>> ema = AveragedModel(model, multi_avg_fn=points_avg_fn(model, 0.999))  # torch, moving average
+>>> ema = with_points(ModelEmaV3(model, decay=0.999))                     # timm
+
+mmengine's ``EMAHook`` is replaced by one that does the same (:mod:`hypvision.engine.hooks`).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hypvision.geometry import Manifold, named_manifold_parameters
+from hypvision.io.errors import ArgumentError
+
+
+def between(manifold: Manifold, old: Tensor, new: Tensor, share: float) -> Tensor:
+    """The point ``(..., d)`` at this share of the way from one point to another, in the type of the
+    first; both are first brought onto the manifold, whose curvature may have been averaged, too."""
+    start, end = (manifold.projx(point.detach().to(old)) for point in (old, new))
+    return manifold.projx(manifold.geodesic(share, start, end))
+
+
+@contextmanager
+def averaging_points(average: nn.Module, model: nn.Module, share: float) -> Iterator[None]:
+    """A context in which weights are averaged; at its end the points of the average, too.
+
+    Args:
+        average: the model of the average, which is changed.
+        model: the model in training, with parameters of the same names.
+        share: how far a weight moves to the new one, 1 minus the decay.
+    """
+    points = [
+        (name, parameter, manifold, parameter.detach().clone())
+        for name, parameter, manifold in named_manifold_parameters(average)
+    ]
+    yield
+    new = dict(model.named_parameters())
+    for name, parameter, manifold, old in points:
+        parameter.data.copy_(between(manifold, old, new[name], share))
+
+
+def points_avg_fn(
+    model: nn.Module, decay: float | None = None
+) -> Callable[[Sequence[Tensor], Sequence[Tensor], Any], None]:
+    """A ``multi_avg_fn`` of :class:`torch.optim.swa_utils.AveragedModel` that keeps points on their
+    manifolds.
+
+    Args:
+        model: the model in training, as it is given to ``AveragedModel``.
+        decay: of a moving average, as in :func:`torch.optim.swa_utils.get_ema_multi_avg_fn`; None:
+            all models count alike, as in stochastic weight averaging.
+    """
+
+    @torch.no_grad()
+    def average(averaged: Sequence[Tensor], current: Sequence[Tensor], count: Any) -> None:
+        share = 1 / (int(count) + 1) if decay is None else 1 - decay
+        places = {new.data_ptr(): old for old, new in zip(averaged, current)}
+        known = (*model.parameters(), *model.buffers())
+        if not places.keys() & {each.data_ptr() for each in known}:
+            raise ArgumentError(
+                "points_avg_fn(model) does not find the weights of its model among those that are "
+                "averaged. Give it the model that is given to AveragedModel and "
+                "update_parameters(), and leave out device=."
+            )
+        points = {p.data_ptr(): manifold for _, p, manifold in named_manifold_parameters(model)}
+        for old, new in zip(averaged, current):
+            if not old.is_floating_point():
+                old.copy_(new)
+            elif new.data_ptr() not in points:
+                old.lerp_(new, share)
+        for place, old in places.items():  # after the curvatures
+            if place in points:
+                new = next(each for each in current if each.data_ptr() == place)
+                old.copy_(between(_of_average(points[place], places), old, new, share))
+
+    average.keeps_points = True  # type: ignore[attr-defined]
+    return average
+
+
+def _of_average(manifold: Manifold, places: Mapping[int, Tensor]) -> Manifold:
+    """A manifold with the averaged curvature."""
+    if not any(True for _ in manifold.parameters()):
+        return manifold
+    own = copy.deepcopy(manifold)
+    for parameter, averaged in zip(manifold.parameters(), own.parameters()):
+        averaged.data.copy_(places.get(parameter.data_ptr(), parameter).detach())
+    return own
+
+
+def with_points(ema: Any) -> Any:
+    """timm's ``ModelEmaV3`` or ``ModelEmaV2``, which then averages points on their manifolds;
+    changed in place."""
+    update = type(ema).update
+
+    @torch.no_grad()
+    def update_points(model: nn.Module, step: int | None = None) -> None:
+        # ModelEmaV2 has one decay
+        decay = ema.get_decay(step) if hasattr(ema, "get_decay") else ema.decay
+        with averaging_points(ema.module, model, 1 - decay):
+            update(ema, model, *(() if step is None else (step,)))
+
+    ema.update = update_points
+    return ema
