@@ -59,6 +59,7 @@ COMMANDS = {
     "plot": Command("draw the curves of trainings: loss, rate and metrics", "train"),
     "predict": Command("run any model on images, folders and videos"),
     "explain": Command("draw what a model clusters, or its tree of parts, in an image"),
+    "disk": Command("put words or photos into a Poincare disk: a page to walk through"),
     "app": Command("look at all that in a browser: a page on this machine"),
     "export": Command("write a model for ONNX or torch.export"),
     "check": Command("look at the data of a config before a training"),

@@ -46,6 +46,7 @@ def embed_closure(
     negatives: int = 50,
     batch: int = 256,
     seed: int = 0,
+    start: Tensor | None = None,
     watch: Callable[[int, Tensor], None] | None = None,
 ) -> Tensor:
     """Train points such that the ancestors of a name are the nearest to it.
@@ -62,6 +63,7 @@ def embed_closure(
         negatives: names that are drawn for each pair; its ancestor is compared with those that are
             no ancestors.
         batch: pairs in a step, at most; a pair occurs again after all others.
+        start: tangent vectors at the origin ``(N, dim)`` to begin with; None: small random ones.
         watch: is called with the number of each step and the points after it.
 
     Returns:
@@ -71,9 +73,9 @@ def embed_closure(
     rate = default_rate(dim) if rate is None else rate
     more_than(0, rate=rate)
     space = space or Lorentz(1.0)
-    start = SPREAD * torch.randn(
-        len(closure.names), dim, generator=torch.Generator().manual_seed(seed)
-    )
+    if start is None:
+        generator = torch.Generator().manual_seed(seed)
+        start = SPREAD * torch.randn(len(closure.names), dim, generator=generator)
     points = ManifoldParameter(space.from_tangent0(start), space)
     optimizer = RiemannianSGD([points], lr=rate)
     step_done = None if watch is None else lambda step: watch(step, points.detach())
