@@ -125,11 +125,7 @@ def run_metric_embed(args: Namespace) -> None:
 def add_metric_search_arguments(parser: Parser) -> None:
     add_sources_arguments(parser, "IMAGE", needed=False)
     add_texts_argument(parser, "what to look for instead of images")
-    parser.add(
-        "--gallery DIR",
-        "where to search: a folder, with its sub-folders, or what IMAGE can be",
-        required=True,
-    )
+    parser.add("--gallery DIR", "where to search: what IMAGE can be", required=True)
     _add_model_arguments(parser)
     parser.add("-k N", "neighbours", whole(1), 9)
     text = (
@@ -178,7 +174,8 @@ def run_metric_search(args: Namespace) -> None:
                         **listed[-1],
                     }
                 )
-                tiles.append((copy, f"{distance:.3f}  {Path(frame.file).parent.name}/{frame.name}"))
+                place = Path(frame.file)
+                tiles.append((copy, f"{distance:.3f}  {place.parent.name}/{place.stem}"))
             content.append(
                 {**(dict(text=query.file) if texts else _entry(query)), "neighbours": listed}
             )

@@ -91,7 +91,8 @@ def group_photos(
                 labels[name] = _common([folders[member] for member in members]) if several else ""
         name = f"photo {photo}"
         chain.append(name)
-        labels[name] = f"{folders[photo]}/{frame.name}" if several else frame.name
+        own = Path(frame.file).stem
+        labels[name] = f"{folders[photo]}/{own}" if several else own
         chains.append(chain)
     closure = closure_of(chains)
     rows = {name: row for row, name in enumerate(closure.names)}
