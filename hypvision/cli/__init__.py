@@ -58,7 +58,7 @@ COMMANDS = {
     "test": Command("measure a checkpoint on test data", "train"),
     "plot": Command("draw the curves of trainings: loss, rate and metrics", "train"),
     "predict": Command("run any model on images, folders and videos"),
-    "explain": Command("draw what a model clusters, or its tree of parts, in an image"),
+    "explain": Command("draw what a model sees in an image: the class, clusters, parts"),
     "disk": Command("put words or photos into a Poincare disk: a page to walk through"),
     "app": Command("look at all that in a browser: a page on this machine"),
     "export": Command("write a model for ONNX or torch.export"),

@@ -1,8 +1,8 @@
 """``hypvision metric``: embeddings of images, what is near them, and hierarchies.
 
-All take a metric learner, by its config and checkpoint; ``embed`` and ``search`` also any timm
-model, whose features compare by cosine, and any CLIP, which embeds texts, too. ``closure`` embeds a
-hierarchy of names.
+All take a metric learner, by its config and checkpoint; ``embed`` and ``search`` also a classifier
+or any timm model, whose features compare by cosine, and any CLIP, which embeds texts, too.
+``closure`` embeds a hierarchy of names.
 """
 
 from __future__ import annotations
@@ -39,7 +39,11 @@ if TYPE_CHECKING:
 
 
 def _add_model_arguments(parser: Parser, timm: bool = True) -> None:
-    parser.add("--config CONFIG", "config of a trained metric learner", required=not timm)
+    parser.add(
+        "--config CONFIG",
+        "config of a trained metric learner" + (" or classifier" if timm else ""),
+        required=not timm,
+    )
     text = "checkpoint; for --model the default is its published weights" if timm else "checkpoint"
     parser.add("--weights FILE", text, required=not timm)
     if timm:
