@@ -1,10 +1,12 @@
 """``hypvision explain IMAGE --model NAME``: what a model groups together in images, or where a CLIP
 puts them.
 
-For a clustering backbone writes ``NAME_clusters.png`` and ``NAME_regions.png`` for each image
-(:mod:`hypvision.viz.clusters`); for a Hi-Mapper ``NAME_tree.png``, ``NAME_levels.png`` and
-``NAME_disk.png`` (:mod:`hypvision.viz.hierarchy_tree`); for a CLIP ``NAME_walk.png``, the way of
-the image to the root or another image, and ``radii.png``, the histogram of distances from the root
+For any classifier with classes prints the class with its score. For a clustering backbone writes
+``NAME_clusters.png`` and ``NAME_regions.png`` for each image (:mod:`hypvision.viz.clusters`); for a
+Hi-Mapper ``NAME_tree.png``, ``NAME_levels.png`` and ``NAME_disk.png``
+(:mod:`hypvision.viz.hierarchy_tree`); for any other classifier ``NAME_class.png``, where it sees
+the class (:mod:`hypvision.viz.class_map`); for a CLIP ``NAME_walk.png``, the way of the image to
+the root or another image, and ``radii.png``, the histogram of distances from the root
 (:mod:`hypvision.viz.traversal`).
 """
 
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hypvision.cli.arguments import (
     Parser,
@@ -29,6 +31,10 @@ from hypvision.cli.predict import add_sources_arguments
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import below, protecting
 from hypvision.io.shipped import is_config
+
+if TYPE_CHECKING:
+    from hypvision.inference.predictors import Predictor
+    from hypvision.inference.sources import Sources
 
 _CLUSTERS = ("stage", "block", "head", "level", "regions")
 
@@ -92,6 +98,8 @@ def run_explain(args: Namespace) -> None:
     refuse(args, ["texts", "gallery", "to", "captions", "steps"], because)
     import timm
 
+    from hypvision.checkpoints.index import builtin_index
+    from hypvision.inference.predictors import Request, load_predictor
     from hypvision.inference.progress import progress
     from hypvision.inference.sources import check_every, find_sources
     from hypvision.io.images import leaving_out, require_all
@@ -109,6 +117,8 @@ def run_explain(args: Namespace) -> None:
     sources = find_sources(args.images, args.every)
     check_every(args.every, sources)
     name = args.model
+    if not _groups(name):
+        return _explain_class(args, sources)
     arguments = parse_arguments(args.model_args)
     seen: dict[str, Any] = {}
     if not timm.is_model(args.model) and is_config(args.model):
@@ -130,12 +140,18 @@ def run_explain(args: Namespace) -> None:
     if weights is None:
         print("No --weights given: the weights are random, and so is what they cluster.")
     clusters = {name: value for name in _CLUSTERS if (value := getattr(args, name)) is not None}
+    record = builtin_index().records.get(str(args.model).removeprefix("zoo:"))
+    predictor = None
+    if record is not None and record.task == "classification" and not arguments:
+        predictor = load_predictor(Request(args.model))
     done = 0
     failed: list[str] = []
     with protecting(*sources.files):
         for frame in progress(sources.frames(failed), len(sources), "image"):
             with leaving_out(frame.file, failed):
                 image = frame.open()
+                if predictor is not None:
+                    print(f"{frame.file}: {_best_class(predictor, predictor.prepare(image))}")
                 name = frame.name if frame.number is None else f"{frame.name}_{frame.number:06d}"
                 drawings = explain(
                     model, image, size, args.mean or None, args.std or None, **clusters
@@ -144,6 +160,76 @@ def run_explain(args: Namespace) -> None:
                     print(save_image(drawing, below(args.out, f"{name}_{kind}.png")))
                 done += 1
     require_all(failed, done)
+
+
+def _groups(name: str) -> bool:
+    """Whether a model, or that of a config, has clusters or a tree of parts."""
+    import timm
+
+    from hypvision.zoo.backbones import explained_models, model_and_weights
+
+    if not timm.is_model(name) and is_config(name):
+        network = _of_config(name)[0]
+    else:
+        network = model_and_weights(name)[0]
+    architecture = network.partition(".")[0]
+    return architecture in explained_models() or not timm.is_model(architecture)
+
+
+def _explain_class(args: Namespace, sources: Sources) -> None:
+    """The best class of each image, and where a classifier without clusters or tree sees it."""
+    from torchvision.transforms.functional import to_pil_image
+
+    from hypvision.inference.predictors import Request, load_predictor
+    from hypvision.inference.progress import progress
+    from hypvision.io.images import leaving_out, require_all
+    from hypvision.viz.class_map import class_map, draw_class_map
+    from hypvision.viz.sheet import save_image, titled_sheet
+    from hypvision.zoo.loading import parse_arguments
+
+    refuse(
+        args, [*_CLUSTERS, "size", "mean", "std"],
+        f"is for models with clusters or a tree of parts, and '{args.model}' has none. Leave it "
+        "out.",
+    )  # fmt: skip
+    arguments = parse_arguments(args.model_args)
+    predictor = load_predictor(Request(args.model, args.weights, arguments))
+    if predictor.network is None:
+        raise HypvisionError(
+            f"The model '{args.model}' is no classifier and does not cluster, so there is nothing "
+            "to explain. Give a classifier, an HCFormer or a Hi-Mapper."
+        )
+    done = 0
+    failed: list[str] = []
+    with protecting(*sources.files):
+        for frame in progress(sources.frames(failed), len(sources), "image"):
+            with leaving_out(frame.file, failed):
+                x = predictor.prepare(frame.open(predictor.channels))
+                text = _best_class(predictor, x)
+                print(f"{frame.file}: {text}")
+                # what the network sees, without the normalisation
+                low, high = x.amin(), x.amax()
+                seen = to_pil_image((x - low) / (high - low).clamp(min=1e-6)).convert("RGB")
+                heat = class_map(predictor.network, x[None])
+                tiles = [(seen, "what the network sees"), (draw_class_map(seen, heat), text)]
+                name = frame.name if frame.number is None else f"{frame.name}_{frame.number:06d}"
+                sheet = titled_sheet(tiles, columns=2)
+                print(save_image(sheet, below(args.out, f"{name}_class.png")))
+                done += 1
+    require_all(failed, done)
+
+
+def _best_class(predictor: Predictor, x: Any) -> str:
+    """The class with the highest score, and the score."""
+    import torch
+
+    from hypvision.inference.results import Classes, Tags
+
+    with torch.no_grad():
+        [found] = predictor.find([x])
+    assert isinstance(found, (Classes, Tags))
+    best = int(found.scores.argmax())
+    return f"{predictor.known.names[best]} {found.scores[best]:.2f}"
 
 
 def _of_config(config: str) -> tuple[str, dict[str, Any], dict[str, Any]]:

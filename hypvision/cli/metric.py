@@ -1,8 +1,8 @@
 """``hypvision metric``: embeddings of images, what is near them, and hierarchies.
 
-All take a metric learner, by its config and checkpoint; ``embed`` and ``search`` also any timm
-model, whose features compare by cosine, and any CLIP, which embeds texts, too. ``closure`` embeds a
-hierarchy of names.
+All take a metric learner, by its config and checkpoint; ``embed`` and ``search`` also a classifier
+or any timm model, whose features compare by cosine, and any CLIP, which embeds texts, too.
+``closure`` embeds a hierarchy of names.
 """
 
 from __future__ import annotations
@@ -39,7 +39,11 @@ if TYPE_CHECKING:
 
 
 def _add_model_arguments(parser: Parser, timm: bool = True) -> None:
-    parser.add("--config CONFIG", "config of a trained metric learner", required=not timm)
+    parser.add(
+        "--config CONFIG",
+        "config of a trained metric learner" + (" or classifier" if timm else ""),
+        required=not timm,
+    )
     text = "checkpoint; for --model the default is its published weights" if timm else "checkpoint"
     parser.add("--weights FILE", text, required=not timm)
     if timm:
@@ -125,11 +129,7 @@ def run_metric_embed(args: Namespace) -> None:
 def add_metric_search_arguments(parser: Parser) -> None:
     add_sources_arguments(parser, "IMAGE", needed=False)
     add_texts_argument(parser, "what to look for instead of images")
-    parser.add(
-        "--gallery DIR",
-        "where to search: a folder, with its sub-folders, or what IMAGE can be",
-        required=True,
-    )
+    parser.add("--gallery DIR", "where to search: what IMAGE can be", required=True)
     _add_model_arguments(parser)
     parser.add("-k N", "neighbours", whole(1), 9)
     text = (
@@ -178,7 +178,8 @@ def run_metric_search(args: Namespace) -> None:
                         **listed[-1],
                     }
                 )
-                tiles.append((copy, f"{distance:.3f}  {Path(frame.file).parent.name}/{frame.name}"))
+                place = Path(frame.file)
+                tiles.append((copy, f"{distance:.3f}  {place.parent.name}/{place.stem}"))
             content.append(
                 {**(dict(text=query.file) if texts else _entry(query)), "neighbours": listed}
             )

@@ -36,7 +36,7 @@ WRITES = ("json", "csv", "overlay", "labels")
 def add_sources_arguments(parser: Parser, metavar: str = "SOURCE", needed: bool = True) -> None:
     """The arguments that name images and videos, shared by several commands."""
     text = (
-        "image, folder of images (without its sub-folders), glob pattern, list of paths (.txt), or "
+        "image, folder of images (with its sub-folders), glob pattern, list of paths (.txt), or "
         "video"
     )
     parser.add(f"images {metavar}", text, nargs="+" if needed else "*")

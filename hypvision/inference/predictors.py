@@ -52,6 +52,7 @@ class Predictor:
             images differ in size, do not.
         channels: of the images that ``prepare`` takes.
         known: what the model knows.
+        network: of a classifier, to look into; None of other models.
     """
 
     prepare: Callable[[Image.Image], Any]
@@ -59,6 +60,7 @@ class Predictor:
     batch: bool = True
     channels: int = 3
     known: Known = Known()
+    network: nn.Module | None = None
 
 
 @dataclass(frozen=True)
@@ -251,9 +253,9 @@ def _timm_predictor(network: TimmModel, request: Request, names: Sequence[str] =
     familiar = getattr(trained, "familiar", None)
     head = None if familiar is None else trained.get_classifier()
     known = Known(tuple(names), source, (size[-2], size[-1]), familiar=familiar)
-    return classifier(
-        network.to(device).eval(), create_transform(**data), known, device, shown, channels, head
-    )
+    trained.to(device).eval()
+    found = classifier(trained, create_transform(**data), known, device, shown, channels, head)
+    return replace(found, network=trained)
 
 
 def label_score(request: Request) -> float:

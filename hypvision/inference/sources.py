@@ -106,18 +106,16 @@ def find_files(names: Sequence[str | Path], videos: Collection[str] = ()) -> lis
     found = find_images(names, videos)
     for folder in (Path(name).expanduser() for name in names):
         if folder.is_dir():
-            tell_left_out(folder, sum(file.parent == folder for file in found), videos)
+            _tell_left_out(folder, sum(folder in file.parents for file in found), videos)
     return found
 
 
-def tell_left_out(
-    folder: Path, used: int, videos: Collection[str] = (), below: bool = False
-) -> None:
+def _tell_left_out(folder: Path, used: int, videos: Collection[str]) -> None:
     """Warn of what a folder has that is left out (:func:`~hypvision.io.images.not_taken`); ``used``
     files are not."""
     usage = Usage(folder)
     usage.use("files", used)
-    for reason, name in not_taken(folder, videos, below):
+    for reason, name in not_taken(folder, videos):
         usage.leave_out("files", reason, name)
     if usage.left_out():
         warnings.warn(str(usage), stacklevel=2)

@@ -103,22 +103,31 @@ def images_in(folder: str | Path) -> list[Path]:
     root = Path(folder).expanduser()
     if not root.is_dir():
         raise HypvisionError(f"There is no folder '{folder}'. Give a folder of images.")
-    found = sorted(
-        path
-        for path in root.rglob("*")
-        if is_image(path) and not any(map(is_hidden, path.relative_to(root).parts))
-    )
+    return _inside(root, folder, ())
+
+
+def _inside(root: Path, name: str | Path, videos: Collection[str]) -> list[Path]:
+    """The images and videos of a folder, which messages call by ``name``, and of those below."""
+    found = []
+    for path in sorted(root.rglob("*")):
+        taken = is_image(path) or (path.suffix.lower() in videos and path.is_file())
+        if taken and not any(map(is_hidden, path.relative_to(root).parts)):
+            found.append(path)
     if not found:
+        others = "; ".join(
+            f"{file}: {reason}" for reason, file in islice(not_taken(root, videos), 3)
+        )
         raise HypvisionError(
-            f"The folder '{folder}' has no images ({' '.join(sorted(SUFFIXES))}), also not below "
-            "it."
+            f"The folder '{name}' has no images ({' '.join(sorted(SUFFIXES))}), also not below it."
+            + (f" It has {others}." if others else "")
+            + " Give another folder or a file."
         )
     return found
 
 
 def find_images(names: Iterable[str | Path], videos: Collection[str] = ()) -> list[Path]:
-    """The files that paths, folders (their images, without sub-folders) and glob patterns name,
-    each once.
+    """The files that paths, folders (their images, and those of sub-folders) and glob patterns
+    name, each once.
 
     Args:
         names: paths and patterns.
@@ -136,59 +145,30 @@ def find_images(names: Iterable[str | Path], videos: Collection[str] = ()) -> li
     return list(found)
 
 
-def not_taken(
-    folder: Path, videos: Collection[str] = (), below: bool = False
-) -> Iterator[tuple[str, str]]:
-    """Reason and name of each file of a folder that :func:`find_images` leaves out; hidden ones do
-    not count.
+def not_taken(folder: Path, videos: Collection[str] = ()) -> Iterator[tuple[str, str]]:
+    """Reason and name of each file of a folder and of those below it that :func:`find_images`
+    leaves out; hidden ones do not count.
 
     Args:
         folder: of images.
         videos: endings of videos, which are found too.
-        below: of :func:`images_in` instead, which takes the images of sub-folders, too.
     """
     for place, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not is_hidden(name))
-        deeper = Path(place) != folder
         for name in sorted(files):
             path = Path(place, name)
             reason = why_no_image(name)
             if reason is not None and path.suffix.lower() in videos:
                 reason = None
-            if is_hidden(name) or (deeper and not below and reason is not None):
-                continue
-            if deeper and not below:
-                reason = "in a sub-folder"
-            elif reason is None and not path.is_file():
+            if reason is None and not path.is_file():
                 reason = "a pipe, a device or a link to nothing"
-            if reason is not None:
+            if reason is not None and not is_hidden(name):
                 yield reason, path.relative_to(folder).as_posix()
 
 
 def _named(path: Path, name: str | Path, videos: Collection[str]) -> list[Path]:
     if path.is_dir():
-        inside = sorted(path.iterdir())
-        files = [
-            file
-            for file in inside
-            if is_image(file) or (file.suffix.lower() in videos and file.is_file())
-        ]
-        if not files:
-            deeper = next((file for file in path.rglob("*") if is_image(file)), None)
-            advice = (
-                f"Those below it: '{path}/**/*{deeper.suffix}'"
-                if deeper
-                else "Give another folder or a file"
-            )
-            others = "; ".join(
-                f"{file}: {reason}" for reason, file in islice(not_taken(path, videos), 3)
-            )
-            found = f" It has {others}." if others else ""
-            raise HypvisionError(
-                f"The folder '{name}' has no images ({' '.join(sorted(SUFFIXES))}).{found} "
-                f"{advice}."
-            )
-        return files
+        return _inside(path, name, videos)
     if path.is_file():
         return [path]
     pattern = str(path)

@@ -598,7 +598,10 @@ def _predictor(model: ImageClassifier, config: Config, request: Request) -> Pred
     found: Any = model  # with what its checkpoint holds
     head = None if found.familiar is None else model.backbone.get_classifier()
     known = replace(known, familiar=found.familiar)
-    return classifier(model.test_logits, transform, known, request.device, shown, channels, head)
+    predictor = classifier(
+        model.test_logits, transform, known, request.device, shown, channels, head
+    )
+    return replace(predictor, network=model.backbone)
 
 
 PREDICTORS.update(ImageClassifier=_predictor, HierarchyClassifier=_predictor)

@@ -4,6 +4,8 @@ NeurIPS 2017)."""
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,8 @@ def embed_closure(
     negatives: int = 50,
     batch: int = 256,
     seed: int = 0,
+    start: Tensor | None = None,
+    watch: Callable[[int, Tensor], None] | None = None,
 ) -> Tensor:
     """Train points such that the ancestors of a name are the nearest to it.
 
@@ -59,6 +63,8 @@ def embed_closure(
         negatives: names that are drawn for each pair; its ancestor is compared with those that are
             no ancestors.
         batch: pairs in a step, at most; a pair occurs again after all others.
+        start: tangent vectors at the origin ``(N, dim)`` to begin with; None: small random ones.
+        watch: is called with the number of each step and the points after it.
 
     Returns:
         The points, float64 ``(N, dim + 1)`` on the hyperboloid or ``(N, dim)`` in flat space.
@@ -67,13 +73,13 @@ def embed_closure(
     rate = default_rate(dim) if rate is None else rate
     more_than(0, rate=rate)
     space = space or Lorentz(1.0)
-    start = SPREAD * torch.randn(
-        len(closure.names), dim, generator=torch.Generator().manual_seed(seed)
-    )
+    if start is None:
+        generator = torch.Generator().manual_seed(seed)
+        start = SPREAD * torch.randn(len(closure.names), dim, generator=generator)
     points = ManifoldParameter(space.from_tangent0(start), space)
-    fit_closure(
-        closure, points, RiemannianSGD([points], lr=rate), space, steps, negatives, batch, seed
-    )
+    optimizer = RiemannianSGD([points], lr=rate)
+    step_done = None if watch is None else lambda step: watch(step, points.detach())
+    fit_closure(closure, points, optimizer, space, steps, negatives, batch, seed, step_done)
     return space.projx(points.detach().double())
 
 
@@ -83,6 +89,19 @@ def default_rate(dim: int) -> float:
     return 0.5 if dim <= 2 else 0.3
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Context in which PyTorch computes in one thread: a step has some ten thousand numbers, and
+    threads that wait for each other take ten times as long beside another process."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@_one_thread()
 def fit_closure(
     closure: Closure,
     points: Tensor,
@@ -92,9 +111,10 @@ def fit_closure(
     negatives: int = 50,
     batch: int = 256,
     seed: int = 0,
+    watch: Callable[[int], None] | None = None,
 ) -> None:
     """The training of :func:`embed_closure`: moves ``points`` by ``optimizer``. ``space`` is
-    theirs, or geoopt's."""
+    theirs, or geoopt's; ``watch`` is called after each step with its number."""
     at_least(1, integer=True, steps=steps, negatives=negatives, batch=batch)
     count = len(closure.names)
     generator = torch.Generator().manual_seed(seed)
@@ -111,7 +131,7 @@ def fit_closure(
         optimizer, lambda step: (1 - step / steps) * (LOW if step < BURN_IN * steps else 1)
     )
     rows = pairs[:0]
-    for _ in tqdm(range(steps), desc="embed", unit="step", disable=None):
+    for step in tqdm(range(steps), desc="embed", unit="step", disable=None):
         if not len(rows):
             rows = pairs[torch.randperm(len(pairs), generator=generator)]
         below, above = rows[:batch].T
@@ -141,6 +161,8 @@ def fit_closure(
             values *= REACH / way.clamp(min=REACH)
         optimizer.step()
         schedule.step()
+        if watch is not None:
+            watch(step)
 
 
 def closure_ranks(points: Tensor, space: Lorentz | Euclidean, closure: Closure) -> dict[str, float]:

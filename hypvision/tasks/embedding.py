@@ -77,7 +77,7 @@ def load_embedder(
     model: str | None = None,
     device: str = "cpu",
 ) -> Embedder:
-    """A metric learner (``config`` and ``weights``), or a timm ``model``, on a device.
+    """A metric learner or classifier (``config``, ``weights``), or a timm ``model``, on a device.
 
     A timm model without ``weights`` has its published ones, those that ``pretrained=True`` means.
     ``model`` may also name a metric learner or a classifier of the zoo, such as
@@ -90,10 +90,7 @@ def load_embedder(
     if config is not None:
         if weights is None:
             raise HypvisionError("--config needs --weights, the checkpoint of its training.")
-        learner, settings = load_learner(config, weights)
-        data = settings.test_dataloader.dataset
-        found = _learned(learner, data.transform.to_dict(), str(weights), device)
-        return found._replace(channels=data.get("channels", 3))
+        return _trained(config, weights, device)
     from timm.data import create_transform, resolve_data_config
 
     name = str(weights or model)
@@ -124,6 +121,27 @@ def load_embedder(
     return Embedder(
         network.to(device).eval(), create_transform(**data), "cosine", name, channels=channels
     )
+
+
+def _trained(config: str | Path, weights: str | Path, device: str) -> Embedder:
+    """A metric learner, or a classifier by the features before its head, from its training."""
+    require("mmengine", "mm")
+    from hypvision.engine.config import load_config
+    from hypvision.engine.predicting import predictor_of
+    from hypvision.inference.predictors import Request
+
+    kind = load_config(config).model.get("type")
+    if kind in ("ImageClassifier", "HierarchyClassifier"):
+        predictor = predictor_of(Request(str(config), str(weights), device=device))
+        network: Any = predictor.network
+        network.reset_classifier(0)
+        return Embedder(
+            network, predictor.prepare, "cosine", str(weights), channels=predictor.channels
+        )
+    learner, settings = load_learner(config, weights)
+    data = settings.test_dataloader.dataset
+    found = _learned(learner, data.transform.to_dict(), str(weights), device)
+    return found._replace(channels=data.get("channels", 3))
 
 
 def _learned(learner: MetricLearner, images: Mapping[str, Any], name: str, device: str) -> Embedder:

@@ -12,9 +12,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from hypvision.inference.sources import Frame, Sources, find_sources, tell_left_out
+from hypvision.inference.sources import Frame, Sources, find_files, find_sources
 from hypvision.io.errors import HypvisionError
-from hypvision.io.images import images_in
 from hypvision.tasks.embedding import Embedder, distances, embed_sources
 from hypvision.tasks.metric_learning_metrics import nearest
 from hypvision.viz.sheet import text_tile
@@ -39,14 +38,11 @@ class Found(NamedTuple):
 
 
 def find_gallery(gallery: str | Path, every: int = 1) -> Sources:
-    """The images of a folder and of all folders below it, or whatever else :func:`find_sources`
-    takes."""
+    """The images of a folder, or whatever else :func:`find_sources` takes."""
     folder = Path(gallery).expanduser()
     if not folder.is_dir():
         return find_sources(gallery, every)
-    found = images_in(folder)
-    tell_left_out(folder, len(found), below=True)
-    return find_sources(found, every)
+    return find_sources(find_files([folder]), every)
 
 
 def search(

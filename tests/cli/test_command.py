@@ -251,6 +251,7 @@ NEEDED = {
     "metric embed": ["in.png", "--model", "m"],
     "metric search": ["in.png", "--gallery", "folder", "--model", "m"],
     "metric hierarchy": ["--config", "in.py", "--weights", "in.pth"],
+    "disk": ["a > b"],
     "metric closure": ["in.csv"],
     "data prepare": ["voc20", "folder"],
     "data make": [],

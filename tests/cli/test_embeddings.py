@@ -75,6 +75,34 @@ def options(learner):
     return ["--config", str(learner / "learner.py"), "--weights", str(learner / "weights.pth")]
 
 
+def test_a_trained_classifier_gives_the_features_before_its_head(learner, tmp_path):
+    from mmengine.config import Config
+
+    import hypvision.tasks.classification  # noqa: F401 - registers the classifier
+
+    torch.manual_seed(0)
+    backbone = dict(model_name="test_vit", img_size=32, num_classes=3)
+    dataset = dict(
+        type="ImageFolder", root=str(learner / "data"), transform=dict(input_size=32, crop_pct=1.0)
+    )
+    config = Config(
+        dict(
+            model=dict(type="ImageClassifier", backbone=backbone),
+            test_dataloader=dict(batch_size=4, dataset=dataset),
+        )
+    )
+    config.dump(tmp_path / "classifier.py")
+    network = timm.create_model(**backbone).eval()
+    state = {f"backbone.{name}": value for name, value in network.state_dict().items()}
+    torch.save(dict(state_dict=state), tmp_path / "weights.pth")
+    embedder = load_embedder(tmp_path / "classifier.py", tmp_path / "weights.pth")
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        expected = network.forward_head(network.forward_features(images), pre_logits=True)
+        assert torch.allclose(embedder.embed(images), expected, atol=1e-6)
+    assert embedder.space == "cosine"
+
+
 def test_embed_writes_points_of_the_hyperboloid(learner, tmp_path):
     out = tmp_path / "deep" / "found.npz"
     assert (

@@ -206,8 +206,8 @@ def test_weights_of_the_zoo(tmp_path, monkeypatch, capsys, name, prefix, size):
             ["scene.png", "--model", "hcformer_nano.nope"],
             "no weights 'nope'. Did you mean hcformer_nano.",
         ),
-        (["scene.png", "--model", "resnet18"], "does not cluster"),
-        (["scene.png", "--model", "semantic-fpn_tf_efficientnet_lite0.camvid"], "does not cluster"),
+        (["scene.png", "--model", "tf_efficientnet_lite0.imagenet", "--stage", "1"], "has none"),
+        (["scene.png", "--model", "semantic-fpn_tf_efficientnet_lite0.camvid"], "is no classifier"),
         (["scene.png", "--model", "hcformer_nano", "--weights", "none.pth"], "none.pth"),
     ],
 )
@@ -215,9 +215,26 @@ def test_mistakes_are_explained(tmp_path, monkeypatch, capsys, arguments, messag
     monkeypatch.chdir(tmp_path)
     make_scene(0, size=64).image.save("scene.png")
     (tmp_path / "broken.png").write_bytes(b"no image")
-    assert main(["explain", *arguments, "--size", "64"]) == 2
+    size = [] if "scene.png" in arguments and "tf_" in arguments[2] else ["--size", "64"]
+    assert main(["explain", *arguments, *size]) == 2
     error = capsys.readouterr().err
     assert message in error and "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("model", "drawn"),
+    [("tf_efficientnet_lite0.imagenet", "class"), ("hcformer_nano.cifar10", "clusters")],
+)
+def test_the_class_comes_first(tmp_path, monkeypatch, capsys, model, drawn):
+    monkeypatch.chdir(tmp_path)
+    make_scene(0, size=64).image.save("scene.png")
+    assert main(["explain", "scene.png", "--model", model]) == 0
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert main(["predict", "scene.png", "--model", model, "--write", "csv"]) == 0
+    found = (tmp_path / "predicted/predictions.csv").read_text().splitlines()
+    name = first.removeprefix("scene.png: ").rpartition(" ")[0]
+    assert name.partition(",")[0] in found[1]
+    assert second == f"explain/scene_{drawn}.png" and (tmp_path / second).is_file()
 
 
 def test_contact_sheet_and_palette(tmp_path):

@@ -90,6 +90,7 @@ LINES = {
     "metric hierarchy": [
         "--config learner.py --weights learner.pth --per-class 2 --device cpu --out out"
     ],
+    "disk": ['"animal > dog, animal > cat" --steps 2 --out page.html --gif walk.gif'],
     "metric closure": ["closure.csv --steps 2 --out out"],
     "lm save": ["text.py text.pth out"],
     "lm generate": ["lm hello --tokens 2 --device cpu"],

@@ -29,7 +29,7 @@ WRITERS = (
     "train", "test", "predict photos", "predict film", "export", "summary", "check", "browse",
     "zoo list", "zoo get", "zoo card", "zoo push", "zoo publish", "zoo convert", "fewshot base2new",
     "fewshot table", "clip segment", "clip make-chains", "metric embed", "metric hierarchy",
-    "metric closure", "lm save", "scaling run", "scaling heads", "data make", "data shard",
+    "metric closure", "disk", "lm save", "scaling run", "scaling heads", "data make", "data shard",
 )  # fmt: skip
 
 

@@ -176,7 +176,8 @@ def test_finding(tmp_path):
     for name in ("b.PNG", "a.jpg", "notes.txt", "deep/c.webp"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
-    assert [path.name for path in find_images([tmp_path, tmp_path / "a.jpg"])] == ["a.jpg", "b.PNG"]
+    found = find_images([tmp_path, tmp_path / "a.jpg"])
+    assert [path.name for path in found] == ["a.jpg", "b.PNG", "c.webp"]
     assert [path.name for path in find_images([f"{tmp_path}/**/*.webp"])] == ["c.webp"]
     assert [path.name for path in images_in(tmp_path)] == ["a.jpg", "b.PNG", "c.webp"]
     (tmp_path / "empty").mkdir()

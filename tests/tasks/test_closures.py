@@ -107,3 +107,19 @@ def test_no_step_is_longer_than_the_limit():
     optimizer = RiemannianSGD([points], lr=1000.0)
     closures.fit_closure(star, points, optimizer, space, steps=1)
     assert space.dist(start, points).max().item() == pytest.approx(closures.REACH, rel=1e-4)
+
+
+def test_each_step_is_watched_and_threads_are_as_before(tree):
+    closure = read_closure(tree, transitive=True)
+    threads = torch.get_num_threads()
+    seen = []
+    last = []
+
+    def watch(step, points):
+        seen.append((step, torch.get_num_threads()))
+        last[:] = [points.clone()]
+
+    points = embed_closure(closure, steps=3, watch=watch)
+    assert seen == [(0, 1), (1, 1), (2, 1)]
+    assert torch.get_num_threads() == threads
+    assert torch.allclose(last[0].double(), points, atol=1e-5)

@@ -1,0 +1,189 @@
+"""A hierarchy of words, or of photos by their look, as a page in which one walks through the
+Poincare disk."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from hypvision.data.closures import Closure, closure_of, read_closure
+from hypvision.geometry import Lorentz
+from hypvision.inference.sources import Frame, Sources
+from hypvision.io.errors import HypvisionError, require
+from hypvision.io.files import read_lines
+from hypvision.tasks.closures import SPREAD, embed_closure
+from hypvision.tasks.embedding import Embedder, embed_sources
+from hypvision.viz.disk import places_of_hierarchy, plain_name, to_disk
+from hypvision.viz.disk_page import DiskPage
+
+SIDE = 96  # of a thumbnail in pixels
+FRAMES = 40  # pictures of the training, which the page plays
+RIM = 0.93  # radius of the outermost name in the disk
+
+
+class Hierarchy(NamedTuple):
+    """What is drawn: names and their ancestors, what is written for each name, and pictures of
+    some names by their row."""
+
+    closure: Closure
+    labels: list[str]
+    pictures: dict[int, Image.Image]
+
+
+def read_words(source: str) -> Hierarchy:
+    """A hierarchy of lines ``animal > mammal > tiger``: in a ``.txt`` file, or with commas or
+    semicolons between them as ``source`` itself; or of pairs, see
+    :func:`~hypvision.data.closures.read_closure`."""
+    if ">" in source and not Path(source).is_file():
+        closure = _closure_of_lines(re.split(r"[\n;,]", source))
+    elif source.lower().endswith((".csv", ".tsv", ".gz")):
+        closure = read_closure(source, transitive=True)
+    else:
+        closure = _closure_of_lines(read_lines(source, "the hierarchy"))
+    return Hierarchy(closure, [plain_name(name) for name in closure.names], {})
+
+
+def _closure_of_lines(lines: Sequence[str]) -> Closure:
+    chains = []
+    for line in lines:
+        names = [name.strip() for name in line.split(">")]
+        chains.append([name for name in names if name])
+    return closure_of(chains)
+
+
+def group_photos(
+    embedder: Embedder,
+    sources: Sources,
+    root: str | Path,
+    device: str = "cpu",
+    failed: list[str] | None = None,
+) -> Hierarchy:
+    """Photos in a tree of three levels by how alike their features are: Ward's clustering, cut
+    into ``N^(1/3)`` groups of ``N^(2/3)`` smaller ones.
+
+    A group is called like the folder of most of its photos, or like two. The messages of photos
+    that cannot be read are added to ``failed``; None: they raise an error.
+    """
+    frames, vectors = embed_sources(embedder, sources, device=device, failed=failed)
+    if len(frames) < 3:
+        raise HypvisionError(f"'{root}' has {len(frames)} photos. A tree needs three or more.")
+    groups = _groups(vectors)
+    folders = [Path(frame.file).parent.name for frame in frames]
+    several = len(set(folders)) > 1
+    labels = {"": Path(root).resolve().name}
+    chains = []
+    for photo, frame in enumerate(frames):
+        chain = [""]
+        for level, numbers in enumerate(groups):
+            members = np.flatnonzero(numbers == numbers[photo])
+            if len(members) > 1:
+                name = f"{level} {numbers[photo]}"
+                chain.append(name)
+                labels[name] = _common([folders[member] for member in members]) if several else ""
+        name = f"photo {photo}"
+        chain.append(name)
+        own = Path(frame.file).stem
+        labels[name] = f"{folders[photo]}/{own}" if several else own
+        chains.append(chain)
+    closure = closure_of(chains)
+    rows = {name: row for row, name in enumerate(closure.names)}
+    pictures = {rows[f"photo {photo}"]: _thumbnail(frame) for photo, frame in enumerate(frames)}
+    return Hierarchy(closure, [labels[name] for name in closure.names], pictures)
+
+
+def _groups(vectors: Tensor) -> list[np.ndarray]:
+    """The numbers of the groups of each photo, in few groups and in more."""
+    clustering = require("scipy.cluster.hierarchy", "viz")
+    merges = clustering.linkage(F.normalize(vectors.double(), dim=1).numpy(), "ward")
+    count = len(vectors)
+    return [
+        clustering.fcluster(merges, max(2, round(count ** (level / 3))), "maxclust")
+        for level in (1, 2)
+    ]
+
+
+def _common(names: Sequence[str]) -> str:
+    """The name that half of all have, or else the two most frequent ones."""
+    ranked = Counter(names).most_common(2)
+    kept = ranked[:1] if 2 * ranked[0][1] >= len(names) else ranked
+    return ", ".join(name for name, _ in kept)
+
+
+def _thumbnail(frame: Frame) -> Image.Image:
+    return ImageOps.fit(frame.open(), (SIDE, SIDE))
+
+
+def in_order(closure: Closure) -> Tensor:
+    """Tangent vectors ``(N, 2)`` to begin with, small ones: the names without others below them in
+    the order of the tree around the origin, the others in the middle of theirs.
+
+    From random ones a name may settle on the wrong side of others, which it cannot pass.
+    """
+    count = len(closure.names)
+    below: list[list[int]] = [[] for _ in range(count)]
+    for name, parent in closure.parents().tolist():
+        below[parent].append(name)
+    roots = set(range(count)) - {name for names in below for name in names}
+    leaves: list[int] = []
+    waiting = sorted(roots, reverse=True)
+    while waiting:
+        name = waiting.pop()
+        waiting += reversed(below[name])
+        if not below[name]:
+            leaves.append(name)
+    leaves = list(dict.fromkeys(leaves))  # a name may have two parents
+    angles = torch.arange(len(leaves), dtype=torch.float32) * (2 * torch.pi / len(leaves))
+    start = torch.zeros(count, 2)
+    start[leaves] = torch.stack([angles.cos(), angles.sin()], 1)
+    ends = torch.zeros(count, count)  # which leaves are below which name
+    ends[closure.pairs[:, 1], closure.pairs[:, 0]] = 1.0
+    ends[:, [bool(names) for names in below]] = 0.0
+    inner = ends.any(1)
+    start[inner] = (ends @ start)[inner] / ends.sum(1, keepdim=True)[inner]
+    return SPREAD * start
+
+
+def settle(hierarchy: Hierarchy, title: str, steps: int = 400, seed: int = 0) -> DiskPage:
+    """Train points of the names in two dimensions; returns what the page shows, the training
+    included.
+
+    The name with the most names below it is in the middle. All distances from it are multiplied by
+    one factor, such that the outermost name is at the radius :data:`RIM`.
+    """
+    closure = hierarchy.closure
+    space = Lorentz(1.0)
+    seen: list[Tensor] = []
+
+    def watch(step: int, points: Tensor) -> None:
+        if step % max(1, steps // FRAMES) == 0:
+            seen.append(points.clone())
+
+    points = embed_closure(
+        closure, space=space, steps=steps, seed=seed, start=in_order(closure), watch=watch
+    )
+    edges = closure.parents()
+    places = places_of_hierarchy(points, space, len(closure.names), edges)
+    top = places.order[0]
+    farthest = float(space.dist(points, points[top].expand_as(points)).max())
+    scale = 2 * float(np.arctanh(RIM)) / max(farthest, 1e-6)
+    pictured = torch.stack([*(each.double() for each in seen), points])
+    frames = [to_disk(each, space, each[top], scale) for each in pictured]
+    return DiskPage(
+        title=title,
+        frames=np.stack(frames),
+        labels=hierarchy.labels,
+        edges=edges,
+        shades=places.shades,
+        order=places.order,
+        pictures=hierarchy.pictures,
+        scale=scale,
+    )
