@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 import sys
@@ -181,19 +182,32 @@ def unknown_name(name: str, family: str) -> str:
     )
 
 
-def translated(name: str, pairs: Iterable[tuple[str, str]]) -> str | None:
-    """The other name of a weight by the first pair (a name, the other) that fits; None if none
-    does. In them ``{n}`` is a number, ``{m}`` is n + 1, and ``{rest}`` is any text."""
-    for given, wanted in pairs:
-        pattern = re.sub(r"\\{(\w+)\\}", r"(?P<\1>.+)", re.escape(given)).replace(
-            "<n>.+", r"<n>\d+"
-        )
-        match = re.fullmatch(pattern.replace("<m>.+", r"<m>\d+"), name)
+def translated(name: str, pairs: Iterable[tuple[str, str]], back: bool = False) -> str | None:
+    """The other name of a weight by the first pair that fits; None if none does.
+
+    Args:
+        name: of the weight.
+        pairs: a name, and the other one; in both ``{n}`` is a number, ``{m}`` is n + 1, and
+            ``{rest}`` is any text.
+        back: whether ``name`` is of the second kind, and the first is wanted.
+    """
+    for pair in pairs:
+        given, wanted = reversed(pair) if back else pair
+        match = _pattern(given).fullmatch(name)
         if match:
             found = match.groupdict()
             n = int(found.get("n", int(found.get("m", 1)) - 1))
             return wanted.format(**{**found, "n": n, "m": n + 1})
     return None
+
+
+@functools.cache
+def _pattern(given: str) -> re.Pattern[str]:
+    """The pattern of the names that ``given`` stands for, with a group for each placeholder."""
+    kinds = {"n": r"\d+", "m": r"\d+", "rest": ".+"}
+    return re.compile(
+        re.sub(r"\\{(\w+)\\}", lambda hole: f"(?P<{hole[1]}>{kinds[hole[1]]})", re.escape(given))
+    )
 
 
 def nonfinite_names(weights: Mapping[str, Any]) -> list[str]:

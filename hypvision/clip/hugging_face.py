@@ -54,10 +54,9 @@ def is_hugging_face(weights: Mapping[str, Any]) -> bool:
 
 
 def _convert(weights: Mapping[str, Tensor], backwards: bool) -> dict[str, Tensor]:
-    pairs = [(new, old) for old, new in _NAMES] if backwards else _NAMES
     found: dict[str, Tensor] = {}
     for name, value in weights.items():
-        new = translated(name, pairs)
+        new = translated(name, _NAMES, backwards)
         if new is None:
             side = "open_clip's CLIP" if backwards else "Hugging Face's CLIPModel"
             raise HypvisionError(

@@ -115,7 +115,7 @@ def to_official(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     found = {}
     for name, value in weights.items():
         value = value.T.contiguous() if name == "text_projection" else value
-        found[translated(name, [(ours, official) for official, ours in _NAMES]) or name] = value
+        found[translated(name, _NAMES, back=True) or name] = value
     size = len(found["textual.posit_embed"])
     found["textual.attn_mask"] = _causal(size)
     # MERU's, if the weights lack them

@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 from mmengine.registry import DATASETS
-from torch import Tensor
 from torch.utils.data import Dataset
 
-from hypvision.clip.models import create_clip
 from hypvision.data.captions import NOUNS, with_article
 from hypvision.data.classes import TEMPLATES
 from hypvision.data.shapes import TAXONOMY, make_object, make_scene
@@ -71,14 +69,3 @@ class ShapeCaptions(Dataset):
         return dict(
             inputs=torch.from_numpy(np.array(image)).permute(2, 0, 1), caption=caption, label=label
         )
-
-
-def vocabulary() -> Tensor:
-    """Numbers of the tokens in the captions of 8,000 samples and in the prompts of the test, int64,
-    rising."""
-    tokenizer = create_clip("shapes-s8").tokenizer
-    data = ShapeCaptions(length=8_000)
-    sentences = {data[i]["caption"] for i in range(len(data))} | {
-        TEMPLATE.format(w) for w in ("a", "grey ground")
-    }
-    return tokenizer(sorted(sentences)).unique()

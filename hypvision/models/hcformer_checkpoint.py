@@ -12,36 +12,42 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hypvision.checkpoints.match import unknown_name
+from hypvision.checkpoints.match import translated, unknown_name
 from hypvision.checkpoints.read import network_weights
 from hypvision.io.checks import more_than
 from hypvision.io.errors import HypvisionError
 from hypvision.nn import ClusterMixer
 
-# Official name in a block -> (our name, whether a 1x1 convolution becomes a linear map).
-_HCFORMER_BLOCK = {
-    f"{official}.{part}": (f"{ours}.{part}", ours.startswith("mixer") and part == "weight")
-    for official, ours in {
-        "norm1": "norm1",
-        "token_mixer.f": "mixer.feature",
-        "token_mixer.v": "mixer.value",
-        "token_mixer.proj": "mixer.proj",
-        "norm2": "norm2",
-        "mlp.fc1": "mlp.fc1",
-        "mlp.fc2": "mlp.fc2",
-    }.items()
-    for part in ("weight", "bias")
-} | {
-    "token_mixer.sim_alpha": ("mixer.alpha", False),
-    "token_mixer.sim_alpha2": ("mixer.window_alpha", False),
-    "token_mixer.relative_position_bias": ("mixer.bias", False),
-    "token_mixer.relative_position_bias2": ("mixer.window_bias", False),
-    "layer_scale_1": ("layer_scale1", False),
-    "layer_scale_2": ("layer_scale2", False),
+# Official name in a block, and ours.
+_BLOCK = {
+    "norm1.{rest}": "norm1.{rest}",
+    "token_mixer.f.{rest}": "mixer.feature.{rest}",
+    "token_mixer.v.{rest}": "mixer.value.{rest}",
+    "token_mixer.proj.{rest}": "mixer.proj.{rest}",
+    "token_mixer.sim_alpha": "mixer.alpha",
+    "token_mixer.sim_alpha2": "mixer.window_alpha",
+    "token_mixer.relative_position_bias": "mixer.bias",
+    "token_mixer.relative_position_bias2": "mixer.window_bias",
+    "norm2.{rest}": "norm2.{rest}",
+    "mlp.fc1.{rest}": "mlp.fc1.{rest}",
+    "mlp.fc2.{rest}": "mlp.fc2.{rest}",
+    "layer_scale_1": "layer_scale1",
+    "layer_scale_2": "layer_scale2",
 }
-_HCFORMER_BLOCK_BACK = {
-    ours: (official, conv) for official, (ours, conv) in _HCFORMER_BLOCK.items()
-}
+# (official name, ours), see translated(); official stages and down-sampling are counted together
+_NAMES = [(f"{name}.{{rest}}", f"{name}.{{rest}}") for name in ("norm", "head")]
+_NAMES.append(("patch_embed.proj.{rest}", "stem.{rest}"))
+for _stage in range(4):
+    _NAMES += [
+        (f"network.{2 * _stage}.{{n}}.{official}", f"stages.{_stage}.blocks.{{n}}.{ours}")
+        for official, ours in _BLOCK.items()
+    ]
+    _NAMES.append(
+        (f"network.{2 * _stage - 1}.proj.{{rest}}", f"stages.{_stage}.downsample.{{rest}}")
+    )
+    _NAMES.append((f"norm{2 * _stage}.{{rest}}", f"feature_norms.{_stage}.{{rest}}"))
+# A 1x1 convolution of the official mixer is a linear map of ours.
+_CONVOLUTION = re.compile(r"\.mixer\.(feature|value|proj)\.weight$")
 
 
 def is_official_hcformer(state_dict: Mapping[str, Tensor]) -> bool:
@@ -55,30 +61,14 @@ def hcformer_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor
     """State dict of :class:`hypvision.models.HCFormer` from an official one, also a dense one."""
     out: dict[str, Tensor] = {}
     for name, value in state_dict.items():
-        downsample = re.fullmatch(r"network\.(\d)\.proj\.(weight|bias)", name)
-        block = re.fullmatch(r"network\.(\d)\.(\d+)\.(.+)", name)
-        norm = re.fullmatch(r"norm([0246])\.(weight|bias)", name)
-        if name.startswith("patch_embed.proj."):
-            out["stem." + name.rpartition(".")[2]] = value
-        elif downsample:
-            out[f"stages.{(int(downsample[1]) + 1) // 2}.downsample.{downsample[2]}"] = value
-        elif block:
-            if block[3] == "token_mixer.manifold.k":
-                continue  # geoopt's copy of 1 / curvature, which hcformer_arguments reads
-            if block[3] not in _HCFORMER_BLOCK:
-                raise HypvisionError(unknown_name(name, "HCFormer"))
-            ours, conv = _HCFORMER_BLOCK[block[3]]
-            if ours in ("mixer.alpha", "mixer.window_alpha"):
-                value = value.reshape(1)
-            out[f"stages.{int(block[1]) // 2}.blocks.{block[2]}.{ours}"] = (
-                value.flatten(1) if conv else value
-            )
-        elif norm:
-            out[f"feature_norms.{int(norm[1]) // 2}.{norm[2]}"] = value
-        elif re.fullmatch(r"(norm|head)\.(weight|bias)", name):
-            out[name] = value
-        else:
+        if name.endswith(".token_mixer.manifold.k"):
+            continue  # geoopt's copy of 1 / curvature, which hcformer_arguments reads
+        ours = translated(name, _NAMES)
+        if ours is None:
             raise HypvisionError(unknown_name(name, "HCFormer"))
+        if ours.endswith(("mixer.alpha", "mixer.window_alpha")):
+            value = value.reshape(1)
+        out[ours] = value.flatten(1) if _CONVOLUTION.search(ours) else value
     return out
 
 
@@ -145,28 +135,14 @@ def hcformer_to_official(
     more_than(0, curvature=curvature)
     out: dict[str, Tensor] = {}
     for name, value in state_dict.items():
-        name = name.removeprefix("model.")
-        downsample = re.fullmatch(r"stages\.(\d)\.downsample\.(weight|bias)", name)
-        block = re.fullmatch(r"stages\.(\d)\.blocks\.(\d+)\.(.+)", name)
-        norm = re.fullmatch(r"feature_norms\.(\d)\.(weight|bias)", name)
-        if name.startswith("stem."):
-            out["patch_embed.proj." + name[5:]] = value
-        elif downsample:
-            out[f"network.{2 * int(downsample[1]) - 1}.proj.{downsample[2]}"] = value
-        elif block and block[3] in _HCFORMER_BLOCK_BACK:
-            official, conv = _HCFORMER_BLOCK_BACK[block[3]]
-            place = f"network.{2 * int(block[1])}.{block[2]}"
-            out[f"{place}.{official}"] = value[..., None, None] if conv else value
-            if block[3] == "mixer.window_alpha":
-                out[f"{place}.token_mixer.manifold.k"] = torch.tensor(
-                    1 / curvature, dtype=torch.float32
-                )
-        elif norm:
-            out[f"norm{2 * int(norm[1])}.{norm[2]}"] = value
-        elif re.fullmatch(r"(norm|head)\.(weight|bias)", name):
-            out[name] = value
-        else:
+        official = translated(name.removeprefix("model."), _NAMES, back=True)
+        if official is None:
             raise HypvisionError(unknown_name(name, "hypvision HCFormer"))
+        out[official] = value[..., None, None] if _CONVOLUTION.search(name) else value
+        if official.endswith(".sim_alpha2"):
+            out[official.replace("sim_alpha2", "manifold.k")] = torch.tensor(
+                1 / curvature, dtype=torch.float32
+            )
     return out
 
 

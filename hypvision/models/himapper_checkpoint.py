@@ -12,7 +12,7 @@ import torch
 from timm.models.swin_transformer import SwinTransformerBlock, get_relative_position_index
 from torch import Tensor, nn
 
-from hypvision.checkpoints.match import unknown_name
+from hypvision.checkpoints.match import translated, unknown_name
 from hypvision.checkpoints.read import network_weights
 from hypvision.io.errors import HypvisionError
 
@@ -31,18 +31,25 @@ BACKBONES = {
 """The backbones with names of their own in timm's registry, and the weights they start from: the
 paper's seven, and that of the weights in the zoo."""
 
-# Official prefix -> ours; in official files names of the backbone have no prefix.
-_HIMAPPER_PARTS = {
-    "last_l.node_mean": "mapper.tree.mean",
-    "last_l.node_log_sigma": "mapper.tree.log_variance",
-    "last_l.Llinear.weight": "mapper.lift.weight",
-    "last_l.Llinear.lorentz.k": "mapper.lift.manifold.log_c",
-    "last_l.Etransformer.decoder.0.": "mapper.decomposer.layer.",
-    "last_l.Etransformer.": "mapper.decomposer.",
-    "mix_l.decoder.": "mapper.encoder.layers.",
-    "mix_l.": "mapper.encoder.",
-}
-_HIMAPPER_MLP = (("mlp.0.", "fc1."), ("mlp.3.", "fc2."))
+# (official name, ours), see translated(); in official files names of the backbone have no prefix
+_NAMES = [
+    ("last_l.node_mean", "mapper.tree.mean"),
+    ("last_l.node_log_sigma", "mapper.tree.log_variance"),
+    ("last_l.Llinear.weight", "mapper.lift.weight"),
+    ("last_l.Llinear.lorentz.k", "mapper.lift.manifold.log_c"),
+    *(
+        (f"{official}mlp.{number}.{{rest}}", f"{ours}fc{layer}.{{rest}}")
+        for official, ours in (
+            ("last_l.Etransformer.decoder.0.", "mapper.decomposer.layer."),
+            ("mix_l.decoder.{n}.", "mapper.encoder.layers.{n}."),
+        )
+        for number, layer in ((0, 1), (3, 2))
+    ),
+    ("last_l.Etransformer.decoder.0.{rest}", "mapper.decomposer.layer.{rest}"),
+    ("last_l.Etransformer.{rest}", "mapper.decomposer.{rest}"),
+    ("mix_l.decoder.{rest}", "mapper.encoder.layers.{rest}"),
+    ("mix_l.{rest}", "mapper.encoder.{rest}"),
+]
 
 
 def is_official_himapper(state_dict: Mapping[str, Tensor]) -> bool:
@@ -62,13 +69,10 @@ def himapper_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor
     for name, value in state_dict.items():
         if name == "last_l.Llinear.bias":
             continue  # some checkpoints have this weight; no code uses it
-        part = next((part for part in _HIMAPPER_PARTS if name.startswith(part)), None)
+        ours = translated(name, _NAMES)
         downsample = re.fullmatch(r"layers\.(\d)\.downsample\.(.+)", name)
-        if part is not None:
-            rest = name[len(part) :]
-            for official, ours in _HIMAPPER_MLP:
-                rest = rest.replace(official, ours)
-            out[_HIMAPPER_PARTS[part] + rest] = value
+        if ours is not None:
+            out[ours] = value
         elif name.startswith(("last_l.", "mix_l.")):
             raise HypvisionError(unknown_name(name, "Hi-Mapper"))
         elif old_swin and name.endswith(("relative_position_index", "attn_mask")):
@@ -117,16 +121,10 @@ def himapper_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
                 "The checkpoint has a scale of the lift, which the official code does not know: it "
                 "was trained with lift='exp0'. Only models with preset='official' convert back."
             )
-        back = {ours: official for official, ours in _HIMAPPER_PARTS.items()}
-        part = next(
-            (part for part in sorted(back, key=len, reverse=True) if name.startswith(part)), None
-        )
-        if part is None:
+        official = translated(name, _NAMES, back=True)
+        if official is None:
             raise HypvisionError(unknown_name(name, "hypvision Hi-Mapper"))
-        rest = name[len(part) :]
-        for official, ours in _HIMAPPER_MLP:
-            rest = rest.replace(ours, official)
-        out[back[part] + rest] = value
+        out[official] = value
     return out
 
 

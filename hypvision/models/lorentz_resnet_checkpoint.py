@@ -16,13 +16,35 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from hypvision.checkpoints.match import unknown_name
+from hypvision.checkpoints.match import translated, unknown_name
 from hypvision.checkpoints.read import network_weights
 from hypvision.io.errors import HypvisionError
 
-# index in the official ``conv`` sequence -> our layer
-_PARTS = {0: "conv1", 1: "norm1", 3: "conv2", 4: "norm2", 6: "conv3", 7: "norm3"}
-_NUMBERS = {name: number for number, name in _PARTS.items()}
+# (official layer, ours), see translated(): the first two are the stem of a Euclidean encoder
+_NAMES = [
+    ("conv1.0.{rest}", "stem.conv.{rest}"),
+    ("conv1.1.{rest}", "stem.norm.{rest}"),
+    ("conv1.conv.0.{rest}", "stem.conv.{rest}"),
+    ("conv1.conv.1.{rest}", "stem.norm.{rest}"),
+]
+_PARTS = {
+    "conv.0": "conv1",
+    "conv.1": "norm1",
+    "conv.3": "conv2",
+    "conv.4": "norm2",
+    "conv.6": "conv3",
+    "conv.7": "norm3",
+    "shortcut.0": "downsample.conv",
+    "shortcut.1": "downsample.norm",
+}
+for _stage in range(4):
+    _NAMES += [
+        (
+            f"conv{_stage + 2}_x.{{n}}.{official}.{{rest}}",
+            f"stages.{_stage}.blocks.{{n}}.{ours}.{{rest}}",
+        )
+        for official, ours in _PARTS.items()
+    ]
 _DEPTHS = {"18": (2, 2, 2, 2), "50": (3, 4, 6, 3)}
 _SHARED = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked", "beta", "gamma")
 
@@ -54,22 +76,6 @@ def _curvatures(state_dict: Mapping[str, Tensor]) -> list[Tensor]:
     return found
 
 
-def _place(name: str) -> tuple[str, str] | None:
-    """Our layer of an official entry, and the entry's name inside of it."""
-    name = name.removeprefix("encoder.")
-    match = re.fullmatch(r"conv1\.(?:conv\.)?([01])\.(.+)", name)
-    if match:
-        return ("stem.conv", "stem.norm")[int(match[1])], match[2]
-    match = re.fullmatch(r"conv([2-5])_x\.(\d+)\.conv\.([013467])\.(.+)", name)
-    if match:
-        return f"stages.{int(match[1]) - 2}.blocks.{match[2]}.{_PARTS[int(match[3])]}", match[4]
-    match = re.fullmatch(r"conv([2-5])_x\.(\d+)\.shortcut\.([01])\.(.+)", name)
-    if match:
-        layer = ("conv", "norm")[int(match[3])]
-        return f"stages.{int(match[1]) - 2}.blocks.{match[2]}.downsample.{layer}", match[4]
-    return None
-
-
 def _kernel(layer: str, bottleneck: bool) -> int:
     if layer.endswith("downsample.conv"):
         return 1
@@ -95,16 +101,18 @@ def hyperboliccv_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Te
         if match:
             out[{"a": "head.bias", "z": "head.weight"}[match[1]]] = value
             continue
-        found = _place(name)
-        if found is None:
+        ours = translated(name.removeprefix("encoder."), _NAMES)
+        if ours is None:
             raise HypvisionError(unknown_name(name, "HyperbolicCV ResNet"))
-        layer, entry = found
-        if entry == "linearized_kernel.weight.weight":
+        layer, _, entry = ours.partition(".linearized_kernel.")
+        if not entry:
+            layer, _, entry = ours.rpartition(".")
+        if entry == "weight.weight":
             kernel = _kernel(layer, bottleneck)
             space = value[1:, 1:].unflatten(1, (kernel * kernel, -1)).transpose(1, 2)
             out[f"{layer}.weight"] = space.unflatten(2, (kernel, kernel)).clone()
             out[f"{layer}.time_weight"] = value[1:, 0].clone()
-        elif entry == "linearized_kernel.weight.bias":
+        elif entry == "weight.bias":
             out[f"{layer}.bias"] = value[1:].clone()
         elif entry in _SHARED:
             lorentz = entry == "running_mean" and name.replace("running_mean", "beta") in state_dict
@@ -158,20 +166,11 @@ def hyperboliccv_to_official(
         if name in ("head.weight", "head.bias"):
             out["decoder.z" if name == "head.weight" else "decoder.a"] = value
             continue
-        layer, _, entry = name.rpartition(".")
-        stem = re.fullmatch(r"stem\.(conv|norm)", layer)
-        block = re.fullmatch(r"stages\.(\d)\.blocks\.(\d+)\.((?:conv|norm)[123])", layer)
-        shortcut = re.fullmatch(r"stages\.(\d)\.blocks\.(\d+)\.downsample\.(conv|norm)", layer)
-        if stem:
-            place = ("conv", "norm").index(stem[1])
-            official = f"encoder.conv1.{'conv.' if lorentz else ''}{place}"
-        elif block:
-            official = f"encoder.conv{int(block[1]) + 2}_x.{block[2]}.conv.{_NUMBERS[block[3]]}"
-        elif shortcut:
-            place = ("conv", "norm").index(shortcut[3])
-            official = f"encoder.conv{int(shortcut[1]) + 2}_x.{shortcut[2]}.shortcut.{place}"
-        else:
+        found = translated(name, _NAMES[2:] if lorentz else _NAMES, back=True)
+        if found is None:
             raise HypvisionError(unknown_name(name, "exact Lorentz ResNet (conv='exact')"))
+        layer, _, entry = name.rpartition(".")
+        official = f"encoder.{found.removesuffix(f'.{entry}')}"
         if entry == "weight" and f"{layer}.time_weight" in state_dict:
             space = value.permute(0, 2, 3, 1).flatten(1)
             rows = torch.cat([state_dict[f"{layer}.time_weight"].unsqueeze(1), space], 1)

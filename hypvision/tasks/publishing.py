@@ -34,10 +34,18 @@ from hypvision.checkpoints.read import read
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.storage import expand_tokens, trim_tokens, write_weights
 from hypvision.clip.hyperbolic_checkpoint import PIXELS
-from hypvision.clip.models import ARCHITECTURES, MEAN, RESIZING, STD, architecture, pixels_of
+from hypvision.clip.models import (
+    ARCHITECTURES,
+    MEAN,
+    RESIZING,
+    STD,
+    architecture,
+    create_clip,
+    pixels_of,
+)
 from hypvision.data.classes import load_classes
 from hypvision.data.image_folder import imagenet_classes
-from hypvision.data.shape_captions import vocabulary
+from hypvision.data.shape_captions import TEMPLATE, ShapeCaptions
 from hypvision.engine.config import load_config
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import read_text, write_text
@@ -260,7 +268,17 @@ def _used_words(
     seen = table.abs().sum(1).nonzero().flatten()
     if len(seen) < len(table):
         return trim_tokens(weights, seen, prefix)
-    return trim_tokens(weights, vocabulary(), prefix) if data == "ShapeCaptions" else weights
+    return trim_tokens(weights, _shape_words(), prefix) if data == "ShapeCaptions" else weights
+
+
+def _shape_words() -> Tensor:
+    """Numbers of the tokens in the captions of 8,000 samples of shapes and in the prompts of the
+    test, int64, rising."""
+    tokenizer = create_clip("shapes-s8").tokenizer
+    samples = ShapeCaptions(length=8_000)
+    sentences = {samples[index]["caption"] for index in range(len(samples))}
+    sentences |= {TEMPLATE.format(words) for words in ("a", "grey ground")}
+    return tokenizer(sorted(sentences)).unique()
 
 
 def _resized(dataset: Mapping[str, Any]) -> tuple[int, int] | None:

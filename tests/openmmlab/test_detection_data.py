@@ -3,6 +3,7 @@ wrong is told."""
 
 import json
 import math
+import pickle
 import re
 import sys
 from contextlib import nullcontext
@@ -141,6 +142,13 @@ def test_boxes_that_are_left_out_are_counted(make, reader, reason):
     wanted = sample["gt_bboxes"].tensor[~sample["gt_ignore_flags"]].numpy()
     np.testing.assert_array_equal(wanted, [GOOD["box"]])
     assert len(sample["gt_bboxes"]) == 1 + (reason in ("crowd", "difficult"))
+
+
+@pytest.mark.parametrize("name", ["VOCDataset", "LVISV1Dataset", "OpenImagesDataset"])
+def test_workers_find_the_checked_formats_of_mmdet(name):
+    kind = DATASETS.get(name)
+    assert pickle.loads(pickle.dumps(kind)) is kind
+    assert kind.__name__ == name and issubclass(kind, detection.CountedDataset)
 
 
 COCO_LIKE = sorted(

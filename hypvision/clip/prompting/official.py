@@ -201,11 +201,10 @@ def to_official(method: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]
     """The inverse, without the frozen CLIP; raises an error for entries that the official format
     cannot represent."""
     _check_whole(method, weights)
-    pairs = [(own, official) for official, own in _NAMES[method]]
     found = {}
     for name, value in weights.items():
         own = name.removeprefix(_PREFIX)
-        official = translated(own, pairs) if name.startswith(_PREFIX) else None
+        official = translated(own, _NAMES[method], back=True) if name.startswith(_PREFIX) else None
         if official is None:
             raise HypvisionError(
                 f"The checkpoint has an entry '{name}', for which the official form of {method} "

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from mmcv.transforms import LoadImageFromFile
@@ -565,14 +566,17 @@ def _checked_base(stock: type) -> type:
     return CheckedCocoDataset if issubclass(stock, CocoDataset) else _StockDataset
 
 
-_formats = {kind for kind in DATASETS.module_dict.values() if issubclass(kind, BaseDetDataset)}
-for _stock, _base in [
-    (kind, _checked_base(kind)) for kind in _formats if not issubclass(kind, CountedDataset)
-]:
-    # each under its own names; workers find the classes in this module
-    globals()[_stock.__name__] = type(_stock.__name__, (_base, _stock), {"__module__": __name__})
+CHECKED = SimpleNamespace()
+"""The formats of mmdet with checks, under the names of its classes; configs find them by these
+names, and workers in this module."""
+for _stock in {kind for kind in DATASETS.module_dict.values() if issubclass(kind, BaseDetDataset)}:
+    if issubclass(_stock, CountedDataset):
+        continue
+    _place = {"__module__": __name__, "__qualname__": f"CHECKED.{_stock.__name__}"}
+    _kind = type(_stock.__name__, (_checked_base(_stock), _stock), _place)
+    setattr(CHECKED, _stock.__name__, _kind)
     for _name in [name for name, kind in DATASETS.module_dict.items() if kind is _stock]:
-        DATASETS.register_module(_name, True, globals()[_stock.__name__])
+        DATASETS.register_module(_name, True, _kind)
 
 
 def _number(text: str) -> float:
