@@ -183,9 +183,9 @@ def _explain_class(args: Namespace, sources: Sources) -> None:
     from hypvision.inference.predictors import Request, load_predictor
     from hypvision.inference.progress import progress
     from hypvision.io.images import leaving_out, require_all
+    from hypvision.io.records import parse_arguments
     from hypvision.viz.class_map import class_map, draw_class_map
     from hypvision.viz.sheet import save_image, titled_sheet
-    from hypvision.zoo.loading import parse_arguments
 
     refuse(
         args, [*_CLUSTERS, "size", "mean", "std"],

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -42,8 +44,9 @@ def class_map(model: nn.Module, x: Tensor, label: int | None = None) -> Tensor:
     try:
         with evaluating(model), torch.enable_grad():
             # gradients reach the features of a frozen model, too
-            features = model.forward_features(x.detach().requires_grad_())
-            logits = model.forward_head(features)
+            network: Any = model
+            features = network.forward_features(x.detach().requires_grad_())
+            logits = network.forward_head(features)
             features = kept[0] if kept else features
             label = int(logits.argmax()) if label is None else label
             (gradient,) = torch.autograd.grad(logits[0, label], features)
