@@ -80,8 +80,9 @@ def _data_url(image: Image.Image) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(stream.getvalue()).decode("ascii")
 
 
-def moved(z: np.ndarray, a: complex) -> np.ndarray:
-    """Points of the disk, complex, after the translation that takes ``a`` to the centre."""
+def moved(z: np.ndarray, a: complex | np.ndarray) -> np.ndarray:
+    """Points of the disk, complex, after the translation that takes ``a`` to the centre; or each
+    after one of its own."""
     return (z - a) / (1 - np.conj(a) * z)
 
 
