@@ -44,7 +44,7 @@ def test_a_recipe_runs(recipe, clone, capsys):
     for code in blocks(recipe, "python"):
         exec(compile(code, "README.md", "exec"), {})
     for code in blocks(recipe, "sh"):
-        for line in code.splitlines():
+        for line in code.replace("\\\n", " ").splitlines():
             name, *words = shlex.split(line, comments=True)
             assert name == "hypvision"
             assert main(words) == 0, capsys.readouterr().err
@@ -62,6 +62,11 @@ def test_there_are_seven_and_each_has_code():
 
 def test_it_is_read_in_a_few_minutes():
     assert len(TEXT.splitlines()) <= 200
+
+
+def test_its_code_fits_into_the_page():
+    code = re.findall(r"^```\w+\n(.*?)^```", TEXT, flags=re.M | re.S)
+    assert [line for block in code for line in block.splitlines() if len(line) > 90] == []
 
 
 def test_its_pictures_load_fast():

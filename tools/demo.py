@@ -119,7 +119,8 @@ def main() -> int:
     print(f"\n{'part':18} {'metric':30} {'result':>8} {'floor':>8} {'seconds':>8}")
     for part, metric, least, seconds in rows:
         print(f"{part.name:18} {part.title:30} {metric:8.3f} {least:8.3f} {seconds:8.0f}")
-    print(f"The floor is what a constant answer reaches. Total: {time.time() - begin:.0f} s.")
+    print("The floor is the score of the same answer for every image.")
+    print(f"Total: {time.time() - begin:.0f} s.")
     print(f"Results and pictures: {report.resolve()}")
     low = [part.name for part, metric, least, _ in rows if not metric > least]
     if low:
@@ -447,7 +448,7 @@ table {{ border-collapse: collapse }} td, th {{ padding: .3em .8em; border-botto
 td.number {{ text-align: right; font-variant-numeric: tabular-nums }} img {{ max-width: 100% }}
 </style></head><body>
 <h1>The demo of hypvision</h1>
-<p>Trained and tested just now by <code>make demo</code>. The floor is what a constant answer reaches.</p>
+<p>Trained and tested just now by <code>make demo</code>. The floor is the score of the same answer for every image.</p>
 <table><tr><th>part</th><th>metric</th><th>result</th><th>floor</th><th>seconds</th></tr>
 {rows}
 </table>

@@ -81,7 +81,8 @@ def _data_url(image: Image.Image) -> str:
 
 
 def moved(z: np.ndarray, a: complex | np.ndarray) -> np.ndarray:
-    """Points of the disk, complex, after the translation that takes ``a`` to the centre."""
+    """Points of the disk, complex, after the translation that takes ``a`` to the centre; or each
+    after one of its own."""
     return (z - a) / (1 - np.conj(a) * z)
 
 

@@ -32,7 +32,7 @@ from hypvision.viz.sheet import titled_sheet
 
 GAP = 4
 MARGIN = 12
-_LEGEND = "below each part: how many patches of the map it wins in its level"
+_LEGEND = "below each part: in how many patches its attention is the largest of its level"
 
 
 # Maps
@@ -316,7 +316,7 @@ def draw_disk(points: Sequence[Tensor], c: float) -> Image.Image:
         [half - ring, half - ring, half + ring, half + ring], outline=shade, width=2 * scale
     )
     radius = (
-        "the boundary"
+        "the rim, infinitely far away"
         if zoom == 1
         else f"hyperbolic radius {2 * np.arctanh(1 / zoom) / c**0.5:.2f}"
     )

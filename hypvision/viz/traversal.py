@@ -83,7 +83,7 @@ def draw_traversal(
             s=34,
             color=colour,
             zorder=3,
-            label=f"from here on the nearest {kind}",
+            label=f"the nearest {kind} changes here",
         )
         for place, label, one in zip(places, labels, each):
             axis.plot(
@@ -107,10 +107,14 @@ def draw_traversal(
                       va=align, fontsize=9)  # fmt: skip
     margin = 0.25 * inch
     axis.set(xlim=(left, right), ylim=(min(reach) - margin, max(reach) + margin), xticks=[])
-    axis.set(ylabel="distance from the root" if end is None else "share of the way that is left")
+    axis.set(
+        ylabel="distance of the way from the root"
+        if end is None
+        else "share of the way that is left"
+    )
     axis.set_yticks([tick for tick in axis.get_yticks() if -1e-9 <= tick <= top + 1e-9])
     axis.spines[["top", "right", "bottom"]].set_visible(False)
-    title = "in brackets: the distance from the root"
+    title = "in brackets: how far the text or image itself is from the root"
     figure.legend(
         loc="outside lower center",
         ncols=3,

@@ -54,7 +54,7 @@ def model_and_weights(
 
 def explained_models() -> list[str]:
     """The timm models that cluster, or have a tree of parts."""
-    return timm.list_models(["hcformer*", "himapper*"])
+    return timm.list_models(["hcformer*", "*himapper*"])
 
 
 def side_seen(model: TimmModel, weights: str | Path | None) -> int:
