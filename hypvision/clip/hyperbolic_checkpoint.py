@@ -131,17 +131,20 @@ def check_scalars(
     or have a scalar or a normalisation outside of its interval; ``whole``: they are those of a
     whole model, so that no scalar may be missing."""
     place = "The checkpoint" if source is None else f"'{source}'"
-    for name in PIXELS:
-        value = weights.get(name, torch.ones(3, 1, 1))
-        if (
-            value.shape != (3, 1, 1)
-            or not value.isfinite().all()
-            or (name == PIXELS[1] and (value <= 0).any())
-        ):
+    _check_pixels(weights, place)
+    there = [name for name in SCALARS if name in weights]
+    _check_geometry(weights, geometry, place, whole)
+    for name in there:
+        if weights[name].numel() != 1 or not math.isfinite(float(weights[name])):
             raise HypvisionError(
-                f"{place}: '{name}' is {value.flatten().tolist()[:3]}; expected three finite "
-                "numbers (3, 1, 1), of a deviation above 0. Take an intact copy."
+                f"{place}: '{name}' is not one finite number. Take an intact copy."
             )
+    if "curv" in there:
+        _check_curvature(math.exp(float(weights["curv"])), place)
+
+
+def _check_geometry(weights: Mapping[str, Tensor], geometry: str, place: str, whole: bool) -> None:
+    """Raise an error if the scalars are not those of the geometry; ``whole``: all must be there."""
     there = [name for name in SCALARS if name in weights]
     if geometry == "sphere" and there:
         raise HypvisionError(
@@ -159,16 +162,23 @@ def check_scalars(
         raise HypvisionError(
             f"{place} lacks {', '.join(missing)}. Take an intact copy of the checkpoint."
         )
-    for name in there:
-        if weights[name].numel() != 1 or not math.isfinite(float(weights[name])):
+
+
+def _check_pixels(weights: Mapping[str, Tensor], place: str) -> None:
+    """Raise an error for a mean or a deviation of pixels that is none."""
+    for name in PIXELS:
+        value = weights.get(name, torch.ones(3, 1, 1))
+        finite = value.shape == (3, 1, 1) and bool(value.isfinite().all())
+        if not finite or (name == PIXELS[1] and (value <= 0).any()):
             raise HypvisionError(
-                f"{place}: '{name}' is not one finite number. Take an intact copy."
+                f"{place}: '{name}' is {value.flatten().tolist()[:3]}; expected three finite "
+                "numbers (3, 1, 1), of a deviation above 0. Take an intact copy."
             )
-    # Trainings clamp the curvature before a step, so that one step may move it out of bounds before
-    # it is saved.
-    if "curv" not in there:
-        return
-    c = math.exp(float(weights["curv"]))
+
+
+def _check_curvature(c: float, place: str) -> None:
+    """Raise an error for a curvature that the official trainings cannot have left."""
+    # They clamp it before a step, so that one step may move it out of bounds before it is saved.
     if not CURVATURES[0] * 0.95 <= c <= CURVATURES[1] * 1.05:
         raise HypvisionError(
             f"{place} has the curvature {c:.4g}; MERU's and HyCoCLIP's trainings keep it between "

@@ -128,6 +128,8 @@ def himapper_to_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return out
 
 
+# The classifiers of timm's backbones.
+_HEADS = ("head.weight", "head.fc.weight", "fc.weight", "classifier.weight")
 # Backbones with the same shapes but other results: those from TensorFlow pad asymmetrically and
 # have another eps.
 _SAME_SHAPES = {"efficientnet_b4": "tf_efficientnet_b4"}
@@ -167,15 +169,23 @@ def himapper_variant(
         for name, v in state_dict.items()
         if name.startswith("trunk.")
     }
-    heads = [shape[0] for name, shape in given.items() if name in ("head.weight", "head.fc.weight",
-    "fc.weight",
-                                                                  "classifier.weight")]  # fmt: skip
-    classes = heads[0] if heads else 0
+    head = next((name for name in _HEADS if name in given), None)
+    classes = 0 if head is None else given[head][0]
     if classes != 1000:
         arguments["num_classes"] = classes
-    distilled = [f"deit_{size}_distilled_patch16_224" for size in ("tiny", "small", "base")]
+    name = _backbone_of(given, classes, backbone)
+    return (
+        (f"himapper_{name}", arguments)
+        if name in BACKBONES
+        else ("himapper", {"backbone": name, **arguments})
+    )
+
+
+def _backbone_of(given: Mapping[str, torch.Size], classes: int, backbone: str | None) -> str:
+    """The backbone with weights of these names and shapes; only ``backbone`` if it is given."""
     if backbone is not None and not timm.is_model(backbone):
         raise HypvisionError(f"timm has no backbone '{backbone}'.")
+    distilled = [f"deit_{size}_distilled_patch16_224" for size in ("tiny", "small", "base")]
     for name in (*BACKBONES, *distilled) if backbone is None else (backbone,):
         own = timm.create_model(name, device="meta", num_classes=classes).state_dict()
         if given != {key: value.shape for key, value in own.items()}:
@@ -186,11 +196,7 @@ def himapper_variant(
                 f"results. Say which one the checkpoint was trained with: --backbone {name} or "
                 f"--backbone {_SAME_SHAPES[name]}."
             )
-        return (
-            (f"himapper_{name}", arguments)
-            if name in BACKBONES
-            else ("himapper", {"backbone": name, **arguments})
-        )
+        return name
     if backbone is not None:
         raise HypvisionError(f"The backbone in the file is not {backbone}: names or shapes differ.")
     raise HypvisionError(
@@ -217,23 +223,8 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
     elif not weights.keys() <= own.keys() and not any(
         name.startswith(("trunk.", "mapper.")) for name in weights
     ):
-        weights = {f"trunk.{name}": value for name, value in weights.items()}
-        heads = head_names(model)
-        kept = {n: v for n, v in own.items() if not n.startswith("trunk.") or n in heads}
-        # Older files lack the counters of batches.
-        kept |= {n: v for n, v in own.items() if n.endswith(".num_batches_tracked")}
-        other = {n for n in heads if n in weights and weights[n].shape != own[n].shape}
-        weights = {**kept, **{n: v for n, v in weights.items() if n not in other}}
-    scale = "mapper.lift.scale"
-    if all("mapper.lift.weight" in part for part in (weights, own)) and (scale in weights) != (
-        scale in own
-    ):
-        lifts = ("exp0", "official") if scale in weights else ("official", "exp0")
-        raise HypvisionError(
-            f"The checkpoint is of a Hi-Mapper with lift='{lifts[0]}', the model has '{lifts[1]}'. "
-            f"Create it with preset='{'official' if lifts[0] == 'official' else 'proper'}', or "
-            f"with lift='{lifts[0]}'."
-        )
+        weights = _with_mapper(weights, model)
+    _check_lift(weights, own)
     # weights that models without classifier lack
     weights = {
         **{name: v for name, v in own.items() if name.startswith("mapper.dense.")},
@@ -242,3 +233,30 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
     parts = ("mapper.", "mapper.dense.", "mapper.encoder.")
     absent = tuple(part for part in parts if not any(name.startswith(part) for name in own))
     return {name: value for name, value in weights.items() if not name.startswith(absent)}
+
+
+def _with_mapper(weights: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """The weights of a backbone alone, with the model's own for all that they lack."""
+    weights = {f"trunk.{name}": value for name, value in weights.items()}
+    own = model.state_dict()
+    heads = head_names(model)
+    other = {n for n in heads if n in weights and weights[n].shape != own[n].shape}
+    kept = {n: v for n, v in own.items() if not n.startswith("trunk.") or n in heads}
+    # Older files lack the counters of batches.
+    kept |= {n: v for n, v in own.items() if n.endswith(".num_batches_tracked")}
+    return {**kept, **{n: v for n, v in weights.items() if n not in other}}
+
+
+def _check_lift(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+    """Raise an error if the weights are of another lift than the model's ``own``."""
+    if not all("mapper.lift.weight" in part for part in (weights, own)):
+        return
+    given, expected = (
+        "exp0" if "mapper.lift.scale" in part else "official" for part in (weights, own)
+    )
+    if given != expected:
+        preset = "official" if given == "official" else "proper"
+        raise HypvisionError(
+            f"The checkpoint is of a Hi-Mapper with lift='{given}', the model has '{expected}'. "
+            f"Create it with preset='{preset}', or with lift='{given}'."
+        )

@@ -45,6 +45,7 @@ for _stage in range(4):
         )
         for official, ours in _PARTS.items()
     ]
+_HEAD = {"head.weight": "decoder.z", "head.bias": "decoder.a"}
 _DEPTHS = {"18": (2, 2, 2, 2), "50": (3, 4, 6, 3)}
 _SHARED = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked", "beta", "gamma")
 
@@ -143,58 +144,72 @@ def hyperboliccv_to_official(
             ones.
     """
     learned = {name: value for name, value in state_dict.items() if name.endswith("log_c")}
-    if curvature is not None and (learned or not 0 < curvature < math.inf):
-        raise HypvisionError(
-            f"The curvature {curvature:g} was given, but "
-            + (
-                "the weights hold what was learned: leave it out."
-                if learned
-                else "it must be positive."
-            )
-        )
-    inner = [value for name, value in learned.items() if name.startswith("manifolds.")]
-    if any(not torch.equal(value, inner[0]) for value in inner):
-        raise HypvisionError(
-            "The stages have several curvatures (curvature_per_stage), official networks have one."
-        )
+    _check_curvatures(learned, curvature)
     default = torch.tensor(math.log(1.0 if curvature is None else curvature))
     out: dict[str, Tensor] = {}
     lorentz = "stem.conv.time_weight" in state_dict
+    names = _NAMES[2:] if lorentz else _NAMES
     for name, value in state_dict.items():
-        if name.endswith("log_c"):
+        if name in learned:
             continue
-        if name in ("head.weight", "head.bias"):
-            out["decoder.z" if name == "head.weight" else "decoder.a"] = value
+        if name in _HEAD:
+            out[_HEAD[name]] = value
             continue
-        found = translated(name, _NAMES[2:] if lorentz else _NAMES, back=True)
+        found = translated(name, names, back=True)
         if found is None:
             raise HypvisionError(unknown_name(name, "exact Lorentz ResNet (conv='exact')"))
-        layer, _, entry = name.rpartition(".")
-        official = f"encoder.{found.removesuffix(f'.{entry}')}"
-        if entry == "weight" and f"{layer}.time_weight" in state_dict:
-            space = value.permute(0, 2, 3, 1).flatten(1)
-            rows = torch.cat([state_dict[f"{layer}.time_weight"].unsqueeze(1), space], 1)
-            out[f"{official}.linearized_kernel.weight.weight"] = torch.cat(
-                [torch.zeros_like(rows[:1]), rows]
-            )
-            out[f"{official}.linearized_kernel.scale"] = value.new_tensor(2.3)
-        elif entry == "time_weight":
-            continue
-        elif entry == "bias" and f"{layer}.time_weight" in state_dict:
-            out[f"{official}.linearized_kernel.weight.bias"] = torch.cat(
-                [value.new_zeros(1), value]
-            )
-        elif entry in _SHARED:
-            points = entry == "running_mean" and f"{layer}.beta" in state_dict
-            out[f"{official}.{entry}"] = torch.cat([value.new_zeros(1), value]) if points else value
-        else:
-            raise HypvisionError(unknown_name(name, "exact Lorentz ResNet (conv='exact')"))
+        out |= _official_entries(state_dict, name, f"encoder.{found}")
     if lorentz:
         k = torch.exp(-learned.get("manifolds.0.log_c", default))
         out |= {f"{module}.k": k for module in _manifolds(out)}
     k = torch.exp(-learned.get("head_manifold.log_c", default))
     out["dec_manifold.k"] = out["decoder.manifold.k"] = k
     return {name: value.clone() for name, value in out.items()}
+
+
+def _check_curvatures(learned: Mapping[str, Tensor], curvature: float | None) -> None:
+    """Raise an error for curvatures that official weights cannot have, or one given in vain."""
+    if curvature is not None and learned:
+        raise HypvisionError(
+            f"The curvature {curvature:g} was given, but the weights hold what was learned: leave "
+            "it out."
+        )
+    if curvature is not None and not 0 < curvature < math.inf:
+        raise HypvisionError(f"The curvature {curvature:g} was given, but it must be positive.")
+    inner = [value for name, value in learned.items() if name.startswith("manifolds.")]
+    if any(not torch.equal(value, inner[0]) for value in inner):
+        raise HypvisionError(
+            "The stages have several curvatures (curvature_per_stage), official networks have one."
+        )
+
+
+def _official_entries(
+    state_dict: Mapping[str, Tensor], name: str, official: str
+) -> dict[str, Tensor]:
+    """The official entries for one of ours, whose place in the official network is ``official``;
+    that of a time weight is in its layer's matrix."""
+    value = state_dict[name]
+    layer, _, entry = name.rpartition(".")
+    place = official.removesuffix(f".{entry}")
+    if f"{layer}.time_weight" in state_dict:
+        if entry == "time_weight":
+            return {}
+        if entry == "bias":
+            bias = torch.cat([value.new_zeros(1), value])
+            return {f"{place}.linearized_kernel.weight.bias": bias}
+        if entry == "weight":
+            space = value.permute(0, 2, 3, 1).flatten(1)
+            rows = torch.cat([state_dict[f"{layer}.time_weight"].unsqueeze(1), space], 1)
+            matrix = torch.cat([torch.zeros_like(rows[:1]), rows])
+            return {
+                f"{place}.linearized_kernel.weight.weight": matrix,
+                f"{place}.linearized_kernel.scale": value.new_tensor(2.3),
+            }
+    if entry not in _SHARED:
+        raise HypvisionError(unknown_name(name, "exact Lorentz ResNet (conv='exact')"))
+    if entry == "running_mean" and f"{layer}.beta" in state_dict:  # a point, whose time is dropped
+        value = torch.cat([value.new_zeros(1), value])
+    return {official: value}
 
 
 def _manifolds(state_dict: Mapping[str, Tensor]) -> Iterator[str]:

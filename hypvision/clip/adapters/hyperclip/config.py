@@ -3,10 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from hypvision.clip.adapters.base import AdapterConfig
 from hypvision.io.checks import at_least, one_of
 from hypvision.io.errors import HypvisionError
+
+# An option, and a setting of another one that leaves it without effect.
+_WITHOUT_EFFECT = (
+    ("text_layers", "text", False),
+    ("vision_layers", "vision", False),
+    ("vision_layers", "official_twelve_layers", True),
+    ("c_text", "text", False),
+    ("c_text", "official_text_curvature", True),
+    ("c_text", "geometry", "euclidean"),
+    ("c_vision", "vision", False),
+    ("c_vision", "geometry", "euclidean"),
+    ("mobius", "geometry", "euclidean"),
+    ("official_text_curvature", "text", False),
+    ("official_text_curvature", "geometry", "euclidean"),
+    ("official_dense_only", "vision", False),
+    ("official_twelve_layers", "vision", False),
+)
+
+
+def _layers(name: str, value: Any) -> tuple[int, ...] | None:
+    """The numbers of layers of the option ``name``, from one number, several or None."""
+    if value is None:
+        return None
+    numbers = (value,) if isinstance(value, int) else tuple(value)
+    at_least(0, integer=True, **{f"{name}[{i}]": number for i, number in enumerate(numbers)})
+    return numbers
 
 
 @dataclass(frozen=True)
@@ -54,13 +81,7 @@ class HyperCLIPConfig(AdapterConfig):
 
     def __post_init__(self) -> None:
         for name in ("text_layers", "vision_layers"):
-            value = getattr(self, name)
-            if value is not None:
-                value = (value,) if isinstance(value, int) else tuple(value)
-                at_least(
-                    0, integer=True, **{f"{name}[{i}]": number for i, number in enumerate(value)}
-                )
-                object.__setattr__(self, name, value)
+            object.__setattr__(self, name, _layers(name, getattr(self, name)))
         super().__post_init__()
         one_of(("weight", "feature"), form=self.form)
         one_of(("hyperbolic", "euclidean"), geometry=self.geometry)
@@ -79,24 +100,17 @@ class HyperCLIPConfig(AdapterConfig):
             raise HypvisionError(
                 "HyperCLIP: with text=False and vision=False nothing would be adapted."
             )
-        flat = "geometry='euclidean'" if self.geometry == "euclidean" else None
-        for option, without in {
-            "text_layers": "text=False" if not self.text else None,
-            "vision_layers": "vision=False" if not self.vision else
-                             "official_twelve_layers=True" if self.official_twelve_layers else None,
-            "c_text": "text=False" if not self.text else
-                      "official_text_curvature=True" if self.official_text_curvature else flat,
-            "c_vision": "vision=False" if not self.vision else flat,
-            "mobius": flat,
-            "official_text_curvature": "text=False" if not self.text else flat,
-            "official_dense_only": "vision=False" if not self.vision else None,
-            "official_twelve_layers": "vision=False" if not self.vision else None,
-        }.items():  # fmt: skip
+        self._check_effects()
+
+    def _check_effects(self) -> None:
+        """Raise an error for an option that another one leaves without effect."""
+        for option, other, setting in _WITHOUT_EFFECT:
             value = getattr(self, option)
-            if without and value != type(self).__dataclass_fields__[option].default:
+            default = type(self).__dataclass_fields__[option].default
+            if getattr(self, other) == setting and value != default:
                 raise HypvisionError(
-                    f"HyperCLIP: {option}={value} has no effect with {without}. Leave out one of "
-                    "the two."
+                    f"HyperCLIP: {option}={value} has no effect with {other}={setting!r}. Leave "
+                    "out one of the two."
                 )
 
     def curvature(self, modality: str) -> float:
