@@ -103,6 +103,12 @@ class _Shards(IterableDataset):
     def __init__(self, shards: Any, transform: Any, shuffle: int, seed: int):
         super().__init__()
         at_least(0, shuffle=shuffle, seed=seed)
+        if not shuffle and get_dist_info()[1] > 1:
+            raise HypvisionError(
+                "Validations and tests on shards must run in a single process. Train without "
+                "--launcher, without validation (--cfg-options val_dataloader=None val_cfg=None "
+                "val_evaluator=None), or validate on a folder."
+            )
         self.paths = find_shards(shards)
         self.transform = None if transform is None else build_transform(transform)
         self.shuffle = shuffle
@@ -215,10 +221,6 @@ class _Shards(IterableDataset):
                 f"{len(self.paths)} shards cannot be shared out to {world} processes with "
                 f"{workers} workers each. Write more, smaller shards, or set "
                 "train_dataloader.num_workers lower."
-            )
-        if not self.shuffle and world > 1:
-            raise HypvisionError(
-                "A test on shards must run in a single process. Run it without --launcher."
             )
         # the loader takes batches from the workers in turn
         skip = -(-max(0, batches - worker) // workers) * size

@@ -206,6 +206,11 @@ _MISTAKES: tuple[tuple[type[Exception], str, str], ...] = (
     (AssertionError, r"failed to load image: *(.*)",
      "The image '{0}' cannot be read. Replace the file by an intact copy, or remove it from the "
      "data."),
+    (ValueError, r"Expected more than 1 value per channel when training",
+     "A batch norm has no statistics of one image whose map is one pixel. Take batches of 2 images "
+     "or more (--cfg-options train_dataloader.batch_size=...), and train_dataloader.drop_last=True "
+     "where the last one is smaller; or keep the norms as they are: model.freeze_bn=True of a "
+     "classifier, norm_eval=True of a backbone."),
     (IndexError, r"Target (-?\d+) is out of bounds",
      "The data has the label {0}, which is out of range for the classes of the model. Correct the "
      "label files, or num_classes and ignore_index in the config."),

@@ -335,6 +335,19 @@ def _move_data(config: Config, old: str, new: str, keep: bool = False) -> None:
                 config[f"{phase}_{part}"] = move(config[f"{phase}_{part}"])
 
 
+def _norm_apart(config: Config) -> None:
+    """Replace SyncBatchNorm, which PyTorch has for GPUs only, by batch norms of each process."""
+    nodes = [node for _, node in walk(config.model) if isinstance(node, dict)]
+    synchronised = [node for node in nodes if node.get("type") == "SyncBN"]
+    if config.pop("sync_bn", None) or synchronised:
+        _logger.warning(
+            "PyTorch synchronises batch norms between GPUs only: on CPUs each process takes the "
+            "statistics of its own images."
+        )
+    for node in synchronised:
+        node["type"] = "BN"
+
+
 def prepare(
     config: Config, work_dir: str | Path | None = None, amp: bool = False, launcher: str = "none"
 ) -> Config:
@@ -364,6 +377,7 @@ def prepare(
             distribution.backend = "gloo"
         if launcher != "none":
             _join_cpu_processes(config, launcher)
+            _norm_apart(config)
     elif launcher != "none" and not is_distributed():
         # before the first process is asked for: see work_dir.py
         init_dist(launcher, **distribution)

@@ -36,6 +36,7 @@ from hypvision.engine.config import files_of, leave_out_pretrained, load_config,
 from hypvision.engine.console import ConsoleHook, quiet
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, find_test_options, import_extensions
 from hypvision.engine.hooks import InterruptHook, network_of
+from hypvision.engine.loops import drop_single_image
 from hypvision.engine.reports import add_report
 from hypvision.engine.tracking import track
 from hypvision.engine.work_dir import lock_work_dir
@@ -262,6 +263,7 @@ def _train(config: Config, console: ConsoleHook | None) -> Runner:
     resume = bool(config.get("resume"))
     if config.get("load_from"):
         _check_weights(runner, config.load_from, resume, exact=resume)
+    drop_single_image(runner.train_loop, network_of(runner))
     try:
         with readable_resume(runner) if resume else nullcontext():
             runner.train()
