@@ -15,7 +15,7 @@ for style in "${styles[@]}"; do
   mkdir -p "$data/emoji-$style"
   [ -e "$data/emoji-$style/images" ] || ln -s ../emoji/images "$data/emoji-$style/images"
   [ -e "$data/emoji-$style/split.json" ] || cp "$data/emoji/splits/coop/split_$style.json" "$data/emoji-$style/split.json"
-  echo "a picture of a {}." > "$data/emoji-$style/template.txt"
+  rm -f "$data/emoji-$style/template.txt"  # of earlier versions; the weights name their own
 done
 
 # run FOLDER ARGUMENTS: a folder holds cells of one kind of settings
@@ -23,12 +23,12 @@ run() {
   hypvision fewshot "${@:2}" --out "$out/$1" --root "$data" --cache "$data/features" \
     --clip emoji-s16:zoo:emoji-s16.captions --size 64 --steps 200
 }
-prompts() { run "${1}" "${@:2}" --batch 16 --host depth=4 words="a picture of a"; }
+prompts() { run "${1}" "${@:2}" --batch 16 --host depth=4; }
 # The teacher is PromptSRC on the same CLIP: self-distillation
 promptkd() {
   run self-distillation "$@" --batch 16 --method promptkd promptkd+lath --host depth=4 \
     --teacher "$out/prompts/$1/promptsrc/{dataset}/{shots}shots-seed{seed}/epoch_20.pth" \
-    --teacher-host depth=4 words="a picture of a"
+    --teacher-host depth=4
 }
 
 for part in $parts; do
@@ -40,8 +40,8 @@ for part in $parts; do
       promptkd "${noto[@]}"
       run heads "${noto[@]}" --batch 16 --method clip-adapter
       run random "${noto[@]}" --batch 16 --method coop --host tokens=16 words=
-      run words "${noto[@]}" --batch 16 --method coop --host tokens=4 words="a picture of a"
-      run cocoop "${noto[@]}" --batch 4 --method cocoop --host words="a picture of a"
+      run words "${noto[@]}" --batch 16 --method coop --host tokens=4 words="a photo of a"
+      run cocoop "${noto[@]}" --batch 4 --method cocoop
       ;;
     shots)
       for shots in 4 1 2 8; do
@@ -49,7 +49,7 @@ for part in $parts; do
         [ $shots != 4 ] || run heads "${few[@]}" --batch 16 --method zeroshot --seeds 1
         prompts prompts "${few[@]}" --method promptsrc promptsrc+lath maple maple+lath
         run heads "${few[@]}" --batch 16 --method coop clip-adapter tip-adapter-f linear-probe
-        [ $shots != 4 ] || run cocoop "${few[@]}" --batch 4 --method cocoop --host words="a picture of a"
+        [ $shots != 4 ] || run cocoop "${few[@]}" --batch 4 --method cocoop
       done
       ;;
     dg)

@@ -71,6 +71,10 @@ texts = rule("a list of texts (without control characters)", _all(is_text), tupl
 _is_address = _all(lambda value: value.startswith(ADDRESSES))
 addresses = rule(f"addresses that must begin with one of {', '.join(ADDRESSES)}", _is_address)
 some_texts = rule("a list of at least one", bool)
+_is_template = _all(
+    lambda value: value.count("{}") == 1 and set("{}").isdisjoint(value.replace("{}", ""))
+)
+templates = rule("sentences with one {} for the class name and no other braces", _is_template)
 number = rule("a finite number", is_number, float)
 inside = rule(
     "relative, with '/' and without '..'", lambda value: is_text(value) and is_inside(value)
@@ -196,6 +200,8 @@ class Record:
             command.
         limits: what the model does not do.
         parent: name of the record that the training started from, or None.
+        templates: of a CLIP: the sentences, with ``{}`` for a name, in which it knows words best;
+            () where nothing was measured.
     """
 
     name: str = key(
@@ -219,6 +225,7 @@ class Record:
     limits: tuple[str, ...] = key(texts, some_texts)
     arguments: Mapping[str, Any] = key(_settings, default_factory=dict)
     parent: str | None = key(text, default=None)
+    templates: tuple[str, ...] = key(texts, templates, default=())
 
     @property
     def tag(self) -> str:

@@ -33,8 +33,8 @@ def add_clip_segment_arguments(parser: Parser) -> None:
     known = ", ".join(CLASS_LISTS)
     parser.add(
         "--classes LIST",
-        f'"cat, dog, grass", a .txt or .json file, or one of {known}',
-        required=True,
+        f'"cat, dog, grass", a .txt or .json file, or one of {known} (default: the words that the '
+        "record of the CLIP names)",
     )
     parser.add("--weights FILE", "checkpoint of a segmenter; without: zero-shot CLIP")
     parser.add("--config FILE", "the config that the weights were trained with")
@@ -55,7 +55,7 @@ def run_clip_segment(args: Namespace) -> None:
     from hypvision.io.images import leaving_out, require_all
 
     device = device_of(args)
-    classes = load_classes(parse_classes(args.classes))
+    given = None if args.classes is None else load_classes(parse_classes(args.classes))
     sources = find_sources(args.images, args.every)
     check_every(args.every, sources)
     config = None
@@ -64,6 +64,11 @@ def run_clip_segment(args: Namespace) -> None:
 
         config = load_config(args.config).model.to_dict()
     model = load_segmenter(args.weights, config, args.clip).to(device)
+    classes = given or model.words
+    if not classes:
+        raise HypvisionError(
+            'This model names no words of its own: give --classes "cat, dog, grass".'
+        )
     check_words(model, classes)
     model.set_classes(classes)
     count = 0

@@ -35,7 +35,7 @@ from hypvision.checkpoints.lora import merged
 from hypvision.checkpoints.match import load_into
 from hypvision.checkpoints.read import check_bounds, network_weights, read_file
 from hypvision.checkpoints.records import Record
-from hypvision.checkpoints.sources import hub_switch
+from hypvision.checkpoints.sources import find, hub_switch, is_address
 from hypvision.checkpoints.torchscript import class_names, is_torchscript
 from hypvision.checkpoints.wrappers import without_prefix
 from hypvision.clip.hugging_face import from_hugging_face, is_hugging_face, to_hugging_face
@@ -132,12 +132,15 @@ for _family, _size in ((family, size) for family in ("clip", "meru", "hycoclip")
 
 class CLIPBundle(NamedTuple):
     """A CLIP model of open_clip with its tokenizer (list of texts -> (T, L) int64), its geometry,
-    and the mean and standard deviation that normalise RGB pixels from 0 to 255."""
+    and the mean and standard deviation that normalise RGB pixels from 0 to 255; of weights whose
+    record names them the sentences for class names, and the words, else ()."""
 
     model: nn.Module
     tokenizer: Callable[[list[str]], Tensor]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    templates: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
 
     @property
     def device(self) -> torch.device:
@@ -275,7 +278,20 @@ def create_clip(
         tuple(255.0 * value for value in model.visual.preprocess_cfg[key])
         for key in ("mean", "std")
     )
-    return CLIPBundle(model.eval(), tokenizer, mean, std)
+    return CLIPBundle(model.eval(), tokenizer, mean, std, *_language(pretrained, load_weights))
+
+
+def _language(
+    pretrained: str | Path | None, load_weights: bool
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The templates and the words in the record of weights; () and () without one."""
+    source = str(pretrained)
+    # those of a release are on the network
+    known = source.startswith("zoo:") or (load_weights and is_address(source))
+    if not known:
+        return (), ()
+    record = find(source)[1]
+    return record.templates, record.classes
 
 
 def image_size(name: str, **options: Any) -> int | tuple[int, int]:

@@ -133,6 +133,8 @@ class OpenVocabularyCLIP(nn.Module):
     clip: nn.Module
     mean: Tensor
     std: Tensor
+    words: tuple[str, ...]
+    """The words in the record of the weights; () where there is none."""
 
     def build_clip(
         self,
@@ -140,7 +142,7 @@ class OpenVocabularyCLIP(nn.Module):
         adapter: dict[str, Any] | None = None,
         tune: str = "adapter",
         classes: str | Path | Sequence[str] | None = None,
-        templates: str | Sequence[str] = "catseg",
+        templates: str | Sequence[str] | None = None,
         synonyms: str = "first",
         tokenizer: Any = None,
         mean: Sequence[float] | None = None,
@@ -157,13 +159,17 @@ class OpenVocabularyCLIP(nn.Module):
             tune: which part of CLIP trains, see :data:`TUNING`; ``adapter`` needs ``"adapter"``.
             classes, synonyms: class names, and which of their synonyms, see
                 :func:`~hypvision.data.classes.prompts`.
-            templates: a name in :data:`~hypvision.data.classes.TEMPLATES`, a template, or several.
+            templates: a name in :data:`~hypvision.data.classes.TEMPLATES`, a template, or several;
+                None: those in the record of the weights, else ``"catseg"``.
             dense: the model uses only dense embeddings and texts: freeze other parameters, because
                 a parameter without a gradient stops distributed training.
         """
         if clip is None or isinstance(clip, dict):
             clip = create_clip(**(clip or {}))
+        self.words: tuple[str, ...] = ()
         if isinstance(clip, CLIPBundle):
+            templates = templates or clip.templates or None
+            self.words = clip.words
             self.clip = clip.model
             tokenizer = tokenizer or clip.tokenizer
             mean = mean or clip.mean
@@ -213,7 +219,7 @@ class OpenVocabularyCLIP(nn.Module):
                 unused.requires_grad_(False)
         if dense and tune == "adapter":
             adapters.adapter_of(self.clip).freeze_unused()
-        self.templates = _templates(templates)
+        self.templates = checked_templates(templates or "catseg")
         self.synonyms = synonyms
         self.register_buffer("mean", torch.tensor(tuple(mean))[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(tuple(std))[:, None, None], persistent=False)
@@ -340,7 +346,9 @@ def _first(names: Sequence[str], pairs: Sequence[tuple[int, int]]) -> str:
     )
 
 
-def _templates(templates: str | Sequence[str]) -> tuple[str, ...]:
+def checked_templates(templates: str | Sequence[str]) -> tuple[str, ...]:
+    """The sentences of a name in :data:`~hypvision.data.classes.TEMPLATES`, of one, or of
+    several."""
     if isinstance(templates, str):
         if templates not in TEMPLATES:
             if "{}" not in templates:
@@ -349,7 +357,7 @@ def _templates(templates: str | Sequence[str]) -> tuple[str, ...]:
                     f"There are no prompt templates '{templates}'. Use {known}, or a text with "
                     f"{{}}."
                 )
-            return _templates([templates])
+            return checked_templates([templates])
         return TEMPLATES[templates]
     found = tuple(templates)
     if not found or not all(

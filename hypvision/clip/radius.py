@@ -59,10 +59,11 @@ def hyperbolic_radius(
 
 @torch.no_grad()
 def text_radii(
-    clip: CLIPBundle, classes: Sequence[str], templates: Sequence[str] = TEMPLATES["catseg"], **how
+    clip: CLIPBundle, classes: Sequence[str], templates: Sequence[str] | None = None, **how
 ) -> Tensor:
-    """Radii (T,) of text embeddings of class names, not normalised; ``how`` is passed to
-    :func:`hyperbolic_radius`."""
+    """Radii (T,) of text embeddings of class names, not normalised, in ``templates`` (None: those
+    of the weights, else CAT-Seg's); ``how`` is passed to :func:`hyperbolic_radius`."""
+    templates = templates or clip.templates or TEMPLATES["catseg"]
     sentences = [
         text for name in classes for synonym in prompts(name, templates) for text in synonym
     ]

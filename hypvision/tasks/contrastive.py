@@ -85,7 +85,7 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         adapter: dict[str, Any] | None = None,
         tune: str | None = None,
         classes: str | Path | Sequence[str] | None = None,
-        templates: str | Sequence[str] = "catseg",
+        templates: str | Sequence[str] | None = None,
         blank_words: bool = False,
         entail: float = 0.2,
         data_preprocessor: dict | None = None,

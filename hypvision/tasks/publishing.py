@@ -43,6 +43,7 @@ from hypvision.clip.models import (
     create_clip,
     pixels_of,
 )
+from hypvision.clip.open_vocabulary import checked_templates
 from hypvision.data.classes import load_classes
 from hypvision.data.image_folder import imagenet_classes
 from hypvision.data.shape_captions import TEMPLATE, ShapeCaptions
@@ -403,6 +404,8 @@ def publish(
             "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
             **texts,
         }
+        if task == "zero-shot":
+            record["templates"] = _templates_of(index, name, settings)
         command = f"hypvision test {config} zoo:{name}"
         draft = [
             dict(name=metric, value=0.0, data=test_data, measured="us", command=command)
@@ -422,6 +425,15 @@ def publish(
     if replaced is not None and replaced.file.path not in (None, final.file.path):
         (folder / replaced.file.path).unlink(missing_ok=True)
     return final
+
+
+def _templates_of(index: Index, name: str, settings: Any) -> list[str]:
+    """The sentences of the record that is replaced (``tools/choose_templates.py`` measures them),
+    else those of the training's config."""
+    known = index.records.get(name)
+    if known is not None and known.templates:
+        return list(known.templates)
+    return list(checked_templates(settings.model.get("templates") or "catseg"))
 
 
 def _dataset_meta(

@@ -183,6 +183,8 @@ def model_card(record: Record, front_matter: bool = False) -> str:
         ("licence", record.licence),
         ("date", record.date),
     ]
+    if record.templates:
+        facts.append(("sentences", ", ".join(f"`{text}`" for text in record.templates)))
     if record.parent:
         facts.append(("trained from", f"`{record.parent}`"))
     lines += _rows(("", ""), facts)

@@ -99,6 +99,7 @@ def clip_tower(
     about = geometry_of(clip.space)
     model = clip.model
     if part == "text":
+        about |= dict(templates=list(clip.templates)) if clip.templates else {}
         return TextTower(model).eval(), tuple(clip.tokenizer(["a"]).shape[1:]), about
     view = preprocessing_of(model)
     mean, std = ([round(value / 255, 8) for value in values] for values in (clip.mean, clip.std))

@@ -158,8 +158,9 @@ class Host(nn.Module):
         self.register_buffer("std", torch.tensor(tuple(clip.std))[:, None, None], persistent=False)
         self.learner = nn.Module()
         self.names: tuple[str, ...] = ()
-        self.template = "a photo of a {}."
-        self.mean_templates: tuple[str, ...] = (*SELECTED, self.template)
+        self.own_templates = clip.templates
+        self.template = clip.templates[0] if clip.templates else "a photo of a {}."
+        self.mean_templates: tuple[str, ...] = clip.templates or (*SELECTED, self.template)
         self._memo = Memo()
         self.register_state_dict_post_hook(_drop_frozen)
         self.register_load_state_dict_pre_hook(_add_frozen)
@@ -177,14 +178,16 @@ class Host(nn.Module):
         Args:
             names: in the order of the labels; ``_`` stands for a space.
             template: the sentence of the data set, for methods without a learned context; default:
-                unchanged.
+                unchanged, at first that of the weights.
             templates: those of the data set for methods that take the mean over several; default:
-                the seven of :data:`~hypvision.data.classes.SELECTED` and ``template``.
+                those of the weights, else the seven of :data:`~hypvision.data.classes.SELECTED`,
+                and ``template``.
         """
         if not names:
             raise HypvisionError("The class list is empty. Give at least one class name.")
         template = template or self.template
-        several = (*SELECTED, template) if templates is None else tuple(templates)
+        usual = dict.fromkeys((*(self.own_templates or SELECTED), template))
+        several = tuple(usual) if templates is None else tuple(templates)
         wrong = [text for text in (template, *several) if "{}" not in text]
         if wrong:
             raise HypvisionError(f"The template '{wrong[0]}' needs {{}} for the class name.")
@@ -197,6 +200,11 @@ class Host(nn.Module):
 
     def sentences(self) -> list[str]:
         return [self.template.format(name) for name in self.names]
+
+    @property
+    def ending(self) -> str:
+        """What ends a sentence: a full stop, unless the template has none."""
+        return "." if self.template.endswith(".") else ""
 
     def tokens(self, sentences: list[str]) -> Tensor:
         """Token numbers (T, L) in the memory of the host, where cutting texts waits for no GPU."""

@@ -209,7 +209,7 @@ class PromptedHost(Host):
     def sentences(self) -> list[str]:
         if not self.learner.text_tokens:
             return super().sentences()
-        return [f"{self.learner.prefix} {name}." for name in self.names]
+        return [f"{self.learner.prefix} {name}{self.ending}" for name in self.names]
 
     def encode_classes(self) -> Tensor:
         return self._encode(self.tokens(self.sentences()), self.learner.text())

@@ -35,7 +35,8 @@ class PromptSRC(IVLP, name="promptsrc"):
     Args:
         text_weight, image_weight, logit_weight: of the three consistency losses (Sec. 3.2: 25, 10,
             1).
-        templates: how many of CLIP's templates make the frozen class features (60).
+        templates: how many of CLIP's templates make the frozen class features (60); weights that
+            name templates of their own have those.
         cache: folder for these features, named by a hash of sentences and weights; None: no cache
             on disk.
     """
@@ -68,17 +69,13 @@ class PromptSRC(IVLP, name="promptsrc"):
     def frozen_texts(self) -> Tensor:
         """Unit class features (C, d) of the frozen model, cached until the classes change."""
 
+        templates = self.own_templates or imagenet_templates(self.templates)
+
         def mean() -> Tensor:
-            return F.normalize(
-                sentence_features(self, imagenet_templates(self.templates)).mean(0), dim=-1
-            )
+            return F.normalize(sentence_features(self, templates).mean(0), dim=-1)
 
         def make() -> Tensor:
-            sentences = [
-                text.format(name)
-                for text in imagenet_templates(self.templates)
-                for name in self.names
-            ]
+            sentences = [text.format(name) for text in templates for name in self.names]
             return cached_texts(self.cache, self, sentences, mean)
 
         return self._frozen.get([self.clip.get_parameter("logit_scale")], make, self.names)

@@ -37,7 +37,7 @@ _OFFICIAL: dict[str, dict[str, Any]] = {
 }
 _SMALL: dict[str, dict[str, Any]] = {  # CLIPs of small images
     "shapes-s8": dict(resolution=96, crop=96, slide=96),
-    "emoji-t8": dict(resolution=64, crop=64, slide=160, templates="photo"),
+    "emoji-t8": dict(resolution=64, crop=64, slide=160),
 }
 
 

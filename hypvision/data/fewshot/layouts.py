@@ -47,17 +47,21 @@ class Layout(NamedTuple):
     folder: str  # below the root
     images: str  # folder of the images, below that
     split: str  # split file; empty if other files define the split
-    template: str  # sentence for a class name
+    template: str | None  # sentence for a class name; None: that of the weights
     classes: int  # their number
     # makes a split if there is no split file, by the layout and its folder
     load: Callable[[Layout, Path], Split]
 
     @property
-    def templates(self) -> tuple[str, ...]:
+    def templates(self) -> tuple[str, ...] | None:
         """Sentences whose mean feature stands for a class where a method takes several: the seven
         that CLIP's authors selected on ImageNet and the data set's own; on ImageNet itself the
-        seven alone."""
-        return SELECTED if self.load is _imagenet else (*SELECTED, self.template)
+        seven alone. None: those of the weights."""
+        if self.load is _imagenet:
+            return SELECTED
+        if self.load is _own or self.template is None:
+            return None
+        return (*SELECTED, self.template)
 
     @property
     def val_is_drawn(self) -> bool:
@@ -322,7 +326,7 @@ def layout_of(name: str, root: str | Path) -> Layout:
             f"folder in '{root}'."
         )
     sheet = folder / "template.txt"
-    template = read_lines(sheet, "the template")[0] if sheet.is_file() else _PHOTO
+    template = read_lines(sheet, "the template")[0] if sheet.is_file() else None
     return Layout(
         name, "images" if (folder / "images").is_dir() else "", "split.json", template, 0, _own
     )

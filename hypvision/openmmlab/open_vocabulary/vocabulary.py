@@ -104,7 +104,7 @@ class Vocabulary(OpenVocabularyCLIP):
         checkpointing: bool = False,
         adapter: dict[str, Any] | None = None,
         tune: str = "adapter",
-        templates: str | Sequence[str] = "catseg",
+        templates: str | Sequence[str] | None = None,
         synonyms: str = "first",
     ) -> None:
         """CLIP, both class lists, and what the heads look at: a pyramid on CLIP's own blocks, or on

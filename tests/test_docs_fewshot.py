@@ -1,0 +1,57 @@
+"""Every mean and deviation of the few-shot study's tables is that of the accuracies in its result
+file."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CELLS = json.loads((ROOT / "docs/studies/fewshot-emoji.json").read_text())
+PAGE = (ROOT / "configs/fewshot/README.md").read_text().partition("## On emoji")[2]
+ROWS = re.findall(r"^\| ([a-z+-]+) \| (\d) \| (\d.*) \|$", PAGE, re.MULTILINE)
+
+
+def _columns(protocol, method):
+    """Mean, deviation (None of one seed) and seeds of each column; the harmonic mean is that of the
+    means, and its deviation is over the seeds."""
+    start = f"{protocol}/{method}/emoji-noto/"
+    seeds = [list(value.values()) for key, value in CELLS.items() if key.startswith(start)]
+    columns = list(zip(*seeds))
+    means = [statistics.fmean(values) for values in columns]
+    if protocol == "base2new":
+        columns.append([statistics.harmonic_mean(pair) for pair in seeds])
+        means.append(statistics.harmonic_mean(means))
+    spread = [statistics.stdev(values) if len(seeds) > 1 else None for values in columns]
+    return list(zip(means, spread)), len(seeds)
+
+
+def _text(mean, spread):
+    return f"{mean:.2f}" if spread is None else f"{mean:.2f} ± {spread:.2f}"
+
+
+def test_the_page_has_a_row_of_each_method_that_was_run():
+    run = sorted(key.split("/")[1] for key in CELLS if key.endswith("seed1"))
+    assert sorted(method for method, _, _ in ROWS) == run
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0]}-{row[1]}-{len(row[2])}")
+def test_rows_are_recomputed_from_the_result_file(row):
+    method, seeds, numbers = row
+    numbers = numbers.split(" | ")
+    columns, count = _columns("base2new" if len(numbers) == 3 else "shots", method)
+    assert count == int(seeds)
+    assert [_text(*column) for column in columns] == numbers
+
+
+@pytest.mark.parametrize("page", ["docs/reproduce.md", "docs/methods/lathadapter.md"])
+def test_other_pages_have_these_means(page):
+    text = (ROOT / page).read_text()
+    digits = 2 if page.endswith("reproduce.md") else 1
+    for method in ("maple", "maple+lath", "promptsrc", "promptsrc+lath", "zeroshot"):
+        mean = _columns("base2new", method)[0][2][0]
+        assert f"{mean:.{digits}f}" in text, method
