@@ -6,12 +6,11 @@ import json
 import pytest
 import torch
 from helpers.engine import ROOT, scalars, tiny
-from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 
 import hypvision.openmmlab  # noqa: F401 - registers TimmBackbone
 from hypvision.data.export import export
-from hypvision.engine.config import prepare
+from hypvision.engine.config import Run, prepare
 from hypvision.engine.hooks import UnusedParametersHook
 from hypvision.io.errors import HypvisionError
 
@@ -70,7 +69,7 @@ def detector(kind):
 def test_every_trainable_parameter_gets_a_gradient(tmp_path, kind):
     from mmdet.testing import demo_mm_inputs
 
-    config = Config(dict(model=detector(kind), default_scope="mmdet"))
+    config = Run(dict(model=detector(kind), default_scope="mmdet"))
     config.model.backbone.out_indices = (3, 2, 1, 0)  # maps come in the network's order
     config = prepare(config, tmp_path)
     assert config.model.backbone.unused == (0,)
