@@ -255,7 +255,7 @@ class ImageClassifier(BackboneModel):
             is on.
         mixup: arguments of :class:`timm.data.Mixup` (``mixup_alpha``, ``cutmix_alpha``, ``prob``,
             ``switch_prob``, ...); None for none. Its random numbers come from NumPy's global
-            generator, which :class:`~hypvision.engine.hooks.RepeatableSeedHook` seeds.
+            generator, which :class:`~hypvision.engine.hooks.repeat.RepeatableSeedHook` seeds.
         test_flip: predict from the mean logits of an image and its mirror image
             (``hypvision test --tta``).
         multi_label: an image has any number of labels: ``label`` is (B, C) of zeros and ones, the

@@ -91,7 +91,7 @@ def test_every_trainable_parameter_gets_a_gradient(tmp_path, kind):
 
 
 def test_other_unused_parameters_are_named_before_the_first_step(monkeypatch):
-    monkeypatch.setattr("hypvision.engine.hooks.get_world_size", lambda: 2)
+    monkeypatch.setattr("hypvision.engine.hooks.stop.get_world_size", lambda: 2)
     inner = torch.nn.ModuleDict(dict(used=torch.nn.Linear(2, 1), unused=torch.nn.Linear(2, 1)))
     optimizer = torch.optim.SGD(inner.parameters(), lr=1.0)
 
