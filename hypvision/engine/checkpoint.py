@@ -234,21 +234,25 @@ def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
     if diverged:
         return f"its weight '{diverged[0]}' is not finite"
     try:
-        scaled = (
-            isinstance(checkpoint.get("optimizer"), dict)
-            and "loss_scaler" in checkpoint["optimizer"]
-        )
-        # a scaler leaves out what has overflowed
-        for one in () if scaled else checkpoint.get("accumulated", []):
-            diverged = nonfinite_names({**one["gradients"], **one["whole"]})
-            if diverged:
-                return f"the gradient of '{diverged[0]}' that it has accumulated is not finite"
-        for parameter, entry in (item for one in states for item in one["state"].items()):
+        return _diverged_state(checkpoint, states)
+    except (AttributeError, KeyError, TypeError) as error:
+        return f"what it has of its optimizer is damaged ({type(error).__name__}: {error})"
+
+
+def _diverged_state(checkpoint: Mapping[str, Any], states: list[dict[str, Any]]) -> str | None:
+    """Which gradient or state of an optimiser is not finite."""
+    optimizer = checkpoint.get("optimizer")
+    # a scaler leaves out what has overflowed
+    scaled = isinstance(optimizer, dict) and "loss_scaler" in optimizer
+    for one in () if scaled else checkpoint.get("accumulated", []):
+        diverged = nonfinite_names({**one["gradients"], **one["whole"]})
+        if diverged:
+            return f"the gradient of '{diverged[0]}' that it has accumulated is not finite"
+    for state in states:
+        for parameter, entry in state["state"].items():
             diverged = nonfinite_names(entry)
             if diverged:
                 return f"'{diverged[0]}' of parameter {parameter} in its optimizer is not finite"
-    except (AttributeError, KeyError, TypeError) as error:
-        return f"what it has of its optimizer is damaged ({type(error).__name__}: {error})"
     return None
 
 
@@ -401,18 +405,10 @@ def newest_checkpoint(work_dir: str | Path) -> tuple[str, dict[str, Any]] | None
             ``last_checkpoint`` names, is gone: the training would lose epochs, or begin again.
     """
     folder = Path(work_dir)
-    numbered: dict[str, dict[int, Path]] = {"epoch": {}, "iter": {}}
-    for path in folder.glob("*.pth"):
-        match = NUMBERED.fullmatch(path.name)
-        if match:
-            numbered[match[1]][int(match[2])] = path
-    groups = [group for group in numbered.values() if group]
-    groups.sort(
-        key=lambda group: max(path.stat().st_mtime for path in group.values()), reverse=True
-    )
-    candidates = [group[number] for group in groups for number in sorted(group, reverse=True)]
+    numbered = _numbered(folder)
     pointer = folder / "last_checkpoint"
     named = pointer.read_text(errors="replace").strip("\0 \n") if pointer.is_file() else ""
+    candidates = [path for group in numbered.values() for path in group.values()]
     gone = False
     if named:
         pointed = [folder / Path(named).name, Path(named)]
@@ -447,6 +443,12 @@ def newest_checkpoint(work_dir: str | Path) -> tuple[str, dict[str, Any]] | None
             f"Not resuming from '{path}': {problem.rstrip('.')}."
         )
         wrong[place] = problem
+    _require_new(folder, named, wrong)
+    return None
+
+
+def _require_new(folder: Path, named: str, wrong: dict[Path, str]) -> None:
+    """Raise an error for a folder of a training, of which no checkpoint can be resumed."""
     over = "to start over, leave out --resume and choose another --work-dir."
     if wrong:
         first, reason = next(iter(wrong.items()))
@@ -456,19 +458,33 @@ def newest_checkpoint(work_dir: str | Path) -> tuple[str, dict[str, Any]] | None
             f"{reason.rstrip('.')}. Give an intact one, --resume CHECKPOINT; {over}"
         )
     others = sorted(path.name for path in folder.glob("best_*.pth"))
-    if others or pointer.is_file():
-        gone_one = f"'{named}', which its last_checkpoint names, is not there; " if named else ""
-        there = (
-            f"it has {', '.join(others[:3])} alone, which hold weights only"
-            if others
-            else "it has no other"
-        )
-        back = "Put it back, or give" if named else "Give"
-        raise HypvisionError(
-            f"A training was in '{folder}', but no checkpoint of it can be resumed: "
-            f"{gone_one}{there}. {back} one from another place, --resume CHECKPOINT; {over}"
-        )
-    return None
+    if not others and not (folder / "last_checkpoint").is_file():
+        return
+    gone = f"'{named}', which its last_checkpoint names, is not there; " if named else ""
+    back = "Put it back, or give" if named else "Give"
+    there = "it has no other"
+    if others:
+        there = f"it has {', '.join(others[:3])} alone, which hold weights only"
+    raise HypvisionError(
+        f"A training was in '{folder}', but no checkpoint of it can be resumed: {gone}{there}. "
+        f"{back} one from another place, --resume CHECKPOINT; {over}"
+    )
+
+
+def _numbered(folder: Path) -> dict[str, dict[int, Path]]:
+    """The checkpoints with a number, of epochs and of iterations: the kind that was written last
+    comes first, and in each the highest number."""
+    found: dict[str, dict[int, Path]] = {"epoch": {}, "iter": {}}
+    for path in folder.glob("*.pth"):
+        match = NUMBERED.fullmatch(path.name)
+        if match:
+            found[match[1]][int(match[2])] = path
+    times = {
+        kind: max((path.stat().st_mtime for path in group.values()), default=0.0)
+        for kind, group in found.items()
+    }
+    kinds = sorted(found, key=lambda kind: times[kind], reverse=True)
+    return {kind: dict(sorted(found[kind].items(), reverse=True)) for kind in kinds}
 
 
 NUMBERED = re.compile(r"(epoch|iter)_(\d+)\.pth")
@@ -484,9 +500,9 @@ def _written_after(pointer: Path, named: str, numbered: dict[str, dict[int, Path
     time = pointer.stat().st_mtime_ns
     group = numbered[match[1]]
     return [
-        group[number]
-        for number in sorted(group, reverse=True)
-        if number > int(match[2]) and group[number].stat().st_mtime_ns > time
+        path
+        for number, path in group.items()
+        if number > int(match[2]) and path.stat().st_mtime_ns > time
     ]
 
 
