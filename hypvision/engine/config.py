@@ -486,19 +486,13 @@ def leave_out_pretrained(model: Any, whole: bool = False) -> None:
             leave_out_pretrained(part, whole)
     if not isinstance(model, dict):
         return
-    kind = model.get("type")
-    if (
-        not whole
-        and isinstance(kind, str)
-        and getattr(MODELS.module_dict.get(kind), "checkpoint_is_partial", False)
-    ):
+    kind = MODELS.module_dict.get(str(model.get("type")))
+    if not whole and getattr(kind, "checkpoint_is_partial", False):
         return
     if isinstance(model.get("clip"), dict):
         model["clip"]["load_weights"] = False
-    if (
-        isinstance(model.get("init_cfg"), dict)
-        and str(model["init_cfg"].get("type")) == "Pretrained"
-    ):
+    start = model.get("init_cfg")
+    if isinstance(start, dict) and str(start.get("type")) == "Pretrained":
         model["init_cfg"] = None
     for key, without in (("pretrained", False), ("checkpoint_path", ""), ("checkpoint", None)):
         if model.get(key):

@@ -324,16 +324,7 @@ def test(
     """
     with quiet(verbose), reading_once():
         config = prepare(load_config(config, cfg_options), work_dir, launcher=launcher)
-        if "test_dataloader" not in config:
-            raise HypvisionError(
-                f"The config '{config.filename}' has no test_dataloader to measure on."
-            )
-        address = str(weights).startswith(("http://", "https://")) or is_address(weights)
-        if not address and not Path(weights).is_file():
-            raise HypvisionError(
-                f"{why_no_file(weights, 'checkpoint')} Give the path of a .pth file."
-            )
-        check_data(config, ("test",))
+        _check_test(config, weights)
         # The state_dict of the checkpoint already has the averaged weights.
         config.custom_hooks = [
             hook for hook in config.custom_hooks if hook.get("type") != "EMAHook"
@@ -349,23 +340,38 @@ def test(
             if out is not None:
                 _write_report(config, Path(out), str(weights))
         if show_dir is not None:
-            check_output_folder(show_dir)
-            check_result(config, Path(show_dir))
             _show(config, Path(show_dir))
         console = None if verbose else ConsoleHook()
-        runner = _build_runner(config, console, of_training=False)
-        _check_weights(runner, str(weights), allow_nonfinite=allow_nonfinite)
-        if allow_nonfinite:
-            for metric in runner.test_loop.evaluator.metrics:
-                metric.allow_nonfinite = True
-        try:
-            metrics = runner.test()
-        finally:
-            if console is not None:
-                console.close()
+        metrics = _measure(config, str(weights), console, allow_nonfinite)
         if out is not None and is_main_process():
             say(f"report  {Path(out, 'report.html')}")
         return metrics
+
+
+def _check_test(config: Run, weights: str | Path) -> None:
+    """Check that there are data to test on, and weights."""
+    if "test_dataloader" not in config:
+        raise HypvisionError(
+            f"The config '{config.filename}' has no test_dataloader to measure on."
+        )
+    address = str(weights).startswith(("http://", "https://")) or is_address(weights)
+    if not address and not Path(weights).is_file():
+        raise HypvisionError(f"{why_no_file(weights, 'checkpoint')} Give the path of a .pth file.")
+    check_data(config, ("test",))
+
+
+def _measure(
+    config: Run, weights: str, console: ConsoleHook | None, allow_nonfinite: bool
+) -> dict[str, float]:
+    runner = _build_runner(config, console, of_training=False)
+    _check_weights(runner, weights, allow_nonfinite=allow_nonfinite)
+    for metric in runner.test_loop.evaluator.metrics if allow_nonfinite else ():
+        metric.allow_nonfinite = True
+    try:
+        return runner.test()
+    finally:
+        if console is not None:
+            console.close()
 
 
 def _use_tta(config: Run) -> None:
@@ -444,6 +450,8 @@ def check_result(config: Run, path: Path) -> None:
 
 
 def _show(config: Run, folder: Path) -> None:
+    check_output_folder(folder)
+    check_result(config, folder)
     options = find_test_options(config)
     if options is None:
         raise HypvisionError(
