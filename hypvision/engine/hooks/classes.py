@@ -119,30 +119,31 @@ class CheckClassesHook(DatasetHook):
         of_training = self._of_training
         self._of_training = False
         model = network_of(runner)
-        meta = getattr(dataset, "metainfo", None) or {}
-        heads = list(class_heads(model))
-        names = tuple(meta.get("classes") or ())
+        names = _names(dataset)
         words = getattr(model, "tested_words", None)
-        if names and not of_training and words is not None:
+        if names and words is not None and not of_training:
             self._match_words(runner, model, dataset, names, words)
+        heads = list(class_heads(model))
         # a metric learner fixes its classes only in training
-        fixed = heads or of_training and hasattr(model, "train_classes")
-        if not fixed or not names or not has_fixed_classes(model, dataset):
-            return
+        fixed = heads or (of_training and hasattr(model, "train_classes"))
+        if fixed and names and has_fixed_classes(model, dataset):
+            self._compare(runner, model, dataset, names, of_training)
+            if model in heads[:1]:
+                self._count(runner, model, dataset)
+
+    def _compare(
+        self, runner: Runner, model: Any, dataset: Any, names: tuple[str, ...], of_training: bool
+    ) -> None:
+        """Compare the class names of data with those known, or take them where none are known."""
         place = f"{type(dataset).__name__} in '{_place(dataset)}'"
         if self.known is None or not self.by_name:
             self.known = KnownClasses(names, place, getattr(dataset, "numbered", False))
         elif names != self.known.names:
-            self._match(
-                runner, dataset, names, place, self.known, of_training and not runner._resume
-            )
+            starting = of_training and not runner._resume
+            self._match(runner, dataset, names, place, self.known, starting)
             weights: Any = getattr(model, "class_weights", None)
             if of_training and weights is not None:
                 weights.follow(names, dataset.metainfo["classes"])
-        if heads and heads[0] is model and getattr(dataset, "labels", None) is not None:
-            self._count(
-                runner, tuple(dataset.metainfo["classes"]), _place(dataset), model.num_classes
-            )
 
     def _match(
         self,
@@ -228,7 +229,13 @@ class CheckClassesHook(DatasetHook):
         )
 
     @staticmethod
-    def _count(runner: Runner, classes: tuple[str, ...], where: str, known: int) -> None:
+    def _count(runner: Runner, model: Any, dataset: Any) -> None:
+        """Compare the number of classes of a classifier with that of labelled images."""
+        if getattr(dataset, "labels", None) is None:
+            return
+        classes = _names(dataset)
+        known = model.num_classes
+        where = _place(dataset)
         if len(classes) > known:
             raise HypvisionError(
                 f"The data in '{where}' has {len(classes)} classes, but the model predicts "
@@ -239,6 +246,11 @@ class CheckClassesHook(DatasetHook):
             runner.logger.warning(
                 f"The data in '{where}' has {len(classes)} classes, the model predicts {known}."
             )
+
+
+def _names(dataset: Any) -> tuple[str, ...]:
+    """The class names of a data set; () if it has none."""
+    return tuple((getattr(dataset, "metainfo", None) or {}).get("classes") or ())
 
 
 def _place(dataset: Any) -> str:
