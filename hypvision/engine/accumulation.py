@@ -66,14 +66,18 @@ class AccumulationHook(Hook):
                 parameter.grad = cut(grad, parameter)
             elif grad is not None:
                 parameter.grad = grad.to(parameter.device)
-        sums = [sum(values) for values in zip(*(one["sums"] for one in kept))]
-        if own is not None:
-            sums = own["sums"]
-        elif get_rank():  # the number of processes has changed: process 0 gets the whole sum
-            sums = [torch.zeros_like(value) for value in sums]
+        sums = _sums(kept, own)
         if sums:
             device = next(model.parameters()).device
             model.accumulated = [value.to(device) for value in sums]
+
+
+def _sums(kept: list[dict[str, Any]], own: dict[str, Any] | None) -> list[Tensor]:
+    """This process's sums in a checkpoint; of another number of processes, process 0 gets all."""
+    if own is not None:
+        return own["sums"]
+    sums = [sum(values) for values in zip(*(one["sums"] for one in kept))]
+    return [torch.zeros_like(value) for value in sums] if get_rank() else sums
 
 
 def _gradient(name: str, kept: list[dict[str, Any]], own: dict[str, Any] | None) -> Any:

@@ -206,16 +206,11 @@ class CheckClassesHook(DatasetHook):
             model.set_classes(names)
             runner.logger.warning(f"The model's classes follow the order of {place}.")
             return
-        if (
-            by_name
-            and set(names) < set(words)
-            and len(set(words)) == len(words)
-            and hasattr(dataset, "use_classes")
-        ):
+        unique = len(set(words)) == len(words)
+        if by_name and unique and set(names) < set(words) and hasattr(dataset, "use_classes"):
             self._match(runner, dataset, names, place, KnownClasses(words, source, False), False)
             return
-        moved = [name for name, word in zip(names, words) if name != word and name in words]
-        if len(names) != len(words) or moved or not model.gives_words:
+        if not model.gives_words or not _can_follow(names, words):
             raise HypvisionError(
                 f"{name_difference(names, place, words, source)} Set model.classes in the config "
                 "to the classes of the data, or to a word for each of them in the order of their "
@@ -246,6 +241,14 @@ class CheckClassesHook(DatasetHook):
             runner.logger.warning(
                 f"The data in '{where}' has {len(classes)} classes, the model predicts {known}."
             )
+
+
+def _can_follow(names: tuple[str, ...], words: tuple[str, ...]) -> bool:
+    """Whether words can stand for names by their order: as many, and none at another's place."""
+    pairs = zip(names, words)
+    return len(names) == len(words) and all(
+        name == word or name not in words for name, word in pairs
+    )
 
 
 def _names(dataset: Any) -> tuple[str, ...]:
