@@ -249,10 +249,7 @@ def _of_config(config: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
             f"The config '{config}' has no timm backbone (model.backbone.model_name) to look at."
         )
     seen = {}
-    if (
-        loaded.get("default_scope") in ("mmseg", "mmdet")
-        or loaded.get("test_dataloader") is not None
-    ):
+    if loaded.scope in ("mmseg", "mmdet") or loaded.get("test_dataloader") is not None:
         lost = unrecorded(loaded)
         if lost:
             raise HypvisionError(

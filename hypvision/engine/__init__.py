@@ -10,18 +10,17 @@ The way of a config through ``hypvision train``, each step once:
    ``--cfg-options``;
 2. ``run.train`` redirects mmengine's log to a file (``console.quiet``);
 3. ``config.load_config`` reads the file and its bases, checks the types of the values and merges
-   the options;
-4. ``extensions.import_extensions`` imports the extensions of the task and the ``default_scope``;
-5. ``config.prepare`` adapts it to the machine and adds our hooks; ``PREPARATIONS`` of the scope do
-   so for a library;
-6. ``checks.check_data`` looks for the files of the data;
-7. ``checkpoint.newest_checkpoint`` finds, reads and checks the checkpoint for ``--resume``;
-8. ``config.leave_out_pretrained`` skips pretrained weights that the checkpoint replaces;
-9. ``work_dir.lock_work_dir`` locks the folder;
-10. mmengine's Runner builds model, data, optimiser and hooks, and ``checks.check_channels``
-    compares neck and backbone;
-11. ``run._check_weights`` compares the checkpoint with the model, and passes it to the Runner;
-12. the Runner loads it (``checkpoint.load`` returns what was read) and trains.
+   the options: the result is a ``config.Run``, which all that follows asks by name;
+4. ``config.prepare`` imports the extensions of the task and the ``default_scope``, adapts the run
+   to the machine and adds our hooks; ``PREPARATIONS`` of the scope do so for a library;
+5. ``checks.check_data`` looks for the files of the data;
+6. ``checkpoint.newest_checkpoint`` finds, reads and checks the checkpoint for ``--resume``;
+7. ``config.leave_out_pretrained`` skips pretrained weights that the checkpoint replaces;
+8. ``work_dir.lock_work_dir`` locks the folder;
+9. mmengine's Runner builds model, data, optimiser and hooks, and ``checks.check_channels``
+   compares neck and backbone;
+10. ``run._check_weights`` compares the checkpoint with the model, and passes it to the Runner;
+11. the Runner loads it (``checkpoint.load`` returns what was read) and trains.
 """
 
 from hypvision.engine.mmengine_import import require_mmengine

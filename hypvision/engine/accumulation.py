@@ -61,31 +61,33 @@ class AccumulationHook(Hook):
         model: Any = network_of(runner)
         own = kept[get_rank()] if len(kept) == get_world_size() else None
         for name, parameter in model.named_parameters():
-            grad = kept[0]["whole"].get(name)
-            parts = [one["gradients"].get(name) for one in kept]
-            if grad is None and own is not None and not isinstance(parameter, DTensor):
-                grad = own["gradients"].get(name)
-            elif grad is None and any(part is not None for part in parts):
-                grad = sum(part for part in parts if part is not None) / len(kept)
-            if grad is not None:
-                parameter.grad = (
-                    cut(grad, parameter)
-                    if isinstance(parameter, DTensor)
-                    else grad.to(parameter.device)
-                )
-        sums = (
-            own["sums"]
-            if own is not None
-            else [sum(values) for values in zip(*(one["sums"] for one in kept))]
-        )
-        if sums:  # if the number of processes has changed, process 0 gets the whole sum
-            sums = (
-                sums
-                if own is not None or get_rank() == 0
-                else [torch.zeros_like(value) for value in sums]
-            )
+            grad = _gradient(name, kept, None if isinstance(parameter, DTensor) else own)
+            if isinstance(parameter, DTensor) and grad is not None:
+                parameter.grad = cut(grad, parameter)
+            elif grad is not None:
+                parameter.grad = grad.to(parameter.device)
+        sums = _sums(kept, own)
+        if sums:
             device = next(model.parameters()).device
             model.accumulated = [value.to(device) for value in sums]
+
+
+def _sums(kept: list[dict[str, Any]], own: dict[str, Any] | None) -> list[Tensor]:
+    """This process's sums in a checkpoint; of another number of processes, process 0 gets all."""
+    if own is not None:
+        return own["sums"]
+    sums = [sum(values) for values in zip(*(one["sums"] for one in kept))]
+    return [torch.zeros_like(value) for value in sums] if get_rank() else sums
+
+
+def _gradient(name: str, kept: list[dict[str, Any]], own: dict[str, Any] | None) -> Any:
+    """The gradient of a parameter in a checkpoint: whole, or this process's, or the mean."""
+    if name in kept[0]["whole"]:
+        return kept[0]["whole"][name]
+    if own is not None:
+        return own["gradients"].get(name)
+    parts = [one["gradients"][name] for one in kept if name in one["gradients"]]
+    return sum(parts) / len(kept) if parts else None
 
 
 def _optims(runner: Runner) -> list[Any]:

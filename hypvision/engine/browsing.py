@@ -112,7 +112,7 @@ def browse(
     """
     config = read_config(config, options, out)
     report = Report([], [], [], 0, [])
-    with DefaultScope.overwrite_default_scope(config.get("default_scope") or "mmengine"):
+    with DefaultScope.overwrite_default_scope(config.scope):
         model, parts = open_parts(config, phases, report)
         if report.faults:
             raise HypvisionError(f"{report.faults[0]} `hypvision check` lists all faults.")

@@ -14,7 +14,6 @@ import errno
 import json
 import os
 import re
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache, wraps
@@ -235,21 +234,25 @@ def resume_problem(checkpoint: Mapping[str, Any]) -> str | None:
     if diverged:
         return f"its weight '{diverged[0]}' is not finite"
     try:
-        scaled = (
-            isinstance(checkpoint.get("optimizer"), dict)
-            and "loss_scaler" in checkpoint["optimizer"]
-        )
-        # a scaler leaves out what has overflowed
-        for one in () if scaled else checkpoint.get("accumulated", []):
-            diverged = nonfinite_names({**one["gradients"], **one["whole"]})
-            if diverged:
-                return f"the gradient of '{diverged[0]}' that it has accumulated is not finite"
-        for parameter, entry in (item for one in states for item in one["state"].items()):
+        return _diverged_state(checkpoint, states)
+    except (AttributeError, KeyError, TypeError) as error:
+        return f"what it has of its optimizer is damaged ({type(error).__name__}: {error})"
+
+
+def _diverged_state(checkpoint: Mapping[str, Any], states: list[dict[str, Any]]) -> str | None:
+    """Which gradient or state of an optimiser is not finite."""
+    optimizer = checkpoint.get("optimizer")
+    # a scaler leaves out what has overflowed
+    scaled = isinstance(optimizer, dict) and "loss_scaler" in optimizer
+    for one in () if scaled else checkpoint.get("accumulated", []):
+        diverged = nonfinite_names({**one["gradients"], **one["whole"]})
+        if diverged:
+            return f"the gradient of '{diverged[0]}' that it has accumulated is not finite"
+    for state in states:
+        for parameter, entry in state["state"].items():
             diverged = nonfinite_names(entry)
             if diverged:
                 return f"'{diverged[0]}' of parameter {parameter} in its optimizer is not finite"
-    except (AttributeError, KeyError, TypeError) as error:
-        return f"what it has of its optimizer is damaged ({type(error).__name__}: {error})"
     return None
 
 
@@ -276,39 +279,28 @@ def _single_states(optimizer: Any) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def readable_resume(runner: Any) -> Iterator[None]:
-    """Context that turns errors while a Runner resumes, and optimiser states of wrong shapes, into
-    readable errors."""
+    """Context that turns errors while a Runner resumes, optimiser states of wrong shapes, and
+    settings that are not those of the checkpoint into readable errors."""
     resume = runner.load_or_resume
 
     def checked() -> None:
-        schedule = _Schedule(runner)
-        settings = _settings(runner, schedule)
+        path = runner._load_from
+        wanted = _settings(runner)
         try:
             resume()
         except (HypvisionError, OSError, KeyboardInterrupt):
             raise
         except Exception as error:
             # mmengine and PyTorch raise errors of many types for damaged content
-            raise not_resumed(
-                runner._load_from, f"{type(error).__name__}: {one_line(error)}"
-            ) from error
-        wrapper = getattr(runner, "optim_wrapper", None)
-        for one in wrapper.values() if isinstance(wrapper, OptimWrapperDict) else [wrapper]:
-            for parameter, entry in getattr(getattr(one, "optimizer", None), "state", {}).items():
-                if hasattr(parameter, "placements"):  # the parameter is a shard, as its state is
-                    continue
-                for name, value in entry.items():
-                    if (
-                        isinstance(value, Tensor)
-                        and value.dim()
-                        and value.shape[:1] != parameter.shape[:1]
-                    ):
-                        shapes = f"{tuple(value.shape)} for a parameter of {tuple(parameter.shape)}"
-                        raise not_resumed(
-                            runner._load_from, f"'{name}' in its optimizer has the shape {shapes}"
-                        )
-        _follow(runner, schedule, settings)
-        schedule.follow()
+            raise not_resumed(path, f"{type(error).__name__}: {one_line(error)}") from error
+        wrong = _wrong_shape(runner)
+        if wrong:
+            raise not_resumed(path, wrong)
+        _refuse_changes(wanted, _settings(runner), path)
+        loop = runner.train_loop
+        if isinstance(loop, EpochBasedTrainLoop):  # epochs may be longer now, but not those done
+            left = max(loop._max_epochs - loop._epoch, 0)
+            loop._max_iters = loop._iter + left * len(runner.train_dataloader)
 
     runner.load_or_resume = checked
     try:
@@ -317,135 +309,70 @@ def readable_resume(runner: Any) -> Iterator[None]:
         del runner.load_or_resume
 
 
+def _optimizers(runner: Any) -> list[Any]:
+    wrapper: Any = getattr(runner, "optim_wrapper", None)
+    wrappers = wrapper.values() if isinstance(wrapper, OptimWrapperDict) else [wrapper]
+    return [one.optimizer for one in wrappers if hasattr(one, "optimizer")]
+
+
+def _wrong_shape(runner: Any) -> str:
+    """The first state of an optimiser that does not fit its parameter; empty if all do."""
+    for optimizer in _optimizers(runner):
+        for parameter, entry in optimizer.state.items():
+            if hasattr(parameter, "placements"):  # the parameter is a shard, as its state is
+                continue
+            for name, value in entry.items():
+                shape = tuple(value.shape) if isinstance(value, Tensor) else ()
+                if shape[:1] not in ((), tuple(parameter.shape[:1])):
+                    return (
+                        f"'{name}' in its optimizer has the shape {shape} for a parameter of "
+                        f"{tuple(parameter.shape)}"
+                    )
+    return ""
+
+
+def _settings(runner: Any) -> dict[str, Any]:
+    """What a config says of optimisers and schedules, and a checkpoint replaces: each group's
+    settings that no schedule moves, and each schedule without its position."""
+    found = runner.param_schedulers or []
+    parts = found.values() if isinstance(found, dict) else [found]
+    schedulers = [scheduler for part in parts for scheduler in part]
+    moved = {scheduler.param_name for scheduler in schedulers}
+    settings: dict[str, Any] = {}
+    for optimizer in _optimizers(runner):
+        for number, group in enumerate(optimizer.param_groups):
+            for key in _SETTINGS & group.keys() - moved:
+                settings[f"{key} of group {number} of {type(optimizer).__name__}"] = group[key]
+    for number, scheduler in enumerate(schedulers):
+        for key in scheduler.state_dict().keys() - _POSITION:
+            settings[f"{key} of {type(scheduler).__name__} {number}"] = getattr(scheduler, key)
+    return settings
+
+
 # of optimisers; some keep numbers of their own beside these in their groups
 _SETTINGS = {
-    *(
-        "lr",
-        "weight_decay",
-        "momentum",
-        "betas",
-        "eps",
-        "dampening",
-        "nesterov",
-        "amsgrad",
-        "maximize",
-        "alpha",
-    ),
-    *("decoupled_weight_decay", "ns_steps", "move", "geoopt_first_step"),
-}
+    "lr", "weight_decay", "momentum", "betas", "eps", "dampening", "nesterov", "amsgrad",
+    "maximize", "alpha", "decoupled_weight_decay", "ns_steps", "move", "geoopt_first_step",
+}  # fmt: skip
+# of schedulers, those of the second line only of ReduceOnPlateau
+_POSITION = {
+    "last_step", "_global_step", "_last_value", "verbose",
+    "best", "num_bad_epochs", "cooldown_counter",
+}  # fmt: skip
 
 
-def _settings(runner: Any, schedule: _Schedule) -> list[tuple[Any, dict[str, Any], dict[str, Any]]]:
-    """The runner's optimisers and their groups, each with those of its settings that no scheduler
-    changes."""
-    moved = {scheduler.param_name for scheduler in schedule.schedulers}
-    wrapper = getattr(runner, "optim_wrapper", None)
-    optimizers = [
-        getattr(one, "optimizer", None)
-        for one in (wrapper.values() if isinstance(wrapper, OptimWrapperDict) else [wrapper])
+def _refuse_changes(wanted: dict[str, Any], found: dict[str, Any], path: Any) -> None:
+    """Raise an error where the settings of a config are not those of the checkpoint."""
+    changes = [
+        f"{key} was {value}, is {wanted.get(key)}"
+        for key, value in sorted(found.items())
+        if value != wanted.get(key)
     ]
-    return [
-        (optimizer, group, {key: value for key, value in group.items() if key in _SETTINGS - moved})
-        for optimizer in optimizers
-        for group in getattr(optimizer, "param_groups", ())
-    ]
-
-
-def _follow(
-    runner: Any, schedule: _Schedule, settings: list[tuple[Any, dict[str, Any], dict[str, Any]]]
-) -> None:
-    """Give the groups the settings of the config again, in the place of the checkpoint's."""
-    changes = {}
-    for (_, _, wanted), (optimizer, group, _) in zip(settings, _settings(runner, schedule)):
-        for key, value in wanted.items():
-            if group.get(key) != value:
-                changes[key] = f"{key} was {group.get(key)}, is {value}"
-                group[key] = value
-        if group.get("amsgrad"):  # the largest average so far, if there was none to keep
-            for state in (optimizer.state[p] for p in group["params"] if p in optimizer.state):
-                if "exp_avg_sq" in state:
-                    state.setdefault("max_exp_avg_sq", state["exp_avg_sq"].clone())
     if changes:
-        runner.logger.warning(
-            f"The optimizer of the config is not that of '{runner._load_from}' "
-            f"({'; '.join(changes.values())}): from here on its settings are those of the config."
-        )
-
-
-class _Schedule:
-    """The config's learning rate schedule, which a resumed training follows if it differs.
-
-    mmengine continues the schedule of the checkpoint. If the length of an epoch, the length of the
-    training or the rate has changed, that is not the schedule of the config, and it may have ended
-    already. Make this object from the ``runner`` before it resumes.
-    """
-
-    def __init__(self, runner: Any):
-        found = runner.param_schedulers or []
-        self.runner = runner
-        self.schedulers = [
-            s for part in (found.values() if isinstance(found, dict) else [found]) for s in part
-        ]
-        self.states = [dict(scheduler.state_dict()) for scheduler in self.schedulers]
-        self.rates = [
-            [self._rates(scheduler, g) for g in scheduler.optimizer.param_groups]
-            for scheduler in self.schedulers
-        ]
-
-    @staticmethod
-    def _rates(scheduler: Any, group: dict[str, Any]) -> dict[str, Any]:
-        name = scheduler.param_name
-        return {
-            key: value for key, value in group.items() if key == name or key.endswith(f"_{name}")
-        }
-
-    def follow(self) -> None:
-        """Recompute the learning rates at the position of the resumed runner if they differ from
-        those of its checkpoint.
-
-        The runner goes on counting the iterations that were done, also where those of an epoch are
-        now more or fewer; its schedule stands where its epochs do.
-        """
-        loop = self.runner.train_loop
-        length = None
-        position = loop._iter
-        if isinstance(loop, EpochBasedTrainLoop):
-            length = len(self.runner.train_dataloader)
-            position = loop._epoch * length
-            loop._max_iters = loop._iter + max(loop._max_epochs - loop._epoch, 0) * length
-        changes = [
-            f"{type(scheduler).__name__}.{key} was {scheduler.__dict__[key]}, is {value}"
-            for scheduler, state in zip(self.schedulers, self.states)
-            for key, value in state.items()
-            if key not in ("last_step", "_global_step", "_last_value")
-            and scheduler.__dict__[key] != value
-        ]
-        steps = {False: position, True: loop._epoch if length else 0}
-        moved = any(
-            scheduler._global_step != steps[scheduler.by_epoch] for scheduler in self.schedulers
-        )
-        if not (changes or moved) or any(
-            getattr(scheduler, "need_val_args", False) for scheduler in self.schedulers
-        ):
-            return
-        for scheduler, state, rates in zip(self.schedulers, self.states, self.rates):
-            scheduler.load_state_dict(state)
-            for group, values in zip(scheduler.optimizer.param_groups, rates):
-                group.update(values)
-        with warnings.catch_warnings():
-            # PyTorch warns about schedulers that step before the optimiser
-            warnings.simplefilter("ignore")
-            for step in range(1, position + 1):
-                for scheduler in self.schedulers:
-                    if not scheduler.by_epoch or (length and step % length == 0):
-                        scheduler.step()
-        why = (
-            "; ".join(changes[:3])
-            or "its epochs have another length, or it lies within one, which begins again"
-        )
-        self.runner.logger.warning(
-            f"The schedule of the config is not that of '{self.runner._load_from}' ({why}): from "
-            f"iteration {loop._iter} on the rates are those of the config."
+        raise HypvisionError(
+            f"'{path}' is of a training with another optimizer or schedule "
+            f"({'; '.join(changes[:3])}): resume with its settings, or start a new training from "
+            f"its weights: --cfg-options load_from={path}."
         )
 
 
@@ -478,18 +405,10 @@ def newest_checkpoint(work_dir: str | Path) -> tuple[str, dict[str, Any]] | None
             ``last_checkpoint`` names, is gone: the training would lose epochs, or begin again.
     """
     folder = Path(work_dir)
-    numbered: dict[str, dict[int, Path]] = {"epoch": {}, "iter": {}}
-    for path in folder.glob("*.pth"):
-        match = NUMBERED.fullmatch(path.name)
-        if match:
-            numbered[match[1]][int(match[2])] = path
-    groups = [group for group in numbered.values() if group]
-    groups.sort(
-        key=lambda group: max(path.stat().st_mtime for path in group.values()), reverse=True
-    )
-    candidates = [group[number] for group in groups for number in sorted(group, reverse=True)]
+    numbered = _numbered(folder)
     pointer = folder / "last_checkpoint"
     named = pointer.read_text(errors="replace").strip("\0 \n") if pointer.is_file() else ""
+    candidates = [path for group in numbered.values() for path in group.values()]
     gone = False
     if named:
         pointed = [folder / Path(named).name, Path(named)]
@@ -524,6 +443,12 @@ def newest_checkpoint(work_dir: str | Path) -> tuple[str, dict[str, Any]] | None
             f"Not resuming from '{path}': {problem.rstrip('.')}."
         )
         wrong[place] = problem
+    _require_new(folder, named, wrong)
+    return None
+
+
+def _require_new(folder: Path, named: str, wrong: dict[Path, str]) -> None:
+    """Raise an error for a folder of a training, of which no checkpoint can be resumed."""
     over = "to start over, leave out --resume and choose another --work-dir."
     if wrong:
         first, reason = next(iter(wrong.items()))
@@ -533,19 +458,33 @@ def newest_checkpoint(work_dir: str | Path) -> tuple[str, dict[str, Any]] | None
             f"{reason.rstrip('.')}. Give an intact one, --resume CHECKPOINT; {over}"
         )
     others = sorted(path.name for path in folder.glob("best_*.pth"))
-    if others or pointer.is_file():
-        gone_one = f"'{named}', which its last_checkpoint names, is not there; " if named else ""
-        there = (
-            f"it has {', '.join(others[:3])} alone, which hold weights only"
-            if others
-            else "it has no other"
-        )
-        back = "Put it back, or give" if named else "Give"
-        raise HypvisionError(
-            f"A training was in '{folder}', but no checkpoint of it can be resumed: "
-            f"{gone_one}{there}. {back} one from another place, --resume CHECKPOINT; {over}"
-        )
-    return None
+    if not others and not (folder / "last_checkpoint").is_file():
+        return
+    gone = f"'{named}', which its last_checkpoint names, is not there; " if named else ""
+    back = "Put it back, or give" if named else "Give"
+    there = "it has no other"
+    if others:
+        there = f"it has {', '.join(others[:3])} alone, which hold weights only"
+    raise HypvisionError(
+        f"A training was in '{folder}', but no checkpoint of it can be resumed: {gone}{there}. "
+        f"{back} one from another place, --resume CHECKPOINT; {over}"
+    )
+
+
+def _numbered(folder: Path) -> dict[str, dict[int, Path]]:
+    """The checkpoints with a number, of epochs and of iterations: the kind that was written last
+    comes first, and in each the highest number."""
+    found: dict[str, dict[int, Path]] = {"epoch": {}, "iter": {}}
+    for path in folder.glob("*.pth"):
+        match = NUMBERED.fullmatch(path.name)
+        if match:
+            found[match[1]][int(match[2])] = path
+    times = {
+        kind: max((path.stat().st_mtime for path in group.values()), default=0.0)
+        for kind, group in found.items()
+    }
+    kinds = sorted(found, key=lambda kind: times[kind], reverse=True)
+    return {kind: dict(sorted(found[kind].items(), reverse=True)) for kind in kinds}
 
 
 NUMBERED = re.compile(r"(epoch|iter)_(\d+)\.pth")
@@ -561,9 +500,9 @@ def _written_after(pointer: Path, named: str, numbered: dict[str, dict[int, Path
     time = pointer.stat().st_mtime_ns
     group = numbered[match[1]]
     return [
-        group[number]
-        for number in sorted(group, reverse=True)
-        if number > int(match[2]) and group[number].stat().st_mtime_ns > time
+        path
+        for number, path in group.items()
+        if number > int(match[2]) and path.stat().st_mtime_ns > time
     ]
 
 

@@ -1,5 +1,6 @@
-"""Load a config file and adapt it to this machine.
+"""Read a config file as a :class:`Run`, and adapt it to this machine.
 
+:func:`load_config` reads; a :class:`Run` answers by name what a run needs to know of its config.
 :func:`prepare` adds the standard hooks: a seed for each epoch so that a resumed run repeats itself,
 averaged losses, a stop on NaN, a clean Ctrl-C. On a machine without a GPU it selects gloo and
 bfloat16.
@@ -7,7 +8,6 @@ bfloat16.
 
 from __future__ import annotations
 
-import ast
 import inspect
 import logging
 import os
@@ -17,19 +17,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from mmengine.config import Config, DictAction
+from mmengine.config import Config, ConfigDict, DictAction
 from mmengine.dist import init_dist, is_distributed
 from mmengine.registry import MODELS
 from mmengine.runner import Runner
 from mmengine.utils import import_modules_from_strings
 
 from hypvision.engine import precision
-from hypvision.engine.checks import close_configs, datasets_of, walk
-from hypvision.engine.extensions import PREPARATIONS, RUN_HOOKS
+from hypvision.engine.checks import as_list, close_configs, datasets_of, inner_dataset, walk
+from hypvision.engine.extensions import PREPARATIONS, RUN_HOOKS, import_extensions
 from hypvision.io.errors import HypvisionError, did_you_mean, explain_machine, one_line
 from hypvision.io.files import check_regular, why_no_file
 from hypvision.io.shipped import config_folder, find_config
@@ -70,7 +70,135 @@ OWN = (
 _LARGEST = 2**22  # in bytes; mmengine needs minutes for ten times as many
 
 
-def load_config(source: str | Path | Config, options: dict[str, Any] | None = None) -> Config:
+class Schedule(NamedTuple):
+    """How long a training is, and how its learning rate changes.
+
+    Attributes:
+        unit: the key of the length: ``"max_epochs"`` or ``"max_iters"``.
+        length: of the training, in this unit.
+        parts: the parts of ``param_scheduler`` that count in this unit, too.
+    """
+
+    unit: str
+    length: int
+    parts: list[dict[str, Any]]
+
+
+class Run(Config):
+    """The config of a run. It is mmengine's, whose Runner takes it as it is; what is not one of its
+    keys but follows from them has a name here.
+
+    Attributes:
+        files: the config file and its bases, in the order in which they end.
+        roots: every ``data_root`` that one of these files has.
+    """
+
+    files: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
+
+    model: ConfigDict
+    work_dir: str
+    custom_hooks: list[dict[str, Any]]
+
+    @classmethod
+    def of(cls, config: Config) -> Run:
+        """A copy of a config as a run."""
+        if isinstance(config, cls):
+            return config.copy()
+        return cls(config.copy()._cfg_dict, cfg_text=config.text, filename=config.filename)
+
+    @classmethod
+    def from_path(cls, path: Path) -> Run:
+        """Read a config file and its bases."""
+        with _own_bases() as read:
+            config = Config.fromfile(path, import_custom_modules=False)
+        run = cls.of(config)
+        roots = dict.fromkeys(root for root in read.values() if isinstance(root, str))
+        object.__setattr__(run, "files", tuple(read))
+        object.__setattr__(run, "roots", tuple(roots))
+        return run
+
+    @property
+    def stem(self) -> str:
+        """The name of the config file without its suffix."""
+        return Path(self.filename or "run").stem
+
+    @property
+    def scope(self) -> str:
+        """The library of the model: ``"mmengine"`` if it is hypvision's own."""
+        return self.get("default_scope") or "mmengine"
+
+    @property
+    def kind(self) -> str:
+        """The ``type`` of the model."""
+        return self.model.get("type")
+
+    @property
+    def schedule(self) -> Schedule:
+        """Of a run with a ``train_cfg``."""
+        unit = "max_epochs" if "max_epochs" in self.train_cfg else "max_iters"
+        found = self.get("param_scheduler") or []
+        if isinstance(found, dict) and "type" not in found:  # of several optimisers
+            found = [part for own in found.values() for part in as_list(own)]
+        by_epoch = unit == "max_epochs"
+        parts = [
+            part
+            for part in as_list(found)
+            if isinstance(part, dict) and part.get("by_epoch", True) == by_epoch
+        ]
+        return Schedule(unit, self.train_cfg.get(unit) or 0, parts)
+
+    def dataset(self, phase: str) -> Any:
+        """The data set of a phase (train, val, test), inside wrappers or not; empty without one."""
+        return inner_dataset(self.get(f"{phase}_dataloader") or {})
+
+    def datasets(self, *phases: str) -> list[dict[str, Any]]:
+        """The data sets of some phases, by default all, also those inside wrappers."""
+        loaders = [self.get(f"{phase}_dataloader") for phase in phases or PHASES]
+        return [dataset for loader in loaders for dataset in datasets_of(loader)]
+
+    def evaluators(self, phase: str) -> list[dict[str, Any]]:
+        """The metrics of a phase."""
+        return as_list(self.get(f"{phase}_evaluator") or [])
+
+    def add_hook(self, **hook: Any) -> None:
+        """Add a hook after the others."""
+        self.custom_hooks = [*(self.get("custom_hooks") or []), hook]
+
+    def inputs(self) -> list[str]:
+        """The files that the config consists of or names; a run must not overwrite them."""
+        named = [value for _, value in walk(self.to_dict()) if isinstance(value, str)]
+        for dataset in self.datasets():
+            if isinstance(dataset.get("ann_file"), str):
+                root = str(dataset.get("data_root") or "")
+                named.append(str(Path(root, dataset["ann_file"]).expanduser()))
+        return list(filter(os.path.isfile, [*self.files, self.filename or "", *named]))
+
+    def move_data(self, old: str, new: str, keep: bool = False) -> None:
+        """Move paths of data sets and evaluators from ``old`` to ``new``; with ``keep`` not those
+        already below ``new``."""
+        old = str(old).rstrip("/")
+        new = str(new).rstrip("/")
+
+        def is_below(path: str, root: str) -> bool:
+            return path.rstrip("/") == root or path.startswith(root + "/")
+
+        def move(node: Any) -> Any:
+            if isinstance(node, dict):
+                return type(node)({key: move(value) for key, value in node.items()})
+            if isinstance(node, (list, tuple)):
+                return type(node)(move(value) for value in node)
+            if isinstance(node, str) and is_below(node, old) and not (keep and is_below(node, new)):
+                return new + node[len(old) :]
+            return node
+
+        for phase in PHASES:
+            for part in ("dataloader", "evaluator"):
+                if f"{phase}_{part}" in self:
+                    self[f"{phase}_{part}"] = move(self[f"{phase}_{part}"])
+
+
+def load_config(source: str | Path | Config, options: dict[str, Any] | None = None) -> Run:
     """Read a config file, with changes.
 
     A config can have shipped ones as bases: ``_base_ = ["hypvision::_base_/det_runtime.py"]``. If
@@ -82,45 +210,51 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
         options: changes, with dotted keys (``"optim_wrapper.optimizer.lr"``). ``"data_root"`` moves
             all data sets and evaluators below the config's ``data_root`` to the new place.
     """
-    if isinstance(source, Config):
-        config = source.copy()
-        _import_modules(config)
-    else:
-        path = Path(source).expanduser()
-        if not path.is_file():
-            path = find_config(source) or path
-        if path.is_file():
-            _check_suffix(path)
-            check_regular(path, _LARGEST)
-        else:
-            data = (
-                " That folder can be the `data_root` of a config (docs/own-data.md)."
-                if path.is_dir()
-                else ""
-            )
-            raise HypvisionError(
-                f"{why_no_file(source, 'config')}{data or close_configs(source)} Give the path of "
-                "a config file, or a name of `hypvision configs`."
-            )
-        try:
-            with _own_bases():
-                config = Config.fromfile(path, import_custom_modules=False)
-            _import_modules(config)
-        except HypvisionError:
-            raise
-        except Exception as error:  # a config is code and can raise anything
-            raise HypvisionError(f"The config '{path}' {_why_unreadable(error)}") from error
+    config = Run.of(source) if isinstance(source, Config) else _read(source)
     if "model" not in config:
         raise HypvisionError(
             f"The config '{source}' has no 'model': it is a part to be used as _base_ of another "
             "one."
         )
     _check_kinds(config, source)
-    options = dict(options or {})
-    for old in _roots_of_bases(config):
-        _move_data(config, old, config.data_root, keep=True)
+    root = config.get("data_root")
+    for old in config.roots if root else ():
+        if old.rstrip("/") != str(root).rstrip("/"):
+            config.move_data(old, root, keep=True)
+    if options:
+        _change(config, options, source)
+    return config
+
+
+def _read(source: str | Path) -> Run:
+    """Read a config by its path or name, and import the modules in its ``custom_imports``."""
+    path = Path(source).expanduser()
+    if not path.is_file():
+        path = find_config(source) or path
+    if not path.is_file():
+        hint = close_configs(source)
+        if path.is_dir():
+            hint = " That folder can be the `data_root` of a config (docs/own-data.md)."
+        raise HypvisionError(
+            f"{why_no_file(source, 'config')}{hint} Give the path of a config file, or a name of "
+            "`hypvision configs`."
+        )
+    _check_suffix(path)
+    check_regular(path, _LARGEST)
+    try:
+        config = Run.from_path(path)
+        _import_modules(config)
+    except HypvisionError:
+        raise
+    except Exception as error:  # a config is code and can raise anything
+        raise HypvisionError(f"The config '{path}' {_why_unreadable(error)}") from error
+    return config
+
+
+def _change(config: Run, options: dict[str, Any], source: str | Path | Config) -> None:
+    """Merge options into a config."""
     if "data_root" in options and config.get("data_root"):
-        _move_data(config, config.data_root, options["data_root"])
+        config.move_data(config.data_root, options["data_root"])
     _check_keys(config, options)
     try:
         config.merge_from_dict(options)
@@ -134,7 +268,6 @@ def load_config(source: str | Path | Config, options: dict[str, Any] | None = No
             raise HypvisionError(
                 f"The options {options} name a module that cannot be imported: {error}."
             ) from error
-    return config
 
 
 def _why_unreadable(error: Exception) -> str:
@@ -156,10 +289,10 @@ def _why_unreadable(error: Exception) -> str:
     return f"cannot be read: {reason}"
 
 
-def _check_kinds(config: Config, source: str | Path | Config) -> None:
+def _check_kinds(config: Run, source: str | Path | Config) -> None:
     for expected, (kinds, keys) in KINDS.items():
         for key in keys:
-            value = config
+            value: Any = config
             for part in key.split("."):
                 value = value.get(part) if hasattr(value, "get") else None
             # a list of hooks may contain hook objects
@@ -189,78 +322,41 @@ def _find_external(
 
 
 @contextmanager
-def _own_bases() -> Iterator[None]:
+def _own_bases() -> Iterator[dict[str, Any]]:
     """Context in which mmengine resolves ``_base_`` names with :data:`OWN` and accepts only Python
-    and JSON bases."""
+    and JSON bases; gives the files that were read, each with its ``data_root``."""
     find = Config._get_cfg_path
+    read = Config._file2dict
+    found: dict[str, Any] = {}
 
     def find_own(name: str, filename: str) -> tuple[str, str | None]:
         if name.startswith(OWN):
-            path = str(config_folder() / name.removeprefix(OWN))
-            scope = None
-        else:
-            path, scope = _find_external(find, name) if "::" in name else find(name, filename)
-        _check_suffix(Path(path))
-        return path, scope
+            return str(config_folder() / name.removeprefix(OWN)), None
+        return _find_external(find, name) if "::" in name else find(name, filename)
+
+    def read_own(filename: str, *args: Any, **options: Any) -> tuple[dict, str, dict]:
+        _check_suffix(Path(filename))
+        content = read(filename, *args, **options)
+        found[str(filename)] = content[0].get("data_root")
+        return content
 
     Config._get_cfg_path = staticmethod(find_own)
+    Config._file2dict = staticmethod(read_own)
     try:
-        yield
+        yield found
     finally:
         Config._get_cfg_path = staticmethod(find)
+        Config._file2dict = staticmethod(read)
 
 
-def _files(config: Config) -> list[str]:
-    """The files of a config; mmengine's text of it has each path above the file's content."""
-    lines = [line for line in config.text.splitlines() if line.endswith((".py", ".json"))]
-    return [line for line in lines if os.path.isfile(line)]
-
-
-def _roots_of_bases(config: Config) -> list[str]:
-    """Every ``data_root`` that a file of the config sets, except the final one."""
-    found = []
-    for path in _files(config) if config.get("data_root") else ():
-        for node in (
-            ast.parse(Path(path).read_text(encoding="utf-8")).body if path.endswith(".py") else ()
-        ):
-            if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Constant):
-                continue
-            names = [target.id for target in node.targets if isinstance(target, ast.Name)]
-            if "data_root" in names and isinstance(node.value.value, str):
-                found.append(node.value.value)
-    return [
-        root
-        for root in dict.fromkeys(found)
-        if root.rstrip("/") != str(config.data_root).rstrip("/")
-    ]
-
-
-def files_of(config: Config) -> list[str]:
-    """The files that a config consists of or names; a run must not overwrite them."""
-    named = [
-        value
-        for _, value in walk(config.to_dict())
-        if isinstance(value, str) and 0 < len(value) < 4096
-    ]
-    for dataset in (
-        dataset for phase in PHASES for dataset in datasets_of(config.get(f"{phase}_dataloader"))
-    ):
-        if isinstance(dataset.get("ann_file"), str):
-            named.append(
-                str(Path(str(dataset.get("data_root") or ""), dataset["ann_file"]).expanduser())
-            )
-    names = (*_files(config), *named, config.filename)
-    return [name for name in names if name and "\0" not in name and os.path.isfile(name)]
-
-
-def _import_modules(config: Config) -> None:
+def _import_modules(config: Run) -> None:
     """Import the modules in ``custom_imports``."""
     imports = config.get("custom_imports")
     if imports:
         import_modules_from_strings(**imports)
 
 
-def _check_keys(config: Config, options: dict[str, Any]) -> None:
+def _check_keys(config: Run, options: dict[str, Any]) -> None:
     """Raise an error for options without effect: mmengine would add a key that nothing reads."""
     for option in options:
         key = option.partition(".")[0]
@@ -287,7 +383,7 @@ def _check_keys(config: Config, options: dict[str, Any]) -> None:
         )
 
 
-def _check_path(config: Config, option: str) -> None:
+def _check_path(config: Run, option: str) -> None:
     """Raise an error for an option whose key is missing but resembles one in its dict, probably a
     misspelling. Names that differ only in digits are not suggested."""
     node = config.to_dict()
@@ -311,31 +407,7 @@ def _check_path(config: Config, option: str) -> None:
             return
 
 
-def _move_data(config: Config, old: str, new: str, keep: bool = False) -> None:
-    """Move paths of data sets and evaluators from ``old`` to ``new``; with ``keep`` not those
-    already below ``new``."""
-    old = str(old).rstrip("/")
-    new = str(new).rstrip("/")
-
-    def is_below(path: str, root: str) -> bool:
-        return path.rstrip("/") == root or path.startswith(root + "/")
-
-    def move(node: Any) -> Any:
-        if isinstance(node, dict):
-            return type(node)({key: move(value) for key, value in node.items()})
-        if isinstance(node, (list, tuple)):
-            return type(node)(move(value) for value in node)
-        if isinstance(node, str) and is_below(node, old) and not (keep and is_below(node, new)):
-            return new + node[len(old) :]
-        return node
-
-    for phase in PHASES:
-        for part in ("dataloader", "evaluator"):
-            if f"{phase}_{part}" in config:
-                config[f"{phase}_{part}"] = move(config[f"{phase}_{part}"])
-
-
-def _norm_apart(config: Config) -> None:
+def _norm_apart(config: Run) -> None:
     """Replace SyncBatchNorm, which PyTorch has for GPUs only, by batch norms of each process."""
     nodes = [node for _, node in walk(config.model) if isinstance(node, dict)]
     synchronised = [node for node in nodes if node.get("type") == "SyncBN"]
@@ -349,68 +421,71 @@ def _norm_apart(config: Config) -> None:
 
 
 def prepare(
-    config: Config, work_dir: str | Path | None = None, amp: bool = False, launcher: str = "none"
-) -> Config:
+    config: Run, work_dir: str | Path | None = None, amp: bool = False, launcher: str = "none"
+) -> Run:
     """Adapt a config to this machine and add the standard hooks; changes and returns ``config``."""
-    stem = Path(config.filename).stem if config.filename else "run"
-    config.work_dir = str(work_dir or config.get("work_dir") or Path("work_dirs", stem))
+    import_extensions(config)
+    config.work_dir = str(work_dir or config.get("work_dir") or Path("work_dirs", config.stem))
     config.launcher = launcher
     config.setdefault("randomness", dict(seed=0))
     _use_amp(config, amp)
-    if config.get("default_scope") in PREPARATIONS:
-        PREPARATIONS[config.default_scope](config)
-
+    if config.scope in PREPARATIONS:
+        PREPARATIONS[config.scope](config)
     if config.get("visualizer") is not None:
         # With a fixed name, as in OpenMMLab's configs, a second run in this process would write to
         # the first one's folder.
-        config.visualizer.name = f"{stem}-{uuid.uuid4().hex[:8]}"
+        config.visualizer.name = f"{config.stem}-{uuid.uuid4().hex[:8]}"
+    _join_processes(config, launcher)
+    _adapt_loaders(config)
+    hooks = config.get("custom_hooks") or []
+    present = {hook.get("type") for hook in hooks if isinstance(hook, dict)}
+    for name in RUN_HOOKS:
+        if name not in present:
+            config.add_hook(type=name)
+    return config
 
+
+def _join_processes(config: Run, launcher: str) -> None:
+    """Choose the backend of several processes, and join those that the launcher has started."""
     environment = dict(config.get("env_cfg") or {})
-    config.env_cfg = dict(
-        environment, dist_cfg={"backend": "nccl", **(environment.get("dist_cfg") or {})}
-    )
-    distribution = config.env_cfg.dist_cfg
+    distribution = {"backend": "nccl", **(environment.get("dist_cfg") or {})}
+    on_cpu = not torch.cuda.is_available()
+    if on_cpu and distribution["backend"] == "nccl":
+        distribution["backend"] = "gloo"
+    config.env_cfg = dict(environment, dist_cfg=distribution)
     if launcher == "pytorch":
         _check_started_by_torchrun()
-    if not torch.cuda.is_available():
-        if distribution.get("backend", "nccl") == "nccl":
-            distribution.backend = "gloo"
-        if launcher != "none":
-            _join_cpu_processes(config, launcher)
-            _norm_apart(config)
+    if launcher != "none" and on_cpu:
+        _join_cpu_processes(config, launcher)
+        _norm_apart(config)
     elif launcher != "none" and not is_distributed():
         # before the first process is asked for: see work_dir.py
         init_dist(launcher, **distribution)
 
-    for phase in PHASES:
-        loader = config.get(f"{phase}_dataloader")
-        if loader is None:
-            continue
+
+def _adapt_loaders(config: Run) -> None:
+    """Let data loaders fit the machine, and workers of the training be seeded anew."""
+    on_gpu = torch.cuda.is_available()
+    for loader in filter(None, (config.get(f"{phase}_dataloader") for phase in PHASES)):
         if loader.get("num_workers", 0) == 0:
             loader.persistent_workers = False
             loader.pop("prefetch_factor", None)
-        if torch.cuda.is_available():
+        if on_gpu:
             loader.setdefault("pin_memory", True)
         else:  # PyTorch would warn
             loader.pop("pin_memory", None)
-    if config.get("train_dataloader") is not None:
-        # The main process gives the workers new seeds in each epoch: see RepeatableSeedHook,
-        # SeekingIterTrainLoop.
-        config.train_dataloader.setdefault("worker_init_fn", dict(type="seed_worker"))
-        config.train_dataloader.persistent_workers = False
-        schedule = config.get("train_cfg")
-        if schedule and (
-            schedule.get("type") == "IterBasedTrainLoop" or schedule.get("by_epoch") is False
-        ):
-            schedule.pop("by_epoch", None)
-            schedule.type = "SeekingIterTrainLoop"
-            checkpoint = config.get("default_hooks", {}).get("checkpoint") or {}
-            schedule.restart_interval = max(0, checkpoint.get("interval", 0))
-
-    hooks = list(config.get("custom_hooks") or [])
-    present = {hook.get("type") for hook in hooks if isinstance(hook, dict)}
-    config.custom_hooks = hooks + [dict(type=name) for name in RUN_HOOKS if name not in present]
-    return config
+    if config.get("train_dataloader") is None:
+        return
+    # The main process gives the workers new seeds in each epoch: see RepeatableSeedHook,
+    # SeekingIterTrainLoop.
+    config.train_dataloader.setdefault("worker_init_fn", dict(type="seed_worker"))
+    config.train_dataloader.persistent_workers = False
+    loop: Any = config.get("train_cfg") or {}
+    if loop.get("type") == "IterBasedTrainLoop" or loop.get("by_epoch") is False:
+        loop.pop("by_epoch", None)
+        loop.type = "SeekingIterTrainLoop"
+        checkpoint = config.get("default_hooks", {}).get("checkpoint") or {}
+        loop.restart_interval = max(0, checkpoint.get("interval", 0))
 
 
 def leave_out_pretrained(model: Any, whole: bool = False) -> None:
@@ -425,19 +500,13 @@ def leave_out_pretrained(model: Any, whole: bool = False) -> None:
             leave_out_pretrained(part, whole)
     if not isinstance(model, dict):
         return
-    kind = model.get("type")
-    if (
-        not whole
-        and isinstance(kind, str)
-        and getattr(MODELS.module_dict.get(kind), "checkpoint_is_partial", False)
-    ):
+    kind = MODELS.module_dict.get(str(model.get("type")))
+    if not whole and getattr(kind, "checkpoint_is_partial", False):
         return
     if isinstance(model.get("clip"), dict):
         model["clip"]["load_weights"] = False
-    if (
-        isinstance(model.get("init_cfg"), dict)
-        and str(model["init_cfg"].get("type")) == "Pretrained"
-    ):
+    start = model.get("init_cfg")
+    if isinstance(start, dict) and str(start.get("type")) == "Pretrained":
         model["init_cfg"] = None
     for key, without in (("pretrained", False), ("checkpoint_path", ""), ("checkpoint", None)):
         if model.get(key):
@@ -448,7 +517,7 @@ def leave_out_pretrained(model: Any, whole: bool = False) -> None:
             leave_out_pretrained(part, whole)
 
 
-def _use_amp(config: Config, amp: bool) -> None:
+def _use_amp(config: Run, amp: bool) -> None:
     """Mixed precision for --amp: float16 with loss scaling on GPUs, bfloat16 on CPUs, and float32
     with a warning on CPUs that are slow in bfloat16. A model class with ``amp_on_cpu = False`` runs
     in float32 there."""
@@ -465,7 +534,7 @@ def _use_amp(config: Config, amp: bool) -> None:
         wrapper.setdefault("loss_scale", "dynamic")
     if kind not in ("AmpOptimWrapper", "BFloat16OptimWrapper") or torch.cuda.is_available():
         return
-    model = MODELS.module_dict.get(str(config.model.get("type")))
+    model = MODELS.module_dict.get(str(config.kind))
     allowed = getattr(model, "amp_on_cpu", True)
     if kind == "AmpOptimWrapper" or not allowed:
         wrapper.type = (
@@ -485,7 +554,7 @@ def _use_amp(config: Config, amp: bool) -> None:
             )
 
 
-def _join_cpu_processes(config: Config, launcher: str) -> None:
+def _join_cpu_processes(config: Run, launcher: str) -> None:
     """Set up the processes of a run without GPUs: mmengine would select a CUDA device for each."""
     if launcher != "pytorch":
         raise HypvisionError(

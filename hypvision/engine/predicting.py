@@ -12,7 +12,7 @@ from torch import nn
 from hypvision.checkpoints.match import load_trained
 from hypvision.engine.checkpoint import load
 from hypvision.engine.checks import readable_errors
-from hypvision.engine.config import leave_out_pretrained, load_config
+from hypvision.engine.config import Run, leave_out_pretrained, load_config
 from hypvision.engine.extensions import PREDICTORS, PREPARATIONS, import_extensions
 from hypvision.inference.predictors import Predictor, Request
 from hypvision.io.errors import HypvisionError
@@ -28,19 +28,17 @@ def predictor_of(request: Request) -> Predictor:
         )
     config = load_config(request.model, dict(request.options))
     import_extensions(config)
-    kind = config.model.get("type")
-    scope = config.get("default_scope")
-    build = PREDICTORS.get(kind) or PREDICTORS.get(scope)
+    build = PREDICTORS.get(config.kind) or PREDICTORS.get(config.scope)
     if build is None:
         raise HypvisionError(
-            f"The config '{request.model}' describes a {kind}, of which there are no predictions. "
-            "There are of "
+            f"The config '{request.model}' describes a {config.kind}, of which there are no "
+            "predictions. There are of "
             f"{', '.join(name for name, found in PREDICTORS.items() if callable(found))}."
         )
     if isinstance(build, str):
         raise HypvisionError(
-            f"The config '{request.model}' describes a {kind}, which finds nothing in images. "
-            f"{build}"
+            f"The config '{request.model}' describes a {config.kind}, which finds nothing in "
+            f"images. {build}"
         )
     if request.weights is None:
         raise HypvisionError(
@@ -49,14 +47,13 @@ def predictor_of(request: Request) -> Predictor:
     return build(trained_model(config, request.weights).to(request.device), config, request)
 
 
-def untrained_model(config: Config, whole: bool = False) -> Any:
+def untrained_model(config: Run, whole: bool = False) -> Any:
     """The model of a config, which this changes, without the weights that its training started
     from; with ``whole`` also without those that its checkpoints lack since they are frozen."""
     import_extensions(config)
     leave_out_pretrained(config.model, whole)
-    scope = config.get("default_scope") or "mmengine"
-    PREPARATIONS.get(scope, lambda _: None)(config)
-    with DefaultScope.overwrite_default_scope(scope), readable_errors():
+    PREPARATIONS.get(config.scope, lambda _: None)(config)
+    with DefaultScope.overwrite_default_scope(config.scope), readable_errors():
         return MODELS.build(config.model)
 
 

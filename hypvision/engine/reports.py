@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmengine.config import Config
 from mmengine.dist import is_main_process
 from mmengine.evaluator import BaseMetric
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from hypvision.engine.checks import as_list
+from hypvision.engine.config import Run
 from hypvision.engine.extensions import REPORTS
 from hypvision.engine.hooks import network_of
 from hypvision.viz.report import Part, write_report
@@ -53,9 +52,9 @@ class ReportMetric(BaseMetric):
         return [str(name) for name in (self.dataset_meta or {}).get("classes") or ()]
 
 
-def add_report(config: Config, folder: Path, weights: str) -> None:
+def add_report(config: Run, folder: Path, weights: str) -> None:
     """Change a config, after :func:`~hypvision.engine.config.prepare`: its test writes a report."""
-    evaluators = as_list(config.test_evaluator)
+    evaluators = config.evaluators("test")
     kinds = (str(evaluator.get("type")).rpartition(".")[2] for evaluator in evaluators)
     found = next(((kind, own) for kind, own in zip(kinds, evaluators) if kind in REPORTS), None)
     if found is not None:
@@ -63,8 +62,8 @@ def add_report(config: Config, folder: Path, weights: str) -> None:
             *evaluators,
             REPORTS[found[0]]({**found[1], "evaluators": evaluators}),
         ]
-    hook = dict(type="ReportHook", folder=str(folder), config=str(config.filename), weights=weights)
-    config.custom_hooks = [*(config.get("custom_hooks") or []), hook]
+    source = str(config.filename)
+    config.add_hook(type="ReportHook", folder=str(folder), config=source, weights=weights)
 
 
 @HOOKS.register_module()

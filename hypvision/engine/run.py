@@ -31,10 +31,10 @@ from hypvision.engine.checkpoint import (
     reading_once,
     resume_problem,
 )
-from hypvision.engine.checks import as_list, check_channels, check_data, data_folders, inner_dataset
-from hypvision.engine.config import files_of, leave_out_pretrained, load_config, prepare
+from hypvision.engine.checks import check_channels, check_data, data_folders
+from hypvision.engine.config import Run, leave_out_pretrained, load_config, prepare
 from hypvision.engine.console import ConsoleHook, quiet
-from hypvision.engine.extensions import PREDICTION_ARGUMENTS, find_test_options, import_extensions
+from hypvision.engine.extensions import PREDICTION_ARGUMENTS, find_test_options
 from hypvision.engine.hooks import InterruptHook, network_of
 from hypvision.engine.loops import drop_single_image
 from hypvision.engine.reports import add_report
@@ -57,37 +57,14 @@ _LOOPS = (
 )
 
 
-def _build_runner(config: Config, console: ConsoleHook | None, of_training: bool) -> Runner:
-    for parts in _LOOPS:
-        lacking = [name for name in parts if config.get(name) is None]
-        if 0 < len(lacking) < len(parts):
-            given = " and ".join(name for name in parts if name not in lacking)
-            raise HypvisionError(
-                f"The config '{config.filename}' has {given}, but no {' and no '.join(lacking)}. "
-                f"Add what is missing, or leave {given} out."
-            )
-    if config.get("optim_wrapper") is None:
-        config.param_scheduler = None  # mmengine refuses a param_scheduler without an optim_wrapper
-    # mmengine overwrites the copy of the config and last_checkpoint without asking.
-    written = Path(config.work_dir, Path(config.filename or "config.py").name)
-    is_given = bool(config.filename) and written.is_file() and written.samefile(config.filename)
-    # the file is the given config itself, or the copy from the training
-    if is_given or not of_training:
-        # mmengine then writes the config only into its time-stamped folder
-        object.__setattr__(config, "_filename", None)
-    else:
-        with protecting(*files_of(config)):
-            check_output(written)
-    check_output(Path(config.work_dir, "last_checkpoint"))
+def _build_runner(config: Run, console: ConsoleHook | None, of_training: bool) -> Runner:
+    _check_loops(config)
+    _protect_inputs(config, of_training)
     number = next(_RUNS)
     if number:
         # mmengine names the log and the message hub by this name and the time in seconds: without a
         # number, two runs in one second would share them.
-        config.experiment_name = (
-            f"{config.get('experiment_name') or Path(config.filename or 'run').stem}-{number}"
-        )
-    if config.get("runner_type") == "ShardedRunner":
-        import hypvision.engine.sharded  # noqa: F401 - registers it; too heavy to import in every training
+        config.experiment_name = f"{config.get('experiment_name') or config.stem}-{number}"
     runner = RUNNERS.build(config) if "runner_type" in config else Runner.from_cfg(config)
     runner.build_dataloader = with_extensions(runner.build_dataloader)
     check_channels(network_of(runner))
@@ -102,6 +79,34 @@ def _build_runner(config: Config, console: ConsoleHook | None, of_training: bool
     if console is not None:
         runner.register_hook(console, "LOWEST")
     return runner
+
+
+def _check_loops(config: Run) -> None:
+    for parts in _LOOPS:
+        lacking = [name for name in parts if config.get(name) is None]
+        if 0 < len(lacking) < len(parts):
+            given = " and ".join(name for name in parts if name not in lacking)
+            raise HypvisionError(
+                f"The config '{config.filename}' has {given}, but no {' and no '.join(lacking)}. "
+                f"Add what is missing, or leave {given} out."
+            )
+    if config.get("optim_wrapper") is None:
+        config.param_scheduler = None  # mmengine refuses a param_scheduler without an optim_wrapper
+
+
+def _protect_inputs(config: Run, of_training: bool) -> None:
+    """Check the files that mmengine overwrites without asking: the copy of the config, and
+    ``last_checkpoint``."""
+    given = Path(config.filename or "config.py")
+    written = Path(config.work_dir, given.name)
+    # the file is the given config itself, or the copy from the training
+    if not of_training or (given.is_file() and written.is_file() and written.samefile(given)):
+        # mmengine then writes the config only into its time-stamped folder
+        object.__setattr__(config, "_filename", None)
+    else:
+        with protecting(*config.inputs()):
+            check_output(written)
+    check_output(Path(config.work_dir, "last_checkpoint"))
 
 
 def train(
@@ -134,55 +139,49 @@ def train(
         training.
     """
     with quiet(verbose), reading_once():
-        config = load_config(config, cfg_options)
-        import_extensions(config)
-        config = prepare(config, work_dir, amp, launcher)
+        run = prepare(load_config(config, cfg_options), work_dir, amp, launcher)
         if log is not None:
-            track(config, log)
-        _check_training(config, resume)
-        with lock_work_dir(config.work_dir):
-            return _train(config, None if verbose else ConsoleHook())
+            track(run, log)
+        for name in _LOOPS[0]:
+            if run.get(name) is None:
+                raise HypvisionError(
+                    f"The config '{run.filename}' has no {name}: it can be tested only."
+                )
+        check_data(run, ("train", "val"))
+        _set_start(run, resume)
+        _check_schedule(run)
+        with lock_work_dir(run.work_dir):
+            return _train(run, None if verbose else ConsoleHook())
 
 
-def _check_training(config: Config, resume: str | Path | None) -> None:
-    """Check the config and data of a training, and set the checkpoint to resume from."""
-    for name in ("train_dataloader", "train_cfg", "optim_wrapper"):
-        if config.get(name) is None:
-            raise HypvisionError(
-                f"The config '{config.filename}' has no {name}: it can be tested only."
-            )
-    check_data(config, ("train", "val"))
+def _set_start(config: Run, resume: str | Path | None) -> None:
+    """Set the checkpoint that a training goes on from, if there is one, and check its kind."""
+    found: tuple[str, dict[str, Any]] | None = None
     if resume is None and config.get("resume") and not config.get("load_from"):
         resume = "auto"
     if str(resume) == "auto":
-        newest = newest_checkpoint(config.work_dir)
-        config.resume = newest is not None  # else it begins with the weights of load_from
-        if newest is not None:
-            config.load_from = newest[0]
-            _check_average(config, *newest)
-            hand_over(*newest)
-            _end_with_training(config, newest[1])
+        found = newest_checkpoint(config.work_dir)
+        config.resume = found is not None  # else it begins with the weights of load_from
     elif resume is not None:
         if not Path(resume).is_file():
             raise HypvisionError(
                 f"{why_no_file(resume, 'checkpoint')} Give the path of a .pth file to resume."
             )
+        found = (str(resume), load(str(resume)))
         config.resume = True
-        config.load_from = str(resume)
-        checkpoint = load(str(resume))
-        _check_average(config, str(resume), checkpoint)
-        if resume_problem(checkpoint) is None:
-            _end_with_training(config, checkpoint)
-        hand_over(str(resume), checkpoint)
-    _check_schedule(config)
+    if found is not None:
+        path, checkpoint = found
+        config.load_from = path
+        _check_average(config, path, checkpoint)
+        hand_over(path, checkpoint)
     if config.get("resume"):
         leave_out_pretrained(config.model)
 
 
-def _check_average(config: Config, path: str, checkpoint: dict[str, Any]) -> None:
+def _check_average(config: Run, path: str, checkpoint: dict[str, Any]) -> None:
     """Refuse a checkpoint of a training with EMAHook, whose weights are the average, without it."""
     if "ema_state_dict" in checkpoint and not any(
-        "EMA" in str(h.get("type")) for h in config.get("custom_hooks") or []
+        "EMA" in str(h.get("type")) for h in config.custom_hooks
     ):
         raise HypvisionError(
             f"The weights of '{path}' are those of an EMAHook, an average, which the config does "
@@ -191,41 +190,9 @@ def _check_average(config: Config, path: str, checkpoint: dict[str, Any]) -> Non
         )
 
 
-def _schedulers(config: Config) -> tuple[list[dict[str, Any]], str, int]:
-    """The parts of the schedule with the same unit as the training (epochs or iterations), the key
-    of its length, and that length."""
-    key = "max_epochs" if "max_epochs" in config.train_cfg else "max_iters"
-    found = config.get("param_scheduler") or []
-    parts = [found] if isinstance(found, dict) and "type" in found else found
-    parts = [p for part in (parts.values() if isinstance(parts, dict) else [parts]) for p in part]
-    parts = [
-        part
-        for part in parts
-        if isinstance(part, dict) and part.get("by_epoch", True) == (key == "max_epochs")
-    ]
-    return parts, key, config.train_cfg.get(key) or 0
-
-
-def _end_with_training(config: Config, checkpoint: dict[str, Any]) -> None:
-    """Let parts of the schedule that ended with a checkpoint's training end with this one."""
-    parts, key, length = _schedulers(config)
-    old = checkpoint.get("message_hub", {}).get("runtime_info", {}).get(key)
-    ending = [part for part in parts if old and old != length and part.get("end") == old]
-    for part in ending:
-        if part.get("T_max") == old - part.get("begin", 0):
-            part["T_max"] += length - old
-        part["end"] = length
-    if ending:
-        _logger.warning(
-            "The training has %s=%s, that of the checkpoint had %s: %s now ends there as well, as "
-            "it did before.",
-            key, length, old, " and ".join(str(part["type"]) for part in ending),
-        )  # fmt: skip
-
-
-def _check_schedule(config: Config) -> None:
+def _check_schedule(config: Run) -> None:
     """Warn if a decaying learning rate ends long before the training does, or not at all."""
-    parts, key, length = _schedulers(config)
+    key, length, parts = config.schedule
     # With T_max, half a period, a cosine ends there, and rises again after it.
     ends = [
         part.get("begin", 0) + part["T_max"] if part.get("T_max") else part.get("end", length)
@@ -258,7 +225,7 @@ def _check_schedule(config: Config) -> None:
     )
 
 
-def _train(config: Config, console: ConsoleHook | None) -> Runner:
+def _train(config: Run, console: ConsoleHook | None) -> Runner:
     runner = _build_runner(config, console, of_training=True)
     resume = bool(config.get("resume"))
     if config.get("load_from"):
@@ -358,19 +325,8 @@ def test(
         The metrics by name.
     """
     with quiet(verbose), reading_once():
-        config = load_config(config, cfg_options)
-        import_extensions(config)
-        config = prepare(config, work_dir, launcher=launcher)
-        if "test_dataloader" not in config:
-            raise HypvisionError(
-                f"The config '{config.filename}' has no test_dataloader to measure on."
-            )
-        address = str(weights).startswith(("http://", "https://")) or is_address(weights)
-        if not address and not Path(weights).is_file():
-            raise HypvisionError(
-                f"{why_no_file(weights, 'checkpoint')} Give the path of a .pth file."
-            )
-        check_data(config, ("test",))
+        config = prepare(load_config(config, cfg_options), work_dir, launcher=launcher)
+        _check_test(config, weights)
         # The state_dict of the checkpoint already has the averaged weights.
         config.custom_hooks = [
             hook for hook in config.custom_hooks if hook.get("type") != "EMAHook"
@@ -380,54 +336,69 @@ def test(
         leave_out_pretrained(config.model)
         if tta:
             _use_tta(config)
-        with protecting(weights, *files_of(config)):
+        with protecting(weights, *config.inputs()):
             if save is not None:
                 _write_predictions(config, Path(save))
             if out is not None:
                 _write_report(config, Path(out), str(weights))
         if show_dir is not None:
-            check_output_folder(show_dir)
-            check_result(config, Path(show_dir))
             _show(config, Path(show_dir))
         console = None if verbose else ConsoleHook()
-        runner = _build_runner(config, console, of_training=False)
-        _check_weights(runner, str(weights), allow_nonfinite=allow_nonfinite)
-        if allow_nonfinite:
-            for metric in runner.test_loop.evaluator.metrics:
-                metric.allow_nonfinite = True
-        try:
-            metrics = runner.test()
-        finally:
-            if console is not None:
-                console.close()
+        metrics = _measure(config, str(weights), console, allow_nonfinite)
         if out is not None and is_main_process():
             say(f"report  {Path(out, 'report.html')}")
         return metrics
 
 
-def _use_tta(config: Config) -> None:
+def _check_test(config: Run, weights: str | Path) -> None:
+    """Check that there are data to test on, and weights."""
+    if "test_dataloader" not in config:
+        raise HypvisionError(
+            f"The config '{config.filename}' has no test_dataloader to measure on."
+        )
+    address = str(weights).startswith(("http://", "https://")) or is_address(weights)
+    if not address and not Path(weights).is_file():
+        raise HypvisionError(f"{why_no_file(weights, 'checkpoint')} Give the path of a .pth file.")
+    check_data(config, ("test",))
+
+
+def _measure(
+    config: Run, weights: str, console: ConsoleHook | None, allow_nonfinite: bool
+) -> dict[str, float]:
+    runner = _build_runner(config, console, of_training=False)
+    _check_weights(runner, weights, allow_nonfinite=allow_nonfinite)
+    for metric in runner.test_loop.evaluator.metrics if allow_nonfinite else ():
+        metric.allow_nonfinite = True
+    try:
+        return runner.test()
+    finally:
+        if console is not None:
+            console.close()
+
+
+def _use_tta(config: Run) -> None:
     """Use the config's ``tta_model`` and ``tta_pipeline``, or the task's."""
     if "tta_model" not in config or "tta_pipeline" not in config:
         options = find_test_options(config)
         if options is None:
             raise HypvisionError(
                 f"--tta: the config '{config.filename}' has no tta_model and tta_pipeline, and "
-                f"nothing tells which to take for its model '{config.model.get('type')}'. Add "
+                f"nothing tells which to take for its model '{config.kind}'. Add "
                 "them, or leave out --tta."
             )
         options.augment(config)
     if "tta_model" in config:
-        inner_dataset(config.test_dataloader).pipeline = config.tta_pipeline
+        config.dataset("test").pipeline = config.tta_pipeline
         config.model = dict(config.tta_model, module=config.model)
 
 
-def _evaluators(config: Config) -> Iterator[tuple[dict[str, Any], str | None]]:
+def _evaluators(config: Run) -> Iterator[tuple[dict[str, Any], str | None]]:
     """Each metric of a test, and its argument that names the file or folder of the predictions."""
-    for evaluator in as_list(config.test_evaluator):
+    for evaluator in config.evaluators("test"):
         yield evaluator, PREDICTION_ARGUMENTS.get(str(evaluator.get("type")).rpartition(".")[2])
 
 
-def _write_predictions(config: Config, path: Path) -> None:
+def _write_predictions(config: Run, path: Path) -> None:
     """Set the output argument of the task's metric; each has its own format."""
     for evaluator, argument in _evaluators(config):
         if argument in (None, "output_dir"):
@@ -456,7 +427,7 @@ def _write_predictions(config: Config, path: Path) -> None:
     )
 
 
-def _write_report(config: Config, folder: Path, weights: str) -> None:
+def _write_report(config: Run, folder: Path, weights: str) -> None:
     """Let the test write its report, and a segmenter its label maps."""
     require("matplotlib", "viz")
     check_output_folder(folder)
@@ -467,7 +438,7 @@ def _write_report(config: Config, folder: Path, weights: str) -> None:
     add_report(config, folder, weights)
 
 
-def check_result(config: Config, path: Path) -> None:
+def check_result(config: Run, path: Path) -> None:
     """Refuse a result path inside a data folder, where it could overwrite images or label maps."""
     result = path.expanduser().resolve()
     here = Path.cwd()
@@ -480,7 +451,9 @@ def check_result(config: Config, path: Path) -> None:
             )
 
 
-def _show(config: Config, folder: Path) -> None:
+def _show(config: Run, folder: Path) -> None:
+    check_output_folder(folder)
+    check_result(config, folder)
     options = find_test_options(config)
     if options is None:
         raise HypvisionError(

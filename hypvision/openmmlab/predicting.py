@@ -9,7 +9,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from mmengine.config import Config
 from mmengine.dataset import Compose
 from mmengine.model import BaseModel
 from mmengine.registry import DATASETS, DefaultScope
@@ -17,7 +16,7 @@ from mmengine.structures import BaseDataElement
 from PIL import Image
 from torch import Tensor, nn
 
-from hypvision.engine.checks import datasets_of, inner_dataset
+from hypvision.engine.config import Run
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import Predictor, Request
@@ -34,11 +33,11 @@ def predictor_of_model(model: BaseModel, request: Request) -> Predictor:
     return _predictor(model, model.cfg, request)
 
 
-def _predictor(model: BaseModel, config: Config, request: Request) -> Predictor:
+def _predictor(model: BaseModel, config: Run, request: Request) -> Predictor:
     names = _classes(model, config, request)
     _give_boxes(model, request.max_boxes, request.score)
     pipeline = _pipeline(config)
-    scope = config.get("default_scope", "mmengine")
+    scope = config.scope
     with DefaultScope.overwrite_default_scope(scope):
         steps = Compose(pipeline)
 
@@ -65,7 +64,7 @@ def _predictor(model: BaseModel, config: Config, request: Request) -> Predictor:
     return Predictor(prepare, find, batch=False, known=_knowledge(model, config, request, names))
 
 
-def _knowledge(model: BaseModel, config: Config, request: Request, names: tuple[str, ...]) -> Known:
+def _knowledge(model: BaseModel, config: Run, request: Request, names: tuple[str, ...]) -> Known:
     from hypvision.tasks.publishing import input_size
 
     named = (getattr(model, "dataset_meta", None) or {}).get("classes")
@@ -81,7 +80,7 @@ def _knowledge(model: BaseModel, config: Config, request: Request, names: tuple[
     return Known(names, source, size, resized)
 
 
-def _classes(model: BaseModel, config: Config, request: Request) -> tuple[str, ...]:
+def _classes(model: BaseModel, config: Run, request: Request) -> tuple[str, ...]:
     """The class names; those that are asked for go to an open-vocabulary model."""
     from hypvision.clip.open_vocabulary import check_words
     from hypvision.data.classes import load_classes
@@ -103,12 +102,12 @@ def _classes(model: BaseModel, config: Config, request: Request) -> tuple[str, .
     return _known(model, config) or _unknown()
 
 
-def _known(model: BaseModel, config: Config) -> tuple[str, ...]:
+def _known(model: BaseModel, config: Run) -> tuple[str, ...]:
     """The classes of the data that the model was trained on: of the checkpoint, of the config, or
     of its data set; empty if none of them has names."""
     names = (getattr(model, "dataset_meta", None) or {}).get("classes")
-    for dataset in [] if names else datasets_of(config.get("test_dataloader")):
-        with DefaultScope.overwrite_default_scope(config.get("default_scope", "mmengine")):
+    for dataset in [] if names else config.datasets("test"):
+        with DefaultScope.overwrite_default_scope(config.scope):
             kind = DATASETS.get(str(dataset.get("type")))
         names = (dataset.get("metainfo") or {}).get("classes") or (
             getattr(kind, "METAINFO", None) or {}
@@ -124,9 +123,9 @@ def _unknown() -> NoReturn:
     )
 
 
-def _pipeline(config: Config) -> list[dict[str, Any]]:
+def _pipeline(config: Run) -> list[dict[str, Any]]:
     """The test pipeline from what follows the reading of files on, without the truth."""
-    dataset = inner_dataset(config.get("test_dataloader", {}))
+    dataset = config.dataset("test")
     steps = [dict(step) for step in dataset.get("pipeline") or config.get("test_pipeline") or []]
     names = [str(step.get("type")).rpartition(".")[2] for step in steps]
     if not steps or not names[-1].startswith("Pack"):

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import timm
-from mmengine.config import Config
 from torch import nn
 
 from hypvision.checkpoints.records import Record
+from hypvision.engine.config import Run
 from hypvision.engine.published import build_published
 from hypvision.io.errors import require
 
@@ -52,7 +52,7 @@ def build_model(record: Record, path: Path, overrides: Mapping[str, Any]) -> nn.
         model.set_test_classes(record.classes)  # some may not be in the training
         model.dataset_meta = {"classes": record.classes}
     pipeline = _PIPELINES[scope]
-    model.cfg = Config(
+    model.cfg = Run(
         dict(
             model=config,
             default_scope=scope,

@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmengine.config import Config
-
-from hypvision.engine.checks import inner_dataset
+from hypvision.engine.config import Run
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, REPORTS, TEST_OPTIONS, TestOptions
 from hypvision.io.errors import HypvisionError
 
@@ -41,10 +39,10 @@ def mirror_pipeline(pipeline: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [steps[0], dict(type="TestTimeAug", transforms=views)]
 
 
-def _augment(config: Config) -> None:
+def _augment(config: Run) -> None:
     """Each image and its mirror image."""
     if "tta_model" not in config:
-        if config.default_scope == "mmseg":
+        if config.scope == "mmseg":
             config.tta_model = dict(type="SegTTAModel")
         else:
             # imports mmcv's operators and registers MirrorDetector
@@ -57,18 +55,13 @@ def _augment(config: Config) -> None:
                 type="MirrorDetector", tta_cfg={key: rules[key] for key in NMS if rules.get(key)}
             )
     if "tta_pipeline" not in config:
-        config.tta_pipeline = mirror_pipeline(
-            inner_dataset(config.test_dataloader).get("pipeline") or []
-        )
+        config.tta_pipeline = mirror_pipeline(config.dataset("test").get("pipeline") or [])
 
 
-def _show(config: Config, folder: Path) -> None:
+def _show(config: Run, folder: Path) -> None:
     import hypvision.openmmlab.painting  # noqa: F401 - registers it
 
-    config.custom_hooks = [
-        *config.custom_hooks,
-        dict(type="ResultPainterHook", out_dir=str(folder)),
-    ]
+    config.add_hook(type="ResultPainterHook", out_dir=str(folder))
 
 
 def _segmentation_report(metric: Mapping[str, Any]) -> dict[str, Any]:

@@ -72,8 +72,8 @@ def embed_classes(
             )
         config = load_config(config, dict(data_root=data_root))
     for name in ("train", "test") if split == "both" else (split,):
-        settings = config[f"{name}_dataloader"].dataset.to_dict()
-        settings["transform"] = config.test_dataloader.dataset.transform.to_dict()
+        settings = config.dataset(name).to_dict()
+        settings["transform"] = config.dataset("test").transform.to_dict()
         settings.pop("cache", None)
         data = DATASETS.build(settings)
         above = data.metainfo.get("ancestors")

@@ -34,7 +34,7 @@ from hypvision.checkpoints.read import network_weights
 from hypvision.checkpoints.storage import foreign_setting
 from hypvision.checkpoints.wrappers import without_prefix
 from hypvision.data.image_folder import build_transform
-from hypvision.engine.checks import as_list
+from hypvision.engine.config import Run
 from hypvision.engine.extensions import PREDICTORS, RUN_HOOKS, TEST_OPTIONS, TestOptions
 from hypvision.engine.hooks import classes_in
 from hypvision.inference.knowledge import Known
@@ -52,7 +52,6 @@ from hypvision.zoo.backbones import network_arguments
 _logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
-    from mmengine.config import Config
     from typing_extensions import Self
 
 
@@ -270,7 +269,7 @@ class ImageClassifier(BackboneModel):
             is on.
         mixup: arguments of :class:`timm.data.Mixup` (``mixup_alpha``, ``cutmix_alpha``, ``prob``,
             ``switch_prob``, ...); None for none. Its random numbers come from NumPy's global
-            generator, which :class:`~hypvision.engine.hooks.RepeatableSeedHook` seeds.
+            generator, which :class:`~hypvision.engine.hooks.repeat.RepeatableSeedHook` seeds.
         test_flip: predict from the mean logits of an image and its mirror image
             (``hypvision test --tta``).
         multi_label: an image has any number of labels: ``label`` is (B, C) of zeros and ones, the
@@ -534,10 +533,7 @@ class ImageInputHook(Hook):
 
     @staticmethod
     def _sees_images(runner: Runner) -> bool:
-        dataset = (runner.cfg.get("test_dataloader") or {}).get("dataset") or {}
-        return (
-            isinstance(dataset, dict) and "transform" in dataset and "backbone" in runner.cfg.model
-        )
+        return "transform" in runner.cfg.dataset("test") and "backbone" in runner.cfg.model
 
     def before_train(self, runner: Runner) -> None:
         lost = unrecorded(runner.cfg) if self._sees_images(runner) else ""
@@ -567,13 +563,10 @@ class ImageInputHook(Hook):
             )
 
 
-def _paint(config: Config, folder: Path) -> None:
-    metrics = [
-        metric for metric in as_list(config.test_evaluator) if metric.get("type") == "MultiLabelAP"
-    ]
+def _paint(config: Run, folder: Path) -> None:
+    metrics = [one for one in config.evaluators("test") if one.get("type") == "MultiLabelAP"]
     threshold = metrics[0].get("threshold", 0.5) if metrics else 0.5
-    hook = dict(type="PredictionPainterHook", out_dir=str(folder), threshold=threshold)
-    config.custom_hooks = [*config.custom_hooks, hook]
+    config.add_hook(type="PredictionPainterHook", out_dir=str(folder), threshold=threshold)
 
 
 TEST_OPTIONS["ImageClassifier"] = TestOptions(
@@ -582,12 +575,12 @@ TEST_OPTIONS["ImageClassifier"] = TestOptions(
 RUN_HOOKS.append("ImageInputHook")
 
 
-def _predictor(model: ImageClassifier, config: Config, request: Request) -> Predictor:
+def _predictor(model: ImageClassifier, config: Run, request: Request) -> Predictor:
     """Make the predictor from the transform of the test data and the class names in the
     checkpoint."""
     if request.classes is not None:
         raise HypvisionError(f"The classes of '{request.model}' are fixed: leave out --classes.")
-    dataset = config.get("test_dataloader", config.get("val_dataloader"))["dataset"]
+    dataset = config.dataset("test") or config.dataset("val")
     names = (model.dataset_meta or {}).get("classes")
     source = f"the checkpoint {request.weights}{'' if names else ', which has no names'}"
     names = tuple(names or (str(i) for i in range(model.num_classes)))

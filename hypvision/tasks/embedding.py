@@ -61,9 +61,9 @@ def load_learner(config: str | Path, weights: str | Path) -> tuple[MetricLearner
     from hypvision.tasks.metric_learning import MetricLearner
 
     loaded = load_config(config)
-    if loaded.model.get("type") != "MetricLearner":
+    if loaded.kind != "MetricLearner":
         raise HypvisionError(
-            f"The config '{loaded.filename}' is of a model {loaded.model.get('type')}, not a "
+            f"The config '{loaded.filename}' is of a model {loaded.kind}, not a "
             "MetricLearner. Give one of configs/lhier, or your own like them."
         )
     model = trained_model(loaded, weights)
@@ -139,7 +139,7 @@ def _trained(config: str | Path, weights: str | Path, device: str) -> Embedder:
             network, predictor.prepare, "cosine", str(weights), channels=predictor.channels
         )
     learner, settings = load_learner(config, weights)
-    data = settings.test_dataloader.dataset
+    data = settings.dataset("test")
     found = _learned(learner, data.transform.to_dict(), str(weights), device)
     return found._replace(channels=data.get("channels", 3))
 

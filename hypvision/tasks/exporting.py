@@ -41,8 +41,8 @@ def export_trained(
     """
     loaded = load_config(config)
     import_extensions(loaded)
-    kind = loaded.model.get("type")
-    scope = loaded.get("default_scope")
+    kind = loaded.kind
+    scope = loaded.scope
     model = trained_model(loaded, weights)
     task = dict(mmseg="segmentation", mmdet="detection").get(scope, "classification")
     task = "retrieval" if kind == "MetricLearner" else task

@@ -563,7 +563,7 @@ def _predictor(model: FewShotCLIP, config: Config, request: Request) -> Predicto
         names = own  # in the order of its outputs
     model.set_data({**trained, "classes": names})
     view = preprocessing_of(model.host.clip)
-    size = config.test_dataloader["dataset"].get("size")
+    size = config.dataset("test").get("size")
     view = view if size is None else replace(view, size=size)
     source = "the checkpoint"
     if request.classes is not None:

@@ -34,14 +34,14 @@ def save_folder(
 
     check_new_folder(folder)
     loaded = load_config(config, options)
-    if loaded.model.get("type") != "LanguageModel":
+    if loaded.kind != "LanguageModel":
         raise HypvisionError(
-            f"The config '{loaded.filename}' is of a model {loaded.model.get('type')}, not a "
+            f"The config '{loaded.filename}' is of a model {loaded.kind}, not a "
             "LanguageModel. Give one of configs/helm, or your own like them."
         )
     trained = trained_model(loaded, weights)
     assert isinstance(trained, LanguageModel)
-    name = loaded.train_dataloader.dataset.get("tokenizer", "byte")
+    name = loaded.dataset("train").get("tokenizer", "byte")
     read: Any = load_tokenizer(name)  # documents begin with the same token as in the training
     if name == "byte":
         tokenizer = transformers.ByT5Tokenizer(extra_ids=0)

@@ -350,7 +350,7 @@ def _of_config(model: MetricLearner, config: Any, request: Request) -> Predictor
         raise HypvisionError(
             f"'{request.model}' gives embeddings, not classes: leave out --classes."
         )
-    dataset = config.test_dataloader.dataset
+    dataset = config.dataset("test")
     return _predictor(model, dict(dataset.transform), request, dataset.get("channels", 3))
 
 

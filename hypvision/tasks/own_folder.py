@@ -42,7 +42,7 @@ def folder_config(folder: Path) -> Config:
     train = folder / "train"
     val = folder / "val"
     parts = ("train", "val", "test")
-    datasets = [config[f"{part}_dataloader"].dataset for part in parts]
+    datasets = [config.dataset(part) for part in parts]
     places = (train, val, val)
     indices: tuple[list[int] | None, ...] = (None, None, None)
     if not (train.is_dir() and val.is_dir()):

@@ -47,7 +47,7 @@ from hypvision.clip.open_vocabulary import checked_templates
 from hypvision.data.classes import load_classes
 from hypvision.data.image_folder import imagenet_classes
 from hypvision.data.shape_captions import TEMPLATE, ShapeCaptions
-from hypvision.engine.config import load_config
+from hypvision.engine.config import Run, load_config
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import read_text, write_text
 from hypvision.zoo.backbones import network_arguments
@@ -105,14 +105,13 @@ def normalisation_of(weights: Mapping[str, Tensor]) -> dict[str, list[float]]:
     return {key: [round(value, 6) for value in values] for key, values in numbers.items()}
 
 
-def describe_config(config: Any) -> dict[str, Any]:
+def describe_config(config: Run) -> dict[str, Any]:
     """The fields of a record that the config determines: task, model, arguments, input; and the
     model's own config."""
-    scope = config.get("default_scope")
-    if config.model.get("type") == "CLIPContrast":
+    if config.kind == "CLIPContrast":
         return _describe_clip(config)
-    task = {"mmseg": "segmentation", "mmdet": "detection"}.get(scope, "classification")
-    if config.model.get("type") == "MetricLearner":
+    task = {"mmseg": "segmentation", "mmdet": "detection"}.get(config.scope, "classification")
+    if config.kind == "MetricLearner":
         task = "retrieval"
     backbone = dict(config.model.get("backbone") or {})
     clip = (config.model.get("clip") or {}).get("name")
@@ -149,12 +148,12 @@ def describe_config(config: Any) -> dict[str, Any]:
     return found
 
 
-def image_input(config: Any, side: int | None = None) -> dict[str, Any]:
+def image_input(config: Run, side: int | None = None) -> dict[str, Any]:
     """The images that the model of a config is tested on, as records of the zoo say it: by the
     transform of the test data, or the preprocessor of mmseg's and mmdet's models; ``side`` as for
     :func:`input_size`."""
     size = list(input_size(config, side))
-    if config.get("default_scope") in ("mmseg", "mmdet"):
+    if config.scope in ("mmseg", "mmdet"):
         given = config.model.get("data_preprocessor") or {}
         given = {"mean": MEAN, "std": STD, **given} if config.model.get("clip") else given
         numbers = {
@@ -163,7 +162,7 @@ def image_input(config: Any, side: int | None = None) -> dict[str, Any]:
             if given.get(key)
         }
         return dict(size=size, **numbers, crop_pct=1.0, interpolation="bilinear")
-    transform = config.test_dataloader["dataset"].get("transform") or {}
+    transform = config.dataset("test").get("transform") or {}
     mode = transform.get("crop_mode") or "center"
     return dict(
         size=size,
@@ -175,10 +174,10 @@ def image_input(config: Any, side: int | None = None) -> dict[str, Any]:
     )
 
 
-def unrecorded(config: Any) -> str:
+def unrecorded(config: Run) -> str:
     """What the transform of the test data does to images beside what :func:`image_input` says, e.g.
     ``"normalize = False"``; empty if nothing."""
-    transform = ((config.get("test_dataloader") or {}).get("dataset") or {}).get("transform") or {}
+    transform = config.dataset("test").get("transform") or {}
     plain = dict(
         crop_border_pixels=0,
         normalize=True,
@@ -194,11 +193,11 @@ def unrecorded(config: Any) -> str:
     )
 
 
-def input_size(config: Any, side: int | None = None) -> tuple[int, int, int]:
+def input_size(config: Run, side: int | None = None) -> tuple[int, int, int]:
     """Channels, height and width of the images that the model of a config is tested on; square with
     a given side."""
-    dataset = (config.get("test_dataloader") or {}).get("dataset") or {}
-    if config.get("default_scope") not in ("mmseg", "mmdet"):
+    dataset = config.dataset("test")
+    if config.scope not in ("mmseg", "mmdet"):
         size = side or (dataset.get("transform") or {}).get("input_size", 224)
         height, width = list(size)[-2:] if isinstance(size, (list, tuple)) else (size, size)
         return int(config.model.backbone.get("in_chans", 3)), height, width
@@ -368,9 +367,7 @@ def publish(
     known = describe_config(settings)
     task = known["task"]
     meta = _dataset_meta(loaded, settings, checkpoint)
-    weights = stripped(
-        loaded, task, settings.get("train_dataloader", {}).get("dataset", {}).get("type")
-    )
+    weights = stripped(loaded, task, settings.dataset("train").get("type"))
     known["input"] |= normalisation_of(weights)
     header = {"name": name, "classes": _classes(settings, meta)}
     if "model_config" in known:
@@ -436,15 +433,13 @@ def _templates_of(index: Index, name: str, settings: Any) -> list[str]:
     return list(checked_templates(settings.model.get("templates") or "catseg"))
 
 
-def _dataset_meta(
-    loaded: dict[str, Any], settings: Mapping[str, Any], checkpoint: str | Path
-) -> dict[str, Any]:
+def _dataset_meta(loaded: dict[str, Any], settings: Run, checkpoint: str | Path) -> dict[str, Any]:
     """The description of the data in the checkpoint, with the names of ImageNet's classes if the
     config asks for them."""
     about = loaded.get("meta")
     given = about.get("dataset_meta") if isinstance(about, dict) else None
     meta: dict[str, Any] = given if isinstance(given, dict) else {}
-    if settings.get("test_dataloader", {}).get("dataset", {}).get("classes") == "imagenet":
+    if settings.dataset("test").get("classes") == "imagenet":
         meta = {**meta, "classes": imagenet_classes()}
     if not meta.get("classes"):
         raise HypvisionError(
@@ -454,12 +449,12 @@ def _dataset_meta(
     return meta
 
 
-def _classes(settings: Mapping[str, Any], meta: Mapping[str, Any]) -> list[str]:
+def _classes(settings: Run, meta: Mapping[str, Any]) -> list[str]:
     """The classes of the training; of a segmenter or detector on CLIP, which finds others, too,
     those of its test."""
-    if not settings["model"].get("clip") or settings.get("default_scope") not in ("mmseg", "mmdet"):
+    if not settings.model.get("clip") or settings.scope not in ("mmseg", "mmdet"):
         return list(meta["classes"])
-    tested = (settings.get("test_dataloader") or {}).get("dataset", {}).get("classes")
+    tested = settings.dataset("test").get("classes")
     if tested is None:
         raise HypvisionError(
             "The config does not say which words the model is tested with, which its record names. "

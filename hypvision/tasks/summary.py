@@ -23,7 +23,7 @@ def subject_of_config(config: str | Path, size: int | None = None) -> Subject:
     """The model of a config, a path or the name of one that ships, with random weights, on an image
     of its test data's size, or of that side."""
     loaded = load_config(config)
-    kind = loaded.model.get("type")
+    kind = loaded.kind
     if kind in ("LanguageModel", "RadialTuning"):
         raise HypvisionError(
             f"The config '{config}' describes a {kind}, which learns from texts; a summary is of a "
@@ -43,9 +43,9 @@ def subject_of_config(config: str | Path, size: int | None = None) -> Subject:
         model.train_classes = model.test_classes = _STAND_INS
         model.set_classes(_STAND_INS)
         about = f"with {len(_STAND_INS)} classes in place of the data's"
-    if loaded.get("default_scope") == "mmdet" and clip is not None:
+    if loaded.scope == "mmdet" and clip is not None:
         shape = input_size(loaded, size)  # detectors take larger images than CLIP
-    if loaded.get("default_scope") in ("mmseg", "mmdet"):
+    if loaded.scope in ("mmseg", "mmdet"):
         subject: Subject = plugin("subject of segmentation")(model, shape)
     else:
         pixels = torch.randn(1, *shape) if clip is None else torch.randint(0, 256, (1, *shape))

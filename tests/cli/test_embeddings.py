@@ -389,7 +389,7 @@ def test_hierarchy_draws_and_reports(learner, tmp_path, capsys):
 
 
 def test_another_data_root_moves_queries_and_gallery(tmp_path):
-    from mmengine.config import Config
+    from hypvision.engine.config import Run
 
     for colour in ("red", "blue"):
         for part in ("query", "gallery"):
@@ -401,7 +401,7 @@ def test_another_data_root_moves_queries_and_gallery(tmp_path):
     dataset = dict(
         type="RetrievalFolder", root=f"{old}/query", gallery=f"{old}/gallery", transform=transform
     )
-    config = Config(
+    config = Run(
         dict(model=dict(type="MetricLearner"), data_root=old, test_dataloader=dict(dataset=dataset))
     )
     learner = SimpleNamespace(embed=lambda x: x.mean((2, 3)), comparable=lambda x: x)
@@ -416,8 +416,9 @@ def test_another_data_root_moves_queries_and_gallery(tmp_path):
 
 
 def test_a_class_of_both_splits_is_one(tmp_path, monkeypatch):
-    from mmengine.config import Config
     from mmengine.registry import DATASETS
+
+    from hypvision.engine.config import Run
 
     def data(names, colour):
         for name in names:
@@ -429,7 +430,7 @@ def test_a_class_of_both_splits_is_one(tmp_path, monkeypatch):
         )
 
     loaders = dict(train_dataloader=data("abc", "red"), test_dataloader=data("bd", "blue"))
-    config = Config(dict(model=dict(type="MetricLearner"), **loaders))
+    config = Run(dict(model=dict(type="MetricLearner"), **loaders))
     learner = SimpleNamespace(embed=lambda x: x.mean((2, 3)), comparable=lambda x: x)
     found = embed_classes(learner, config)
     assert found.classes == list("abcd") and found.labels.tolist() == [0, 1, 2, 1, 3]

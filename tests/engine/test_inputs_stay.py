@@ -14,7 +14,7 @@ from helpers.engine import make_images, write_config
 from PIL import Image
 
 from hypvision.cli import main
-from hypvision.engine.config import files_of, load_config
+from hypvision.engine.config import load_config
 from hypvision.engine.run import _write_predictions, _write_report
 from hypvision.engine.run import test as measure
 from hypvision.io.errors import HypvisionError
@@ -142,7 +142,7 @@ def test_label_maps_and_annotations_of_the_data_stay(tmp_path, monkeypatch, root
         (tmp_path / "config.json").write_text(json.dumps(content))
         found = load_config(tmp_path / "config.json")
         with (
-            protecting(*files_of(found)),
+            protecting(*found.inputs()),
             pytest.raises(HypvisionError) if refused else nullcontext(),
         ):
             _write_report(found, Path(out), "x") if metric == "IoUMetric" else _write_predictions(

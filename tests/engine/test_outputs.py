@@ -15,14 +15,13 @@ from PIL import Image
 
 pytest.importorskip("mmengine")
 from helpers.engine import ROOT, make_images, tiny, write_config
-from mmengine.config import Config
 from mmengine.structures import InstanceData
 from pycocotools import mask as coco_mask
 
 from hypvision.checkpoints.read import read
 from hypvision.cli import main
 from hypvision.data.export import export
-from hypvision.engine.config import load_config
+from hypvision.engine.config import Run, load_config
 from hypvision.engine.run import _write_predictions, train
 from hypvision.engine.run import test as measure
 from hypvision.inference.results import Boxes, Labels
@@ -324,7 +323,7 @@ def test_tta_of_a_config_comes_first(segmenter, tmp_path):
     )
     with pytest.raises(HypvisionError, match="tta_model"):
         _use_tta(
-            Config(dict(model=dict(type="Other"), test_dataloader=dict(dataset=dict(pipeline=[]))))
+            Run(dict(model=dict(type="Other"), test_dataloader=dict(dataset=dict(pipeline=[]))))
         )
 
 
@@ -370,6 +369,6 @@ def test_classification(tmp_path):
 def test_dots_stay_in_the_names_of_predictions(tmp_path):
     """Boxes that are saved as two names must not be written to one."""
     for name, prefix in (("boxes.test", "boxes.test"), ("boxes.json", "boxes")):
-        config = Config(dict(test_evaluator=dict(type="CocoMetric")))
+        config = Run(dict(test_evaluator=dict(type="CocoMetric")))
         _write_predictions(config, tmp_path / name)
         assert config.test_evaluator.outfile_prefix == str(tmp_path / prefix)

@@ -12,12 +12,11 @@ import torch
 
 pytest.importorskip("mmengine")
 from helpers.engine import ROOT, fails, make_images, write_config
-from mmengine.config import Config
 
 from hypvision.cli import main
 from hypvision.engine import run as engine
 from hypvision.engine.checks import check_data, explain
-from hypvision.engine.config import load_config, parse_options, prepare
+from hypvision.engine.config import Run, load_config, parse_options, prepare
 from hypvision.engine.precision import has_fast_bfloat16
 from hypvision.io.errors import HypvisionError
 
@@ -192,10 +191,10 @@ def test_a_dict_is_no_value_of_an_option(value):
         parse_options(["param_scheduler=" + value])
 
 
-def segmentation_or_detection(metric: str, hook: str, **more) -> Config:
+def segmentation_or_detection(metric: str, hook: str, **more) -> Run:
     pytest.importorskip("hypvision.openmmlab")
     dataset = dict(type="RepeatDataset", dataset=dict(type="ADE20KDataset", pipeline=["plain"]))
-    return Config(
+    return Run(
         dict(
             model=dict(type="EncoderDecoder"), test_dataloader=dict(dataset=dataset),
             test_evaluator=[dict(type="Other"), dict(type=metric)],

@@ -403,9 +403,7 @@ def test_deformable_attention_and_its_gradients():
 
 
 def test_configs_with_missing_operators_are_refused_before_they_are_built():
-    from mmengine.config import Config
-
-    from hypvision.engine.config import prepare
+    from hypvision.engine.config import Run, prepare
     from hypvision.io.errors import HypvisionError
 
     for part, operator in (
@@ -414,7 +412,7 @@ def test_configs_with_missing_operators_are_refused_before_they_are_built():
         (dict(rpn_head=dict(type="mmdet.GARPNHead")), "masked_im2col"),
         (dict(heads=[dict(roi_layer=dict(type="RoIAlign", pool_mode="max"))]), "pool_mode='max'"),
     ):
-        config = Config(dict(model=part, default_scope="mmdet"))
+        config = Run(dict(model=part, default_scope="mmdet"))
         with pytest.raises(
             HypvisionError,
             match=rf"model\..* of the config.*{operator}.*everywhere\.md.*mim install",

@@ -6,12 +6,11 @@ import json
 import pytest
 import torch
 from helpers.engine import ROOT, scalars, tiny
-from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 
 import hypvision.openmmlab  # noqa: F401 - registers TimmBackbone
 from hypvision.data.export import export
-from hypvision.engine.config import prepare
+from hypvision.engine.config import Run, prepare
 from hypvision.engine.hooks import UnusedParametersHook
 from hypvision.io.errors import HypvisionError
 
@@ -70,7 +69,7 @@ def detector(kind):
 def test_every_trainable_parameter_gets_a_gradient(tmp_path, kind):
     from mmdet.testing import demo_mm_inputs
 
-    config = Config(dict(model=detector(kind), default_scope="mmdet"))
+    config = Run(dict(model=detector(kind), default_scope="mmdet"))
     config.model.backbone.out_indices = (3, 2, 1, 0)  # maps come in the network's order
     config = prepare(config, tmp_path)
     assert config.model.backbone.unused == (0,)
@@ -92,7 +91,7 @@ def test_every_trainable_parameter_gets_a_gradient(tmp_path, kind):
 
 
 def test_other_unused_parameters_are_named_before_the_first_step(monkeypatch):
-    monkeypatch.setattr("hypvision.engine.hooks.get_world_size", lambda: 2)
+    monkeypatch.setattr("hypvision.engine.hooks.stop.get_world_size", lambda: 2)
     inner = torch.nn.ModuleDict(dict(used=torch.nn.Linear(2, 1), unused=torch.nn.Linear(2, 1)))
     optimizer = torch.optim.SGD(inner.parameters(), lr=1.0)
 

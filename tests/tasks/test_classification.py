@@ -12,10 +12,10 @@ from PIL import Image
 from torch import nn
 
 pytest.importorskip("mmengine")
-from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import HOOKS
 
+from hypvision.engine.config import Run
 from hypvision.engine.extensions import TEST_OPTIONS
 from hypvision.engine.optim_wrappers import BFloat16OptimWrapper
 from hypvision.io.errors import HypvisionError
@@ -360,9 +360,7 @@ def test_painted_pictures_come_from_all_classes(tmp_path):
 
 
 def test_pictures_of_several_labels_are_judged_by_the_threshold_of_the_metric(tmp_path):
-    config = Config(
-        dict(test_evaluator=[dict(type="MultiLabelAP", threshold=0.3)], custom_hooks=[])
-    )
+    config = Run(dict(test_evaluator=[dict(type="MultiLabelAP", threshold=0.3)], custom_hooks=[]))
     TEST_OPTIONS["ImageClassifier"].show(config, tmp_path)
     (about,) = config.custom_hooks
     hook = HOOKS.build(about)

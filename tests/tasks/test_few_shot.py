@@ -20,7 +20,7 @@ from hypvision.clip.features import image_features
 from hypvision.clip.prompting.heads import TipAdapter
 from hypvision.clip.prompting.promptsrc import gaussian_weights
 from hypvision.data.fewshot import FewShotDataset
-from hypvision.engine.config import load_config
+from hypvision.engine.config import Run, load_config
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.hooks import CheckClassesHook, last_checkpoint
 from hypvision.engine.run import test as run_test
@@ -444,7 +444,7 @@ def test_learned_classes_keep_their_names(host):
         and FewShotCLIP(bundle(), dict(name="coop")).host.fixed_classes is None
     )
     model.dataset_meta = dict(classes=NAMES[:2])
-    config = Config(dict(test_dataloader=dict(dataset=dict(size=None))))
+    config = Run(dict(test_dataloader=dict(dataset=dict(size=None))))
 
     def names(given, things=None):
         PREDICTORS["FewShotCLIP"](

@@ -77,8 +77,8 @@ def test_nothing_to_show():
 
 
 def test_the_option_adds_it(tmp_path):
-    from mmengine.config import Config
+    from hypvision.engine.config import Run
 
-    config = Config(dict(test_evaluator=dict(type="MultiLabelAP", threshold=0.3)))
+    config = Run(dict(test_evaluator=dict(type="MultiLabelAP", threshold=0.3)))
     add_report(config, tmp_path, "x.pth")
     assert config.test_evaluator[1] == dict(type="MultiLabelReport", threshold=0.3)

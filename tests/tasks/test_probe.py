@@ -149,6 +149,7 @@ def test_a_training_begins_with_the_probe(tmp_path, capsys, average):
                 str(work),
                 "--resume",
                 "--cfg-options",
+                *options,
                 "train_cfg.max_epochs=3",
             ]
         )

@@ -16,7 +16,6 @@ import torch
 import yaml
 from helpers.commands import write_learner
 from helpers.engine import ROOT, make_images, write_config
-from mmengine.config import Config
 from mmengine.registry import MODELS
 from PIL import Image
 from timm.data import create_transform
@@ -29,7 +28,7 @@ from hypvision.checkpoints.storage import expand_tokens, read_header, write_weig
 from hypvision.cli import main
 from hypvision.cli.explain import _of_config
 from hypvision.clip.models import ARCHITECTURES, MEAN
-from hypvision.engine.config import load_config
+from hypvision.engine.config import Run, load_config
 from hypvision.engine.run import train
 from hypvision.io.errors import HypvisionError
 from hypvision.tasks import exporting
@@ -382,7 +381,7 @@ def test_every_field_of_a_test_transform_is_recorded_or_said(tmp_path, monkeypat
     said = {}
     for key in set(inspect.signature(create_transform).parameters) - untouched:
         transform = {"input_size": 32, key: other.get(key, 0.3)}
-        config = Config(dict(
+        config = Run(dict(
             model=dict(type="ImageClassifier", backbone=dict(model_name="test_vit")),
             test_dataloader=dict(dataset=dict(type="ImageFolderDataset", transform=transform)),
         ))  # fmt: skip

@@ -1,0 +1,313 @@
+"""Hooks that look at data sets before the first batch, foremost at their classes."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+
+from hypvision.data.annotations import name_difference, some
+from hypvision.data.usage import usages
+from hypvision.engine.hooks.repeat import network_of
+from hypvision.engine.metrics import worst
+from hypvision.io.errors import HypvisionError
+
+
+class DatasetHook(Hook, ABC):
+    """Checks each data set before its first batch, the validation's before the training begins."""
+
+    def before_train(self, runner: Runner) -> None:
+        self.check(runner, runner.train_dataloader.dataset)
+        if runner.val_loop is not None:
+            self.check(runner, runner.val_dataloader.dataset)
+
+    def before_test(self, runner: Runner) -> None:
+        self.check(runner, runner.test_dataloader.dataset)
+
+    @abstractmethod
+    def check(self, runner: Runner, dataset: Any) -> None:
+        """Raise HypvisionError for data that does not fit the model."""
+
+
+class KnownClasses(NamedTuple):
+    """The class names of a model's outputs, their source, and whether they are only numbers."""
+
+    names: tuple[str, ...]
+    source: str
+    numbered: bool
+
+
+def classes_in(checkpoint: Mapping[str, Any]) -> tuple[str, ...]:
+    """The class names in a checkpoint, also by earlier keys of OpenMMLab; () if there are none."""
+    meta = checkpoint.get("meta")
+    about = meta.get("dataset_meta", meta) if isinstance(meta, Mapping) else None
+    if not isinstance(about, Mapping):
+        return ()
+    names = next((about[key] for key in ("classes", "CLASSES") if about.get(key)), ())
+    return (
+        tuple(names)
+        if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
+        else ()
+    )
+
+
+def has_fixed_classes(model: Any, dataset: Any) -> bool:
+    """Whether a model has one head for the classes of a data set: open-vocabulary models get the
+    names at run time, a panoptic model has separate heads for things and stuff."""
+    free = getattr(model, "open_vocabulary", False) or getattr(dataset, "return_classes", False)
+    return not free and "thing_classes" not in (getattr(dataset, "metainfo", None) or {})
+
+
+def class_heads(model: Any) -> Iterator[Any]:
+    """The parts of a model that know a number of classes: a classifier itself, or heads."""
+    decode = getattr(model, "decode_head", None)
+    boxes = getattr(getattr(model, "roi_head", None), "bbox_head", None) or getattr(
+        model, "bbox_head", None
+    )
+    for part in (model, decode, boxes):
+        for single in part if isinstance(part, (list, tuple, torch.nn.ModuleList)) else [part]:
+            if isinstance(getattr(single, "num_classes", None), int):
+                yield single
+
+
+@HOOKS.register_module()
+class CheckClassesHook(DatasetHook):
+    """Compares the class names of all data and of the checkpoint, before the first batch.
+
+    The labels are those of the checkpoint, else those of the training data. Class folders get their
+    labels by these names; a part may lack classes. A training that starts from weights for other
+    classes uses the classes of its data. Test data are compared with the words (``tested_words``)
+    of a model that compares images with words of its own.
+
+    Args:
+        by_name: False: compare the numbers of classes alone.
+    """
+
+    def __init__(self, by_name: bool = True) -> None:
+        self.by_name = by_name
+        self.known: KnownClasses | None = None
+        self._of_training = False  # whether the next data set to check is the training data
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+        self._take(classes_in(checkpoint), network_of(runner), runner._load_from)
+
+    def _take(self, names: tuple[str, ...], model: Any, path: Any) -> None:
+        counts = [
+            getattr(model, "train_classes", None),
+            *(head.num_classes for head in class_heads(model)),
+        ]
+        if names and len(names) in counts:
+            numbered = names == tuple(map(str, range(len(names))))
+            self.known = KnownClasses(names, f"the checkpoint '{path}'", numbered)
+
+    def before_train(self, runner: Runner) -> None:
+        self._of_training = True
+        model = network_of(runner)
+        if self.known is None and not runner._resume:  # the head may be one of model.checkpoint
+            self._take(
+                getattr(model, "start_classes", ()), model, getattr(model, "checkpoint", None)
+            )
+        super().before_train(runner)
+
+    def check(self, runner: Runner, dataset: Any) -> None:
+        of_training = self._of_training
+        self._of_training = False
+        model = network_of(runner)
+        names = _names(dataset)
+        words = getattr(model, "tested_words", None)
+        if names and words is not None and not of_training:
+            self._match_words(runner, model, dataset, names, words)
+        heads = list(class_heads(model))
+        # a metric learner fixes its classes only in training
+        fixed = heads or (of_training and hasattr(model, "train_classes"))
+        if fixed and names and has_fixed_classes(model, dataset):
+            self._compare(runner, model, dataset, names, of_training)
+            if model in heads[:1]:
+                self._count(runner, model, dataset)
+
+    def _compare(
+        self, runner: Runner, model: Any, dataset: Any, names: tuple[str, ...], of_training: bool
+    ) -> None:
+        """Compare the class names of data with those known, or take them where none are known."""
+        place = f"{type(dataset).__name__} in '{_place(dataset)}'"
+        if self.known is None or not self.by_name:
+            self.known = KnownClasses(names, place, getattr(dataset, "numbered", False))
+        elif names != self.known.names:
+            starting = of_training and not runner._resume
+            self._match(runner, dataset, names, place, self.known, starting)
+            weights: Any = getattr(model, "class_weights", None)
+            if of_training and weights is not None:
+                weights.follow(names, dataset.metainfo["classes"])
+
+    def _match(
+        self,
+        runner: Runner,
+        dataset: Any,
+        names: tuple[str, ...],
+        place: str,
+        known: KnownClasses,
+        starting: bool,
+    ) -> None:
+        """Relabel the data by the known class names; a new training may have other classes."""
+        numbered = getattr(dataset, "numbered", False)
+        if numbered or (known.numbered and not all(map(str.isdecimal, names))):
+            if not (numbered and known.numbered):
+                runner.logger.warning(
+                    f"{place} and {known.source} are compared by the numbers of their labels, "
+                    "since one of them has no class names."
+                )
+            return
+        if (
+            set(names) <= set(known.names)
+            and hasattr(dataset, "use_classes")
+            and "ancestors" not in dataset.metainfo
+        ):
+            own = set(names)
+            lacking = [name for name in known.names if name not in own]
+            dataset.use_classes(known.names)
+            about = f"; it has no images of {some(lacking, 20)}" if lacking else ""
+            runner.logger.warning(f"{place}: its labels follow the names of {known.source}{about}.")
+            return
+        difference = name_difference(names, place, known.names, known.source)
+        if starting and set(names) != set(known.names):
+            runner.logger.warning(f"{difference} The training takes the classes of its data.")
+            self.known = KnownClasses(names, place, numbered)
+            return
+        raise HypvisionError(
+            f"{difference} Give the same classes the same names (the order of class folders does "
+            "not matter, and some may be missing). If only the names differ, "
+            "custom_hooks=[dict(type='CheckClassesHook', by_name=False)] in the config compares "
+            "the numbers alone."
+        )
+
+    def _match_words(
+        self,
+        runner: Runner,
+        model: Any,
+        dataset: Any,
+        names: tuple[str, ...],
+        words: tuple[str, ...],
+    ) -> None:
+        """Give a model the words of its test data in the order of their labels. Other words are
+        right where the config gives one for each class, such as for folders with the numbers of
+        WordNet."""
+        place = f"{type(dataset).__name__} in '{_place(dataset)}'"
+        source = "the model (model.classes)"
+        by_name = self.by_name and not getattr(dataset, "numbered", False)
+        if names == words or len(names) == len(words) and not by_name:
+            return
+        if by_name and sorted(names) == sorted(words):
+            model.set_classes(names)
+            runner.logger.warning(f"The model's classes follow the order of {place}.")
+            return
+        unique = len(set(words)) == len(words)
+        if by_name and unique and set(names) < set(words) and hasattr(dataset, "use_classes"):
+            self._match(runner, dataset, names, place, KnownClasses(words, source, False), False)
+            return
+        if not model.gives_words or not _can_follow(names, words):
+            raise HypvisionError(
+                f"{name_difference(names, place, words, source)} Set model.classes in the config "
+                "to the classes of the data, or to a word for each of them in the order of their "
+                "labels."
+            )
+        number = next(i for i, name in enumerate(names) if name != words[i])
+        runner.logger.warning(
+            f"{place} and {source} have other names, and are compared by the numbers of their "
+            f"labels: label {number} is '{names[number]}' in the data and '{words[number]}' in the "
+            "model."
+        )
+
+    @staticmethod
+    def _count(runner: Runner, model: Any, dataset: Any) -> None:
+        """Compare the number of classes of a classifier with that of labelled images."""
+        if getattr(dataset, "labels", None) is None:
+            return
+        classes = _names(dataset)
+        known = model.num_classes
+        where = _place(dataset)
+        if len(classes) > known:
+            raise HypvisionError(
+                f"The data in '{where}' has {len(classes)} classes, but the model predicts "
+                f"{known}: label {len(classes) - 1} ('{classes[-1]}') is out of range. Set "
+                f"--cfg-options model.backbone.num_classes={len(classes)}, or correct the data."
+            )
+        if len(classes) < known:
+            runner.logger.warning(
+                f"The data in '{where}' has {len(classes)} classes, the model predicts {known}."
+            )
+
+
+def _can_follow(names: tuple[str, ...], words: tuple[str, ...]) -> bool:
+    """Whether words can stand for names by their order: as many, and none at another's place."""
+    pairs = zip(names, words)
+    return len(names) == len(words) and all(
+        name == word or name not in words for name, word in pairs
+    )
+
+
+def _names(dataset: Any) -> tuple[str, ...]:
+    """The class names of a data set; () if it has none."""
+    return tuple((getattr(dataset, "metainfo", None) or {}).get("classes") or ())
+
+
+def _place(dataset: Any) -> str:
+    """Where a data set lies."""
+    found = (
+        str(getattr(dataset, name, None) or "")
+        for name in ("root", "place", "data_root", "ann_file")
+    )
+    return next(filter(None, found), type(dataset).__name__)
+
+
+@HOOKS.register_module()
+class DataUsageHook(DatasetHook):
+    """Logs once, for each data set, which files it uses or leaves out and why, and notes."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def check(self, runner: Runner, dataset: Any) -> None:
+        for usage in usages(dataset):
+            level = logging.WARNING if usage.left_out() else logging.INFO
+            for rank, sentence in (
+                (level, f"Data {usage}"),
+                *((logging.WARNING, note) for note in usage.notes),
+            ):
+                if sentence not in self._told:
+                    self._told.add(sentence)
+                    runner.logger.log(rank, sentence)
+
+
+@HOOKS.register_module()
+class ClassTableHook(Hook):
+    """Logs the metrics of each class, the worst class first."""
+
+    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        self._log(runner, runner.val_evaluator)
+
+    def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        self._log(runner, runner.test_evaluator)
+
+    @staticmethod
+    def _log(runner: Runner, evaluator: Any) -> None:
+        for metric in evaluator.metrics:
+            classes = getattr(metric, "classes", ())
+            lines = [
+                f"{found.value:7.2f}  {found.name} ({found.samples})"
+                for found in worst(classes, _LOGGED)
+            ]
+            if len(classes) > _LOGGED:
+                lines.append(f"    and {len(classes) - _LOGGED} better classes")
+            if lines:
+                runner.logger.info(
+                    "\n".join([f"{type(metric).__name__} of each class (samples):", *lines])
+                )
+
+
+_LOGGED = 50  # only the results of this many worst classes are logged

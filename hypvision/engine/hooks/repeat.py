@@ -1,0 +1,356 @@
+"""Hooks by which a resumed training repeats the one that was not interrupted: seeds, checkpoints,
+validations, averages and what is counted."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from mmengine.dist import (
+    all_reduce,
+    broadcast_object_list,
+    get_rank,
+    get_world_size,
+    is_main_process,
+)
+from mmengine.hooks import CheckpointHook as _CheckpointHook
+from mmengine.hooks import EMAHook as _EMAHook
+from mmengine.hooks import Hook
+from mmengine.registry import FUNCTIONS, HOOKS
+from mmengine.runner import EpochBasedTrainLoop, Runner
+
+from hypvision.engine.checkpoint import find_resume_checkpoint, point_to, resume_problem
+from hypvision.geometry import CurvatureParameter
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import write_text
+from hypvision.optim.averages import averaging_points
+
+
+def network_of(runner: Runner) -> Any:
+    """The model of a run without the wrappers of processes and of test-time augmentation."""
+    model = getattr(runner.model, "module", runner.model)
+    return getattr(model, "module", model)
+
+
+def last_checkpoint(work_dir: str | Path) -> Path | None:
+    """The newest ``epoch_N.pth`` or ``iter_N.pth`` of a run, by its number."""
+    numbered = [
+        (re.fullmatch(r"(?:epoch|iter)_(\d+)\.pth", path.name), path)
+        for path in Path(work_dir).glob("*.pth")
+    ]
+    return max(((int(match[1]), path) for match, path in numbered if match), default=(0, None))[1]
+
+
+@FUNCTIONS.register_module()
+def seed_worker(worker_id: int) -> None:
+    """``worker_init_fn`` of the training data: seeds a worker by (main process, worker, rank).
+
+    PyTorch draws a new seed for the workers from the main process each time they start; mmengine's
+    default gives them the same seed in every epoch, which repeats the augmentations. Workers ignore
+    Ctrl-C, because the main process still needs the current batch.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    seed_everything(torch.initial_seed(), get_rank())
+
+
+def seed_everything(*numbers: int) -> None:
+    """Seed the generators of random, NumPy and torch by one or more numbers."""
+    seed = (
+        numbers[0]
+        if len(numbers) == 1
+        else int(np.random.SeedSequence(numbers).generate_state(1)[0])
+    )
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+@HOOKS.register_module()
+class RepeatableSeedHook(Hook):
+    """Makes random numbers a function of (seed, rank, epoch): a resumed run repeats them.
+
+    In an epoch-based run the generators of torch, NumPy and random are seeded at the start of each
+    epoch; the data loader's workers, which restart in each epoch, derive their seeds from them; a
+    stream of shards (:mod:`hypvision.data.shards`) is told where the epoch begins and ends. In an
+    iteration-based run they are seeded in each iteration; the data is handled by
+    :class:`~hypvision.engine.loops.SeekingIterTrainLoop`.
+    """
+
+    priority = "HIGHEST"
+
+    def before_train_epoch(self, runner: Runner) -> None:
+        seed_everything(runner.seed, get_rank(), runner.epoch)
+        loader = runner.train_dataloader
+        if isinstance(runner.train_loop, EpochBasedTrainLoop) and hasattr(loader.dataset, "seek"):
+            loader.dataset.seek(runner.epoch * len(loader), loader.batch_size, len(loader))
+
+    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
+        if not isinstance(runner.train_loop, EpochBasedTrainLoop):
+            seed_everything(runner.seed, get_rank(), runner.iter)
+
+
+@HOOKS.register_module()
+class ReduceLossHook(Hook):
+    """Averages the logged losses over the processes; mmengine logs those of the first one.
+
+    It costs one all-reduce of a small vector per iteration, after backward, and runs before hooks
+    that log or check.
+    """
+
+    priority = "HIGHEST"
+
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
+        if get_world_size() == 1 or not outputs:
+            return
+        names = [name for name in sorted(outputs) if isinstance(outputs[name], torch.Tensor)]
+        values = torch.stack([outputs[name].detach().float().mean() for name in names])
+        all_reduce(values, op="mean")
+        for name, value in zip(names, values):
+            outputs[name] = value
+
+
+def last_good(runner: Runner) -> str:
+    try:
+        checkpoint = find_resume_checkpoint(runner.work_dir)
+    except HypvisionError:
+        checkpoint = None
+    if checkpoint is None:
+        return "No checkpoint without such values was written yet"
+    return f"The last good checkpoint is '{checkpoint}'"
+
+
+class _DeletingLater:
+    """mmengine's storage backend, but the names of files that are to be deleted are only noted."""
+
+    def __init__(self, backend: Any, noted: list[str]):
+        self.backend = backend
+        self.noted = noted
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.backend, name)
+
+    def remove(self, path: str) -> None:
+        self.noted.append(os.path.basename(path))
+
+    rmtree = remove
+
+
+@HOOKS.register_module(force=True)
+class CheckpointHook(_CheckpointHook):
+    """Writes checkpoints as mmengine's hook does, but never deletes the last good one.
+
+    It takes the place of mmengine's, which deletes an old file before it writes the new one. Here
+    the new file is written, then ``last_checkpoint``, and then the old file is deleted. The new
+    checkpoint names the files that are still to be deleted (``outdated_ckpts`` of the message hub),
+    so a training that goes on from it deletes what a killed one has left. Only files in the folder
+    of the checkpoints are deleted.
+    """
+
+    outdated: list[str]  # names of files that the next checkpoint replaces
+    best_ckpt_path: str | None
+    best_ckpt_path_dict: dict[str, str | None]
+
+    @property
+    def file_backend(self) -> Any:
+        return self._backend
+
+    @file_backend.setter
+    def file_backend(self, backend: Any) -> None:
+        self._backend = _DeletingLater(backend, self.outdated)
+
+    def before_train(self, runner: Runner) -> None:
+        self.outdated = list(runner.message_hub.get_info("outdated_ckpts", []))
+        super().before_train(runner)
+        if self.save_best and len(self.key_indicators) == 1:
+            self.best_ckpt_path = self._here(self.best_ckpt_path)
+        elif self.save_best:
+            self.best_ckpt_path_dict = {
+                key: self._here(path) for key, path in self.best_ckpt_path_dict.items()
+            }
+        own = Path(runner._load_from or "").absolute().parent == Path(self.out_dir).absolute()
+        if runner._resume and own:
+            self.last_ckpt = str(runner._load_from)
+            # the training was killed before it changed last_checkpoint
+            if self.outdated and is_main_process():
+                point_to(runner.work_dir, self.last_ckpt)
+            self._delete_outdated(runner)
+        self.outdated.clear()
+
+    def _here(self, path: str | None) -> str | None:
+        """The place of a file of a folder that may have been moved since."""
+        own = self.file_backend.join_path(self.out_dir, os.path.basename(path or ""))
+        return own if path and self.file_backend.isfile(own) else path
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+        """Check what is written, as the last hook: a step may give NaN after a finite loss."""
+        problem = resume_problem(checkpoint)
+        if problem is not None:
+            raise HypvisionError(
+                f"After iteration {runner.iter + 1} no checkpoint was written: {problem}. "
+                f"{last_good(runner)}. Try a lower learning rate or gradient clipping, then go on "
+                "with --resume."
+            )
+
+    def _save_best_checkpoint(self, runner: Runner, metrics: dict[str, float]) -> None:
+        super()._save_best_checkpoint(runner, metrics)
+        self._delete_outdated(runner)
+
+    def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict[str, Any]) -> None:
+        if self.max_keep_ckpts > 0 and step not in self.keep_ckpt_ids:
+            if len(self.keep_ckpt_ids) == self.max_keep_ckpts:
+                self.outdated.append(self.filename_tmpl.format(self.keep_ckpt_ids.popleft()))
+            self.keep_ckpt_ids.append(step)
+            runner.message_hub.update_info("keep_ckpt_ids", list(self.keep_ckpt_ids))
+        name = self.filename_tmpl.format(step)
+        self.last_ckpt = self.file_backend.join_path(self.out_dir, name)
+        runner.message_hub.update_info("last_ckpt", self.last_ckpt)
+        runner.message_hub.update_info("outdated_ckpts", list(self.outdated))
+        runner.save_checkpoint(
+            self.out_dir,
+            name,
+            self.file_client_args,
+            save_optimizer=self.save_optimizer,
+            save_param_scheduler=self.save_param_scheduler,
+            meta=meta,
+            by_epoch=self.by_epoch,
+            backend_args=self.backend_args,
+            **self.args,
+        )
+        if is_main_process():
+            point_to(runner.work_dir, self.last_ckpt)
+        self._delete_outdated(runner)
+
+    def _delete_outdated(self, runner: Runner) -> None:
+        best = [
+            getattr(self, "best_ckpt_path", None),
+            *getattr(self, "best_ckpt_path_dict", {}).values(),
+        ]
+        current = {os.path.basename(path) for path in (self.last_ckpt, *best) if path}
+        for name in self.outdated if is_main_process() else ():
+            path = self.file_backend.join_path(self.out_dir, name)
+            backend = self.file_backend.backend
+            if name not in current and backend.isfile(path):
+                backend.remove(path)
+            elif name not in current and backend.isdir(path):  # of DeepSpeed
+                backend.rmtree(path)
+        self.outdated.clear()
+        runner.message_hub.update_info("outdated_ckpts", [])
+
+
+def steps_done(runner: Runner) -> int:
+    """The present epoch, or the iteration in a training that counts iterations."""
+    return runner.epoch if isinstance(runner.train_loop, EpochBasedTrainLoop) else runner.iter
+
+
+def validates_here(runner: Runner) -> bool:
+    """Whether a training validates at its present step; a resumed one was saved before."""
+    loop = runner.train_loop
+    done = steps_done(runner)
+    if not done or runner.val_loop is None or done < loop.val_begin:
+        return False
+    loop._decide_current_val_interval()
+    length = loop.max_epochs if isinstance(loop, EpochBasedTrainLoop) else loop.max_iters
+    return bool(done % loop.val_interval == 0 or done == length)
+
+
+@HOOKS.register_module()
+class LastValidationHook(Hook):
+    """Repeats the validation that a training was cut short in, when it is resumed.
+
+    The checkpoint was written before it: without this, the step would have no metrics, and its
+    weights would not be compared with the best. ``last_validation`` in the work dir has the number
+    of the step that was validated last.
+    """
+
+    priority = (
+        "LOWEST"  # runs after CheckpointHook has kept the best weights, and after EarlyStoppingHook
+    )
+
+    def __init__(self) -> None:
+        self._seen = ""
+
+    def before_train(self, runner: Runner) -> None:
+        here = str(steps_done(runner))
+        file = Path(runner.work_dir) / "last_validation"
+        if not validates_here(runner) or self._seen == here:
+            return
+        found = [file.read_text(errors="replace").strip() if file.is_file() else ""]
+        broadcast_object_list(found)  # other machines may not have the file
+        if found[0] != here:
+            runner.val_loop.run()
+
+    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        if runner._train_loop is None:  # it validates alone
+            return
+        self._seen = str(steps_done(runner))
+        if is_main_process():
+            write_text(Path(runner.work_dir) / "last_validation", self._seen)
+
+
+@HOOKS.register_module(force=True)
+class EMAHook(_EMAHook):
+    """Averages weights as mmengine's hook does, and points of a manifold along its geodesics.
+
+    It takes the place of mmengine's, whose average of two points, taken coordinate by coordinate,
+    lies off their manifold. A point moves the same share of the way to the new one as a weight
+    does.
+    """
+
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
+        average = self.ema_model
+        moves = self._ema_started(runner) and average.steps > 0
+        if not moves or average.steps % average.interval:
+            super().after_train_iter(runner, batch_idx, data_batch, outputs)
+            return
+        share = torch.zeros(())
+        average.avg_func(share, torch.ones(()), average.steps)
+        with averaging_points(average.module, self.src_model, share.item()):
+            super().after_train_iter(runner, batch_idx, data_batch, outputs)
+
+
+@HOOKS.register_module()
+class CoreTimeHook(Hook):
+    """Counts a training's CPU seconds over all restarts: ``core_seconds`` of the message hub.
+
+    User and system time of this process with validations, without data loader workers.
+    """
+
+    def before_train(self, runner: Runner) -> None:
+        self._begin = time.process_time() - runner.message_hub.get_info("core_seconds", 0.0)
+
+    def _count(self, runner: Runner, *_: Any, **__: Any) -> None:
+        runner.message_hub.update_info("core_seconds", time.process_time() - self._begin)
+
+    # Before a checkpoint is written, whatever the training counts.
+    after_train_iter = after_train_epoch = after_train = _count
+
+
+@HOOKS.register_module()
+class CurvatureHook(Hook):
+    """Logs the learned curvatures ``c`` after every epoch, as ``curvature/NAME``."""
+
+    def after_train_epoch(self, runner: Runner) -> None:
+        model = network_of(runner)
+        curvatures = {
+            name.removesuffix(".log_c"): parameter.detach().exp().item()
+            for name, parameter in model.named_parameters()
+            if isinstance(parameter, CurvatureParameter)
+        }
+        for name, value in curvatures.items():
+            runner.message_hub.update_scalar(f"train/curvature/{name}", value)
+        if curvatures:
+            runner.logger.info(
+                "Curvature c: "
+                + ", ".join(f"{name} {value:.4g}" for name, value in curvatures.items())
+            )

@@ -1,0 +1,336 @@
+"""Hooks that stop a training: at NaN, by a signal, early, or before it begins."""
+
+from __future__ import annotations
+
+import math
+import signal
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.dist import (
+    all_reduce,
+    get_world_size,
+    is_main_process,
+)
+from mmengine.hooks import CheckpointHook as _CheckpointHook
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+from mmengine.runner import EpochBasedTrainLoop, Runner
+
+from hypvision.engine.checkpoint import point_to
+from hypvision.engine.hooks.classes import class_heads
+from hypvision.engine.hooks.repeat import (
+    last_checkpoint,
+    last_good,
+    network_of,
+    steps_done,
+    validates_here,
+)
+from hypvision.io.checks import at_least, one_of
+from hypvision.io.errors import HypvisionError
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """SIGINT or SIGTERM was received and the state is on disk; the message says how to resume."""
+
+
+@HOOKS.register_module()
+class UnusedParametersHook(Hook):
+    """Stops a training on several processes before its first step if a parameter got no gradient:
+    the second step would fail with PyTorch's error about reductions."""
+
+    def before_train(self, runner: Runner) -> None:
+        model = runner.model
+        optimizer = getattr(runner.optim_wrapper, "optimizer", None)
+        strict = get_world_size() > 1 and not getattr(model, "find_unused_parameters", True)
+        if strict and isinstance(optimizer, torch.optim.Optimizer):
+            self._first = True
+            optimizer.register_step_pre_hook(lambda *_: self._check(network_of(runner)))
+
+    def _check(self, model: torch.nn.Module) -> None:
+        if not self._first:  # a hook must not remove itself while mmengine iterates over the hooks
+            return
+        self._first = False
+        unused = [
+            name for name, p in model.named_parameters() if p.requires_grad and p.grad is None
+        ]
+        if unused:
+            names = ", ".join(unused[:5]) + (", ..." if len(unused) > 5 else "")
+            raise HypvisionError(
+                f"{len(unused)} parameters get no gradient ({names}), but training in several "
+                "processes needs one for each. Freeze them, leave their part out of the model, or "
+                "set --cfg-options find_unused_parameters=True (which takes time in each step)."
+            )
+
+
+@HOOKS.register_module()
+class CanLearnHook(Hook):
+    """Tells of a training that changes nothing: softmax of one output, rate 0, frozen weights."""
+
+    def before_train(self, runner: Runner) -> None:
+        self._told = False
+        model = network_of(runner)
+        rates: list[float] = sum(runner.optim_wrapper.get_lr().values(), [])
+        groups = getattr(runner.optim_wrapper, "param_groups", ())
+        reason = ""
+        # as of methods without a training
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            runner.logger.warning(
+                "All weights of the model are frozen: the training changes none of them."
+            )
+        elif any(_is_constant(part) for part in class_heads(model)):
+            reason = (
+                "The model has one class with one output, whose softmax is always 1. Add a class "
+                "of everything else, or take a loss of single outputs (multi_label=True, or "
+                "use_sigmoid=True of a segmenter's loss)."
+            )
+        elif not any(rates) and not any(group.get("initial_lr") for group in groups):
+            reason = (
+                "The learning rate is 0. Set it, say with --cfg-options "
+                "optim_wrapper.optimizer.lr=0.001."
+            )
+        if reason:
+            raise HypvisionError(f"This training would change nothing. {reason}")
+
+    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
+        if self._told or any(sum(runner.optim_wrapper.get_lr().values(), [])):
+            return
+        self._told = True
+        runner.logger.warning(
+            "From iteration %d of %d on the learning rate is 0, so that nothing is learned. "
+            "Compare begin and end of the schedules in param_scheduler with the length of the "
+            "training.", runner.iter + 1,
+            runner.max_iters,
+        )  # fmt: skip
+
+
+def _is_constant(head: Any) -> bool:
+    """Whether the outputs of a head are the same whatever its weights: a softmax of one class."""
+    losses = getattr(head, "loss_decode", None)
+    if losses is None:
+        return head.num_classes == 1 and getattr(head, "multi_label", None) is False
+    each = losses if isinstance(losses, torch.nn.ModuleList) else [losses]
+    return getattr(head, "out_channels", None) == 1 and not any(
+        getattr(loss, "use_sigmoid", True) for loss in each
+    )
+
+
+@HOOKS.register_module()
+class StopOnNaNHook(Hook):
+    """Stops a training whose loss is not finite, before it writes a checkpoint; the error names the
+    iteration, the last good checkpoint and what to try."""
+
+    # runs after ReduceLossHook, so that all processes see the same loss and stop together
+    priority = "HIGHEST"
+
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
+        # item() does not add a wait for the GPU: the logger reads the same value right after this
+        # hook.
+        loss = torch.as_tensor((outputs or {}).get("loss", 0.0)).detach().item()
+        if math.isfinite(loss):
+            return
+        last = last_good(runner)
+        rates = ", ".join(
+            f"{rate:.3g}" for rate in sorted(set(sum(runner.optim_wrapper.get_lr().values(), [])))
+        )
+        raise HypvisionError(
+            f"The loss became {loss} in iteration {runner.iter + 1} (epoch {runner.epoch + 1}, "
+            f"learning rate {rates}). {last}. Try a lower learning rate (--cfg-options "
+            "optim_wrapper.optimizer.lr=...), gradient clipping (--cfg-options "
+            "optim_wrapper.clip_grad.max_norm=1.0), or no --amp; then go on with --resume."
+        )
+
+
+@HOOKS.register_module()
+class InterruptHook(Hook):
+    """On SIGINT and SIGTERM, stops a run cleanly between two iterations.
+
+    An iteration-based run writes a checkpoint there. An epoch-based run relies on that of its last
+    epoch, because it resumes at the start of an epoch. A second signal ends the process at once.
+
+    Raises:
+        TrainingInterrupted: when the state of the run is on disk.
+    """
+
+    priority = "LOWEST"  # runs after CheckpointHook and EMAHook
+
+    def __init__(self) -> None:
+        self._received: signal.Signals | None = None
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def before_train(self, runner: Runner) -> None:
+        self._previous = {
+            number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+
+    def _note(self, number: int, frame: Any) -> None:
+        self._received = signal.Signals(number)
+        self.restore()
+
+    def restore(self) -> None:
+        """Restore the previous handlers of SIGINT and SIGTERM."""
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous = {}
+
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
+        stop = self._received is not None
+        if get_world_size() > 1:
+            # All processes must stop in the same iteration, or the others would wait forever.
+            flag = torch.tensor(float(stop), device=next(runner.model.parameters()).device)
+            all_reduce(flag, op="max")
+            stop = bool(flag.item())
+        if stop:
+            self._stop(runner)
+
+    def after_val_iter(
+        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
+        if self._received is not None and get_world_size() == 1:
+            raise TrainingInterrupted(self._advice(runner))
+
+    def explain(self, runner: Runner) -> None:
+        """After an error: raise TrainingInterrupted where a signal came before it: that was to the
+        workers as well, and they ended first."""
+        if self._received is not None:
+            raise TrainingInterrupted(self._advice(runner))
+
+    def _stop(self, runner: Runner) -> None:
+        if not isinstance(runner.train_loop, EpochBasedTrainLoop):
+            name = f"iter_{runner.iter + 1}.pth"
+            runner.save_checkpoint(
+                runner.work_dir, filename=name, by_epoch=False, meta=dict(iter=runner.iter + 1)
+            )
+            if is_main_process():
+                point_to(runner.work_dir, Path(runner.work_dir) / name)
+        raise TrainingInterrupted(self._advice(runner))
+
+    @staticmethod
+    def _advice(runner: Runner) -> str:
+        checkpoint = last_checkpoint(runner.work_dir)
+        if checkpoint is None:
+            return "Interrupted before the first checkpoint: start again with the same command."
+        return (
+            f"Interrupted. '{checkpoint}' is complete: run the same command with --resume to go on "
+            "from it."
+        )
+
+
+@HOOKS.register_module(force=True)
+class EarlyStoppingHook(Hook):
+    """Early stopping: ends a training whose metric no longer improves, and logs the reason.
+
+    It takes the place of mmengine's, which counts from the beginning again when a training is
+    resumed. This hook stores its count in the checkpoints. A checkpoint is written before the
+    validation of its epoch, so a resumed training first repeats that validation (without this hook
+    only if it was cut short, see :class:`LastValidationHook`).
+
+    Args:
+        monitor: the metric, such as ``"top1"``; default the one that CheckpointHook keeps the best
+            checkpoint of.
+        rule: ``"greater"`` or ``"less"``, what is better; default the CheckpointHook's, or
+            mmengine's for this name.
+        patience: validations in a row without a better value, after which the training stops.
+        min_delta: a value must be better by more than this to count.
+        stopping_threshold: stop as soon as a value is better than this.
+    """
+
+    priority = "LOWEST"  # runs after CheckpointHook: the message names its best checkpoint
+
+    def __init__(
+        self,
+        monitor: str | None = None,
+        rule: str | None = None,
+        patience: int = 5,
+        min_delta: float = 0.0,
+        stopping_threshold: float | None = None,
+    ):
+        at_least(1, integer=True, patience=patience)
+        at_least(0, min_delta=min_delta)
+        one_of(("greater", "less", None), rule=rule)
+        self.monitor = monitor
+        self.rule = rule
+        self.patience = patience
+        self.min_delta = min_delta
+        self.threshold = stopping_threshold
+        self.kept: _CheckpointHook | None = None
+
+    def before_train(self, runner: Runner) -> None:
+        if runner.val_loop is None:
+            raise HypvisionError(
+                "Early stopping needs a validation: add val_dataloader, val_cfg and val_evaluator."
+            )
+        self.kept = None
+        for saving in (hook for hook in runner.hooks if isinstance(hook, _CheckpointHook)):
+            best = (saving.save_best or ["auto"])[0]
+            if best != "auto" and self.monitor in (None, best):
+                self.kept = saving
+                self.monitor = best
+                self.rule = self.rule or saving.rules[0]
+        if self.monitor is None:
+            raise HypvisionError(
+                "Early stopping does not know which metric to look at. Set monitor='top1', or what "
+                "your validation is to be judged by, in the EarlyStoppingHook."
+            )
+        try:
+            # mmengine knows the rules of common metrics
+            self.rule = self.rule or _CheckpointHook(save_best=self.monitor).rules[0]
+        except ValueError as error:
+            raise HypvisionError(
+                f"Early stopping does not know whether a greater or a smaller '{self.monitor}' is "
+                "better. Set rule='greater' or rule='less' in the EarlyStoppingHook."
+            ) from error
+        self.state = runner.message_hub.get_info("early_stopping", None) or dict(
+            best=None, at=0, waited=0, seen=0
+        )
+        if validates_here(runner) and self.state["seen"] < steps_done(runner):
+            runner.val_loop.run()
+
+    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        metrics = metrics or {}
+        if self.monitor not in metrics:
+            raise HypvisionError(
+                f"Early stopping looks at the metric '{self.monitor}', but validation gives "
+                f"{', '.join(metrics) or 'none'}. Set monitor of the EarlyStoppingHook to one of "
+                "these."
+            )
+        value = metrics[self.monitor]
+        state = self.state
+        done = steps_done(runner)
+        sign = 1 if self.rule != "less" else -1
+        better = not math.isnan(value) and (
+            state["best"] is None or sign * (value - state["best"]) > self.min_delta
+        )
+        state = dict(state, seen=done, waited=0 if better else state["waited"] + 1)
+        if better:
+            state.update(best=float(value), at=done)
+        self.state = state
+        runner.message_hub.update_info("early_stopping", state)
+        reached = self.threshold is not None and sign * (value - self.threshold) > 0
+        if reached or state["waited"] >= self.patience:
+            runner.train_loop.stop_training = True
+            runner.logger.warning(self._reason(runner, value, reached))
+
+    def _reason(self, runner: Runner, value: float, reached: bool) -> str:
+        unit = "epoch" if isinstance(runner.train_loop, EpochBasedTrainLoop) else "iteration"
+        begin = f"Stopped early, after {unit} {self.state['seen']}: {self.monitor} is {value:.4g}"
+        if reached:
+            return f"{begin}, better than the threshold of {self.threshold:g}."
+        best = self.state["best"]
+        by = f" by more than {self.min_delta:g}" if self.min_delta else ""
+        since = (
+            "never was a number"
+            if best is None
+            else f"was best with {best:.4g} after {unit} {self.state['at']}"
+        )
+        path = getattr(self.kept, "best_ckpt_path", None)
+        return (
+            f"{begin}, {since} and did not get better{by} in {self.state['waited']} validations "
+            f"(patience {self.patience}).{f' The best weights are in {path}.' if path else ''} To "
+            "go on, give a larger patience and --resume."
+        )
