@@ -32,7 +32,7 @@ def test_the_table_of_packages_matches_the_tree():
     }
     files = {f"hypvision/{path.name}" for path in (ROOT / "hypvision").glob("*.py")}
     assert packages | files - {"hypvision/__init__.py", "hypvision/version.py"} <= on_map
-    folders = {"configs", "docs", "model_zoo", "requirements", "tests", "tools"}
+    folders = {"configs", "docs", "model_zoo", "requirements", "studies", "tests", "tools"}
     assert folders <= on_map
 
 
@@ -59,7 +59,7 @@ def test_the_folders_of_tests_are_the_packages():
     packages = {
         path.name for path in (ROOT / "hypvision").iterdir() if (path / "__init__.py").is_file()
     }
-    others = {"contract", "goldens", "helpers", "hostile", "references", "tools"}
+    others = {"contract", "goldens", "helpers", "hostile", "references", "studies", "tools"}
     tests = {
         path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and any(path.glob("*.py"))
     }

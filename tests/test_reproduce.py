@@ -67,7 +67,7 @@ def test_every_row_has_its_cells_and_can_be_run_or_says_why_not():
         runs = [
             span
             for span in spans(row)
-            if span.startswith(("configs/", "hypvision ", "python tools/"))
+            if span.startswith(("configs/", "hypvision ", "python tools/", "python studies/"))
         ]
         assert bool(runs) != row[1].startswith("not here: "), row
         for span in runs:

@@ -1,5 +1,5 @@
 # The ViT of vit_diagnosis_cifar10.py under the recipe of hcformer-nano-clusters_25e_cifar10.py
-# whole, Muon at 4e-3 included: of its rates in tools/hcformer_study.py the best.
+# whole, Muon at 4e-3 included: of its rates in studies/hcformer_study.py the best.
 _base_ = ["../hcformer/hcformer-nano-clusters_25e_cifar10.py"]
 model = dict(
     backbone=dict(

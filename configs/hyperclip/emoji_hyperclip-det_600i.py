@@ -44,7 +44,7 @@ val_dataloader = dict(dataset=dict(test_data, **known))
 test_dataloader = dict(dataset=dict(test_data, **test))
 val_evaluator = dict(groups=dict(_delete_=True, base=_base_.emoji_base, novel=_base_.emoji_novel))
 test_evaluator = val_evaluator
-# Where tools/finetune_study.py measures, too: emoji of a style never seen.
+# Where studies/finetune_study.py measures, too: emoji of a style never seen.
 elsewhere = dict(
     style={
         "ann_file": "boxes-style/annotations/instances_val2017.json",

@@ -37,7 +37,7 @@ val_dataloader = dict(dataset=dict(test_data, data_prefix=val_prefix))
 test_dataloader = dict(dataset=dict(test_data, data_prefix=test_prefix))
 val_evaluator = dict(groups=dict(_delete_=True, base=_base_.emoji_base, novel=_base_.emoji_novel))
 test_evaluator = val_evaluator
-# Where tools/finetune_study.py measures, too: emoji of a style never seen, and emoji never seen.
+# Where studies/finetune_study.py measures, too: emoji of a style never seen, and emoji never seen.
 elsewhere = {
     name: {
         "data_prefix.img_path": f"{name}/val/images",

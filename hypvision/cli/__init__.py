@@ -89,7 +89,10 @@ COMMANDS = {
     "lm save": Command("write a trained language model as a folder for transformers"),
     "lm generate": Command("continue texts with a language model"),
     "lm eval": Command("run tasks of the lm-evaluation-harness on a language model"),
-    "scaling": Command("the toy model of superposition and its scaling laws"),
+    "scaling run": Command("train the toy model of superposition and draw figures of the paper"),
+    "scaling heads": Command("overlaps and norms of the output heads of language models"),
+    "scaling tokens": Command("frequencies of tokens in texts"),
+    "scaling fit": Command("the joint fit of losses of language models"),
     "data make": Command("write the procedural data set to disk"),
     "data prepare": Command(
         "write a published data set as configs read it: label maps, class folders"

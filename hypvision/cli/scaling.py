@@ -15,103 +15,103 @@ from hypvision.cli.arguments import (
     add_device_argument,
     device_of,
     number,
-    refuse_others,
     whole,
 )
 from hypvision.cli.submit import Cell, add_submit_arguments, run_cells, submit_options
 from hypvision.io.errors import HypvisionError, require
 from hypvision.io.files import check_regular, why_no_file, write_table
 
-ACTIONS = ("run", "heads", "tokens", "fit")
 _USUAL = "a usual name"  # what was asked for, in heads.csv, if it was no tensor
 
 
-def add_scaling_arguments(parser: Parser) -> None:
-    text = (
-        "run: train and draw figures of the paper; heads: overlaps and norms of the heads of "
-        "language models; tokens: frequencies of tokens; fit: the joint fit of losses of language "
-        "models"
-    )
-    parser.add("action ACTION", text, choices=ACTIONS)
-    text = (
-        "run: quick, fig1, fig3 to fig8; heads: checkpoints (a file, a folder, USER/REPO on the "
-        "hub), csv tables of them (family, model, head, m), or paper for its 27; tokens: text "
-        "files, or .npy files of ids; fit: csv files with family, dataset, m and loss"
-    )
-    parser.add("subjects WHAT...", text)
-    parser.add(
-        "--out DIR",
-        "folder of results, which a second run takes up",
-        default="scaling",
-        output="folder",
-    )
+def add_scaling_run_arguments(parser: Parser) -> None:
+    parser.add("subjects FIGURE...", "quick, fig1, fig3 to fig8")
+    _add_out(parser)
     for name, text in (
         ("alphas", "exponents of the frequencies"),
         ("decays", "decays gamma; below 0 they are growth"),
         ("densities", "densities of active features, from 0 to 1"),
     ):
-        parser.add(f"--{name} X...", f"run: only these {text}", number)
-    text = "run: these widths m instead of the figure's; others than the paper's are marked"
+        parser.add(f"--{name} X...", f"only these {text}", number)
+    text = "these widths m instead of the figure's; others than the paper's are marked"
     parser.add("--widths M...", text, whole(1, 2**16))
-    parser.add("--replicates N", "run: models a point", whole(1, 1000), 1)
-    parser.add(
-        "--seed N",
-        "run: of first weights and batches; a folder has results of one seed",
-        whole(0, 2**31),
-        0,
-    )
+    parser.add("--replicates N", "models a point", whole(1, 1000), 1)
+    text = "of first weights and batches; a folder has results of one seed"
+    parser.add("--seed N", text, whole(0, 2**31), 0)
     for name, least, text in (
         ("features", 2, "features n"),
         ("steps", 1, "steps of a training"),
         ("batch", 1, "samples of a step"),
     ):
-        text = f"run: {text} instead of the figure's; the results are marked"
+        text = f"{text} instead of the figure's; the results are marked"
         parser.add(f"--{name} N", text, whole(least, 2**24))
-    parser.add(
-        "--tiny",
-        "run: figures 3 to 7 with the models of quick, a fiftieth of the work; the results are "
-        "marked",
-    )
-    parser.add("--independent", "run: first weights and batches of its own for every point")
-    parser.add("--losses CSV", "run fig1, fig8: losses of language models, as for fit")
-    parser.add("--tensor NAME", "heads: the name of the tensor, if it has an unusual one")
-    parser.add("--tokenizer JSON", "tokens: tokenizer.json of Hugging Face's tokenizers")
+    text = "figures 3 to 7 with the models of quick, a fiftieth of the work; the results are marked"
+    parser.add("--tiny", text)
+    parser.add("--independent", "first weights and batches of its own for every point")
+    parser.add("--losses CSV", "fig1, fig8: losses of language models, as for fit")
     add_device_argument(parser)
     add_submit_arguments(parser)
 
 
-def run_scaling(args: Namespace) -> None:
-    others = {action for action in ACTIONS if action != args.action}
-    refuse_others(
-        args,
-        add_scaling_arguments,
-        lambda option: str(option.help).partition(":")[0].partition(" ")[0] not in others,
-        f"scaling {args.action}",
+def add_scaling_heads_arguments(parser: Parser) -> None:
+    text = (
+        "checkpoints (a file, a folder, USER/REPO on the hub), csv tables of them (family, model, "
+        "head, m), or paper for its 27"
     )
-    if args.action == "heads":
-        _run_heads(args)
-        return
-    if args.action == "run":
-        figures = {name: _chosen(args, name) for name in args.subjects if name != "fig8"}
-        for name, chosen in figures.items():
-            first = next(iter(figures))
-            if replace(chosen.settings, shortened="") != replace(
-                figures[first].settings, shortened=""
-            ):
-                raise HypvisionError(
-                    f"{first} and {name} are of different grids. Run each with its own --out."
-                )
-        for name in args.subjects:
-            _run_fig8(args) if name == "fig8" else _run_figure(args, name, figures[name])
-        return
-    stems = [Path(subject).stem for subject in args.subjects]
+    parser.add("subjects CHECKPOINT...", text)
+    _add_out(parser)
+    parser.add("--tensor NAME", "the name of the tensor, if it has an unusual one")
+    add_submit_arguments(parser)
+
+
+def add_scaling_tokens_arguments(parser: Parser) -> None:
+    parser.add("subjects FILE...", "text files, or .npy files of ids")
+    _add_out(parser)
+    parser.add("--tokenizer JSON", "of texts: tokenizer.json of Hugging Face's tokenizers")
+
+
+def add_scaling_fit_arguments(parser: Parser) -> None:
+    parser.add("subjects CSV...", "csv files with family, dataset, m and loss")
+    _add_out(parser)
+
+
+def _add_out(parser: Parser) -> None:
+    text = "folder of results, which a second run takes up"
+    parser.add("--out DIR", text, default="scaling", output="folder")
+
+
+def run_scaling_run(args: Namespace) -> None:
+    figures = {name: _chosen(args, name) for name in args.subjects if name != "fig8"}
+    for name, chosen in figures.items():
+        first = next(iter(figures))
+        if replace(chosen.settings, shortened="") != replace(figures[first].settings, shortened=""):
+            raise HypvisionError(
+                f"{first} and {name} are of different grids. Run each with its own --out."
+            )
+    for name in args.subjects:
+        _run_fig8(args) if name == "fig8" else _run_figure(args, name, figures[name])
+
+
+def run_scaling_tokens(args: Namespace) -> None:
+    _check_stems(args.subjects)
+    for subject in args.subjects:
+        _run_tokens(args, subject)
+
+
+def run_scaling_fit(args: Namespace) -> None:
+    _check_stems(args.subjects)
+    for subject in args.subjects:
+        _run_fit(args, subject)
+
+
+def _check_stems(paths: list[str]) -> None:
+    """Refuse files whose tables would have the same name."""
+    stems = [Path(path).stem for path in paths]
     for stem in stems:
         if stems.count(stem) > 1:
             raise HypvisionError(
                 f"There are {stems.count(stem)} files '{stem}'. Give each an --out of its own."
             )
-    for subject in args.subjects:
-        {"tokens": _run_tokens, "fit": _run_fit}[args.action](args, subject)
 
 
 def _device(args: Namespace) -> str:
@@ -210,7 +210,7 @@ def _names(folder: Path, name: str, figures: list[Path]) -> str:
     return ", ".join(map(str, (folder / f"{name}.csv", *figures)))
 
 
-def _run_heads(args: Namespace) -> None:
+def run_scaling_heads(args: Namespace) -> None:
     from hypvision.scaling.language_models import paper_models, read_models
 
     asked: list[tuple[str, str | None]] = []

@@ -208,12 +208,14 @@ WITHOUT_EFFECT = [
     *((f"explain in.png {given} {HIMAPPER}",
     "is for the clusters of an HCFormer, and 'himapper' has none")
       for given in ("--stage 0", "--block 0", "--head 0", "--level both", "--regions 0")),
-    *((f"scaling {what} {given}", f"{given.split()[0]} has no effect on scaling {what.split()[0]}")
+    *((f"scaling {what} {given}", f"There is no option '{given.split()[0]}'")
       for what, options in {
           "run quick": ("--tensor a", "--tokenizer b.json"),
           "heads paper": ("--tiny", "--seed 3", "--widths 8", "--losses a.csv"),
-          "tokens a.npy": ("--tensor a", "--alphas 1"),
-          "fit a.csv": ("--tokenizer b.json", "--replicates 2"),
+          "tokens a.npy": (
+              "--tensor a", "--alphas 1", "--jobs 2", "--device cpu", "--submit local",
+          ),
+          "fit a.csv": ("--tokenizer b.json", "--replicates 2", "--jobs 2"),
       }.items() for given in options),
     *((f"fewshot {what} folder {given}", f"{given.split()[0]} has no effect on fewshot {what}")
       for what in ("table", "explain") for given in ("--method coop", "--seeds 4", "--amp bf16",
@@ -267,7 +269,10 @@ NEEDED = {
     "zoo convert": ["--from", "hcformer", "in.pth"],
     "lm save": ["in.py", "in.pth"],
     "zoo publish": ["in.py", "in.pth", "--name", "a.b"],
-    "scaling": ["run", "quick"],
+    "scaling run": ["quick"],
+    "scaling heads": ["paper"],
+    "scaling tokens": ["in.npy"],
+    "scaling fit": ["in.csv"],
 }
 OUTPUTS = [
     (name, action.option_strings[:1], what)

@@ -22,7 +22,7 @@ QUICK = (
 LINES = [
     pytest.param(
         words,
-        id="-".join(words[: 3 if words[0] in ("fewshot", "scaling", "explain") else 2]),
+        id="-".join(words[: 3 if words[0] in ("fewshot", "explain") else 2]),
         marks=[] if words[:2] in QUICK else [pytest.mark.slow],
     )
     for words in commands.lines()

@@ -257,7 +257,7 @@ def test_submitted_cells_carry_the_device_that_was_asked_for(tmp_path, capsys, m
     [
         (["run", "fig44"], "There is no figure 'fig44'. Did you mean fig4"),
         (["run", "fig2"], "it is a drawing"),
-        (["rnu", "fig4"], "no ACTION 'rnu'. Did you mean run?"),
+        (["rnu", "fig4"], "no command 'rnu'. Did you mean run?"),
         (["run", "fig1", "--tiny"], "fig1 has no --tiny version"),
         (["run", "fig4", "--decays", "0.4"], "No point of this figure has decay 0.4"),
         (["run", "quick", "--submit-options", "timeout_min=3"], "are for submitit"),

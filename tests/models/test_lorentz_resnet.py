@@ -3,9 +3,6 @@ beyond its tests."""
 
 import copy
 import math
-import runpy
-import sys
-from pathlib import Path
 
 import pytest
 import timm
@@ -15,6 +12,7 @@ from references.lorentz_cnn import ReferenceLorentzResNet
 from timm.data import resolve_data_config
 from torch import nn
 
+from hypvision.cli import main
 from hypvision.geometry import Lorentz, lorentz
 from hypvision.io.errors import HypvisionError
 from hypvision.models import LorentzResNet
@@ -33,7 +31,6 @@ from hypvision.nn import (
 from hypvision.optim import RiemannianSGD, param_groups
 from hypvision.zoo.convert import convert_file
 
-TOOL = Path(__file__).parents[2] / "tools" / "convert_checkpoint.py"
 WIDTHS = (6, 8, 12, 16)
 MICRO = dict(widths=WIDTHS, num_classes=5)
 SHORT = dict(layers=(1, 2, 1, 1))  # a block with a shortcut and one without
@@ -255,27 +252,24 @@ def test_official_weights_need_a_model_of_their_curvatures(name):
             create(**other).load_state_dict(weights)
 
 
-def test_command_line(tmp_path, monkeypatch, capsys):
+def test_command_line(tmp_path, capsys):
     torch.save(published("L-ResNet-18")[1].state_dict(), tmp_path / "in.pth")
-    monkeypatch.setattr(
-        sys,
-        "argv",
-        [TOOL.name, "--from", "hyperboliccv", str(tmp_path / "in.pth"), str(tmp_path / "out.pth")],
-    )
-    with pytest.raises(SystemExit) as end:
-        runpy.run_path(str(TOOL), run_name="__main__")
-    assert end.value.code == 0
+    words = [
+        "zoo",
+        "convert",
+        "--from",
+        "hyperboliccv",
+        str(tmp_path / "in.pth"),
+        str(tmp_path / "out.pth"),
+    ]
+    assert main(words) == 0
     said = capsys.readouterr().out
     assert 'timm.create_model("hcnn_resnet18", num_classes=5' in said and "clip" not in said
     # Hybrids clip features, at a radius that no checkpoint has.
     torch.save(published("EL-ResNet-18")[1].state_dict(), tmp_path / "in.pth")
-    with pytest.raises(SystemExit) as end:
-        runpy.run_path(str(TOOL), run_name="__main__")
+    assert main(words) == 0
     said = capsys.readouterr().out
-    assert (
-        end.value.code == 0
-        and "clip=1.0 (the default) for CIFAR, clip=4.0 for Tiny-ImageNet" in said
-    )
+    assert "clip=1.0 (the default) for CIFAR, clip=4.0 for Tiny-ImageNet" in said
 
 
 def test_parameter_counts_are_the_published_ones():

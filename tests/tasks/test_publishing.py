@@ -180,8 +180,9 @@ def test_texts_that_cannot_be_read(tmp_path, text):
 @pytest.mark.slow
 def test_the_command_measures_in_fresh_processes(trained, where, tmp_path):
     (tmp_path / "about.yml").write_text(yaml.safe_dump(ABOUT))
-    command = [sys.executable, str(ROOT / "tools/publish_weights.py"), "config.py", str(trained[2])]
+    command = [sys.executable, "-m", "hypvision.cli", "zoo", "publish", "config.py"]
     command += [
+        str(trained[2]),
         "--name",
         "hcformer_nano.tiny",
         "--about",

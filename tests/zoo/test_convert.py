@@ -1,11 +1,9 @@
 """Converting files: formats, wrappers, what is told to the user, and that no half-written file
 stays behind."""
 
-import runpy
 import sys
 from argparse import Namespace
 from hashlib import sha256
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -17,6 +15,7 @@ from references.hcformer import ReferenceHCFormer
 from safetensors.torch import load_file, save_file
 
 from hypvision.checkpoints.read import LogHistory, read_file
+from hypvision.cli import main
 from hypvision.io.errors import HypvisionError
 from hypvision.models.hcformer_checkpoint import (
     hcformer_from_official,
@@ -25,8 +24,6 @@ from hypvision.models.hcformer_checkpoint import (
 )
 from hypvision.zoo.convert import convert_file
 from hypvision.zoo.loading import load_trained
-
-TOOL = Path(__file__).parents[2] / "tools" / "convert_checkpoint.py"
 
 
 @pytest.fixture(scope="module")
@@ -297,12 +294,10 @@ def test_checkpoints_with_a_log_need_no_mmengine(tmp_path, official, monkeypatch
     )
 
 
-def test_command_line(tmp_path, official, monkeypatch, capsys):
+def test_command_line(tmp_path, official, capsys):
     def call(*arguments):
-        monkeypatch.setattr(sys, "argv", [TOOL.name, "--from", "hcformer", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            runpy.run_path(str(TOOL), run_name="__main__")
-        return end.value.code, capsys.readouterr()
+        status = main(["zoo", "convert", "--from", "hcformer", *map(str, arguments)])
+        return status, capsys.readouterr()
 
     source = save(official, tmp_path / "in.pth")
     code, printed = call(source, tmp_path / "out.safetensors")

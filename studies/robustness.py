@@ -1,6 +1,6 @@
 #!/usr/bin/env python
 """What does a classifier make of images unlike its training's?
-``python tools/robustness.py CONFIG WEIGHTS``.
+``python studies/robustness.py CONFIG WEIGHTS``.
 
 Prints as JSON the accuracy on the test images of the config as they are, with noise and with blur,
 and for each folder of images of other things how well they are told from the test images: the area
@@ -9,7 +9,7 @@ features. In a Lorentz network these are the space parts of points, whose norms 
 the radii. The methods are those of Hendrycks et al. (ICML 2022) for the logit and of Khrulkov et
 al. (CVPR 2020) for the radius.
 
-    python tools/robustness.py configs/hecnn/hecnn-resnet18-small_3e_cifar10.py
+    python studies/robustness.py configs/hecnn/hecnn-resnet18-small_3e_cifar10.py
         work_dirs/hecnn/epoch_3.pth \\ --outliers data/omniglot/images data/emoji/images
         --cfg-options data_root=data/cifar10
 """

@@ -1,6 +1,6 @@
 #!/usr/bin/env python
 """Do the maps of parents cover those of their children?
-``python tools/himapper_containment.py CONFIG WEIGHTS``.
+``python studies/himapper_containment.py CONFIG WEIGHTS``.
 
 Looks at the procedural scenes, which nothing was trained on, and prints the containment score of
 :mod:`hypvision.viz.hierarchy_tree` beside chance (other nodes of the parent's level), level by

@@ -1,8 +1,8 @@
 #!/usr/bin/env python
 """Trainings of configs/helm side by side, and what a model has learned.
 
-    python tools/helm_study.py runs work_dirs/helm-d-s0 work_dirs/llama-s0 ... --figure curves.png
-    --keep runs.json python tools/helm_study.py model FOLDER --text test.txt --items blimp.jsonl
+    python studies/helm_study.py runs work_dirs/helm-d-s0 work_dirs/llama-s0 ... --figure curves.png
+    --keep runs.json python studies/helm_study.py model FOLDER --text test.txt --items blimp.jsonl
     --figure decay.png
 
 ``runs`` reads the logs of trainings, whose folders are called NAME-sSEED: held-out bits a byte

@@ -13,7 +13,7 @@ import torch
 import hypvision.models  # noqa: F401 - registers the models
 from hypvision.nn import ClusterAssignment
 
-_TOOL = runpy.run_path(str(Path(__file__).parents[2] / "tools/hcformer_diagnosis.py"))
+_TOOL = runpy.run_path(str(Path(__file__).parents[2] / "studies/hcformer_diagnosis.py"))
 cluster_purity, grid_labels, purity, sharpness = (
     _TOOL[name] for name in ("cluster_purity", "grid_labels", "purity", "sharpness")
 )

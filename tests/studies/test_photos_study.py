@@ -15,7 +15,7 @@ PAGE = ROOT / "docs/studies/photos.md"
 
 @pytest.fixture(scope="module")
 def tool():
-    return runpy.run_path(str(ROOT / "tools/photos_study.py"))
+    return runpy.run_path(str(ROOT / "studies/photos_study.py"))
 
 
 def test_the_page_has_the_tables_of_the_results(tool):

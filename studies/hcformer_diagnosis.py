@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Does a clustering backbone cluster? ``python tools/hcformer_diagnosis.py CONFIG [WEIGHTS]``.
+"""Does a clustering backbone cluster? ``python studies/hcformer_diagnosis.py CONFIG [WEIGHTS]``.
 
 Prints a line for each block of the network of a config, with trained weights or as a training
 starts:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Are HCFormer's clusters superpixels, or objects? ``python tools/superpixels.py WEIGHTS ...``.
+"""Are HCFormer's clusters superpixels, or objects? ``python studies/superpixels.py WEIGHTS ...``.
 
 Beside SLIC (scikit-image) and a grid of as many cells. With ``--images`` and ``--masks``, photos
 and their label maps: boundary recall, undersegmentation error and achievable accuracy of the
@@ -7,7 +7,7 @@ clusters of the last block of each stage. With ``--emoji`` and ``--photos``, sce
 far the best of 8, 16 and 32 regions, formed without labels, overlaps an emoji. SLIC needs
 ``pip install scikit-image``.
 
-    python tools/superpixels.py zoo:semantic-fpn_hcformer_nano.camvid \\ --images
+    python studies/superpixels.py zoo:semantic-fpn_hcformer_nano.camvid \\ --images
         data/camvid/img/test --masks data/camvid/ann/test --emoji data/emoji --photos
         data/grocery/images/test
 """

@@ -7,9 +7,10 @@ import math
 import sys
 from pathlib import Path
 
+import embed_tree as bench
 import pytest
 import torch
-from bench import tree_embedding as bench
+from bench.common import write_section
 from PIL import Image
 from tqdm import tqdm
 
@@ -105,10 +106,10 @@ def test_bad_options_are_told(page, tmp_path, monkeypatch):
         with pytest.raises(HypvisionError, match=words):
             bench.run(arguments(options))
     with pytest.raises(HypvisionError, match="cannot be read"):
-        bench.write_section(tmp_path / "none.md", bench.MARKS, "text")
+        write_section(tmp_path / "none.md", bench.MARKS, "text")
     page.write_text("no marks")
     with pytest.raises(HypvisionError, match="lacks the marks"):
-        bench.write_section(page, bench.MARKS, "text")
+        write_section(page, bench.MARKS, "text")
     monkeypatch.setitem(sys.modules, "geoopt", None)
     with pytest.raises(HypvisionError, match=r"'geoopt', which is not installed. Run .*\[dev\]"):
         bench.run(arguments("--methods geoopt"))
@@ -117,7 +118,7 @@ def test_bad_options_are_told(page, tmp_path, monkeypatch):
 @pytest.fixture
 def images():
     spec = importlib.util.spec_from_file_location(
-        "draw_geometry", ROOT / "tools" / "draw_geometry.py"
+        "draw_geometry", ROOT / "studies" / "draw_geometry.py"
     )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

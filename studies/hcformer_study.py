@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""What helps HCFormer on few small images? ``python tools/hcformer_study.py [--only NAME ...]
+"""What helps HCFormer on few small images? ``python studies/hcformer_study.py [--only NAME ...]
 [--seeds N] [--amp]``.
 
 Trains ``configs/hcformer/hcformer-nano_diagnosis_cifar10.py`` (every third training image of

@@ -14,7 +14,7 @@ pytest.importorskip("open_clip")
 
 from hypvision.clip.models import create_clip
 
-TOOL = Path(__file__).parents[2] / "tools/radial_study.py"
+TOOL = Path(__file__).parents[2] / "studies/radial_study.py"
 
 
 @pytest.mark.slow

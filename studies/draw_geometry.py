@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Draw the images of docs/geometry.md: ``python tools/draw_geometry.py docs/images/geometry``."""
+"""Draw the images of docs/geometry.md: ``python studies/draw_geometry.py docs/images/geometry``."""
 
 import math
 import sys

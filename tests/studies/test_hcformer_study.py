@@ -11,7 +11,7 @@ import torch
 
 from hypvision.data.export import export
 
-TOOLS = Path(__file__).parents[2] / "tools"
+STUDIES = Path(__file__).parents[2] / "studies"
 
 
 @pytest.fixture(scope="module")
@@ -24,13 +24,13 @@ def data(tmp_path_factory):
 def tool(monkeypatch, *arguments):
     monkeypatch.setattr(sys, "argv", ["hcformer_study.py", *map(str, arguments)])
     with pytest.raises(SystemExit) as end:
-        runpy.run_path(str(TOOLS / "hcformer_study.py"), run_name="__main__")
+        runpy.run_path(str(STUDIES / "hcformer_study.py"), run_name="__main__")
     return end.value.code
 
 
 @pytest.mark.slow
 def test_every_variant_is_a_config():
-    study = runpy.run_path(str(TOOLS / "hcformer_study.py"))
+    study = runpy.run_path(str(STUDIES / "hcformer_study.py"))
     from mmengine.optim import build_optim_wrapper
     from mmengine.registry import MODELS
 
@@ -53,7 +53,7 @@ def test_every_variant_is_a_config():
 
 
 def test_the_table_in_the_readme_is_that_of_the_results():
-    study = runpy.run_path(str(TOOLS / "hcformer_study.py"))
+    study = runpy.run_path(str(STUDIES / "hcformer_study.py"))
     folder = study["CONFIGS"] / "hcformer"
     results = json.loads((folder / "curves/study.json").read_text())
     page = (study["CONFIGS"].parent / "docs/studies/hcformer.md").read_text()
@@ -61,7 +61,7 @@ def test_the_table_in_the_readme_is_that_of_the_results():
 
 
 def test_other_options_go_into_another_folder():
-    folder = runpy.run_path(str(TOOLS / "hcformer_study.py"))["_folder"]
+    folder = runpy.run_path(str(STUDIES / "hcformer_study.py"))["_folder"]
     folders = [
         folder("center, seed 1", options, amp)
         for options in ({}, {"a.b": 1}, {"a.b": 2})

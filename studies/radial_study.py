@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Does tuning on chains help? ``python tools/radial_study.py --root data/emoji --out
+"""Does tuning on chains help? ``python studies/radial_study.py --root data/emoji --out
 work_dirs/radial-study``.
 
 Tunes the text tower of ``zoo:emoji-s16.captions`` on the chains of the training emoji with radial

@@ -19,7 +19,7 @@ SMALL = "configs/hecnn/hcnn-resnet18-small_3e_cifar10.py"
 
 @pytest.fixture(scope="module")
 def tool():
-    spec = importlib.util.spec_from_file_location("robustness", ROOT / "tools/robustness.py")
+    spec = importlib.util.spec_from_file_location("robustness", ROOT / "studies/robustness.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -100,7 +100,7 @@ def test_the_tool_measures_a_checkpoint(tool, monkeypatch, tmp_path, capsys):
         ]
         monkeypatch.setattr(sys, "argv", [*map(str, words), "--cfg-options", *options])
         with pytest.raises(SystemExit) as end:
-            runpy.run_path(str(ROOT / "tools/robustness.py"), run_name="__main__")
+            runpy.run_path(str(ROOT / "studies/robustness.py"), run_name="__main__")
         return end.value.code, capsys.readouterr()
 
     code, said = call(tmp_path / "letters/images", tmp_path / "cifar10/test")

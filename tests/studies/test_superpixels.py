@@ -14,12 +14,12 @@ DATA = ROOT / "tools/demo_data"
 
 @pytest.fixture(scope="module")
 def tool():
-    sys.path.insert(0, str(ROOT / "tools"))
-    spec = importlib.util.spec_from_file_location("superpixels", ROOT / "tools/superpixels.py")
+    sys.path.insert(0, str(ROOT / "studies"))
+    spec = importlib.util.spec_from_file_location("superpixels", ROOT / "studies/superpixels.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     yield module
-    sys.path.remove(str(ROOT / "tools"))
+    sys.path.remove(str(ROOT / "studies"))
 
 
 def halves(at, side=12):

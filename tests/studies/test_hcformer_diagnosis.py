@@ -38,7 +38,7 @@ def data(tmp_path_factory):
 def tool(monkeypatch, *arguments):
     monkeypatch.setattr(sys, "argv", ["hcformer_diagnosis.py", *map(str, arguments)])
     with pytest.raises(SystemExit) as end:
-        runpy.run_path(str(ROOT / "tools/hcformer_diagnosis.py"), run_name="__main__")
+        runpy.run_path(str(ROOT / "studies/hcformer_diagnosis.py"), run_name="__main__")
     return end.value.code
 
 
@@ -146,7 +146,7 @@ def test_what_is_taken_away_is_away():
     import hypvision.models
 
     torch.manual_seed(0)
-    module = runpy.run_path(str(ROOT / "tools/hcformer_diagnosis.py"))
+    module = runpy.run_path(str(ROOT / "studies/hcformer_diagnosis.py"))
     few = dict(
         layers=(1, 1, 1, 1), dims=(8, 16, 24, 32), heads=(2,) * 4, head_dim=4, mlp_ratios=(2,) * 4
     )
@@ -178,7 +178,7 @@ def test_parameters_are_away_for_a_while():
         num_classes=3, img_size=32, patch_size=2, **dict(dims=(8, 8, 8, 8)), locality=1.0
     )
     before = {name: p.detach().clone() for name, p in network.named_parameters()}
-    module = runpy.run_path(str(ROOT / "tools/hcformer_diagnosis.py"))
+    module = runpy.run_path(str(ROOT / "studies/hcformer_diagnosis.py"))
     blocks = list(network.stages[0].blocks)
     with pytest.raises(KeyError), module["without"](blocks, module["ASSIGNMENT"]):
         assignment = network.forward_assignments(torch.randn(1, 3, 32, 32))[0].assignment
@@ -195,7 +195,7 @@ def test_parameters_are_away_for_a_while():
 def test_a_merged_mlp_gives_the_pixels_of_a_region_that_of_their_mean(by):
     import hypvision.models
 
-    module = runpy.run_path(str(ROOT / "tools/hcformer_diagnosis.py"))
+    module = runpy.run_path(str(ROOT / "studies/hcformer_diagnosis.py"))
     torch.manual_seed(0)
     options = dict(
         dims=(8,) * 4,

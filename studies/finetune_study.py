@@ -1,6 +1,6 @@
 #!/usr/bin/env python
 """What do hyperbolic methods bring beside their Euclidean counterparts?
-``python tools/finetune_study.py STUDY``.
+``python studies/finetune_study.py STUDY``.
 
 First come short trials, by whose last validation the settings are chosen, for the baseline and for
 the method as many; then the runs, all of them with the first seed, then with the next, each
@@ -10,7 +10,7 @@ computed again, and a run that was cut goes on from its last epoch: a study that
 with the same command. ``--cfg-options`` says where data and weights are; anything else that it
 changes makes other runs, which need another file of results.
 
-    python tools/finetune_study.py himapper --results configs/himapper/curves/grocery.json
+    python studies/finetune_study.py himapper --results configs/himapper/curves/grocery.json
         --cfg-options \\ data_root=data/grocery/images
         model.checkpoint=tf_efficientnet_lite0.safetensors
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Does fine-tuning on few photos beat a linear probe? ``python tools/photos_study.py DATA``.
+"""Does fine-tuning on few photos beat a linear probe? ``python studies/photos_study.py DATA``.
 
 Six small data sets, three to choose the recipe of configs/_base_/own_photos.py on and three to
 test it. DATA has the folders grocery, cifar10, emoji, omniglot and camvid. Each run trains on K
@@ -7,8 +7,8 @@ images a class, chooses the decay of its probe and its best epoch by 8 others, a
 further ones: the probe, the best checkpoint, the last. All runs are rows of RESULTS and are not
 computed again.
 
-    OMP_NUM_THREADS=1 python tools/photos_study.py data --results docs/studies/photos.json
-    python tools/photos_study.py --results docs/studies/photos.json      # only prints the tables
+    OMP_NUM_THREADS=1 python studies/photos_study.py data --results docs/studies/photos.json
+    python studies/photos_study.py --results docs/studies/photos.json      # only prints the tables
 """
 
 from __future__ import annotations

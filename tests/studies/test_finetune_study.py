@@ -13,22 +13,22 @@ import torch
 from hypvision.data.export import export
 from hypvision.data.taxonomy import KINDS
 
-TOOLS = Path(__file__).parents[2] / "tools"
+STUDIES = Path(__file__).parents[2] / "studies"
 
 
 @pytest.fixture(scope="module")
 def tool():
-    sys.path.insert(0, str(TOOLS))
+    sys.path.insert(0, str(STUDIES))
     try:
-        return runpy.run_path(str(TOOLS / "finetune_study.py"))
+        return runpy.run_path(str(STUDIES / "finetune_study.py"))
     finally:
-        sys.path.remove(str(TOOLS))
+        sys.path.remove(str(STUDIES))
 
 
 def call(monkeypatch, *arguments):
     monkeypatch.setattr(sys, "argv", ["finetune_study.py", *map(str, arguments)])
     with pytest.raises(SystemExit) as end:
-        runpy.run_path(str(TOOLS / "finetune_study.py"), run_name="__main__")
+        runpy.run_path(str(STUDIES / "finetune_study.py"), run_name="__main__")
     return end.value.code
 
 
@@ -116,7 +116,7 @@ def test_the_numbers_in_the_readme_are_those_of_the_results(tool, study, page, r
     rows = tool["table"](
         json.loads((tool["CONFIGS"] / f"{results}.json").read_text()), study
     ).splitlines()
-    said = {line.strip() for line in (TOOLS.parent / page).read_text().splitlines()}
+    said = {line.strip() for line in (STUDIES.parent / page).read_text().splitlines()}
     rows = [
         row
         for row in rows

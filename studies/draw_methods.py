@@ -1,6 +1,6 @@
 #!/usr/bin/env python
 """Draw the ideas of methods for docs/methods:
-``python tools/draw_methods.py docs/images/methods``."""
+``python studies/draw_methods.py docs/images/methods``."""
 
 import io
 import math

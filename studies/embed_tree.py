@@ -1,5 +1,8 @@
-"""A tree in two dimensions: the hyperbolic plane against the Euclidean, hypvision's optimiser
-beside geoopt's.
+#!/usr/bin/env python
+"""Embed a tree in two dimensions: the hyperbolic plane against the Euclidean, hypvision's optimiser
+beside geoopt's; the experiment of docs/geometry.md.
+
+    python studies/embed_tree.py --write docs/geometry.md --image docs/images/geometry/tree.png
 
 Every method gets the same start (the same small tangent vectors), loss, rows of every step, number
 of steps, schedule and learning rates to choose from; the rate whose full loss is lowest after all
@@ -11,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,9 +27,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 import hypvision
-from bench.common import machine, write_section
 from hypvision.geometry import Euclidean, Lorentz, Manifold, ManifoldParameter, PoincareBall
-from hypvision.io.errors import HypvisionError, require
+from hypvision.io.errors import HypvisionError, guard, require
 from hypvision.io.files import replacing
 from hypvision.losses.graph import (
     average_distortion,
@@ -287,6 +290,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from bench.common import machine, write_section
+
     for name in ("branching", "depth", "steps", "rows", "seeds", "threads"):
         if getattr(args, name) < 1:
             raise HypvisionError(f"--{name} must be at least 1, got {getattr(args, name)}.")
@@ -308,7 +313,7 @@ def run(args: argparse.Namespace) -> None:
         args.methods, tree_distances(parents), args.rates, args.seeds, args.steps, args.rows
     )
     command = (
-        f"tools/embed_tree.py --branching {args.branching} --depth {args.depth} --steps "
+        f"studies/embed_tree.py --branching {args.branching} --depth {args.depth} --steps "
         f"{args.steps}"
     )
     command += (
@@ -328,3 +333,10 @@ def run(args: argparse.Namespace) -> None:
         write_section(args.write, MARKS, text)
     for path in filter(None, (args.image, args.write)):
         print(f"\nWritten to {path}")
+
+
+if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).parents[1] / "tools"))  # of `bench`
+    parser = argparse.ArgumentParser(description="Embed a tree in two dimensions.")
+    add_arguments(parser)
+    sys.exit(guard(run, parser.parse_args()))
