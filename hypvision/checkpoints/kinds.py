@@ -56,14 +56,17 @@ _FIRST_BYTES = (
     (0, b"%PDF", Kind("a PDF document")),
     (0, _TORCH_SAVE, Kind("a Python pickle, as torch.save wrote it before PyTorch 1.6", read=True)),
 )
-# (an entry of a zip archive, kind of file)
+# (entries of a zip archive, kind of file)
+_SAVED = Kind("a zip archive, as torch.save writes it", read=True)
 _PROGRAM = Kind("a program of torch.export", _STATE)
 _ENTRIES = (
-    ("/archive_format", _PROGRAM),
-    ("/serialized_exported_program.json", _PROGRAM),
-    ("serialized_exported_program.json", _PROGRAM),
-    ("/model.json", Kind("a TorchScript archive of PyTorch 1.1 or older", _STATE)),
-    ("model.weights.h5", Kind("a Keras archive (.keras)", _CONVERT)),
+    (["/data.pkl", "/constants.pkl"], Kind("a TorchScript archive", read=True)),
+    (["/data.pkl"], _SAVED),
+    (["/archive_format"], _PROGRAM),
+    (["/serialized_exported_program.json"], _PROGRAM),
+    (["serialized_exported_program.json"], _PROGRAM),
+    (["/model.json"], Kind("a TorchScript archive of PyTorch 1.1 or older", _STATE)),
+    (["model.weights.h5"], Kind("a Keras archive (.keras)", _CONVERT)),
 )
 # (how a text begins, kind of file)
 _LFS = Kind("a Git LFS pointer instead of the file", "Run: git lfs pull, or download the file.")
@@ -92,19 +95,14 @@ def kind_of(path: str | Path) -> Kind | None:
 
 
 def _zip_kind(path: str | Path) -> Kind:
-    saved = Kind("a zip archive, as torch.save writes it", read=True)
     if not zipfile.is_zipfile(path):  # the directory at the end of the zip file is missing
-        return saved
+        return _SAVED
     with open_zip(path) as archive:
         names = archive.namelist()
     # PyTorch stores all entries below one folder
     entries = {f"/{name.partition('/')[2]}" for name in names}.union(names)
-    if "/data.pkl" in entries:
-        return (
-            saved._replace(name="a TorchScript archive") if "/constants.pkl" in entries else saved
-        )
-    for entry, kind in _ENTRIES:
-        if entry in entries:
+    for wanted, kind in _ENTRIES:
+        if entries.issuperset(wanted):
             return kind
     if names and all(name.endswith(".npy") for name in names):
         return Kind("an archive of NumPy arrays (.npz)", _CONVERT)

@@ -280,7 +280,8 @@ def fetch(source: str | Path) -> Path:
     """
     text = str(source)
     if text.startswith(("http://", "https://")):
-        return _fetch_address(text)
+        url, digits = _address_and_sum(text)
+        return _download_verified(url, digits, _torch_path(url))
     return resolve(text) if is_address(text) else Path(text).expanduser()
 
 
@@ -321,11 +322,6 @@ def fetch_first(address: str) -> Path:
         address, address, digest,
     )  # fmt: skip
     return path
-
-
-def _fetch_address(text: str) -> Path:
-    url, digits = _address_and_sum(text)
-    return _download_verified(url, digits, _torch_path(url))
 
 
 def _torch_path(url: str) -> Path:

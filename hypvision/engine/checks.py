@@ -78,18 +78,18 @@ def data_folders(config: dict) -> list[Path]:
     found: dict[Path, None] = {}
     for phase in ("train", "val", "test"):
         for dataset in datasets_of(config.get(f"{phase}_dataloader")):
-            root = str(dataset.get("data_root") or dataset.get("root") or "")
-            parts = dataset.get("data_prefix") or {}
-            parts = (
-                [part for part in parts.values() if isinstance(part, str)]
-                if isinstance(parts, dict)
-                else []
-            )
-            if (root or any(parts)) and not any(map(_is_remote, (root, *parts))):
-                found.update(
-                    dict.fromkeys(Path(root, part).expanduser().resolve() for part in parts or [""])
-                )
+            found.update(dict.fromkeys(_folders_of(dataset)))
     return list(found)
+
+
+def _folders_of(dataset: dict) -> list[Path]:
+    root = str(dataset.get("data_root") or dataset.get("root") or "")
+    prefixes = dataset.get("data_prefix")
+    values = prefixes.values() if isinstance(prefixes, dict) else ()
+    parts = [part for part in values if isinstance(part, str)] or [""]
+    if not any([root, *parts]) or any(map(_is_remote, [root, *parts])):
+        return []
+    return [Path(root, part).expanduser().resolve() for part in parts]
 
 
 def check_data(config: dict, phases: tuple[str, ...] = ("train", "val", "test")) -> None:
@@ -147,9 +147,9 @@ def _check_dataset(dataset: dict, phase: str) -> None:
     places = {
         key: Path(root, part).expanduser() for key, part in parts.items() if isinstance(part, str)
     }
-    gone = [
-        str(place) for place in (Path(root).expanduser(), *places.values()) if not place.exists()
-    ]
+    gone = [str(place) for place in places.values() if not place.exists()]
+    if not Path(root).expanduser().exists():
+        gone = [root]
     empty = [str(place) for place in places.values() if place.is_dir() and not _has_files(place)]
     layout = "; ".join(f"'{place}': {LAYOUT.get(key, key)}" for key, place in places.items())
     data = f"the {phase} data ({dataset.get('type')})"

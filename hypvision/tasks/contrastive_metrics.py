@@ -184,28 +184,28 @@ class ImageTextRetrieval(Metric):
         names = [f"{way}_r{k}" for way in ("image_to_text", "text_to_image") for k in self.topk]
         if not results:
             return dict.fromkeys(names, math.nan)
-        keys = [
-            (row if name is None else name, caption)
-            for row, (*_, caption, name) in enumerate(results)
-        ]
         images: dict[int | str, Tensor] = {}  # each image and each caption counts once
         texts: dict[str, Tensor] = {}
-        for (image, caption), row in zip(keys, results):
-            images.setdefault(image, row[0])
-            texts.setdefault(caption, row[1])
-        places = [{key: place for place, key in enumerate(own)} for own in (images, texts)]
-        pairs = torch.tensor(
-            [places[0][image] * len(texts) + places[1][caption] for image, caption in keys]
-        )
-        points = [torch.stack([*own.values()]) for own in (images, texts)]
-        space = "lorentz" if isinstance(self.space, Hyperboloid) else "cosine"
-        found = []
-        for query, gallery in (points, points[::-1]):
-            hits = []
-            for rows, near in nearest(query, gallery, max(self.topk), space):
-                own = rows[:, None]
-                codes = own * len(texts) + near if query is points[0] else near * len(texts) + own
-                hits.append(torch.isin(codes, pairs))
-            hit = torch.cat(hits)
-            found += [100.0 * float(hit[:, :k].any(1).double().mean()) for k in self.topk]
+        keys = []
+        for number, (image, text, caption, name) in enumerate(results):
+            key = number if name is None else name
+            keys.append((key, caption))
+            images.setdefault(key, image)
+            texts.setdefault(caption, text)
+        rows = {key: row for row, key in enumerate(images)}
+        columns = {caption: column for column, caption in enumerate(texts)}
+        pairs = torch.tensor([(rows[key], columns[caption]) for key, caption in keys])
+        points = torch.stack([*images.values()])
+        captions = torch.stack([*texts.values()])
+        found = self._recalls(points, captions, pairs)
+        found += self._recalls(captions, points, pairs.flip(1))
         return dict(zip(names, found))
+
+    def _recalls(self, query: Tensor, gallery: Tensor, pairs: Tensor) -> list[float]:
+        """The recalls in percent; ``pairs``, int (N, 2): a query and what belongs to it."""
+        space = "lorentz" if isinstance(self.space, Hyperboloid) else "cosine"
+        near = nearest(query, gallery, max(self.topk), space)
+        right = pairs[:, 0] * len(gallery) + pairs[:, 1]
+        codes = [rows[:, None] * len(gallery) + places for rows, places in near]
+        hit = torch.isin(torch.cat(codes), right)
+        return [100.0 * float(hit[:, :k].any(1).double().mean()) for k in self.topk]

@@ -373,18 +373,24 @@ def _rows(
             if heads and weights is not None and weights.shape[2] > 1:
                 rows.append((chosen[0], name, heads))
     if not rows:
-        has = "; ".join(
-            f"stage {number}: blocks 0 to {len(entries) - 1}, heads 0 to "
-            f"{entries[0].assignment.patch.shape[1] - 1}"
-            f"{', no window level' if entries[0].assignment.window is None else ''}"
-            f"{', a single centre' if entries[0].assignment.patch.shape[2] == 1 else ''}"
-            for number, entries in sorted(blocks.items())
-        )
         raise HypvisionError(
             f"There are no cluster maps for stage={stage}, block={block}, head={head}, "
-            f"level={level} (None: all, or the last block). Counted from 0, the model has {has}."
+            f"level={level} (None: all, or the last block). Counted from 0, the model has "
+            f"{_told(blocks)}."
         )
     return rows
+
+
+def _told(blocks: dict[int, list[StageAssignments]]) -> str:
+    """The blocks, heads and levels of each stage, for a message."""
+    said = []
+    for number, entries in sorted(blocks.items()):
+        patch = entries[0].assignment.patch
+        heads = f"heads 0 to {patch.shape[1] - 1}"
+        text = f"stage {number}: blocks 0 to {len(entries) - 1}, {heads}"
+        text += ", no window level" if entries[0].assignment.window is None else ""
+        said.append(text + (", a single centre" if patch.shape[2] == 1 else ""))
+    return "; ".join(said)
 
 
 def draw_cluster_maps(

@@ -71,6 +71,18 @@ def draw_boxes(
     return sheet
 
 
+def _corners(box: Sequence[int], wide: int, high: int) -> list[tuple[int, int]]:
+    """Upper left corners that a label of a box may have, the best first."""
+    left, top, right, bottom = box
+    starts = (left, right + 1 - wide, (left + right - wide) // 2)
+    middles = (top, bottom + 1 - high, (top + bottom - high) // 2)
+    corners = []
+    for gap in (0, high // 2, high + 1):  # move farther away if something is in the way
+        corners += [(x, y) for y in (top - high - gap, bottom + 1 + gap) for x in starts]
+        corners += [(x, y) for x in (right + 1 + gap, left - wide - gap) for y in middles]
+    return corners
+
+
 def place_labels(
     size: tuple[int, int],
     boxes: np.ndarray,
@@ -88,17 +100,8 @@ def place_labels(
     labels = np.zeros((len(boxes), 4), dtype=int)
     taken = np.concatenate([boxes + (0, 0, 1, 1), labels])
     homeless = []
-    for i, ((left, top, right, bottom), (wide, high)) in enumerate(zip(boxes.tolist(), extents)):
-        starts = (left, right + 1 - wide, (left + right - wide) // 2)
-        middle = (top + bottom - high) // 2
-        corners = []
-        for gap in (0, high // 2, high + 1):  # move farther away if something is in the way
-            corners += [(x, y) for y in (top - high - gap, bottom + 1 + gap) for x in starts]
-            corners += [
-                (x, y)
-                for x in (right + 1 + gap, left - wide - gap)
-                for y in (top, bottom + 1 - high, middle)
-            ]
+    for i, (box, (wide, high)) in enumerate(zip(boxes.tolist(), extents)):
+        corners = _corners(box, wide, high)
         spots = np.array(corners).clip(0, np.maximum((width - wide, height - high), 0))
         places = np.concatenate([spots, spots + (wide, high)], axis=1)
         covered = _common(places, taken)

@@ -71,33 +71,11 @@ def draw_traversal(
     axis.scatter([0] * len(heights), heights, s=8, color=_GREY, zorder=2, label="points of the way")
     reach = [0.0, top]
     for each, gap, side, colour in ((texts, _LINE, 1, _BLUE), (pictures, _PICTURE, -1, _ORANGE)):
-        if not each:
-            continue
-        places = heights[[one.step for one in each]]
-        labels = _apart(places, gap * inch, top)
-        reach += [labels[-1] - 0.5 * gap * inch, labels[0] + 0.5 * gap * inch]
-        kind = "text" if side > 0 else "image"
-        axis.scatter(
-            [0] * len(each),
-            places,
-            s=34,
-            color=colour,
-            zorder=3,
-            label=f"the nearest {kind} changes here",
-        )
-        for place, label, one in zip(places, labels, each):
-            axis.plot(
-                [0.0, side * 0.1, side * 0.14],
-                [place, label, label],
-                "-",
-                color=colour,
-                linewidth=0.6,
-                zorder=1,
-            )
-            if one.image is None:
-                axis.text(0.155, label, _label(one), va="center", fontsize=9)
-            else:
-                _put(axis, one, (-0.15, label))
+        if each:
+            places = heights[[one.step for one in each]]
+            labels = _apart(places, gap * inch, top)
+            reach += [labels[-1] - 0.5 * gap * inch, labels[0] + 0.5 * gap * inch]
+            _draw_side(axis, each, places, labels, side, colour)
     for name, place, align in (
         ("photo", heights[0], "bottom"),
         ("root" if end is None else "end", heights[-1], "top"),
@@ -124,6 +102,27 @@ def draw_traversal(
         title_fontsize=8,
     )
     save_figure(figure, path, dpi=110)
+
+
+def _draw_side(
+    axis: Any,
+    found: Sequence[Found],
+    places: np.ndarray,
+    labels: np.ndarray,
+    side: int,
+    colour: str,
+) -> None:
+    """Draw the texts (``side`` 1) or the images (-1) at the heights ``labels``, with lines from
+    their places on the way."""
+    legend = f"the nearest {'text' if side > 0 else 'image'} changes here"
+    axis.scatter([0] * len(found), places, s=34, color=colour, zorder=3, label=legend)
+    for place, label, one in zip(places, labels, found):
+        x = [0.0, side * 0.1, side * 0.14]
+        axis.plot(x, [place, label, label], "-", color=colour, linewidth=0.6, zorder=1)
+        if one.image is None:
+            axis.text(0.155, label, _label(one), va="center", fontsize=9)
+        else:
+            _put(axis, one, (-0.15, label))
 
 
 def _label(found: Found) -> str:

@@ -253,8 +253,9 @@ def convert_file(
     if not to_official:
         converted = converter.from_official(weights)
         model, arguments = converter.variant(converted, **given)
+        arguments = {**arguments, **converter.arguments(weights)}
         _write(_contiguous(converted), target)
-        return Conversion(target, model, {**arguments, **converter.arguments(weights)})
+        return Conversion(target, model, arguments)
     converted = converter.to_official(weights, **given)
     conversion = Conversion(target, *_published_variant(converter, converted))
     written = _contiguous(converted)

@@ -372,7 +372,7 @@ def test_check_data_looks_into_wrappers(tmp_path):
     (tmp_path / "ann" / "1.png").touch()
     check_data(config)
     inner["data_root"] = str(tmp_path / "gone")
-    with pytest.raises(HypvisionError, match="folder '.*gone'"):
+    with pytest.raises(HypvisionError, match="gone'"):
         check_data(config)
 
 
