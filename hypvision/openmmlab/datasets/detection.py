@@ -52,6 +52,7 @@ from hypvision.data.usage import Usage
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.files import inside, many_objects, read_json, read_lines
 from hypvision.io.images import SUFFIXES, open_image
+from hypvision.openmmlab.images import tell_depth
 from hypvision.viz.palette import palette
 
 _logger = logging.getLogger(__name__)
@@ -331,6 +332,8 @@ class CountedDataset(BaseDetDataset):
                 self.usage.leave_out("images", reason, item["img_path"])
         labels = Counter(label for item in kept for label in self._labels(item))
         objects = sum(labels.values())
+        if not self.backend_args:
+            tell_depth(self.pipeline.transforms, [item["img_path"] for item in kept], self.usage)
         self.usage.use("images", len(kept))
         self.usage.use(self.OBJECTS, objects)
         self.usage.use("classes", len(labels))
