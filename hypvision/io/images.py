@@ -71,6 +71,8 @@ _MISSING = {
 MAX_PIXELS = 178_956_970  # half a GiB as RGB; also Pillow's limit
 WHITE = 65535  # of 16 bits
 
+_OTHER_VIDEOS = (".3gp", ".flv", ".mpeg", ".mpg", ".mts", ".ogv", ".wmv")
+
 _Result = TypeVar("_Result")
 
 
@@ -458,6 +460,16 @@ def _read(
         raise HypvisionError(f"The {what} '{path}' cannot be read: {error.strerror}.") from error
     except Exception as error:  # damaged bytes make Pillow's readers raise errors of any type
         kinds = ", ".join(FORMATS)
+        if Path(path).suffix.lower() in _OTHER_VIDEOS:
+            raise HypvisionError(
+                f"The {what} '{path}' is a video of a kind that is not read. Convert it to .mp4 "
+                "(H.264) first."
+            ) from error
+        if "MAX_TEXT_CHUNK" in str(error) or "text chunks" in str(error):
+            raise HypvisionError(
+                f"The {what} '{path}' cannot be read: the texts beside its pixels (a prompt, a "
+                f"history) are too long ({one_line(error)}). Save it without them."
+            ) from error
         empty = " (it is empty)" if os.path.exists(path) and os.path.getsize(path) == 0 else ""
         raise HypvisionError(
             f"The {what} '{path}' cannot be read{empty}: the file is damaged, or none of {kinds} "

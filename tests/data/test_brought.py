@@ -7,6 +7,7 @@ import tarfile
 import numpy as np
 import pytest
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 pytest.importorskip("mmengine")
 from helpers.cases import each
@@ -269,3 +270,16 @@ def test_numbers_as_labels_are_in_their_order(folder):
     data = ImageTableDataset(str(folder), str(folder / "t.csv"), VIEW, indices=[0, 1])
     assert data.metainfo["classes"] == ("0", "2", "10") and data.labels.tolist() == [2, 1]
     assert data.usage.left_out("images") == 2
+
+
+# Sentences that say what a file is
+
+
+def test_what_cannot_be_read_is_called_what_it_is(tmp_path):
+    texts = PngInfo()
+    texts.add_text("prompt", "x" * 2**21, zip=True)
+    Image.new("RGB", (8, 8)).save(tmp_path / "texts.png", pnginfo=texts)
+    (tmp_path / "film.mts").write_bytes(b"G" * 1000)
+    for name, said in (("texts.png", "the texts beside its pixels"), ("film.mts", "is a video")):
+        with pytest.raises(HypvisionError, match=said):
+            open_image(tmp_path / name)
