@@ -24,6 +24,7 @@ from hypvision.clip.names import clip_options, parse_name
 from hypvision.clip.radial.measure import walk_images
 from hypvision.clip.segmentation.segment import load_segmenter, segment
 from hypvision.data.chains import shape_chains
+from hypvision.data.classes import split_classes
 from hypvision.data.closures import closure_of, read_closure
 from hypvision.geometry import Lorentz
 from hypvision.inference import Classes, predict
@@ -264,7 +265,7 @@ class Answers:
 
 
 def _listed(words: str) -> list[str]:
-    return [word.strip() for word in words.split(",") if word.strip()]
+    return split_classes(words, "The list of words")
 
 
 def known_model(name: str) -> str:

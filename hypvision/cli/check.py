@@ -10,7 +10,9 @@ from hypvision.io.files import below, check_output_folder
 
 
 def add_check_arguments(parser: Parser) -> None:
-    parser.add("config CONFIG", "config file, or the name of one that ships")
+    parser.add(
+        "config CONFIG|FOLDER", "config file, the name of one that ships, or a folder as of train"
+    )
     parser.add("--all", "read every sample too, and list all faults")
     parser.add("--workers N", "processes that read the samples", whole(0, 256), 2)
     parser.add(
@@ -27,11 +29,13 @@ def run_check(args: Namespace) -> None:
     from hypvision.engine.checking import check
     from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import parse_options
+    from hypvision.tasks.own_folder import config_of
 
     out = args.out or str(Path("work_dirs", Path(args.config).stem, "check"))
     check_output_folder(out)
     with readable_errors():
-        report = check(args.config, parse_options(args.cfg_options), args.all, args.workers, out)
+        source = config_of(args.config)
+        report = check(source, parse_options(args.cfg_options), args.all, args.workers, out)
     rows = [("part", "what", "number", "use", "which"), *report.rows]
     widths = [max(len(str(row[column])) for row in rows) for column in range(3)]
     for part, kind, number, use, examples in rows:
@@ -58,7 +62,9 @@ PARTS = ("train", "val", "test")
 
 
 def add_browse_arguments(parser: Parser) -> None:
-    parser.add("config CONFIG", "config file, or the name of one that ships")
+    parser.add(
+        "config CONFIG|FOLDER", "config file, the name of one that ships, or a folder as of train"
+    )
     text = f"of the data: {', '.join(PARTS)} (default: all that the config has)"
     parser.add("--part PART...", text, default=list(PARTS), choices=PARTS)
     parser.add("--samples N", "samples of each part", whole(1, 400), 12)
@@ -77,6 +83,7 @@ def run_browse(args: Namespace) -> None:
     from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import parse_options
     from hypvision.io.images import require_all
+    from hypvision.tasks.own_folder import config_of
     from hypvision.viz.sheet import save_image
 
     out = args.out or str(Path("work_dirs", Path(args.config).stem, "browse"))
@@ -84,7 +91,7 @@ def run_browse(args: Namespace) -> None:
     failed: list[str] = []
     with readable_errors():
         parts = browse(
-            args.config,
+            config_of(args.config),
             parse_options(args.cfg_options),
             args.part,
             args.samples,

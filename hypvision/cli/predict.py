@@ -67,6 +67,11 @@ def add_predict_arguments(parser: Parser) -> None:
     parser.add("--score X", text, number)
     text = "boxes of an image at most, the best ones (default: as many as the model gives)"
     parser.add("--max-boxes N", text, whole(1))
+    text = (
+        "the value of white in images of 16 bits, 4095 of 12 bits, or auto: by the largest value "
+        "of all (default: 65535)"
+    )
+    parser.add("--white N", text, _white, 65535)
     add_cfg_options(
         parser,
         "changes of the config that --model names, e.g. model.test_cfg.nms.iou_threshold=0.6",
@@ -76,6 +81,10 @@ def add_predict_arguments(parser: Parser) -> None:
     parser.add("--batch N", "images at a time, of a classifier", whole(1), 8)
     add_device_argument(parser)
     parser.add("--out DIR", "folder of the results", default="predicted", output="folder")
+
+
+def _white(text: str) -> int | str:
+    return text if text == "auto" else whole(1, 65535)(text)
 
 
 def run_predict(args: Namespace) -> None:
@@ -97,7 +106,7 @@ def run_predict(args: Namespace) -> None:
     classes, things = (
         None if text is None else parse_classes(text) for text in (args.classes, args.things)
     )
-    sources = find_sources(args.images, args.every)
+    sources = find_sources(args.images, args.every, args.white)
     check_every(args.every, sources)
     arguments = parse_arguments(args.model_args)
     options: dict[str, Any] = {}

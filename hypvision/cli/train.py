@@ -8,7 +8,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from hypvision.cli.arguments import Parser, add_cfg_options, whole
+from hypvision.cli.arguments import Parser, add_cfg_options, number, whole
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import check_output
 
@@ -39,8 +39,12 @@ def _add_common_arguments(parser: Parser) -> None:
 def add_train_arguments(parser: Parser) -> None:
     parser.add(
         "config CONFIG|FOLDER",
-        "config file, or a folder with a sub-folder of images for each class",
+        "config file, or a folder: class folders, or these in train and val, or a table train.csv",
     )
+    parser.add("--epochs N", "of a folder: epochs (default: 12)", whole(1))
+    parser.add("--batch-size N", "of a folder: images in a batch (default: 16)", whole(1))
+    parser.add("--lr X", "of a folder: learning rate (default: 1e-4)", number)
+    parser.add("--image-size N", "of a folder: pixels of a side (default: 160)", whole(16, 4096))
     text = (
         "finetune (default), or probe: only logistic regression on the features of the model as it "
         "begins, in seconds; its checkpoint is probe.pth"
@@ -71,7 +75,7 @@ def run_train(args: Namespace) -> None:
     from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import leave_processes, load_config, parse_options
     from hypvision.engine.run import train
-    from hypvision.tasks.own_folder import config_of
+    from hypvision.tasks.own_folder import Choices, config_of
     from hypvision.tasks.probe import only_probe
 
     with readable_errors():
@@ -79,7 +83,8 @@ def run_train(args: Namespace) -> None:
         if args.compile and not any(key.partition(".")[0] == "compile" for key in options):
             options["compile"] = True
         common = dict(amp=args.amp, launcher=args.launcher, verbose=args.verbose, log=args.log)
-        args.config = config_of(args.config)
+        choices = Choices(args.epochs, args.batch_size, args.lr, args.image_size)
+        args.config = _recipe(config_of(args.config, choices), args.work_dir)
         if args.method == "probe":
             if args.resume is not None:
                 raise HypvisionError(
@@ -91,6 +96,19 @@ def run_train(args: Namespace) -> None:
         else:
             _train_seeds(args, options, common)
         leave_processes()
+
+
+def _recipe(config: Any, work_dir: str | None) -> Any:
+    """A config; one that was made for a folder is told and written down."""
+    from mmengine.config import Config
+    from mmengine.dist import is_main_process
+
+    from hypvision.tasks.own_folder import described, save_config
+
+    if isinstance(config, Config) and is_main_process():
+        print(described(config))
+        print(f"config: {save_config(config, work_dir)}")
+    return config
 
 
 def _train_seeds(args: Namespace, options: dict[str, Any], common: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import warnings
 from collections.abc import Iterable, Sequence
@@ -165,6 +166,29 @@ def load_classes(source: str | Path | Sequence[str]) -> tuple[str, ...]:
         stripped, where, "Remove duplicates, and give every class a name of its own."
     )
     return tuple(names[label] for label in sorted(names))
+
+
+def split_classes(text: str, where: str) -> list[str]:
+    """The names in a text, between commas or line breaks as in CSV: a name in double quotes may
+    have both.
+
+    >>> split_classes('"cat, black", dog', "The list")
+    ['cat, black', 'dog']
+    """
+    try:
+        rows = list(csv.reader(text.splitlines(), skipinitialspace=True, strict=True))
+    except csv.Error as error:
+        raise HypvisionError(
+            f"{where} is not CSV ({error}): {text!r:.80}. Close the quotes."
+        ) from error
+    names = [name.strip() for row in rows for name in row if name.strip()]
+    joined = next((name for name in names if ";" in name), None)
+    if joined is not None:
+        raise HypvisionError(
+            f"{where} has '{joined:.80}': names are separated by commas or line breaks, not by "
+            "semicolons. Write commas."
+        )
+    return names
 
 
 def _read(path: Path) -> list[tuple[Any, Any]]:

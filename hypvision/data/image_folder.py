@@ -22,12 +22,13 @@ from torchvision import transforms as tv_transforms
 
 from hypvision.data.annotations import some
 from hypvision.data.classes import check_classes
+from hypvision.data.depth import find_white
 from hypvision.data.folders import Listing, check_depth, class_images, class_names, natural
 from hypvision.data.usage import Usage
 from hypvision.io.checks import one_of
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.files import inside, on_disk, read_lines, why_no_file
-from hypvision.io.images import check_normalisation, open_channels, open_image
+from hypvision.io.images import WHITE, check_normalisation, open_channels, open_image
 
 CIFAR_LAYOUT = {
     "cifar10": (tv_datasets.CIFAR10, "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"),
@@ -134,13 +135,14 @@ class _ImageDataset(Dataset):
     metainfo: dict[str, Any]
     usage: Usage
     numbered = False  # whether classes have numbers and no names
+    white = WHITE  # the value of white in images of 16 bits
 
     def __init__(self, transform: dict[str, Any] | Callable):
         self.transform = build_transform(transform)
 
     def read(self, index: int) -> Image.Image:
         """RGB image number ``index``."""
-        return open_image(self.paths[index])
+        return open_image(self.paths[index], white=self.white)
 
     def name(self, index: int) -> str:
         """The name of image ``index`` in reports: its path, or its number."""
@@ -197,6 +199,8 @@ class ImageFolderDataset(_ImageDataset):
             everything else.
         sort: the order of the sub-folders: ``"name"``, as timm and torchvision have it (0, 1, 10,
             2), or ``"natural"`` (0, 1, 2, 10).
+        white: the value of white in images of 16 bits, 4095 where they hold 12 bits; ``"auto"``:
+            found by the largest value (:func:`~hypvision.data.depth.find_white`).
     """
 
     def __init__(
@@ -210,6 +214,7 @@ class ImageFolderDataset(_ImageDataset):
         channels: int = 3,
         sort: str = "name",
         folders: Mapping[str, str] | None = None,
+        white: int | str | None = None,
     ):
         super().__init__(transform)
         one_of(("name", "natural"), sort=sort)
@@ -254,6 +259,7 @@ class ImageFolderDataset(_ImageDataset):
         self.usage.use("files", len(samples))
         if ann_file is not None:
             self.count_classes()
+        self.white = find_white(self.paths, white, self.usage)
         self._cache = [self._decode(i) for i in range(len(self.paths))] if cache else None
 
     def _sorted(self, names: list[str]) -> list[str]:
@@ -385,7 +391,7 @@ class ImageFolderDataset(_ImageDataset):
         return found
 
     def _decode(self, index: int) -> Image.Image:
-        return open_channels(self.paths[index], self.channels)
+        return open_channels(self.paths[index], self.channels, self.white)
 
     def read(self, index: int) -> Image.Image:
         return self._decode(index) if self._cache is None else self._cache[index].copy()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,11 +12,20 @@ from mmengine.registry import DATASETS
 
 from hypvision.data.annotations import name_difference
 from hypvision.data.classes import check_classes
+from hypvision.data.depth import find_white
 from hypvision.data.folders import Listing
 from hypvision.data.image_folder import _ImageDataset
+from hypvision.data.tables import (
+    IMAGE_COLUMNS,
+    LABEL_COLUMNS,
+    ONES,
+    ZEROS,
+    read_cells,
+    split_labels,
+)
 from hypvision.data.usage import Usage
 from hypvision.io.errors import HypvisionError, did_you_mean
-from hypvision.io.files import inside, read_lines
+from hypvision.io.files import inside
 from hypvision.io.records import read_json_lines
 
 _TABLE = "the table of images and their labels"
@@ -47,6 +55,10 @@ class MultiLabelDataset(_ImageDataset):
         transform: arguments of :func:`~hypvision.data.image_folder.build_transform`.
         classes: class names in the order of the outputs; or, by its path, the table that the model
             is trained on, whose names count. Default: the names of the table itself.
+        white: of images of 16 bits, as for
+            :class:`~hypvision.data.image_folder.ImageFolderDataset`.
+        separator: between the names in a column of labels; None: found, see
+            :func:`~hypvision.data.tables.split_labels`.
     """
 
     def __init__(
@@ -55,14 +67,16 @@ class MultiLabelDataset(_ImageDataset):
         ann_file: str,
         transform: dict[str, Any] | Callable,
         classes: Sequence[str] | str | Path | None = None,
+        white: int | str | None = None,
+        separator: str | None = None,
     ):
         super().__init__(transform)
         self.root = Path(root).expanduser()
-        rows, names, columns = read_table(ann_file)
+        rows, names, columns, notes = read_table(ann_file, separator)
         own = names
         source = ""
         if isinstance(classes, str | Path):
-            names = read_table(classes).names
+            names = read_table(classes, separator).names
             source = f"the table '{classes}'"
         elif classes is not None:
             source = "'classes' of the data set"
@@ -93,6 +107,8 @@ class MultiLabelDataset(_ImageDataset):
                 self.labels[row, places[name]] = 1.0
         self.metainfo = dict(classes=tuple(names))
         self.usage = Usage(ann_file)
+        self.usage.notes += notes
+        self.white = find_white(self.paths, white, self.usage)
         self.usage.use("images", len(rows))
         self.usage.use("labels", int(self.labels.sum()))
         self.count_classes()
@@ -125,26 +141,30 @@ class MultiLabelDataset(_ImageDataset):
 
 
 class Table(NamedTuple):
-    """The labels of each image, and all class names: those of the columns, or, sorted, those that
-    occur."""
+    """The labels of each image, all class names (those of the columns, or, sorted, those that
+    occur), whether columns have them, and notes for the user."""
 
     rows: dict[str, list[str]]
     names: list[str]
     columns: bool
+    notes: list[str]
 
 
-def read_table(path: str | Path) -> Table:
+def read_table(path: str | Path, separator: str | None = None) -> Table:
     """A table of images and their labels.
 
-    ``path`` is a ``.csv`` with a column ``image`` and either a column for each class, with 1 or 0,
-    or a column ``labels`` with names between semicolons; or a ``.jsonl`` with a line
+    ``path`` is a ``.csv`` with a column ``image`` (or another of
+    :data:`~hypvision.data.tables.IMAGE_COLUMNS`) and either a column for each class, with 1 or 0,
+    or a column ``labels`` with names between ``separator`` (see
+    :func:`~hypvision.data.tables.split_labels`); or a ``.jsonl`` with a line
     ``{"image": PATH, "labels": [NAME, ...]}`` for each image.
     """
+    notes: list[str] = []
     if Path(path).suffix == ".jsonl":
         lines = read_json_lines(_Labelled, path, _TABLE, f"{_FORMS}.")
         names = list[str]()
     else:
-        lines, names = _of_csv(path)
+        lines, names = _of_csv(path, separator, notes)
     rows: dict[str, list[str]] = {}
     for number, (image, labels) in lines:
         if image in rows:
@@ -160,46 +180,39 @@ def read_table(path: str | Path) -> Table:
             f"The table '{path}' has no {'labels' if rows else 'images'}. {_FORMS}."
         )
     check_classes(enumerate(names), f"The table '{path}'", "Give every class a name of its own.")
-    return Table(rows, names, columns)
+    return Table(rows, names, columns, notes)
 
 
-def _of_csv(path: str | Path) -> tuple[list[tuple[int, _Labelled]], list[str]]:
+def _of_csv(
+    path: str | Path, separator: str | None, notes: list[str]
+) -> tuple[list[tuple[int, _Labelled]], list[str]]:
     """The rows with their line numbers, and the names of the classes if the header has them."""
-    try:
-        rows = [
-            [cell.strip() for cell in row]
-            for row in csv.reader(read_lines(path, _TABLE, blank=True))
-        ]
-    except csv.Error as error:
-        raise HypvisionError(f"The table '{path}' is not CSV ({error}). {_FORMS}.") from error
-    head = rows[0] if rows else []
-    names = [cell for cell in head if cell != "image"]
-    if len(names) != len(head) - 1 or not names:
-        raise HypvisionError(f"The table '{path}' begins with '{','.join(head):.80}'. {_FORMS}.")
-    listed = names == ["labels"]
-    pairs = []
-    for number, row in enumerate(rows[1:], start=2):
-        cells = dict(zip(head, row))
-        image = cells.pop("image", "")
-        wrong = [] if listed else [cell for cell in cells.values() if cell not in ("0", "1")]
-        fault = (
-            "no image is named"
-            if not image
-            else f"'{wrong[0]:.40}' is neither 1 nor 0"
-            if wrong
-            else ""
+    cells = read_cells(path, _FORMS)
+    known = [name for name in IMAGE_COLUMNS if name in cells.head]
+    names = [name for name in cells.head if name not in known[:1]]
+    if not known or not names:
+        raise HypvisionError(
+            f"The table '{path}' begins with '{','.join(cells.head):.80}'. {_FORMS}."
         )
-        if len(row) != len(head):
-            fault = f"the number of cells is {len(row)}, not {len(head)}"
-        if row and fault:
-            raise HypvisionError(f"'{path}', line {number}: {fault}. {_FORMS}.")
-        if row:
-            found = (
-                cells["labels"].split(";")
-                if listed
-                else [name for name in names if cells[name] == "1"]
-            )
-            pairs.append(
-                (number, _Labelled(image, [name.strip() for name in found if name.strip()]))
-            )
+    listed = len(names) == 1 and names[0] in LABEL_COLUMNS
+    lines = [number for number, _ in cells.rows]
+    found = []
+    if listed:
+        texts = [(f"'{path}', line {number}", row[names[0]]) for number, row in cells.rows]
+        found = split_labels(texts, separator, notes)
+    else:
+        found = [_ones(row, names, f"'{path}', line {number}") for number, row in cells.rows]
+    images = [row[known[0]] for _, row in cells.rows]
+    if "" in images:
+        line = lines[images.index("")]
+        raise HypvisionError(f"'{path}', line {line}: no image is named. {_FORMS}.")
+    pairs = [(line, _Labelled(*row)) for line, row in zip(lines, zip(images, found))]
     return pairs, [] if listed else names
+
+
+def _ones(row: dict[str, str], names: Sequence[str], where: str) -> list[str]:
+    """The classes that a row marks by 1, 1.0 or True."""
+    wrong = [row[name] for name in names if row[name].lower() not in (*ONES, *ZEROS)]
+    if wrong:
+        raise HypvisionError(f"{where}: '{wrong[0]:.40}' is neither 1 nor 0. {_FORMS}.")
+    return [name for name in names if row[name].lower() in ONES]

@@ -388,7 +388,8 @@ class ImageShards(_Shards):
 
 
 def _files(path: Path, ended: list[list[str]], images: bool) -> Iterator[dict[str, Any]]:
-    """The files of a tar file for webdataset; of images the bytes only if asked for."""
+    """The files of a tar file for webdataset; of images the bytes only if asked for. One that ends
+    without the two empty blocks of a whole tar file may lack samples."""
     size = path.stat().st_size
     name = "the first"
     try:
@@ -407,6 +408,10 @@ def _files(path: Path, ended: list[list[str]], images: bool) -> Iterator[dict[st
                     __url__=str(path),
                 )
                 tar.members = []  # type: ignore[attr-defined] # an iterated archive keeps all of its members
+            with path.open("rb") as file:
+                file.seek(tar.offset)
+                if file.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
+                    raise tarfile.ReadError("no end")
     except tarfile.TarError:
         ended.append(["the tar file is cut off or damaged: fetch or write it again", name])
 

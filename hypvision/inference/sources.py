@@ -15,10 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from hypvision.data.depth import find_white
 from hypvision.data.usage import Usage
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import read_lines
 from hypvision.io.images import (
+    WHITE,
     find_images,
     leaving_out,
     not_taken,
@@ -46,16 +48,18 @@ class Frame(NamedTuple):
         name: what its results are called.
         number: of a frame in its video, from 0; None of an image.
         source: path of the image, or the image itself.
+        white: the value of white in an image of 16 bits.
     """
 
     file: str
     name: str
     number: int | None
     source: Path | Image.Image | NDArray[Any]
+    white: int = WHITE
 
     def open(self, channels: int = 3) -> Image.Image:
         """The image, RGB or of other channels."""
-        return open_channels(self.source, channels)
+        return open_channels(self.source, channels, self.white)
 
 
 @dataclass(frozen=True)
@@ -66,11 +70,13 @@ class Sources:
         images: files, or images in memory.
         videos: files.
         every: take every so-many-th frame of a video.
+        white: the value of white in images of 16 bits.
     """
 
     images: tuple[Path | Image.Image | NDArray[Any], ...]
     videos: tuple[Path, ...] = ()
     every: int = 1
+    white: int = WHITE
 
     @property
     def files(self) -> list[Path]:
@@ -93,7 +99,7 @@ class Sources:
         ``failed``. None: they raise."""
         paths = [source if isinstance(source, Path) else Path(IN_MEMORY) for source in self.images]
         for image, path, name in zip(self.images, paths, output_names(paths)):
-            yield Frame(str(path), name, None, image)
+            yield Frame(str(path), name, None, image, self.white)
         for video, name in zip(self.videos, output_names(self.videos)):
             with leaving_out(video, failed):
                 for number, pixels in read_frames(video, self.every):
@@ -121,7 +127,9 @@ def _tell_left_out(folder: Path, used: int, videos: Collection[str]) -> None:
         warnings.warn(str(usage), stacklevel=2)
 
 
-def find_sources(given: Source | Sequence[Source], every: int = 1) -> Sources:
+def find_sources(
+    given: Source | Sequence[Source], every: int = 1, white: int | str | None = WHITE
+) -> Sources:
     """The images and videos that names mean, each file once and in their order.
 
     Args:
@@ -130,6 +138,8 @@ def find_sources(given: Source | Sequence[Source], every: int = 1) -> Sources:
             line, relative to the list; lines that begin with ``#`` do not count. A path in the list
             without a file counts as an image that cannot be opened.
         every: take every so-many-th frame of a video.
+        white: the value of white in images of 16 bits, or ``"auto"``, see
+            :func:`~hypvision.data.depth.find_white`.
     """
     if isinstance(given, (str, Path, Image.Image, np.ndarray)):
         given = [given]
@@ -149,7 +159,11 @@ def find_sources(given: Source | Sequence[Source], every: int = 1) -> Sources:
         raise HypvisionError(
             "No image is given. Give a path of an image, folder, list or video, or a pattern."
         )
-    return Sources(tuple(images), tuple(videos), every)
+    usage = Usage("images")
+    value = find_white([image for image in images if isinstance(image, Path)], white, usage)
+    for note in usage.notes:
+        warnings.warn(note, stacklevel=2)
+    return Sources(tuple(images), tuple(videos), every, value)
 
 
 def check_every(every: int, *found: Sources) -> None:

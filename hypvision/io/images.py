@@ -69,6 +69,9 @@ _MISSING = {
     for suffix in suffixes
 }
 MAX_PIXELS = 178_956_970  # half a GiB as RGB; also Pillow's limit
+WHITE = 65535  # of 16 bits
+
+_OTHER_VIDEOS = (".3gp", ".flv", ".mpeg", ".mpg", ".mts", ".ogv", ".wmv")
 
 _Result = TypeVar("_Result")
 
@@ -241,7 +244,9 @@ def check_normalisation(transform: Mapping[str, Any] | Callable[..., Any], chann
             )
 
 
-def open_channels(source: str | Path | Image.Image | np.ndarray, channels: int) -> Image.Image:
+def open_channels(
+    source: str | Path | Image.Image | np.ndarray, channels: int, white: int = WHITE
+) -> Image.Image:
     """An image of 1 (grey), 3 (RGB, as :func:`open_image`) or 4 channels of 8 bits, the right way
     up.
 
@@ -253,9 +258,9 @@ def open_channels(source: str | Path | Image.Image | np.ndarray, channels: int) 
     """
     one_of((1, 3, 4), channels=channels)
     if channels == 3:
-        return open_image(source)
+        return open_image(source, white=white)
     if channels == 1:
-        return open_image(source).convert("L")
+        return open_image(source, white=white).convert("L")
 
     def four(image: Image.Image) -> Image.Image:
         if image.mode not in ("RGBA", "CMYK", "RGBX"):
@@ -272,7 +277,7 @@ def open_channels(source: str | Path | Image.Image | np.ndarray, channels: int) 
 
 
 def open_image(
-    source: str | Path | Image.Image | np.ndarray, most: int = MAX_PIXELS
+    source: str | Path | Image.Image | np.ndarray, most: int = MAX_PIXELS, white: int = WHITE
 ) -> Image.Image:
     """An image as it is shown: RGB of 8 bits, the right way up.
 
@@ -280,6 +285,7 @@ def open_image(
         source: path of a file, PIL image, or RGB array uint8 (H, W, 3).
         most: pixels of a file; of a JPEG with more only a half, a quarter or an eighth of each side
             is decoded.
+        white: the value of white in an image of 16 bits; larger ones are white, too.
 
     Returns:
         A PIL image of mode RGB, turned as the camera says (EXIF); 16 bits scaled to 8; transparent
@@ -291,10 +297,10 @@ def open_image(
     """
     if isinstance(source, (str, Path)):
         return _read(
-            source, "image", lambda image: to_rgb(image, f"The image '{source}'"), most=most
+            source, "image", lambda image: to_rgb(image, f"The image '{source}'", white), most=most
         )
     if isinstance(source, Image.Image):
-        return to_rgb(source)
+        return to_rgb(source, white=white)
     if not isinstance(source, np.ndarray):
         raise HypvisionError(
             f"An image is a path, a PIL image or an array, got {type(source).__name__}."
@@ -424,6 +430,7 @@ def _read(
                     f"The {what} '{path}' cannot be read: it has {width} x {height} pixels, more "
                     f"than {most:,} in all. Give a smaller copy."
                 )
+            _refuse_pages(image, path, what)
             if pixels:
                 image.load()
             return use(image)
@@ -433,11 +440,38 @@ def _read(
         raise HypvisionError(f"The {what} '{path}' cannot be read: {error.strerror}.") from error
     except Exception as error:  # damaged bytes make Pillow's readers raise errors of any type
         kinds = ", ".join(FORMATS)
+        if Path(path).suffix.lower() in _OTHER_VIDEOS:
+            raise HypvisionError(
+                f"The {what} '{path}' is a video of a kind that is not read. Convert it to .mp4 "
+                "(H.264) first."
+            ) from error
+        if "MAX_TEXT_CHUNK" in str(error) or "text chunks" in str(error):
+            raise HypvisionError(
+                f"The {what} '{path}' cannot be read: the texts beside its pixels (a prompt, a "
+                f"history) are too long ({one_line(error)}). Save it without them."
+            ) from error
         empty = " (it is empty)" if os.path.exists(path) and os.path.getsize(path) == 0 else ""
         raise HypvisionError(
             f"The {what} '{path}' cannot be read{empty}: the file is damaged, or none of {kinds} "
             f"({one_line(error)}). Replace it by an intact copy, or leave it out."
         ) from error
+
+
+def _refuse_pages(image: Image.Image, path: str | Path, what: str) -> None:
+    """A TIFF of several pages is refused: the first alone would be read, and the others lost. Small
+    copies of an image (bit 0 of NewSubfileType) are none of its pages."""
+    if image.format != "TIFF" or getattr(image, "n_frames", 1) == 1:
+        return
+    frames: Any = image
+    pages = 0
+    for number in reversed(range(frames.n_frames)):
+        frames.seek(number)
+        pages += not frames.tag_v2.get(254, 0) & 1
+    if pages > 1:
+        raise HypvisionError(
+            f"The {what} '{path}' is a TIFF of {pages} pages, of which one would be read. Save "
+            "each page as a file of its own (ImageMagick: convert FILE.tif FILE-%d.tif)."
+        )
 
 
 def write_image(image: Image.Image, path: str | Path, format: str, **options: Any) -> None:
@@ -455,11 +489,11 @@ def write_image(image: Image.Image, path: str | Path, format: str, **options: An
     Path(path).write_bytes(encoded.getbuffer())
 
 
-def to_rgb(image: Image.Image, name: str = "The image") -> Image.Image:
+def to_rgb(image: Image.Image, name: str = "The image", white: int = WHITE) -> Image.Image:
     """A PIL image as it is shown, see :func:`open_image`; ``name`` is what the message calls it."""
     image = ImageOps.exif_transpose(image)
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
-        return _eight_bits(image, name)
+        return _eight_bits(image, name, white)
     if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
         image = image.convert("RGBA")
         paper = Image.new("RGBA", image.size, "white")
@@ -468,7 +502,7 @@ def to_rgb(image: Image.Image, name: str = "The image") -> Image.Image:
     return image.convert("RGB")
 
 
-def _eight_bits(image: Image.Image, name: str) -> Image.Image:
+def _eight_bits(image: Image.Image, name: str, white: int) -> Image.Image:
     """A grey image of 16 bits, scaled to 8; Pillow's own conversion makes every value above 255
     white."""
     values = np.array(image)
@@ -477,4 +511,5 @@ def _eight_bits(image: Image.Image, name: str) -> Image.Image:
             f"{name} has pixels of Pillow's mode {image.mode}, whose white and black are not "
             "known. Save it with 8 or 16 bits a channel."
         )
-    return Image.fromarray((values // 257).astype(np.uint8)).convert("RGB")
+    values = np.minimum(values, white).astype(np.int64) * 255 // white
+    return Image.fromarray(values.astype(np.uint8)).convert("RGB")

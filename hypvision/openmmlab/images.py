@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +16,10 @@ from mmcv.transforms import LoadImageFromFile
 from mmengine.registry import TRANSFORMS
 from PIL import Image
 
+from hypvision.data.depth import check_white, find_white
+from hypvision.data.usage import Usage
 from hypvision.io.errors import HypvisionError
-from hypvision.io.images import FORMATS, image_kind, image_size, open_image
+from hypvision.io.images import FORMATS, WHITE, image_kind, image_size, open_image
 
 
 def install() -> None:
@@ -27,7 +30,7 @@ def install() -> None:
     )
 
 
-def read_bgr(path: str | Path) -> np.ndarray:
+def read_bgr(path: str | Path, white: int = WHITE) -> np.ndarray:
     """:func:`hypvision.io.images.open_image` as uint8 (H, W, 3) in the order of OpenCV, BGR.
 
     OpenCV decodes JPEG files to the same pixels in half the time, so it is used for them, except
@@ -41,7 +44,7 @@ def read_bgr(path: str | Path) -> np.ndarray:
             image = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
             if image is not None:
                 return image
-    return np.ascontiguousarray(np.asarray(open_image(path))[..., ::-1])
+    return np.ascontiguousarray(np.asarray(open_image(path, white=white))[..., ::-1])
 
 
 @TRANSFORMS.register_module(name="LoadImageFromFile", force=True)
@@ -51,15 +54,23 @@ class LoadShownImage(LoadImageFromFile):
 
     The size is compared with that of the annotation, where there is one.
 
+    ``white``, one more argument, is the value of white in images of 16 bits, 4095 where they hold
+    12 bits.
+
     If the config asks for other channels, or for files in a remote store, mmcv's own reader is
     used.
     """
+
+    def __init__(self, *args: Any, white: int = WHITE, **options: Any):
+        super().__init__(*args, **options)
+        check_white(white)
+        self.white = white
 
     def transform(self, results: dict[str, Any]) -> dict[str, Any] | None:
         if self.color_type != "color" or self.backend_args or self.file_client_args:
             return super().transform(results)
         try:
-            image = read_bgr(results["img_path"])
+            image = read_bgr(results["img_path"], self.white)
         except HypvisionError:
             if self.ignore_empty:
                 return None
@@ -68,6 +79,13 @@ class LoadShownImage(LoadImageFromFile):
         results["img_shape"] = results["ori_shape"] = image.shape[:2]
         check_size(results)
         return results
+
+
+def tell_depth(steps: Sequence[Any], paths: Sequence[str], usage: Usage) -> None:
+    """Note images of 16 bits that need fewer, where no step of the pipeline has their ``white``."""
+    loaders = [step for step in steps if isinstance(step, LoadShownImage)]
+    if loaders and loaders[0].white == WHITE:
+        find_white(paths, None, usage)
 
 
 def check_size(results: dict[str, Any]) -> None:

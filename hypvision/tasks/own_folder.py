@@ -3,44 +3,103 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from mmengine.config import Config
 
 from hypvision.data.folders import class_names
 from hypvision.data.image_folder import ImageFolderDataset
+from hypvision.data.tables import ImageTableDataset, read_labels_of, table_classes
 from hypvision.data.usage import Usage
 from hypvision.engine.config import load_config
 from hypvision.io.errors import HypvisionError
+from hypvision.io.files import write_text
 from hypvision.io.shipped import config_folder, find_config
 from hypvision.tasks.probe import every_fifth
 
+_VAL = ("val", "valid", "validation", "test", "testing")  # those further to the left first
+_TABLES = (
+    "train.csv", "train.tsv", "train.jsonl", "metadata.csv", "metadata.jsonl", "labels.csv",
+    "_classes.csv",
+)  # fmt: skip
 
-def config_of(source: str | Path | Config) -> str | Path | Config:
-    """The recipe for a folder; anything else, and a name of a shipped config, as it is."""
+
+class Choices(NamedTuple):
+    """What a user may choose of the recipe; None: as the recipe has it."""
+
+    epochs: int | None = None
+    batch_size: int | None = None
+    lr: float | None = None
+    image_size: int | None = None
+
+
+def config_of(source: str | Path | Config, choices: Choices | None = None) -> str | Path | Config:
+    """The recipe for a folder, with what was chosen; anything else, and a name of a shipped config,
+    as it is.
+
+    Raises:
+        HypvisionError: something was chosen for a config, which has it itself.
+    """
     if (
         isinstance(source, Config)
         or not Path(source).expanduser().is_dir()
         or find_config(source) is not None
     ):
+        given = [
+            name for name, value in (choices or Choices())._asdict().items() if value is not None
+        ]
+        if given:
+            raise HypvisionError(
+                f"--{given[0].replace('_', '-')} is for a folder of images; '{source}' is a "
+                "config, which has it itself. Change that by --cfg-options."
+            )
         return source
-    return folder_config(Path(source).expanduser())
+    config = folder_config(Path(source).expanduser())
+    _choose(config, choices or Choices())
+    return config
+
+
+def save_config(config: Config, work_dir: str | None) -> Path:
+    """Write the config of a folder into the work dir, to test, change and train with; its path."""
+    path = Path(work_dir or config.work_dir, "config.py")
+    write_text(path, config.pretty_text)
+    return path
+
+
+def _choose(config: Config, choices: Choices) -> None:
+    parts = [config[f"{part}_dataloader"] for part in ("train", "val", "test")]
+    for part in parts:
+        part.batch_size = choices.batch_size or part.batch_size
+        part.dataset.transform.input_size = choices.image_size or part.dataset.transform.input_size
+    config.optim_wrapper.optimizer.lr = choices.lr or config.optim_wrapper.optimizer.lr
+    if choices.epochs is not None:
+        warm_up, cosine = config.param_scheduler
+        config.train_cfg.max_epochs = choices.epochs
+        cosine.end = choices.epochs
+        if choices.epochs == 1:  # a warm-up would take all of it
+            config.param_scheduler = [dict(cosine, begin=0)]
 
 
 def folder_config(folder: Path) -> Config:
     """The config ``_base_/own_photos.py`` for a folder of class folders.
 
     Args:
-        folder: ``{train,val}/CLASS/*``, or ``CLASS/*``, where every fifth image of a class is for
-            validation.
+        folder: ``{train,val}/CLASS/*`` (``valid``, ``validation`` or ``test`` for ``val``);
+            ``CLASS/*``, where every fifth image of a class is for validation; or a table with one
+            label an image, ``train.csv`` (and ``val.csv``), ``metadata.csv``, ``labels.csv``, or
+            ``train/_classes.csv`` and the like (:mod:`hypvision.data.tables`).
 
     Raises:
         HypvisionError: there are not two classes, or an image of none to validate with.
     """
     config = load_config(config_folder() / "_base_" / "own_photos.py")
     config.work_dir = str(Path("work_dirs", folder.resolve().name))
+    table = _table(folder, "train")
+    if table is not None:
+        return _table_config(config, folder, table)
     train = folder / "train"
-    val = folder / "val"
+    val = next((folder / name for name in _VAL if (folder / name).is_dir()), folder / "val")
     parts = ("train", "val", "test")
     datasets = [config.dataset(part) for part in parts]
     places = (train, val, val)
@@ -64,7 +123,47 @@ def folder_config(folder: Path) -> Config:
         raise HypvisionError(
             f"The folder '{folder}' has {len(classes)} class folders. Expected: a folder for each "
             f"class with its images, such as '{folder}/cat/1.jpg' and '{folder}/dog/1.jpg', or "
-            f"these below '{folder}/train' and '{folder}/val'."
+            f"these below '{folder}/train' and '{folder}/val'; or a table, '{folder}/train.csv'."
         )
     config.model.backbone.num_classes = len(classes)
     return config
+
+
+def _table(folder: Path, part: str) -> Path | None:
+    """The table of a part: beside the folders, or in that of the part."""
+    own = [name.replace("train", part) for name in _TABLES if part == "train" or "train" in name]
+    inside = [f"{part}/{name}" for name in _TABLES if "train" not in name]
+    return next((folder / name for name in (*own, *inside) if (folder / name).is_file()), None)
+
+
+def _table_config(config: Config, folder: Path, table: Path) -> Config:
+    """The recipe for a table with one label an image."""
+    root = table.parent
+    labels = read_labels_of(table)
+    parts = [config[f"{part}_dataloader"].dataset for part in ("train", "val", "test")]
+    held_out = next(filter(None, (_table(folder, part) for part in _VAL)), None)
+    for number, dataset in enumerate(parts):
+        dataset.type = "ImageTableDataset"
+        dataset.ann_file = str(table if number == 0 or held_out is None else held_out)
+        dataset.root = str(root if number == 0 or held_out is None else held_out.parent)
+        dataset.classes = table_classes(labels.values())
+    if held_out is None:
+        images = ImageTableDataset(**{k: v for k, v in parts[1].items() if k != "type"})
+        apart = every_fifth(torch.from_numpy(images.labels))
+        kept = [(~apart).nonzero().flatten().tolist(), apart.nonzero().flatten().tolist()]
+        for dataset, indices in zip(parts, (kept[0], kept[1], kept[1])):
+            dataset.indices = indices
+    config.model.backbone.num_classes = len(parts[0].classes)
+    return config
+
+
+def described(config: Config) -> str:
+    """What was found in a folder, in one line."""
+    data = [config[f"{part}_dataloader"].dataset for part in ("train", "val")]
+    kind = "a table" if data[0].type == "ImageTableDataset" else "class folders"
+    places = [str(one.get("ann_file") or one.root) for one in data]
+    held_out = "every fifth image of a class" if data[1].get("indices") else f"'{places[1]}'"
+    return (
+        f"found: {kind}, '{places[0]}', {config.model.backbone.num_classes} classes; validation: "
+        f"{held_out}"
+    )

@@ -26,7 +26,7 @@ from hypvision.clip.open_vocabulary import check_words
 from hypvision.clip.segmentation.official import segmenter_names, segmenter_variant
 from hypvision.clip.segmentation.segmenter import OpenVocabSegmenter
 from hypvision.clip.towers import patch_size
-from hypvision.data.classes import CLASS_LISTS, SUFFIXES, load_classes
+from hypvision.data.classes import CLASS_LISTS, SUFFIXES, load_classes, split_classes
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import names_file
 from hypvision.io.images import open_image
@@ -198,8 +198,9 @@ def parse_classes(text: str) -> str | list[str]:
     """``"cat, dog"`` as a list; the name of a known list or a path
     (:func:`~hypvision.io.files.names_file`) as it is.
 
+    Names are separated by commas or line breaks, as in CSV: ``'"cat, black", dog'`` are two.
     ``"cat,"`` is a word even where there is a file ``cat``.
     """
     if text in ("imagenet", *CLASS_LISTS) or names_file(text, SUFFIXES):
         return text
-    return [name.strip() for name in text.split(",") if name.strip()]
+    return split_classes(text, "The list of classes")

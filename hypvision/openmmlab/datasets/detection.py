@@ -54,6 +54,7 @@ from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.files import inside, many_objects, read_json, read_lines
 from hypvision.io.images import SUFFIXES, open_image
+from hypvision.openmmlab.images import tell_depth
 from hypvision.viz.palette import palette
 
 _logger = logging.getLogger(__name__)
@@ -310,6 +311,8 @@ class CountedDataset(BaseDetDataset):
         kept = self._filtered()
         self._count_left_out(kept)
         labels = self._count_kept(kept)
+        if not self.backend_args:
+            tell_depth(self.pipeline.transforms, [item["img_path"] for item in kept], self.usage)
         nothing = not kept or (not labels and self.usage.left_out(self.OBJECTS))
         if nothing and not self.test_mode:
             raise HypvisionError(

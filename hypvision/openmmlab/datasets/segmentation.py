@@ -24,6 +24,7 @@ from hypvision.data.usage import Usage
 from hypvision.io.checks import one_of
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.files import inside, read_lines
+from hypvision.openmmlab.images import tell_depth
 from hypvision.viz.palette import palette
 
 # What mmseg's own do differently here
@@ -140,6 +141,7 @@ def _load_pairs(self: Any) -> list[dict[str, Any]]:
 
 def _full_init_counted(self: Any) -> None:
     """As in mmseg; data sets with a list of their own are counted, too."""
+    fresh = not self._fully_initialized
     _full_init(self)
     if not hasattr(self, "usage"):
         self.usage = Usage(self.data_root or type(self).__name__)
@@ -149,6 +151,9 @@ def _full_init_counted(self: Any) -> None:
             path for item in items for key, path in item.items() if path and key.endswith("_path")
         ]
         inside(named, self.data_root or "", *filter(None, self.data_prefix.values()))
+    if fresh and not self.backend_args:
+        paths = [self.get_data_info(index)["img_path"] for index in range(len(self))]
+        tell_depth(self.pipeline.transforms, paths, self.usage)
 
 
 BaseSegDataset.__init__ = _init_with_colours

@@ -1,0 +1,345 @@
+"""Tables of images and labels as people bring them: Kaggle's, Hugging Face's, Roboflow's, pandas'.
+
+:func:`read_cells` reads the cells of any of them. :class:`ImageTableDataset` has one label an
+image; tables with several labels an image are :mod:`hypvision.data.multi_label`.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from mmengine.registry import DATASETS
+
+from hypvision.data.annotations import some
+from hypvision.data.classes import check_classes
+from hypvision.data.depth import find_white
+from hypvision.data.folders import natural
+from hypvision.data.image_folder import _ImageDataset
+from hypvision.data.usage import Usage
+from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io.files import inside, parse_json, read_lines
+from hypvision.io.images import images_in, is_image
+
+#: Names of the column of images, and of that of labels, the usual one first.
+IMAGE_COLUMNS = (
+    "image", "file_name", "filename", "image_id", "image_path", "image_name", "path", "filepath",
+    "file", "img", "id",
+)  # fmt: skip
+LABEL_COLUMNS = ("label", "labels", "class", "class_name", "category", "target", "tags")
+ONES = ("1", "1.0", "true")
+ZEROS = ("0", "0.0", "false")
+_MISSING = ("", "nan", "null", "<na>")  # what pandas writes, or reads, where there is no value
+_TABLE = "the table of images and their labels"
+
+
+class Cells(NamedTuple):
+    """The header of a table, and its rows by column, each with its line."""
+
+    head: list[str]
+    rows: list[tuple[int, dict[str, str]]]
+
+
+def read_cells(path: str | Path, expected: str) -> Cells:
+    """The cells of a ``.csv`` or ``.tsv`` between commas, tabs or semicolons (what the first line
+    has most of), or of a ``.jsonl`` of flat objects. A table without a header, whose first line
+    names an image, has the columns ``image`` and ``label``; the column without a name that pandas
+    writes is left out.
+
+    Args:
+        path: the file.
+        expected: what such a table must be, the end of messages.
+    """
+    lines = read_lines(path, _TABLE, blank=True)
+    if Path(path).suffix == ".jsonl":
+        return _of_json(path, lines, expected)
+    first = lines[0] if lines else ""
+    separator = max(",\t;", key=first.count)
+    try:
+        rows = [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=separator)]
+    except csv.Error as error:
+        raise HypvisionError(f"The table '{path}' is not CSV ({error}). {expected}.") from error
+    head = rows[0] if rows else []
+    start = 1
+    if len(head) == 2 and any(Path(cell).suffix.lower() in _IMAGE_ENDINGS for cell in head):
+        head = ["image", "label"]
+        start = 0
+    twice = [name for name, count in Counter(head).items() if count > 1 and name]
+    if twice:
+        raise HypvisionError(
+            f"The table '{path}' has the column '{twice[0]}' more than once. Remove one."
+        )
+    found = []
+    for number, row in enumerate(rows[start:], start=start + 1):
+        if row and len(row) != len(head):
+            raise HypvisionError(
+                f"'{path}', line {number}: the number of cells is {len(row)}, not {len(head)}. "
+                f"{expected}."
+            )
+        if row:
+            found.append((number, dict(zip(head, row))))
+    if head and head[0] in ("", "Unnamed: 0"):
+        head = head[1:]
+    return Cells(head, found)
+
+
+_IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".webp", ".bmp", ".gif")
+
+
+def _of_json(path: str | Path, lines: Sequence[str], expected: str) -> Cells:
+    found = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = parse_json(line) if line else {}
+        except ValueError as error:
+            raise HypvisionError(
+                f"'{path}', line {number}: it is not JSON ({error}). {expected}."
+            ) from error
+        if not isinstance(row, dict):
+            raise HypvisionError(f"'{path}', line {number}: it is not an object. {expected}.")
+        if row:
+            found.append((number, {str(k): "" if v is None else str(v) for k, v in row.items()}))
+    return Cells(list(dict.fromkeys(name for _, row in found for name in row)), found)
+
+
+def column(cells: Cells, wanted: str | None, known: Sequence[str], path: str | Path) -> str:
+    """The column that is ``wanted``, or by its name one of those ``known``.
+
+    Raises:
+        HypvisionError: there is none.
+    """
+    by_name = {name.lower(): name for name in reversed(cells.head)}
+    for name in known if wanted is None else (wanted,):
+        if name.lower() in by_name:
+            return by_name[name.lower()]
+    raise HypvisionError(
+        f"The table '{path}' has the columns {some(cells.head)}, and none of "
+        f"{', '.join(known if wanted is None else (wanted,))}. Name the columns of the images and "
+        "of the labels: image='...', label='...' in the data set."
+    )
+
+
+def label_of(text: str, where: str) -> str:
+    """A label; an error for an empty cell and for ``NaN``, with its line in ``where``."""
+    if text.strip().lower() in _MISSING:
+        raise HypvisionError(
+            f"{where}: the label is {text.strip() or 'empty'!r}, a missing value. Give the image a "
+            "label, or remove the line."
+        )
+    return text.strip()
+
+
+def split_labels(
+    cells: Sequence[tuple[str, str]], separator: str | None, notes: list[str]
+) -> list[list[str]]:
+    """The names in the label cells of a table, each given as (where, text).
+
+    Args:
+        cells: of the column of labels; an empty one has no label.
+        separator: between names; None: ``;`` where a cell has it, else ``|`` or ``,``, which is
+            noted; a cell such as ``['cat', 'owl']`` is a list of Python. Spaces are taken, and
+            noted, if each word is in at least two different cells.
+        notes: what was found.
+
+    Raises:
+        HypvisionError: a cell is ``NaN``; or cells have spaces that may separate or not.
+    """
+    texts = [text.strip() for _, text in cells]
+    for where, text in cells:
+        if text.strip():
+            label_of(text, where)
+    plain = [text for text in texts if text and not text.startswith("[")]
+    if separator is None:
+        separator = next((sign for sign in ";|," if any(sign in text for text in plain)), None)
+        if separator in ("|", ","):
+            notes.append(f"Names in the column of labels are separated by '{separator}'.")
+    if separator is None and any(" " in text for text in plain):
+        separator = _spaces(plain, notes)
+    found = []
+    for (where, _), text in zip(cells, texts):
+        names = _list_of(text, where) if text.startswith("[") else text.split(separator or ";")
+        found.append([name.strip() for name in names if name.strip()])
+    return found
+
+
+def _spaces(texts: Sequence[str], notes: list[str]) -> str:
+    words = Counter(word for text in set(texts) for word in set(text.split()))
+    example = next(text for text in texts if " " in text)
+    spaced = {word for text in texts if " " in text for word in text.split()}
+    if any(words[word] < 2 for word in spaced):
+        raise HypvisionError(
+            f"The column of labels has '{example:.60}', which may be one name or several. Set "
+            "separator=' ' in the data set if spaces separate names, or separator=';' if they do "
+            "not."
+        )
+    notes.append(f"Names in the column of labels are separated by spaces, as in '{example:.60}'.")
+    return " "
+
+
+def _list_of(text: str, where: str) -> list[str]:
+    try:
+        names = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        names = None
+    if not isinstance(names, list):
+        raise HypvisionError(f"{where}: '{text:.60}' is not a list of names. Correct it.")
+    return [label_of(str(name), where) for name in names]
+
+
+def find_images_of(
+    names: Sequence[str], root: Path, table: str | Path
+) -> tuple[list[str], list[int]]:
+    """The paths of the images that a table names, below ``root``, and the numbers of those that do
+    not exist. A name may lack the ending, as Kaggle's do, or its folder."""
+    paths = inside([root / name for name in names], root)
+    lost = [number for number, path in enumerate(paths) if not is_image(Path(path))]
+    if not lost:
+        return paths, []
+    there: dict[str, list[Path]] = {}
+    for image in images_in(root):
+        for key in {image.name, image.stem}:
+            there.setdefault(key, []).append(image)
+    missing = []
+    for number in lost:
+        found = there.get(Path(names[number]).name, [])
+        if len(found) > 1:
+            raise HypvisionError(
+                f"'{table}' names the image '{names[number]}', which may be '{found[0]}' or "
+                f"'{found[1]}'. Write its path from '{root}', with its ending."
+            )
+        if found:
+            paths[number] = str(found[0])
+        else:
+            missing.append(number)
+    return paths, missing
+
+
+@DATASETS.register_module()
+class ImageTableDataset(_ImageDataset):
+    """Images with one label each, listed in a table: a column of images and one of labels, or a
+    column for each class with a single 1 in each row (Roboflow's ``_classes.csv``).
+
+    Args:
+        root: the folder that the paths of the table start from; images may also lie deeper, and
+            their names lack the ending.
+        ann_file: the table, see :func:`read_cells`.
+        transform: arguments of :func:`~hypvision.data.image_folder.build_transform`.
+        classes: class names in the order of the labels; or, by its path, the table that the model
+            is trained on. Default: the labels of the table, sorted, numbers as numbers.
+        image: the column of images; None: by its name, see :data:`IMAGE_COLUMNS`.
+        label: the column of labels; None: by its name, see :data:`LABEL_COLUMNS`, or the only other
+            one.
+        indices: keep these images only.
+        white: as for :class:`~hypvision.data.image_folder.ImageFolderDataset`.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        ann_file: str,
+        transform: dict[str, Any] | Callable,
+        classes: Sequence[str] | str | Path | None = None,
+        image: str | None = None,
+        label: str | None = None,
+        indices: Sequence[int] | None = None,
+        white: int | str | None = None,
+    ):
+        super().__init__(transform)
+        self.usage = Usage(ann_file)
+        rows = read_labels_of(ann_file, image, label)
+        if isinstance(classes, str | Path):
+            classes = table_classes(read_labels_of(classes, image, label).values())
+        names = table_classes(rows.values()) if classes is None else list(classes)
+        check_classes(enumerate(names), f"The table '{ann_file}'", "Correct them.")
+        number = {name: place for place, name in enumerate(names)}
+        unknown = [name for name in rows.values() if name not in number]
+        if unknown:
+            raise HypvisionError(
+                f"'{ann_file}' has the label '{unknown[0]}', which is none of the {len(names)} "
+                f"classes.{did_you_mean(unknown[0], names)} Correct the label, or 'classes'."
+            )
+        images = list(rows)
+        paths, missing = find_images_of(images, Path(root).expanduser(), ann_file)
+        if len(missing) == len(images):
+            raise HypvisionError(
+                f"None of the {len(images)} images of the table '{ann_file}' exists; the first is "
+                f"'{images[0]}'. Its paths start from '{root}': correct them, or 'root'."
+            )
+        for place in missing:
+            self.usage.leave_out("images", "missing on disk", images[place])
+        gone = set(missing)
+        kept = [place for place in range(len(images)) if place not in gone]
+        if indices is not None:
+            self.usage.leave_out("images", "not among the indices", "", len(kept) - len(indices))
+            kept = [kept[place] for place in indices]
+        self.paths = [paths[place] for place in kept]
+        self.labels = np.array([number[rows[images[place]]] for place in kept], dtype=np.int64)
+        self.metainfo = dict(classes=tuple(names))
+        self.white = find_white(self.paths, white, self.usage)
+        self.usage.use("images", len(kept))
+        self.count_classes()
+
+
+def table_classes(labels: Any) -> list[str]:
+    """The different labels, sorted; numbers as numbers."""
+    found = set(labels)
+    return sorted(found, key=natural) if all(map(str.isdecimal, found)) else sorted(found)
+
+
+_ONE_LABEL = (
+    "Expected: a column of images and a column of labels, such as 'id,label', or a column for each "
+    "class with a single 1 in each row"
+)
+
+
+def read_labels_of(
+    path: str | Path, image: str | None = None, label: str | None = None
+) -> dict[str, str]:
+    """The label of each image of a table, see :class:`ImageTableDataset`."""
+    cells = read_cells(path, _ONE_LABEL)
+    images = column(cells, image, IMAGE_COLUMNS, path)
+    others = [name for name in cells.head if name != images]
+    marked = label is None and is_marked(cells, others)
+    labels = ""
+    if not marked:
+        only = others[0] if len(others) == 1 else None
+        labels = column(cells, label or only, LABEL_COLUMNS, path)
+    found: dict[str, str] = {}
+    for line, row in cells.rows:
+        where = f"'{path}', line {line}"
+        name = row.get(images, "")
+        if not name:
+            raise HypvisionError(f"{where}: no image is named. {_ONE_LABEL}.")
+        text = _marked(row, others, where) if marked else label_of(row.get(labels, ""), where)
+        if found.setdefault(name, text) != text:
+            raise HypvisionError(
+                f"{where}: the image '{name}' has the label '{text}', and '{found[name]}' above. "
+                "Remove one of the two lines, or train with several labels an image "
+                "(MultiLabelDataset)."
+            )
+    if not found:
+        raise HypvisionError(f"The table '{path}' names no images. {_ONE_LABEL}.")
+    return found
+
+
+def is_marked(cells: Cells, names: Sequence[str]) -> bool:
+    """Whether these columns, two or more, have nothing but ones and zeros."""
+    marks = {*ONES, *ZEROS}
+    return len(names) > 1 and all(
+        row[name].lower() in marks for _, row in cells.rows for name in names if name in row
+    )
+
+
+def _marked(row: Mapping[str, str], names: Sequence[str], where: str) -> str:
+    found = [name for name in names if row[name].lower() in ONES]
+    if len(found) != 1:
+        raise HypvisionError(
+            f"{where}: {len(found)} classes are marked. One label an image is needed here; for "
+            "several take MultiLabelDataset."
+        )
+    return found[0]

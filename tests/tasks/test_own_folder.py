@@ -1,0 +1,78 @@
+"""``hypvision train FOLDER``: what is found in a folder, and the config that comes of it."""
+
+import shutil
+
+import pytest
+
+pytest.importorskip("mmengine")
+from helpers.cases import each
+from helpers.engine import make_images
+
+from hypvision.cli import main
+from hypvision.engine.config import load_config
+from hypvision.io.errors import HypvisionError
+from hypvision.tasks.own_folder import Choices, config_of, described, folder_config
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return make_images(tmp_path_factory.mktemp("images"), per_class=5, classes=("blue", "red"))
+
+
+def as_table(root, images, header, ending):
+    """The images of the classes as ``root/train/N.png``, and their table ``root/train.csv``."""
+    (root / "train").mkdir(parents=True)
+    lines = [header]
+    for label in ("blue", "red"):
+        for number in range(5):
+            name = f"{label[0]}{number}"
+            shutil.copy(images / "train" / label / f"{number}.png", root / f"train/{name}.png")
+            lines.append(f"{name}{ending},{label}")
+    (root / "train.csv").write_text("\n".join(lines))
+    return root
+
+
+@each("name", ["val", "valid", "validation", "test"])
+def test_parts_by_their_names(name, images, tmp_path):
+    shutil.copytree(images, tmp_path / name)
+    (tmp_path / name / "val").rename(tmp_path / name / "other")
+    (tmp_path / name / "other").rename(tmp_path / name / name)
+    config = folder_config(tmp_path / name)
+    assert config.val_dataloader.dataset.root.endswith(f"/{name}/{name}")
+    assert config.model.backbone.num_classes == 2
+    assert "class folders" in described(config) and f"/{name}'" in described(config)
+
+
+@each("header, ending", [("id,label", ""), ("filename,class", ".png")])
+def test_a_table(header, ending, images, tmp_path):
+    root = as_table(tmp_path / header, images, header, ending)
+    config = folder_config(root)
+    train, val = (config[f"{part}_dataloader"].dataset for part in ("train", "val"))
+    assert train.type == "ImageTableDataset" and train.classes == ["blue", "red"]
+    assert not {*train.indices} & {*val.indices}
+    assert {*train.indices} | {*val.indices} == {*range(10)}
+    assert "a table" in described(config) and "2 classes" in described(config)
+
+
+def test_choices(images):
+    config = config_of(images, Choices(epochs=3, batch_size=4, lr=0.01, image_size=64))
+    assert config.train_cfg.max_epochs == config.param_scheduler[1].end == 3
+    for part in ("train", "val", "test"):
+        loader = config[f"{part}_dataloader"]
+        assert loader.batch_size == 4 and loader.dataset.transform.input_size == 64
+    assert config.optim_wrapper.optimizer.lr == 0.01
+    with pytest.raises(HypvisionError, match="--epochs is for a folder"):
+        config_of("mine.py", Choices(epochs=3))
+
+
+def test_the_commands_take_a_table(images, tmp_path, monkeypatch, capsys):
+    root = as_table(tmp_path / "photos", images, "id,label", "")
+    monkeypatch.chdir(tmp_path)
+    assert main(["check", str(root)]) == 0 and "no faults" in capsys.readouterr().out
+    small = ["--image-size", "32", "--epochs", "1", "--batch-size", "4"]
+    assert main(["train", str(root), "--method", "probe", *small]) == 0
+    out = capsys.readouterr().out
+    assert "found: a table" in out and "config: work_dirs/photos/config.py" in out
+    again = load_config("work_dirs/photos/config.py")
+    assert again.train_dataloader.dataset.transform.input_size == 32
+    assert (tmp_path / "work_dirs/photos/probe.pth").is_file()
