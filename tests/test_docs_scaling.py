@@ -26,8 +26,9 @@ def test_commands_are_read():
     lines = [line for block in blocks("bash") for line in block.splitlines()]
     assert len(lines) > 5
     for line in lines:
-        program, name, *words = shlex.split(line, comments=True)
+        program, group, command, *words = shlex.split(line, comments=True)
         assert program == "hypvision"
+        name = f"{group} {command}"
         parser_of(name).parse_args(words)
 
 

@@ -30,7 +30,7 @@ def published_retrieval(path):
     pytest.importorskip("mmengine")
     from hypvision.data.retrieval import CUB200
 
-    return CUB200.read(SimpleNamespace(paths=[str(path)]), 0)
+    return CUB200.read(SimpleNamespace(paths=[str(path)], white=65535), 0)
 
 
 def captions(path):

@@ -69,7 +69,10 @@ _ENTRIES = (
     (["model.weights.h5"], Kind("a Keras archive (.keras)", _CONVERT)),
 )
 # (how a text begins, kind of file)
-_LFS = Kind("a Git LFS pointer instead of the file", "Run: git lfs pull, or download the file.")
+_LFS = Kind(
+    "a Git LFS pointer instead of the file (run: git lfs pull)",
+    "Run: git lfs pull, or download the file.",
+)
 _TEXTS = (
     ("version https://git-lfs", _LFS),
     ("<", Kind("a web page, such as the error page of a download", "Download the file again.")),

@@ -286,8 +286,9 @@ def _language(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The templates and the words in the record of weights; () and () without one."""
     source = str(pretrained)
-    # those of a release are on the network
-    known = source.startswith("zoo:") or (load_weights and is_address(source))
+    # those of a release are on the network; a name with a suffix is a file's, not a record's
+    is_file = source.endswith((".safetensors", ".pth", ".pt", ".bin")) or "#sha256=" in source
+    known = source.startswith("zoo:") or (load_weights and is_address(source) and not is_file)
     if not known:
         return (), ()
     record = find(source)[1]

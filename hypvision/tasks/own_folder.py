@@ -55,7 +55,13 @@ def config_of(source: str | Path | Config, choices: Choices | None = None) -> st
                 "config, which has it itself. Change that by --cfg-options."
             )
         return source
-    config = folder_config(Path(source).expanduser())
+    folder = Path(source).expanduser()
+    if any(folder.glob("annotations/*.json")):
+        raise HypvisionError(
+            f"'{source}' has annotations of COCO, not folders of classes. That folder can be the "
+            "`data_root` of a config (docs/own-data.md)."
+        )
+    config = folder_config(folder)
     _choose(config, choices or Choices())
     return config
 

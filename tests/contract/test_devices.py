@@ -59,6 +59,7 @@ LAYERS = {
     "EfficientLorentzConv2d": ((8, 4, 3, SPACE), MAPS),
     "EfficientLorentzLinear": ((8, 4, SPACE), TOKENS),
     "HyperbolicEmbedding": ((10, 8, SPACE), None),
+    "LorentzAttention": ((8, 2, SPACE), TOKENS),
     "LorentzAvgPool2d": ((2, SPACE), MAPS),
     "LorentzBatchNorm1d": ((8, SPACE), TOKENS),
     "LorentzBatchNorm2d": ((8, SPACE), MAPS),
@@ -124,6 +125,11 @@ def losses():
             ((6, 8), (6,), [(4, 3), (4, 3)]),
         ),
         "ProxyAnchorLoss": (hypvision.losses.ProxyAnchorLoss(3, 8), ((6, 8), (6,))),
+        "BusemannPrototypeLoss": (
+            hypvision.losses.BusemannPrototypeLoss(),
+            ((6, 8), (6,), (3, 8)),
+        ),
+        "IdealPrototypes": (hypvision.losses.IdealPrototypes(3, 8), ((6, 8),)),
         "ProxyNCALoss": (hypvision.losses.ProxyNCALoss(3, 8), ((6, 8), (6,))),
     }
 

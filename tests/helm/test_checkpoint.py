@@ -235,5 +235,5 @@ def test_folders_and_merged_adapters_get_official_names(name, options, targets, 
             expected, found = merged(ids).logits, published_logits(official, ids)
         assert (found - expected).abs().max() < 2e-5 * expected.abs().max().clamp(min=1), source
     (tmp_path / "empty").mkdir()
-    with pytest.raises(HypvisionError, match="has no model.safetensors"):
+    with pytest.raises(HypvisionError, match="none of model.safetensors"):
         convert_file("helm", tmp_path / "empty", tmp_path / "official.pth", to_official=True)

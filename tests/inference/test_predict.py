@@ -13,6 +13,7 @@ from PIL import Image
 from timm.models import save_for_hf
 
 import hypvision
+from hypvision.checkpoints.index import builtin_index
 from hypvision.cli import main
 from hypvision.data.shapes import make_scene
 from hypvision.engine.config import load_config
@@ -115,8 +116,8 @@ def test_words_for_a_clip(scenes):
         "ring",
         "cross",
     ) and found.result.scores.sum() == pytest.approx(1, abs=1e-5)
-    with pytest.raises(HypvisionError, match="--classes"):
-        hypvision.predict(scenes[0].image, "shapes-s8.captions")
+    [found] = hypvision.predict(scenes[0].image, "shapes-s8.captions")
+    assert found.result.names == builtin_index().get("shapes-s8.captions").classes
     with pytest.raises(HypvisionError, match="are fixed"):
         hypvision.predict(scenes[0].image, CLASSIFIER, classes=["a"])
 

@@ -197,7 +197,7 @@ def test_data_set(folder, tmp_path):
         ("more than once", dict(classes=["cat", "cat"])),
         ("ignore_classes has 'cow'", dict(ignore_classes=["cow"])),
         ("ignore_index=2 is the label of 'grass'", dict(ignore_index=2)),
-        ("There are no images in", dict(data_root=str(tmp_path))),
+        ("There is no folder", dict(data_root=str(tmp_path))),
         ("has no label map; expected .*0.tif", dict(seg_map_suffix=".tif")),
     ):
         with pytest.raises(HypvisionError, match=match):

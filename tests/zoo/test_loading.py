@@ -281,7 +281,7 @@ TRAINED = {
 def test_options_without_weights_are_taken_from_the_training(name, tmp_path):
     """Those that leave no trace in the names and shapes of weights, by every way to load a
     checkpoint."""
-    config_of = pytest.importorskip("mmengine.config").Config
+    config_of = pytest.importorskip("hypvision.engine.config").Run
     from hypvision.tasks.classification import ImageInputHook
     from hypvision.tasks.embedding import load_embedder
 
