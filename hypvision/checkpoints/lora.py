@@ -131,7 +131,8 @@ def _change(parts: Mapping[str, Tensor], config: _Config, module: str, folder: P
     a, b = (parts.get(f"embedding_{side}" if is_table else side) for side in "AB")
     if a is None or b is None or a.shape[0] != b.shape[1]:
         raise HypvisionError(f"The LoRA '{folder}' lacks a part of '{module}'. Copy it again.")
-    a, b = a.float(), b.float()
+    a = a.float()
+    b = b.float()
     change = config.scale(module, len(a)) * (b.flatten(1) @ a.flatten(1))
     if a.dim() == 4:  # of a convolution: (rank, in, height, width) and (out, rank, 1, 1)
         return change.reshape(len(b), *a.shape[1:])

@@ -208,7 +208,8 @@ def _explain_class(args: Namespace, sources: Sources) -> None:
                 text = _best_class(predictor, x)
                 print(f"{frame.file}: {text}")
                 # what the network sees, without the normalisation
-                low, high = x.amin(), x.amax()
+                low = x.amin()
+                high = x.amax()
                 seen = to_pil_image((x - low) / (high - low).clamp(min=1e-6)).convert("RGB")
                 heat = class_map(predictor.network, x[None])
                 tiles = [(seen, "what the network sees"), (draw_class_map(seen, heat), text)]

@@ -628,7 +628,8 @@ def _advice(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
     for option, tower in (("force_image_size", "visual."), ("force_context_length", "")):
         names = (f"{tower}positional_embedding", "text.positional_embedding")[: 2 - bool(tower)]
         for name in names:
-            old, new = given.get(name), expected.get(name)
+            old = given.get(name)
+            new = expected.get(name)
             if _can_be_resized(old, new, grid=bool(tower)):
                 assert old is not None and new is not None
                 sizes = [len(old), len(new)]
