@@ -391,7 +391,7 @@ def check_unknown(found: Comparison, source: str | Path, exact: bool = True) -> 
 def check_tuning(unknown: Iterable[str], source: str | Path) -> None:
     """Raise an error if there are adapters, prompts or a LoRA among the weights that only a file
     has."""
-    tuned = {name: match[1] for name in unknown if (match := _TUNING.search(name))}
+    tuned = {name: match[1] for name in sorted(unknown) if (match := _TUNING.search(name))}
     if tuned:
         raise HypvisionError(
             f"The checkpoint '{source}' holds an adapter '{next(iter(tuned.values()))}' "
