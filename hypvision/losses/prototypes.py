@@ -17,6 +17,7 @@ from hypvision.io.checks import at_least, one_of
 from hypvision.io.errors import ArgumentError
 
 _STEPS = 1000  # of the search for separated prototypes, as published
+_LEAST = 1e-12  # length of a feature that has a direction
 
 
 class IdealPrototypes(nn.Module):
@@ -148,15 +149,17 @@ def _busemann(u: Tensor, p: Tensor, c: float) -> Tensor:
     :math:`\log(\cosh d - \sinh d \cos\theta)` with :math:`d = 2 \sqrt c |u|`, as
     :math:`d + \log(\tfrac{1 - \cos\theta}{2} + e^{-2d} \tfrac{1 + \cos\theta}{2})`.
     """
-    direction = F.normalize(u, dim=-1)
-    d = 2 * c**0.5 * torch.linalg.vector_norm(u, dim=-1)
+    size = torch.linalg.vector_norm(u, dim=-1, keepdim=True)
+    # the origin has no direction, and any gives its value, 0
+    direction = torch.where(size > _LEAST, u / size.clamp_min(_LEAST), p)
+    d = 2 * c**0.5 * size.squeeze(-1)
     # half of 1 -+ cos(theta), without a difference of near numbers
     against = (direction - p).square().sum(-1) / 4
     along = (direction + p).square().sum(-1) / 4
-    # log of a sum of two logs: neither vanishes where the other is 0
-    least = torch.finfo(u.dtype).tiny
-    inside: Tensor = torch.logaddexp(
-        against.clamp_min(least).log(), along.clamp_min(least).log() - 2 * d
-    )
-    total: Tensor = d + inside
+    total: Tensor = d + torch.logaddexp(_log(against), _log(along) - 2 * d)
     return total
+
+
+def _log(x: Tensor) -> Tensor:
+    """Logarithm of numbers from 0 on: minus infinity at 0, with the gradient 0."""
+    return torch.where(x > 0, x, 1.0).log().masked_fill(x == 0, -math.inf)

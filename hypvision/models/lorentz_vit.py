@@ -92,14 +92,14 @@ class Block(nn.Module):
             init="xavier",
             **factory,
         )
-        self.add1 = LorentzResidual(manifold, "average", scale)
+        self.add1 = LorentzResidual(manifold, "average", scale, **factory)
         self.norm2 = LorentzLayerNorm(dim, **factory)
         self.fc1 = LorentzLinear(dim, hidden, manifold, init="xavier", **factory)
         self.act = nn.GELU()
         self.fc2 = LorentzLinear(hidden, dim, manifold, init="xavier", **factory)
         self.drop = nn.Dropout(drop)
         self.drop_path = DropPath(drop_path, scale_by_keep=False) if drop_path else nn.Identity()
-        self.add2 = LorentzResidual(manifold, "average", scale)
+        self.add2 = LorentzResidual(manifold, "average", scale, **factory)
 
     def _tokens(self, x: Tensor) -> Tensor:
         normed = self.norm1(x)
@@ -138,7 +138,7 @@ class PatchEmbed(nn.Module):
         self.manifold = manifold
         self.conv = LorentzConv2d(in_chans, dim, patch, manifold, stride=patch, **factory)
         self.pos_embed = nn.Parameter(torch.empty(1, dim, *grid, **factory))
-        self.add = LorentzResidual(manifold, "average", dim=1)
+        self.add = LorentzResidual(manifold, "average", dim=1, **factory)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.conv(x)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.types import Device
 
 from hypvision.geometry import Lorentz
 from hypvision.geometry.lorentz.means import lorentz_square
@@ -53,6 +55,8 @@ class LorentzResidual(nn.Module):
         dim: int = -1,
         limit: float | None = None,
         scale_init: float = math.exp(4.0),
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
         one_of(("space", "average", "boost"), mode=mode)
@@ -69,14 +73,15 @@ class LorentzResidual(nn.Module):
             )
         start = scale_init if isinstance(scale, str) else scale
         check_rescaling(self, slope, limit, scale_init=scale_init, scale=start)
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.manifold = manifold
         self.mode = mode
         self.slope = slope
         self.dim = dim
         self.limit = limit
         if mode == "average":
-            self.weight = nn.Parameter(torch.ones(()))
-        log_scale = None if start is None else torch.tensor(math.log(start))
+            self.weight = nn.Parameter(torch.ones((), **factory))
+        log_scale = None if start is None else torch.tensor(math.log(start), **factory)
         if log_scale is not None and scale == "learned":
             self.log_scale = nn.Parameter(log_scale)
         else:

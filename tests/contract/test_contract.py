@@ -288,7 +288,7 @@ def takers(node, names=()):
 def test_functions_that_read_values_of_tensors_are_listed():
     found = set()
     files = [file for package in PACKAGES for file in (OWN / package).rglob("*.py")]
-    for path in [file for file in files if not {"published", "checkpoint.py"} & set(file.parts)]:
+    for path in [file for file in files if file.name != "checkpoint.py"]:
         where = path.relative_to(OWN).as_posix()
         names = set(takers(ast.parse(path.read_text())))
         found |= {where} if names and where in WAITS else {f"{where}: {name}" for name in names}

@@ -68,6 +68,20 @@ def test_gradients_are_finite_towards_and_away_from_the_prototype(size):
         torch.testing.assert_close(u.grad[:, 0], torch.tensor([-1.0, 1.0]))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_origin_and_the_way_to_a_prototype(dtype):
+    """There the Busemann function is 0 and minus the distance, however far."""
+    p = torch.tensor([[0.6, 0.8, 0.0]], dtype=dtype)
+    label = torch.tensor([0])
+    loss = BusemannPrototypeLoss(0.0)
+    assert float(loss(torch.zeros(1, 3, dtype=dtype), label, p)) == 0
+    for size in (1e-20, 1e-3, 3.0, 60.0, 1e4):
+        u = torch.tensor([[0.0, 0.0, size]], dtype=dtype)
+        ahead = torch.tensor([[0.0, 0.0, 1.0]], dtype=dtype)
+        assert float(loss(u, label, ahead)) == pytest.approx(-2 * size, rel=1e-6)
+        assert float(loss(-u, label, ahead)) == pytest.approx(2 * size, rel=1e-6)
+
+
 def test_prototypes_are_as_far_apart_as_they_can_be():
     simplex = IdealPrototypes(6, 7).prototypes
     cosines = (simplex @ simplex.T)[~torch.eye(6, dtype=torch.bool)]

@@ -75,7 +75,7 @@ def test_one_model_of_each_family_passes_timms_tests(suite):
 
 @pytest.mark.slow
 def test_all_models_pass_timms_tests(suite):
-    assert "54 passed" in run(suite, NO_SCRIPT.format(FAMILIES))
+    assert "78 passed" in run(suite, NO_SCRIPT.format(FAMILIES))
 
 
 # Names as timm names DeiT: it tests networks of that name as those without a map of two dimensions.

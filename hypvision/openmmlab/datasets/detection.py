@@ -14,7 +14,7 @@ import math
 import os
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -109,31 +109,13 @@ class CheckedCOCO(COCO):
         )
         check = BoxCheck(usage, "[left, top, width, height]")
         boxes = []
-        known = some(sorted(map(str, categories)))
         seen: set[Any] = set()
         for number, item in enumerate(content["annotations"]):
             where = f"In '{self.place}', annotation {item['id']} (annotations[{number}])"
-            area = item.get("area", 0)
-            crowd = item.setdefault("iscrowd", 0)
-            refuse(
-                (
-                    item["category_id"] not in categories,
-                    f"{where} has the category_id {item['category_id']}, which is none of the "
-                    f"file's categories ({known}). Correct the number, or add the category.",
-                ),
-                (
-                    item["image_id"] not in images,
-                    f"{where} has the image_id {item['image_id']}, which the file does not list. "
-                    f"{_ADVICE}",
-                ),
-                (item["id"] in seen, f"{where} has the id of an earlier one. Give it its own."),
-                (not is_number(item["id"]), f"{where} has an id that is not a number. Correct it."),
-                (
-                    not is_number(area) or crowd not in (0, 1),
-                    f"{where} has the area {area!r:.60} and the iscrowd {crowd!r:.60}. Expected: a "
-                    "number, and 0 or 1. Correct them, or remove the keys.",
-                ),
-            )
+            item.setdefault("iscrowd", 0)
+            wrong = _annotation_fault(item, categories, images, seen)
+            if wrong:
+                raise HypvisionError(f"{where} has {wrong}")
             seen.add(item["id"])
             image = images[item["image_id"]]
             check.numbers(where, item["bbox"], image["height"], image["width"])
@@ -225,16 +207,52 @@ def read_annotations(path: str, needed: Mapping[str, Sequence[str]]) -> dict[str
         )
     for kind, keys in needed.items():
         for number, item in enumerate(content[kind]):
-            where = f"In '{path}', {kind}[{number}]"
-            own = item if isinstance(item, dict) else {}
-            lacking = [key for key in keys if key not in own]
-            ids = {key: own.get(key, 0) for key in keys if key.endswith("id")}
-            odd = {key: ids[key] for key in ids if not isinstance(ids[key], (int, float, str))}
-            refuse(
-                (lacking, f"{where} has no {some(lacking)}. {_ADVICE}"),
-                (odd, f"{where} has {odd!s:.60}. Expected: numbers. {_ADVICE}"),
-            )
+            wrong = _entry_fault(item, keys)
+            if wrong:
+                raise HypvisionError(f"In '{path}', {kind}[{number}] has {wrong}. {_ADVICE}")
     return content
+
+
+# A file has a million entries: their faults are put into words only where there are some.
+
+
+def _entry_fault(item: Any, keys: Sequence[str]) -> str:
+    """What an entry of a list has wrong, after "it has"; empty if nothing."""
+    if not isinstance(item, dict):
+        return f"no {some(list(keys))}"
+    lacking = [key for key in keys if key not in item]
+    if lacking:
+        return f"no {some(lacking)}"
+    for key in keys:
+        if key.endswith("id") and not isinstance(item[key], (int, float, str)):
+            return f"the '{key}': {item[key]!r:.60}. Expected: a number"
+    return ""
+
+
+def _annotation_fault(
+    item: dict[str, Any],
+    categories: Collection[Any],
+    images: Collection[Any],
+    seen: Collection[Any],
+) -> str:
+    """What an annotation has wrong, after "it has"; empty if nothing."""
+    if item["category_id"] not in categories:
+        return (
+            f"the category_id {item['category_id']}, which is none of the file's categories "
+            f"({some(sorted(map(str, categories)))}). Correct the number, or add the category."
+        )
+    if item["image_id"] not in images:
+        return f"the image_id {item['image_id']}, which the file does not list. {_ADVICE}"
+    if item["id"] in seen:
+        return "the id of an earlier one. Give it its own."
+    if not is_number(item["id"]):
+        return "an id that is not a number. Correct it."
+    if not is_number(item.get("area", 0)) or item["iscrowd"] not in (0, 1):
+        return (
+            f"the area {item.get('area')!r:.60} and the iscrowd {item['iscrowd']!r:.60}. Expected: "
+            "a number, and 0 or 1. Correct them, or remove the keys."
+        )
+    return ""
 
 
 def images_by_id(content: dict[str, Any], path: str, usage: Usage) -> dict[Any, dict]:
@@ -242,22 +260,19 @@ def images_by_id(content: dict[str, Any], path: str, usage: Usage) -> dict[Any, 
     found: dict[Any, dict] = {}
     for number, item in enumerate(content["images"]):
         first = found.setdefault(item["id"], item)
-        where = f"In '{path}', images[{number}]"
         name = item["file_name"]
         size = (item["height"], item["width"])
-        refuse(
-            (
-                not isinstance(name, str) or not whole_size(*size),
-                f"{where} has the file_name {name!r:.60} and the height and width {size!r:.60}. "
-                "Expected: a name, and two whole numbers above 0. Correct it.",
-            ),
-            (
-                first["file_name"] != name,
-                f"{where} ('{name}') has the id {item['id']}, which '{first['file_name']}' has "
-                "too, so that the boxes of the two cannot be told apart. Give each image an id of "
-                "its own.",
-            ),
-        )
+        if not isinstance(name, str) or not whole_size(*size):
+            raise HypvisionError(
+                f"In '{path}', images[{number}] has the file_name {name!r:.60} and the height and "
+                f"width {size!r:.60}. Expected: a name, and two whole numbers above 0. Correct it."
+            )
+        if first["file_name"] != name:
+            raise HypvisionError(
+                f"In '{path}', images[{number}] ('{name}') has the id {item['id']}, which "
+                f"'{first['file_name']}' has too, so that the boxes of the two cannot be told "
+                "apart. Give each image an id of its own."
+            )
         if first is not item:
             usage.leave_out("images", "listed twice", name)
     content["images"] = list(found.values())
