@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 
 import pytest
+from superposition.claims import CLAIMS, claims_of, claims_of_language_models
 
 from hypvision.clip.locate import repository_config
 from hypvision.clip.radial.retrieval import read_tree
@@ -18,7 +19,6 @@ from hypvision.data.language import _stored
 from hypvision.data.retrieval import _in_file
 from hypvision.io.errors import HypvisionError
 from hypvision.io.records import ShardTable, read_record, read_table
-from hypvision.scaling.claims import CLAIMS, claims_of, claims_of_language_models
 from hypvision.scaling.language_models import Head, loss_fit, read_losses, read_models
 from hypvision.scaling.sweep import Point, open_results, read_rows
 from hypvision.scaling.sweep import Settings as Sweep

@@ -6,8 +6,10 @@ import re
 import shlex
 from pathlib import Path
 
+from superposition.claims import claims_of
+from superposition_study import parser_of_study
+
 from hypvision.cli import parser_of
-from hypvision.scaling.claims import claims_of
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = (DOCS / "scaling.md").read_text(encoding="utf-8")
@@ -26,10 +28,13 @@ def test_commands_are_read():
     lines = [line for block in blocks("bash") for line in block.splitlines()]
     assert len(lines) > 5
     for line in lines:
-        program, group, command, *words = shlex.split(line, comments=True)
-        assert program == "hypvision"
-        name = f"{group} {command}"
-        parser_of(name).parse_args(words)
+        program, *words = shlex.split(line, comments=True)
+        if program == "python":
+            assert words[0] == "studies/superposition_study.py"
+            parser_of_study().parse_args(words[1:])
+        else:
+            assert program == "hypvision"
+            parser_of(" ".join(words[:2])).parse_args(words[2:])
 
 
 def test_links_and_pictures_are_there():

@@ -810,7 +810,7 @@ SCALING = {
 
 
 def _scaling(training: str) -> dict[str, str]:
-    from hypvision.scaling import experiments
+    from superposition import experiments
 
     large = training == "figure 1"
     settings = experiments._LARGE if large else experiments._SMALL

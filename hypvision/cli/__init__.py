@@ -48,7 +48,7 @@ GROUPS = {
     "metric search photo.jpg --gallery FOLDER --model resnet50",
                "metric embed FOLDER --model resnet50"),
     "lm": ("language models", "lm save CONFIG CHECKPOINT model", 'lm generate model "It was a"'),
-    "scaling": ("superposition", "scaling run quick", "scaling run fig3 --out results"),
+    "scaling": ("superposition", "scaling run", "scaling heads paper --out results"),
     "data": ("data sets", "data make shapes --layout coco", "data prepare voc20 SOURCE OUT"),
 }  # fmt: skip
 
@@ -89,7 +89,7 @@ COMMANDS = {
     "lm save": Command("write a trained language model as a folder for transformers"),
     "lm generate": Command("continue texts with a language model"),
     "lm eval": Command("run tasks of the lm-evaluation-harness on a language model"),
-    "scaling run": Command("train the toy model of superposition and draw figures of the paper"),
+    "scaling run": Command("train the toy model of superposition over a grid, and draw its losses"),
     "scaling heads": Command("overlaps and norms of the output heads of language models"),
     "scaling tokens": Command("frequencies of tokens in texts"),
     "scaling fit": Command("the joint fit of losses of language models"),

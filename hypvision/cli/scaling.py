@@ -1,14 +1,13 @@
-"""``hypvision scaling``: the toy model of superposition, its figures, and the same measures on
+"""``hypvision scaling``: sweeps of the toy model of superposition, and the same measures on
 language models."""
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hypvision.cli.arguments import (
     Parser,
@@ -17,38 +16,48 @@ from hypvision.cli.arguments import (
     number,
     whole,
 )
-from hypvision.cli.submit import Cell, add_submit_arguments, run_cells, submit_options
+from hypvision.cli.submit import Cell, Outcome, add_submit_arguments, run_cells, submit_options
+from hypvision.io.checks import between
 from hypvision.io.errors import HypvisionError, require
 from hypvision.io.files import check_regular, why_no_file, write_table
+
+if TYPE_CHECKING:
+    from hypvision.scaling.fits import Exponent, Setting
+    from hypvision.scaling.sweep import Point, Settings
 
 _USUAL = "a usual name"  # what was asked for, in heads.csv, if it was no tensor
 
 
 def add_scaling_run_arguments(parser: Parser) -> None:
-    parser.add("subjects FIGURE...", "quick, fig1, fig3 to fig8")
     _add_out(parser)
-    for name, text in (
-        ("alphas", "exponents of the frequencies"),
-        ("decays", "decays gamma; below 0 they are growth"),
-        ("densities", "densities of active features, from 0 to 1"),
+    for name, text, values in (
+        ("alphas", "exponents of the frequencies of the distribution power", [1.0]),
+        ("decays", "decays gamma; below 0 they are growth", [-1.0, 0.3333]),
+        ("densities", "densities of active features, from 0 to 1", [0.0]),
     ):
-        parser.add(f"--{name} X...", f"only these {text}", number)
-    text = "these widths m instead of the figure's; others than the paper's are marked"
-    parser.add("--widths M...", text, whole(1, 2**16))
+        shown = " ".join(f"{value:g}" for value in values)
+        parser.add(f"--{name} X...", f"{text} (default: {shown})", number, values)
+    text = "widths m, hidden units of the models (default: 8 12 18 27 40)"
+    parser.add("--widths M...", text, whole(1, 2**16), [8, 12, 18, 27, 40])
+    parser.add(
+        "--distribution",
+        "of the frequencies",
+        default="power",
+        choices=("power", "exponential1", "exponential", "linear"),
+    )
+    parser.add("--features N", "features n", whole(2, 2**24), 200)
+    parser.add("--batch N", "samples of a step", whole(1, 2**24), 512)
+    text = "steps of a training, the first tenth of them a warm-up"
+    parser.add("--steps N", text, whole(1, 2**24), 4000)
+    add_training_arguments(parser)
+
+
+def add_training_arguments(parser: Parser) -> None:
+    """Add the options that every command which trains a grid has."""
     parser.add("--replicates N", "models a point", whole(1, 1000), 1)
     text = "of first weights and batches; a folder has results of one seed"
     parser.add("--seed N", text, whole(0, 2**31), 0)
-    for name, least, text in (
-        ("features", 2, "features n"),
-        ("steps", 1, "steps of a training"),
-        ("batch", 1, "samples of a step"),
-    ):
-        text = f"{text} instead of the figure's; the results are marked"
-        parser.add(f"--{name} N", text, whole(least, 2**24))
-    text = "figures 3 to 7 with the models of quick, a fiftieth of the work; the results are marked"
-    parser.add("--tiny", text)
     parser.add("--independent", "first weights and batches of its own for every point")
-    parser.add("--losses CSV", "fig1, fig8: losses of language models, as for fit")
     add_device_argument(parser)
     add_submit_arguments(parser)
 
@@ -81,15 +90,38 @@ def _add_out(parser: Parser) -> None:
 
 
 def run_scaling_run(args: Namespace) -> None:
-    figures = {name: _chosen(args, name) for name in args.subjects if name != "fig8"}
-    for name, chosen in figures.items():
-        first = next(iter(figures))
-        if replace(chosen.settings, shortened="") != replace(figures[first].settings, shortened=""):
-            raise HypvisionError(
-                f"{first} and {name} are of different grids. Run each with its own --out."
+    from hypvision.scaling.figures import draw_sweep
+    from hypvision.scaling.fits import exponents
+    from hypvision.scaling.sweep import Settings, grid
+
+    require("matplotlib", "viz")
+    settings = Settings(
+        n=args.features,
+        batch=args.batch,
+        steps=args.steps,
+        warmup=args.steps // 10,
+        independent=args.independent,
+        seed=args.seed,
+    )
+    points = grid(
+        args.alphas, args.decays, args.widths, args.densities, args.replicates, args.distribution
+    )
+    between(1, settings.n, integer=True, **{f"the width {m}": m for m in args.widths})
+    between(0, 1, **{f"the density {s}": s for s in args.densities})
+    rows, outcome = train_points(args, list(dict.fromkeys(points)), settings)
+    if rows:
+        found = exponents(rows)
+        write_results(args.out, "sweep", rows, found)
+        figures = draw_sweep(rows, found, args.out)
+        print(f"{len(rows)} of {len(points)} points; {file_names(args.out, 'sweep', figures)}")
+        for (name, alpha, density, decay), one in found.items():
+            print(
+                f"{name} frequencies, alpha {alpha:g}, density {density:g}, decay {decay:g}: "
+                f"loss ~ m^-{one.mean:.2f} ± {one.error:.2f}, R2 {one.r2:.3f}"
             )
-    for name in args.subjects:
-        _run_fig8(args) if name == "fig8" else _run_figure(args, name, figures[name])
+        if not found:
+            print("A fit of the loss takes three widths or more.")
+    outcome.check()
 
 
 def run_scaling_tokens(args: Namespace) -> None:
@@ -101,7 +133,7 @@ def run_scaling_tokens(args: Namespace) -> None:
 def run_scaling_fit(args: Namespace) -> None:
     _check_stems(args.subjects)
     for subject in args.subjects:
-        _run_fit(args, subject)
+        write_fit(subject, args.out)
 
 
 def _check_stems(paths: list[str]) -> None:
@@ -114,100 +146,55 @@ def _check_stems(paths: list[str]) -> None:
             )
 
 
-def _device(args: Namespace) -> str:
+def sweep_device(args: Namespace) -> str:
     """Where the cells are submitted from there need not be a GPU; cells without one fail by
     themselves."""
     return args.device if args.submit and args.device else device_of(args)
 
 
-def _chosen(args: Namespace, name: str) -> Any:
-    """The trainings of a figure, checked before they start, because they take hours."""
-    from hypvision.scaling.experiments import experiment, narrowed
-    from hypvision.scaling.sweep import open_results
+def train_points(
+    args: Namespace, points: Sequence[Point], settings: Settings
+) -> tuple[list[dict[str, Any]], Outcome]:
+    """Train the points of a grid that have no results in ``args.out`` yet.
 
-    require("matplotlib", "viz")
-    chosen = narrowed(
-        experiment(name, _device(args) != "cpu", args.tiny, args.widths), args.alphas, args.decays,
-        args.densities, args.replicates, args.steps, args.batch, args.features, args.seed,
-        args.independent,
-    )  # fmt: skip
-    if not chosen.points:
-        raise HypvisionError(
-            f"No point of {name} has all of these values. Leave out one of the options."
-        )
-    if name == "fig1":
-        _losses(args)
-    # raises an error if the folder has results of another grid
-    open_results(args.out, chosen.settings)
-    return chosen
+    Returns:
+        The rows of all points that have results, and the outcome of the cells, whose ``check``
+        raises an error if one failed.
+    """
+    from hypvision.scaling.sweep import finished, groups, open_results, read_rows, train
 
-
-def _run_figure(args: Namespace, name: str, chosen: Any) -> None:
-    from hypvision.scaling.claims import claims_of, claims_of_language_models, exponents
-    from hypvision.scaling.experiments import groups, marked
-    from hypvision.scaling.figures import draw
-    from hypvision.scaling.sweep import Point, finished, open_results, read_rows, train, weights_of
-
-    losses, fit = _losses(args) if name == "fig1" else ([], None)
-    device = _device(args)
-    settings = chosen.settings
-    gpu = device != "cpu"
+    device = sweep_device(args)
     folder = open_results(args.out, settings)
-    cells = groups(chosen.points, gpu)
+    cells = groups(points, device != "cpu")
     outcome = run_cells(
-        [
-            Cell(key, train, (str(folder), points, settings, device))
-            for key, points in cells.items()
-        ],
+        [Cell(key, train, (str(folder), part, settings, device)) for key, part in cells.items()],
         finished=lambda key: finished(folder, cells[key]),
         folder=folder / "jobs",
         **submit_options(args),
     )
-    # Another figure may have trained the point with other widths, so mark rows by the settings of
-    # this figure.
-    rows = [row | {"shortened": settings.shortened} for row in read_rows(folder, chosen.points)]
-    if rows:
-        write_table(folder / f"{name}.csv", rows)
-        found = exponents(rows)
-        names = ("distribution", "alpha", "density", "decay")
-        table = [
-            dict(zip(names, key))
-            | dict(
-                exponent=one.mean, error_fit=one.error_fit, error_seeds=one.error_seeds, r2=one.r2
-            )
-            | dict(points=one.fits[0].points, replicates=len(one.fits))
-            for key, one in found.items()
-        ]
-        if table:
-            write_table(folder / f"{name}_exponents.csv", table)
-
-        def weights(row: dict[str, Any]):
-            point = Point(**{field: row[field] for field in asdict(chosen.points[0])})
-            try:
-                return weights_of(folder, point, settings)[0]
-            except HypvisionError as error:  # a panel without data does not stop the other panels
-                print(f"{name}: a panel is empty. {error}", file=sys.stderr)
-
-        figures = draw(name, rows, folder, weights, losses=losses, fit=fit, scan=chosen.scan)
-        print(
-            f"{name}: {chosen.shows}. {len(rows)} of {len(chosen.points)} points; "
-            f"{_names(folder, name, figures)}"
-        )
-        if settings.shortened:
-            print(marked(settings.shortened))
-        claims: list[Any] = [
-            *claims_of(name, rows, chosen.scan),
-            *claims_of_language_models([], fit),
-        ]
-        for claim in claims or [
-            "open: these points tell nothing of the claims (an exponent takes three widths)"
-        ]:
-            print(claim)
-    outcome.check()
+    return read_rows(folder, points), outcome
 
 
-def _names(folder: Path, name: str, figures: list[Path]) -> str:
-    return ", ".join(map(str, (folder / f"{name}.csv", *figures)))
+def write_results(
+    folder: str | Path, name: str, rows: list[dict[str, Any]], found: Mapping[Setting, Exponent]
+) -> None:
+    """Write rows into ``NAME.csv`` and, if there are any, exponents by their settings into
+    ``NAME_exponents.csv``."""
+    write_table(Path(folder, f"{name}.csv"), rows)
+    names = ("distribution", "alpha", "density", "decay")
+    table = [
+        dict(zip(names, key))
+        | dict(exponent=one.mean, error_fit=one.error_fit, error_seeds=one.error_seeds, r2=one.r2)
+        | dict(points=one.fits[0].points, replicates=len(one.fits))
+        for key, one in found.items()
+    ]
+    if table:
+        write_table(Path(folder, f"{name}_exponents.csv"), table)
+
+
+def file_names(folder: str | Path, name: str, figures: list[Path]) -> str:
+    """The files of a result, for people."""
+    return ", ".join(map(str, (Path(folder, f"{name}.csv"), *figures)))
 
 
 def run_scaling_heads(args: Namespace) -> None:
@@ -223,7 +210,7 @@ def run_scaling_heads(args: Namespace) -> None:
     asked = [(name, args.tensor or tensor) for name, tensor in asked]
     wanted = {f"{name} ({tensor})" if tensor else name: (name, tensor) for name, tensor in asked}
     path = Path(args.out, "heads.csv")
-    rows = {(row["model"], row["tensor"]): row for row in _read_heads(path)}
+    rows = {(row["model"], row["tensor"]): row for row in read_heads(path)}
 
     def measured(key: str) -> dict[str, Any] | None:
         name, tensor = wanted[key]
@@ -332,13 +319,13 @@ def _tokenizer(path: str) -> Any:
         raise HypvisionError(f"'{path}' is not a tokenizer.json: {error}.") from error
 
 
-def _run_fit(args: Namespace, path: str) -> None:
+def write_fit(path: str, folder: str | Path) -> None:
+    """Fit a table of losses, write the fit into a folder, and print it."""
     from hypvision.scaling.language_models import loss_fit, read_losses
-    from hypvision.scaling.published import LOSS_FIT
 
     fit = loss_fit(read_losses(path))
     write_table(
-        Path(args.out, f"{Path(path).stem}_fit.csv"),
+        Path(folder, f"{Path(path).stem}_fit.csv"),
         [{"group": group, "exponent": fit.exponent, "error": fit.error,
         "free_error": fit.free_error,
           "factor": fit.factor, "offset": offset} for group, offset in fit.offsets.items()],
@@ -346,52 +333,14 @@ def _run_fit(args: Namespace, path: str) -> None:
     print(
         f"{path}: {fit.points} losses, L = {fit.factor:.5g} / m^{fit.exponent:.4f} + B, error of "
         f"the exponent {fit.error:.4f} by the paper's formula, {fit.free_error:.4f} with the "
-        f"offsets free (as SciPy's curve_fit), mean squared error {fit.mse:.3g} (paper: "
-        f"{LOSS_FIT[0]} ± {LOSS_FIT[1]} by its formula, A = {LOSS_FIT[2]})"
+        f"offsets free (as SciPy's curve_fit), mean squared error {fit.mse:.3g}"
     )
     for group, offset in fit.offsets.items():
         print(f"  B of {group}: {offset:.3f}")
 
 
-def _run_fig8(args: Namespace) -> None:
-    from hypvision.scaling.claims import claims_of_language_models
-    from hypvision.scaling.figures import draw_language_models
-    from hypvision.scaling.published import HEAD_OVERLAPS
-
-    path = Path(args.out, "heads.csv")
-    heads = _read_heads(path)
-    losses, fit = _losses(args)
-    figures = draw_language_models(heads, losses, fit, args.out)
-    names = ("model", "m", "overlap_mean", "norm_min")
-    table: list[dict[str, Any]] = [
-        {"source": "measured"} | {name: row[name] for name in names} for row in heads
-    ]
-    table += [
-        {"source": "paper", "model": family, "m": m, "overlap_mean": overlap}
-        for family, points in HEAD_OVERLAPS.items()
-        for m, overlap in points
-    ]
-    write_table(Path(args.out, "fig8.csv"), table)
-    print(
-        f"fig8: {len(heads)} heads, {len(losses)} losses; {_names(Path(args.out), 'fig8', figures)}"
-    )
-    if not heads:
-        print(f"The overlaps are the paper's: '{path}' is not there. See: hypvision scaling heads")
-    for claim in claims_of_language_models(heads, fit):
-        print(claim)
-    if fit is not None:
-        _run_fit(args, args.losses)
-
-
-def _losses(args: Namespace) -> tuple[list[Any], Any]:
-    """The losses of language models and their fit; without, an empty list and None."""
-    from hypvision.scaling.language_models import loss_fit, read_losses
-
-    losses = read_losses(args.losses) if args.losses else []
-    return losses, loss_fit(losses) if losses else None
-
-
-def _read_heads(path: Path) -> list[dict[str, Any]]:
+def read_heads(path: Path) -> list[dict[str, Any]]:
+    """The rows of ``heads.csv``, none if it is not there."""
     from hypvision.io.records import read_table
     from hypvision.scaling.language_models import Head
 

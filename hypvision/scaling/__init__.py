@@ -9,7 +9,7 @@ behave as the second.
 Liu, Liu and Gore, "Superposition Yields Robust Neural Scaling", NeurIPS 2025, arXiv 2505.10465.
 
 ``data`` draws batches, ``model`` is one step in closed form, ``optimizer`` AdamW with decay or
-growth, ``sweep`` trains the points of a grid, ``experiments`` has the paper's grids, ``measures``
-and ``fits`` what is read from the results, ``figures`` draws them, ``language_models`` measures
-real ones. It needs PyTorch alone (and matplotlib to draw).
+growth, ``sweep`` trains the points of a grid, ``measures`` and ``fits`` what is read from the
+results, ``figures`` draws them, ``language_models`` measures real ones. It needs PyTorch alone (and
+matplotlib to draw). The paper's own grids, figures and claims are ``studies/superposition``.
 """

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hypvision.io.errors import HypvisionError, require
-from hypvision.scaling.estimates import Estimate
+
+Row = dict[str, Any]
 
 
 class PowerLaw(NamedTuple):
@@ -23,13 +24,16 @@ class PowerLaw(NamedTuple):
     factor: float
     points: int
 
-    @property
-    def estimate(self) -> Estimate:
-        """The exponent with its error, which two points do not have."""
-        return Estimate(self.exponent, self.error, self.points - 2)
+
+class Slope(NamedTuple):
+    """The slope of a line, its standard error and the degrees of freedom of that."""
+
+    value: float
+    error: float
+    freedom: int
 
 
-def slope(x: Sequence[float], y: Sequence[float]) -> Estimate:
+def slope(x: Sequence[float], y: Sequence[float]) -> Slope:
     """Slope of the least-squares line through two points or more with different ``x``; two have no
     error."""
     a, b = (np.array(values, float) - statistics.fmean(values) for values in (x, y))
@@ -39,7 +43,7 @@ def slope(x: Sequence[float], y: Sequence[float]) -> Estimate:
         if len(x) > 2
         else math.nan
     )
-    return Estimate(found, error, len(x) - 2)
+    return Slope(found, error, len(x) - 2)
 
 
 def power_law(x: Sequence[float], y: Sequence[float]) -> PowerLaw:
@@ -61,6 +65,52 @@ def power_law(x: Sequence[float], y: Sequence[float]) -> PowerLaw:
     return PowerLaw(-line.value, line.error, r2, factor, len(x))
 
 
+class Exponent(NamedTuple):
+    """The exponent of the loss in the width at one setting: the fit of each replicate, and the mean
+    over them.
+
+    ``error_fit`` is the mean standard error of the slope: how far the points are from a line.
+    ``error_seeds`` is that of the mean over replicates, None if there is one.
+    """
+
+    fits: list[PowerLaw]
+    mean: float
+    error_fit: float
+    error_seeds: float | None
+    r2: float
+
+    @property
+    def error(self) -> float:
+        """The larger of the two errors."""
+        return max(self.error_fit, self.error_seeds or 0.0)
+
+
+Setting = tuple[str, float, float, float]
+
+
+def exponents(rows: Sequence[Row]) -> dict[Setting, Exponent]:
+    """Fits of ``loss ~ m^-exponent`` to the rows of a sweep, by (distribution, alpha, density,
+    decay), where there are three widths or more."""
+    found: dict[Setting, dict[int, list[tuple[int, float]]]] = {}
+    for row in rows:
+        key = (row["distribution"], row["alpha"], row["density"], row["decay"])
+        found.setdefault(key, {}).setdefault(row["replicate"], []).append((row["m"], row["loss"]))
+    result = {}
+    for key, replicates in found.items():
+        fits = [power_law(*zip(*points)) for points in replicates.values() if len(points) >= 3]
+        if fits:
+            result[key] = _over_replicates(fits)
+    return result
+
+
+def _over_replicates(fits: list[PowerLaw]) -> Exponent:
+    values = [fit.exponent for fit in fits]
+    seeds = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    error = statistics.mean(fit.error for fit in fits)
+    r2 = statistics.mean(fit.r2 for fit in fits)
+    return Exponent(fits, statistics.mean(values), error, seeds, r2)
+
+
 class JointFit(NamedTuple):
     """``L = factor / m^exponent + offset`` with one offset a group; see :func:`joint_fit`.
 
@@ -77,13 +127,6 @@ class JointFit(NamedTuple):
     mse: float
     points: int
     free_error: float = 0.0
-
-    @property
-    def estimate(self) -> Estimate:
-        """The exponent with the larger of its errors."""
-        return Estimate(
-            self.exponent, max(self.error, self.free_error), self.points - len(self.offsets) - 2
-        )
 
 
 def joint_fit(widths: Sequence[float], losses: Sequence[float], groups: Sequence[str]) -> JointFit:

@@ -18,6 +18,7 @@ of a finished point; ``points/KEY.pt``, its weights, or where its training stand
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Iterable, Sequence
@@ -57,8 +58,7 @@ class Settings:
         independent: whether every point draws first weights and batches of its own, instead of
             sharing those of its width and those of its frequencies.
         test_batches: fresh batches on which the final loss is measured.
-        shortened: what differs from the paper's setting, in words
-            (:func:`hypvision.scaling.experiments.marked`).
+        shortened: what differs from a published setting, in words, for those who reproduce one.
     """
 
     n: int = 1000
@@ -169,6 +169,30 @@ class Row(Point):
                 f"{self.strong_rows} strong rows must have an 'overlap_mean' and an "
                 "'overlap_variance'"
             )
+
+
+# Grids
+
+
+def grid(
+    alphas: Sequence[float],
+    decays: Sequence[float],
+    widths: Sequence[int],
+    densities: Sequence[float] = (0.0,),
+    replicates: int = 1,
+    distribution: str = "power",
+) -> list[Point]:
+    """The points with all combinations of these values."""
+    cells = itertools.product(range(replicates), alphas, densities, decays, widths)
+    return [Point(distribution, a, s, g, m, replicate) for replicate, a, s, g, m in cells]
+
+
+def groups(points: Sequence[Point], gpu: bool = False) -> dict[str, list[Point]]:
+    """Points by what is trained together: of the same batches, on a CPU also the same width."""
+    found: dict[str, list[Point]] = {}
+    for point in points:
+        found.setdefault(point.data if gpu else f"{point.data}-m{point.m}", []).append(point)
+    return found
 
 
 # Folders of results

@@ -210,7 +210,7 @@ WITHOUT_EFFECT = [
       for given in ("--stage 0", "--block 0", "--head 0", "--level both", "--regions 0")),
     *((f"scaling {what} {given}", f"There is no option '{given.split()[0]}'")
       for what, options in {
-          "run quick": ("--tensor a", "--tokenizer b.json"),
+          "run": ("--tensor a", "--tokenizer b.json"),
           "heads paper": ("--tiny", "--seed 3", "--widths 8", "--losses a.csv"),
           "tokens a.npy": (
               "--tensor a", "--alphas 1", "--jobs 2", "--device cpu", "--submit local",
@@ -269,7 +269,7 @@ NEEDED = {
     "zoo convert": ["--from", "hcformer", "in.pth"],
     "lm save": ["in.py", "in.pth"],
     "zoo publish": ["in.py", "in.pth", "--name", "a.b"],
-    "scaling run": ["quick"],
+    "scaling run": [],
     "scaling heads": ["paper"],
     "scaling tokens": ["in.npy"],
     "scaling fit": ["in.csv"],

@@ -241,7 +241,7 @@ def draw(random_, action, files):
 
 
 # Commands that train at once: as little as they can.
-SHORT = {"scaling run": ["--tiny", "--replicates", "1"], "fewshot": []}
+SHORT = {"scaling run": ["--batch", "4", "--features", "40", "--replicates", "1"], "fewshot": []}
 NO_SCRIPTS = [
     "",
     "no_such.py",

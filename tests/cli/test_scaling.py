@@ -1,9 +1,8 @@
-"""``hypvision scaling``: figures from sweeps that are taken up again, and the heads and losses of
-language models."""
+"""``hypvision scaling``: sweeps that are taken up again, and the heads and losses of language
+models."""
 
 import csv
 import json
-import re
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from safetensors.torch import save_file
 from hypvision.cli import main
 
 pytest.importorskip("matplotlib")
-from matplotlib.figure import Figure
 
 
 def call(capsys, *words):
@@ -28,149 +26,36 @@ def rows(path):
         return list(csv.DictReader(file))
 
 
-@pytest.fixture
-def drawn_once(monkeypatch):
-    """Figures are drawn as small PNG without a layout, a quarter of the work; test_quick draws one
-    as it is."""
-    draw = Figure.savefig
-    monkeypatch.setattr(Figure, "tight_layout", lambda self: None)
-
-    def small(self, path, **how):
-        draw(self, path, **{**how, "dpi": 20}) if path.suffix == ".png" else path.touch()
-
-    monkeypatch.setattr(Figure, "savefig", small)
-
-
 SHORT = ("--steps", 8, "--batch", 32, "--device", "cpu")
 
 
 @pytest.mark.drawn
-def test_quick(tmp_path, capsys):
-    status, out, _ = call(capsys, "run", "quick", "--out", tmp_path, *SHORT)
-    assert status == 0 and "10 of 10 points" in out and "shortened: n 200" in out
-    assert len(re.findall("^(confirmed|refuted|open): growth", out, re.MULTILINE)) == 1
-    assert "\nopen: the loss falls faster" in out  # of models that have learned nothing yet
-    assert (
-        len(rows(tmp_path / "quick.csv")) == 10 and len(rows(tmp_path / "quick_exponents.csv")) == 2
-    )
-    line = rows(tmp_path / "quick_exponents.csv")[0]
+def test_a_sweep_of_ones_own(tmp_path, capsys):
+    words = ("run", "--out", tmp_path, *SHORT)
+    status, out, err = call(capsys, *words)
+    assert status == 0 and "10 of 10 points" in out and out.count("loss ~ m^-") == 2, err
+    found = rows(tmp_path / "sweep.csv")
+    assert len(found) == 10 and {row["n"] for row in found} == {"200"}
+    assert {row["decay"] for row in found} == {"-1.0", "0.3333"} and found[0]["shortened"] == ""
+    line = rows(tmp_path / "sweep_exponents.csv")[0]
     assert float(line["error_fit"]) > 0 and line["error_seeds"] == "" and line["points"] == "5"
-    assert (tmp_path / "quick.png").read_bytes()[:4] == b"\x89PNG" and (
-        tmp_path / "quick.pdf"
-    ).read_bytes()[:4] == b"%PDF"
+    assert (tmp_path / "sweep.png").read_bytes()[:4] == b"\x89PNG"
+    assert (tmp_path / "sweep.pdf").read_bytes()[:4] == b"%PDF"
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "points").iterdir()}
     assert len(before) == 20
-    assert call(capsys, "run", "quick", "--out", tmp_path, *SHORT)[0] == 0
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "points").iterdir()} == before
 
-    status, _, err = call(capsys, "run", "quick", "--out", tmp_path, "--steps", 9, "--batch", 32)
-    assert status == 2 and "results of another grid: steps 8 (now 9)" in err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "way", [("--jobs", 2), ("--submit", "local", "--jobs", 2)], ids=["processes", "submitit"]
-)
-def test_processes_and_submitit_give_the_same(tmp_path, capsys, way):
-    if "--submit" in way:
-        pytest.importorskip("submitit")
-    for name, more in (("one", ()), ("many", way)):
-        status, out, err = call(capsys, "run", "quick", "--out", tmp_path / name, *SHORT, *more)
-        assert status == 0 and "10 of 10 points" in out, err
-    for one, other in zip(
-        rows(tmp_path / "one" / "quick.csv"), rows(tmp_path / "many" / "quick.csv")
-    ):
-        assert float(one["loss"]) == pytest.approx(float(other["loss"]), rel=1e-4)
-    assert (tmp_path / "many" / "jobs").exists() == ("--submit" in way)
+    status, out, err = call(capsys, *words, "--decays", 0.1, "--widths", 4, 6)
+    assert status == 0 and "2 of 2 points" in out and "three widths or more" in out, err
+    after = {path: path.stat().st_mtime_ns for path in (tmp_path / "points").iterdir()}
+    assert len(after) == 24 and before.items() <= after.items()
+    status, _, err = call(capsys, *words, "--features", 90)
+    assert status == 2 and "results of another grid: n 200 (now 90)" in err
+    own = ("--distribution", "linear", "--replicates", 2, "--seed", 3, "--widths", 4, 5, 6)
+    status, out, err = call(capsys, *words[:2], tmp_path / "own", *SHORT, *own)
+    assert status == 0 and "12 of 12 points" in out and "linear frequencies" in out, err
 
 
-@pytest.mark.slow
-@pytest.mark.drawn
-def test_every_figure_is_drawn_of_a_few_points(tmp_path, capsys, drawn_once):
-    few = (
-        "--decays",
-        -1,
-        -0.7778,
-        -0.556,
-        0.556,
-        "--widths",
-        8,
-        18,
-        27,
-        *SHORT,
-        "--tiny",
-        "--out",
-        tmp_path,
-    )
-    for name, more in {
-        "fig3": ("--alphas", 1), "fig4": ("--alphas", 1, 1.5),
-        "fig5": ("--alphas", 1, 1.5), "fig6": ("--alphas", 1),
-    }.items():  # fmt: skip
-        words = [word for word in (*few, *more) if name != "fig6" or word != 0.556]
-        status, out, err = call(capsys, "run", name, *words)
-        assert status == 0 and (tmp_path / f"{name}.png").exists(), err
-        assert (
-            re.search("^(confirmed|refuted|open): ", out, re.MULTILINE)
-            and "tell nothing" not in out
-        )
-    few = ("--decays", -0.556, "--densities", 0, 1, *SHORT, "--tiny", "--out", tmp_path)
-    status, out, _ = call(capsys, "run", "fig7", *few)
-    assert (
-        status == 0
-        and "12 of 12 points" in out
-        and "does not depend on the density" in out
-        and "m = 27: " in out
-    )
-    status, out, _ = call(capsys, "run", "fig7", *few, "--widths", 8, 18)
-    assert (
-        status == 0 and "m = 18: " in out and "\nopen: the exponent" not in out
-    )  # a scan at the larger of them
-    status, out, _ = call(
-        capsys, "run", "fig5", *few[:2], "--alphas", 1, "--widths", 8, 18, *few[5:]
-    )
-    assert status == 0 and "open: these points tell nothing of the claims" in out
-
-
-def test_results_whose_weights_are_gone_are_drawn_without_them(tmp_path, capsys):
-    words = (
-        "run",
-        "fig6",
-        "--tiny",
-        "--alphas",
-        1,
-        "--decays",
-        -1,
-        "--widths",
-        4,
-        6,
-        8,
-        *SHORT,
-        "--out",
-        tmp_path,
-    )
-    assert call(capsys, *words)[0] == 0
-    for path in tmp_path.glob("points/*.pt"):
-        path.unlink()
-    (tmp_path / "fig6.png").unlink()
-    status, out, err = call(capsys, *words)
-    assert status == 0 and (tmp_path / "fig6.png").exists() and "1/m" in out
-    assert "fig6: a panel is empty. The weights of power-a1.0000" in err and "-m8.json" in err
-
-
-def test_several_figures_are_checked_before_the_first_is_trained(tmp_path, capsys):
-    status, out, err = call(capsys, "run", "quick", "fig44", "--out", tmp_path, *SHORT)
-    assert (
-        status == 2
-        and "no figure 'fig44'" in err
-        and not list(tmp_path.glob("points/*"))
-        and not out
-    )
-    status, _, err = call(capsys, "run", "quick", "fig4", "--out", tmp_path, "--device", "cpu")
-    assert (
-        status == 2
-        and "quick and fig4 are of different grids" in err
-        and not list(tmp_path.glob("points/*"))
-    )
+def test_files_of_one_name_want_folders_of_their_own(tmp_path, capsys):
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "x.csv").write_text("")
@@ -181,57 +66,20 @@ def test_several_figures_are_checked_before_the_first_is_trained(tmp_path, capsy
 
 
 @pytest.mark.slow
-def test_widths_features_and_seeds_of_ones_own(tmp_path, capsys):
-    words = (
-        "run",
-        "fig6",
-        "--tiny",
-        "--alphas",
-        1,
-        "--decays",
-        -1,
-        *SHORT,
-        "--features",
-        90,
-        "--out",
-        tmp_path,
-    )
-    status, out, err = call(capsys, *words, "--widths", 7, 33, 50, "--seed", 3)
-    assert (
-        status == 0
-        and "3 of 3 points" in out
-        and "n 90 (paper: 1000)" in out
-        and "m 7 to 50 (paper: 10" in out
-    ), err
-    found = rows(tmp_path / "fig6.csv")
-    assert [(row["n"], row["m"]) for row in found] == [("90", "7"), ("90", "33"), ("90", "50")]
-    status, out, err = call(
-        capsys, *words, "--widths", 50, 60, "--seed", 3
-    )  # the same folder, one point is there
-    assert status == 0 and "m 50 to 60 (paper: 10" in rows(tmp_path / "fig6.csv")[0]["shortened"], (
-        err
-    )
-    assert rows(tmp_path / "fig6.csv")[0]["loss"] == found[2]["loss"]
-    status, _, err = call(capsys, *words, "--seed", 4)
-    assert status == 2 and "results of another grid: seed 3 (now 4)" in err
-    status, out, err = call(
-        capsys, *words, "--widths", 1, 2, "--seed", 3
-    )  # in one dimension all overlaps are 1
-    assert status == 0 and "2 of 2 points" in out, err
-    status, _, err = call(capsys, *words, "--widths", 91, "--seed", 3)
-    assert status == 2 and "from 1 to 90, got 91" in err
-
-
-@pytest.mark.slow
-@pytest.mark.drawn
-def test_figure_1(tmp_path, capsys, drawn_once):
-    few = ("run", "fig1", "--widths", 8, 16, 32, "--features", 128, *SHORT, "--out", tmp_path)
-    status, out, _ = call(capsys, *few)
-    assert status == 0 and "18 of 18 points" in out and out.count("strong superposition, ") == 3
-    losses = [f"a,x,{m},{100 / m**0.9 + 2}" for m in (64, 128, 256, 512)]
-    (tmp_path / "losses.csv").write_text("\n".join(["family,dataset,m,loss", *losses]))
-    status, out, _ = call(capsys, *few, "--losses", tmp_path / "losses.csv")
-    assert status == 0 and "\nconfirmed: the losses of language models" in out
+@pytest.mark.parametrize(
+    "way", [("--jobs", 2), ("--submit", "local", "--jobs", 2)], ids=["processes", "submitit"]
+)
+def test_processes_and_submitit_give_the_same(tmp_path, capsys, way):
+    if "--submit" in way:
+        pytest.importorskip("submitit")
+    for name, more in (("one", ()), ("many", way)):
+        status, out, err = call(capsys, "run", "--out", tmp_path / name, *SHORT, *more)
+        assert status == 0 and "10 of 10 points" in out, err
+    for one, other in zip(
+        rows(tmp_path / "one" / "sweep.csv"), rows(tmp_path / "many" / "sweep.csv")
+    ):
+        assert float(one["loss"]) == pytest.approx(float(other["loss"]), rel=1e-4)
+    assert (tmp_path / "many" / "jobs").exists() == ("--submit" in way)
 
 
 def test_submitted_cells_carry_the_device_that_was_asked_for(tmp_path, capsys, monkeypatch):
@@ -243,7 +91,7 @@ def test_submitted_cells_carry_the_device_that_was_asked_for(tmp_path, capsys, m
     monkeypatch.setattr(
         scaling, "run_cells", lambda cells, **options: seen.extend(cells) or Outcome({}, {}, [])
     )
-    words = ("run", "quick", "--device", "cuda", "--out", tmp_path)
+    words = ("run", "--device", "cuda", "--out", tmp_path)
     assert call(capsys, *words, "--submit", "slurm")[0] == 0
     assert {cell.arguments[-1] for cell in seen} == {"cuda"} and len(
         seen
@@ -255,12 +103,10 @@ def test_submitted_cells_carry_the_device_that_was_asked_for(tmp_path, capsys, m
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["run", "fig44"], "There is no figure 'fig44'. Did you mean fig4"),
-        (["run", "fig2"], "it is a drawing"),
-        (["rnu", "fig4"], "no command 'rnu'. Did you mean run?"),
-        (["run", "fig1", "--tiny"], "fig1 has no --tiny version"),
-        (["run", "fig4", "--decays", "0.4"], "No point of this figure has decay 0.4"),
-        (["run", "quick", "--submit-options", "timeout_min=3"], "are for submitit"),
+        (["rnu"], "no command 'rnu'. Did you mean run?"),
+        (["run", "--submit-options", "timeout_min=3"], "are for submitit"),
+        (["run", "--widths", "201"], "the width 201 must be an integer from 1 to 200"),
+        (["run", "--densities", "1.5"], "the density 1.5 must be"),
         (["heads", "no_such"], "There is no checkpoint 'no_such'"),
         (["tokens", "a.txt"], "Add --tokenizer tokenizer.json"),
         (["tokens", "a.npy"], "is not a NumPy array"),
@@ -269,11 +115,7 @@ def test_submitted_cells_carry_the_device_that_was_asked_for(tmp_path, capsys, m
         (["fit", "a.txt"], "missing family, dataset, m, loss"),
         (["fit", "latin.csv"], "cannot be read as CSV"),
         (["fit", "no_such.csv"], "There is no table 'no_such.csv'"),
-        (["run", "fig8", "--losses", "word.csv"], "line 3: 'm' must be a finite number"),
-        (
-            ["run", "fig1", "--losses", "word.csv"],
-            "line 3: 'm' must be a finite number",
-        ),  # before the training
+        (["fit", "word.csv"], "line 3: 'm' must be a finite number"),
         (["fit", "same.csv"], "all the same, so they have no exponent"),
     ],
 )
@@ -411,8 +253,7 @@ def test_every_tensor_has_its_own_row(tmp_path, capsys):
     assert len(rows(out / "heads.csv")) == 2
 
 
-@pytest.mark.drawn
-def test_tokens_fit_and_figure_8(tmp_path, capsys, drawn_once):
+def test_tokens_and_fit(tmp_path, capsys):
     ids = np.repeat(np.arange(200), [max(1, 20000 // (k + 1)) for k in range(200)])
     np.save(tmp_path / "ids.npy", ids)
     status, out, _ = call(capsys, "tokens", tmp_path / "ids.npy", "--out", tmp_path)
@@ -441,25 +282,6 @@ def test_tokens_fit_and_figure_8(tmp_path, capsys, drawn_once):
         len(rows(tmp_path / "losses_fit.csv")) == 4
         and "free_error" in rows(tmp_path / "losses_fit.csv")[0]
     )
-    status, out, err = call(
-        capsys, "run", "fig8", "--losses", tmp_path / "losses.csv", "--out", tmp_path
-    )
-    assert (
-        status == 0 and "The overlaps are the paper's" in out and (tmp_path / "fig8.pdf").exists()
-    ), err
-    assert (
-        "\nconfirmed: the losses of language models" in out
-        and "paper: 0.91 ± 0.04; here: 0.90 ± 0.00" in out
-    )
-    save_file({"lm_head.weight": torch.randn(50, 8)}, tmp_path / "head.safetensors")
-    assert call(capsys, "heads", tmp_path / "head.safetensors", "--out", tmp_path)[0] == 0
-    status, out, err = call(capsys, "run", "fig8", "--out", tmp_path)
-    assert status == 0 and out.count("\nconfirmed: ") == out.count("\nopen: ") == 1, (
-        err
-    )  # of one width there is no slope
-    table = rows(tmp_path / "fig8.csv")
-    assert [row["m"] for row in table if row["source"] == "measured"] == ["8"]
-    assert sum(row["source"] == "paper" for row in table) == 25
 
 
 def test_text_needs_a_tokenizer(tmp_path, capsys):

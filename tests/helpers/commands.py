@@ -95,7 +95,7 @@ LINES = {
     "lm save": ["text.py text.pth out"],
     "lm generate": ["lm hello --tokens 2 --device cpu"],
     "lm eval": ["lm --tasks own --include tasks --limit 2 --device cpu"],
-    "scaling run": ["quick --steps 1 --batch 4 --widths 5 8 --device cpu --out out"],
+    "scaling run": ["--steps 1 --batch 4 --widths 5 8 --device cpu --out out"],
     "scaling heads": ["head.safetensors --tensor w --out out"],
     "scaling tokens": ["ids.npy --out out"],
     "scaling fit": ["losses.csv --out out"],

@@ -9,7 +9,7 @@ from references.toy_reference import adam_joint_fit
 from scipy import optimize, stats
 
 from hypvision.io.errors import HypvisionError
-from hypvision.scaling.fits import joint_fit, power_law
+from hypvision.scaling.fits import exponents, joint_fit, power_law
 
 
 def test_a_power_law_and_its_error():
@@ -202,11 +202,8 @@ def test_the_error_with_free_offsets_is_scipys_and_covers_the_truth():
     found = joint_fit(widths, losses, groups)
     _, covariance = optimize.curve_fit(model, m, losses, [6, 1, *[1.5] * len(names)])
     assert found.free_error == pytest.approx(math.sqrt(covariance[1, 1]), rel=1e-4)
-    assert found.free_error > 2 * found.error and found.estimate == (
-        found.exponent,
-        found.free_error,
-        90,
-    )
+    assert found.free_error > 2 * found.error
+    assert found.points - len(found.offsets) - 2 == 90
     truth, random = np.array(losses_of(0)[1]), np.random.default_rng(1)
     fits = [
         joint_fit(widths, (truth + 0.07 * random.standard_normal(108)).tolist(), groups)
@@ -215,8 +212,54 @@ def test_the_error_with_free_offsets_is_scipys_and_covers_the_truth():
     misses = np.array([abs(fit.exponent - 0.9098) for fit in fits])
     shares = [
         np.mean(misses <= errors)
-        for errors in zip(*((f.estimate.margin(), 2 * f.error) for f in fits))
+        for errors in zip(*((stats.t.ppf(0.975, 90) * f.free_error, 2 * f.error) for f in fits))
     ]
     assert (
         shares[0] > 0.9 > shares[1]
     )  # 95 % are meant; the paper's formula takes the offsets for known
+
+
+def row(decay, m, loss, replicate=0):
+    return dict(
+        distribution="power",
+        alpha=1.0,
+        density=0.0,
+        decay=decay,
+        m=m,
+        replicate=replicate,
+        loss=loss,
+    )
+
+
+def of_exponent(exponent, decay, **more):
+    return [row(decay, m, 5 * m**-exponent, **more) for m in (8, 16, 32, 64, 128)]
+
+
+def test_exponents_of_replicates():
+    rows = (
+        of_exponent(1.0, -1.0)
+        + of_exponent(1.2, -1.0, replicate=1)
+        + of_exponent(0.5, 0.5)
+        + [row(1.0, 8, 1.0)]
+    )
+    found = exponents(rows)
+    assert set(found) == {
+        ("power", 1.0, 0.0, -1.0),
+        ("power", 1.0, 0.0, 0.5),
+    }  # one width is no line
+    two = found["power", 1.0, 0.0, -1.0]
+    assert (
+        two.mean == pytest.approx(1.1)
+        and two.error_seeds == pytest.approx(0.1) == two.error
+        and len(two.fits) == 2
+    )
+    assert two.error_fit == pytest.approx(0, abs=1e-6)
+    assert found["power", 1.0, 0.0, 0.5].mean == pytest.approx(0.5)
+
+
+def test_the_error_shown_is_the_larger_of_those_of_fit_and_seeds():
+    bent = [row(-1.0, m, loss) for m, loss in ((8, 1.0), (16, 0.3), (32, 0.28))]
+    one = exponents(bent)["power", 1.0, 0.0, -1.0]
+    assert one.error_seeds is None and one.error == one.error_fit == one.fits[0].error > 0.3
+    two = exponents(bent + [r | {"replicate": 1} for r in bent])["power", 1.0, 0.0, -1.0]
+    assert two.error_seeds == 0 and two.error == two.error_fit == pytest.approx(one.error)

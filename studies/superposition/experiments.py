@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from hypvision.io.checks import between
 from hypvision.io.errors import HypvisionError, did_you_mean
-from hypvision.scaling.sweep import Point, Settings
+from hypvision.scaling.sweep import Point, Settings, grid
 
 # 10 ... 100
 WIDTHS = tuple(math.floor(math.exp(math.log(10) + k / 5 * math.log(10)) + 1e-9) for k in range(6))
@@ -47,21 +47,6 @@ class Experiment(NamedTuple):
     shows: str
     widths: tuple[int, ...]
     scan: int = 0
-
-
-def _grid(
-    alphas: Sequence[float],
-    decays: Sequence[float],
-    widths: Sequence[int],
-    densities: Sequence[float] = (0.0,),
-) -> list[Point]:
-    return [
-        Point("power", a, s, g, m)
-        for a in alphas
-        for s in densities
-        for g in decays
-        for m in widths
-    ]
 
 
 def _large(widths: Sequence[int]) -> list[Point]:
@@ -123,16 +108,16 @@ def experiment(
         own = own[1:]
     taken = sorted(set(widths)) if widths else own
     middle, large = (min(taken, key=lambda m: abs(math.log(m / single))) for single in singles)
-    points = _grid(ALPHAS, DECAYS, taken)
+    points = grid(ALPHAS, DECAYS, taken)
     if name == "quick":
-        points = _grid([1.0], [DECAYS[0], DECAYS[6]], taken)
+        points = grid([1.0], [DECAYS[0], DECAYS[6]], taken)
     elif name == "fig3":
-        points = list(dict.fromkeys(_grid([1.0], DECAYS, taken) + _grid(ALPHAS, DECAYS, [middle])))
+        points = list(dict.fromkeys(grid([1.0], DECAYS, taken) + grid(ALPHAS, DECAYS, [middle])))
     elif name == "fig6":
         points = [point for point in points if point.decay < 0]
     elif name == "fig7":
-        scan = _grid([1.0], DECAYS, [large], DENSITIES)
-        lines = _grid([1.0], [DECAYS[2]], taken, DENSITIES)
+        scan = grid([1.0], DECAYS, [large], DENSITIES)
+        lines = grid([1.0], [DECAYS[2]], taken, DENSITIES)
         points = list(dict.fromkeys(scan + lines))
     return Experiment(settings, points, EXPERIMENTS[name], own, middle if name == "fig3" else large)
 
@@ -221,11 +206,3 @@ def marked(shortened: str) -> str:
     """``Settings.shortened`` as text for tables; a training that is only longer than in the paper
     is not called shortened."""
     return shortened if not shortened or shortened.startswith(_MORE) else f"shortened: {shortened}"
-
-
-def groups(points: Sequence[Point], gpu: bool = False) -> dict[str, list[Point]]:
-    """Points by what is trained together: of the same batches, on a CPU also the same width."""
-    found: dict[str, list[Point]] = {}
-    for point in points:
-        found.setdefault(point.data if gpu else f"{point.data}-m{point.m}", []).append(point)
-    return found

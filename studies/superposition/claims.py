@@ -8,11 +8,11 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hypvision.scaling import published
-from hypvision.scaling.estimates import Estimate, difference, every, mean
-from hypvision.scaling.experiments import LARGE_FEATURES, WIDTHS
-from hypvision.scaling.fits import JointFit, PowerLaw, power_law, slope
+from hypvision.scaling.fits import Exponent, JointFit, PowerLaw, exponents, power_law, slope
 from hypvision.scaling.measures import random_overlaps
+from superposition import published
+from superposition.estimates import Estimate, difference, every, mean
+from superposition.experiments import LARGE_FEATURES, WIDTHS
 
 Row = dict[str, Any]
 ABOUT_ONE = (0.75, 1.25)
@@ -24,7 +24,7 @@ class Claim(NamedTuple):
     (False) or leaves it open (None).
 
     Each claim says that numbers lie within bounds, and is judged by their confidence intervals, see
-    :mod:`hypvision.scaling.estimates`. ± is a standard error.
+    :mod:`superposition.estimates`. ± is a standard error.
     """
 
     statement: str
@@ -37,66 +37,32 @@ class Claim(NamedTuple):
         return f"{verdict}: {self.statement} (paper: {self.paper}; here: {self.ours})"
 
 
-class Exponent(NamedTuple):
-    """The exponent of the loss in the width at one setting: the fit of each replicate, and the mean
-    over them.
-
-    ``error_fit`` is the mean standard error of the slope: how far the points are from a line.
-    ``error_seeds`` is that of the mean over replicates, None if there is one.
-    """
-
-    fits: list[PowerLaw]
-    mean: float
-    error_fit: float
-    error_seeds: float | None
-    r2: float
-
-    @property
-    def error(self) -> float:
-        """The larger of the two errors."""
-        return max(self.error_fit, self.error_seeds or 0.0)
-
-    @property
-    def estimate(self) -> Estimate:
-        """The mean, with the error whose confidence interval is wider."""
-        errors = [Estimate(self.mean, self.error_fit, min(fit.points for fit in self.fits) - 2)]
-        if self.error_seeds is not None:
-            errors.append(Estimate(self.mean, self.error_seeds, len(self.fits) - 1))
-        return max(errors, key=Estimate.margin)
+def estimate(fit: PowerLaw | Exponent | JointFit) -> Estimate:
+    """An exponent with its error: of several, the one whose confidence interval is wider."""
+    if isinstance(fit, PowerLaw):
+        return Estimate(fit.exponent, fit.error, fit.points - 2)
+    if isinstance(fit, JointFit):
+        error = max(fit.error, fit.free_error)
+        return Estimate(fit.exponent, error, fit.points - len(fit.offsets) - 2)
+    errors = [Estimate(fit.mean, fit.error_fit, min(line.points for line in fit.fits) - 2)]
+    if fit.error_seeds is not None:
+        errors.append(Estimate(fit.mean, fit.error_seeds, len(fit.fits) - 1))
+    return max(errors, key=Estimate.margin)
 
 
-def exponents(rows: Sequence[Row]) -> dict[tuple[str, float, float, float], Exponent]:
-    """Fits of ``loss ~ m^-exponent`` by (distribution, alpha, density, decay), where there are
-    three widths or more.
-
-    Of the large models, with all of the paper's features, the fits leave out the same small widths
-    as the paper's.
-    """
-    found: dict[tuple, dict[int, list[tuple[int, float]]]] = {}
-    for row in rows:
-        key = (row["distribution"], row["alpha"], row["density"], row["decay"])
-        if row["n"] == LARGE_FEATURES and row["m"] < _least_width(key):
-            continue
-        found.setdefault(key, {}).setdefault(row["replicate"], []).append((row["m"], row["loss"]))
-    result = {}
-    for key, replicates in found.items():
-        fits = [power_law(*zip(*points)) for points in replicates.values() if len(points) >= 3]
-        if fits:
-            values = [fit.exponent for fit in fits]
-            seeds = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-            line, r2 = (
-                statistics.mean(getattr(fit, name) for fit in fits) for name in ("error", "r2")
-            )
-            result[key] = Exponent(fits, statistics.mean(values), line, seeds, r2)
-    return result
+def fitted(rows: Sequence[Row]) -> dict[tuple[str, float, float, float], Exponent]:
+    """The exponents of :func:`hypvision.scaling.fits.exponents`, of large models (with all of the
+    paper's features) without the small widths that the paper's fits leave out."""
+    return exponents(
+        [row for row in rows if row["n"] != LARGE_FEATURES or row["m"] >= _least_width(row)]
+    )
 
 
-def _least_width(key: tuple[str, float, float, float]) -> int:
+def _least_width(row: Row) -> int:
     """Where the paper's fits of Figure 1 begin."""
-    name, _, _, decay = key
-    if name == "power":
-        return 32 if decay < 0 else 64
-    return 32 if name == "linear" and decay < 0 else 0
+    if row["distribution"] == "power":
+        return 32 if row["decay"] < 0 else 64
+    return 32 if row["distribution"] == "linear" and row["decay"] < 0 else 0
 
 
 def claims_of(figure: str, rows: Sequence[Row], scan: int = 63) -> list[Claim]:
@@ -111,7 +77,7 @@ def _show(value: Exponent) -> str:
 
 
 def _steeper(one: Exponent, other: Exponent, among: int = 1) -> bool | None:
-    return difference(one.estimate, other.estimate).within(least=0, among=among)
+    return difference(estimate(one), estimate(other)).within(least=0, among=among)
 
 
 def _more(one: float, other: float) -> float:
@@ -139,7 +105,7 @@ def _near(
 
 
 def _quick(rows: Sequence[Row]) -> list[Claim | None]:
-    found = {key[3]: value for key, value in exponents(rows).items()}
+    found = {key[3]: value for key, value in fitted(rows).items()}
     strong, weak = (next((found[d] for d in found if sign * d > 0), None) for sign in (-1, 1))
     half = {sign: [row["phi_half"] for row in rows if sign * row["decay"] > 0] for sign in (-1, 1)}
     if not half[-1] or not half[1]:
@@ -147,7 +113,7 @@ def _quick(rows: Sequence[Row]) -> list[Claim | None]:
     widths = [row["m"] for row in rows if row["decay"] > 0]
     grown = mean(half[-1])
     cut = mean(half[1])
-    growing = slope(widths, half[1]).within(least=0) if len(set(widths)) > 1 else None
+    growing = Estimate(*slope(widths, half[1])).within(least=0) if len(set(widths)) > 1 else None
     return [
         Claim(
             "growth represents all features, decay a share that grows with the width",
@@ -167,13 +133,13 @@ def _quick(rows: Sequence[Row]) -> list[Claim | None]:
 
 
 def _fig1(rows: Sequence[Row]) -> list[Claim | None]:
-    found = exponents(rows)
+    found = fitted(rows)
     claims: list[Claim | None] = []
     for (name, alpha, density, decay), value in found.items():
         paper = published.LARGE_EXPONENTS.get((name, decay))
         if decay < 0:
             statement = f"strong superposition, {name} frequencies: the exponent is about 1"
-            confirmed = value.estimate.within(*ABOUT_ONE)
+            confirmed = estimate(value).within(*ABOUT_ONE)
             claims.append(Claim(statement, f"{paper:.2f}", _show(value), confirmed))
         else:
             strong = found.get((name, alpha, density, -1.0))
@@ -212,10 +178,10 @@ def _fig3(rows: Sequence[Row]) -> list[Claim | None]:
 
 
 def _fig4(rows: Sequence[Row]) -> list[Claim | None]:
-    found = {(key[1], key[3]): value for key, value in exponents(rows).items() if key[2] == 0}
+    found = {(key[1], key[3]): value for key, value in fitted(rows).items() if key[2] == 0}
     same = all(row["n"] == 1000 for row in rows)
     pairs = [
-        (v.estimate, published.EXPONENTS[key])
+        (estimate(v), published.EXPONENTS[key])
         for key, v in found.items()
         if same and key in published.EXPONENTS
     ]
@@ -231,7 +197,7 @@ def _fig4(rows: Sequence[Row]) -> list[Claim | None]:
         Claim("strong superposition (decay < -0.5), alpha <= 1: the exponent is about 1",
         "0.83 to 1.24",
               f"{min(v.mean for v in flat):.2f} to {max(v.mean for v in flat):.2f}",
-              mean([v.estimate.off(1) for v in flat]).within(most=0.35)) if flat else None,
+              mean([estimate(v).off(1) for v in flat]).within(most=0.35)) if flat else None,
         Claim("strong superposition: the loss is a power of the width",
         "R2 = 0.963 to 0.986 in Figure 1",
               f"R2 = {min(r2):.3f} to {max(r2):.3f}", mean(r2).within(least=0.9)) if r2 else None,
@@ -249,7 +215,7 @@ def clean_exponents(rows: Sequence[Row]) -> dict[tuple[float, float], Exponent]:
     The paper picks the settings with the least ambiguity. That is 1 wherever one of the first ``m``
     features is missing, so it cannot choose here; its choice is taken.
     """
-    found = {(key[1], key[3]): value for key, value in exponents(rows).items() if key[2] == 0}
+    found = {(key[1], key[3]): value for key, value in fitted(rows).items() if key[2] == 0}
     return {key: found[key] for key in published.WEAK_EXPONENTS if key in found}
 
 
@@ -259,7 +225,7 @@ def _fig5(rows: Sequence[Row]) -> list[Claim | None]:
         [(row["loss"], row[name]) for row in weak if (row.get(name) or 0) > 0]
         for name in ("lost_loss", "unlearned_loss")
     )
-    misses = [(value.estimate, alpha - 1) for (alpha, _), value in clean_exponents(rows).items()]
+    misses = [(estimate(value), alpha - 1) for (alpha, _), value in clean_exponents(rows).items()]
     ours = [value.value - theory for value, theory in misses]
     theirs = [value - (alpha - 1) for (alpha, _), value in published.WEAK_EXPONENTS.items()]
     return [
@@ -303,8 +269,8 @@ def _fig6(rows: Sequence[Row]) -> list[Claim | None]:
     its = [value * 1000 / m for (_, m), value in published.NORM_ABOVE_ONE.items()]
     # Figure 6 shows these three decays.
     steep = [
-        (value.estimate, 2 * (alpha - 1))
-        for (_, alpha, density, decay), value in exponents(rows).items()
+        (estimate(value), 2 * (alpha - 1))
+        for (_, alpha, density, decay), value in fitted(rows).items()
         if alpha >= 1.75 and density == 0 and -0.8 < decay < -0.3
     ]
     ours = [value.value - theory for value, theory in steep]
@@ -352,9 +318,9 @@ def _fig7(rows: Sequence[Row], width: int) -> list[Claim | None]:
         if row["n"] == 1000 and (row["density"], row["decay"], row["m"]) in known
     ]
     rows = [row for row in rows if row["decay"] == -0.5556]
-    lines = {key[2]: value for key, value in exponents(rows).items()}
+    lines = {key[2]: value for key, value in fitted(rows).items()}
     ends = (
-        [pick(lines.values(), key=lambda value: value.mean).estimate for pick in (max, min)]
+        [estimate(pick(lines.values(), key=lambda value: value.mean)) for pick in (max, min)]
         if lines
         else []
     )
@@ -370,7 +336,7 @@ def _fig7(rows: Sequence[Row], width: int) -> list[Claim | None]:
         f"m = 63: {paper[0]:.2f} to {paper[1]:.2f}",
               f"m = {width}: {losses[0]:.2f} to {losses[-1]:.2f}, {rising} of {len(losses) - 1} "
               "steps up",
-              slope(*zip(*points)).within(least=0)) if len(losses) > 1 else None,
+              Estimate(*slope(*zip(*points))).within(least=0)) if len(losses) > 1 else None,
         Claim("the exponent does not depend on the density", "1.12, 1.12, 1.1",
               ", ".join(_show(value) for _, value in sorted(lines.items())),
               difference(*ends).within(most=0.3)) if len(lines) > 1 else None,
@@ -407,9 +373,9 @@ def claims_of_language_models(
         claims.append(
             Claim(
                 "mean squared overlaps of the rows of heads fall as 1/m, or faster",
-                f"exponent {paper.estimate} of the points read off the figure",
-                "fewer than three widths" if ours is None else str(ours.estimate),
-                None if ours is None else ours.estimate.within(least=ABOUT_ONE[0]),
+                f"exponent {estimate(paper)} of the points read off the figure",
+                "fewer than three widths" if ours is None else str(estimate(ours)),
+                None if ours is None else estimate(ours).within(least=ABOUT_ONE[0]),
             )
         )
     if fit is not None:
@@ -418,8 +384,8 @@ def claims_of_language_models(
             Claim(
                 "the losses of language models fall as a power of the width of about 1",
                 f"{exponent:.2f} ± {error:.2f}",
-                str(fit.estimate),
-                fit.estimate.within(*ABOUT_ONE),
+                str(estimate(fit)),
+                estimate(fit).within(*ABOUT_ONE),
             )
         )
     return claims

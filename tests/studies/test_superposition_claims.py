@@ -7,17 +7,17 @@ from collections import Counter
 
 import numpy as np
 import pytest
-
-from hypvision.io.errors import HypvisionError
-from hypvision.scaling import claims as module
-from hypvision.scaling import published
-from hypvision.scaling.claims import (
+from superposition import claims as module
+from superposition import published
+from superposition.claims import (
     claims_of,
     claims_of_language_models,
     clean_exponents,
-    exponents,
+    fitted,
 )
-from hypvision.scaling.experiments import ALPHAS, DECAYS, EXPERIMENTS, WIDTHS, experiment
+from superposition.experiments import ALPHAS, DECAYS, EXPERIMENTS, WIDTHS, experiment
+
+from hypvision.io.errors import HypvisionError
 from hypvision.scaling.fits import JointFit, joint_fit, power_law
 from hypvision.scaling.measures import random_overlaps
 
@@ -41,36 +41,6 @@ def of_exponent(exponent, decay, **more):
     return [row(decay, m, 5 * m**-exponent, **more) for m in (8, 16, 32, 64, 128)]
 
 
-def test_exponents_of_replicates():
-    rows = (
-        of_exponent(1.0, -1.0)
-        + of_exponent(1.2, -1.0, replicate=1)
-        + of_exponent(0.5, 0.5)
-        + [row(1.0, 8, 1.0)]
-    )
-    found = exponents(rows)
-    assert set(found) == {
-        ("power", 1.0, 0.0, -1.0),
-        ("power", 1.0, 0.0, 0.5),
-    }  # one width is no line
-    two = found["power", 1.0, 0.0, -1.0]
-    assert (
-        two.mean == pytest.approx(1.1)
-        and two.error_seeds == pytest.approx(0.1) == two.error
-        and len(two.fits) == 2
-    )
-    assert two.error_fit == pytest.approx(0, abs=1e-6)
-    assert found["power", 1.0, 0.0, 0.5].mean == pytest.approx(0.5)
-
-
-def test_the_error_shown_is_the_larger_of_those_of_fit_and_seeds():
-    bent = [row(-1.0, m, loss) for m, loss in ((8, 1.0), (16, 0.3), (32, 0.28))]
-    one = exponents(bent)["power", 1.0, 0.0, -1.0]
-    assert one.error_seeds is None and one.error == one.error_fit == one.fits[0].error > 0.3
-    two = exponents(bent + [r | {"replicate": 1} for r in bent])["power", 1.0, 0.0, -1.0]
-    assert two.error_seeds == 0 and two.error == two.error_fit == pytest.approx(one.error)
-
-
 @pytest.mark.parametrize(
     ("name", "decay", "points"),
     [("power", -1.0, 3), ("power", 0.1, 2), ("linear", -1.0, 3), ("linear", 0.1, 5),
@@ -78,9 +48,9 @@ def test_the_error_shown_is_the_larger_of_those_of_fit_and_seeds():
 )  # fmt: skip
 def test_fits_of_figure_1_leave_out_what_the_papers_do(name, decay, points):
     large = dict(distribution=name, alpha=1.2 if name == "power" else 0.0, n=10240)
-    found = exponents(of_exponent(1.0, decay, **large))
+    found = fitted(of_exponent(1.0, decay, **large))
     assert [value.fits[0].points for value in found.values()] == ([points] if points >= 3 else [])
-    found = exponents(of_exponent(1.0, decay, **large | {"n": 2048}))
+    found = fitted(of_exponent(1.0, decay, **large | {"n": 2048}))
     assert [value.fits[0].points for value in found.values()] == [5]
 
 

@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
-
-from hypvision.scaling.estimates import Estimate, difference, every, mean
+from superposition.estimates import Estimate, difference, every, mean
 
 
 def test_three_verdicts_by_hand():
