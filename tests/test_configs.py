@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 import yaml
-from helpers.configs import ROOT, WHOLE, data, shrink  # noqa: F401 - a fixture
+from helpers.configs import ROOT, WHOLE, data, shipped, shrink  # noqa: F401 - a fixture
 from mmengine.registry import DATASETS, HOOKS, MODELS, TRANSFORMS, init_default_scope
 from mmengine.runner import load_checkpoint
 
@@ -15,6 +15,7 @@ from hypvision.engine.checks import check_channels
 from hypvision.engine.config import load_config
 from hypvision.engine.extensions import import_extensions
 from hypvision.engine.run import train
+from hypvision.io.shipped import RECIPES, recipe_of, recipes
 
 FOLDERS = ("hcformer", "baselines", "demo", "hecnn")
 CONFIGS = sorted(
@@ -49,7 +50,7 @@ def test_config_takes_a_step(name, data, tmp_path):  # noqa: F811
 
 SIZED = {
     path.relative_to(ROOT).as_posix(): float(match[1]) * dict(m=1e6, b=1e9)[match[2]]
-    for path in sorted(ROOT.glob("[!_]*/*.py"))
+    for path in shipped()
     if (match := re.search(r"-(\d+(?:\.\d+)?)([mb])(?=[-_])", path.name))
 }
 
@@ -67,7 +68,7 @@ def test_configs_have_the_size_that_their_names_say(name):
     assert count == pytest.approx(SIZED[name], rel=0.08)
 
 
-LOADED = [path.relative_to(ROOT).as_posix() for path in sorted(ROOT.glob("[!_]*/*xb*.py"))]
+LOADED = [path.relative_to(ROOT).as_posix() for path in shipped("*xb*.py")]
 
 
 def test_names_say_the_batch_of_a_process():
@@ -85,7 +86,7 @@ LENGTHS = {"e": "max_epochs", "i": "max_iters", "k": "max_iters", "x": "max_epoc
 UNITS = {"e": 1, "i": 1, "k": 1000, "x": 12}
 LONG = {
     path.relative_to(ROOT).as_posix(): match
-    for path in sorted(ROOT.glob("[!_]*/*.py"))
+    for path in shipped()
     if (match := re.search(r"[-_](\d+)([eikx])(?=[_.-])", path.name))
 }
 
@@ -97,6 +98,51 @@ def test_names_say_the_length_of_a_training():
         if found.get(LENGTHS[match[2]]) != UNITS[match[2]] * int(match[1]):
             wrong.append(f"{name}: {found}")
     assert len(LONG) > 180 and wrong == []
+
+
+def bases_of(path):
+    """The files and rows that a config names as its bases, those of this package."""
+    recipe = recipe_of(path)
+    if recipe:
+        return [ROOT / f"{piece}.py" for piece in recipe.pieces.split()]
+    found = re.search(r"^_base_ = (\[.*?\]|\".*?\")", path.read_text(), re.DOTALL | re.MULTILINE)
+    names = re.findall(r'"([^"]+)"', found[1]) if found else []
+    own = [name.removeprefix("hypvision::") for name in names]
+    return [
+        ROOT / name if name != given else (path.parent / name).resolve()
+        for given, name in zip(names, own)
+        if "::" not in name
+    ]
+
+
+def depth(path):
+    """How many files one reads, at most, one after the other behind a config."""
+    return max((1 + depth(base) for base in bases_of(path)), default=0)
+
+
+def test_no_config_stands_on_more_than_four_others():
+    assert depth(ROOT / "helm/helm-mice-small_books.py") == 4
+    assert [path.stem for path in shipped() if depth(path) > 4] == []
+
+
+def test_a_row_of_a_table_is_a_config_as_a_file_is(tmp_path):
+    """By name, by the path that its file would have, and as a base of one's own."""
+    name = "lhier_vit-small_2xb90-150e_sop"
+    config = load_config(name)
+    assert config.stem == name and config.model.neck.geometry == "lorentz"
+    assert config.model.num_classes == 11318 and config.train_cfg.max_epochs == 150
+    assert config.custom_hooks == [dict(type="BackboneWarmUpHook", epochs=5)]
+    assert not (ROOT / f"lhier/{name}.py").exists()
+    for source in (f"lhier/{name}", f"configs/lhier/{name}.py", ROOT / f"lhier/{name}.py"):
+        assert load_config(source).to_dict() == config.to_dict()
+    own = tmp_path / "own.py"
+    for base in (f"hypvision::lhier/{name}.py", str(ROOT / f"lhier/{name}.py")):
+        own.write_text(f'_base_ = ["{base}"]\nmodel = dict(num_classes=7)\n')
+        changed = load_config(own)
+        assert changed.model.num_classes == 7 and changed.model.neck == config.model.neck
+        assert any(file.endswith("lhier/_base_/lorentz.py") for file in changed.files)
+    names = [row.name for row in recipes().values()]
+    assert len(names) == len(set(names)) == 57
 
 
 # Of CLIPs, which open_clip does not build without memory: about three seconds each.
@@ -156,7 +202,9 @@ def test_every_folder_says_what_is_in_it(name):
     assert (folder / "README.md").is_file()
     for model in meta["Models"]:
         path = ROOT.parent / model["Config"]
-        assert path.is_file() and path.parent == folder and path.stem == model["Name"]
+        assert path.is_file() and path.parent == folder
+        of_table = path.name == RECIPES and folder / f"{model['Name']}.py" in recipes()
+        assert of_table or path.stem == model["Name"]
         assert "Reported" not in model or ("Results" in model) == (
             model["Reported"] in ("paper", "here", "authors")
         )
@@ -169,7 +217,7 @@ def test_every_folder_says_what_is_in_it(name):
         "helm",
         "lhier",
     ):  # the others have configs that are parts of a study
-        assert names == {path.stem for path in folder.glob("*.py")}
+        assert names == {path.stem for path in shipped(f"{name}/*.py")}
 
 
 @pytest.mark.parametrize("record", list(builtin_index()), ids=lambda record: record.name)

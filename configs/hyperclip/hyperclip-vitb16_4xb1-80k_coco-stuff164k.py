@@ -1,4 +1,4 @@
-# HyperCLIP, ViT-B/16, trained on COCO-Stuff. Tested by the files hyperclip-vitb16_test-*.py.
+# HyperCLIP, ViT-B/16, trained on COCO-Stuff. Tested by hyperclip-vitb16_test-*.
 _base_ = [
     "./_base_/models/hyperclip_vitb16.py",
     "./_base_/datasets/coco-stuff164k_384.py",

@@ -1,5 +1,5 @@
-# HyperCLIP, ViT-L/14@336, trained on COCO-Stuff. Tested by the files
-# hyperclip-vitl14-336_test-*.py.
+# HyperCLIP, ViT-L/14@336, trained on COCO-Stuff. Tested by
+# hyperclip-vitl14-336_test-*.
 _base_ = [
     "./_base_/models/hyperclip_vitl14_336.py",
     "./_base_/datasets/coco-stuff164k_384.py",

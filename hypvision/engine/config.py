@@ -32,7 +32,7 @@ from hypvision.engine.checks import as_list, close_configs, datasets_of, inner_d
 from hypvision.engine.extensions import PREPARATIONS, RUN_HOOKS, import_extensions
 from hypvision.io.errors import HypvisionError, did_you_mean, explain_machine, one_line
 from hypvision.io.files import check_regular, why_no_file
-from hypvision.io.shipped import config_folder, find_config
+from hypvision.io.shipped import Recipe, config_folder, find_config, recipe_of
 
 _logger = logging.getLogger(__name__)
 
@@ -111,7 +111,9 @@ class Run(Config):
     def from_path(cls, path: Path) -> Run:
         """Read a config file and its bases."""
         with _own_bases() as read:
-            config = Config.fromfile(path, import_custom_modules=False)
+            # mmengine opens a file to see whether it has lazy imports
+            lazy = None if recipe_of(path) is None else False
+            config = Config.fromfile(path, import_custom_modules=False, lazy_import=lazy)
         run = cls.of(config)
         roots = dict.fromkeys(root for root in read.values() if isinstance(root, str))
         object.__setattr__(run, "files", tuple(read))
@@ -231,7 +233,8 @@ def _read(source: str | Path) -> Run:
     path = Path(source).expanduser()
     if not path.is_file():
         path = find_config(source) or path
-    if not path.is_file():
+    recipe = recipe_of(path)
+    if not path.is_file() and recipe is None:
         hint = close_configs(source)
         if path.is_dir():
             hint = " That folder can be the `data_root` of a config (docs/own-data.md)."
@@ -240,7 +243,8 @@ def _read(source: str | Path) -> Run:
             "`hypvision configs`."
         )
     _check_suffix(path)
-    check_regular(path, _LARGEST)
+    if recipe is None:
+        check_regular(path, _LARGEST)
     try:
         config = Run.from_path(path)
         _import_modules(config)
@@ -336,9 +340,20 @@ def _own_bases() -> Iterator[dict[str, Any]]:
 
     def read_own(filename: str, *args: Any, **options: Any) -> tuple[dict, str, dict]:
         _check_suffix(Path(filename))
-        content = read(filename, *args, **options)
+        recipe = recipe_of(filename)
+        content = read_recipe(recipe) if recipe else read(filename, *args, **options)
         found[str(filename)] = content[0].get("data_root")
         return content
+
+    def read_recipe(recipe: Recipe) -> tuple[dict, str, dict]:
+        """A row of a table, as the file that it stands for would be read."""
+        merged: dict = {}
+        for piece in recipe.pieces.split():
+            content = read_own(str(config_folder() / f"{piece}.py"))
+            merged = Config._merge_a_into_b(content[0], merged)
+        config = Config(merged)
+        config.merge_from_dict(parse_options(recipe.options.split()))
+        return config._cfg_dict, f"# {', '.join(recipe)}\n", {}
 
     Config._get_cfg_path = staticmethod(find_own)
     Config._file2dict = staticmethod(read_own)

@@ -1,9 +1,31 @@
-"""The configs that come with the package, in a checkout and in a wheel alike."""
+"""The configs that come with the package, in a checkout and in a wheel alike: files, and the rows
+of tables."""
 
 from __future__ import annotations
 
 import fnmatch
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
+
+from hypvision.io.records import read_table
+
+RECIPES = "recipes.csv"
+
+
+class Recipe(NamedTuple):
+    """A config that is a row of the table ``recipes.csv`` of its folder.
+
+    Attributes:
+        name: what ``hypvision train`` or ``test`` takes.
+        pieces: config files without ``.py`` below the folder of configs, with spaces between; each
+            changes what those before it say.
+        options: further changes, as ``--cfg-options`` takes them.
+    """
+
+    name: str
+    pieces: str
+    options: str = ""
 
 
 def config_folder() -> Path:
@@ -13,14 +35,30 @@ def config_folder() -> Path:
     return inside if inside.is_dir() else package.parent / "configs"
 
 
+@cache
+def recipes() -> dict[Path, Recipe]:
+    """The rows of all tables, by the paths of the files that they stand for."""
+    return {
+        table.parent / f"{row.name}.py": row
+        for table in sorted(config_folder().glob(f"*/{RECIPES}"))
+        for _, row in read_table(Recipe, table)
+    }
+
+
+def recipe_of(path: str | Path) -> Recipe | None:
+    """The row of a table that stands for a path; None for the path of a file."""
+    return recipes().get(Path(path).resolve())
+
+
 def shipped_configs(pattern: str | None = None) -> dict[str, Path]:
-    """The configs that can be trained or tested, by their names without ``.py``.
+    """The configs that can be trained or tested, by their names without ``.py``; those of a table
+    (:func:`recipes`) have a path without a file.
 
     Args:
         pattern: a part of FOLDER/NAME, or a glob pattern for its end such as ``"*_cifar10"``; None:
             all.
     """
-    files = sorted(config_folder().glob("*/*.py"))
+    files = sorted([*config_folder().glob("*/*.py"), *recipes()])
     found = {path.stem: path for path in files if path.parent.name != "_base_"}
     if pattern is None:
         return found

@@ -11,6 +11,7 @@ pytest.importorskip("mmengine")
 pytest.importorskip("mmdet")
 
 import mmengine
+from helpers.configs import shipped
 from helpers.engine import ROOT, make_images, write_config
 from mmengine.model import BaseDataPreprocessor
 from mmengine.runner import activation_checkpointing
@@ -209,15 +210,13 @@ def loaders_of(name, on_gpu, monkeypatch):
 
 
 FIRST = {}  # of each folder
-for _path in sorted((ROOT / "configs").glob("[a-z]*/*.py")):
+for _path in shipped():
     FIRST.setdefault(_path.parent.name, _path.relative_to(ROOT).as_posix())
 
 
 @pytest.mark.slow
 def test_all_configs_pin_their_batches(monkeypatch):
-    names = [
-        path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "configs").glob("[a-z]*/*.py"))
-    ]
+    names = [path.relative_to(ROOT).as_posix() for path in shipped()]
     for name in names:
         loaders = loaders_of(name, True, monkeypatch)
         wrong = [

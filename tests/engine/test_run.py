@@ -11,6 +11,7 @@ import pytest
 import torch
 
 pytest.importorskip("mmengine")
+from helpers.configs import shipped
 from helpers.engine import ROOT, fails, make_images, write_config
 
 from hypvision.cli import main
@@ -96,9 +97,7 @@ def test_tensorboard_logs(data, tmp_path):
 
 @pytest.mark.slow
 def test_all_configs_load():
-    files = sorted(
-        file for file in (ROOT / "configs").glob("*/*.py") if file.parent.name != "_base_"
-    )
+    files = shipped()
     assert files
     for file in files:
         config = load_config(file)

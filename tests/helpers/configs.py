@@ -11,6 +11,7 @@ import pytest
 
 from hypvision.data.export import export
 from hypvision.engine.config import load_config
+from hypvision.io.shipped import shipped_configs
 
 ROOT = Path(__file__).parents[2] / "configs"
 WHOLE = (
@@ -18,6 +19,12 @@ WHOLE = (
     "hcformer/semantic-fpn_hcformer-nano_4xb4-80k_ade20k-512x512.py",
     "hcformer/mask-rcnn_hcformer-nano_8xb2-1x_coco.py",
 )
+
+
+def shipped(pattern="*"):
+    """The paths of the shipped configs below ``configs/`` that fit a pattern, with those that are
+    rows of tables and have no file."""
+    return sorted(path for path in shipped_configs().values() if path.match(pattern))
 
 
 def braces(pattern):

@@ -14,14 +14,16 @@ from PIL import Image
 from hypvision.cli import main
 from hypvision.engine.config import load_config
 from hypvision.io.errors import HypvisionError
-from hypvision.io.shipped import config_folder, find_config, shipped_configs
+from hypvision.io.shipped import config_folder, find_config, recipes, shipped_configs
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_names_are_unique_and_found():
     files = [path for path in (ROOT / "configs").glob("*/*.py") if path.parent.name != "_base_"]
-    assert config_folder() == ROOT / "configs" and len(shipped_configs()) == len(files)
+    assert config_folder() == ROOT / "configs" and len(shipped_configs()) == len(files) + len(
+        recipes()
+    )
     path = ROOT / "configs/hcformer/hcformer-nano_cifar10.py"
     for name in (
         "hcformer-nano_cifar10",

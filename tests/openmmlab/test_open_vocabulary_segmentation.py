@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.configs import shipped
 from helpers.open_vocabulary import RIVALS
 from helpers.open_vocabulary_segmentation import HEAD, SMALL, config, make_folder
 from PIL import Image
@@ -317,9 +318,7 @@ def test_own_data_in_ten_lines(folder, tmp_path, monkeypatch):
 
 OTHERS = ("-det", "-panoptic")  # tested in files of their own
 CONFIGS = [
-    path
-    for path in sorted((ROOT / "configs/hyperclip").glob("*.py"))
-    if not any(key in path.stem for key in OTHERS)
+    path for path in shipped("hyperclip/*.py") if not any(key in path.stem for key in OTHERS)
 ]
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("mmengine")
+from helpers.configs import shipped
 from helpers.retrieval_layouts import write_cars, write_cub, write_folder, write_inshop, write_sop
 
 from hypvision.data.shapes import TAXONOMY
@@ -15,7 +16,7 @@ from hypvision.engine.run import test as run_test
 from hypvision.engine.run import train
 
 ROOT = Path(__file__).parents[2] / "configs" / "lhier"
-CONFIGS = sorted(path.name for path in ROOT.glob("*.py"))
+CONFIGS = [path.name for path in shipped("lhier/*.py")]
 QUICK = ("lhier_dino-small_2xb90-100e_cub200.py", "hier_deit-small_2xb90-150e_inshop.py")
 CIFAR = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 FOLDERS = ("cifar10", "shapes", "grocery", "omniglot")
@@ -172,5 +173,5 @@ def test_there_is_a_config_for_every_data_set_backbone_and_method():
     for method in ("hier", "lhier"):
         for backbone in ("resnet50", "deit-small", "dino-small", "vit-small"):
             for place in ("cub200", "cars196", "sop", "inshop"):
-                assert len(list(ROOT.glob(f"{method}_{backbone}_*_{place}.py"))) == 1
+                assert len(shipped(f"{method}_{backbone}_*_{place}.py")) == 1
     assert sum("_2xb90-" in name for name in CONFIGS) == 32

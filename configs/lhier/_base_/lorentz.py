@@ -1,5 +1,4 @@
-# As hier_deit-small_2xb90-150e_inshop.py, on the hyperboloid with a learned curvature.
-_base_ = ["./hier_deit-small_2xb90-150e_inshop.py"]
+# LHIER: on the hyperboloid, with a learned curvature. ResNet-50 has 512 dimensions.
 model = dict(
     neck=dict(_delete_=True, c=1.0, dim=384, geometry="lorentz", learnable=True, slope=2.0)
 )

@@ -1,7 +1,0 @@
-# Test only: hypvision test configs/hyperclip/catseg-vitb16_test-voc20.py WEIGHTS
-_base_ = [
-    "./_base_/models/hyperclip_vitb16.py",
-    "./_base_/datasets/voc20.py",
-    "./_base_/runtime.py",
-]
-model = dict(clip=dict(pretrained=None), adapter=None, tune="frozen")

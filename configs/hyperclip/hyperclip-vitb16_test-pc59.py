@@ -1,3 +1,0 @@
-# Test only: hypvision test configs/hyperclip/hyperclip-vitb16_test-pc59.py WEIGHTS
-_base_ = ["./_base_/models/hyperclip_vitb16.py", "./_base_/datasets/pc59.py", "./_base_/runtime.py"]
-model = dict(clip=dict(pretrained=None))  # the checkpoint has the weights
