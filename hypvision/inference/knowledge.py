@@ -95,13 +95,16 @@ def doubts(result: Result, size: tuple[int, int], known: Known) -> tuple[str, ..
         found.append("unsure")
     elif isinstance(result, Boxes) and max(result.scores.tolist(), default=0.0) < WEAK:
         found.append("weak")
-    if known.size is not None:
-        scale = math.sqrt(known.size[0] * known.size[1] / (size[0] * size[1]))
-        if known.resized and scale > ENLARGED:
-            found.append("small")
-        if not known.resized and not SMALLEST <= 1 / scale <= LARGEST:
-            found.append("scale")
-    return tuple(found)
+    return (*found, *_doubts_of_size(size, known))
+
+
+def _doubts_of_size(size: tuple[int, int], known: Known) -> tuple[str, ...]:
+    if known.size is None:
+        return ()
+    scale = math.sqrt(known.size[0] * known.size[1] / (size[0] * size[1]))
+    if known.resized:
+        return ("small",) if scale > ENLARGED else ()
+    return () if SMALLEST <= 1 / scale <= LARGEST else ("scale",)
 
 
 def entropy(scores: NDArray[Any]) -> float:
@@ -138,15 +141,15 @@ def warnings_of(doubted: Iterable[tuple[str, Sequence[str]]], known: Known) -> l
             pictures.setdefault(kind, []).append((name, f" ({number})" if number else ""))
     found = []
     for kind in (kind for kind in texts if kind in pictures):
-        names = pictures[kind]
-        # frames of a video have one name
-        files = [f"'{name}'{number}" for name, number in dict(names).items() if name != IN_MEMORY]
-        listed = ", ".join(files[:_NAMED]) + (", ..." if len(files) > _NAMED else "")
-        if len(everything) == 1:
-            which = listed or "this picture"
-        else:
-            which = f"{len(names)} of {len(everything)} pictures" + (
-                f" ({listed})" if listed else ""
-            )
-        found.append(f"{which}: {texts[kind]}.")
+        found.append(f"{_which(pictures[kind], len(everything))}: {texts[kind]}.")
     return found
+
+
+def _which(names: Sequence[tuple[str, str]], count: int) -> str:
+    """Pictures, each with what is said of it, among so many, in words."""
+    # frames of a video have one name
+    files = [f"'{name}'{number}" for name, number in dict(names).items() if name != IN_MEMORY]
+    listed = ", ".join(files[:_NAMED]) + (", ..." if len(files) > _NAMED else "")
+    if count == 1:
+        return listed or "this picture"
+    return f"{len(names)} of {count} pictures" + (f" ({listed})" if listed else "")

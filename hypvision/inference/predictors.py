@@ -8,7 +8,8 @@ mmengine come from :mod:`hypvision.engine.predicting` and from the tasks.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -32,7 +33,7 @@ from hypvision.inference.results import Classes, PlacedClasses, Result, Tags
 from hypvision.io.errors import HypvisionError, did_you_mean, one_line
 from hypvision.io.images import check_normalisation
 from hypvision.io.plugins import plugin
-from hypvision.io.shipped import find_config, shipped_configs
+from hypvision.io.shipped import is_config, shipped_configs
 from hypvision.zoo.loading import SEVERAL_LABELS, TimmModel, load, load_trained, timm_model
 from hypvision.zoo.loading import classifier as classifier_of
 
@@ -106,9 +107,7 @@ def load_predictor(request: Request) -> Predictor:
     if isinstance(request.model, Mapping):
         return _clip(request, request.model)
     name = str(request.model)
-    if name.endswith((".py", ".json")) or (
-        not timm.is_model(name) and find_config(name) is not None
-    ):
+    if not timm.is_model(name) and is_config(name):
         return _plugin("a config")(request)
     if request.options:
         raise HypvisionError(
@@ -116,7 +115,8 @@ def load_predictor(request: Request) -> Predictor:
             f"CONFIG --weights {name}, or arguments of the network with --model-args."
         )
     local = name.startswith("local-dir:")
-    if not local and (is_address(name) or "/" in name or name in builtin_index().records):
+    trained = is_address(name) or "/" in name or name in builtin_index().records
+    if trained and not local:
         if request.weights is not None:
             raise HypvisionError(f"'{name}' are trained weights already: leave out --weights.")
         return _of_the_zoo(request)
@@ -272,6 +272,20 @@ def _imagenet(network: TimmModel) -> list[str]:
     return [info.index_to_description(i) for i in range(info.num_classes())]
 
 
+@contextmanager
+def _inputs_of(layer: nn.Module | None) -> Iterator[list[Tensor]]:
+    """A list to which each call of a layer adds its input."""
+    kept: list[Tensor] = []
+    if layer is None:
+        yield kept
+        return
+    handle = layer.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
+    try:
+        yield kept
+    finally:
+        handle.remove()
+
+
 def classifier(
     logits: Callable[[Tensor], Tensor],
     transform: Callable[[Image.Image], Tensor],
@@ -287,13 +301,8 @@ def classifier(
     that gets the features."""
 
     def find(images: list[Tensor]) -> list[Classes]:
-        kept: list[Tensor] = []
-        handle = None
-        if head is not None:
-            handle = head.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
-        found = logits(torch.stack(images).to(device, non_blocking=True)).float()
-        if handle is not None:
-            handle.remove()
+        with _inputs_of(head) as kept:
+            found = logits(torch.stack(images).to(device, non_blocking=True)).float()
         scores = (found.softmax(-1) if score is None else found.sigmoid()).cpu().numpy()
         if scores.shape[-1] != len(known.names):
             raise HypvisionError(

@@ -258,6 +258,11 @@ for _layer in (
     register_notrace_module(_layer)
 
 
+def _is_same_space(one: Lorentz | None, other: Lorentz | None) -> bool:
+    """Whether both are hyperboloids, of one curvature."""
+    return one is not None and other is not None and bool(one.c == other.c)
+
+
 class LorentzResNet(StagedModel):
     """HCNN and HECNN residual networks.
 
@@ -444,25 +449,16 @@ class LorentzResNet(StagedModel):
         factory: dict[str, Any] = {"device": weight.device, "dtype": weight.dtype}
         self.num_classes = num_classes
         source = self._outside[-1]
-        target = None
-        if self.head_type == "lorentz" and num_classes > 0:
-            if self.head_manifold is None:
-                self.head_manifold = Lorentz(
-                    self.head_curvature, self.learn_curvature, self.bounds
-                ).to(**factory)
-            target = self.head_manifold
-        else:
+        if self.head_type != "lorentz" or num_classes == 0:
             self.head_manifold = None
-        same = (
-            source is not None
-            and target is not None
-            and not self.learn_curvature
-            and source.c == target.c
-        )
-        self.head_enter = (
-            nn.Identity() if num_classes == 0 or same else self._change(source, target)
-        )
+        elif self.head_manifold is None:
+            manifold = Lorentz(self.head_curvature, self.learn_curvature, self.bounds)
+            self.head_manifold = manifold.to(**factory)
+        target = self.head_manifold
+        same = not self.learn_curvature and _is_same_space(source, target)
+        self.head_enter = nn.Identity() if same else self._change(source, target)
         if num_classes == 0:
+            self.head_enter = nn.Identity()
             self.head = nn.Identity()
         elif target is None:
             self.head = nn.Linear(self.num_features, num_classes, **factory)

@@ -95,37 +95,46 @@ def hyperboliccv_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Te
         )
     bottleneck = any(".conv.6." in name for name in state_dict)
     out: dict[str, Tensor] = {}
-    for name, value in state_dict.items():
+    for name in state_dict:
         if name.endswith(("manifold.k", "linearized_kernel.scale")):
             continue
-        match = re.fullmatch(r"(?:decoder|predictor)\.([az])", name)
-        if match:
-            out[{"a": "head.bias", "z": "head.weight"}[match[1]]] = value
-            continue
-        ours = translated(name.removeprefix("encoder."), _NAMES)
-        if ours is None:
+        found = _entries(state_dict, name, bottleneck)
+        if not found:
             raise HypvisionError(unknown_name(name, "HyperbolicCV ResNet"))
-        layer, _, entry = ours.partition(".linearized_kernel.")
-        if not entry:
-            layer, _, entry = ours.rpartition(".")
-        if entry == "weight.weight":
-            kernel = _kernel(layer, bottleneck)
-            space = value[1:, 1:].unflatten(1, (kernel * kernel, -1)).transpose(1, 2)
-            out[f"{layer}.weight"] = space.unflatten(2, (kernel, kernel)).clone()
-            out[f"{layer}.time_weight"] = value[1:, 0].clone()
-        elif entry == "weight.bias":
-            out[f"{layer}.bias"] = value[1:].clone()
-        elif entry in _SHARED:
-            lorentz = entry == "running_mean" and name.replace("running_mean", "beta") in state_dict
-            out[f"{layer}.{entry}"] = value[1:].clone() if lorentz else value
-        else:
-            raise HypvisionError(unknown_name(name, "HyperbolicCV ResNet"))
+        out |= found
     given = _curvatures(state_dict)
     if any(k != 1 for k in given):
         if "stem.conv.time_weight" in out:
             out["manifolds.0.log_c"] = -torch.log(given[0]).float()
         out["head_manifold.log_c"] = -torch.log(given[-1]).float()
     return out
+
+
+def _entries(state_dict: Mapping[str, Tensor], name: str, bottleneck: bool) -> dict[str, Tensor]:
+    """Our entries for an official one; none for one that has no counterpart."""
+    value = state_dict[name]
+    head = re.fullmatch(r"(?:decoder|predictor)\.([az])", name)
+    if head:
+        return {{"a": "head.bias", "z": "head.weight"}[head[1]]: value}
+    ours = translated(name.removeprefix("encoder."), _NAMES)
+    if ours is None:
+        return {}
+    layer, _, entry = ours.partition(".linearized_kernel.")
+    if not entry:
+        layer, _, entry = ours.rpartition(".")
+    if entry == "weight.weight":
+        kernel = _kernel(layer, bottleneck)
+        space = value[1:, 1:].unflatten(1, (kernel * kernel, -1)).transpose(1, 2)
+        return {
+            f"{layer}.weight": space.unflatten(2, (kernel, kernel)).clone(),
+            f"{layer}.time_weight": value[1:, 0].clone(),
+        }
+    if entry == "weight.bias":
+        return {f"{layer}.bias": value[1:].clone()}
+    if entry not in _SHARED:
+        return {}
+    lorentz = entry == "running_mean" and name.replace("running_mean", "beta") in state_dict
+    return {f"{layer}.{entry}": value[1:].clone() if lorentz else value}
 
 
 def hyperboliccv_to_official(
@@ -143,7 +152,7 @@ def hyperboliccv_to_official(
             of several curvatures; or a curvature that is not positive, or given beside learned
             ones.
     """
-    learned = {name: value for name, value in state_dict.items() if name.endswith("log_c")}
+    learned = _learned(state_dict)
     _check_curvatures(learned, curvature)
     default = torch.tensor(math.log(1.0 if curvature is None else curvature))
     out: dict[str, Tensor] = {}
@@ -165,6 +174,11 @@ def hyperboliccv_to_official(
     k = torch.exp(-learned.get("head_manifold.log_c", default))
     out["dec_manifold.k"] = out["decoder.manifold.k"] = k
     return {name: value.clone() for name, value in out.items()}
+
+
+def _learned(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The logarithms of the curvatures that weights hold."""
+    return {name: value for name, value in state_dict.items() if name.endswith("log_c")}
 
 
 def _check_curvatures(learned: Mapping[str, Tensor], curvature: float | None) -> None:
@@ -246,9 +260,7 @@ def hyperboliccv_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[st
     """
     stem = state_dict.get("stem.conv.weight")
     head = state_dict.get("head.weight")
-    numbers = [re.match(r"stages\.(\d)\.blocks\.(\d+)\.", name) for name in state_dict]
-    blocks = {(int(match[1]), int(match[2])) for match in numbers if match}
-    layers = tuple(sum(stage == i for stage, _ in blocks) for i in range(4))
+    layers = _layers(state_dict)
     if stem is None or head is None or 0 in layers:
         raise HypvisionError(
             "The file holds only a part of a Lorentz ResNet: weights of its stem, of a stage or of "
@@ -257,28 +269,33 @@ def hyperboliccv_variant(state_dict: Mapping[str, Tensor]) -> tuple[str, dict[st
     bottleneck = "stages.0.blocks.0.conv3.weight" in state_dict
     lorentz = "stem.conv.time_weight" in state_dict
     depth = "50" if bottleneck else "18"
-    arguments: dict[str, Any] = {}
-    if head.shape[0] != 1000:
-        arguments["num_classes"] = head.shape[0]
-    if stem.shape[1] != 3:
-        arguments["in_chans"] = stem.shape[1]
-    if layers != _DEPTHS[depth]:
-        arguments["layers"] = layers
     widths = tuple(state_dict[f"stages.{i}.blocks.0.conv1.weight"].shape[0] for i in range(4))
-    if widths != (64, 128, 256, 512):
-        arguments["widths"] = widths
+    usual = dict(num_classes=1000, in_chans=3, layers=_DEPTHS[depth], widths=(64, 128, 256, 512))
+    given = dict(num_classes=head.shape[0], in_chans=stem.shape[1], layers=layers, widths=widths)
+    arguments: dict[str, Any] = {
+        name: value for name, value in given.items() if value != usual[name]
+    }
     if not lorentz:
         arguments.update(hyperbolic_stages=(), plus=False)
-    logs = [
-        state_dict[name]
-        for name in ("manifolds.0.log_c", "head_manifold.log_c")
-        if name in state_dict
-    ]
-    if logs:  # the file has learned curvatures, whose values it sets
-        arguments.update(learn_curvature=True, curvature=round(torch.exp(logs[0]).item(), 6))
-        if len(logs) == 2:
-            arguments["head_curvature"] = round(torch.exp(logs[1]).item(), 6)
+    arguments |= _learned_curvatures(state_dict)
     return f"{'hcnn' if lorentz else 'hecnn'}_resnet{depth}", arguments
+
+
+def _layers(state_dict: Mapping[str, Tensor]) -> tuple[int, ...]:
+    """The number of blocks of each stage."""
+    numbers = [re.match(r"stages\.(\d)\.blocks\.(\d+)\.", name) for name in state_dict]
+    blocks = {(int(match[1]), int(match[2])) for match in numbers if match}
+    return tuple(sum(stage == i for stage, _ in blocks) for i in range(4))
+
+
+def _learned_curvatures(state_dict: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The arguments of a model with the curvatures that weights have learned; none without."""
+    names = ("manifolds.0.log_c", "head_manifold.log_c")
+    learned = [round(torch.exp(state_dict[name]).item(), 6) for name in names if name in state_dict]
+    if not learned:
+        return {}
+    found = dict(learn_curvature=True, curvature=learned[0])
+    return found | (dict(head_curvature=learned[1]) if len(learned) == 2 else {})
 
 
 def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:

@@ -93,22 +93,15 @@ def _published(name: str, config: Any, overlay: dict[str, Any]) -> dict[str, Any
     """The overlay with the weights that timm would otherwise download."""
     import timm
 
-    if config is not None or any(
-        overlay.get(key) for key in ("state_dict", "file", "url", "hf_hub_id", "custom_load")
-    ):
+    known = timm.is_model(name.partition(".")[0])
+    about = timm.get_pretrained_cfg(name) if known else None
+    if config is not None or about is None or _names_weights(overlay):
         return overlay
-    about = timm.get_pretrained_cfg(name) if timm.is_model(name.partition(".")[0]) else None
-    if about is None or about.state_dict or about.file or about.custom_load:
+    if any((about.state_dict, about.file, about.custom_load)):
         return overlay
     repository = about.hf_hub_id
-    file = about.hf_hub_filename
     if repository and "@" not in repository:
-        stem = (file or "pytorch_model.bin").rpartition(".")[0]
-        names = (
-            [f"{stem}.safetensors", file] if file else ["model.safetensors", "pytorch_model.bin"]
-        )
-        found = (fetch_from_hub(repository, each) for each in dict.fromkeys(names))
-        path = next((path for path in found if path is not None), None)
+        path = _on_hub(repository, about.hf_hub_filename)
         if path is not None:
             return {**overlay, "state_dict": read_file(path)}
     if offline() and (repository or not _here(about.url)):
@@ -117,6 +110,22 @@ def _published(name: str, config: Any, overlay: dict[str, Any]) -> dict[str, Any
             "HF_HUB_OFFLINE is set. Unset it, or give a file."
         )
     return overlay
+
+
+def _names_weights(overlay: dict[str, Any]) -> bool:
+    """Whether an overlay says itself where the weights are."""
+    keys = ("state_dict", "file", "url", "hf_hub_id", "custom_load")
+    return any(overlay.get(key) for key in keys)
+
+
+def _on_hub(repository: str, file: str | None) -> Path | None:
+    """The first file of a repository that timm would take, fetched; None if there is none."""
+    if file:
+        names = [f"{file.rpartition('.')[0]}.safetensors", file]
+    else:
+        names = ["model.safetensors", "pytorch_model.bin"]
+    found = (fetch_from_hub(repository, each) for each in dict.fromkeys(names))
+    return next((path for path in found if path is not None), None)
 
 
 def _here(url: object) -> bool:

@@ -23,6 +23,7 @@ from hypvision.inference.predictors import Predictor, Request
 from hypvision.inference.results import Boxes, Labels, Result, Segments
 from hypvision.inference.summary import Subject
 from hypvision.io.errors import HypvisionError
+from hypvision.openmmlab.testing import kinds
 
 BOX_SCORE = 0.3  # least score of a box that is drawn
 _OFFSET = 1000  # mmdet's panoptic maps contain class + 1000 * number of the object
@@ -127,7 +128,7 @@ def _pipeline(config: Run) -> list[dict[str, Any]]:
     """The test pipeline from what follows the reading of files on, without the truth."""
     dataset = config.dataset("test")
     steps = [dict(step) for step in dataset.get("pipeline") or config.get("test_pipeline") or []]
-    names = [str(step.get("type")).rpartition(".")[2] for step in steps]
+    names = kinds(steps)
     if not steps or not names[-1].startswith("Pack"):
         raise HypvisionError(
             "The test pipeline of the config should end with PackSegInputs or PackDetInputs; it is "

@@ -15,11 +15,16 @@ from hypvision.io.errors import HypvisionError
 AFTER_FLIP = ("Pad", "LoadAnnotations")
 
 
+def kinds(pipeline: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The types of the steps of a pipeline, without their packages."""
+    return [str(step.get("type")).rpartition(".")[2] for step in pipeline]
+
+
 def mirror_pipeline(pipeline: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """A test pipeline of mmseg or mmdet, which loads the image first and packs the inputs last,
     that yields each image twice, as it is and mirrored left to right."""
     steps = [dict(step) for step in pipeline]
-    names = [str(step.get("type")).rpartition(".")[2] for step in steps]
+    names = kinds(steps)
     if len(steps) < 2 or not names[0].startswith("Load") or not names[-1].startswith("Pack"):
         raise HypvisionError(
             "--tta: the views cannot be derived from the test pipeline of the config, which should "

@@ -138,19 +138,8 @@ def joint_fit(widths: Sequence[float], losses: Sequence[float], groups: Sequence
     degrees of freedom taken, where points below their offset count as ``L - B = 1``. The other is
     that of ``curve_fit``, with all unknowns free.
     """
-    if not len(widths) == len(losses) == len(groups):
-        raise HypvisionError("widths, losses and groups must have equal lengths.")
     names = list(dict.fromkeys(groups))
-    if len(losses) <= len(names) + 2:
-        raise HypvisionError(
-            f"{len(losses)} losses are too few for the fit's {len(names) + 2} unknowns. Give more."
-        )
-    if len(set(widths)) < 2 or not all(
-        math.isfinite(value) and value > 0 for value in (*widths, *losses)
-    ):
-        raise HypvisionError(
-            "The fit needs positive, finite widths and losses, and more than one width."
-        )
+    _check_losses(widths, losses, groups, len(names) + 2)
     x = np.log(np.array(widths, float))
     y = np.array(losses, float)
     middle = float(x.mean())
@@ -214,3 +203,20 @@ def joint_fit(widths: Sequence[float], losses: Sequence[float], groups: Sequence
     return JointFit(
         exponent, by_paper, math.exp(log_factor), offsets, float(rest @ rest) / len(y), len(y), free
     )
+
+
+def _check_losses(
+    widths: Sequence[float], losses: Sequence[float], groups: Sequence[str], unknowns: int
+) -> None:
+    """Raise an error for numbers that a fit of so many unknowns cannot take."""
+    if not len(widths) == len(losses) == len(groups):
+        raise HypvisionError("widths, losses and groups must have equal lengths.")
+    if len(losses) <= unknowns:
+        raise HypvisionError(
+            f"{len(losses)} losses are too few for the fit's {unknowns} unknowns. Give more."
+        )
+    positive = all(math.isfinite(value) and value > 0 for value in (*widths, *losses))
+    if len(set(widths)) < 2 or not positive:
+        raise HypvisionError(
+            "The fit needs positive, finite widths and losses, and more than one width."
+        )

@@ -373,21 +373,13 @@ def train(
     if not left:
         return
     states = {point: _read_state(place, point, settings) for point in left}
-    trained = []
     if banks is None:  # models can be trained together only on the same batches
         banks = (
             [[point] for point in left]
             if settings.independent
             else banks_of(left, device, settings.n)
         )
-    for group in banks:
-        by_step: dict[int, list[Point]] = {}
-        for point in group:
-            if point in states:
-                by_step.setdefault((states[point] or {"step": 0})["step"], []).append(point)
-        for members in by_step.values():
-            trained.append(_Bank(members, settings, device, dtype))
-            trained[-1].load([state for point in members if (state := states[point])])
+    trained = _restored(banks, states, settings, device, dtype)
     del states
     p = left[0].frequencies(settings.n)
     first = min(bank.optimizer.steps for bank in trained)
@@ -406,6 +398,30 @@ def train(
         bank.save(place)
         for point, row in zip(bank.points, rows):
             write_json(place / "points" / f"{point.key}.json", row, indent=2)
+
+
+def _restored(
+    banks: Sequence[Sequence[Point]],
+    states: dict[Point, dict[str, Any] | None],
+    settings: Settings,
+    device: str,
+    dtype: torch.dtype,
+) -> list[_Bank]:
+    """The banks of the points that have a key in ``states``, each of points at the same step, with
+    what their checkpoints hold."""
+    trained = []
+    for group in banks:
+        by_step: dict[int, list[Point]] = {}
+        for point in group:
+            if point in states:
+                state = states[point] or {"step": 0}
+                by_step.setdefault(state["step"], []).append(point)
+        for step, members in by_step.items():
+            bank = _Bank(members, settings, device, dtype)
+            if step:
+                bank.load([states[point] or {} for point in members])
+            trained.append(bank)
+    return trained
 
 
 def _run(

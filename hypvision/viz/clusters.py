@@ -157,30 +157,34 @@ def kmeans(points: Tensor, k: int, weights: Tensor | None = None, seed: int = 0)
     best_cost = float("inf")
     best = inverse
     for _ in range(4):
-        centers = _spread_start(points, mass, k, generator)
-        previous = None
-        for _ in range(100):
-            nearest, labels = _squared_distances(points, centers).min(1)
-            for empty in sorted(set(range(k)) - set(labels.tolist())):
-                # To refill an empty cluster, take the point with the largest error whose cluster
-                # has other points.
-                alone = labels.bincount(minlength=k)[labels] == 1
-                worst = (nearest * mass).masked_fill(alone, -1).argmax()
-                labels[worst] = empty
-                nearest[worst] = 0
-            if previous is not None and torch.equal(labels, previous):
-                break
-            previous = labels
-            total = torch.zeros(k, dtype=torch.float64).index_add_(0, labels, mass)
-            centers = (
-                torch.zeros_like(centers).index_add_(0, labels, points * mass[:, None])
-                / total[:, None]
-            )
+        labels, centers = _improved(points, mass, _spread_start(points, mass, k, generator))
         cost = float((((points - centers[labels]) ** 2).sum(1) * mass).sum())
         if cost < best_cost:
             best_cost = cost
             best = labels
     return best[inverse]
+
+
+def _improved(points: Tensor, mass: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
+    """Labels ``(n,)`` and centres ``(k, d)`` after the steps of k-means, until they stay."""
+    k = len(centers)
+    previous = None
+    for _ in range(100):
+        nearest, labels = _squared_distances(points, centers).min(1)
+        for empty in sorted(set(range(k)) - set(labels.tolist())):
+            # To refill an empty cluster, take the point with the largest error whose cluster has
+            # other points.
+            alone = labels.bincount(minlength=k)[labels] == 1
+            worst = (nearest * mass).masked_fill(alone, -1).argmax()
+            labels[worst] = empty
+            nearest[worst] = 0
+        if previous is not None and torch.equal(labels, previous):
+            break
+        previous = labels
+        total = torch.zeros(k, dtype=torch.float64).index_add_(0, labels, mass)
+        sums = torch.zeros_like(centers).index_add_(0, labels, points * mass[:, None])
+        centers = sums / total[:, None]
+    return labels, centers
 
 
 def _squared_distances(a: Tensor, b: Tensor) -> Tensor:

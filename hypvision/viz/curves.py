@@ -20,6 +20,7 @@ from hypvision.viz.palette import line_colours
 from hypvision.viz.sheet import save_figure
 
 LOG = "vis_data/scalars.json"
+_SUFFIXES = {"train": "", "val": " (validation)"}  # of the titles of panels
 _PLACES = ("step", "iter", "epoch")  # keys of a line of the log that say how far the training was
 MOST = 15  # panels of a figure for which no quantities were chosen
 
@@ -114,14 +115,22 @@ def _curves(run: str, records: list[dict[str, Any]]) -> list[Curve]:
         step = record["step"]
         last = step if split == "train" else last
         unit = "epoch" if split == "val" and (by_epoch or step < last) else "iteration"
-        for name, value in record.items():
-            if name not in _PLACES and _is_value(value):
-                curve = found.setdefault((split, name), Curve(run, split, name, unit, [], []))
-                kept = bisect_left(curve.steps, step)  # a resumed training validates steps again
-                del curve.steps[kept:], curve.values[kept:]
-                curve.steps.append(step)
-                curve.values.append(float(value))
+        for name, value in _quantities(record).items():
+            curve = found.setdefault((split, name), Curve(run, split, name, unit, [], []))
+            kept = bisect_left(curve.steps, step)  # a resumed training validates steps again
+            del curve.steps[kept:], curve.values[kept:]
+            curve.steps.append(step)
+            curve.values.append(value)
     return list(found.values())
+
+
+def _quantities(record: dict[str, Any]) -> dict[str, float]:
+    """The numbers of a record that can be drawn."""
+    return {
+        name: float(value)
+        for name, value in record.items()
+        if name not in _PLACES and _is_value(value)
+    }
 
 
 def write_curves(curves: Sequence[Curve], path: str | Path) -> None:
@@ -141,20 +150,25 @@ def choose(curves: Sequence[Curve], patterns: Sequence[str] = ()) -> dict[str, l
     metrics of the validation."""
     known = list(dict.fromkeys(curve.quantity for curve in curves))
     logged = ", ".join(known) or "nothing"
-    unknown = [pattern for pattern in patterns if not fnmatch_filter(known, pattern)][:1]
-    hint = did_you_mean("".join(unknown), known) if unknown else ""
-    refuse((unknown, f"No run has logged {some(unknown)}.{hint} There are: {logged}."))
+    for pattern in patterns:
+        if not fnmatch_filter(known, pattern):
+            hint = did_you_mean(pattern, known)
+            raise HypvisionError(f"No run has logged {some([pattern])}.{hint} There are: {logged}.")
     panels: dict[str, list[Curve]] = {}
     for pattern in patterns or ("loss", "lr", "*"):
         for curve in curves:
-            chosen = patterns or pattern != "*" or _is_usual(curve)
-            if chosen and fnmatch(curve.quantity, pattern):
-                suffix = "" if curve.split == "train" else " (validation)"
-                panel = panels.setdefault(curve.quantity + suffix, [])
-                panel.extend([] if curve in panel else [curve])
+            if _fits(curve, pattern, bool(patterns)):
+                panel = panels.setdefault(curve.quantity + _SUFFIXES[curve.split], [])
+                if curve not in panel:
+                    panel.append(curve)
     neither = "The runs have logged neither loss, rate nor metrics of a validation"
     refuse((not panels, f"{neither}. There are: {logged}."))
     return panels
+
+
+def _fits(curve: Curve, pattern: str, named: bool) -> bool:
+    """Whether a pattern means a curve; ``*`` that nobody ``named`` means the usual ones."""
+    return fnmatch(curve.quantity, pattern) and (named or pattern != "*" or _is_usual(curve))
 
 
 def _is_usual(curve: Curve) -> bool:
@@ -167,7 +181,6 @@ def draw_curves(panels: Mapping[str, Sequence[Curve]], path: str | Path) -> None
     require("matplotlib", "viz")
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
-    from matplotlib.ticker import MaxNLocator
 
     runs = list(dict.fromkeys(curve.run for panel in panels.values() for curve in panel))
     colours = line_colours(len(runs))
@@ -178,21 +191,7 @@ def draw_curves(panels: Mapping[str, Sequence[Curve]], path: str | Path) -> None
     for axes in every[len(panels) :]:
         axes.set_axis_off()
     for axes, (title, panel) in zip(every, panels.items()):
-        for curve in panel:
-            marker = "." if len(curve.steps) <= 30 else None
-            axes.plot(
-                curve.steps,
-                curve.values,
-                color=colours[runs.index(curve.run)],
-                marker=marker,
-                linewidth=1.4,
-            )
-        axes.set_title(title, fontsize=10)
-        axes.set_xlabel(" or ".join(dict.fromkeys(curve.unit for curve in panel)), fontsize=8)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-        axes.tick_params(labelsize=8)
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
+        _draw_panel(axes, title, panel, dict(zip(runs, colours)))
     if len(runs) == 1:
         figure.suptitle(runs[0], fontsize=11)
     else:
@@ -201,3 +200,18 @@ def draw_curves(panels: Mapping[str, Sequence[Curve]], path: str | Path) -> None
             handles, runs, loc="outside upper center", ncols=max(1, min(3, len(runs))), fontsize=9
         )
     save_figure(figure, path, dpi=110)
+
+
+def _draw_panel(axes: Any, title: str, panel: Sequence[Curve], colours: Mapping[str, Any]) -> None:
+    """The curves of a panel, each in the colour of its run."""
+    from matplotlib.ticker import MaxNLocator
+
+    for curve in panel:
+        marker = "." if len(curve.steps) <= 30 else None
+        axes.plot(curve.steps, curve.values, color=colours[curve.run], marker=marker, linewidth=1.4)
+    axes.set_title(title, fontsize=10)
+    axes.set_xlabel(" or ".join(dict.fromkeys(curve.unit for curve in panel)), fontsize=8)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    axes.tick_params(labelsize=8)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -66,17 +66,24 @@ def to_disk(
         raise ValueError(f"centre must be 'mean', 'origin' or a point, got '{centre}'.")
     v = lorentz.logmap0(x, 1.0).numpy()
     length = np.linalg.norm(v, axis=1, keepdims=True)
-    if v.shape[1] == 1:
-        v = np.concatenate([v, np.zeros_like(v)], 1)
-    elif v.shape[1] > 2:
-        _, _, axes = np.linalg.svd(v - v.mean(0), full_matrices=False)
-        v = v @ axes[:2].T
-        v = v / np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1e-12) * length
+    v = _in_plane(v, length)
     if scale is None:
         farthest = length.max() if len(length) else 0.0
         scale = min(1.0, 2 * np.arctanh(0.95) / farthest) if farthest > 0 else 1.0
     length = np.maximum(length, 1e-12)
     return v / length * np.minimum(np.tanh(scale * length / 2), _BOUNDARY)
+
+
+def _in_plane(v: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """Vectors ``(N, d)`` of a length ``(N, 1)`` in the plane of their largest variance, with this
+    length."""
+    if v.shape[1] == 1:
+        return np.concatenate([v, np.zeros_like(v)], 1)
+    if v.shape[1] == 2:
+        return v
+    _, _, axes = np.linalg.svd(v - v.mean(0), full_matrices=False)
+    v = v @ axes[:2].T
+    return v / np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1e-12) * length
 
 
 def to_unit(x: Tensor, manifold: Manifold) -> Tensor:

@@ -110,20 +110,31 @@ def place_labels(
             homeless.append(i)
         else:
             labels[i] = taken[len(boxes) + i] = places[best]
-    upper = [i for i in homeless if boxes[i, 1] < height - 1 - boxes[i, 3]]
-    for chosen, start, step in ((upper, 0, -1), (sorted({*homeless} - {*upper}), height, 1)):
-        rows: list[int] = []  # right end of each row in the strip
-        for i in sorted(chosen, key=lambda i: boxes[i, 0] + boxes[i, 2]):
-            wide, high = extents[i]
-            wanted = max(0, min((boxes[i, 0] + boxes[i, 2] - wide) // 2, width - wide))
-            row = next(
-                (row for row, end in enumerate(rows) if max(wanted, end) + wide <= width), len(rows)
-            )
-            x = max(wanted, rows[row]) if row < len(rows) else wanted
-            rows[row : row + 1] = [x + wide + 2]
-            y = start + row * (high + 1) if step > 0 else -(row + 1) * (high + 1)
-            labels[i] = (x, y, x + wide, y + high)
+    upper = {i for i in homeless if boxes[i, 1] < height - 1 - boxes[i, 3]}
+    for chosen, start in ((upper, None), ({*homeless} - upper, height)):
+        order = sorted(sorted(chosen), key=lambda i: boxes[i, 0] + boxes[i, 2])
+        middles = [int(boxes[i, 0] + boxes[i, 2]) for i in order]
+        labels[order] = _strip(width, middles, [extents[i] for i in order], start)
     return labels
+
+
+def _strip(
+    width: int, middles: Sequence[int], extents: Sequence[tuple[int, int]], start: int | None
+) -> np.ndarray:
+    """Rectangles, int (N, 4), for labels in rows above an image of a width, or below it from its
+    height ``start`` on; ``middles``: twice where the middle of each should be, rising."""
+    placed = np.zeros((len(extents), 4), dtype=int)
+    rows: list[int] = []  # right end of each row
+    for i, (middle, (wide, high)) in enumerate(zip(middles, extents)):
+        wanted = max(0, min((middle - wide) // 2, width - wide))
+        row = next(
+            (row for row, end in enumerate(rows) if max(wanted, end) + wide <= width), len(rows)
+        )
+        x = max(wanted, rows[row]) if row < len(rows) else wanted
+        rows[row : row + 1] = [x + wide + 2]
+        y = -(row + 1) * (high + 1) if start is None else start + row * (high + 1)
+        placed[i] = (x, y, x + wide, y + high)
+    return placed
 
 
 def _common(some: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -159,6 +170,11 @@ def _extent(text: str, size: int) -> tuple[int, int]:
     return math.ceil(font(size).getbbox(text)[2]) + margin, math.ceil(1.25 * size) + margin // 2
 
 
+def _widest(texts: Sequence[str], size: int) -> int:
+    """The width of the widest text with its margin; 1 without texts."""
+    return max((_extent(text, size)[0] for text in texts), default=1)
+
+
 def add_legend(
     image: Image.Image,
     entries: Sequence[tuple[str, Sequence[int] | None]],
@@ -173,12 +189,12 @@ def add_legend(
     size = size or text_size(image)
     indent = round(1.5 * size)
     row = round(1.6 * size)
-    widest = max((_extent(text, size)[0] for text in texts), default=1)
+    widest = _widest(texts, size)
     width = width or max(image.width, indent + size + widest)
     letters = size
     while letters > 1 and indent + size + widest > width:
         letters -= 1
-        widest = max(_extent(text, letters)[0] for text in texts)
+        widest = _widest(texts, letters)
     columns = columns or width // (indent + size + widest)
     sheet = Image.new(
         "RGB", (width, image.height + row * math.ceil(len(entries) / columns) + size // 2), "white"

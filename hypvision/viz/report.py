@@ -62,18 +62,21 @@ def write_report(
             source = f"data:image/{kind[1]};base64,{base64.b64encode(content).decode('ascii')}"
             lines.append(f'<img alt="{escape(part.title)}" src="{source}">')
         if part.table:
-            if part.name:
-                write_text(Path(folder, f"{part.name}.csv"), csv_text(part.table))
-            if part.shown:
-                lines.append(_html_table(part.table))
-            if part.name and not (part.shown and len(part.table) <= _ROWS + 1):
-                lines.append(
-                    f"<p>{'All' if part.shown else 'The'} numbers are in "
-                    f"{escape(part.name)}.csv.</p>"
-                )
+            lines += _write_table(part, folder)
     path = Path(folder, "report.html")
     write_text(path, "\n".join([*lines, "</body></html>\n"]))
     return path
+
+
+def _write_table(part: Part, folder: str | Path) -> list[str]:
+    """Write the table of a part, if it has a name; returns the lines of the page that show it."""
+    lines = [_html_table(part.table)] if part.shown else []
+    if part.name:
+        write_text(Path(folder, f"{part.name}.csv"), csv_text(part.table))
+        if not part.shown or len(part.table) > _ROWS + 1:
+            which = "All" if part.shown else "The"
+            lines.append(f"<p>{which} numbers are in {escape(part.name)}.csv.</p>")
+    return lines
 
 
 def _html_table(table: Sequence[Sequence[Any]], head: bool = True) -> str:

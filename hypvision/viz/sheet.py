@@ -59,11 +59,7 @@ def titled_sheet(
     size = 12
     gap = 10
     wide, high = (max(image.size[axis] for image, _ in tiles) for axis in (0, 1))
-    parts = [title.split("\n") for _, title in tiles]
-    titles = [
-        [line for part in own for line in wrapped(part, wide, size, 2 if len(own) == 1 else 1)]
-        for own in parts
-    ]
+    titles = [_lines_of(title, wide, size) for _, title in tiles]
     below = round(1.4 * size) * max(map(len, titles)) + size // 2
     cells = []
     for (image, _), lines in zip(tiles, titles):
@@ -75,13 +71,30 @@ def titled_sheet(
         )
         cells.append(cell)
     sheet = _rows(cells, columns, wide, gap)
-    if not heading:
-        return sheet
+    return _headed(sheet, heading, size, gap) if heading else sheet
+
+
+def _lines_of(title: str, width: int, size: int) -> list[str]:
+    """A title in two lines at most, or in one for each of its own lines."""
+    own = title.split("\n")
+    most = 2 if len(own) == 1 else 1
+    return [line for part in own for line in wrapped(part, width, size, most)]
+
+
+def _headed(sheet: Image.Image, heading: str, size: int, gap: int) -> Image.Image:
+    """The sheet below a line of letters of about this size."""
     top = Image.new("RGB", (sheet.width, sheet.height + 2 * size + gap), "white")
     top.paste(sheet, (0, 2 * size + gap))
     (line,) = wrapped(heading, sheet.width - 2 * gap, size + 2, 1)
     ImageDraw.Draw(top).text((gap, gap), line, "black", font(size + 2), "la")
     return top
+
+
+def _fitting(letters: Any, text: str, width: int, mark: str = "") -> int:
+    """How many characters of a text, with a mark behind them, fit into a width: at least one."""
+    return next(
+        n for n in range(len(text), 0, -1) if n == 1 or letters.getlength(text[:n] + mark) <= width
+    )
 
 
 def wrapped(text: str, width: int, size: int, most: int = 2) -> list[str]:
@@ -90,13 +103,9 @@ def wrapped(text: str, width: int, size: int, most: int = 2) -> list[str]:
     rest = " ".join(printable(text).split())
     found = list[str]()
     while rest and len(found) < most:
-        end = next(
-            n for n in range(len(rest), 0, -1) if n == 1 or letters.getlength(rest[:n]) <= width
-        )
+        end = _fitting(letters, rest, width)
         if end < len(rest) and len(found) == most - 1:
-            while end > 1 and letters.getlength(f"{rest[:end]}...") > width:
-                end -= 1
-            return [*found, f"{rest[:end].rstrip()}..."]
+            return [*found, f"{rest[: _fitting(letters, rest[:end], width, '...')].rstrip()}..."]
         if end < len(rest) and " " in rest[: end + 1]:
             end = rest.rindex(" ", 0, end + 1)
         found.append(rest[:end].rstrip())

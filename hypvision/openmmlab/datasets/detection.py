@@ -319,9 +319,7 @@ class CountedDataset(BaseDetDataset):
     def filter_data(self) -> list[dict]:
         """The images after mmdet's filter; counts those that it leaves out."""
         if not self.backend_args:
-            keys = ("img_path", "seg_map_path")
-            named = [item[key] for item in self.data_list for key in keys if item.get(key)]
-            inside(named, *self._places())
+            self._check_places()
         self.data_list = self._on_disk()
         kept = self._filtered()
         self._count_left_out(kept)
@@ -336,6 +334,12 @@ class CountedDataset(BaseDetDataset):
                 "data set in the config (see docs/data.md)."
             )
         return kept
+
+    def _check_places(self) -> None:
+        """Raise an error for a file outside of the folders of the data."""
+        keys = ("img_path", "seg_map_path")
+        named = [item[key] for item in self.data_list for key in keys if item.get(key)]
+        inside(named, *self._places())
 
     def _count_kept(self, kept: list[dict]) -> Counter[int]:
         """Count what is used; returns how many objects each label has."""

@@ -144,16 +144,19 @@ def _full_init_counted(self: Any) -> None:
     fresh = not self._fully_initialized
     _full_init(self)
     if not hasattr(self, "usage"):
-        self.usage = Usage(self.data_root or type(self).__name__)
-        self.usage.use("images", len(self))
-        items = [self.get_data_info(index) for index in range(len(self))]
-        named = [
-            path for item in items for key, path in item.items() if path and key.endswith("_path")
-        ]
-        inside(named, self.data_root or "", *filter(None, self.data_prefix.values()))
+        _count(self)
     if fresh and not self.backend_args:
         paths = [self.get_data_info(index)["img_path"] for index in range(len(self))]
         tell_depth(self.pipeline.transforms, paths, self.usage)
+
+
+def _count(data: Any) -> None:
+    """Count the images of a data set, whose files must lie in its folders."""
+    data.usage = Usage(data.data_root or type(data).__name__)
+    data.usage.use("images", len(data))
+    items = [data.get_data_info(index) for index in range(len(data))]
+    named = [path for item in items for key, path in item.items() if path and key.endswith("_path")]
+    inside(named, data.data_root or "", *filter(None, data.data_prefix.values()))
 
 
 BaseSegDataset.__init__ = _init_with_colours

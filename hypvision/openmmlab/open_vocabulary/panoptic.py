@@ -314,17 +314,7 @@ class OpenVocabPanopticDataset(CountedDataset):
         where = f"In '{self.ann_file}', a segment of '{item['file_name']}'"
         segments = []
         for segment in item["segments_info"] if isinstance(item["segments_info"], list) else [None]:
-            if not isinstance(segment, dict) or not isinstance(segment.get("id"), int):
-                raise HypvisionError(
-                    f"{where} is {segment!r:.100}. Expected: a dict with an id. Correct the file."
-                )
-            category = segment.get("category_id")
-            if not isinstance(category, (int, float, str)) or category not in label:
-                raise HypvisionError(
-                    f"{where} has the category_id {category}, which is none of the file's "
-                    "categories. Correct the number, or add the category."
-                )
-            name = label[category]
+            name = label[_category(segment, label, where)]
             crowd = int(bool(segment.get("iscrowd", 0)))
             if name in number:
                 segments.append(dict(id=segment["id"], category=number[name], iscrowd=crowd))
@@ -335,17 +325,21 @@ class OpenVocabPanopticDataset(CountedDataset):
                 )
         return segments
 
-    def load_data_list(self) -> list[dict[str, Any]]:
-        content = read_annotations(self.ann_file, _NEEDED)
-        names = load_classes(
-            [item["name"] for item in content["categories"]] if self.words is None else self.words
-        )
+    def _class_names(self, content: dict[str, Any]) -> tuple[str, ...]:
+        """A name for each category of the file: its own, or that of the class list."""
+        own = [item["name"] for item in content["categories"]]
+        names = load_classes(own if self.words is None else self.words)
         if len(names) != len(content["categories"]):
             raise HypvisionError(
                 f"The annotation file '{self.ann_file}' has {len(content['categories'])} "
                 f"categories, but the class list has {len(names)} names. Give one for each "
                 "category, in the order of the file."
             )
+        return names
+
+    def load_data_list(self) -> list[dict[str, Any]]:
+        content = read_annotations(self.ann_file, _NEEDED)
+        names = self._class_names(content)
         given = [(item["id"], item["name"]) for item in content["categories"]]
         check_classes(
             given,
@@ -396,6 +390,21 @@ class OpenVocabPanopticDataset(CountedDataset):
         return [segment["category"] for segment in item["segments_info"] if not segment["iscrowd"]]
 
 
+def _category(segment: Any, label: dict, where: str) -> Any:
+    """The category of a segment of an annotation file, after checks."""
+    if not isinstance(segment, dict) or not isinstance(segment.get("id"), int):
+        raise HypvisionError(
+            f"{where} is {segment!r:.100}. Expected: a dict with an id. Correct the file."
+        )
+    category = segment.get("category_id")
+    if not isinstance(category, (int, float, str)) or category not in label:
+        raise HypvisionError(
+            f"{where} has the category_id {category}, which is none of the file's "
+            "categories. Correct the number, or add the category."
+        )
+    return category
+
+
 @TRANSFORMS.register_module()
 class LoadPanopticSegments:
     """Segments of an image as instances, things and stuff alike, from COCO's coloured segment maps.
@@ -405,7 +414,9 @@ class LoadPanopticSegments:
     where there is no label.
     """
 
-    def __call__(self, results: dict[str, Any]) -> dict[str, Any]:
+    @staticmethod
+    def _ids(results: dict[str, Any]) -> np.ndarray:
+        """The segment of each pixel, int64 (H, W), 0 where there is none, after checks."""
         path = results["seg_map_path"]
         colours = read_labels(path, "segment map", "RGB").astype(np.int64)
         if colours.shape[:2] != tuple(results["ori_shape"][:2]):
@@ -422,6 +433,10 @@ class LoadPanopticSegments:
                 "coloured image, in which red + 256 green + 256^2 blue is the id of a segment. "
                 "Replace it by the one that belongs there."
             )
+        return ids
+
+    def __call__(self, results: dict[str, Any]) -> dict[str, Any]:
+        ids = self._ids(results)
         segments = [
             s for s in results["segments_info"] if not s["iscrowd"] and (ids == s["id"]).any()
         ]
