@@ -103,12 +103,19 @@ def run_scaling_run(args: Namespace) -> None:
         independent=args.independent,
         seed=args.seed,
     )
-    points = grid(
-        args.alphas, args.decays, args.widths, args.densities, args.replicates, args.distribution
+    # points have their numbers to four digits in their names
+    alphas, decays, densities = (
+        [round(value, 4) for value in values]
+        for values in (args.alphas, args.decays, args.densities)
+    )
+    points = list(
+        dict.fromkeys(
+            grid(alphas, decays, args.widths, densities, args.replicates, args.distribution)
+        )
     )
     between(1, settings.n, integer=True, **{f"the width {m}": m for m in args.widths})
     between(0, 1, **{f"the density {s}": s for s in args.densities})
-    rows, outcome = train_points(args, list(dict.fromkeys(points)), settings)
+    rows, outcome = train_points(args, points, settings)
     if rows:
         found = exponents(rows)
         write_results(args.out, "sweep", rows, found)

@@ -44,7 +44,7 @@ def test_a_sweep_of_ones_own(tmp_path, capsys):
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "points").iterdir()}
     assert len(before) == 20
 
-    status, out, err = call(capsys, *words, "--decays", 0.1, "--widths", 4, 6)
+    status, out, err = call(capsys, *words, "--decays", 0.1, 0.100001, "--widths", 4, 6)
     assert status == 0 and "2 of 2 points" in out and "three widths or more" in out, err
     after = {path: path.stat().st_mtime_ns for path in (tmp_path / "points").iterdir()}
     assert len(after) == 24 and before.items() <= after.items()
