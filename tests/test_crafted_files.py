@@ -13,7 +13,7 @@ from hypvision.clip.radial.retrieval import read_tree
 from hypvision.data.chains import read_chains
 from hypvision.data.classes import load_classes
 from hypvision.data.emoji import read_emoji
-from hypvision.data.export import _already_there
+from hypvision.data.emoji_export import already_there
 from hypvision.data.fewshot.splits import read_split
 from hypvision.data.language import _stored
 from hypvision.data.retrieval import _in_file
@@ -167,7 +167,7 @@ JSON = {
     "split file": ("s.json", dict(train=SPLIT, val=[], test=SPLIT),
     lambda f: read_split(f / "s.json", f)),
     "shard table": ("m.json", dict(weight_map=dict(a="b.safetensors")), shards),
-    "drawn data": ("dataset.json", dict(seed=0), lambda f: _already_there(f, dict(seed=0), True)),
+    "drawn data": ("dataset.json", dict(seed=0), lambda f: already_there(f, dict(seed=0), True)),
     "open_clip config": ("open_clip_config.json", dict(model_cfg=dict(vision_cfg={}, text_cfg={})),
     repository_config),
 }  # fmt: skip

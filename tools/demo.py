@@ -34,7 +34,7 @@ from pycocotools.coco import COCO
 
 import hypvision
 from hypvision.clip.segmentation.segment import load_segmenter, segment
-from hypvision.data.export import export_emoji
+from hypvision.data.emoji_export import export_emoji
 from hypvision.inference import Boxes, Classes, Labels
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import write_text

@@ -86,7 +86,8 @@ def add_data_make_arguments(parser: Parser) -> None:
 
 
 def run_data_make(args: Namespace) -> None:
-    from hypvision.data.export import export, export_emoji
+    from hypvision.data.emoji_export import export_emoji
+    from hypvision.data.export import export
 
     if (args.emoji is None) != (args.photos is None):
         raise HypvisionError("Scenes of emoji need both: --emoji DIR and --photos DIR.")

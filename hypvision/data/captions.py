@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from .classes import with_article
 from .drawing import COLOURS, TEXTURES
 from .taxonomy import KINDS
 
@@ -29,17 +30,6 @@ NOUNS = {
     "round": "round shape",
 }
 _OPPOSITE = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
-
-
-def with_article(words: str) -> str:
-    """``"orange ring"`` to ``"an orange ring"``."""
-    return f"{'an' if words[0].lower() in 'aeiou' else 'a'} {words}"
-
-
-def enumerated(names: Sequence[str]) -> str:
-    """``("dog face", "banana", "orange")`` to ``"a dog face, a banana and an orange"``."""
-    *most, last = map(with_article, names)
-    return f"{', '.join(most)} and {last}" if most else last
 
 
 class Described(Protocol):

@@ -221,6 +221,17 @@ def _read(path: Path) -> list[tuple[Any, Any]]:
     return [(whole_label(label), name) for label, name in pairs]
 
 
+def with_article(words: str) -> str:
+    """``"orange ring"`` to ``"an orange ring"``."""
+    return f"{'an' if words[0].lower() in 'aeiou' else 'a'} {words}"
+
+
+def enumerated(names: Sequence[str]) -> str:
+    """``("dog face", "banana", "orange")`` to ``"a dog face, a banana and an orange"``."""
+    *most, last = map(with_article, names)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
 def prompts(name: str, templates: Sequence[str], synonyms: str = "first") -> list[list[str]]:
     """The sentences of one class: one for each pair of synonym and template.
 

@@ -21,7 +21,7 @@ from mmengine.registry import DATASETS
 from PIL import Image
 from torch.utils.data import Dataset
 
-from hypvision.data.captions import enumerated
+from hypvision.data.classes import enumerated
 from hypvision.data.emoji import Emoji, augment, read_emoji
 from hypvision.data.folders import Listing
 from hypvision.data.masks import box_of

@@ -9,8 +9,8 @@ import torch
 from mmengine.registry import DATASETS
 from torch.utils.data import Dataset
 
-from hypvision.data.captions import NOUNS, with_article
-from hypvision.data.classes import TEMPLATES
+from hypvision.data.captions import NOUNS
+from hypvision.data.classes import TEMPLATES, with_article
 from hypvision.data.shapes import TAXONOMY, make_object, make_scene
 from hypvision.data.taxonomy import KIND_OF
 

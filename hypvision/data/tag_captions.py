@@ -13,8 +13,7 @@ from mmengine.registry import DATASETS
 from PIL import Image
 from torch.utils.data import Dataset
 
-from hypvision.data.captions import enumerated
-from hypvision.data.classes import load_classes
+from hypvision.data.classes import enumerated, load_classes
 from hypvision.data.label_maps import check_size, find_pairs, read_label_map
 from hypvision.data.usage import Usage
 from hypvision.io.checks import at_least, between, one_of

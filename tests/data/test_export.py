@@ -15,7 +15,8 @@ from torchvision.datasets import ImageFolder
 from hypvision.cli import main
 from hypvision.data import TAXONOMY
 from hypvision.data import export as export_module
-from hypvision.data.export import export, export_emoji
+from hypvision.data.emoji_export import export_emoji
+from hypvision.data.export import export
 from hypvision.data.masks import run_length
 from hypvision.data.shapes import make_scene
 from hypvision.io.errors import HypvisionError

@@ -14,7 +14,7 @@ pytest.importorskip("open_clip")
 from helpers.emoji import make_emoji
 
 from hypvision.checkpoints.storage import expand_tokens
-from hypvision.data.export import export_emoji
+from hypvision.data.emoji_export import export_emoji
 from hypvision.data.tag_captions import TagCaptions, caption_of
 from hypvision.engine.config import load_config
 from hypvision.engine.run import train

@@ -114,7 +114,7 @@ def test_a_segmenter_by_words_finds_classes_that_had_no_label(tmp_path):
     pytest.importorskip("open_clip")
     from hypvision.clip import load_segmenter, segment
     from hypvision.clip.names import clip_options
-    from hypvision.data.export import export_emoji
+    from hypvision.data.emoji_export import export_emoji
     from hypvision.zoo.backbones import build_model
     from hypvision.zoo.export import export_model
 
