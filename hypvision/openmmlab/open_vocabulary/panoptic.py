@@ -313,7 +313,8 @@ class OpenVocabPanopticDataset(CountedDataset):
             )
         where = f"In '{self.ann_file}', a segment of '{item['file_name']}'"
         segments = []
-        for segment in item["segments_info"] if isinstance(item["segments_info"], list) else [None]:
+        listed: list[Any] = item["segments_info"]
+        for segment in listed if isinstance(listed, list) else [None]:
             name = label[_category(segment, label, where)]
             crowd = int(bool(segment.get("iscrowd", 0)))
             if name in number:
