@@ -39,12 +39,16 @@ def _add_common_arguments(parser: Parser) -> None:
 def add_train_arguments(parser: Parser) -> None:
     parser.add(
         "config CONFIG|FOLDER",
-        "config file, or a folder: class folders, or these in train and val, or a table train.csv",
+        "config file, or a folder: class folders, or these in train and val, or a table train.csv; "
+        "images with boxes or masks of COCO, or YOLO's data.yaml",
     )
     parser.add("--epochs N", "of a folder: epochs (default: 12)", whole(1))
-    parser.add("--batch-size N", "of a folder: images in a batch (default: 16)", whole(1))
-    parser.add("--lr X", "of a folder: learning rate (default: 1e-4)", number)
-    parser.add("--image-size N", "of a folder: pixels of a side (default: 160)", whole(16, 4096))
+    parser.add(
+        "--batch-size N", "of a folder: images in a batch (default: 16, of boxes 4)", whole(1)
+    )
+    parser.add("--lr X", "of a folder: learning rate (default: 1e-4, of boxes 5e-4)", number)
+    text = "of a folder: pixels of a side (default: 160, of boxes 640)"
+    parser.add("--image-size N", text, whole(16, 4096))
     text = (
         "finetune (default), or probe: only logistic regression on the features of the model as it "
         "begins, in seconds; its checkpoint is probe.pth"
@@ -128,7 +132,7 @@ def _train_seeds(args: Namespace, options: dict[str, Any], common: dict[str, Any
 
 
 def add_test_arguments(parser: Parser) -> None:
-    parser.add("config CONFIG", "config file")
+    parser.add("config CONFIG|FOLDER", "config file, or a folder as of train")
     parser.add("weights WEIGHTS", "checkpoint file, or zoo:NAME (hypvision zoo list lists them)")
     text = (
         "write a report into this folder: report.html with the confusion matrix, a table of the "
@@ -153,12 +157,13 @@ def run_test(args: Namespace) -> None:
     from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import leave_processes, parse_options
     from hypvision.engine.run import test
+    from hypvision.tasks.own_folder import config_of
 
     with readable_errors():
         options = parse_options(args.cfg_options)
         metrics = test(
-            args.config, args.weights, args.work_dir, args.out, args.show_dir, args.tta, options,
-            args.launcher, args.allow_nonfinite, args.verbose, args.save,
+            config_of(args.config), args.weights, args.work_dir, args.out, args.show_dir, args.tta,
+            options, args.launcher, args.allow_nonfinite, args.verbose, args.save,
         )  # fmt: skip
         from mmengine.dist import is_main_process
 

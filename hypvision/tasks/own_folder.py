@@ -1,4 +1,5 @@
-"""The recipe for a folder of photos: ``hypvision train FOLDER``."""
+"""The recipe for a folder of data: ``hypvision train FOLDER``. Boxes are in
+:mod:`hypvision.tasks.own_boxes`."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from hypvision.engine.config import load_config
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import write_text
 from hypvision.io.shipped import config_folder, find_config
+from hypvision.tasks.own_boxes import boxes_config, choose_boxes, described_boxes
 from hypvision.tasks.probe import every_fifth
 
 _VAL = ("val", "valid", "validation", "test", "testing")  # those further to the left first
@@ -41,11 +43,7 @@ def config_of(source: str | Path | Config, choices: Choices | None = None) -> st
     Raises:
         HypvisionError: something was chosen for a config, which has it itself.
     """
-    if (
-        isinstance(source, Config)
-        or not Path(source).expanduser().is_dir()
-        or find_config(source) is not None
-    ):
+    if isinstance(source, Config) or not _is_data(source):
         given = [
             name for name, value in (choices or Choices())._asdict().items() if value is not None
         ]
@@ -56,14 +54,16 @@ def config_of(source: str | Path | Config, choices: Choices | None = None) -> st
             )
         return source
     folder = Path(source).expanduser()
-    if any(folder.glob("annotations/*.json")):
-        raise HypvisionError(
-            f"'{source}' has annotations of COCO, not folders of classes. That folder can be the "
-            "`data_root` of a config (docs/own-data.md)."
-        )
-    config = folder_config(folder)
+    config = boxes_config(folder) or folder_config(folder)
     _choose(config, choices or Choices())
     return config
+
+
+def _is_data(source: str | Path) -> bool:
+    """Whether this is a folder, or YOLO's ``data.yaml``, and no name of a shipped config."""
+    path = Path(source).expanduser()
+    yaml = path.suffix in (".yaml", ".yml") and path.is_file()
+    return (yaml or path.is_dir()) and find_config(source) is None
 
 
 def save_config(config: Config, work_dir: str | None) -> Path:
@@ -75,9 +75,14 @@ def save_config(config: Config, work_dir: str | None) -> Path:
 
 def _choose(config: Config, choices: Choices) -> None:
     parts = [config[f"{part}_dataloader"] for part in ("train", "val", "test")]
+    if config.scope == "mmdet":
+        parts = parts[:1]  # a detector is measured image by image
+        choose_boxes(config, choices.image_size)
+    elif choices.image_size is not None:
+        for part in parts:
+            part.dataset.transform.input_size = choices.image_size
     for part in parts:
         part.batch_size = choices.batch_size or part.batch_size
-        part.dataset.transform.input_size = choices.image_size or part.dataset.transform.input_size
     config.optim_wrapper.optimizer.lr = choices.lr or config.optim_wrapper.optimizer.lr
     if choices.epochs is not None:
         warm_up, cosine = config.param_scheduler
@@ -129,7 +134,8 @@ def folder_config(folder: Path) -> Config:
         raise HypvisionError(
             f"The folder '{folder}' has {len(classes)} class folders. Expected: a folder for each "
             f"class with its images, such as '{folder}/cat/1.jpg' and '{folder}/dog/1.jpg', or "
-            f"these below '{folder}/train' and '{folder}/val'; or a table, '{folder}/train.csv'."
+            f"these below '{folder}/train' and '{folder}/val'; or a table, '{folder}/train.csv'. "
+            "Boxes of VOC, LabelMe or CreateML: hypvision data convert."
         )
     config.model.backbone.num_classes = len(classes)
     return config
@@ -165,6 +171,8 @@ def _table_config(config: Config, folder: Path, table: Path) -> Config:
 
 def described(config: Config) -> str:
     """What was found in a folder, in one line."""
+    if config.scope == "mmdet":
+        return described_boxes(config)
     data = [config[f"{part}_dataloader"].dataset for part in ("train", "val")]
     kind = "a table" if data[0].type == "ImageTableDataset" else "class folders"
     places = [str(one.get("ann_file") or one.root) for one in data]

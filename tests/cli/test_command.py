@@ -257,6 +257,7 @@ NEEDED = {
     "metric closure": ["in.csv"],
     "data prepare": ["voc20", "folder"],
     "data make": [],
+    "data convert": ["folder"],
     "data shard": ["folder"],
     "check": ["in.py"],
     "browse": ["in.py"],
