@@ -13,7 +13,10 @@ from hypvision.io.errors import HypvisionError
 from hypvision.io.files import read_lines
 
 # Copied from hypvision.data, because importing it imports PyTorch.
-PREPARED = ("ade847", "pc59", "pc459", "voc20", "voc20b", "cifar10", "cifar100", "tiny-imagenet")
+PREPARED = (
+    "ade847", "pc59", "pc459", "voc20", "voc20b", "cifar10", "cifar100", "tiny-imagenet",
+    "imagenet", "ade20k", "ade-panoptic", "coco-stuff",
+)  # fmt: skip
 LAYOUTS = ("imagefolder", "ade", "coco")
 EMOJI_LAYOUTS = ("masks", "coco")
 LEVELS = ("kind", "shape", "instance")
@@ -22,7 +25,10 @@ EMOJI_LEVELS = ("name", "class", "group")
 
 def add_data_prepare_arguments(parser: Parser) -> None:
     parser.add("name NAME", f"the data set: {', '.join(PREPARED)}", choices=PREPARED)
-    parser.add("source SOURCE", "folder of the published data")
+    text = (
+        "folder of the published data: the archives, which are checked by their sums, or unpacked"
+    )
+    parser.add("source SOURCE", text)
     parser.add("out OUT", "folder to write to, e.g. data/ade847", output="folder")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hypvision.cli.arguments import Parser, add_cfg_options, number, whole
+from hypvision.cli.submit import Cell, add_submit_arguments, run_cells
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import check_output
 
@@ -73,9 +74,25 @@ def add_train_arguments(parser: Parser) -> None:
         choices=["tensorboard", "wandb", "mlflow"],
     )
     _add_common_arguments(parser)
+    add_submit_arguments(parser, cells=False)
 
 
 def run_train(args: Namespace) -> None:
+    """``train`` from parsed arguments, here or where ``--submit`` sends it."""
+    if args.submit is None and not args.submit_options:
+        _train(args)
+        return
+    folder = Path(args.work_dir or Path("work_dirs", Path(args.config).stem))
+    options = dict(args.submit_options)
+    submit = args.submit
+    args.submit = None
+    args.submit_options = []
+    cell = Cell("train", run_train, (args,))
+    print(f"The logs of the job are in '{folder / 'jobs'}'; Ctrl-C cancels it.")
+    run_cells([cell], submit=submit, folder=folder / "jobs", options=options, unit="job").check()
+
+
+def _train(args: Namespace) -> None:
     from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import leave_processes, load_config, parse_options
     from hypvision.engine.run import train
@@ -88,7 +105,7 @@ def run_train(args: Namespace) -> None:
             options["compile"] = True
         common = dict(amp=args.amp, launcher=args.launcher, verbose=args.verbose, log=args.log)
         choices = Choices(args.epochs, args.batch_size, args.lr, args.image_size)
-        args.config = _recipe(config_of(args.config, choices), args.work_dir)
+        args.config = _recipe(config_of(args.config, choices), args)
         if args.method == "probe":
             if args.resume is not None:
                 raise HypvisionError(
@@ -102,17 +119,22 @@ def run_train(args: Namespace) -> None:
         leave_processes()
 
 
-def _recipe(config: Any, work_dir: str | None) -> Any:
-    """A config; one that was made for a folder is told and written down."""
+def _recipe(config: Any, args: Namespace) -> Any:
+    """A config; one that was made for a folder is told and written down, and several seeds take it
+    from there."""
     from mmengine.config import Config
     from mmengine.dist import is_main_process
 
     from hypvision.tasks.own_folder import described, save_config
 
-    if isinstance(config, Config) and is_main_process():
+    if not isinstance(config, Config):
+        return config
+    args.work_dir = args.work_dir or config.work_dir
+    path = Path(args.work_dir, "config.py")
+    if is_main_process():
         print(described(config))
-        print(f"config: {save_config(config, work_dir)}")
-    return config
+        print(f"config: {save_config(config, args.work_dir)}")
+    return config if args.seeds is None else path
 
 
 def _train_seeds(args: Namespace, options: dict[str, Any], common: dict[str, Any]) -> None:

@@ -76,3 +76,15 @@ def test_the_commands_take_a_table(images, tmp_path, monkeypatch, capsys):
     again = load_config("work_dirs/photos/config.py")
     assert again.train_dataloader.dataset.transform.input_size == 32
     assert (tmp_path / "work_dirs/photos/probe.pth").is_file()
+
+
+@pytest.mark.slow
+def test_several_seeds_of_a_folder(images, tmp_path, monkeypatch, capsys):
+    shutil.copytree(images, tmp_path / "mine")
+    monkeypatch.chdir(tmp_path)
+    small = ["--image-size", "32", "--epochs", "1", "--batch-size", "4"]
+    assert main(["train", "mine", *small, "--seeds", "2"]) == 0
+    assert (
+        "2 seeds" in capsys.readouterr().out or (tmp_path / "work_dirs/mine/seeds.json").exists()
+    )
+    assert len(list((tmp_path / "work_dirs/mine").glob("seed-*/epoch_1.pth"))) == 2
