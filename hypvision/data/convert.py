@@ -87,6 +87,8 @@ def convert(source: str | Path, out: str | Path, usage: Usage | None = None) -> 
     usage = usage or Usage(source)
     if not source.exists():
         raise HypvisionError(f"There is no '{source}'. Give the folder of the data.")
+    if source.is_file() and source.suffix not in (".yaml", ".yml"):
+        raise HypvisionError(f"'{source}' is a file. Give the folder of the data, unpacked.")
     yaml = source if source.is_file() else find_yaml(source)
     contents = _of_yolo(yaml, usage) if yaml is not None else _of_files(source, usage)
     files = {Path(out, f"instances_{part}.json").expanduser(): contents[part] for part in contents}
@@ -137,7 +139,7 @@ def _one_format(source: Path) -> tuple[_Reader, list[Path]]:
         if reader is not None:
             kinds.setdefault(reader, []).append(file)
     if len(kinds) != 1:
-        found = " and ".join(_NAMES[reader] for reader in kinds) or "none"
+        found = " and ".join(_NAMES[reader] for reader in kinds) or "no kind that is known"
         raise HypvisionError(
             f"'{source}' has annotations of {found}. Expected is one of YOLO (data.yaml), VOC "
             "(.xml), LabelMe and CreateML (.json). Give a folder that has one of them alone."
@@ -268,9 +270,9 @@ def _voc(file: Path, usage: Usage) -> Iterator[Annotated]:
         difficult = _number(item.findtext("difficult")) == 1
         corners = [_number(side) - 1 for side in sides]
         shapes.append(Shape(where, name, corners, crowd=difficult))
-    sides = [_number(root.findtext(f"size/{side}")) for side in ("height", "width")]
+    height, width = (_number(root.findtext(f"size/{side}")) for side in ("height", "width"))
     image = _beside(file, str(root.findtext("filename") or ""))
-    yield Annotated(image, file, shapes, (sides[0], sides[1]))
+    yield Annotated(image, file, shapes, (height, width))
 
 
 def _beside(file: Path, name: str) -> Path:
@@ -320,12 +322,13 @@ def _centred(entry: Any, where: str) -> Shape:
     entry = entry if isinstance(entry, dict) else {}
     given = entry.get("coordinates")
     box = given if isinstance(given, dict) else {}
-    x, y, width, height = (box.get(key) for key in ("x", "y", "width", "height"))
-    if not all(map(is_number, (x, y, width, height))):
+    values: list[Any] = [box.get(key) for key in ("x", "y", "width", "height")]
+    if not all(map(is_number, values)):
         raise HypvisionError(
             f"{where} has the coordinates {str(given):.100}. Expected: x, y, width and height, in "
             "pixels, where x and y are the centre. Correct it."
         )
+    x, y, width, height = values
     corners = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
     return Shape(where, _name(entry.get("label"), where), corners)
 
@@ -427,4 +430,4 @@ def _joined(shapes: list[Shape]) -> Shape:
     return shapes[0]._replace(corners=around, segmentation=[*sum(polygons, [])])
 
 
-_NAMES = {_voc: "VOC", _labelme: "LabelMe", _createml: "CreateML"}
+_NAMES: dict[_Reader, str] = {_voc: "VOC", _labelme: "LabelMe", _createml: "CreateML"}

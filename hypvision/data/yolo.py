@@ -110,12 +110,12 @@ def _names(content: dict[str, Any], path: Path) -> tuple[str, ...]:
 
 def _images(places: Any, content: dict[str, Any], path: Path) -> list[Path]:
     """The images of a part, each once."""
-    root = path.parent / os.path.expanduser(str(content.get("path") or ""))
+    root = path.parent / os.path.expanduser(str(content.get("path") or "").replace("\\", "/"))
     if not root.is_dir():  # it was written on another machine, or for a common folder of data sets
         root = path.parent
     found: dict[Path, None] = {}
     for place in places if isinstance(places, list) else [places]:
-        found.update(dict.fromkeys(_images_of(root, str(place), path)))
+        found.update(dict.fromkeys(_images_of(root, str(place).replace("\\", "/"), path)))
     return list(found)
 
 

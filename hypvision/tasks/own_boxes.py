@@ -29,6 +29,10 @@ _WHOLE = (
 )  # fmt: skip
 
 
+# Folders that boxes have, in lower case.
+_BOXES = ("annotations", "labels", "jpegimages", "obj_train_data")
+
+
 class _Coco(NamedTuple):
     """An annotation file, the folder of its images, and its content."""
 
@@ -204,6 +208,21 @@ def _classes(content: dict[str, Any]) -> tuple[list[str], list[str]]:
         counts = item.get("id") in used or item.get("name") not in above
         names[counts].append(str(item.get("name")))
     return names[True], names[False]
+
+
+def refuse_other_boxes(folder: Path) -> None:
+    """Refuse a folder that has boxes in a layout which is not read, before it is taken for folders
+    of classes."""
+    folders = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
+    known = [folders[name] for name in _BOXES if name in folders]
+    if known:
+        raise HypvisionError(
+            f"'{folder}' has the folder '{known[0].name}', so it seems to hold boxes, but neither "
+            "YOLO's data.yaml nor a file of COCO such as annotations/instances_train.json or "
+            "train/_annotations.coco.json. YOLO: write a data.yaml, with 'names: [cat, dog]' and "
+            "'train: images'. VOC, LabelMe, CreateML: hypvision data convert. Unpack what ends in "
+            ".gz."
+        )
 
 
 def choose_boxes(config: Config, image_size: int | None) -> None:

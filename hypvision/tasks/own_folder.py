@@ -17,7 +17,12 @@ from hypvision.engine.config import load_config
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import write_text
 from hypvision.io.shipped import config_folder, find_config
-from hypvision.tasks.own_boxes import boxes_config, choose_boxes, described_boxes
+from hypvision.tasks.own_boxes import (
+    boxes_config,
+    choose_boxes,
+    described_boxes,
+    refuse_other_boxes,
+)
 from hypvision.tasks.probe import every_fifth
 
 _VAL = ("val", "valid", "validation", "test", "testing")  # those further to the left first
@@ -60,8 +65,14 @@ def config_of(source: str | Path | Config, choices: Choices | None = None) -> st
 
 
 def _is_data(source: str | Path) -> bool:
-    """Whether this is a folder, or YOLO's ``data.yaml``, and no name of a shipped config."""
+    """Whether this is a folder, or YOLO's ``data.yaml``, and no name of a shipped config.
+
+    Raises:
+        HypvisionError: it is an archive.
+    """
     path = Path(source).expanduser()
+    if path.suffix.lower() in (".zip", ".tar", ".gz", ".tgz", ".rar", ".7z") and path.is_file():
+        raise HypvisionError(f"'{source}' is an archive. Unpack it, and give its folder.")
     yaml = path.suffix in (".yaml", ".yml") and path.is_file()
     return (yaml or path.is_dir()) and find_config(source) is None
 
@@ -109,6 +120,7 @@ def folder_config(folder: Path) -> Config:
     table = _table(folder, "train")
     if table is not None:
         return _table_config(config, folder, table)
+    refuse_other_boxes(folder)
     train = folder / "train"
     val = next((folder / name for name in _VAL if (folder / name).is_dir()), folder / "val")
     parts = ("train", "val", "test")

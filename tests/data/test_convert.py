@@ -168,5 +168,7 @@ def test_nothing_is_overwritten_and_mixtures_are_refused(tmp_path, capsys):
     (root / "a.xml").write_text(XML.format(name="a"), encoding="latin-1")
     with pytest.raises(HypvisionError, match="LabelMe and VOC"):
         convert(root, root / "other")
-    with pytest.raises(HypvisionError, match="annotations of none"):
+    with pytest.raises(HypvisionError, match="is a file"):
+        convert(root / "a.xml", root / "other")
+    with pytest.raises(HypvisionError, match="no kind that is known"):
         convert(image(tmp_path / "bare/a.png").parent, root / "other")

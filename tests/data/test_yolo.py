@@ -91,7 +91,8 @@ def test_key_points_leave_the_boxes(tmp_path):
 
 
 @each("train", [
-    "images/train", "[images/train, images/more]", "train.txt", "../images/train", "./images/train"
+    "images/train", "[images/train, images/more]", "train.txt", "../images/train", "./images/train",
+    "images\\train",
 ])  # fmt: skip
 @each("path", ["", "path: /no/such/folder\n", "path: .\n"])
 def test_places(train, path, tmp_path):

@@ -148,6 +148,16 @@ def test_faults_of_folders(drawn, tmp_path):
         config_of(root)
 
 
+@each("name", ["Annotations", "labels", "JPEGImages", "obj_train_data"])
+def test_boxes_of_other_layouts_are_no_classes(name, tmp_path):
+    (tmp_path / name / name).mkdir(parents=True)
+    with pytest.raises(HypvisionError, match=f"has the folder '{name}'.*data convert"):
+        config_of(tmp_path / name)
+    (tmp_path / f"{name}.zip").write_bytes(b"PK")
+    with pytest.raises(HypvisionError, match="is an archive. Unpack it"):
+        config_of(tmp_path / f"{name}.zip")
+
+
 def test_check_names_file_and_line(drawn, tmp_path, monkeypatch, capsys):
     root = as_yolo(drawn, tmp_path / "mine")
     monkeypatch.chdir(tmp_path)

@@ -84,7 +84,5 @@ def test_several_seeds_of_a_folder(images, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     small = ["--image-size", "32", "--epochs", "1", "--batch-size", "4"]
     assert main(["train", "mine", *small, "--seeds", "2"]) == 0
-    assert (
-        "2 seeds" in capsys.readouterr().out or (tmp_path / "work_dirs/mine/seeds.json").exists()
-    )
+    assert "2 seeds" in capsys.readouterr().out or (tmp_path / "work_dirs/mine/seeds.json").exists()
     assert len(list((tmp_path / "work_dirs/mine").glob("seed-*/epoch_1.pth"))) == 2
