@@ -93,18 +93,24 @@ def convert(source: str | Path, out: str | Path, usage: Usage | None = None) -> 
     contents = _of_yolo(yaml, usage) if yaml is not None else _of_files(source, usage)
     files = {Path(out, f"instances_{part}.json").expanduser(): contents[part] for part in contents}
     for file, content in files.items():
-        check_output(file)
-        if file.exists() and read_json(file) != json.loads(json.dumps(content)):
-            raise HypvisionError(
-                f"'{file}' exists and has other content. Give another folder, or delete it."
-            )
-    written = []
-    for file, content in files.items():
-        if not file.exists():
-            write_json(file, content, indent=None)
-        counts = (len(content[key]) for key in ("images", "annotations", "categories"))
-        written.append(Written(file, *counts))
-    return written
+        _check_new(file, content)
+    return [_write(file, content) for file, content in files.items()]
+
+
+def _check_new(file: Path, content: dict[str, Any]) -> None:
+    """Refuse a file that is there with other content."""
+    check_output(file)
+    if file.exists() and read_json(file) != json.loads(json.dumps(content)):
+        raise HypvisionError(
+            f"'{file}' exists and has other content. Give another folder, or delete it."
+        )
+
+
+def _write(file: Path, content: dict[str, Any]) -> Written:
+    if not file.exists():
+        write_json(file, content, indent=None)
+    counts = (len(content[key]) for key in ("images", "annotations", "categories"))
+    return Written(file, *counts)
 
 
 def _of_yolo(yaml: Path, usage: Usage) -> dict[str, dict[str, Any]]:
