@@ -42,11 +42,11 @@ class Choices(NamedTuple):
 
 
 def config_of(source: str | Path | Config, choices: Choices | None = None) -> str | Path | Config:
-    """The recipe for a folder, with what was chosen; anything else, and a name of a shipped config,
-    as it is.
+    """The recipe for a folder, with what was chosen; anything else as it is.
 
     Raises:
-        HypvisionError: something was chosen for a config, which has it itself.
+        HypvisionError: something was chosen for a config, which has it itself; or a folder is
+            called as a shipped config.
     """
     if isinstance(source, Config) or not _is_data(source):
         given = [
@@ -65,16 +65,22 @@ def config_of(source: str | Path | Config, choices: Choices | None = None) -> st
 
 
 def _is_data(source: str | Path) -> bool:
-    """Whether this is a folder, or YOLO's ``data.yaml``, and no name of a shipped config.
+    """Whether this is a folder, or YOLO's ``data.yaml``.
 
     Raises:
-        HypvisionError: it is an archive.
+        HypvisionError: it is an archive, or both a folder and the name of a shipped config.
     """
     path = Path(source).expanduser()
     if path.suffix.lower() in (".zip", ".tar", ".gz", ".tgz", ".rar", ".7z") and path.is_file():
         raise HypvisionError(f"'{source}' is an archive. Unpack it, and give its folder.")
     yaml = path.suffix in (".yaml", ".yml") and path.is_file()
-    return (yaml or path.is_dir()) and find_config(source) is None
+    config = find_config(source)
+    if path.is_dir() and config is not None and not str(source).startswith((".", "/", "~")):
+        raise HypvisionError(
+            f"'{source}' is a folder here, and a config that ships. Write './{source}' for the "
+            f"folder, or '{config}' for the config."
+        )
+    return yaml or path.is_dir()
 
 
 def save_config(config: Config, work_dir: str | None) -> Path:

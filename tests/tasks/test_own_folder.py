@@ -65,6 +65,15 @@ def test_choices(images):
         config_of("mine.py", Choices(epochs=3))
 
 
+def test_a_folder_that_is_called_as_a_config(images, tmp_path, monkeypatch):
+    shutil.copytree(images, tmp_path / "photos")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(HypvisionError, match="Write './photos' for the folder"):
+        config_of("photos")
+    assert "class folders" in described(config_of("./photos"))
+    assert config_of("demo/photos") == "demo/photos"
+
+
 def test_the_commands_take_a_table(images, tmp_path, monkeypatch, capsys):
     root = as_table(tmp_path / "photos", images, "id,label", "")
     monkeypatch.chdir(tmp_path)
