@@ -184,3 +184,6 @@ def test_train_test_browse(name, drawn, tmp_path, monkeypatch, capsys):
     for config in ("mine", "work_dirs/mine/config.py"):
         assert main(["test", config, weights]) == 0
         assert "coco/bbox_mAP" in capsys.readouterr().out
+    model = ["--model", config, "--weights", weights, "--device", "cpu", "--out", "found"]
+    assert main(["predict", str(next((tmp_path / name / "mine").rglob("*.jpg"))), *model]) == 0
+    assert "knows 4 classes" in capsys.readouterr().out
