@@ -4,6 +4,7 @@ custom_imports = dict(
         "hypvision.openmmlab",
         "hypvision.tasks",
         "hypvision.openmmlab.datasets.detection",
+        "hypvision.openmmlab.datasets.yolo",
         "hypvision.openmmlab.mask_head",
     ]
 )

@@ -97,6 +97,7 @@ COMMANDS = {
     "data prepare": Command(
         "write a published data set as configs read it: label maps, class folders"
     ),
+    "data convert": Command("write annotations of YOLO, VOC, LabelMe or CreateML as COCO's JSON"),
     "data shard": Command("write images with captions, boxes or labels into shards (webdataset)"),
 }
 

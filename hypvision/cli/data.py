@@ -1,4 +1,4 @@
-"""``hypvision data prepare``, ``hypvision data make`` and ``hypvision data shard``."""
+"""``hypvision data prepare``, ``convert``, ``make`` and ``shard``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from hypvision.io.errors import HypvisionError
 from hypvision.io.files import read_lines
 
 # Copied from hypvision.data, because importing it imports PyTorch.
-PREPARED = ("ade847", "pc59", "pc459", "voc20", "voc20b", "cifar10", "cifar100", "tiny-imagenet")
+PREPARED = (
+    "ade847", "pc59", "pc459", "voc20", "voc20b", "cifar10", "cifar100", "tiny-imagenet",
+    "imagenet", "ade20k", "ade-panoptic", "coco-stuff",
+)  # fmt: skip
 LAYOUTS = ("imagefolder", "ade", "coco")
 EMOJI_LAYOUTS = ("masks", "coco")
 LEVELS = ("kind", "shape", "instance")
@@ -22,7 +25,10 @@ EMOJI_LEVELS = ("name", "class", "group")
 
 def add_data_prepare_arguments(parser: Parser) -> None:
     parser.add("name NAME", f"the data set: {', '.join(PREPARED)}", choices=PREPARED)
-    parser.add("source SOURCE", "folder of the published data")
+    text = (
+        "folder of the published data: the archives, which are checked by their sums, or unpacked"
+    )
+    parser.add("source SOURCE", text)
     parser.add("out OUT", "folder to write to, e.g. data/ade847", output="folder")
 
 
@@ -30,6 +36,37 @@ def run_data_prepare(args: Namespace) -> None:
     from hypvision.data.prepare import prepare
 
     print(f"{args.name}: {prepare(args.name, args.source, args.out)} images in {args.out}")
+
+
+def add_data_convert_arguments(parser: Parser) -> None:
+    text = (
+        "folder of YOLO (data.yaml with labels/*.txt: boxes or outlines), VOC (*.xml), LabelMe "
+        "(*.json: polygons, rectangles, circles, masks) or CreateML (*.json: boxes)"
+    )
+    parser.add("source FROM", text)
+    text = (
+        "folder for instances_train.json, instances_val.json ... of COCO's format (without parts "
+        "instances_default.json), e.g. FROM/annotations, where hypvision train FROM finds them; "
+        "images stay where they are"
+    )
+    parser.add("out TO", text, output="folder")
+
+
+def run_data_convert(args: Namespace) -> None:
+    """``data convert`` from parsed arguments; prints the files, and what was left out."""
+    from hypvision.data.convert import convert
+    from hypvision.data.usage import Usage
+
+    usage = Usage(args.source)
+    for written in convert(args.source, args.out, usage):
+        print(
+            f"{written.file}: {written.images:,} images, {written.objects:,} objects, "
+            f"{written.classes:,} classes"
+        )
+    for kind, count, reason, examples in usage.rows():
+        print(f"left out: {count} {kind} ({reason}): {examples}")
+    for note in usage.notes:
+        print(f"note: {note}")
 
 
 def _size(text: str) -> int | tuple[int, int]:

@@ -12,6 +12,7 @@ import time
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +34,21 @@ from hypvision.version import __version__
 WRITES = ("json", "csv", "overlay", "labels")
 
 
-def add_sources_arguments(parser: Parser, metavar: str = "SOURCE", needed: bool = True) -> None:
-    """The arguments that name images and videos, shared by several commands."""
+def add_sources_arguments(
+    parser: Parser, metavar: str = "SOURCE", needed: bool = True, more: str = ""
+) -> None:
+    """The arguments that name images and videos, shared by several commands; ``more``: what else
+    one takes."""
     text = (
         "image, folder of images (with its sub-folders), glob pattern, list of paths (.txt), or "
-        "video"
+        f"video{more}"
     )
     parser.add(f"images {metavar}", text, nargs="+" if needed else "*")
     parser.add("--every N", "take every N-th frame of a video", whole(1), 1)
 
 
 def add_predict_arguments(parser: Parser) -> None:
-    add_sources_arguments(parser)
+    add_sources_arguments(parser, more=", an address (https://...), or - (the standard input)")
     model = parser.add_mutually_exclusive_group(required=True)
     text = (
         "a timm model, a name of `hypvision zoo list`, a release (hf-hub:USER/REPO), or the config "
@@ -89,7 +93,13 @@ def _white(text: str) -> int | str:
 
 def run_predict(args: Namespace) -> None:
     """``predict`` from parsed arguments; prints what was written, and how fast."""
+    from hypvision.inference.fetching import fetched
 
+    with fetched(args.images) as (files, called):
+        _predict(args, files, called)
+
+
+def _predict(args: Namespace, files: list[str], called: dict[Path, str]) -> None:
     from hypvision.clip.segmentation.segment import parse_classes
     from hypvision.inference.knowledge import doubts, warnings_of
     from hypvision.inference.predictors import Request, load_predictor
@@ -106,7 +116,7 @@ def run_predict(args: Namespace) -> None:
     classes, things = (
         None if text is None else parse_classes(text) for text in (args.classes, args.things)
     )
-    sources = find_sources(args.images, args.every, args.white)
+    sources = replace(find_sources(files, args.every, args.white), called=called)
     check_every(args.every, sources)
     arguments = parse_arguments(args.model_args)
     options: dict[str, Any] = {}

@@ -74,16 +74,17 @@ class _Answer(NamedTuple):
     trace: str = ""
 
 
-def add_submit_arguments(parser: Parser) -> None:
-    """``--jobs``, ``--submit`` and ``--submit-options``."""
+def add_submit_arguments(parser: Parser, cells: bool = True) -> None:
+    """``--jobs``, ``--submit`` and ``--submit-options``; without ``--jobs`` of a command that is
+    one call."""
     text = (
         "cells at a time, each in its process (default: 1, in this process; with --submit slurm: "
         "all)"
     )
-    parser.add("--jobs N", text, whole(1, 4096))
-    parser.add(
-        "--submit", "hand the cells to submitit: on this machine, or to SLURM", choices=CLUSTERS
-    )
+    if cells:
+        parser.add("--jobs N", text, whole(1, 4096))
+    text = f"hand {'the cells' if cells else 'it'} to submitit: on this machine, or to SLURM"
+    parser.add("--submit", text, choices=CLUSTERS)
     text = "parameters of submitit, such as slurm_partition=gpu gpus_per_node=1 timeout_min=240"
     parser.add("--submit-options KEY=VALUE...", text, _option)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hypvision.cli.arguments import Parser, add_cfg_options, number, whole
+from hypvision.cli.submit import Cell, add_submit_arguments, run_cells
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import check_output
 
@@ -39,12 +40,16 @@ def _add_common_arguments(parser: Parser) -> None:
 def add_train_arguments(parser: Parser) -> None:
     parser.add(
         "config CONFIG|FOLDER",
-        "config file, or a folder: class folders, or these in train and val, or a table train.csv",
+        "config file, or a folder: class folders, or these in train and val, or a table train.csv; "
+        "images with boxes or masks of COCO, or YOLO's data.yaml",
     )
     parser.add("--epochs N", "of a folder: epochs (default: 12)", whole(1))
-    parser.add("--batch-size N", "of a folder: images in a batch (default: 16)", whole(1))
-    parser.add("--lr X", "of a folder: learning rate (default: 1e-4)", number)
-    parser.add("--image-size N", "of a folder: pixels of a side (default: 160)", whole(16, 4096))
+    parser.add(
+        "--batch-size N", "of a folder: images in a batch (default: 16, of boxes 4)", whole(1)
+    )
+    parser.add("--lr X", "of a folder: learning rate (default: 1e-4, of boxes 5e-4)", number)
+    text = "of a folder: pixels of a side (default: 160, of boxes 640)"
+    parser.add("--image-size N", text, whole(16, 4096))
     text = (
         "finetune (default), or probe: only logistic regression on the features of the model as it "
         "begins, in seconds; its checkpoint is probe.pth"
@@ -69,9 +74,25 @@ def add_train_arguments(parser: Parser) -> None:
         choices=["tensorboard", "wandb", "mlflow"],
     )
     _add_common_arguments(parser)
+    add_submit_arguments(parser, cells=False)
 
 
 def run_train(args: Namespace) -> None:
+    """``train`` from parsed arguments, here or where ``--submit`` sends it."""
+    if args.submit is None and not args.submit_options:
+        _train(args)
+        return
+    folder = Path(args.work_dir or Path("work_dirs", Path(args.config).stem))
+    options = dict(args.submit_options)
+    submit = args.submit
+    args.submit = None
+    args.submit_options = []
+    cell = Cell("train", run_train, (args,))
+    print(f"The logs of the job are in '{folder / 'jobs'}'; Ctrl-C cancels it.")
+    run_cells([cell], submit=submit, folder=folder / "jobs", options=options, unit="job").check()
+
+
+def _train(args: Namespace) -> None:
     from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import leave_processes, load_config, parse_options
     from hypvision.engine.run import train
@@ -84,7 +105,7 @@ def run_train(args: Namespace) -> None:
             options["compile"] = True
         common = dict(amp=args.amp, launcher=args.launcher, verbose=args.verbose, log=args.log)
         choices = Choices(args.epochs, args.batch_size, args.lr, args.image_size)
-        args.config = _recipe(config_of(args.config, choices), args.work_dir)
+        args.config = _recipe(config_of(args.config, choices), args)
         if args.method == "probe":
             if args.resume is not None:
                 raise HypvisionError(
@@ -98,17 +119,22 @@ def run_train(args: Namespace) -> None:
         leave_processes()
 
 
-def _recipe(config: Any, work_dir: str | None) -> Any:
-    """A config; one that was made for a folder is told and written down."""
+def _recipe(config: Any, args: Namespace) -> Any:
+    """A config; one that was made for a folder is told and written down, and several seeds take it
+    from there."""
     from mmengine.config import Config
     from mmengine.dist import is_main_process
 
     from hypvision.tasks.own_folder import described, save_config
 
-    if isinstance(config, Config) and is_main_process():
+    if not isinstance(config, Config):
+        return config
+    args.work_dir = args.work_dir or config.work_dir
+    path = Path(args.work_dir, "config.py")
+    if is_main_process():
         print(described(config))
-        print(f"config: {save_config(config, work_dir)}")
-    return config
+        print(f"config: {save_config(config, args.work_dir)}")
+    return config if args.seeds is None else path
 
 
 def _train_seeds(args: Namespace, options: dict[str, Any], common: dict[str, Any]) -> None:
@@ -128,7 +154,7 @@ def _train_seeds(args: Namespace, options: dict[str, Any], common: dict[str, Any
 
 
 def add_test_arguments(parser: Parser) -> None:
-    parser.add("config CONFIG", "config file")
+    parser.add("config CONFIG|FOLDER", "config file, or a folder as of train")
     parser.add("weights WEIGHTS", "checkpoint file, or zoo:NAME (hypvision zoo list lists them)")
     text = (
         "write a report into this folder: report.html with the confusion matrix, a table of the "
@@ -153,12 +179,13 @@ def run_test(args: Namespace) -> None:
     from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import leave_processes, parse_options
     from hypvision.engine.run import test
+    from hypvision.tasks.own_folder import config_of
 
     with readable_errors():
         options = parse_options(args.cfg_options)
         metrics = test(
-            args.config, args.weights, args.work_dir, args.out, args.show_dir, args.tta, options,
-            args.launcher, args.allow_nonfinite, args.verbose, args.save,
+            config_of(args.config), args.weights, args.work_dir, args.out, args.show_dir, args.tta,
+            options, args.launcher, args.allow_nonfinite, args.verbose, args.save,
         )  # fmt: skip
         from mmengine.dist import is_main_process
 

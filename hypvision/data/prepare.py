@@ -18,6 +18,8 @@ Of images of classes writes ``OUT/PART/CLASS/NAME``, which ``ImageFolderDataset`
 |---|---|---|
 | cifar10, cifar100 | folder of cifar-10-batches-py or cifar-100-python | train, test: PNG files |
 | tiny-imagenet | tiny-imagenet-200 | train, val: the published JPEG files |
+
+and from archives the data sets of :mod:`hypvision.data.archives`.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
+from hypvision.data import archives
+from hypvision.data.archives import Picture
 from hypvision.data.classes import official_ids
 from hypvision.data.image_folder import CIFARDataset
 from hypvision.data.label_maps import check_size, read_label_map
@@ -40,7 +44,15 @@ from hypvision.data.masks import decode
 from hypvision.data.published import read_matlab, read_rows
 from hypvision.io.checks import one_of
 from hypvision.io.errors import HypvisionError, one_line, require
-from hypvision.io.files import below, check_output_folder, inside, read_json, read_lines, replacing
+from hypvision.io.files import (
+    below,
+    check_output_folder,
+    inside,
+    read_json,
+    read_lines,
+    replacing,
+    write_json,
+)
 from hypvision.io.images import image_kind, open_image, read_labels, shown_size, write_image
 
 # name, image, file with its labels, function that reads the labels
@@ -194,10 +206,6 @@ PREPARED: dict[str, tuple[Callable[[Path], Iterator[Item]], str, int | None]] = 
 }
 
 
-# part/class/file, and how it is written to a path
-Picture = tuple[str, Callable[[Path], object]]
-
-
 def _cifar(name: str, source: Path) -> Iterator[Picture]:
     for part in ("train", "test"):
         data = CIFARDataset(str(source), _as_it_is, train=part == "train", name=name)
@@ -236,10 +244,34 @@ FOLDERS: dict[str, Callable[[Path], Iterator[Picture]]] = {
 }
 
 
+# name -> function that lists the files to write of the archives
+ARCHIVES: dict[str, Callable[[Path], Iterator[Picture]]] = {
+    "imagenet": archives.imagenet,
+    "ade20k": archives.ade20k,
+    "coco-stuff": archives.coco_stuff,
+}
+
+
+NAMES = (*PREPARED, *FOLDERS, *ARCHIVES, "ade-panoptic")
+
+
 def _prepare_folders(name: str, source: Path, out: Path) -> int:
+    with archives.unpacked(name, source) as folder:
+        return _write_all(name, FOLDERS[name](folder), source, out)
+
+
+def _prepare_ade_panoptic(source: Path, out: Path) -> int:
+    segments: list[dict[str, Any]] = []
+    pictures = archives.ade_panoptic(source, segments)
+    written = _write_all("ade-panoptic", pictures, source, out) // 2
+    write_json(out / "ade20k_panoptic_val.json", archives.panoptic_json(segments), indent=None)
+    return written
+
+
+def _write_all(name: str, pictures: Iterator[Picture], source: Path, out: Path) -> int:
     check_output_folder(out)
     count = 0
-    for place, write in tqdm(FOLDERS[name](source), desc=name, unit="img", disable=None):
+    for place, write in tqdm(pictures, desc=name, unit="img", disable=None):
         target = below(out, place)
         if not target.exists():
             with replacing(target) as temporary:
@@ -255,12 +287,21 @@ def _prepare_folders(name: str, source: Path, out: Path) -> int:
 def prepare(name: str, source: str | Path, out: str | Path) -> int:
     """Write a data set by the folder of the published data; returns the number of images. Images
     that ``out`` has already are skipped, so an interrupted call can be repeated."""
-    one_of((*PREPARED, *FOLDERS), name=name)
-    if name in FOLDERS:
-        return _prepare_folders(name, _need(Path(source).expanduser()), Path(out).expanduser())
-    items, suffix, limit = PREPARED[name]
+    one_of(NAMES, name=name)
     source = _need(Path(source).expanduser())
     out = Path(out).expanduser()
+    if name in FOLDERS:
+        return _prepare_folders(name, source, out)
+    if name == "ade-panoptic":
+        return _prepare_ade_panoptic(source, out)
+    if name in ARCHIVES:
+        return _write_all(name, ARCHIVES[name](source), source, out)
+    return _prepare_maps(name, source, out)
+
+
+def _prepare_maps(name: str, source: Path, out: Path) -> int:
+    """The images and label maps of a test set."""
+    items, suffix, limit = PREPARED[name]
     images = out / "images/validation"
     annotations = out / "annotations/validation"
     check_output_folder(out)

@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,33 +31,23 @@ from mmengine.registry import DATASETS
 from PIL import Image
 from torch.utils.data import IterableDataset, get_worker_info
 from torchvision.transforms.v2 import functional
-from tqdm import tqdm
 
 from hypvision.data.image_folder import build_transform
+from hypvision.data.remote import RemoteFile, is_remote
+from hypvision.data.shard_index import count_shards
 from hypvision.data.usage import Usage
 from hypvision.data.words import split_words
 from hypvision.io.checks import at_least, between
 from hypvision.io.errors import HypvisionError, require
-from hypvision.io.files import read_json, read_lines, why_no_file, write_json
+from hypvision.io.files import read_lines, why_no_file
 from hypvision.io.images import FORMATS, MAX_PIXELS, to_rgb
-from hypvision.io.records import parse
 
 require("webdataset", "shards")
 
 import braceexpand  # noqa: E402 - after the check that says how to install it
 from webdataset.tariterators import group_by_keys  # noqa: E402
 
-INDEX = "shards.json"  # file beside the shards with the counts of their samples
 _IMAGES = ("jpg", "jpeg", "png", "webp")
-
-
-class Counted(NamedTuple):
-    """A shard's size in bytes, its number of samples, and [reason, sample] of those left out."""
-
-    bytes: int
-    modified: int
-    samples: int
-    left_out: list[list[str]]
 
 
 def find_shards(shards: str | Path | Sequence[str | Path]) -> list[Path]:
@@ -67,6 +56,9 @@ def find_shards(shards: str | Path | Sequence[str | Path]) -> list[Path]:
     names = [shards] if isinstance(shards, (str, Path)) else list(shards)
     found: list[Path] = []
     for name in names:
+        if is_remote(name):
+            found += _remote(str(name))
+            continue
         path = Path(name).expanduser()
         found += (
             sorted(path.glob("*.tar"))
@@ -88,6 +80,13 @@ def find_shards(shards: str | Path | Sequence[str | Path]) -> list[Path]:
         twice = next(path for path in found if found.count(path) > 1)
         raise HypvisionError(f"The shard '{twice}' is named twice. Remove one from 'shards'.")
     return found
+
+
+def _remote(name: str) -> Any:
+    """The shards of an address, which may have braces, or be a folder of a store."""
+    if name.rstrip("/").endswith(".tar") or "?" in name:
+        return map(RemoteFile, braceexpand.braceexpand(name))
+    return RemoteFile(name).children(".tar")
 
 
 class _Shards(IterableDataset):
@@ -134,43 +133,19 @@ class _Shards(IterableDataset):
         raise NotImplementedError
 
     def _count(self) -> list[int]:
-        """Number of samples of each shard: from the index beside it if the shard has not changed
-        since, else counted anew."""
-        tables: dict[Path, dict[str, Counted]] = {path.parent: {} for path in self.paths}
-        kind = f"{type(self).__name__}{self._needs()}"
-        known = dict[str, dict[str, Counted]]
-        for folder in tables:
-            if (folder / INDEX).is_file():
-                content = parse(
-                    known, read_json(folder / INDEX), f"'{folder / INDEX}'", advice="Remove it."
-                )
-                tables[folder] = content.get(kind, {})
+        """Number of samples of each shard, see :mod:`hypvision.data.shard_index`."""
         counts = []
-        new = False
-        for path in tqdm(self.paths, unit="shard", disable=None if len(self.paths) > 1 else True):
-            status = path.stat()
-            table = tables[path.parent]
-            found = table.get(path.name)
-            if found is None or (found.bytes, found.modified) != (
-                status.st_size,
-                status.st_mtime_ns,
-            ):
-                left_out: list[list[str]] = []
-                samples = sum(1 for _ in self._read(path, left_out, images=False))
-                found = table[path.name] = Counted(
-                    status.st_size, status.st_mtime_ns, samples, left_out
-                )
-                new = True
+        kind = f"{type(self).__name__}{self._needs()}"
+        for path, found in zip(self.paths, count_shards(self.paths, kind, self._count_one)):
             counts.append(found.samples)
             self.usage.use("samples", found.samples)
             for reason, key in found.left_out:
                 self.usage.leave_out("samples", reason, f"{path.name}, {key}")
-        for folder, table in tables.items() if new and get_dist_info()[0] == 0 else ():
-            if os.access(folder, os.W_OK):
-                others = read_json(folder / INDEX) if (folder / INDEX).is_file() else {}
-                plain = {name: found._asdict() for name, found in table.items()}
-                write_json(folder / INDEX, {**others, kind: plain})
         return counts
+
+    def _count_one(self, path: Path) -> tuple[int, list[list[str]]]:
+        left_out: list[list[str]] = []
+        return sum(1 for _ in self._read(path, left_out, images=False)), left_out
 
     def _read(
         self, path: Path, left_out: list[list[str]], images: bool = True
@@ -285,7 +260,8 @@ class CaptionShards(_Shards):
     ``box_caption``.
 
     Args:
-        shards: a folder, a pattern such as ``"shards/{000000..000999}.tar"``, or a list of them.
+        shards: a folder, a pattern such as ``"shards/{000000..000999}.tar"``, or a list of them;
+            also addresses, ``https://``, ``s3://``, ``hf://`` (:mod:`hypvision.data.remote`).
         transform: of the image and of its box, as for
             :class:`~hypvision.data.image_folder.ImageFolderDataset`; ``normalize=False`` leaves
             bytes, as :class:`~hypvision.tasks.contrastive.CLIPContrast` takes them. None: pixels as
@@ -366,6 +342,9 @@ class ImageShards(_Shards):
     ):
         if classes is None:
             classes = find_shards(shards)[0].parent / "classes.txt"
+        if isinstance(classes, RemoteFile):
+            classes = classes.read_text().split("\n")
+            classes = [name.strip() for name in classes if name.strip()]
         if isinstance(classes, (str, Path)):
             classes = read_lines(classes, "the list of classes")
         self.metainfo = dict(classes=tuple(classes))
@@ -393,7 +372,7 @@ def _files(path: Path, ended: list[list[str]], images: bool) -> Iterator[dict[st
     size = path.stat().st_size
     name = "the first"
     try:
-        with tarfile.open(path, "r:") as tar:
+        with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
             for member in tar:
                 if not member.isreg():
                     continue
@@ -408,10 +387,9 @@ def _files(path: Path, ended: list[list[str]], images: bool) -> Iterator[dict[st
                     __url__=str(path),
                 )
                 tar.members = []  # type: ignore[attr-defined] # an iterated archive keeps all of its members
-            with path.open("rb") as file:
-                file.seek(tar.offset)
-                if file.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
-                    raise tarfile.ReadError("no end")
+            file.seek(tar.offset)
+            if file.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
+                raise tarfile.ReadError("no end")
     except tarfile.TarError:
         ended.append(["the tar file is cut off or damaged: fetch or write it again", name])
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -71,12 +71,14 @@ class Sources:
         videos: files.
         every: take every so-many-th frame of a video.
         white: the value of white in images of 16 bits.
+        called: the names of files that were fetched.
     """
 
     images: tuple[Path | Image.Image | NDArray[Any], ...]
     videos: tuple[Path, ...] = ()
     every: int = 1
     white: int = WHITE
+    called: Mapping[Path, str] = field(default_factory=dict)
 
     @property
     def files(self) -> list[Path]:
@@ -99,11 +101,11 @@ class Sources:
         ``failed``. None: they raise."""
         paths = [source if isinstance(source, Path) else Path(IN_MEMORY) for source in self.images]
         for image, path, name in zip(self.images, paths, output_names(paths)):
-            yield Frame(str(path), name, None, image, self.white)
+            yield Frame(self.called.get(path, str(path)), name, None, image, self.white)
         for video, name in zip(self.videos, output_names(self.videos)):
             with leaving_out(video, failed):
                 for number, pixels in read_frames(video, self.every):
-                    yield Frame(str(video), name, number, pixels)
+                    yield Frame(self.called.get(video, str(video)), name, number, pixels)
 
 
 def find_files(names: Sequence[str | Path], videos: Collection[str] = ()) -> list[Path]:

@@ -1,4 +1,5 @@
-"""The recipe for a folder of photos: ``hypvision train FOLDER``."""
+"""The recipe for a folder of data: ``hypvision train FOLDER``. Boxes are in
+:mod:`hypvision.tasks.own_boxes`."""
 
 from __future__ import annotations
 
@@ -16,6 +17,12 @@ from hypvision.engine.config import load_config
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import write_text
 from hypvision.io.shipped import config_folder, find_config
+from hypvision.tasks.own_boxes import (
+    boxes_config,
+    choose_boxes,
+    described_boxes,
+    refuse_other_boxes,
+)
 from hypvision.tasks.probe import every_fifth
 
 _VAL = ("val", "valid", "validation", "test", "testing")  # those further to the left first
@@ -35,17 +42,13 @@ class Choices(NamedTuple):
 
 
 def config_of(source: str | Path | Config, choices: Choices | None = None) -> str | Path | Config:
-    """The recipe for a folder, with what was chosen; anything else, and a name of a shipped config,
-    as it is.
+    """The recipe for a folder, with what was chosen; anything else as it is.
 
     Raises:
-        HypvisionError: something was chosen for a config, which has it itself.
+        HypvisionError: something was chosen for a config, which has it itself; or a folder is
+            called as a shipped config.
     """
-    if (
-        isinstance(source, Config)
-        or not Path(source).expanduser().is_dir()
-        or find_config(source) is not None
-    ):
+    if isinstance(source, Config) or not _is_data(source):
         given = [
             name for name, value in (choices or Choices())._asdict().items() if value is not None
         ]
@@ -56,14 +59,28 @@ def config_of(source: str | Path | Config, choices: Choices | None = None) -> st
             )
         return source
     folder = Path(source).expanduser()
-    if any(folder.glob("annotations/*.json")):
-        raise HypvisionError(
-            f"'{source}' has annotations of COCO, not folders of classes. That folder can be the "
-            "`data_root` of a config (docs/own-data.md)."
-        )
-    config = folder_config(folder)
+    config = boxes_config(folder) or folder_config(folder)
     _choose(config, choices or Choices())
     return config
+
+
+def _is_data(source: str | Path) -> bool:
+    """Whether this is a folder, or YOLO's ``data.yaml``.
+
+    Raises:
+        HypvisionError: it is an archive, or both a folder and the name of a shipped config.
+    """
+    path = Path(source).expanduser()
+    if path.suffix.lower() in (".zip", ".tar", ".gz", ".tgz", ".rar", ".7z") and path.is_file():
+        raise HypvisionError(f"'{source}' is an archive. Unpack it, and give its folder.")
+    yaml = path.suffix in (".yaml", ".yml") and path.is_file()
+    config = find_config(source)
+    if path.is_dir() and config is not None and not str(source).startswith((".", "/", "~")):
+        raise HypvisionError(
+            f"'{source}' is a folder here, and a config that ships. Write './{source}' for the "
+            f"folder, or '{config}' for the config."
+        )
+    return yaml or path.is_dir()
 
 
 def save_config(config: Config, work_dir: str | None) -> Path:
@@ -75,9 +92,14 @@ def save_config(config: Config, work_dir: str | None) -> Path:
 
 def _choose(config: Config, choices: Choices) -> None:
     parts = [config[f"{part}_dataloader"] for part in ("train", "val", "test")]
+    if config.scope == "mmdet":
+        parts = parts[:1]  # a detector is measured image by image
+        choose_boxes(config, choices.image_size)
+    elif choices.image_size is not None:
+        for part in parts:
+            part.dataset.transform.input_size = choices.image_size
     for part in parts:
         part.batch_size = choices.batch_size or part.batch_size
-        part.dataset.transform.input_size = choices.image_size or part.dataset.transform.input_size
     config.optim_wrapper.optimizer.lr = choices.lr or config.optim_wrapper.optimizer.lr
     if choices.epochs is not None:
         warm_up, cosine = config.param_scheduler
@@ -104,6 +126,7 @@ def folder_config(folder: Path) -> Config:
     table = _table(folder, "train")
     if table is not None:
         return _table_config(config, folder, table)
+    refuse_other_boxes(folder)
     train = folder / "train"
     val = next((folder / name for name in _VAL if (folder / name).is_dir()), folder / "val")
     parts = ("train", "val", "test")
@@ -129,7 +152,8 @@ def folder_config(folder: Path) -> Config:
         raise HypvisionError(
             f"The folder '{folder}' has {len(classes)} class folders. Expected: a folder for each "
             f"class with its images, such as '{folder}/cat/1.jpg' and '{folder}/dog/1.jpg', or "
-            f"these below '{folder}/train' and '{folder}/val'; or a table, '{folder}/train.csv'."
+            f"these below '{folder}/train' and '{folder}/val'; or a table, '{folder}/train.csv'. "
+            "Boxes of VOC, LabelMe or CreateML: hypvision data convert."
         )
     config.model.backbone.num_classes = len(classes)
     return config
@@ -165,6 +189,8 @@ def _table_config(config: Config, folder: Path, table: Path) -> Config:
 
 def described(config: Config) -> str:
     """What was found in a folder, in one line."""
+    if config.scope == "mmdet":
+        return described_boxes(config)
     data = [config[f"{part}_dataloader"].dataset for part in ("train", "val")]
     kind = "a table" if data[0].type == "ImageTableDataset" else "class folders"
     places = [str(one.get("ann_file") or one.root) for one in data]

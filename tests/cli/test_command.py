@@ -130,7 +130,7 @@ def test_the_tables_in_help_are_those_of_the_rooms():
 
     cli = hypvision.cli
     assert set(cli.zoo.FAMILIES) == set(hypvision.zoo.convert.CONVERTERS)
-    assert (*hypvision.data.prepare.PREPARED, *hypvision.data.prepare.FOLDERS) == cli.data.PREPARED
+    assert set(hypvision.data.prepare.NAMES) == set(cli.data.PREPARED)
     assert tuple(cli.data.LAYOUTS) == tuple(hypvision.data.export.LAYOUTS)
     assert tuple(cli.data.LEVELS) == tuple(hypvision.data.taxonomy.LEVELS)
     assert (
@@ -257,6 +257,7 @@ NEEDED = {
     "metric closure": ["in.csv"],
     "data prepare": ["voc20", "folder"],
     "data make": [],
+    "data convert": ["folder"],
     "data shard": ["folder"],
     "check": ["in.py"],
     "browse": ["in.py"],

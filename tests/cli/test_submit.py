@@ -11,9 +11,12 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
+from helpers.engine import make_images
 
+from hypvision.cli import main, parser_of
 from hypvision.cli.arguments import Parser
 from hypvision.cli.submit import Cell, add_submit_arguments, run_cells, submit_options
+from hypvision.cli.train import run_train
 from hypvision.io.errors import HypvisionError
 
 ROOT = Path(__file__).parents[2]
@@ -221,3 +224,23 @@ def test_submitit_is_asked_for(monkeypatch, tmp_path):
             folder=tmp_path,
             **submit_options(Namespace(jobs=None, submit="local", submit_options=[])),
         )
+
+
+def test_options_of_submitit_need_it(capsys):
+    assert main(["train", "mine.py", "--submit-options", "nodes=2"]) != 0
+    assert "--submit-options are for submitit" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_training_in_a_job(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    make_images(tmp_path / "mine", per_class=3, classes=("blue", "red"))
+    small = ["--image-size", "32", "--method", "probe"]
+    assert main(["train", "mine", *small, "--submit", "local"]) == 0
+    assert "work_dirs/mine/jobs" in capsys.readouterr().out
+    assert (tmp_path / "work_dirs/mine/probe.pth").is_file()
+    [log] = (tmp_path / "work_dirs/mine/jobs").glob("*_log.out")
+    assert "found: class folders" in log.read_text()
+    with pytest.raises(HypvisionError, match="1 of 1 cells failed"):
+        run_train(parser_of("train").parse_args(["gone.py", "--submit", "local"]))

@@ -12,6 +12,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 import hypvision.data.shards as shards
+from hypvision.data.shard_index import INDEX
 from hypvision.io.errors import HypvisionError
 
 
@@ -103,10 +104,10 @@ def test_a_process_counts_its_share(captions, monkeypatch):
 def test_shards_that_were_seen_are_not_opened_again(captions, monkeypatch):
     whole = read(shards.CaptionShards(captions, shuffle=3), 44)
     assert whole != sorted(whole) and sorted(whole) == list(range(44))
-    opened, real = [], tarfile.open
+    opened, real = [], shards._files
     data = shards.CaptionShards(captions, shuffle=3)
     monkeypatch.setattr(
-        tarfile, "open", lambda path, *rest: opened.append(path) or real(path, *rest)
+        shards, "_files", lambda path, *rest: opened.append(path) or real(path, *rest)
     )
     data.seek(16, 1)
     assert read(data, 1) == whole[16:17] and len(opened) == 1
@@ -120,11 +121,9 @@ def test_a_pass_without_shuffling_is_in_order_and_ends(captions):
 def test_counts_are_remembered_until_a_shard_changes(tmp_path, monkeypatch):
     write_tar(tmp_path / "a.tar", pair(1) | pair(2))
     assert len(shards.CaptionShards(tmp_path)) == 2
-    assert (
-        json.loads((tmp_path / shards.INDEX).read_text())["CaptionShards"]["a.tar"]["samples"] == 2
-    )
+    assert json.loads((tmp_path / INDEX).read_text())["CaptionShards"]["a.tar"]["samples"] == 2
     with monkeypatch.context() as patch:
-        patch.setattr(tarfile, "open", lambda *_: pytest.fail("opened again"))
+        patch.setattr(tarfile, "open", lambda *_, **__: pytest.fail("opened again"))
         assert len(shards.CaptionShards(tmp_path)) == 2
     write_tar(tmp_path / "a.tar", pair(1) | pair(2) | pair(3))
     assert len(shards.CaptionShards(tmp_path)) == 3

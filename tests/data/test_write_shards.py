@@ -11,6 +11,7 @@ pytest.importorskip("mmengine")
 pytest.importorskip("webdataset")
 from hypvision.cli import main
 from hypvision.data import shards
+from hypvision.data.shard_index import INDEX
 from hypvision.data.write_shards import write_shards
 from hypvision.io.errors import HypvisionError
 
@@ -38,7 +39,7 @@ def test_captions_and_boxes(captions, tmp_path, capsys):
     assert main(["data", "shard", str(captions), str(tmp_path / "out"), "--samples", "3"]) == 0
     assert "7 images with captions and boxes in 3 shards" in capsys.readouterr().out
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "000000.tar", "000001.tar", "000002.tar", shards.INDEX
+        "000000.tar", "000001.tar", "000002.tar", INDEX
     }  # fmt: skip
     data = shards.CaptionShards(tmp_path / "out", shuffle=0)
     found = {sample["caption"]: int(sample["inputs"].float().mean()) for sample in data}

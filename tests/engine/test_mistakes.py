@@ -632,9 +632,9 @@ def test_a_value_of_another_kind(classifier, tmp_path, capsys, option, message):
     assert message in said
 
 
-def test_a_folder_of_data_is_no_config(originals, capsys):
-    folder = originals["detection"]
-    assert "That folder can be the `data_root` of a config" in fails(capsys, "check", folder)
+def test_a_folder_of_data_is_no_config(originals):
+    with pytest.raises(HypvisionError, match="That folder can be the `data_root` of a config"):
+        load_config(originals["detection"])
 
 
 def test_bugs_keep_their_traceback():

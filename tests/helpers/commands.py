@@ -101,6 +101,7 @@ LINES = {
     "scaling fit": ["losses.csv --out out"],
     "data make": ["out --layout coco --train 2 --val 1 --size 32"],
     "data prepare": ["voc20 voc out"],
+    "data convert": ["boxes out"],
     "data shard": ["pairs out --samples 1"],
 }
 
@@ -142,11 +143,15 @@ def write_inputs(folder: Path) -> Path:
         "pairs/images/a.png",
         "pairs/images/b.png",
         "voc/JPEGImages/x.jpg",
+        "boxes/a.png",
     ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(rng.integers(0, 256, (40, 48, 3), dtype=np.uint8)).save(folder / name)
     (folder / "voc/SegmentationClassAug").mkdir()
     Image.new("L", (48, 40), 1).save(folder / "voc/SegmentationClassAug/x.png")
+    corners = dict(label="cat", points=[[1, 2], [30, 20]], shape_type="rectangle")
+    boxes = dict(imagePath="a.png", imageHeight=40, imageWidth=48, shapes=[corners])
+    (folder / "boxes/a.json").write_text(json.dumps(boxes))
     with writing_video(folder / "film.mp4", 5) as append:
         for name in "ab":
             append(Image.open(folder / f"photos/{name}.png"))

@@ -65,6 +65,15 @@ def test_choices(images):
         config_of("mine.py", Choices(epochs=3))
 
 
+def test_a_folder_that_is_called_as_a_config(images, tmp_path, monkeypatch):
+    shutil.copytree(images, tmp_path / "photos")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(HypvisionError, match="Write './photos' for the folder"):
+        config_of("photos")
+    assert "class folders" in described(config_of("./photos"))
+    assert config_of("demo/photos") == "demo/photos"
+
+
 def test_the_commands_take_a_table(images, tmp_path, monkeypatch, capsys):
     root = as_table(tmp_path / "photos", images, "id,label", "")
     monkeypatch.chdir(tmp_path)
@@ -76,3 +85,13 @@ def test_the_commands_take_a_table(images, tmp_path, monkeypatch, capsys):
     again = load_config("work_dirs/photos/config.py")
     assert again.train_dataloader.dataset.transform.input_size == 32
     assert (tmp_path / "work_dirs/photos/probe.pth").is_file()
+
+
+@pytest.mark.slow
+def test_several_seeds_of_a_folder(images, tmp_path, monkeypatch, capsys):
+    shutil.copytree(images, tmp_path / "mine")
+    monkeypatch.chdir(tmp_path)
+    small = ["--image-size", "32", "--epochs", "1", "--batch-size", "4"]
+    assert main(["train", "mine", *small, "--seeds", "2"]) == 0
+    assert "2 seeds" in capsys.readouterr().out or (tmp_path / "work_dirs/mine/seeds.json").exists()
+    assert len(list((tmp_path / "work_dirs/mine").glob("seed-*/epoch_1.pth"))) == 2

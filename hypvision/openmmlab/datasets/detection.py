@@ -80,16 +80,21 @@ class CheckedCOCO(COCO):
         annotation_file: path of the JSON file.
         usage: counts what is left out.
         masks: whether the masks are needed, too.
+        content: of the file, if it was read already.
     """
 
     def __init__(
-        self, annotation_file: str | None = None, usage: Usage | None = None, masks: bool = False
+        self,
+        annotation_file: str | None = None,
+        usage: Usage | None = None,
+        masks: bool = False,
+        content: dict[str, Any] | None = None,
     ):
         super().__init__(None)
         self.place = annotation_file
         if annotation_file is not None:
             with many_objects():
-                self.dataset = read_annotations(annotation_file, _NEEDED)
+                self.dataset = content or read_annotations(annotation_file, _NEEDED)
                 self._check_content(usage or Usage(annotation_file))
                 if masks:
                     self.check_masks()
@@ -427,8 +432,12 @@ class CheckedCocoDataset(CountedDataset, CocoDataset):
             )
         return info
 
+    def _content(self, path: str) -> dict[str, Any] | None:
+        """The content of the file, where it is not COCO's own format."""
+        return None
+
     def _open(self, path: str, masks: bool) -> CheckedCOCO:
-        coco = CheckedCOCO(path, self.usage, masks)
+        coco = CheckedCOCO(path, self.usage, masks, self._content(path))
         self.checked = True
         classes = self.metainfo["classes"]
         own = {number: item["name"] for number, item in coco.cats.items()}

@@ -1,0 +1,439 @@
+"""Annotations of other tools as COCO's JSON: YOLO, LabelMe, CreateML and VOC.
+
+The images stay as and where they are; the files name them relative to the folder of the data. For
+``hypvision train FOLDER`` write into its ``annotations``.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import math
+import os
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from hypvision.data.annotations import Box, BoxCheck, is_number, whole_size
+from hypvision.data.folders import natural
+from hypvision.data.masks import run_length
+from hypvision.data.usage import Usage
+from hypvision.data.yolo import find_yaml, polygon_area, read_yolo, yolo_as_coco
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import check_output, inside, read_json, read_lines, write_json
+from hypvision.io.images import SUFFIXES, is_hidden, shown_size
+
+_PARTS = dict(
+    train="train", training="train", val="val", valid="val", validation="val", test="test",
+    testing="test",
+)  # fmt: skip
+_ALL = "default"  # the name of the file where there are no parts, as in CVAT
+_CIRCLE = 48  # corners of a circle
+
+
+class Shape(NamedTuple):
+    """An object: what and where it is for messages, the name of its class, its box as left, top,
+    right, bottom in pixels, and its polygons or run lengths (empty: a box alone)."""
+
+    where: str
+    name: str
+    corners: Sequence[float]
+    segmentation: Any = ()
+    crowd: bool = False
+
+
+class Annotated(NamedTuple):
+    """An image with its objects, and the file that says so; its size there, None: not said."""
+
+    image: Path
+    source: Path
+    shapes: list[Shape]
+    size: tuple[Any, Any] | None = None
+
+
+class Written(NamedTuple):
+    """A file of COCO's format, and how many images, objects and classes it has."""
+
+    file: Path
+    images: int
+    objects: int
+    classes: int
+
+
+_Reader = Callable[[Path, Usage], Iterator[Annotated]]
+
+
+def convert(source: str | Path, out: str | Path, usage: Usage | None = None) -> list[Written]:
+    """Write ``OUT/instances_PART.json`` for each part of a data set; without parts, one file,
+    ``instances_default.json``.
+
+    Args:
+        source: folder of the data (or YOLO's ``data.yaml``): YOLO; VOC's ``*.xml``; LabelMe's or
+            CreateML's ``*.json``. Parts are YOLO's, the lists in VOC's ``ImageSets/Main``, or
+            folders called ``train``, ``val`` or ``valid``, and ``test``.
+        out: folder to write to.
+        usage: counts what is left out.
+
+    Raises:
+        HypvisionError: a file is there with other content; the folder has none of these formats,
+            or several; a file is wrong.
+    """
+    source = Path(source).expanduser()
+    usage = usage or Usage(source)
+    if not source.exists():
+        raise HypvisionError(f"There is no '{source}'. Give the folder of the data.")
+    if source.is_file() and source.suffix not in (".yaml", ".yml"):
+        raise HypvisionError(f"'{source}' is a file. Give the folder of the data, unpacked.")
+    yaml = source if source.is_file() else find_yaml(source)
+    contents = _of_yolo(yaml, usage) if yaml is not None else _of_files(source, usage)
+    files = {Path(out, f"instances_{part}.json").expanduser(): contents[part] for part in contents}
+    for file, content in files.items():
+        _check_new(file, content)
+    return [_write(file, content) for file, content in files.items()]
+
+
+def _check_new(file: Path, content: dict[str, Any]) -> None:
+    """Refuse a file that is there with other content."""
+    check_output(file)
+    if file.exists() and read_json(file) != json.loads(json.dumps(content)):
+        raise HypvisionError(
+            f"'{file}' exists and has other content. Give another folder, or delete it."
+        )
+
+
+def _write(file: Path, content: dict[str, Any]) -> Written:
+    if not file.exists():
+        write_json(file, content, indent=None)
+    counts = (len(content[key]) for key in ("images", "annotations", "categories"))
+    return Written(file, *counts)
+
+
+def _of_yolo(yaml: Path, usage: Usage) -> dict[str, dict[str, Any]]:
+    data = read_yolo(yaml)
+    found = {part: yolo_as_coco(data, part, usage) for part in data.images}
+    for content in found.values():
+        for item in content["images"]:
+            item["file_name"] = _relative(Path(item["file_name"]), yaml.parent)
+        for item in content["annotations"]:
+            item.setdefault("segmentation", [])
+    return found
+
+
+def _relative(image: Path, root: Path) -> str:
+    return Path(os.path.relpath(image.absolute(), root.absolute())).as_posix()
+
+
+def _of_files(source: Path, usage: Usage) -> dict[str, dict[str, Any]]:
+    reader, files = _one_format(source)
+    items = [item for file in files for item in reader(file, usage)]
+    inside([item.image for item in items], source)
+    parts = _by_lists(source, items) if reader is _voc else _by_folders(source, items)
+    names = sorted({shape.name for item in items for shape in item.shapes}, key=natural)
+    return {part: _coco(parts[part], names, source, usage) for part in parts}
+
+
+def _one_format(source: Path) -> tuple[_Reader, list[Path]]:
+    """The function that reads the annotations of a folder, and their files."""
+    kinds: dict[_Reader, list[Path]] = {}
+    for file in _annotation_files(source):
+        reader = _reader_of(file)
+        if reader is not None:
+            kinds.setdefault(reader, []).append(file)
+    if len(kinds) != 1:
+        found = " and ".join(_NAMES[reader] for reader in kinds) or "no kind that is known"
+        raise HypvisionError(
+            f"'{source}' has annotations of {found}. Expected is one of YOLO (data.yaml), VOC "
+            "(.xml), LabelMe and CreateML (.json). Give a folder that has one of them alone."
+        )
+    return next(iter(kinds.items()))
+
+
+def _annotation_files(source: Path) -> list[Path]:
+    files = (path for path in sorted(source.rglob("*")) if path.suffix.lower() in (".xml", ".json"))
+    return [path for path in files if not any(map(is_hidden, path.relative_to(source).parts))]
+
+
+def _by_folders(source: Path, items: Iterable[Annotated]) -> dict[str, list[Annotated]]:
+    """The images by the first folder that is called like a part."""
+    parts: dict[str, list[Annotated]] = {}
+    for item in items:
+        folders = item.image.relative_to(source).parts[:-1]
+        part = next((_PARTS[name.lower()] for name in folders if name.lower() in _PARTS), _ALL)
+        parts.setdefault(part, []).append(item)
+    return parts
+
+
+def _by_lists(source: Path, items: list[Annotated]) -> dict[str, list[Annotated]]:
+    """The images of each list in ``ImageSets/Main``; as :func:`_by_folders` without lists."""
+    lists = {part: source / f"ImageSets/Main/{part}.txt" for part in ("train", "val", "test")}
+    own = {item.source.stem: item for item in items}
+    parts: dict[str, list[Annotated]] = {}
+    for part, file in lists.items():
+        names = read_lines(file, "a list of images") if file.is_file() else []
+        lacking = [name for name in names if name not in own]
+        if lacking:
+            raise HypvisionError(
+                f"'{file}' names '{lacking[0]}', but there is no '{lacking[0]}.xml'. Correct it."
+            )
+        if names:
+            parts[part] = [own[name] for name in names]
+    return parts or _by_folders(source, items)
+
+
+def _coco(
+    items: Sequence[Annotated], names: Sequence[str], source: Path, usage: Usage
+) -> dict[str, Any]:
+    """The content of a file in COCO's format; objects that are no boxes are counted."""
+    numbers = {name: number for number, name in enumerate(names, start=1)}
+    check = BoxCheck(usage, "left, top, right and bottom in pixels")
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    for number, item in enumerate(items, start=1):
+        height, width = _size(item)
+        name = _relative(item.image, source)
+        images.append(dict(id=number, file_name=name, height=height, width=width))
+        for shape in item.shapes:
+            check.numbers(shape.where, list(shape.corners), height, width)
+            left, top, right, bottom = shape.corners
+            fault = check.fault(shape.where, Box(left, top, right, bottom, height, width))
+            if fault is not None and fault.no_box:
+                continue
+            annotations.append(
+                dict(
+                    id=len(annotations) + 1,
+                    image_id=number,
+                    category_id=numbers[shape.name],
+                    bbox=[left, top, right - left, bottom - top],
+                    area=_area(shape),
+                    iscrowd=int(shape.crowd),
+                    segmentation=shape.segmentation or [],
+                )
+            )
+    check.finish()
+    categories = [dict(id=number, name=name) for name, number in numbers.items()]
+    return dict(images=images, annotations=annotations, categories=categories)
+
+
+def _area(shape: Shape) -> float:
+    """In pixels; outlines of one object that overlap count twice."""
+    if isinstance(shape.segmentation, dict):
+        return sum(shape.segmentation["counts"][1::2])
+    left, top, right, bottom = shape.corners
+    return sum(map(polygon_area, shape.segmentation)) or (right - left) * (bottom - top)
+
+
+def _size(item: Annotated) -> tuple[int, int]:
+    """Height and width of the image, which must be those of the annotation, if that has them."""
+    if not item.image.is_file():
+        raise HypvisionError(
+            f"'{item.source}' is about the image '{item.image}', which does not exist. Put it "
+            "there."
+        )
+    size = shown_size(item.image)
+    said = item.size
+    if said is not None and whole_size(*said) and (int(said[0]), int(said[1])) != size:
+        raise HypvisionError(
+            f"'{item.source}' says that its image is {said[1]} x {said[0]} pixels, but "
+            f"'{item.image}' is {size[1]} x {size[0]} as it is shown. Take the image that was "
+            "annotated."
+        )
+    return size
+
+
+# The formats
+# --------------------------------------------------------------------------------------------------
+
+
+def _reader_of(file: Path) -> _Reader | None:
+    """The function that reads a file; None: it is of another kind."""
+    if file.suffix.lower() == ".xml":
+        return _voc
+    content = read_json(file)
+    if isinstance(content, dict) and isinstance(content.get("shapes"), list):
+        return _labelme
+    first = content[0] if isinstance(content, list) and content else None
+    if isinstance(first, dict) and first.keys() & {"annotations", "annotation"}:
+        return _createml
+    return None
+
+
+def _voc(file: Path, usage: Usage) -> Iterator[Annotated]:
+    """VOC counts pixels from 1."""
+    try:
+        root = ElementTree.parse(file).getroot()
+    except (ElementTree.ParseError, ValueError, LookupError) as error:
+        raise HypvisionError(f"'{file}' is damaged: it is not valid XML ({error}).") from error
+    shapes = []
+    for number, item in enumerate(root.findall("object"), start=1):
+        where = f"In '{file}', object {number}"
+        sides = [item.findtext(f"bndbox/{side}") for side in ("xmin", "ymin", "xmax", "ymax")]
+        name = _name(item.findtext("name"), where)
+        difficult = _number(item.findtext("difficult")) == 1
+        corners = [_number(side) - 1 for side in sides]
+        shapes.append(Shape(where, name, corners, crowd=difficult))
+    height, width = (_number(root.findtext(f"size/{side}")) for side in ("height", "width"))
+    image = _beside(file, str(root.findtext("filename") or ""))
+    yield Annotated(image, file, shapes, (height, width))
+
+
+def _beside(file: Path, name: str) -> Path:
+    """The image of an XML file: called like the file or as it says, beside it or in VOC's or
+    others' folders of images."""
+    folders = [file.parent, file.parent.parent / "JPEGImages", file.parent.parent / "images"]
+    named = [folder / Path(name.replace("\\", "/")).name for folder in folders if name]
+    same = [
+        path
+        for folder in folders
+        for ending in SUFFIXES
+        for path in (folder / f"{file.stem}{ending}", folder / f"{file.stem}{ending.upper()}")
+    ]
+    return next((path for path in [*same, *named] if path.is_file()), [*named, file][0])
+
+
+def _number(text: Any) -> float:
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _name(name: Any, where: str) -> str:
+    if not isinstance(name, str) or not name.strip():
+        raise HypvisionError(f"{where} has no name of a class. Give it one.")
+    return name.strip()
+
+
+def _createml(file: Path, usage: Usage) -> Iterator[Annotated]:
+    """CreateML has the centre of a box, in pixels."""
+    for number, item in enumerate(read_json(file)):
+        place = f"In '{file}', entry {number}"
+        item = item if isinstance(item, dict) else {}
+        name = item.get("image") or item.get("imagefilename")
+        objects = item.get("annotations", item.get("annotation"))
+        if not isinstance(name, str) or not isinstance(objects, list):
+            raise HypvisionError(f"{place} has no 'image' or no list 'annotations'. Correct it.")
+        shapes = [
+            _centred(entry, f"{place}, object {count}")
+            for count, entry in enumerate(objects, start=1)
+        ]
+        yield Annotated(file.parent / name, file, shapes)
+
+
+def _centred(entry: Any, where: str) -> Shape:
+    entry = entry if isinstance(entry, dict) else {}
+    given = entry.get("coordinates")
+    box = given if isinstance(given, dict) else {}
+    values: list[Any] = [box.get(key) for key in ("x", "y", "width", "height")]
+    if not all(map(is_number, values)):
+        raise HypvisionError(
+            f"{where} has the coordinates {str(given):.100}. Expected: x, y, width and height, in "
+            "pixels, where x and y are the centre. Correct it."
+        )
+    x, y, width, height = values
+    corners = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+    return Shape(where, _name(entry.get("label"), where), corners)
+
+
+def _labelme(file: Path, usage: Usage) -> Iterator[Annotated]:
+    """LabelMe has outlines; those of a group and a label are one object."""
+    content = read_json(file)
+    groups: dict[Any, list[Shape]] = {}
+    for number, item in enumerate(content["shapes"], start=1):
+        where = f"In '{file}', shape {number}"
+        item = item if isinstance(item, dict) else {}
+        kind = item.get("shape_type") or "polygon"
+        name = _name(item.get("label"), where)
+        if kind not in _OUTLINES:
+            usage.leave_out("objects", f"a {kind}, which has no area", where)
+            continue
+        shape = Shape(where, name, *_OUTLINES[kind](item, _points(item, where), where, content))
+        group = item.get("group_id")
+        groups.setdefault(number if group is None else (name, str(group)), []).append(shape)
+    path = str(content.get("imagePath") or "").replace("\\", "/")
+    size = (content.get("imageHeight"), content.get("imageWidth"))
+    shapes = [_joined(group) for group in groups.values()]
+    yield Annotated(Path(os.path.normpath(file.parent / path)), file, shapes, size)
+
+
+def _points(item: dict[str, Any], where: str) -> np.ndarray:
+    points = item.get("points")
+    try:
+        found = np.asarray(points, dtype=np.float64).reshape(-1, 2)
+    except (TypeError, ValueError):
+        found = np.zeros((0, 2))
+    least = dict(rectangle=2, circle=2, mask=2).get(str(item.get("shape_type")), 3)
+    if len(found) < least or not np.isfinite(found).all():
+        raise HypvisionError(
+            f"{where} has the points {str(points):.100}. Expected: {least} or more, [x, y] each. "
+            "Correct it."
+        )
+    return found
+
+
+def _around(points: np.ndarray) -> list[float]:
+    return [*points.min(axis=0).tolist(), *points.max(axis=0).tolist()]
+
+
+def _polygon(item: Any, points: np.ndarray, *_: Any) -> tuple[list[float], Any]:
+    return _around(points), [points.ravel().tolist()]
+
+
+def _rectangle(item: Any, points: np.ndarray, *_: Any) -> tuple[list[float], Any]:
+    left, top, right, bottom = corners = _around(points)
+    return corners, [[left, top, right, top, right, bottom, left, bottom]]
+
+
+def _circle(item: Any, points: np.ndarray, *_: Any) -> tuple[list[float], Any]:
+    """By its centre and a point of its edge."""
+    angles = np.linspace(0, 2 * np.pi, _CIRCLE, endpoint=False)
+    edge = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    return _polygon(item, points[0] + np.linalg.norm(points[1] - points[0]) * edge)
+
+
+def _mask(
+    item: dict[str, Any], points: np.ndarray, where: str, content: dict[str, Any]
+) -> tuple[list[float], Any]:
+    """A PNG, in Base64, of the part of the image whose first pixel ``points`` has."""
+    try:
+        data = io.BytesIO(base64.b64decode(item["mask"], validate=True))
+        part = np.asarray(Image.open(data, formats=("PNG",)).convert("L")) > 0
+        whole = np.zeros((content["imageHeight"], content["imageWidth"]), dtype=bool)
+    except (KeyError, TypeError, ValueError, OSError, Image.DecompressionBombError) as error:
+        raise HypvisionError(
+            f"{where} has a mask that cannot be read ({error}). Draw it again."
+        ) from error
+    left, top = (int(side) for side in points[0])
+    place = whole[max(top, 0) : top + part.shape[0], max(left, 0) : left + part.shape[1]]
+    if place.shape != part.shape:
+        raise HypvisionError(f"{where} has a mask that reaches beyond its image. Draw it again.")
+    place[:] = part
+    corners = [float(value) for value in (left, top, left + part.shape[1], top + part.shape[0])]
+    return corners, run_length(whole)
+
+
+_OUTLINES: dict[str, Callable[..., tuple[list[float], Any]]] = {
+    "polygon": _polygon,
+    "rectangle": _rectangle,
+    "circle": _circle,
+    "mask": _mask,
+}
+
+
+def _joined(shapes: list[Shape]) -> Shape:
+    """The outlines of one group as one object."""
+    polygons = [shape.segmentation for shape in shapes]
+    if len(shapes) == 1:
+        return shapes[0]
+    if any(isinstance(one, dict) for one in polygons):
+        raise HypvisionError(f"{shapes[0].where} is a group with a mask. Give masks no group.")
+    corners = np.array([shape.corners for shape in shapes])
+    around = [*corners[:, :2].min(axis=0).tolist(), *corners[:, 2:].max(axis=0).tolist()]
+    return shapes[0]._replace(corners=around, segmentation=[*sum(polygons, [])])
+
+
+_NAMES: dict[_Reader, str] = {_voc: "VOC", _labelme: "LabelMe", _createml: "CreateML"}

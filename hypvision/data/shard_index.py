@@ -1,0 +1,125 @@
+"""How many samples shards have, kept in a file beside them: ``shards.json``.
+
+It is counted once, by one process for all. What is counted is kept when the counting is
+interrupted, and shared by everybody who reads the folder. Where the folder cannot be written, the
+file is in ``HYPVISION_HOME``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mmengine.dist import broadcast_object_list, get_dist_info
+from tqdm import tqdm
+
+from hypvision.checkpoints.sources import home
+from hypvision.data.remote import RemoteFile
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import parse_json, read_json, write_json
+from hypvision.io.records import parse
+
+INDEX = "shards.json"  # file beside the shards with the counts of their samples
+_SECONDS = 20.0  # between two writes
+
+
+class Counted(NamedTuple):
+    """A shard's size in bytes, its number of samples, and [reason, sample] of those left out."""
+
+    bytes: int
+    modified: int
+    samples: int
+    left_out: list[list[str]]
+
+
+def count_shards(
+    paths: Sequence[Any], kind: str, count: Callable[[Any], tuple[int, list[list[str]]]]
+) -> list[Counted]:
+    """The counts of shards: those of the index where a shard has not changed since, else anew. A
+    remote shard in the index is not asked again.
+
+    Args:
+        paths: of the shards, of this machine or remote.
+        kind: what counts as a sample; counts of other kinds stay in the index.
+        count: the number of samples of a shard, and what is left out.
+    """
+    found: list[Any] = [None]
+    rank, world = get_dist_info()
+    if rank == 0:
+        try:
+            found = [_counted(paths, kind, count)]
+        except HypvisionError as error:  # which the others are to raise, too
+            found = [str(error)]
+    if world > 1:
+        broadcast_object_list(found)
+    if isinstance(found[0], str):
+        raise HypvisionError(found[0])
+    return found[0]
+
+
+def _counted(
+    paths: Sequence[Any], kind: str, count: Callable[[Any], tuple[int, list[list[str]]]]
+) -> list[Counted]:
+    tables = {folder: _read(folder).get(kind, {}) for folder in {path.parent for path in paths}}
+    new: set[Any] = set()
+    written = time.monotonic()
+    try:
+        for path in tqdm(paths, unit="shard", disable=None if len(paths) > 1 else True):
+            table = tables[path.parent]
+            if _is_known(path, table.get(path.name)):
+                continue
+            status = path.stat()
+            samples, left_out = count(path)
+            table[path.name] = Counted(status.st_size, status.st_mtime_ns, samples, left_out)
+            new.add(path.parent)
+            if time.monotonic() - written > _SECONDS:
+                _write(kind, tables, new)
+                written = time.monotonic()
+    finally:
+        _write(kind, tables, new)
+    return [tables[path.parent][path.name] for path in paths]
+
+
+def _is_known(path: Any, known: Counted | None) -> bool:
+    if known is None or isinstance(path, RemoteFile):
+        return known is not None
+    status = path.stat()
+    return (known.bytes, known.modified) == (status.st_size, status.st_mtime_ns)
+
+
+def _places(folder: Any) -> list[Any]:
+    """The index of a folder: where others read it, too, and where this user may write."""
+    name = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+    return [folder / INDEX, home() / "shards" / f"{name}.json"]
+
+
+def _read(folder: Any) -> dict[str, dict[str, Counted]]:
+    found: dict[str, dict[str, Counted]] = {}
+    for place in _places(folder):
+        if not place.is_file():
+            continue
+        if isinstance(place, RemoteFile):
+            try:
+                content = parse_json(place.read_text())
+            except ValueError as error:
+                raise HypvisionError(f"'{place}' is damaged ({error}). Replace it.") from error
+        else:
+            content = read_json(place)
+        tables = parse(dict[str, dict[str, Counted]], content, f"'{place}'", advice="Remove it.")
+        for kind, table in tables.items():
+            found.setdefault(kind, {}).update(table)
+    return found
+
+
+def _write(kind: str, tables: dict[Any, dict[str, Counted]], folders: set[Any]) -> None:
+    """Write the indexes of folders that have new counts."""
+    for folder in folders:
+        beside, own = _places(folder)
+        place = beside if isinstance(beside, Path) and os.access(folder, os.W_OK) else own
+        others = read_json(place) if place.is_file() else {}
+        plain = {name: found._asdict() for name, found in tables[folder].items()}
+        write_json(place, {**others, kind: plain})

@@ -1,0 +1,325 @@
+"""Data sets in the layout of YOLO: a ``data.yaml``, and for each image a text file of its objects.
+
+``data.yaml`` has ``names`` (a list, or numbers and names), maybe ``nc`` and ``path``, and for each
+part (``train``, ``val`` or ``valid``, ``test``) a folder, a list file, or a list of these. The
+labels of ``images/a.jpg`` are ``labels/a.txt``; where no folder is called ``images``, they lie
+beside the image. A line is ``class x y width height`` (the centre of a box) or
+``class x1 y1 x2 y2 x3 y3 ...`` (the outline of an object), all as shares of the image.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from hypvision.data.usage import Usage
+from hypvision.io.errors import HypvisionError, one_line
+from hypvision.io.files import read_lines, read_text
+from hypvision.io.images import images_in, is_image, shown_size
+
+PARTS = dict(train=("train",), val=("val", "valid", "validation"), test=("test",))
+_BEYOND = 1e-3  # how far rounding may put a point out of its image, as a share
+_LARGEST = 2**21  # of a data.yaml, in bytes: a hundred thousand names
+_SHOWN = 5  # faults that a message has
+
+
+class YoloData(NamedTuple):
+    """What a ``data.yaml`` says: its path, the names of the classes in the order of their numbers,
+    the images of each part, and the numbers of a key point's dimensions (empty without)."""
+
+    path: Path
+    names: tuple[str, ...]
+    images: dict[str, list[Path]]
+    points: tuple[int, ...] = ()
+
+
+def find_yaml(folder: Path) -> Path | None:
+    """The ``data.yaml`` of a folder, whatever its name; None: it has none."""
+    found = sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")])
+    found.sort(key=lambda path: path.stem != "data")
+    return next((path for path in found if _is_yolo(path)), None)
+
+
+def _is_yolo(path: Path) -> bool:
+    try:
+        content = _read_yaml(path)
+    except HypvisionError:
+        return False
+    return "names" in content and "train" in content
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    """The content of the file, all values as text: a class may be called "no"."""
+    try:
+        content = yaml.load(read_text(path, _LARGEST), yaml.BaseLoader)
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        raise HypvisionError(
+            f"'{path}' cannot be read as YAML: {one_line(error)}. Correct it."
+        ) from error
+    return content if isinstance(content, dict) else {}
+
+
+def read_yolo(path: str | Path, only: str | None = None) -> YoloData:
+    """Read a ``data.yaml``, and list the images of its parts, or of one part ``only``.
+
+    Raises:
+        HypvisionError: the file cannot be read; its classes are not numbered from 0 on, or are
+            not ``nc``; a folder or an image that it names does not exist.
+    """
+    path = Path(path).expanduser()
+    content = _read_yaml(path)
+    names = _names(content, path)
+    images = {}
+    for part, keys in PARTS.items():
+        places = next((content[key] for key in keys if content.get(key)), None)
+        if places is not None and only in (None, part):
+            images[part] = _images(places, content, path)
+    if not images:
+        raise HypvisionError(
+            f"'{path}' names no {only or 'train'} data. Expected: '{only or 'train'}: images/...', "
+            "a folder, a list file, or a list of these."
+        )
+    return YoloData(path, names, images, tuple(map(int, content.get("kpt_shape") or ())))
+
+
+def _names(content: dict[str, Any], path: Path) -> tuple[str, ...]:
+    names = content.get("names")
+    if isinstance(names, dict):
+        numbers = [str(number) for number in range(len(names))]
+        if set(names) != set(numbers):
+            raise HypvisionError(
+                f"'{path}' numbers its names {', '.join(list(names)[:20])}. Expected: 0 to "
+                f"{len(names) - 1}, each once."
+            )
+        names = [names[number] for number in numbers]
+    if not isinstance(names, list) or not names:
+        raise HypvisionError(
+            f"'{path}' has no names of classes. Expected: names: [cat, dog], or numbers and names."
+        )
+    if content.get("nc", str(len(names))) != str(len(names)):
+        raise HypvisionError(
+            f"'{path}' has nc: {content['nc']}, but {len(names)} names. Correct one of the two."
+        )
+    return tuple(map(str, names))
+
+
+def _images(places: Any, content: dict[str, Any], path: Path) -> list[Path]:
+    """The images of a part, each once."""
+    root = path.parent / os.path.expanduser(str(content.get("path") or "").replace("\\", "/"))
+    if not root.is_dir():  # it was written on another machine, or for a common folder of data sets
+        root = path.parent
+    found: dict[Path, None] = {}
+    for place in places if isinstance(places, list) else [places]:
+        found.update(dict.fromkeys(_images_of(root, str(place).replace("\\", "/"), path)))
+    return list(found)
+
+
+def _images_of(root: Path, name: str, path: Path) -> list[Path]:
+    place = root / name
+    if not place.exists() and name.startswith("../"):  # Roboflow writes one level too many
+        place = root / name[3:]
+    if place.is_dir():
+        return [Path(os.path.normpath(image)) for image in images_in(place)]
+    if not place.is_file():
+        raise HypvisionError(
+            f"'{path}' names '{name}', but there is no '{place}'. Correct 'path' or the name in "
+            "the file; paths are relative to 'path', or to the file's folder without it."
+        )
+    return list(_listed(place, root))
+
+
+def _listed(place: Path, root: Path) -> Iterator[Path]:
+    """The images of a list file, by paths from its folder or from that of the data."""
+    for number, line in enumerate(read_lines(place, "a list of images", blank=True), start=1):
+        if not line:
+            continue
+        image = next((base / line for base in (place.parent, root) if is_image(base / line)), None)
+        if image is None:
+            raise HypvisionError(
+                f"'{place}', line {number}, names '{line}', which is no image below "
+                f"'{place.parent}' or '{root}'. Correct the line."
+            )
+        yield Path(os.path.normpath(image))
+
+
+def label_file(image: Path) -> Path:
+    """The file of an image's objects."""
+    parts = list(image.parts)
+    for place in range(len(parts) - 2, -1, -1):
+        if parts[place] == "images":
+            parts[place] = "labels"
+            break
+    return Path(*parts).with_suffix(".txt")
+
+
+def outlined(data: YoloData) -> bool:
+    """Whether all objects of all parts have outlines, by the numbers in their lines."""
+    files = [label_file(image) for images in data.images.values() for image in images]
+    lines = [
+        line
+        for file in files
+        if file.is_file()
+        for line in read_lines(file, "the labels of an image")
+    ]
+    return bool(lines) and not data.points and all(len(line.split()) > 6 for line in lines)
+
+
+class _Shape(NamedTuple):
+    """An object: its class, its corners (left, top, right, bottom) and its outline, empty for a
+    box, as shares of the image."""
+
+    label: int
+    corners: tuple[float, float, float, float]
+    outline: tuple[float, ...] = ()
+
+
+def _values(line: str) -> list[float]:
+    try:
+        return [float(word) for word in line.split()]
+    except ValueError:
+        return [math.nan]
+
+
+def _line_fault(values: list[float], data: YoloData) -> str:
+    """What a line has wrong; empty: nothing."""
+    if not all(map(math.isfinite, values)):
+        return "is not numbers alone"
+    label, *shares = values
+    if label != int(label) or not 0 <= label < len(data.names):
+        return f"has the class {label:g}; the classes are 0 to {len(data.names) - 1}"
+    fault = _count_fault(len(shares), data)
+    if fault:
+        return f"has {len(values)} numbers{fault}"
+    shares = shares[:4] if data.points else shares
+    wrong = [share for share in shares if not -_BEYOND <= share <= 1 + _BEYOND]
+    if wrong:
+        return f"has the coordinate {wrong[0]:g}; expected are shares of the image, 0 to 1"
+    return ""
+
+
+def _count_fault(count: int, data: YoloData) -> str:
+    """What is wrong with so many coordinates; empty: nothing."""
+    if data.points:
+        wanted = 4 + math.prod(data.points)
+        return "" if count == wanted else f"; with kpt_shape expected are {wanted + 1}"
+    if count == 4 or (count >= 6 and count % 2 == 0):
+        return ""
+    return ". Expected: class x y width height, or a class and x y of three points or more"
+
+
+def _shape(values: list[float], data: YoloData) -> _Shape:
+    label, *shares = values
+    if len(shares) == 4 or data.points:
+        x, y, width, height = shares[:4]
+        corners = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+        return _Shape(int(label), corners)
+    outline = tuple(min(max(share, 0.0), 1.0) for share in shares)
+    across, down = outline[0::2], outline[1::2]
+    return _Shape(int(label), (min(across), min(down), max(across), max(down)), outline)
+
+
+def _shapes(file: Path, data: YoloData, usage: Usage, faults: list[str]) -> Iterator[_Shape]:
+    """The objects in a file of labels; the same line counts once, as in YOLO's own code."""
+    seen = set()
+    for number, line in enumerate(read_lines(file, "the labels of an image", blank=True), start=1):
+        if not line:
+            continue
+        if line in seen:
+            usage.leave_out("boxes", "the same line again", f"{file.name}, line {number}")
+            continue
+        seen.add(line)
+        values = _values(line)
+        fault = _line_fault(values, data)
+        if fault:
+            faults.append(f"'{file}', line {number}, {fault}.")
+        else:
+            yield _shape(values, data)
+
+
+def yolo_as_coco(data: YoloData, part: str, usage: Usage | None = None) -> dict[str, Any]:
+    """A part as the content of an annotation file in COCO's format: images by their absolute
+    paths, boxes and, where all objects have outlines, polygons in pixels; an image without a file
+    of labels has no objects.
+
+    Args:
+        data: of :func:`read_yolo`.
+        part: ``train``, ``val`` or ``test``.
+        usage: counts what is left out.
+
+    Raises:
+        HypvisionError: a line of a file of labels is wrong; the first of them are named.
+    """
+    usage = usage or Usage(data.path)
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    faults: list[str] = []
+    unlabelled = 0
+    for number, path in enumerate(data.images[part], start=1):
+        height, width = shown_size(path)
+        name = os.path.abspath(path)
+        images.append(dict(id=number, file_name=name, height=height, width=width))
+        file = label_file(path)
+        if not file.is_file():
+            unlabelled += 1
+            continue
+        for shape in _shapes(file, data, usage, faults):
+            object_id = len(annotations) + 1
+            annotations.append(
+                dict(id=object_id, image_id=number, **_in_pixels(shape, height, width))
+            )
+    if faults:
+        more = f" There are {len(faults)} such lines." if len(faults) > _SHOWN else ""
+        raise HypvisionError(f"{' '.join(faults[:_SHOWN])}{more} Correct them.")
+    _tell(data, part, usage, annotations, unlabelled)
+    categories = [dict(id=number, name=name) for number, name in enumerate(data.names)]
+    return dict(images=images, annotations=annotations, categories=categories)
+
+
+def _in_pixels(shape: _Shape, height: int, width: int) -> dict[str, Any]:
+    left, top, right, bottom = (min(max(share, 0.0), 1.0) for share in shape.corners)
+    box = [left * width, top * height, (right - left) * width, (bottom - top) * height]
+    outline = [
+        share * (height if place % 2 else width) for place, share in enumerate(shape.outline)
+    ]
+    area = box[2] * box[3]
+    if outline:
+        area = polygon_area(outline)
+    rounded = [[round(value, 3) for value in outline]] if outline else []
+    return dict(
+        category_id=shape.label, bbox=[round(side, 3) for side in box], area=round(area, 3),
+        iscrowd=0, segmentation=rounded,
+    )  # fmt: skip
+
+
+def polygon_area(outline: list[float]) -> float:
+    """Of a polygon, by the shoelace formula."""
+    across, down = outline[0::2], outline[1::2]
+    turned = zip(across, down, [*across[1:], across[0]], [*down[1:], down[0]])
+    return abs(sum(x * next_y - next_x * y for x, y, next_x, next_y in turned)) / 2
+
+
+def _tell(
+    data: YoloData, part: str, usage: Usage, annotations: list[dict[str, Any]], unlabelled: int
+) -> None:
+    """Note what a user may not expect; outlines of some objects alone are left out."""
+    outlined = sum(bool(item["segmentation"]) for item in annotations)
+    if unlabelled:
+        usage.notes.append(
+            f"{unlabelled} of {len(data.images[part])} images of '{part}' in '{data.path}' have no "
+            "file of labels: they are background."
+        )
+    if data.points:
+        usage.notes.append(f"'{data.path}' has key points (kpt_shape): the boxes alone are used.")
+    if 0 < outlined < len(annotations):
+        usage.notes.append(
+            f"'{data.path}', {part}: {outlined} objects have outlines and "
+            f"{len(annotations) - outlined} are boxes: all count as boxes."
+        )
+    if outlined < len(annotations):
+        for item in annotations:
+            del item["segmentation"]

@@ -1,0 +1,44 @@
+"""YOLO's data sets for mmdet's models. Importing this module imports mmdet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mmdet.registry import DATASETS
+from mmengine.utils import is_abs
+
+from hypvision.data.yolo import read_yolo, yolo_as_coco
+from hypvision.openmmlab.datasets.detection import CheckedCocoDataset
+
+
+@DATASETS.register_module()
+class YOLODataset(CheckedCocoDataset):
+    """A part of a data set in the layout of YOLO (:mod:`hypvision.data.yolo`).
+
+    Args:
+        ann_file: its ``data.yaml``.
+        part: ``"train"``, ``"val"`` or ``"test"``.
+        metainfo: its ``classes``, if given, are those of the file in any order; default: the
+            file's.
+    """
+
+    def __init__(
+        self,
+        ann_file: str,
+        part: str = "train",
+        data_root: str = "",
+        metainfo: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ):
+        path = ann_file if is_abs(ann_file) or not data_root else f"{data_root}/{ann_file}"
+        self.yolo = read_yolo(path, part)
+        self.part = part
+        known = {"classes": self.yolo.names, **(metainfo or {})}
+        super().__init__(ann_file=ann_file, data_root=data_root, metainfo=known, **kwargs)
+
+    def _content(self, path: str) -> dict[str, Any]:
+        return yolo_as_coco(self.yolo, self.part, self.usage)
+
+    def _places(self) -> list[str]:
+        """The folders of the images, wherever the file says they are."""
+        return sorted({str(path.absolute().parent) for path in self.yolo.images[self.part]})

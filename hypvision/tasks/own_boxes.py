@@ -1,0 +1,249 @@
+"""The recipe for a folder of images with boxes or masks, COCO's or YOLO's: ``hypvision train
+FOLDER``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mmengine.config import Config
+
+from hypvision.data.yolo import find_yaml, outlined, read_yolo
+from hypvision.engine.config import load_config
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import read_json
+from hypvision.io.shipped import config_folder
+
+NAMES = dict(
+    train=("train", "training"),
+    val=("val", "valid", "validation"),
+    test=("test", "testing"),
+)
+"""What the parts are called, the names further to the left first."""
+_IN_PART = ("_annotations.coco.json", "annotations.json", "labels.json")
+_WHOLE = (
+    "_annotations.coco.json", "annotations/instances_default.json", "annotations.json",
+    "labels.json", "result.json",
+)  # fmt: skip
+
+
+# Folders that boxes have, in lower case.
+_BOXES = ("annotations", "labels", "jpegimages", "obj_train_data")
+
+
+class _Coco(NamedTuple):
+    """An annotation file, the folder of its images, and its content."""
+
+    file: Path
+    images: Path
+    content: dict[str, Any]
+
+
+def boxes_config(source: Path) -> Config | None:
+    """The config ``_base_/own_boxes.py``, or ``own_masks.py`` where each object has an outline, for
+    a folder or a ``data.yaml``; None: the folder has neither COCO's nor YOLO's annotations.
+
+    Args:
+        source: YOLO's ``data.yaml`` or its folder; or a folder of COCO:
+            ``annotations/instances_train2017.json`` with ``train2017/*``,
+            ``train/_annotations.coco.json`` with ``train/*``, or one file for all images, where
+            every fifth is for validation.
+    """
+    yaml = source if source.is_file() else find_yaml(source)
+    if yaml is not None:
+        return _yolo_config(yaml)
+    parts = _coco_parts(source)
+    return _coco_config(source, parts) if parts else None
+
+
+def _base(masks: bool, folder: Path, classes: Sequence[str]) -> Config:
+    name = "own_masks.py" if masks else "own_boxes.py"
+    config = load_config(config_folder() / "_base_" / name)
+    config.work_dir = str(Path("work_dirs", folder.resolve().name))
+    config.model.roi_head.bbox_head.num_classes = len(classes)
+    if masks:
+        config.model.roi_head.mask_head.num_classes = len(classes)
+    for part in NAMES:
+        dataset = config.dataset(part)
+        dataset.metainfo = dict(classes=tuple(classes))
+        dataset.data_prefix = dict(img="")
+    return config
+
+
+# YOLO
+# --------------------------------------------------------------------------------------------------
+
+
+def _yolo_config(yaml: Path) -> Config:
+    data = read_yolo(yaml)
+    if "train" not in data.images:
+        raise HypvisionError(f"'{yaml}' names no data to train with. Expected: 'train: ...'.")
+    masks = outlined(data)
+    config = _base(masks, yaml.parent, data.names)
+    images = data.images["train"]
+    held_out = _held_out(images, yaml) if set(data.images) == {"train"} else None
+    for part in NAMES:
+        dataset = config.dataset(part)
+        dataset.type = "YOLODataset"
+        dataset.data_root = str(yaml.parent)
+        dataset.ann_file = yaml.name
+        dataset.part = _nearest(part, data.images)
+        if held_out is not None:
+            dataset.indices = held_out[part != "train"]
+    return config
+
+
+def _nearest(part: str, known: Any) -> str:
+    """The part that stands for another one that is not there: test for val, and the reverse."""
+    others = dict(train=("train",), val=("val", "test", "train"), test=("test", "val", "train"))
+    return next(name for name in others[part] if name in known)
+
+
+def _held_out(images: Sequence[Any], place: Path) -> tuple[list[int], list[int]]:
+    """The numbers of the images to learn from, and of every fifth, to validate with."""
+    if len(images) < 2:
+        raise HypvisionError(f"'{place}' has one image. Expected: two, one to validate with.")
+    apart = list(range(len(images) - 1, -1, -5))[::-1]
+    return [number for number in range(len(images)) if number not in set(apart)], apart
+
+
+# COCO
+# --------------------------------------------------------------------------------------------------
+
+
+def _coco_parts(folder: Path) -> dict[str, _Coco]:
+    """The annotation files of the parts; ``train`` alone where one file has all images."""
+    found = {}
+    for part, names in NAMES.items():
+        one = next(filter(None, (_coco_of(folder, name) for name in names)), None)
+        if one is not None:
+            found[part] = one
+    if found:
+        return found
+    whole = next((folder / name for name in _WHOLE if (folder / name).is_file()), None)
+    one = None if whole is None else _opened(whole, [folder, folder / "images", folder / "data"])
+    return {} if one is None else {"train": one}
+
+
+def _coco_of(folder: Path, name: str) -> _Coco | None:
+    """The annotation file of the part that is called so; None: there is none."""
+    for file in (folder / name / own for own in _IN_PART):
+        if file.is_file():
+            return _opened(file, [file.parent, file.parent / "images", file.parent / "data"])
+    pattern = re.compile(rf"(instances_)?{name}(\d{{4}})?")
+    for file in sorted(folder.glob("annotations/*.json"), reverse=True):  # the newest year first
+        if pattern.fullmatch(file.stem):
+            stem = file.stem.removeprefix("instances_")
+            inner = [stem, f"images/{stem}", name, f"images/{name}", "images", "."]
+            return _opened(file, [folder / place for place in inner])
+    return None
+
+
+def _opened(file: Path, places: Sequence[Path]) -> _Coco | None:
+    """The file, and the folder where its first image lies; None: it is not of COCO's format."""
+    content = read_json(file)
+    if not isinstance(content, dict):
+        return None
+    if not all(isinstance(content.get(key), list) for key in ("images", "categories")):
+        return None
+    if not content["images"]:
+        raise HypvisionError(f"'{file}' lists no images. Get it again.")
+    first = content["images"][0]
+    name = str(first.get("file_name") if isinstance(first, dict) else first)
+    images = next((place for place in places if (place / name).is_file()), None)
+    if images is None:
+        looked = ", ".join(f"'{place}'" for place in dict.fromkeys(places))
+        raise HypvisionError(
+            f"'{file}' names the image '{name}', which is in none of {looked}. Put the images "
+            "there, or write a config (docs/own-data.md)."
+        )
+    return _Coco(file, images, content)
+
+
+def _coco_config(folder: Path, parts: dict[str, _Coco]) -> Config:
+    if "train" not in parts:
+        found = ", ".join(f"'{part.file}'" for part in parts.values())
+        raise HypvisionError(
+            f"'{folder}' has {found}, but no annotations to train with, such as "
+            f"'{folder}/annotations/instances_train.json'."
+        )
+    train = parts["train"].content
+    classes, empty = _classes(train)
+    masks = _have_masks([item for part in parts.values() for item in _objects(part.content)])
+    config = _base(masks, folder, classes)
+    held_out = _held_out(train["images"], folder) if set(parts) == {"train"} else None
+    for part in NAMES:
+        own = parts[_nearest(part, parts)]
+        dataset = config.dataset(part)
+        dataset.data_root = str(folder)
+        dataset.ann_file = str(own.file.relative_to(folder))
+        dataset.data_prefix = dict(img=str(own.images.relative_to(folder)))
+        dataset.ignored = empty
+        if held_out is not None:
+            dataset.indices = held_out[part != "train"]
+        elif part != "train":  # areas are those of the file
+            config[f"{part}_evaluator"].ann_file = str(own.file)
+    return config
+
+
+def _objects(content: dict[str, Any]) -> list[dict[str, Any]]:
+    return [item for item in content.get("annotations") or () if isinstance(item, dict)]
+
+
+def _have_masks(objects: Sequence[dict[str, Any]]) -> bool:
+    return bool(objects) and all(item.get("segmentation") for item in objects)
+
+
+def _classes(content: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """The names of the categories, and of those that only stand above others (Roboflow's first)."""
+    items = [item for item in content["categories"] if isinstance(item, dict)]
+    above = {item.get("supercategory") for item in items}
+    used = {
+        item.get("category_id") for item in content.get("annotations", ()) if isinstance(item, dict)
+    }
+    names: dict[bool, list[str]] = {True: [], False: []}
+    for item in items:
+        counts = item.get("id") in used or item.get("name") not in above
+        names[counts].append(str(item.get("name")))
+    return names[True], names[False]
+
+
+def refuse_other_boxes(folder: Path) -> None:
+    """Refuse a folder that has boxes in a layout which is not read, before it is taken for folders
+    of classes."""
+    folders = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
+    known = [folders[name] for name in _BOXES if name in folders]
+    if known:
+        raise HypvisionError(
+            f"'{folder}' has the folder '{known[0].name}', so it seems to hold boxes, but neither "
+            "YOLO's data.yaml nor a file of COCO such as annotations/instances_train.json or "
+            "train/_annotations.coco.json. YOLO: write a data.yaml, with 'names: [cat, dog]' and "
+            "'train: images'. VOC, LabelMe, CreateML: hypvision data convert. Unpack what ends in "
+            ".gz."
+        )
+
+
+def choose_boxes(config: Config, image_size: int | None) -> None:
+    """Set the size of the images of such a config."""
+    for part in NAMES if image_size else ():
+        for step in config.dataset(part).pipeline:
+            if step.type == "Resize":
+                step.scale = (image_size, image_size)
+
+
+def described_boxes(config: Config) -> str:
+    """What was found, in one line."""
+    train, val = (config.dataset(part) for part in ("train", "val"))
+    kind = "YOLO" if train.type == "YOLODataset" else "COCO"
+    what = "masks" if config.model.type == "MaskRCNN" else "boxes"
+    held_out = f"'{Path(val.data_root, val.ann_file)}'"
+    if kind == "YOLO":
+        held_out = f"its '{val.part}'"
+    if val.get("indices") is not None:
+        held_out = "every fifth image"
+    return (
+        f"found: {kind} with {what}, '{Path(train.data_root, train.ann_file)}', "
+        f"{len(train.metainfo.classes)} classes; validation: {held_out}"
+    )
