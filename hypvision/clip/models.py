@@ -12,6 +12,7 @@ texts); :func:`hypvision.data.preprocessing.preprocessing_of` is the preprocessi
 from __future__ import annotations
 
 import inspect
+import itertools
 import logging
 import math
 import os
@@ -111,10 +112,19 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 """Architectures that open_clip does not have: arguments of :class:`open_clip.model.CLIP`, or, with
 a ``geometry``, of :class:`hypvision.clip.hyperbolic.HyperbolicCLIP`."""
 
-ARCHITECTURES["hycoclip-emoji-s16"] = {**ARCHITECTURES["emoji-s16"], "geometry": "lorentz"}
+# family of hyperbolic CLIPs -> its arguments of HyperbolicCLIP
+_FAMILIES: dict[str, dict[str, Any]] = {
+    "clip": dict(geometry="sphere"),
+    "meru": dict(geometry="lorentz"),
+    "hycoclip": dict(geometry="lorentz"),
+    "uncha": dict(geometry="lorentz", box_scales=True),
+    "phyclip": dict(geometry="product"),
+}
+for _family in ("hycoclip", "uncha", "phyclip"):
+    ARCHITECTURES[f"{_family}-emoji-s16"] = ARCHITECTURES["emoji-s16"] | _FAMILIES[_family]
 
 _VITS = {"s": ("small", 12), "b": ("base", 12), "l": ("large", 16)}  # size -> (timm's name, heads)
-for _family, _size in ((family, size) for family in ("clip", "meru", "hycoclip") for size in _VITS):
+for _family, _size in itertools.product(_FAMILIES, _VITS):
     _name, _heads = _VITS[_size]
     ARCHITECTURES[f"{_family}-vit-{_size}-16"] = dict(
         embed_dim=512,
@@ -125,8 +135,8 @@ for _family, _size in ((family, size) for family in ("clip", "meru", "hycoclip")
             timm_proj="linear",
         ),
         text_cfg=dict(context_length=77, vocab_size=49408, width=512, heads=8, layers=12),
-        geometry="sphere" if _family == "clip" else "lorentz",
         vision_heads=_heads,
+        **_FAMILIES[_family],
     )
 
 
@@ -251,7 +261,7 @@ def create_clip(
             model.normalise_by(about["mean"], about["std"])
         from hypvision.clip.tokenizer import Tokenizer
 
-        tokenizer: Any = Tokenizer(context_length=_text_length(config))
+        tokenizer: Any = Tokenizer(_text_length(config), ends=not config.get("box_scales"))
     else:
         if whole:
             options["pretrained_text"] = False  # the text tower loads no weights of its own
@@ -571,7 +581,7 @@ def _load(model: Any, path: Path, resize: bool) -> None:
     content = read_file(path)
     weights = clip_weights(content)
     geometry = getattr(model, "geometry", None)
-    check_scalars(weights, geometry or "sphere", path)
+    check_scalars(weights, getattr(model, "family", "clip"), path)
     if geometry == "sphere":
         model.root = root_of(content, embedding_size(model), path)
     if geometry is not None:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.sources import find
-from hypvision.clip.hyperbolic_checkpoint import variant
+from hypvision.clip.hyperbolic_checkpoint import family_of, family_of_config, variant
 from hypvision.clip.locate import is_repository, offering
 from hypvision.clip.models import ARCHITECTURES, architecture, pretrained_tags, read_clip
 from hypvision.io.errors import HypvisionError, require
@@ -104,7 +104,7 @@ def _network_of(path: Path) -> str:
     for name in (*ARCHITECTURES, *sorted(require("open_clip", "clip").list_models(), key=len)):
         config = architecture(name)
         # A hyperbolic CLIP has the tables of its baseline.
-        same = (config.get("geometry") == "lorentz") == ("curv" in weights)
+        same = family_of_config(config) == family_of(weights)
         if found is not None and same and _expected(config) == found:
             return name
     raise HypvisionError(

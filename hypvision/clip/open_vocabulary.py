@@ -62,17 +62,17 @@ def set_tuning(model: nn.Module, mode: str) -> None:
     model.requires_grad_(mode == "full")
     if mode in ("text", "image"):
         for name, parameter in model.named_parameters():
-            # the scale of a hyperbolic CLIP's images
-            images = name.startswith("visual.") or name == "visual_alpha"
-            ours = images == (mode == "image") or name == "curv"  # the curvature is of both
-            parameter.requires_grad_(ours and not name.startswith("logit_"))
+            # also the scales of a hyperbolic CLIP's images
+            images = name.startswith("visual")
+            ours = images == (mode == "image") or name.startswith("curv")  # of both towers
+            parameter.requires_grad_(ours and "logit_" not in name)
     for parameter in model.parameters():
         hook = parameter.__dict__.pop("frozen_keys", None)
         if hook is not None:
             hook.remove()  # the hook of an earlier call with mode="attention"
     if mode == "bias":
         for name, parameter in model.named_parameters():
-            parameter.requires_grad_(name.endswith("bias") and not name.startswith("logit_"))
+            parameter.requires_grad_(name.endswith("bias") and "logit_" not in name)
     if mode == "adapter":
         for parameter in adapters.trainable_parameters(model):
             parameter.requires_grad_(True)
@@ -234,9 +234,8 @@ class OpenVocabularyCLIP(nn.Module):
         """Rename weights to this model's names; those of a CLIP model alone are accepted too."""
         found = placed(self, "clip", clip_names(weights))
         own = {name.removeprefix("clip."): value for name, value in found.items()}
-        geometry = getattr(self.clip, "geometry", None) or "sphere"
         whole = "token_embedding.weight" in own
-        check_scalars(own, geometry, whole=whole)
+        check_scalars(own, getattr(self.clip, "family", "clip"), whole=whole)
         # older trainings lack them
         for name in PIXELS if whole and hasattr(self.clip, "normalisation") else ():
             found.setdefault(f"clip.{name}", self.clip.get_buffer(name))

@@ -98,6 +98,12 @@ def embedding_size(model: nn.Module) -> int:
     return text.ln_final.weight.shape[0] if projection is None else projection.shape[1]
 
 
+def logit_scale_of(model: Any) -> Tensor:
+    """The logarithm of the scale of a CLIP's logits. UNCHA learns one for whole images and texts,
+    and leaves the ``logit_scale`` of the others unused."""
+    return getattr(model, "global_logit_scale", model.logit_scale)
+
+
 def vision_tower(model: nn.Module) -> Tower:
     """The image tower, if it is a ViT; an error says if it is not."""
     for tower in find_towers(model):

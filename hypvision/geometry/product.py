@@ -88,6 +88,10 @@ class Product(Common):
     def _call(self, name: str, **arguments: Any) -> Tensor:
         return torch.cat(self._each(name, **arguments), -1)
 
+    def by_factor(self, name: str, **arguments: Any) -> Tensor:
+        """The factors' numbers ``(..., k)`` by a method of theirs, such as ``"cdist"``."""
+        return torch.stack(self._each(name, **arguments), -1)
+
     def _total(self, name: str, **points: Tensor | float) -> Tensor:
         """The sum of the factors' numbers ``(...)``."""
         return torch.stack(self._each(name, **points)).sum(0)
@@ -95,6 +99,15 @@ class Product(Common):
     def _length(self, name: str, **points: Tensor) -> Tensor:
         """The root of the sum of the factors' squared lengths."""
         return safe_sqrt(torch.stack([d * d for d in self._each(name, **points)]).sum(0))
+
+    def half_aperture(self, x: Tensor, min_radius: float = 0.1) -> Tensor:
+        """Half-apertures ``(..., k)`` of the entailment cones at ``x`` in the factors."""
+        return self.by_factor("half_aperture", x=x, min_radius=min_radius)
+
+    def exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:
+        """Angles ``(..., k)`` at ``x`` in the factors, as
+        :meth:`~hypvision.geometry.Lorentz.exterior_angle` of each."""
+        return self.by_factor("exterior_angle", x=x, y=y)
 
     def _tangent0(self, u: Tensor) -> tuple[Tensor, ...]:
         if u.shape[-1] != sum(self.dims):

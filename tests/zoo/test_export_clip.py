@@ -52,6 +52,9 @@ def clip(request, monkeypatch, folder):
     model = create_clip("tiny").model
     with torch.no_grad():
         model.logit_scale.fill_(2.0)
+        if geometry == "product":
+            for number, curv in enumerate(model.curvs):
+                curv.fill_(0.4 * number)
         if geometry == "lorentz":
             model.curv.fill_(0.4)
             model.textual_alpha.fill_(-0.2)
@@ -66,7 +69,9 @@ MERU = pytest.mark.parametrize(
     indirect=True,
 )
 BOTH = pytest.mark.parametrize(
-    "clip", [("lorentz", "small"), ("sphere", "small"), ("lorentz", "timm")], indirect=True
+    "clip",
+    [("lorentz", "small"), ("sphere", "small"), ("lorentz", "timm"), ("product", "small")],
+    indirect=True,
 )
 
 

@@ -30,13 +30,14 @@ from hypvision.clip.adapters.base import ADAPTERS
 from hypvision.clip.memo import Memo
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.prompting.official import learned_names
-from hypvision.clip.spaces import Hyperboloid, space_of
+from hypvision.clip.spaces import Sphere, space_of
 from hypvision.clip.towers import (
     PromptTokens,
     embedding_size,
     encode_image,
     encode_text,
     fixed_size,
+    logit_scale_of,
 )
 from hypvision.data.classes import SELECTED, warn_of_equal_texts
 from hypvision.geometry.numerics import exact
@@ -246,8 +247,7 @@ class Host(nn.Module):
     @property
     def scale(self) -> Tensor:
         """``1 / tau`` of the frozen CLIP."""
-        scale: Any = self.clip.logit_scale
-        return scale.exp().float()
+        return logit_scale_of(self.clip).exp().float()
 
     def frozen_features(self, images: Tensor) -> Tensor:
         """Features (B, d) of the frozen image tower, not normalised, float32; features are returned
@@ -393,8 +393,8 @@ def encode_sentences(
 
 
 def is_hyperbolic(clip: nn.Module) -> bool:
-    """Whether a CLIP model embeds on a hyperboloid."""
-    return isinstance(space_of(clip), Hyperboloid)
+    """Whether a CLIP model embeds on a hyperboloid, or on several."""
+    return not isinstance(space_of(clip), Sphere)
 
 
 # Registry
