@@ -130,7 +130,7 @@ class HyperbolicCLIP(CLIP):
         nn.init.zeros_(self.min_radius_head.bias)
         self.constants += ["logit_scale", "min_radius_head.weight", "min_radius_head.bias"]
 
-    def _logarithms(self, single: str, each: str) -> list[nn.Parameter]:
+    def _logarithms(self, single: str, each: str) -> list[Tensor]:
         """A number of the one hyperboloid, or those of the factors."""
         if self.geometry == "product":
             return [*self.get_submodule(each).parameters()]

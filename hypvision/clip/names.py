@@ -63,15 +63,15 @@ def _named(text: str) -> dict[str, Any]:
     if path.suffix and path.is_file():
         return dict(name=_network_of(path), pretrained=str(path))
     name, weights = parse_name(text)
-    if weights == "none":
+    if is_repository(name):
         return (
             dict(name=name, load_weights=False)
-            if is_repository(name)
-            else dict(name=name, pretrained=None)
+            if weights == "none"
+            else dict(name=name, pretrained=weights)
         )
-    if weights is None and not is_repository(name):
+    if weights is None:
         weights = _only_weights(name)
-    return dict(name=name, pretrained=weights)
+    return dict(name=name, pretrained=None if weights == "none" else weights)
 
 
 def _only_weights(name: str) -> str:

@@ -184,7 +184,7 @@ class EmojiScenes(Dataset):
     def _rows(self) -> np.ndarray:
         """All samples in a file. A sample with too many words for it is drawn each time."""
         picture = ("u1", (3, self.size, self.size))
-        kinds = [("drawn", "?"), ("inputs", *picture), ("caption", f"S{_WORDS}")]
+        kinds: list[Any] = [("drawn", "?"), ("inputs", *picture), ("caption", f"S{_WORDS}")]
         if self.boxes:
             several = (self.boxes,) if self.boxes > 1 else ()
             pixels = (*several, 3, self.size, self.size)

@@ -33,12 +33,16 @@ def gathered(x: Tensor) -> Tensor:
     return torch.cat(all_gather(x.contiguous()))
 
 
-def gathered_rows(x: Tensor, there: Tensor) -> Tensor:
-    """Rows ``(M, d)`` of all processes, each of which may have another number of them: those of the
-    places ``there`` (B, N), 0 or 1, of which each process has as many."""
-    padded = x.new_zeros(*there.shape, x.shape[-1])
-    padded[there.bool()] = x
-    return gathered(padded)[gathered(there).bool()]
+def gathered_rows(x: Tensor, places: Tensor, size: int, every: Tensor) -> Tensor:
+    """Rows ``(M, d)`` of all processes, each of which may have another number of them.
+
+    Args:
+        x: the rows of this process.
+        places: where they lie among ``size`` places, as many in each process.
+        every: where those of all processes lie, one process after the other.
+    """
+    padded = x.new_zeros(size, x.shape[-1])
+    return gathered(padded.index_copy(0, places, x))[every]
 
 
 def soft_cross_entropy(logits: Tensor, true: Tensor, dim: int = 1) -> Tensor:

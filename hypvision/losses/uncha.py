@@ -69,7 +69,7 @@ def uncertain_entailment(
 
     def residual(general: Tensor, specific: Tensor, factor: float) -> Tensor:
         """0 at an angle of 0 alone: inside of the cone, too, the angle shrinks."""
-        angle = manifold.exterior_angle(general, specific)
+        angle: Tensor = manifold.exterior_angle(general, specific)
         aperture = manifold.half_aperture(general, min_radius)
         return torch.relu(angle - factor * aperture) + 0.1 * angle
 

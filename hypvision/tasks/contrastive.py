@@ -24,12 +24,17 @@ from hypvision.clip.hyperbolic import HyperbolicCLIP
 from hypvision.clip.locate import is_repository
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
 from hypvision.clip.spaces import space_of
-from hypvision.clip.towers import encode_by_length, encode_image, encode_text, logit_scale_of
+from hypvision.clip.towers import (
+    encode_by_length,
+    encode_image,
+    encode_text,
+    logit_scale_of,
+    text_part,
+)
 from hypvision.data.shapes import TAXONOMY
 from hypvision.engine.extensions import PREDICTORS
 from hypvision.inference.predictors import zero_shot
-from hypvision.io.checks import one_of
-from hypvision.io.errors import HypvisionError
+from hypvision.io.checks import one_of, refuse
 from hypvision.losses.contrastive import (
     compositional_entailment,
     contrastive_loss,
@@ -100,31 +105,27 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         self.gives_words = classes is not None  # whether somebody has chosen them for the data
         classes = TAXONOMY.classes["shape"] if classes is None else classes
         self.entail = entail
-        if blank_words:
-            name = str(clip.get("name", ""))
-            own = is_repository(name) and clip.get("load_weights", True)
-            source = (
-                clip.get("pretrained")
-                or clip.get("pretrained_text_path")
-                or (name if own else None)
+        source = _weights_of(clip)
+        refuse(
+            (
+                blank_words and source,
+                f"blank_words would erase the words of the weights '{source}': it is for a "
+                "training from scratch. Leave it out, or the weights (clip.pretrained, "
+                "clip.pretrained_text_path; of a repository or folder load_weights=False).",
             )
-            if source:
-                raise HypvisionError(
-                    f"blank_words would erase the words of the weights '{source}': it is for a "
-                    "training from scratch. Leave it out, or the weights (clip.pretrained, "
-                    "clip.pretrained_text_path; of a repository or folder load_weights=False)."
-                )
+        )
         self.build_clip(clip, adapter, tune, classes, templates, dense=False)
         self.family = getattr(self.clip, "family", "clip")
         if blank_words:
-            clip_text: Any = getattr(self.clip, "text", self.clip)
-            table = clip_text.token_embedding.weight
-            if not table.requires_grad:
-                raise HypvisionError(
+            table = text_part(self.clip).token_embedding.weight
+            refuse(
+                (
+                    not table.requires_grad,
                     "blank_words would leave all texts without words: the table of words begins "
                     "with zeros and does not train. Leave it out, or train the text tower: no "
-                    "adapter, and tune='full' or 'text'."
+                    "adapter, and tune='full' or 'text'.",
                 )
+            )
             nn.init.zeros_(table)
 
     @property
@@ -181,15 +182,18 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
     def _check_boxes(self, boxes: _Boxes | None) -> None:
         """Raise an error for fewer or more boxes than the loss of the model takes."""
         uncha = self.family == "uncha"
-        if uncha and boxes is None:
-            raise HypvisionError(
-                "UNCHA's loss needs boxes, but the data have none. Give the data set boxes=5."
-            )
-        if not uncha and boxes is not None and boxes.there.shape[1] > 1:
-            raise HypvisionError(
+        places = 0 if boxes is None else boxes.most
+        refuse(
+            (
+                uncha and not places,
+                "UNCHA's loss needs boxes, but the data have none. Give the data set boxes=5.",
+            ),
+            (
+                not uncha and places > 1,
                 "Several boxes of an image are for UNCHA's loss. Give the data set boxes=True, or "
-                "the model clip=dict(name='uncha-...')."
-            )
+                "the model clip=dict(name='uncha-...').",
+            ),
+        )
 
     def _images(self, inputs: Tensor) -> Tensor:
         return encode_image(self.clip, (inputs.float() - self.mean) / self.std, normalize=True)
@@ -252,11 +256,15 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         """UNCHA's contrast of boxes with their words, and of both with the wholes."""
         space = space_of(self.clip)
         clip: Any = self.clip
-        images = gathered_rows(points.box_image, boxes.there)
-        texts = gathered_rows(points.box_text, boxes.there)
-        owner = gathered(boxes.there).nonzero()[:, 0]
-        words = [word for part in all_gather_object(list(boxes.words)) for word in part]
-        same = torch.tensor(distinct(words)[0]).to(owner.device, non_blocking=True)
+        size = boxes.most * len(points.image)
+        parts = all_gather_object((boxes.places, boxes.words))
+        every = [size * rank + place for rank, (places, _) in enumerate(parts) for place in places]
+        words = [word for _, some in parts for word in some]
+        numbers = (boxes.places, every, distinct(words)[0])
+        own, rows, same = (_on(points.image, values) for values in numbers)
+        images = gathered_rows(points.box_image, own, size, rows)
+        texts = gathered_rows(points.box_text, own, size, rows)
+        owner = rows // boxes.most
         logits = space.logits(images, texts, _exp(clip.local_logit_scale))
         found = contrastive_loss(logits, (same[:, None] == same).float())
         scale = _exp(clip.global_local_logit_scale)
@@ -281,7 +289,7 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
             return dict(entail=self.entail * outside.mean())
         weight = self.entail
         if self.family == "uncha":
-            owner = boxes.there.nonzero()[:, 0]
+            owner = _on(points.image, boxes.places) // boxes.most
             parts = uncertain_entailment(*points, owner, space.manifold)
         else:
             weight = 0.5 * weight
@@ -289,13 +297,23 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         return {f"entail_{name}": weight * value for name, value in parts.items()}
 
 
+def _weights_of(clip: Any) -> Any:
+    """What the arguments of a CLIP say of its weights; nothing for random ones."""
+    if not isinstance(clip, dict):
+        return None
+    name = str(clip.get("name", ""))
+    own = name if is_repository(name) and clip.get("load_weights", True) else None
+    return clip.get("pretrained") or clip.get("pretrained_text_path") or own
+
+
 class _Boxes(NamedTuple):
-    """M boxes of B images: ``inputs`` (M, 3, H, W), their words, and at which of the N places of
-    each image one is, ``there`` (B, N), 0 or 1."""
+    """M boxes of B images: ``inputs`` (M, 3, H, W), their words, and at which of the B times
+    ``most`` places for boxes they are."""
 
     inputs: Tensor
     words: list[str]
-    there: Tensor
+    places: list[int]
+    most: int
 
 
 class _Points(NamedTuple):
@@ -329,12 +347,21 @@ def _boxes(
     if inputs is None or words is None:
         return None
     if count is None:
-        there = torch.ones(len(inputs), 1, dtype=torch.long, device=inputs.device)
-        return _Boxes(inputs, list(words), there)
-    there = (torch.arange(inputs.shape[1], device=count.device) < count[:, None]).long()
-    places = there.nonzero().tolist()
-    # the loader has put together the first boxes of all images, then the second ones, ...
-    return _Boxes(inputs[there.bool()], [words[place][image] for image, place in places], there)
+        return _Boxes(inputs, list(words), [*range(len(inputs))], 1)
+    most = inputs.shape[1]
+    places = [
+        image * most + number
+        for image, found in enumerate(count.tolist())
+        for number in range(found)
+    ]
+    # the loader has put together the first words of all images, then the second ones, ...
+    told = [words[place % most][place // most] for place in places]
+    return _Boxes(inputs.flatten(0, 1)[_on(inputs, places)], told, places, most)
+
+
+def _on(x: Tensor, numbers: list[int]) -> Tensor:
+    """Numbers on the device of ``x``."""
+    return torch.tensor(numbers).to(x.device, non_blocking=True)
 
 
 def _gather_wholes(
@@ -344,9 +371,7 @@ def _gather_wholes(
     images = gathered(points.image)
     texts = gathered(points.text)
     captions = [text for part in all_gather_object(list(caption)) for text in part]
-    own, first = (
-        torch.tensor(rows).to(images.device, non_blocking=True) for rows in distinct(captions)
-    )
+    own, first = (_on(images, rows) for rows in distinct(captions))
     texts = texts[first]  # each caption once
     true = torch.zeros(len(images), len(texts), device=images.device)
     true.scatter_(1, own[:, None], 1.0)

@@ -41,7 +41,7 @@ from hypvision.clip.towers import (
 )
 from hypvision.data.classes import SELECTED, warn_of_equal_texts
 from hypvision.geometry.numerics import exact
-from hypvision.io.checks import at_least
+from hypvision.io.checks import at_least, refuse
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.records import parse
 
@@ -377,8 +377,8 @@ def encode_sentences(
 
     grad = torch.is_grad_enabled()
     values = list(layers.values())
-    size = chunk if grad else chunk or _CHUNK
-    if size is None or len(tokens) <= size:
+    size = chunk or (len(tokens) if grad else _CHUNK)
+    if len(tokens) <= size:
         return encode(tokens, embeddings, *values)
     # Sort texts by length, so that each chunk needs little padding.
     order = (tokens != 0).sum(-1).argsort(stable=True)
@@ -403,40 +403,40 @@ def is_hyperbolic(clip: nn.Module) -> bool:
 
 def build_host(clip: CLIPBundle, name: str, **options: Any) -> Host:
     """A host by its name, a key of :data:`HOSTS`, with the options of its class."""
-    if name not in HOSTS:
-        raise HypvisionError(
-            f"There is no few-shot method '{name}'.{did_you_mean(name, HOSTS)} There are: "
-            f"{', '.join(sorted(HOSTS))}."
-        )
-    if is_hyperbolic(clip.model) and not HOSTS[name].on_hyperboloid:
-        able = ", ".join(sorted(method for method, host in HOSTS.items() if host.on_hyperboloid))
-        raise HypvisionError(
+    known_hosts = f"{did_you_mean(name, HOSTS)} There are: {', '.join(sorted(HOSTS))}."
+    refuse((name not in HOSTS, f"There is no few-shot method '{name}'.{known_hosts}"))
+    method = HOSTS[name]
+    able = ", ".join(sorted(other for other, host in HOSTS.items() if host.on_hyperboloid))
+    known = {
+        key: parameter
+        for key, parameter in inspect.signature(method).parameters.items()
+        if key != "clip"
+    }
+    unknown = next((key for key in options if key not in known), "")
+    lacking = next(
+        (key for key, p in known.items() if key not in options and p.default is p.empty), ""
+    )
+    refuse(
+        (
+            is_hyperbolic(clip.model) and not method.on_hyperboloid,
             f"The few-shot method '{name}' compares unit vectors on a sphere, but this CLIP embeds "
-            f"on a hyperboloid. Methods for such models: {able}."
-        )
-    known = inspect.signature(HOSTS[name]).parameters
-    unknown = [key for key in options if key not in known or key == "clip"]
-    if unknown:
-        raise HypvisionError(
-            f"The few-shot method '{name}' has no option "
-            f"'{unknown[0]}'.{did_you_mean(unknown[0], known)} It takes: "
-            f"{', '.join(key for key in known if key != 'clip')}."
-        )
-    lacking = [
-        key
-        for key in known
-        if key not in ("clip", *options) and known[key].default is known[key].empty
-    ]
-    if lacking:
-        raise HypvisionError(f"The few-shot method '{name}' needs the option '{lacking[0]}'.")
-    hints = get_type_hints(HOSTS[name].__init__)
+            f"on a hyperboloid. Methods for such models: {able}.",
+        ),
+        (
+            unknown,
+            f"The few-shot method '{name}' has no option '{unknown}'."
+            f"{did_you_mean(unknown, known)} It takes: {', '.join(known)}.",
+        ),
+        (lacking, f"The few-shot method '{name}' needs the option '{lacking}'."),
+    )
+    hints = get_type_hints(method.__init__)
     for key, value in options.items():
         if value != known[key].default and key != "teacher":
             parse(hints[key], value, f"The few-shot method '{name}': {key}")
             # either number of tokens may be 0 if a method has tokens in both towers
             if str(known[key].annotation).startswith("int"):
                 at_least(0 if key in ("text", "vision") else 1, integer=True, **{key: value})
-    return HOSTS[name](clip, **options)
+    return method(clip, **options)
 
 
 # Zero-shot

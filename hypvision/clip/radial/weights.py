@@ -19,6 +19,7 @@ from hypvision.checkpoints.match import check_finite, compare
 from hypvision.checkpoints.read import network_weights, read_file
 from hypvision.checkpoints.storage import read_header, write_weights
 from hypvision.clip.features import bytes_of
+from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError
 
 _TRAINING = re.compile(r"clip\.(.+)")
@@ -98,23 +99,27 @@ def merge_tower(model: nn.Module, path: str | Path, strict: bool = True) -> Tens
     weights = network_weights(content, _TRAINING)
     saved = content.get("state_dict", content)
     root = saved.get(_ROOT, saved.get("root"))
-    weights = {name: value for name, value in weights.items()
-               if name not in (_ROOT, "root") and not name.startswith("logit_")}  # fmt: skip
-    own = tower_weights(
-        model, about.get("images", any(name.startswith("visual.") for name in weights))
-    )
+    weights = {
+        name: value
+        for name, value in weights.items()
+        if not name.startswith((_ROOT, "root", "logit_"))
+    }
+    images = any(name.startswith("visual.") for name in weights)
+    own = tower_weights(model, about.get("images", images))
     found = compare(own, weights)
     delta = about.get("kind") == "delta"
-    if found.mismatched or found.unexpected or (found.missing and not delta):
-        raise HypvisionError(
+    refuse(
+        (
+            found.mismatched or found.unexpected or (found.missing and not delta),
             f"The text tower '{path}' does not fit {type(model).__name__}: {found.describe()}. "
-            "Give the CLIP that it was tuned from."
-        )
-    if delta and strict and about.get("base") != content_hash(own):
-        raise HypvisionError(
+            "Give the CLIP that it was tuned from.",
+        ),
+        (
+            delta and strict and about.get("base") != content_hash(own),
             f"'{path}' holds differences to another CLIP than this one. Give the model and the "
-            "weights that it was tuned from (strict=False takes them all the same)."
-        )
+            "weights that it was tuned from (strict=False takes them all the same).",
+        ),
+    )
     check_finite(weights, path, allow=False)
     for name, value in weights.items():
         own[name].copy_(own[name].float() + value.to(own[name].device) if delta else value)
