@@ -51,20 +51,21 @@ def weights_file(name: str, pretrained: str | Path, needed: bool, tags: Sequence
     text = str(pretrained)
     if re.fullmatch(r"hf-hub:[^#]+#.+\.(pth?|bin|safetensors)", text):
         return fetch_published(text, name, needed)
-    if is_address(text):
-        return _from_zoo(name, text) if needed else Path(text)
-    if text.startswith(("http://", "https://")):
-        return fetch(text) if needed else Path(text)
+    known = is_address(text)
+    if known or text.startswith(("http://", "https://")):
+        if not needed:
+            return Path(text)
+        return _from_zoo(name, text) if known else fetch(text)
     path = _own_file(Path(text).expanduser())
     if path.is_file() or path.is_dir():
         return path
-    known = "its own" if is_repository(name) else ", ".join(tags) or "none"
+    there = "its own" if is_repository(name) else ", ".join(tags) or "none"
     is_word = path.suffix not in (".pt", ".pth", ".safetensors", ".bin") and not path.exists()
     missing = why_no_file(pretrained, "CLIP checkpoint")
     refuse(
         (
             is_word,
-            f"'{name}' has no weights '{pretrained}'. It has {known}; or give the path of a file.",
+            f"'{name}' has no weights '{pretrained}'. It has {there}; or give the path of a file.",
         ),
         (needed, f"{missing} Give the path of a file, or a tag of open_clip."),
     )

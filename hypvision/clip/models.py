@@ -217,38 +217,36 @@ def create_clip(
     """
     require("open_clip", "clip")
     source = _source_of(name, pretrained, load_weights)
-    asked = {option for option, value in options.items() if value is not None}
+    resize = source.tag is not None or _are_given(options, *RESIZING, "vision_cfg", "text_cfg")
     options = _with_needs(name, source, options)
     config = architecture(name, source.folder, options)
-    forced = options.get("force_preprocess_cfg") or {}
     _check_towers(name, config)
-    whole = any(part is not None for part in source) or not load_weights
-    _check_options(name, config, options, towers=not whole)
+    is_random = source == _Source() and load_weights
+    _check_options(name, config, options, towers=is_random)
     path = _fetched(name, source) if load_weights else None
-    size = None
-    if path is not None and "timm_model_name" in config["vision_cfg"]:
-        # Like open_clip, resize timm's towers after loading their weights.
-        size = options.pop("force_image_size", None)
-    if name in ARCHITECTURES:
-        model, tokenizer = _own_model(name, config, forced, whole=size is not None)
-    else:
-        # With weights of its own, the text tower loads no others.
-        others = {"pretrained_text": False} if whole else {}
-        model, tokenizer = _model_of_open_clip(name, source.folder, config, options | others)
+    if not is_random:
+        options["pretrained_text"] = False  # the text tower loads no weights of its own
+    late = path is not None and "timm_model_name" in config["vision_cfg"]
+    # Like open_clip, resize timm's towers after loading their weights.
+    size = options.pop("force_image_size", None) if late else None
+    model, tokenizer = _random_model(name, source.folder, config, options, size)
     if path is not None:
-        sized = not {*RESIZING, "vision_cfg", "text_cfg"}.isdisjoint(asked)
-        _load(model, path, resize=sized or source.tag is not None)
-        _normalise_as_loaded(model, forced)
+        _load(model, path, resize)
+        _normalise_as_loaded(model, options)
     if lora is not None:
         _merge_lora(model, lora)
+    pixels = model.visual.preprocess_cfg
     if size is not None:
         model.visual.set_input_size(size)
-        model.visual.preprocess_cfg["size"] = model.visual.image_size
-    mean, std = (
-        tuple(255.0 * value for value in model.visual.preprocess_cfg[key])
-        for key in ("mean", "std")
-    )
-    return CLIPBundle(model.eval(), tokenizer, mean, std, *_language(pretrained, load_weights))
+        pixels["size"] = model.visual.image_size
+    mean, std = ([255.0 * value for value in pixels[key]] for key in ("mean", "std"))
+    language = _language(pretrained, load_weights)
+    return CLIPBundle(model.eval(), tokenizer, tuple(mean), tuple(std), *language)
+
+
+def _are_given(options: Mapping[str, Any], *names: str) -> bool:
+    """Whether any of the options of these names is."""
+    return any(options.get(name) is not None for name in names)
 
 
 class _Source(NamedTuple):
@@ -284,33 +282,39 @@ def _fetched(name: str, source: _Source) -> Path | None:
     return source.path
 
 
-def _own_model(
-    name: str, config: dict[str, Any], forced: Mapping[str, Any], whole: bool
+def _random_model(
+    name: str,
+    folder: Path | None,
+    config: dict[str, Any],
+    options: dict[str, Any],
+    size: Any,
 ) -> tuple[Any, Any]:
-    """A model of :data:`ARCHITECTURES` and its tokenizer; ``whole``: for images of its own size,
-    whatever the config says."""
+    """A model with random weights and its tokenizer; with a ``size`` that it will get later its
+    images are those of its weights, whatever the config says."""
+    if name not in ARCHITECTURES:
+        return _model_of_open_clip(name, folder, config, options)
     from open_clip.model import set_model_preprocess_cfg
     from open_clip.transform import PreprocessCfg, merge_preprocess_dict
 
     from hypvision.clip.tokenizer import Tokenizer
 
     vision = config["vision_cfg"]
-    if whole:
+    if size is not None:
         vision["image_size"] = ARCHITECTURES[name]["vision_cfg"]["image_size"]
     model: Any = _model_class(config)(**config)
     mean, std = pixels_of(vision)
     about = dict(asdict(PreprocessCfg()), size=vision["image_size"], mean=mean, std=std)
-    about = merge_preprocess_dict(about, dict(forced))
+    about = merge_preprocess_dict(about, options.get("force_preprocess_cfg") or {})
     set_model_preprocess_cfg(model, about)
     if config.get("geometry"):
         model.normalise_by(about["mean"], about["std"])
     return model, Tokenizer(_text_length(config), ends=not config.get("box_scales"))
 
 
-def _normalise_as_loaded(model: Any, forced: Mapping[str, Any]) -> None:
+def _normalise_as_loaded(model: Any, options: Mapping[str, Any]) -> None:
     """Normalise images as the file of a hyperbolic CLIP says, if nothing else is asked for."""
     if hasattr(model, "normalisation"):
-        about = {**model.normalisation(), **forced}
+        about = {**model.normalisation(), **(options.get("force_preprocess_cfg") or {})}
         model.normalise_by(about["mean"], about["std"])
         model.visual.preprocess_cfg |= model.normalisation()
 
@@ -466,7 +470,7 @@ def _with_needs(name: str, source: _Source, options: Mapping[str, Any]) -> dict[
     path = source.path
     if source.tag is not None:
         about = require("open_clip", "clip").get_pretrained_cfg(name, source.tag)
-        found.setdefault("force_quick_gelu", about.get("quick_gelu") or False)
+        found.setdefault("force_quick_gelu", bool(about.get("quick_gelu")))
         keys = ("mean", "std", "interpolation", "resize_mode", "fill_color")
         preprocessing = {key: about[key] for key in keys if about.get(key) is not None}
         preprocessing |= found.get("force_preprocess_cfg") or {}

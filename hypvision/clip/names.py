@@ -52,13 +52,7 @@ def clip_options(text: str) -> dict[str, Any]:
 def _named(text: str) -> dict[str, Any]:
     """``NAME[:WEIGHTS]`` as arguments of :func:`~hypvision.clip.models.create_clip`."""
     if text.startswith(("zoo:", "file:")) or text in builtin_index().records:
-        _, record = find(text)
-        if record.task != "zero-shot":
-            raise HypvisionError(
-                f"'{text}' are weights of '{record.model}' ({record.task}), not of a CLIP model. "
-                "hypvision zoo list --task zero-shot lists those."
-            )
-        return dict(name=record.model, pretrained=text if ":" in text else f"zoo:{text}")
+        return _of_record(text)
     path = Path(text).expanduser()
     if path.suffix and path.is_file():
         return dict(name=_network_of(path), pretrained=str(path))
@@ -72,6 +66,17 @@ def _named(text: str) -> dict[str, Any]:
     if weights is None:
         weights = _only_weights(name)
     return dict(name=name, pretrained=None if weights == "none" else weights)
+
+
+def _of_record(text: str) -> dict[str, Any]:
+    """A record's name, with or without ``zoo:``, as arguments."""
+    _, record = find(text)
+    if record.task != "zero-shot":
+        raise HypvisionError(
+            f"'{text}' are weights of '{record.model}' ({record.task}), not of a CLIP model. "
+            "hypvision zoo list --task zero-shot lists those."
+        )
+    return dict(name=record.model, pretrained=text if ":" in text else f"zoo:{text}")
 
 
 def _only_weights(name: str) -> str:

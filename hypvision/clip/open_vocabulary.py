@@ -169,13 +169,15 @@ def _check_dense(clip: nn.Module) -> None:
     )
 
 
-def _inject(clip: nn.Module, adapter: dict[str, Any], tune: str) -> None:
-    """Add an adapter to the towers; an error for one that changes none of them."""
+def _inject(clip: nn.Module, adapter: dict[str, Any] | None, tune: str) -> None:
+    """Add an adapter, if one trains, to the towers; an error for one that changes none of them."""
+    if adapter is None and tune != "adapter":
+        return
     if tune != "adapter":
         raise HypvisionError(
             f"An adapter trains with tune='adapter', got '{tune}'. Leave out one of the two."
         )
-    adapters.inject(clip, adapter)
+    adapters.inject(clip, adapter or {})
     for name, method in adapters.ADAPTERS.items():
         if adapters.is_injected(clip, name) and not method.changes_towers:
             raise HypvisionError(
@@ -240,8 +242,7 @@ class OpenVocabularyCLIP(nn.Module):
         one_of(("first", "mean"), synonyms=synonyms)
         if dense:
             _check_dense(self.clip)
-        if adapter is not None or tune == "adapter":
-            _inject(self.clip, adapter or {}, tune)
+        _inject(self.clip, adapter, tune)
         set_tuning(self.clip, tune)
         if dense:
             _freeze_unused(self.clip, tune)

@@ -245,17 +245,13 @@ def encode_text(
     device = next(text.parameters()).device
     if prompts is None and embeddings is None and not cut:
         return model.encode_text(tokens.to(device), normalize=normalize)
-    tower = next((tower for tower in find_towers(model) if tower.modality == "text"), None)
-    if tower is None or not _takes_prompts(text):
-        raise HypvisionError(
-            f"The text tower of {type(model).__name__} is of a kind that takes no prompt tokens."
-        )
+    tower = _plain_text_tower(model)
     sequence = _Sequence(tower, prompts)
     end = _end(text, tokens)
     length = int(end.max()) + 1 if cut else tokens.shape[1]
-    tokens = tokens.to(device)
     end = end.to(device)
-    x = text.token_embedding(tokens[:, :length]) if embeddings is None else embeddings[:, :length]
+    words = tokens.to(device)[:, :length]
+    x = text.token_embedding(words) if embeddings is None else embeddings[:, :length]
     x = _enter_text(text, x.to(text.transformer.get_cast_dtype()), sequence)
     x = _run_text(tower, text, x, sequence, end)
     if x.dim() == 3:
@@ -362,10 +358,17 @@ def _can_be_cut(text: Any) -> bool:
     )
 
 
-def _takes_prompts(text: Any) -> bool:
-    """Whether a text tower pools a token whose place is known, and masks no padding."""
+def _plain_text_tower(model: nn.Module) -> Tower:
+    """The text tower, which must pool a token whose place is known, and mask no padding."""
+    text = text_part(model)
     masked = getattr(text, "cls_emb", None) is not None or getattr(text, "use_pad_mask", False)
-    return not masked and _pool(text) in ("argmax", "eos", "first", "last")
+    plain = not masked and _pool(text) in ("argmax", "eos", "first", "last")
+    for tower in find_towers(model) if plain else ():
+        if tower.modality == "text":
+            return tower
+    raise HypvisionError(
+        f"The text tower of {type(model).__name__} is of a kind that takes no prompt tokens."
+    )
 
 
 def _end(text: Any, tokens: Tensor) -> Tensor:

@@ -406,6 +406,22 @@ def build_host(clip: CLIPBundle, name: str, **options: Any) -> Host:
     known_hosts = f"{did_you_mean(name, HOSTS)} There are: {', '.join(sorted(HOSTS))}."
     refuse((name not in HOSTS, f"There is no few-shot method '{name}'.{known_hosts}"))
     method = HOSTS[name]
+    known = _check_host(name, method, is_hyperbolic(clip.model), options)
+    hints = get_type_hints(method.__init__)
+    for key, value in options.items():
+        if value != known[key].default and key != "teacher":
+            parse(hints[key], value, f"The few-shot method '{name}': {key}")
+            # either number of tokens may be 0 if a method has tokens in both towers
+            if str(known[key].annotation).startswith("int"):
+                at_least(0 if key in ("text", "vision") else 1, integer=True, **{key: value})
+    return method(clip, **options)
+
+
+def _check_host(
+    name: str, method: type[Host], hyperbolic: bool, options: Mapping[str, Any]
+) -> dict[str, inspect.Parameter]:
+    """The parameters of a method; an error for a CLIP that it does not take, and for options that
+    it does not have or lacks."""
     able = ", ".join(sorted(other for other, host in HOSTS.items() if host.on_hyperboloid))
     known = {
         key: parameter
@@ -418,7 +434,7 @@ def build_host(clip: CLIPBundle, name: str, **options: Any) -> Host:
     )
     refuse(
         (
-            is_hyperbolic(clip.model) and not method.on_hyperboloid,
+            hyperbolic and not method.on_hyperboloid,
             f"The few-shot method '{name}' compares unit vectors on a sphere, but this CLIP embeds "
             f"on a hyperboloid. Methods for such models: {able}.",
         ),
@@ -429,14 +445,7 @@ def build_host(clip: CLIPBundle, name: str, **options: Any) -> Host:
         ),
         (lacking, f"The few-shot method '{name}' needs the option '{lacking}'."),
     )
-    hints = get_type_hints(method.__init__)
-    for key, value in options.items():
-        if value != known[key].default and key != "teacher":
-            parse(hints[key], value, f"The few-shot method '{name}': {key}")
-            # either number of tokens may be 0 if a method has tokens in both towers
-            if str(known[key].annotation).startswith("int"):
-                at_least(0 if key in ("text", "vision") else 1, integer=True, **{key: value})
-    return method(clip, **options)
+    return known
 
 
 # Zero-shot

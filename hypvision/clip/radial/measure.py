@@ -193,25 +193,29 @@ def measure_clip(
     the order of the texts alone is measured) and the root of :func:`rooted`. Chains whose image
     cannot be read are left out, and its message is added to ``failed``; None: it raises."""
     every, rows = distinct([text for chain in chains for text in chain])
-    where: dict[str, str] = {}
-    for row, chain in enumerate(chains, 1):
-        for level, text in enumerate(chain, 1):
-            where.setdefault(text, f" (row {row}, level {level})")
-    embedded = embed_texts(clip.model, clip.tokenizer, every, where=where)
+    embedded = embed_texts(clip.model, clip.tokenizer, every, where=_places(chains))
     space = rooted(clip, root)
     texts = embedded[rows].unflatten(0, (len(chains), -1))
     left = [*range(len(chains))]
     found: Tensor | None = None
     if image_files is not None:
-        named = [image for image in images if image is not None]
-        files = [image_files[image] for image in dict.fromkeys(named)]
-        kept, found = embed_readable(clip, files, failed)
-        usable = {name for name in named if image_files[name] in set(kept)}
-        left = [row for row, image in enumerate(images) if image in usable]
+        files = {name: image_files[name] for name in images if name is not None}
+        kept, found = embed_readable(clip, [*files.values()], failed)
+        readable = set(kept)
+        left = [row for row, name in enumerate(images) if name and files[name] in readable]
     numbers = [row + 1 for row in left]
     chains = [chains[row] for row in left]
     images = [images[row] for row in left]
     return measure_chains(chains, images, texts[left], found, space, steps, numbers)
+
+
+def _places(chains: Sequence[Sequence[str]]) -> dict[str, str]:
+    """Where each text occurs first, in words."""
+    found: dict[str, str] = {}
+    for row, chain in enumerate(chains, 1):
+        for level, text in enumerate(chain, 1):
+            found.setdefault(text, f" (row {row}, level {level})")
+    return found
 
 
 def measure_hyperlex(
@@ -256,18 +260,24 @@ def measure_tree(
             f"The tree lacks the class '{missing}'. Add its ancestors, or leave out its folder.",
         ),
     )
+    nodes, lineage = _lineage(tree, classes)
+    names = [template.format(name.replace("_", " ").replace("-", " ")) for name in nodes]
+    texts = embed_texts(clip.model, clip.tokenizer, names)
+    kept, images = embed_readable(clip, [*label_of], failed)
+    similarity = clip.similarity(images, texts).cpu()
+    return tree_recall(similarity, [label_of[path] for path in kept], lineage), len(label_of)
+
+
+def _lineage(tree: LabelTree, classes: Sequence[str]) -> tuple[list[str], list[list[int]]]:
+    """The names of the nodes of a tree, and for each class the numbers of its own and those
+    above."""
     lines = {
         label: [tree.names.get(n, n) for n in (label, *above)]
         for label, above in tree.ancestors.items()
     }
     nodes = dict.fromkeys(name for line in lines.values() for name in line)
     number = {name: i for i, name in enumerate(nodes)}
-    lineage = [sorted({number[name] for name in lines[label]}) for label in classes]
-    names = [template.format(name.replace("_", " ").replace("-", " ")) for name in number]
-    texts = embed_texts(clip.model, clip.tokenizer, names)
-    kept, images = embed_readable(clip, [*label_of], failed)
-    similarity = clip.similarity(images, texts).cpu()
-    return tree_recall(similarity, [label_of[path] for path in kept], lineage), len(label_of)
+    return [*nodes], [sorted({number[name] for name in lines[label]}) for label in classes]
 
 
 def _images_of(folder: Path, name: str) -> list[Path]:
@@ -281,14 +291,12 @@ def read_embeddings(path: str | Path) -> tuple[Tensor, Tensor | None, Space]:
     and ``root`` (d,) for unit vectors, or ``c`` for points of a hyperboloid, time first. In float32
     at least."""
     found: dict[str, Any] = read_file(path)
-    dims = dict(texts=3, images=2, root=1)
-    parts = {name: found[name] for name in dims if name in found}
-    fit = all(_has_dims(x, dims[name]) for name, x in parts.items())
+    parts = {name: found[name] for name in _DIMS if name in found}
     whole = "texts" in parts and not {"root", "c"}.isdisjoint(found)
     shapes = [f"{name} {tuple(getattr(x, 'shape', ()))}" for name, x in found.items()]
     refuse(
         (
-            not fit or not whole or len({x.shape[-1] for x in parts.values()}) > 1,
+            not whole or not _fit(parts),
             f"'{path}' has {', '.join(shapes) or 'nothing'}. Expected: texts (n, L, d), images "
             "(m, d), root (d,) of the same d, or c.",
         )
@@ -297,9 +305,7 @@ def read_embeddings(path: str | Path) -> tuple[Tensor, Tensor | None, Space]:
     parts = {name: x.to(dtype) for name, x in parts.items()}
     if "root" in parts:
         return parts["texts"], parts.get("images"), Sphere(parts["root"])
-    c = found["c"]
-    number = torch.as_tensor(c).flatten() if isinstance(c, (Tensor, int, float)) else []
-    c = float(number[0]) if len(number) == 1 else 0.0
+    c = _curvature(found["c"])
     for name, x in parts.items():
         refuse(
             (
@@ -312,8 +318,21 @@ def read_embeddings(path: str | Path) -> tuple[Tensor, Tensor | None, Space]:
     return parts["texts"], parts.get("images"), Hyperboloid(c)
 
 
-def _has_dims(x: Any, dims: int) -> bool:
-    return isinstance(x, Tensor) and x.dim() == dims and not x.is_complex()
+_DIMS = dict(texts=3, images=2, root=1)
+
+
+def _fit(parts: Mapping[str, Any]) -> bool:
+    """Whether all are real tensors of the right dimensions, and of one length of vectors."""
+    for name, x in parts.items():
+        if not isinstance(x, Tensor) or x.dim() != _DIMS[name] or x.is_complex():
+            return False
+    return len({x.shape[-1] for x in parts.values()}) == 1
+
+
+def _curvature(c: Any) -> float:
+    """A curvature of a file; 0 if it is not one number."""
+    number = torch.as_tensor(c).flatten() if isinstance(c, (Tensor, int, float)) else ()
+    return float(number[0]) if len(number) == 1 else 0.0
 
 
 def _is_of_curvature(x: Tensor, c: float) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,14 +97,9 @@ def merge_tower(model: nn.Module, path: str | Path, strict: bool = True) -> Tens
     path = Path(path).expanduser()
     content = read_file(path)
     about = (read_header(path) if path.suffix == ".safetensors" else {}).get("radial") or {}
-    weights = network_weights(content, _TRAINING)
     saved = content.get("state_dict", content)
     root = saved.get(_ROOT, saved.get("root"))
-    weights = {
-        name: value
-        for name, value in weights.items()
-        if not name.startswith((_ROOT, "root", "logit_"))
-    }
+    weights = _of_towers(network_weights(content, _TRAINING))
     images = any(name.startswith("visual.") for name in weights)
     own = tower_weights(model, about.get("images", images))
     found = compare(own, weights)
@@ -122,5 +118,12 @@ def merge_tower(model: nn.Module, path: str | Path, strict: bool = True) -> Tens
     )
     check_finite(weights, path, allow=False)
     for name, value in weights.items():
-        own[name].copy_(own[name].float() + value.to(own[name].device) if delta else value)
+        start = own[name].float() if delta else 0
+        own[name].copy_(start + value.to(own[name].device))
     return root
+
+
+def _of_towers(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights without the root and the scale of the logits."""
+    others = (_ROOT, "root", "logit_")
+    return {name: value for name, value in weights.items() if not name.startswith(others)}

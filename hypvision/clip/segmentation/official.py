@@ -61,14 +61,18 @@ def segmenter_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tenso
             # OpenAI's files have float16, the official code float32
             wide = renamed.startswith("clip.") and value.is_floating_point()
             out[renamed] = value.float() if wide else value
-    for name, projections in split.items():
-        if set(projections) != set("qkv"):
-            given = ", ".join(sorted(projections))
-            raise HypvisionError(f"The checkpoint has only {given} of the projection '{name}'.")
-        out[name] = torch.cat([projections[letter] for letter in "qkv"]).float()
+    out |= {name: _packed(name, projections) for name, projections in split.items()}
     return _with_unused_adapters(
         {_OFFICIAL_ADAPTER.sub(rf"{_ADAPTER}\1", name): value for name, value in out.items()}
     )
+
+
+def _packed(name: str, projections: Mapping[str, Tensor]) -> Tensor:
+    """The packed projection of those of queries, keys and values."""
+    if set(projections) != set("qkv"):
+        given = ", ".join(sorted(projections))
+        raise HypvisionError(f"The checkpoint has only {given} of the projection '{name}'.")
+    return torch.cat([projections[letter] for letter in "qkv"]).float()
 
 
 def _is_computed(name: str, value: Tensor) -> bool:
