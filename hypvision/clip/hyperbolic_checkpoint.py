@@ -3,6 +3,7 @@ and ours."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,23 +17,18 @@ from hypvision.checkpoints.match import translated, unknown_name
 from hypvision.checkpoints.read import read_file
 from hypvision.io.errors import HypvisionError
 
-_PLACES = {
-    "redcaps": ("https://dl.fbaipublicfiles.com/meru/{}_vit_{}.pth", ("clip", "meru"), "sbl"),
-    "grit": ("hf-hub:avik-pal/hycoclip#{}_vit_{}.pth", ("clip", "meru", "hycoclip"), "sb"),
-}
-PUBLISHED = {
-    f"{family}-vit-{size}-16": {
-        tag: place.format(family, size)
-        for tag, (place, families, sizes) in _PLACES.items()
-        if family in families and size in sizes
-    }
-    for family in ("clip", "meru", "hycoclip")
-    for size in ("sbl" if family != "hycoclip" else "sb")
-}
+PUBLISHED: dict[str, dict[str, str]] = {}
 """Model -> tag -> where the official weights are; no sums of them are published. There are none of
 PHyCLIP."""
-for _size in "sb":
-    PUBLISHED[f"uncha-vit-{_size}-16"] = {"grit": f"hf-hub:hayeonkim/uncha#uncha_vit_{_size}.pth"}
+
+for _tag, _place, _families, _sizes in (
+    ("redcaps", "https://dl.fbaipublicfiles.com/meru/{}_vit_{}.pth", ("clip", "meru"), "sbl"),
+    ("grit", "hf-hub:avik-pal/hycoclip#{}_vit_{}.pth", ("clip", "meru", "hycoclip"), "sb"),
+    ("grit", "hf-hub:hayeonkim/uncha#{}_vit_{}.pth", ("uncha",), "sb"),
+):
+    for _family, _size in itertools.product(_families, _sizes):
+        _tags = PUBLISHED.setdefault(f"{_family}-vit-{_size}-16", {})
+        _tags[_tag] = _place.format(_family, _size)
 
 SCALARS = ("curv", "visual_alpha", "textual_alpha")
 """What MERU and HyCoCLIP learn beside their towers: logarithms of the curvature and of the factors

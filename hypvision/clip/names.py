@@ -22,6 +22,7 @@ from hypvision.checkpoints.sources import find
 from hypvision.clip.hyperbolic_checkpoint import family_of, family_of_config, variant
 from hypvision.clip.locate import is_repository, offering
 from hypvision.clip.models import ARCHITECTURES, architecture, pretrained_tags, read_clip
+from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError, require
 from hypvision.io.records import parse_arguments
 
@@ -82,21 +83,19 @@ def _of_record(text: str) -> dict[str, Any]:
 def _only_weights(name: str) -> str:
     with offering():
         tags = pretrained_tags(name)
-    known = [
-        *(
-            f"zoo:{record.name}"
-            for record in builtin_index().select(task="zero-shot")
-            if record.model == name
+    records = builtin_index().select(task="zero-shot")
+    known = [f"zoo:{record.name}" for record in records if record.model == name] + tags
+    refuse(
+        (
+            not known,
+            f"'{name}' has no published weights. Give a file: --clip {name}:FILE.",
         ),
-        *tags,
-    ]
-    if not known:
-        raise HypvisionError(f"'{name}' has no published weights. Give a file: --clip {name}:FILE.")
-    if len(known) > 1:
-        raise HypvisionError(
+        (
+            len(known) > 1,
             f"Say which weights of '{name}' to use: --clip {name}:TAG, with one of "
-            f"{', '.join(known)}."
-        )
+            f"{', '.join(known)}.",
+        ),
+    )
     return known[0]
 
 

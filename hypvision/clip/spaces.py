@@ -291,10 +291,8 @@ class HyperboloidProduct(Lifted):
         with exact(features.device):
             parts = _wide(features).unflatten(-1, (len(self.c), self.dim))
             scale = torch.as_tensor(self.scales.get(modality, 1.0), device=features.device)
-            parts = (parts * scale.unsqueeze(-1)).unbind(-2)
-            return torch.cat(
-                [self._lift(*pair) for pair in zip(parts, self.manifold.manifolds)], -1
-            )
+            # all factors in one pass
+            return self._lift(parts * scale[..., None], _Given(self.c[:, None])).flatten(-2)
 
     def _mean(self, method: str, **points: Tensor) -> Tensor:
         """The mean of the factors' numbers."""

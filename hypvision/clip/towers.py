@@ -640,15 +640,16 @@ def _grid_of(model: Any, images: Tensor) -> tuple[int, int]:
     """Rows and columns of patches; an error for images that do not consist of whole patches."""
     rows, columns = patch_size(model)
     height, width = images.shape[-2:]
-    size = f"The image has {height} x {width} pixels"
-    patch = f"the patch of {rows} x {columns}"
-    refuse(
-        (height < rows or width < columns, f"{size}, less than one patch of {rows} x {columns}."),
-        (
-            height % rows or width % columns,
-            f"{size}, which is not a multiple of {patch}. Resize it first.",
-        ),
-    )
+    # No table of checks: its sentences would make the sizes constants of an exported program.
+    if height < rows or width < columns:
+        raise HypvisionError(
+            f"The image has {height} x {width} pixels, less than one patch of {rows} x {columns}."
+        )
+    if height % rows or width % columns:
+        raise HypvisionError(
+            f"The image has {height} x {width} pixels, which is not a multiple of the patch of "
+            f"{rows} x {columns}. Resize it first."
+        )
     return height // rows, width // columns
 
 

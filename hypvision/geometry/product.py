@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ._typing import Curvature
 from .border import check_factor, one_each
-from .manifolds import Common, Manifold, kept, whose
+from .manifolds import Common, Hyperbolic, Manifold, kept, whose
 from .numerics import safe_sqrt
 
 
@@ -89,8 +89,21 @@ class Product(Common):
         return torch.cat(self._each(name, **arguments), -1)
 
     def by_factor(self, name: str, **arguments: Any) -> Tensor:
-        """The factors' numbers ``(..., k)`` by a method of theirs, such as ``"cdist"``."""
-        return torch.stack(self._each(name, **arguments), -1)
+        """The factors' numbers ``(..., k)`` by a method of theirs, such as ``"cdist"``; those of
+        equal factors in one pass."""
+        first = self.manifolds[0]
+        equal = len({(type(m), n) for m, n in zip(self.manifolds, self.dims)}) == 1
+        if not equal or not isinstance(first, Hyperbolic):
+            return torch.stack(self._each(name, **arguments), -1)
+        self._check_arguments(arguments)
+        points = [argument for argument in arguments if argument in ("x", "y")]
+        for argument in points:
+            parts = self.split(arguments[argument])
+            arguments[argument] = torch.stack(parts)
+        stacked = arguments[points[0]]
+        c = torch.stack([c if isinstance(c, Tensor) else stacked.new_tensor(c) for c in self.c])
+        c = c.reshape(-1, *[1] * (stacked.dim() - 1))
+        return getattr(first._functions, name)(**arguments, c=c).movedim(0, -1)
 
     def _total(self, name: str, **points: Tensor | float) -> Tensor:
         """The sum of the factors' numbers ``(...)``."""

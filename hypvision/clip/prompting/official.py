@@ -83,32 +83,24 @@ _CONVOLUTION = ("projector.0.weight", "projector.3.weight")
 
 def _kind(names: Mapping[str, Any]) -> str | None:
     """The method that official names belong to."""
-    own = {name.removeprefix("adapter.") for name in names}
-    return next((method for method, mark in _MARKS.items() if mark(own)), None)
+    lines = "\n".join(name.removeprefix("adapter.") for name in names)
+    for method, marks in _MARKS:
+        if all(re.search(mark, lines, re.MULTILINE) for mark in marks):
+            return method
+    return None
 
 
-def _has(part: str) -> Callable[[set[str]], bool]:
-    """Whether a name has this part; ``^`` is the beginning of a name."""
-    return lambda names: any(part in f"^{name}" for name in names)
-
-
-_CONTEXTS = {"ctx", "prompt_learner.ctx"}
-
-
-# method -> whether names are its, asked in this order
-_MARKS: dict[str, Callable[[set[str]], bool]] = {
-    "maple": lambda names: (
-        _has(".compound_prompts_text.")(names) or _has("^prompt_learner.proj.")(names)
-    ),
-    "promptkd": _has("^VPT_image_trans."),
-    "promptsrc": lambda names: {"prompt_learner.ctx", "image_encoder.VPT"} <= names,
-    "cocoop": lambda names: bool(names & _CONTEXTS) and _has("meta_net.")(names),
-    "coop": lambda names: bool(names & _CONTEXTS),
-    "clip-adapter": lambda names: (
-        {"fc.0.weight", "fc.2.weight"} <= names and "fc.0.bias" not in names
-    ),
-    "tip-adapter": lambda names: {"keys", "values"} <= names,
-}
+# method and what its names, one a line, must have; the first that fits counts
+_MARKS = (
+    ("maple", (r"\.compound_prompts_text\.|^prompt_learner\.proj\.",)),
+    ("promptkd", (r"^VPT_image_trans\.",)),
+    ("promptsrc", (r"^prompt_learner\.ctx$", r"^image_encoder\.VPT$")),
+    ("cocoop", (r"^(prompt_learner\.)?ctx$", r"meta_net\.")),
+    ("coop", (r"^(prompt_learner\.)?ctx$",)),
+    # no biases
+    ("clip-adapter", (r"^fc\.0\.weight$", r"^fc\.2\.weight$", r"\A(?![\s\S]*^fc\.0\.bias$)")),
+    ("tip-adapter", (r"^keys$", r"^values$")),
+)
 
 
 def is_official(method: str, weights: Mapping[str, Tensor]) -> bool:

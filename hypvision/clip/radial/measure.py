@@ -331,7 +331,7 @@ def _fit(parts: Mapping[str, Any]) -> bool:
 
 def _curvature(c: Any) -> float:
     """A curvature of a file; 0 if it is not one number."""
-    number = torch.as_tensor(c).flatten() if isinstance(c, (Tensor, int, float)) else ()
+    number: Any = torch.as_tensor(c).flatten() if isinstance(c, (Tensor, int, float)) else ()
     return float(number[0]) if len(number) == 1 else 0.0
 
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from hypvision.geometry.numerics import exact
-from hypvision.io.checks import one_of, refuse
+from hypvision.io.checks import one_of
 from hypvision.io.errors import HypvisionError
 
 ABSENT = -100.0
@@ -379,14 +379,13 @@ class CATSegHead(nn.Module):
         class embeddings (T, P, E) of unit length and maps that guide the decoder, (B, ., 2 H, 2 W)
         and (B, ., 4 H, 4 W); :data:`ABSENT` beyond the ``pad_len`` best classes of an image."""
         needed = len(self.decoder_guidance_projection)
-        refuse(
-            (
-                text.dim() != 3 or text.shape[1] != self.prompts,
+        if text.dim() != 3 or text.shape[1] != self.prompts:
+            raise HypvisionError(
                 f"The head was made for {self.prompts} prompt template(s), but the text embeddings "
-                f"have the shape {tuple(text.shape)} instead of (classes, {self.prompts}, size).",
-            ),
-            (len(maps) < needed, f"The head needs {needed} maps, got {len(maps)}."),
-        )
+                f"have the shape {tuple(text.shape)} instead of (classes, {self.prompts}, size)."
+            )
+        if len(maps) < needed:
+            raise HypvisionError(f"The head needs {needed} maps, got {len(maps)}.")
         count = text.shape[0]
         kept = None
         units = F.normalize(_at_least_float32(features), dim=1)

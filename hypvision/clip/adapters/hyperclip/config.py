@@ -91,15 +91,6 @@ class HyperCLIPConfig(AdapterConfig):
                 raise HypvisionError(
                     f"{name} must be above 0, got {value}. For none use geometry='euclidean'."
                 )
-        letters = self.projections
-        if not letters or set(letters) - set("qkv") or len(set(letters)) < len(letters):
-            raise HypvisionError(
-                f"projections must be some of the letters q, k, v, got {letters!r}."
-            )
-        if not (self.text or self.vision):
-            raise HypvisionError(
-                "HyperCLIP: with text=False and vision=False nothing would be adapted."
-            )
         self._check_effects()
 
     def _check_effects(self) -> None:
