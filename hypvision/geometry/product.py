@@ -103,7 +103,8 @@ class Product(Common):
         stacked = arguments[points[0]]
         c = torch.stack([c if isinstance(c, Tensor) else stacked.new_tensor(c) for c in self.c])
         c = c.reshape(-1, *[1] * (stacked.dim() - 1))
-        return getattr(first._functions, name)(**arguments, c=c).movedim(0, -1)
+        numbers: Tensor = getattr(first._functions, name)(**arguments, c=c)
+        return numbers.movedim(0, -1)
 
     def _total(self, name: str, **points: Tensor | float) -> Tensor:
         """The sum of the factors' numbers ``(...)``."""
