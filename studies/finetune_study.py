@@ -139,7 +139,13 @@ RETRIEVAL = "lhier/{}_efficientnet-lite0_20e_grocery.py"
 CHARACTERS = "lhier/{}_resnet10t_40e_omniglot.py"
 METHODS = {"Proxy-Anchor": "euclid", "HIER": "hier", "LHIER": "lhier"}
 SCENES = "hyperbolic-clip/{}_500i_scenes.py"
-CLIPS = {"CLIP": "clip-emoji", "MERU": "meru-emoji", "HyCoCLIP": "hycoclip-emoji"}
+CLIPS = {
+    "CLIP": "clip-emoji",
+    "MERU": "meru-emoji",
+    "HyCoCLIP": "hycoclip-emoji",
+    "UNCHA": "uncha-emoji",
+    "PHyCLIP": "phyclip-emoji",
+}
 MODULES = {"a third of the rate": 0.3, "the rate": 1.0, "three times the rate": 3.0}
 
 MASKS = "hyperclip/emoji_hyperclip_600i.py"

@@ -73,7 +73,7 @@ def test_commands_are_read():
 def test_the_table_of_tags_is_that_of_the_code():
     found = {}
     for names, tags in re.findall(
-        r"^\| (`(?:clip|hyc).*?) \| (`.*) \|$", SECTIONS["Get a model"], flags=re.M
+        r"^\| (`(?:clip|hyc|uncha).*?) \| (`.*) \|$", SECTIONS["Get a model"], flags=re.M
     ):
         for family, sizes in re.findall(r"`(\w+)-vit-\{?([sbl,]+)\}?-16`", names):
             for size in sizes.split(","):

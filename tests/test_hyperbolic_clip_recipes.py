@@ -14,7 +14,7 @@ from mmengine.registry import DATASETS, MODELS, PARAM_SCHEDULERS
 from PIL import Image
 
 from hypvision.clip.models import ARCHITECTURES
-from hypvision.clip.spaces import Hyperboloid, space_of
+from hypvision.clip.spaces import Hyperboloid, HyperboloidProduct, Sphere, space_of
 from hypvision.data.write_shards import write_shards
 from hypvision.engine.config import load_config
 from hypvision.engine.extensions import import_extensions
@@ -45,9 +45,9 @@ def test_every_model_has_a_recipe():
     models = {name.partition("_")[0] for name in RECIPES if name.endswith("redcaps")}
     assert models == {f"{family}-vit-{size}" for family in ("clip", "meru") for size in "sbl"}
     models = {name.partition("_")[0] for name in RECIPES if name.endswith("grit")}
-    assert models == {
-        f"{family}-vit-{size}" for family in ("clip", "meru", "hycoclip") for size in "sb"
-    }
+    families = ("clip", "meru", "hycoclip", "uncha", "phyclip")
+    expected = {f"{family}-vit-{size}" for family in families for size in "sb"}
+    assert models == {*expected, "phyclip-vit-l"}
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,8 @@ def test_numbers_of_the_recipes(name, folder):
         and config.train_cfg.max_iters == steps
     )
     assert f"-{steps // 1000}k" in gpus
-    assert loader.dataset.get("boxes", False) == (family == "hycoclip")
+    boxes = dict(hycoclip=True, uncha=5, phyclip=True)
+    assert loader.dataset.get("boxes", False) == boxes.get(family, False)
     assert loader.dataset.get("subreddits", 0.0) == (0.5 if data == "redcaps" else 0.0)
     crop = DATASETS.build(
         dict(type="CaptionFolder", root=str(folder), transform=loader.dataset.transform)
@@ -75,7 +76,9 @@ def test_numbers_of_the_recipes(name, folder):
         steps_of_crop[0].startswith("RandomResizedCrop")
         and "RandomHorizontalFlip" not in steps_of_crop
     )
-    assert len(steps_of_crop) == 2 and tuple(crop.transform.transforms[0].scale) == (0.5, 1.0)
+    uncha = family == "uncha"
+    assert len(steps_of_crop) == 2 + uncha and ("RandomGrayscale" in steps_of_crop) == uncha
+    assert tuple(crop.transform.transforms[0].scale) == (0.8 if uncha else 0.5, 1.0)
     assert crop[0]["inputs"].shape == (3, 224, 224) and crop[0]["inputs"].dtype == torch.uint8
     optimizer = config.optim_wrapper.optimizer
     assert (optimizer.type, optimizer.lr, tuple(optimizer.betas), optimizer.weight_decay) == (
@@ -84,7 +87,8 @@ def test_numbers_of_the_recipes(name, folder):
     assert config.model.entail == 0.2
     with torch.device("meta"):
         clip = MODELS.build(config.model).clip
-    assert isinstance(space_of(clip), Hyperboloid) == (family != "clip")
+    spaces = dict(clip=Sphere, phyclip=HyperboloidProduct)
+    assert isinstance(space_of(clip), spaces.get(family, Hyperboloid))
     assert clip.visual.trunk.embed_dim == WIDTHS[size][0] and clip.text_projection.shape == (
         512,
         512,
@@ -96,7 +100,8 @@ def test_numbers_of_the_recipes(name, folder):
 @pytest.fixture
 def tiny(monkeypatch):
     """The models with small towers."""
-    for name in ("clip-vit-s-16", "meru-vit-b-16", "hycoclip-vit-s-16"):
+    small = ("clip-vit-s-16", "meru-vit-b-16", "hycoclip-vit-s-16", "uncha-vit-s-16")
+    for name in (*small, "phyclip-vit-s-16"):
         config = ARCHITECTURES[name]
         vision = dict(
             image_size=32,
@@ -139,6 +144,22 @@ def test_what_decays(tiny, name):
             assert found[name] == (0.0 if free else 0.2), name
 
 
+def test_what_decays_in_its_successors(tiny):
+    """UNCHA's three scales do not; PHyCLIP's curvatures and scales do, being in lists."""
+    for name, free in (
+        ("uncha", {"curv", "visual_alpha", "textual_alpha"}),
+        ("phyclip", {"logit_scale"}),
+    ):
+        config = load_config(ROOT / f"{name}-vit-s_8xb96-500k_grit.py")
+        import_extensions(config)
+        model = MODELS.build(config.model)
+        groups = build_optim_wrapper(model, config.optim_wrapper).optimizer.param_groups
+        kept = {id(p) for group in groups if not group["weight_decay"] for p in group["params"]}
+        found = {n for n, p in model.clip.named_parameters() if id(p) in kept and p.requires_grad}
+        assert {n for n in found if not n.endswith("_logit_scale")} == free
+        assert len(found) == (6 if name == "uncha" else 1)
+
+
 @pytest.mark.parametrize(
     ("name", "steps"), [("256-120k_redcaps", 120_000), ("96-500k_grit", 500_000)]
 )
@@ -169,6 +190,8 @@ def test_the_rates_are_those_of_the_sheet(name, steps):
         "hycoclip-vit-s_8xb96-500k_grit",
         pytest.param("meru-vit-b_8xb256-120k_redcaps", marks=pytest.mark.slow),
         pytest.param("clip-vit-s_8xb256-120k_redcaps", marks=pytest.mark.slow),
+        "uncha-vit-s_8xb96-500k_grit",
+        "phyclip-vit-s_8xb96-500k_grit",
     ],
 )
 def test_recipes_take_steps_from_shards(name, tiny, folder, tmp_path):
@@ -183,6 +206,6 @@ def test_recipes_take_steps_from_shards(name, tiny, folder, tmp_path):
     config.val_dataloader = config.val_cfg = config.val_evaluator = None
     runner = train(config, tmp_path / "work")
     assert runner.iter == 3 and math.isfinite(runner.message_hub.get_scalar("train/loss").current())
-    assert len([key for key in runner.message_hub.log_scalars if "loss_entail" in key]) == (
-        4 if "hycoclip" in name else "meru" in name
-    )
+    counts = dict(clip=0, meru=1, hycoclip=4, uncha=6, phyclip=4)
+    entailed = [key for key in runner.message_hub.log_scalars if "loss_entail" in key]
+    assert len(entailed) == counts[name.partition("-")[0]]

@@ -437,6 +437,35 @@ PUBLISHED: dict[str, dict[str, tuple[str, dict[str, str], dict[str, str]]]] = {
                                                 "files are used with what they say",
             },
         ),
+        "UNCHA": (
+            "uncha-vit-{s,b}_8xb96-500k_grit",
+            {
+                "optimiser": "AdamW, rate 0.0005, decay 0.2, betas 0.9, 0.98",
+                "batch": "768",
+                "length": "500000 iterations",
+                "augmentation": "random crops of 224, from 0.8 of the area, grey with probability "
+                                "0.2",
+                "boxes of an image": "the first 5",
+                "entailment": "0.2",
+                "not decayed": "logit_scale, curv, visual_alpha, textual_alpha",
+                "mean and deviation of pixels": "(0.229, 0.224, 0.225) for both",
+            },
+            {"batch": "8 processes", "mean and deviation of pixels": "as HyCoCLIP's"},
+        ),
+        "PHyCLIP": (
+            "phyclip-vit-{s,b,l}_8xb96-500k_grit",
+            {
+                "optimiser": "AdamW, rate 0.0005, decay 0.2, betas 0.9, 0.98",
+                "batch": "768",
+                "length": "500000 iterations",
+                "augmentation": "random crops of 224, from 0.5 of the area",
+                "boxes of an image": "one at random",
+                "entailment": "0.2",
+                "not decayed": "logit_scale",
+                "mean and deviation of pixels": "ImageNet's",
+            },
+            {"batch": "8 processes"},
+        ),
     },
     "helm": {
         "115M, 120M": (
@@ -621,6 +650,8 @@ def _data(cfg: Config) -> dict[str, Any]:
             assert train.color_jitter is None
             area = f"random crops of {train.input_size}, from {train.scale[0]:g} of the area"
             text = area if train.get("hflip", 0.5) == 0 else f"{area}, mirrored"
+            if train.get("grayscale_prob"):
+                text += f", grey with probability {train.grayscale_prob:g}"
         found["augmentation"] = text
         pixels = (train.get("mean", IMAGENET_DEFAULT_MEAN), train.get("std", IMAGENET_DEFAULT_STD))
         own = "0.5 for both" if set(pixels[0]) | set(pixels[1]) == {0.5} else str(pixels)
@@ -638,6 +669,9 @@ def _data(cfg: Config) -> dict[str, Any]:
     found["repeated augmentation"] = str(sampler.get("num_repeats", 1))
     if "length" in loader.dataset:
         found["context"] = f"{loader.dataset.length} tokens"
+    boxes = loader.dataset.get("boxes")
+    if boxes:
+        found["boxes of an image"] = "one at random" if boxes == 1 else f"the first {boxes}"
     if "subreddits" in loader.dataset:
         found["captions that begin with their subreddit"] = f"{loader.dataset.subreddits:g}"
     found["training size"] = _training_size(loader.dataset.get("pipeline") or [], cfg.model)

@@ -1,8 +1,12 @@
-"""MERU, HyCoCLIP and their CLIP baselines.
+"""MERU, HyCoCLIP, UNCHA, PHyCLIP and their CLIP baselines.
 
 Papers: "Hyperbolic Image-Text Representations", Desai, Nickel, Rajpurohit, Johnson, Vedantam (ICML
     2023); "Compositional Entailment Learning for Hyperbolic Vision-Language Models", Pal, van
-    Spengler, di Melendugno, Flaborea, Galasso, Mettes (ICLR 2025).
+    Spengler, di Melendugno, Flaborea, Galasso, Mettes (ICLR 2025); "Uncertainty-guided
+    Compositional Alignment with Part-to-Whole Semantic Representativeness in Hyperbolic
+    Vision-Language Models", Kim, Jang, Kim, Chun (CVPR 2026; UNCHA); "l1-Product of Hyperbolic
+    Factors Unifies Hierarchy and Compositionality in Vision-Language Representation Learning",
+    Yoshikawa, Matsubara (ICLR 2026; PHyCLIP).
 
 >>> clip = create_clip("hycoclip-vit-s-16", "grit")
 >>> clip.similarity(clip.embed_images(images), clip.embed_texts(["a dog", "a cat"]))
@@ -19,17 +23,25 @@ from open_clip.model import CLIP
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 
-from hypvision.clip.hyperbolic_checkpoint import CURVATURES, PIXELS
-from hypvision.clip.spaces import Hyperboloid, Modality, Space, Sphere
-from hypvision.clip.towers import class_token_features
+from hypvision.clip.hyperbolic_checkpoint import (
+    BOX_SCALES,
+    CURVATURES,
+    FACTORS,
+    PIXELS,
+    SCALARS,
+    family_of_config,
+)
+from hypvision.clip.spaces import Hyperboloid, HyperboloidProduct, Modality, Space, Sphere
+from hypvision.clip.towers import class_token_features, logit_scale_of
 from hypvision.io.checks import one_of
+from hypvision.io.errors import HypvisionError
 
 MAX_LOGIT_SCALE = math.log(100)
 
 
 class HyperbolicCLIP(CLIP):
-    """open_clip's CLIP whose embeddings lie on a hyperboloid or a sphere; a ViT of timm becomes
-    that of MoCo v3.
+    """open_clip's CLIP whose embeddings lie on a hyperboloid, a product of hyperboloids or a
+    sphere; a ViT of timm becomes that of MoCo v3.
 
     ``encode_image`` and ``encode_text`` give features before the lift, with ``normalize=True``
     points of :attr:`space`: of the hyperboloid ``(B, E + 1)``, time first. The mean and the
@@ -37,8 +49,11 @@ class HyperbolicCLIP(CLIP):
     :data:`~hypvision.clip.hyperbolic_checkpoint.PIXELS`.
 
     Args:
-        geometry: ``"lorentz"`` (MERU, HyCoCLIP) or ``"sphere"`` (the CLIP baselines, which learn no
-            curvature).
+        geometry: ``"lorentz"`` (MERU, HyCoCLIP, UNCHA), ``"product"`` of hyperboloids (PHyCLIP) or
+            ``"sphere"`` (the CLIP baselines, which learn no curvature).
+        factors: number of hyperboloids of a product; default: one for 8 numbers of a feature, as
+            PHyCLIP has 64 for 512.
+        box_scales: learn UNCHA's three scales of logits; ``logit_scale`` stays unused.
         learn_curvature: False: the curvature stays at its initial value.
         vision_heads: number of attention heads of the ViT; MoCo v3's small ViT has 12, timm's has
             6.
@@ -55,11 +70,15 @@ class HyperbolicCLIP(CLIP):
         geometry: str = "lorentz",
         learn_curvature: bool = True,
         vision_heads: int = 12,
+        factors: int | None = None,
+        box_scales: bool = False,
         **others: Any,
     ):
         super().__init__(embed_dim, vision_cfg, text_cfg, **others)
-        one_of(("lorentz", "sphere"), geometry=geometry)
+        one_of(("lorentz", "product", "sphere"), geometry=geometry)
         self.geometry = geometry
+        self.family = family_of_config(dict(geometry=geometry, box_scales=box_scales))
+        self.embed_dim = embed_dim
         self.constants: list[str] = []  # names of parameters that no training changes
         for name, values in zip(PIXELS, (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)):
             self.register_buffer(name, torch.tensor(values).reshape(3, 1, 1))
@@ -68,14 +87,60 @@ class HyperbolicCLIP(CLIP):
         trunk = getattr(self.visual, "trunk", None)
         if trunk is not None:
             self._as_moco_v3(trunk, vision_heads, vision_cfg["image_size"])
-        if geometry == "lorentz":
-            self.curv = nn.Parameter(torch.zeros(()))
-            if not learn_curvature:
-                self.constants.append("curv")
-            self.visual_alpha = nn.Parameter(torch.tensor(-0.5 * math.log(embed_dim)))
-            self.textual_alpha = nn.Parameter(torch.tensor(-0.5 * math.log(embed_dim)))
+        if geometry != "sphere":
+            self._add_scalars(embed_dim)
+        if geometry == "product":
+            self._add_factors(factors or embed_dim // 8)
+        if box_scales:
+            self._add_box_scales(text_cfg.get("width", 512))
+        if not learn_curvature:
+            self.constants += [name for name, _ in self.named_parameters() if "curv" in name]
         for name in self.constants:
             self.get_parameter(name).requires_grad_(False)
+
+    def _add_scalars(self, length: int) -> None:
+        self.curv = nn.Parameter(torch.zeros(()))
+        self.visual_alpha = nn.Parameter(torch.tensor(-0.5 * math.log(length)))
+        self.textual_alpha = nn.Parameter(torch.tensor(-0.5 * math.log(length)))
+
+    def _add_factors(self, count: int) -> None:
+        """PHyCLIP's curvatures and scales; MERU's stay, unused, as in its files."""
+        if self.embed_dim % count:
+            raise HypvisionError(
+                f"Features of {self.embed_dim} numbers cannot be cut into {count} equal factors. "
+                "Give a number of factors that divides it."
+            )
+        scale = -0.5 * math.log(self.embed_dim // count)
+        for name, value in zip(FACTORS, (0.0, scale, scale)):
+            numbers = [nn.Parameter(torch.tensor(value)) for _ in range(count)]
+            self.register_module(name, nn.ParameterList(numbers))
+        self.constants += SCALARS
+
+    def _add_box_scales(self, width: int) -> None:
+        """UNCHA's scales, and a head that its files have and no computation uses."""
+        if self.geometry != "lorentz":
+            raise HypvisionError(
+                f"box_scales are UNCHA's, on one hyperboloid, but geometry is '{self.geometry}'. "
+                "Give geometry='lorentz'."
+            )
+        for name, temperature in zip(BOX_SCALES, (0.07, 0.05, 0.06)):
+            self.register_parameter(name, nn.Parameter(torch.tensor(-math.log(temperature))))
+        self.min_radius_head = nn.Linear(width, 1)
+        nn.init.zeros_(self.min_radius_head.weight)
+        nn.init.zeros_(self.min_radius_head.bias)
+        self.constants += ["logit_scale", "min_radius_head.weight", "min_radius_head.bias"]
+
+    def _logarithms(self, single: str, each: str) -> list[Tensor]:
+        """A number of the one hyperboloid, or those of the factors."""
+        if self.geometry == "product":
+            return [*self.get_submodule(each).parameters()]
+        return [self.get_parameter(single)]
+
+    def _scale(self, tower: str) -> Tensor:
+        """The factor of the features of a tower, or ``(k,)`` for those of the factors."""
+        logarithms = self._logarithms(f"{tower}_alpha", f"{tower}_concept_alphas")
+        found = torch.stack(logarithms).float().exp()
+        return found if self.geometry == "product" else found[0]
 
     def _as_moco_v3(self, trunk: Any, vision_heads: int, size: int) -> None:
         self.visual.set_input_size(size)
@@ -117,20 +182,27 @@ class HyperbolicCLIP(CLIP):
         """The space of the embeddings, with the present curvature and scales."""
         if self.geometry == "sphere":
             return Sphere(self.root)
-        factors: dict[Modality, Tensor] = {
-            "image": self.visual_alpha.float().exp(),
-            "text": self.textual_alpha.float().exp(),
+        scales: dict[Modality, Tensor] = {
+            "image": self._scale("visual"),
+            "text": self._scale("textual"),
         }
-        return Hyperboloid(self.curv.float().exp(), scales=factors)
+        if self.geometry == "lorentz":
+            return Hyperboloid(self.curv.float().exp(), scales=scales)
+        c = torch.stack(self._logarithms("curv", "curvs")).float().exp()
+        return HyperboloidProduct(c, self.embed_dim // len(c), scales=scales)
 
     @torch.no_grad()
     def clamp_scalars(self) -> None:
         """Bring the scalars back into their intervals; before each step of a training."""
-        self.logit_scale.clamp_(max=MAX_LOGIT_SCALE)
-        if self.geometry == "lorentz":
-            self.curv.clamp_(*map(math.log, CURVATURES))
-            self.visual_alpha.clamp_(max=0)
-            self.textual_alpha.clamp_(max=0)
+        low, high = map(math.log, CURVATURES)
+        for name, parameter in self.named_parameters():
+            first = name.partition(".")[0]
+            if first.endswith("logit_scale"):
+                parameter.clamp_(max=MAX_LOGIT_SCALE)
+            elif first in ("curv", "curvs"):
+                parameter.clamp_(low, high)
+            elif first.endswith(("_alpha", "_alphas")):
+                parameter.clamp_(max=0)
 
     def encode_image(self, image: Tensor, normalize: bool = False) -> Tensor:
         """Features (B, E) of normalised images, or their points."""
@@ -146,22 +218,25 @@ class HyperbolicCLIP(CLIP):
         """Logits of the contrastive loss (B, T), and transposed."""
         images = self.encode_image(image, normalize=True)
         texts = self.encode_text(text, normalize=True)
-        logits = self.space.logits(images, texts, self.logit_scale.exp())
+        logits = self.space.logits(images, texts, logit_scale_of(self).exp())
         return logits, logits.T
 
     @torch.no_grad()
     def merge(self) -> None:
         """Multiply the scales of the features into the projections, which does not change the
         embeddings."""
-        if self.geometry == "lorentz":
-            visual: Any = self.visual
-            image_projection = (
-                visual.proj if getattr(visual, "trunk", None) is None else visual.head.proj.weight
-            )
-            image_projection.mul_(self.visual_alpha.exp())
-            self.text_projection.mul_(self.textual_alpha.exp())
-            self.visual_alpha.zero_()
-            self.textual_alpha.zero_()
+        if self.geometry == "sphere":
+            return
+        visual: Any = self.visual
+        timm = getattr(visual, "trunk", None) is not None
+        projections = dict(
+            visual=visual.head.proj.weight.T if timm else visual.proj, textual=self.text_projection
+        )
+        for tower, projection in projections.items():
+            scale = self._scale(tower).reshape(-1)
+            projection.mul_(scale.repeat_interleave(self.embed_dim // len(scale)))
+            for logarithm in self._logarithms(f"{tower}_alpha", f"{tower}_concept_alphas"):
+                logarithm.zero_()
 
 
 def sincos_positions(grid: tuple[int, int], width: int) -> Tensor:

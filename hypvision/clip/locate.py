@@ -23,6 +23,7 @@ from hypvision.checkpoints.sources import (
     resolve,
 )
 from hypvision.clip.hyperbolic_checkpoint import PUBLISHED
+from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError, require
 from hypvision.io.files import why_no_file
 from hypvision.io.records import parse, read_record
@@ -50,28 +51,34 @@ def weights_file(name: str, pretrained: str | Path, needed: bool, tags: Sequence
     text = str(pretrained)
     if re.fullmatch(r"hf-hub:[^#]+#.+\.(pth?|bin|safetensors)", text):
         return fetch_published(text, name, needed)
-    if is_address(text):
-        return _from_zoo(name, text) if needed else Path(text)
-    if text.startswith(("http://", "https://")):
-        return fetch(text) if needed else Path(text)
-    path = Path(text).expanduser()
-    if not path.is_absolute() and not path.exists():
-        # the file in the repository, for any working directory
-        shipped = Path(__file__).parents[2] / path
-        path = shipped if shipped.is_file() else path
+    known = is_address(text)
+    if known or text.startswith(("http://", "https://")):
+        if not needed:
+            return Path(text)
+        return _from_zoo(name, text) if known else fetch(text)
+    path = _own_file(Path(text).expanduser())
     if path.is_file() or path.is_dir():
         return path
-    if path.suffix not in (".pt", ".pth", ".safetensors", ".bin") and not path.exists():
-        known = "its own" if is_repository(name) else ", ".join(tags) or "none"
-        raise HypvisionError(
-            f"'{name}' has no weights '{pretrained}'. It has {known}; or give the path of a file."
-        )
-    if needed:
-        raise HypvisionError(
-            f"{why_no_file(pretrained, 'CLIP checkpoint')} Give the path of a file, or a tag of "
-            "open_clip."
-        )
+    there = "its own" if is_repository(name) else ", ".join(tags) or "none"
+    is_word = path.suffix not in (".pt", ".pth", ".safetensors", ".bin") and not path.exists()
+    missing = why_no_file(pretrained, "CLIP checkpoint")
+    refuse(
+        (
+            is_word,
+            f"'{name}' has no weights '{pretrained}'. It has {there}; or give the path of a file.",
+        ),
+        (needed, f"{missing} Give the path of a file, or a tag of open_clip."),
+    )
     return path
+
+
+def _own_file(path: Path) -> Path:
+    """A path, which without a file there may be that of a file in the repository, for any working
+    directory."""
+    if path.is_absolute() or path.exists():
+        return path
+    shipped = Path(__file__).parents[2] / path
+    return shipped if shipped.is_file() else path
 
 
 def config_folder(name: str) -> Path:

@@ -12,6 +12,7 @@ texts); :func:`hypvision.data.preprocessing.preprocessing_of` is the preprocessi
 from __future__ import annotations
 
 import inspect
+import itertools
 import logging
 import math
 import os
@@ -111,10 +112,19 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 """Architectures that open_clip does not have: arguments of :class:`open_clip.model.CLIP`, or, with
 a ``geometry``, of :class:`hypvision.clip.hyperbolic.HyperbolicCLIP`."""
 
-ARCHITECTURES["hycoclip-emoji-s16"] = {**ARCHITECTURES["emoji-s16"], "geometry": "lorentz"}
+# family of hyperbolic CLIPs -> its arguments of HyperbolicCLIP
+_FAMILIES: dict[str, dict[str, Any]] = {
+    "clip": dict(geometry="sphere"),
+    "meru": dict(geometry="lorentz"),
+    "hycoclip": dict(geometry="lorentz"),
+    "uncha": dict(geometry="lorentz", box_scales=True),
+    "phyclip": dict(geometry="product"),
+}
+for _family in ("hycoclip", "uncha", "phyclip"):
+    ARCHITECTURES[f"{_family}-emoji-s16"] = ARCHITECTURES["emoji-s16"] | _FAMILIES[_family]
 
 _VITS = {"s": ("small", 12), "b": ("base", 12), "l": ("large", 16)}  # size -> (timm's name, heads)
-for _family, _size in ((family, size) for family in ("clip", "meru", "hycoclip") for size in _VITS):
+for _family, _size in itertools.product(_FAMILIES, _VITS):
     _name, _heads = _VITS[_size]
     ARCHITECTURES[f"{_family}-vit-{_size}-16"] = dict(
         embed_dim=512,
@@ -125,8 +135,8 @@ for _family, _size in ((family, size) for family in ("clip", "meru", "hycoclip")
             timm_proj="linear",
         ),
         text_cfg=dict(context_length=77, vocab_size=49408, width=512, heads=8, layers=12),
-        geometry="sphere" if _family == "clip" else "lorentz",
         vision_heads=_heads,
+        **_FAMILIES[_family],
     )
 
 
@@ -205,80 +215,119 @@ def create_clip(
             files. Other files do not contain their activation: give ``force_quick_gelu=True`` or a
             name such as ``ViT-B-16-quickgelu`` if they need it.
     """
-    open_clip = require("open_clip", "clip")
+    require("open_clip", "clip")
+    source = _source_of(name, pretrained, load_weights)
+    resize = source.tag is not None or _are_given(options, *RESIZING, "vision_cfg", "text_cfg")
+    options = _with_needs(name, source, options)
+    config = architecture(name, source.folder, options)
+    _check_towers(name, config)
+    is_random = source == _Source() and load_weights
+    _check_options(name, config, options, towers=is_random)
+    path = _fetched(name, source) if load_weights else None
+    if not is_random:
+        options["pretrained_text"] = False  # the text tower loads no weights of its own
+    late = path is not None and "timm_model_name" in config["vision_cfg"]
+    # Like open_clip, resize timm's towers after loading their weights.
+    size = options.pop("force_image_size", None) if late else None
+    model, tokenizer = _random_model(name, source.folder, config, options, size)
+    if path is not None:
+        _load(model, path, resize)
+        _normalise_as_loaded(model, options)
+    if lora is not None:
+        _merge_lora(model, lora)
+    pixels = model.visual.preprocess_cfg
+    if size is not None:
+        model.visual.set_input_size(size)
+        pixels["size"] = model.visual.image_size
+    mean, std = ([255.0 * value for value in pixels[key]] for key in ("mean", "std"))
+    language = _language(pretrained, load_weights)
+    return CLIPBundle(model.eval(), tokenizer, tuple(mean), tuple(std), *language)
+
+
+def _are_given(options: Mapping[str, Any], *names: str) -> bool:
+    """Whether any of the options of these names is."""
+    return any(options.get(name) is not None for name in names)
+
+
+class _Source(NamedTuple):
+    """Where the weights of a CLIP model come from: a folder with its config, a tag of open_clip, or
+    a file; all None: they are random."""
+
+    folder: Path | None = None
+    tag: str | None = None
+    path: Path | None = None
+
+
+def _source_of(name: str, pretrained: str | Path | None, needed: bool) -> _Source:
+    """The source that :func:`create_clip` is asked for; a file may be missing if not ``needed``."""
+    folder = config_folder(name) if is_repository(name) else None
+    tags = pretrained_tags(name) if folder is None else []
+    if pretrained is None:
+        return _Source(folder)
+    if str(pretrained) not in tags:
+        return _Source(folder, path=weights_file(name, pretrained, needed, tags))
+    tag = str(pretrained)
+    if name not in ARCHITECTURES:
+        return _Source(tag=tag)
+    return _Source(path=fetch_published(PUBLISHED[name][tag], f"{name}:{tag}", needed))
+
+
+def _fetched(name: str, source: _Source) -> Path | None:
+    """The file of weights on this machine; None: they are random."""
+    if source.tag is not None:
+        about = require("open_clip", "clip").get_pretrained_cfg(name, source.tag)
+        return fetch_weights(about["hf_hub"], f"{name}:{source.tag}")
+    if source.folder is not None and source.path is None:
+        return repository_weights(name, source.folder)
+    return source.path
+
+
+def _random_model(
+    name: str,
+    folder: Path | None,
+    config: dict[str, Any],
+    options: dict[str, Any],
+    size: Any,
+) -> tuple[Any, Any]:
+    """A model with random weights and its tokenizer; with a ``size`` that it will get later its
+    images are those of its weights, whatever the config says."""
+    if name not in ARCHITECTURES:
+        return _model_of_open_clip(name, folder, config, options)
     from open_clip.model import set_model_preprocess_cfg
     from open_clip.transform import PreprocessCfg, merge_preprocess_dict
 
-    folder = config_folder(name) if is_repository(name) else None
-    asked = {option for option, value in options.items() if value is not None}
-    tags = pretrained_tags(name) if folder is None else []
-    tag = str(pretrained) if pretrained in tags else None
-    path: Path | None
-    if tag is not None and name in ARCHITECTURES:
-        path = fetch_published(PUBLISHED[name][tag], f"{name}:{tag}", load_weights)
-        tag = None
-    else:
-        path = (
-            None
-            if tag or pretrained is None
-            else weights_file(name, pretrained, load_weights, tags)
-        )
-    options = _with_needs(name, tag, path, options)
-    config = architecture(name, folder, options)
-    forced = options.get("force_preprocess_cfg") or {}
-    _check_towers(name, config)
-    whole = tag is not None or folder is not None or path is not None or not load_weights
-    _check_options(name, config, options, towers=not whole)
-    if load_weights and tag is not None:
-        path = fetch_weights(open_clip.get_pretrained_cfg(name, tag)["hf_hub"], f"{name}:{tag}")
-    elif load_weights and folder is not None and path is None:
-        path = repository_weights(name, folder)
-    path = path if load_weights else None
-    # Like open_clip, resize timm's towers after loading their weights.
-    is_timm = path is not None and "timm_model_name" in config["vision_cfg"]
-    size = options.pop("force_image_size", None) if is_timm else None
-    if name in ARCHITECTURES:
-        if size is not None:
-            config["vision_cfg"]["image_size"] = ARCHITECTURES[name]["vision_cfg"]["image_size"]
-        model: Any = _model_class(config)(**config)
-        mean, std = pixels_of(config["vision_cfg"])
-        about = dict(
-            asdict(PreprocessCfg()), size=config["vision_cfg"]["image_size"], mean=mean, std=std
-        )
-        about = merge_preprocess_dict(about, forced)
-        set_model_preprocess_cfg(model, about)
-        if config.get("geometry"):
-            model.normalise_by(about["mean"], about["std"])
-        from hypvision.clip.tokenizer import Tokenizer
+    from hypvision.clip.tokenizer import Tokenizer
 
-        tokenizer: Any = Tokenizer(context_length=_text_length(config))
-    else:
-        if whole:
-            options["pretrained_text"] = False  # the text tower loads no weights of its own
-        with _explained(name), hub_switch():
-            where = name if folder is None else f"local-dir:{folder.absolute()}"
-            model = open_clip.create_model(where, None, load_weights=False, **options)
-            tokenizer = _tokenizer(name, folder, config)
-    if path is not None:
-        _load(
-            model,
-            path,
-            resize=tag is not None or not {*RESIZING, "vision_cfg", "text_cfg"}.isdisjoint(asked),
-        )
-    if lora is not None:
-        _merge_lora(model, lora)
+    vision = config["vision_cfg"]
     if size is not None:
-        model.visual.set_input_size(size)
-        model.visual.preprocess_cfg["size"] = model.visual.image_size
-    if path is not None and config.get("geometry"):  # the file says how its images are normalised
-        about = {**model.normalisation(), **forced}
+        vision["image_size"] = ARCHITECTURES[name]["vision_cfg"]["image_size"]
+    model: Any = _model_class(config)(**config)
+    mean, std = pixels_of(vision)
+    about = dict(asdict(PreprocessCfg()), size=vision["image_size"], mean=mean, std=std)
+    about = merge_preprocess_dict(about, options.get("force_preprocess_cfg") or {})
+    set_model_preprocess_cfg(model, about)
+    if config.get("geometry"):
+        model.normalise_by(about["mean"], about["std"])
+    return model, Tokenizer(_text_length(config), ends=not config.get("box_scales"))
+
+
+def _normalise_as_loaded(model: Any, options: Mapping[str, Any]) -> None:
+    """Normalise images as the file of a hyperbolic CLIP says, if nothing else is asked for."""
+    if hasattr(model, "normalisation"):
+        about = {**model.normalisation(), **(options.get("force_preprocess_cfg") or {})}
         model.normalise_by(about["mean"], about["std"])
         model.visual.preprocess_cfg |= model.normalisation()
-    mean, std = (
-        tuple(255.0 * value for value in model.visual.preprocess_cfg[key])
-        for key in ("mean", "std")
-    )
-    return CLIPBundle(model.eval(), tokenizer, mean, std, *_language(pretrained, load_weights))
+
+
+def _model_of_open_clip(
+    name: str, folder: Path | None, config: Mapping[str, Any], options: dict[str, Any]
+) -> tuple[Any, Any]:
+    """A model of open_clip with random weights, and its tokenizer."""
+    where = name if folder is None else f"local-dir:{folder.absolute()}"
+    with _explained(name), hub_switch():
+        create = require("open_clip", "clip").create_model
+        model = create(where, None, load_weights=False, **options)
+        return model, _tokenizer(name, folder, config)
 
 
 def _language(
@@ -415,26 +464,19 @@ def _check_towers(name: str, config: Mapping[str, Any]) -> None:
         )
 
 
-def _with_needs(
-    name: str, tag: str | None, path: Path | None, options: Mapping[str, Any]
-) -> dict[str, Any]:
+def _with_needs(name: str, source: _Source, options: Mapping[str, Any]) -> dict[str, Any]:
     """Add the options that the weights need, unless given."""
     found = dict(options)
-    if tag is not None:
-        open_clip = require("open_clip", "clip")
-        about = open_clip.get_pretrained_cfg(name, tag)
-        about = {key: about[key] for key in ("mean", "std", "interpolation", "resize_mode",
-        "fill_color", "quick_gelu")
-                 if about.get(key) is not None}  # fmt: skip
-        found.setdefault("force_quick_gelu", about.pop("quick_gelu", False))
-        found["force_preprocess_cfg"] = {**about, **(found.get("force_preprocess_cfg") or {})}
-    elif (
-        path is not None
-        and not path.is_file()
-        and "force_quick_gelu" not in found
-        and name not in ARCHITECTURES
-    ):
-        if not architecture(name, None, found).get("quick_gelu"):
+    path = source.path
+    if source.tag is not None:
+        about = require("open_clip", "clip").get_pretrained_cfg(name, source.tag)
+        found.setdefault("force_quick_gelu", bool(about.get("quick_gelu")))
+        keys = ("mean", "std", "interpolation", "resize_mode", "fill_color")
+        preprocessing = {key: about[key] for key in keys if about.get(key) is not None}
+        preprocessing |= found.get("force_preprocess_cfg") or {}
+        found["force_preprocess_cfg"] = preprocessing
+    elif path is not None and not path.is_file():
+        if _may_lack_quick_gelu(name, found):
             warnings.warn(
                 f"The CLIP weights '{path}' are not here, so they cannot say whether they need "
                 "QuickGELU, and GELU is taken. OpenAI's need it: name the model "
@@ -447,6 +489,13 @@ def _with_needs(
             "force_quick_gelu", any(each.endswith(".QuickGELU") for each in class_names(path))
         )
     return found
+
+
+def _may_lack_quick_gelu(name: str, options: Mapping[str, Any]) -> bool:
+    """Whether a model has GELU, and nobody has asked for that."""
+    if "force_quick_gelu" in options or name in ARCHITECTURES:
+        return False
+    return not architecture(name, None, options).get("quick_gelu")
 
 
 @contextmanager
@@ -562,51 +611,60 @@ def _load(model: Any, path: Path, resize: bool) -> None:
     """Load weights of any origin, renamed by open_clip's own functions and, with ``resize``,
     resized."""
     from open_clip import convert
-    from open_clip.model import (
-        convert_to_custom_text_state_dict,
-        resize_pos_embed,
-        resize_text_pos_embed,
-    )
+    from open_clip.model import convert_to_custom_text_state_dict
 
-    content = read_file(path)
-    weights = clip_weights(content)
-    geometry = getattr(model, "geometry", None)
-    check_scalars(weights, geometry or "sphere", path)
-    if geometry == "sphere":
-        model.root = root_of(content, embedding_size(model), path)
-    if geometry is not None:
-        weights.pop("root", None)
-        for name in PIXELS:  # older files of trainings lack them
-            weights.setdefault(name, model.get_buffer(name))
-    weights = convert.convert_state_dict(model, weights)
+    weights = convert.convert_state_dict(model, _of_family(model, path))
     if "positional_embedding" in weights and not hasattr(model, "positional_embedding"):
         weights = convert_to_custom_text_state_dict(weights)
     expected = model.state_dict()
     if "logit_bias" in expected:  # SigLIP's learned offset; 0 if the weights have none
         weights.setdefault("logit_bias", torch.zeros(()))
-    for name in ("logit_scale", "logit_bias"):  # a scalar or a vector of length 1
-        if name in weights and name in expected and weights[name].numel() == expected[name].numel():
+    for name in expected.keys() & weights.keys() & {"logit_scale", "logit_bias"}:
+        if weights[name].numel() == expected[name].numel():  # a scalar or a vector of length 1
             weights[name] = weights[name].reshape(expected[name].shape)
-    for name in (
-        "visual.positional_embedding",
-        "positional_embedding",
-        "text.positional_embedding",
-    ):
-        if resize and _can_be_resized(
-            weights.get(name), expected.get(name), grid=name.startswith("visual.")
-        ):
-            (resize_pos_embed if name.startswith("visual.") else resize_text_pos_embed)(
-                weights, model
-            )
+    if resize:
+        _resize_positions(model, weights, expected)
     load_into(
         model,
         {name: value.float() if value.is_floating_point() else value for name,
         value in weights.items()},
         path, f"the CLIP model ({type(model).__name__})",
         _advice(expected, weights),
-        extra=geometry is None,
+        extra=not hasattr(model, "family"),
         # an unknown weight of a hyperbolic CLIP is that of another geometry
     )  # fmt: skip
+
+
+def _of_family(model: Any, path: Path) -> dict[str, Tensor]:
+    """The weights of a file, which must be of the model's family, with what older files lack."""
+    content = read_file(path)
+    weights = clip_weights(content)
+    family = getattr(model, "family", None)
+    check_scalars(weights, family or "clip", path)
+    if family == "clip":
+        model.root = root_of(content, embedding_size(model), path)
+    if family is not None:
+        weights.pop("root", None)
+        for name in PIXELS:  # older files of trainings lack them
+            weights.setdefault(name, model.get_buffer(name))
+    return weights
+
+
+def _resize_positions(
+    model: Any, weights: dict[str, Tensor], expected: Mapping[str, Tensor]
+) -> None:
+    """Resize the position embeddings of weights to those of a model, by open_clip's functions."""
+    from open_clip.model import resize_pos_embed, resize_text_pos_embed
+
+    for start, resize in (
+        ("visual.", resize_pos_embed),
+        ("", resize_text_pos_embed),
+        ("text.", resize_text_pos_embed),
+    ):
+        name = f"{start}positional_embedding"
+        grid = start == "visual."
+        if _can_be_resized(weights.get(name), expected.get(name), grid=grid):
+            resize(weights, model)
 
 
 def _merge_lora(model: nn.Module, folder: str | Path) -> None:

@@ -19,9 +19,10 @@ from torch import Tensor
 
 from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.sources import find
-from hypvision.clip.hyperbolic_checkpoint import variant
+from hypvision.clip.hyperbolic_checkpoint import family_of, family_of_config, variant
 from hypvision.clip.locate import is_repository, offering
 from hypvision.clip.models import ARCHITECTURES, architecture, pretrained_tags, read_clip
+from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError, require
 from hypvision.io.records import parse_arguments
 
@@ -52,46 +53,49 @@ def clip_options(text: str) -> dict[str, Any]:
 def _named(text: str) -> dict[str, Any]:
     """``NAME[:WEIGHTS]`` as arguments of :func:`~hypvision.clip.models.create_clip`."""
     if text.startswith(("zoo:", "file:")) or text in builtin_index().records:
-        _, record = find(text)
-        if record.task != "zero-shot":
-            raise HypvisionError(
-                f"'{text}' are weights of '{record.model}' ({record.task}), not of a CLIP model. "
-                "hypvision zoo list --task zero-shot lists those."
-            )
-        return dict(name=record.model, pretrained=text if ":" in text else f"zoo:{text}")
+        return _of_record(text)
     path = Path(text).expanduser()
     if path.suffix and path.is_file():
         return dict(name=_network_of(path), pretrained=str(path))
     name, weights = parse_name(text)
-    if weights == "none":
+    if is_repository(name):
         return (
             dict(name=name, load_weights=False)
-            if is_repository(name)
-            else dict(name=name, pretrained=None)
+            if weights == "none"
+            else dict(name=name, pretrained=weights)
         )
-    if weights is None and not is_repository(name):
+    if weights is None:
         weights = _only_weights(name)
-    return dict(name=name, pretrained=weights)
+    return dict(name=name, pretrained=None if weights == "none" else weights)
+
+
+def _of_record(text: str) -> dict[str, Any]:
+    """A record's name, with or without ``zoo:``, as arguments."""
+    _, record = find(text)
+    if record.task != "zero-shot":
+        raise HypvisionError(
+            f"'{text}' are weights of '{record.model}' ({record.task}), not of a CLIP model. "
+            "hypvision zoo list --task zero-shot lists those."
+        )
+    return dict(name=record.model, pretrained=text if ":" in text else f"zoo:{text}")
 
 
 def _only_weights(name: str) -> str:
     with offering():
         tags = pretrained_tags(name)
-    known = [
-        *(
-            f"zoo:{record.name}"
-            for record in builtin_index().select(task="zero-shot")
-            if record.model == name
+    records = builtin_index().select(task="zero-shot")
+    known = [f"zoo:{record.name}" for record in records if record.model == name] + tags
+    refuse(
+        (
+            not known,
+            f"'{name}' has no published weights. Give a file: --clip {name}:FILE.",
         ),
-        *tags,
-    ]
-    if not known:
-        raise HypvisionError(f"'{name}' has no published weights. Give a file: --clip {name}:FILE.")
-    if len(known) > 1:
-        raise HypvisionError(
+        (
+            len(known) > 1,
             f"Say which weights of '{name}' to use: --clip {name}:TAG, with one of "
-            f"{', '.join(known)}."
-        )
+            f"{', '.join(known)}.",
+        ),
+    )
     return known[0]
 
 
@@ -104,7 +108,7 @@ def _network_of(path: Path) -> str:
     for name in (*ARCHITECTURES, *sorted(require("open_clip", "clip").list_models(), key=len)):
         config = architecture(name)
         # A hyperbolic CLIP has the tables of its baseline.
-        same = (config.get("geometry") == "lorentz") == ("curv" in weights)
+        same = family_of_config(config) == family_of(weights)
         if found is not None and same and _expected(config) == found:
             return name
     raise HypvisionError(

@@ -9,7 +9,7 @@ distinguish, and which never occurred in its training.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from hypvision.clip.models import CLIPBundle, clip_names, create_clip
 from hypvision.clip.spaces import Sphere, space_of
 from hypvision.clip.towers import embedding_size, encode_by_length, encode_text, find_towers
 from hypvision.data.classes import TEMPLATES, load_classes, prompts
-from hypvision.io.checks import one_of
+from hypvision.io.checks import one_of, refuse
 from hypvision.io.errors import HypvisionError
 
 # Long lists have a few classes with equal texts (ADE-847: 18 of 847); a larger share is a mistake
@@ -59,32 +59,41 @@ def set_tuning(model: nn.Module, mode: str) -> None:
     fixed curvature.
     """
     one_of(TUNING, tune=mode)
-    model.requires_grad_(mode == "full")
-    if mode in ("text", "image"):
-        for name, parameter in model.named_parameters():
-            # the scale of a hyperbolic CLIP's images
-            images = name.startswith("visual.") or name == "visual_alpha"
-            ours = images == (mode == "image") or name == "curv"  # the curvature is of both
-            parameter.requires_grad_(ours and not name.startswith("logit_"))
     for parameter in model.parameters():
         hook = parameter.__dict__.pop("frozen_keys", None)
         if hook is not None:
             hook.remove()  # the hook of an earlier call with mode="attention"
-    if mode == "bias":
-        for name, parameter in model.named_parameters():
-            parameter.requires_grad_(name.endswith("bias") and not name.startswith("logit_"))
-    if mode == "adapter":
-        for parameter in adapters.trainable_parameters(model):
-            parameter.requires_grad_(True)
+    model.requires_grad_(False)
+    for parameter in _tuned(model, mode):
+        parameter.requires_grad_(True)
+        if mode == "attention":
+            parameter.frozen_keys = parameter.register_hook(_without_keys)
     if mode == "attention":
-        for tower in find_towers(model):
-            for block in tower.blocks:
-                weight: Any = tower.frozen(block)
-                weight.requires_grad_(True)
-                weight.frozen_keys = weight.register_hook(_without_keys)
         _hold_keys()
     for name in getattr(model, "constants", ()):
         model.get_parameter(name).requires_grad_(False)
+
+
+# tuning -> which names of parameters train, but for the scales of logits
+_PARTS: dict[str, Callable[[str], bool]] = {
+    "frozen": lambda name: False,
+    "bias": lambda name: name.endswith("bias"),
+    # the scales of a hyperbolic CLIP's images belong to their tower, the curvature to both
+    "image": lambda name: name.startswith(("visual", "curv")),
+    "text": lambda name: not name.startswith("visual"),
+}
+
+
+def _tuned(model: nn.Module, mode: str) -> list[Any]:
+    """The parameters that train, constants among them."""
+    if mode == "full":
+        return [*model.parameters()]
+    if mode == "adapter":
+        return [*adapters.trainable_parameters(model)]
+    if mode == "attention":
+        return [tower.frozen(block) for tower in find_towers(model) for block in tower.blocks]
+    named = model.named_parameters()
+    return [p for name, p in named if _PARTS[mode](name) and "logit_" not in name]
 
 
 def _without_keys(grad: Tensor) -> Tensor:
@@ -126,6 +135,68 @@ def _take_normalisation(model: Any, _: Any) -> None:
         buffer.copy_(torch.tensor([255 * value for value in values]).reshape(buffer.shape))
 
 
+def _bundle_of(clip: Any, **given: Any) -> CLIPBundle:
+    """A CLIP model, of any form that :meth:`OpenVocabularyCLIP.build_clip` takes, with what was
+    ``given`` beside it."""
+    if clip is None or isinstance(clip, dict):
+        clip = create_clip(**(clip or {}))
+    given = {name: value for name, value in given.items() if value is not None}
+    if isinstance(clip, CLIPBundle):
+        return clip._replace(**given)
+    if len(given) < 3:
+        raise HypvisionError(
+            "With a ready CLIP model give its tokenizer, mean and std, too (see create_clip)."
+        )
+    return CLIPBundle(clip, **given)
+
+
+def _check_dense(clip: nn.Module) -> None:
+    """Raise an error for models whose patches have no embeddings."""
+    trunk = getattr(getattr(clip, "visual", None), "trunk", None)
+    refuse(
+        (
+            not isinstance(space_of(clip), Sphere),
+            "Hyperbolic CLIP models (MERU, HyCoCLIP) do not segment: their training lifts the "
+            "class token alone, and a patch has no distance to a text. Take a CLIP such as "
+            "ViT-B-16.",
+        ),
+        (
+            getattr(trunk, "cls_token", None) is not None,
+            "CLIP models with a ViT of timm that has a class token (the baselines "
+            "'clip-vit-...' of MERU and HyCoCLIP are such) do not segment: their patches give "
+            "no embeddings. Take a CLIP such as ViT-B-16.",
+        ),
+    )
+
+
+def _inject(clip: nn.Module, adapter: dict[str, Any] | None, tune: str) -> None:
+    """Add an adapter, if one trains, to the towers; an error for one that changes none of them."""
+    if adapter is None and tune != "adapter":
+        return
+    if tune != "adapter":
+        raise HypvisionError(
+            f"An adapter trains with tune='adapter', got '{tune}'. Leave out one of the two."
+        )
+    adapters.inject(clip, adapter or {})
+    for name, method in adapters.ADAPTERS.items():
+        if adapters.is_injected(clip, name) and not method.changes_towers:
+            raise HypvisionError(
+                f"The adapter '{name}' would have no effect here: it changes no tower of "
+                "CLIP, but features of a few-shot method (FewShotCLIP). Take another, such "
+                "as dict(type='hyperclip')."
+            )
+
+
+def _freeze_unused(clip: nn.Module, tune: str) -> None:
+    """Freeze what dense embeddings and texts do not use."""
+    for name in ("logit_scale", "logit_bias"):
+        unused = getattr(clip, name, None)
+        if unused is not None:
+            unused.requires_grad_(False)
+    if tune == "adapter":
+        adapters.adapter_of(clip).freeze_unused()
+
+
 class OpenVocabularyCLIP(nn.Module):
     """Mix-in for models: CLIP with its adapter and a list of class names; see
     :meth:`build_clip`."""
@@ -164,65 +235,22 @@ class OpenVocabularyCLIP(nn.Module):
             dense: the model uses only dense embeddings and texts: freeze other parameters, because
                 a parameter without a gradient stops distributed training.
         """
-        if clip is None or isinstance(clip, dict):
-            clip = create_clip(**(clip or {}))
-        self.words: tuple[str, ...] = ()
-        if isinstance(clip, CLIPBundle):
-            templates = templates or clip.templates or None
-            self.words = clip.words
-            self.clip = clip.model
-            tokenizer = tokenizer or clip.tokenizer
-            mean = mean or clip.mean
-            std = std or clip.std
-        else:
-            self.clip = clip
-            if tokenizer is None or mean is None or std is None:
-                raise HypvisionError(
-                    "With a ready CLIP model give its tokenizer, mean and std, too (see "
-                    "create_clip)."
-                )
-        if dense and not isinstance(space_of(self.clip), Sphere):
-            raise HypvisionError(
-                "Hyperbolic CLIP models (MERU, HyCoCLIP) do not segment: their training lifts the "
-                "class token alone, and a patch has no distance to a text. Take a CLIP such as "
-                "ViT-B-16."
-            )
-        trunk = getattr(getattr(self.clip, "visual", None), "trunk", None)
-        if dense and getattr(trunk, "cls_token", None) is not None:
-            raise HypvisionError(
-                "CLIP models with a ViT of timm that has a class token (the baselines "
-                "'clip-vit-...' of MERU and HyCoCLIP are such) do not segment: their patches give "
-                "no embeddings. Take a CLIP such as ViT-B-16."
-            )
+        bundle = _bundle_of(clip, tokenizer=tokenizer, mean=mean, std=std)
+        self.clip = bundle.model
+        self.words: tuple[str, ...] = bundle.words
+        self.tokenizer = bundle.tokenizer
         one_of(("first", "mean"), synonyms=synonyms)
-        self.tokenizer = tokenizer
-        if adapter is not None or tune == "adapter":
-            if tune != "adapter":
-                raise HypvisionError(
-                    f"An adapter trains with tune='adapter', got '{tune}'. Leave out one of the "
-                    "two."
-                )
-            adapters.inject(self.clip, adapter or {})
-            for name, method in adapters.ADAPTERS.items():
-                if adapters.is_injected(self.clip, name) and not method.changes_towers:
-                    raise HypvisionError(
-                        f"The adapter '{name}' would have no effect here: it changes no tower of "
-                        "CLIP, but features of a few-shot method (FewShotCLIP). Take another, such "
-                        "as dict(type='hyperclip')."
-                    )
+        if dense:
+            _check_dense(self.clip)
+        _inject(self.clip, adapter, tune)
         set_tuning(self.clip, tune)
-        for unused in (
-            getattr(self.clip, "logit_scale", None),
-            getattr(self.clip, "logit_bias", None),
-        ):
-            if dense and unused is not None:
-                unused.requires_grad_(False)
-        if dense and tune == "adapter":
-            adapters.adapter_of(self.clip).freeze_unused()
-        self.templates = checked_templates(templates or "catseg")
+        if dense:
+            _freeze_unused(self.clip, tune)
+        self.templates = checked_templates(templates or bundle.templates or "catseg")
         self.synonyms = synonyms
-        self.register_buffer("mean", torch.tensor(tuple(mean))[:, None, None], persistent=False)
-        self.register_buffer("std", torch.tensor(tuple(std))[:, None, None], persistent=False)
+        for name, values in dict(mean=bundle.mean, std=bundle.std).items():
+            column = torch.tensor(tuple(values))[:, None, None]
+            self.register_buffer(name, column, persistent=False)
         if hasattr(self.clip, "normalisation"):
             self.register_load_state_dict_post_hook(_take_normalisation)
         self.classes: tuple[str, ...] = ()
@@ -234,9 +262,8 @@ class OpenVocabularyCLIP(nn.Module):
         """Rename weights to this model's names; those of a CLIP model alone are accepted too."""
         found = placed(self, "clip", clip_names(weights))
         own = {name.removeprefix("clip."): value for name, value in found.items()}
-        geometry = getattr(self.clip, "geometry", None) or "sphere"
         whole = "token_embedding.weight" in own
-        check_scalars(own, geometry, whole=whole)
+        check_scalars(own, getattr(self.clip, "family", "clip"), whole=whole)
         # older trainings lack them
         for name in PIXELS if whole and hasattr(self.clip, "normalisation") else ():
             found.setdefault(f"clip.{name}", self.clip.get_buffer(name))

@@ -11,13 +11,19 @@ from torch import Tensor
 
 class Tokenizer(SimpleTokenizer):
     """Tokens (T, L) int64 of texts. A longer text keeps its first L - 1 tokens and the end, as
-    officially."""
+    officially; with ``ends=False`` its first L without the end, as in UNCHA's code."""
 
     warned = False
 
+    def __init__(self, context_length: int = 77, ends: bool = True):
+        super().__init__(context_length=context_length)
+        self.ends = ends
+
     def __call__(self, texts: str | list[str], context_length: int | None = None) -> Tensor:
         texts = [texts] if isinstance(texts, str) else texts
-        tokens: Tensor = super().__call__(texts, context_length)
+        length = context_length or self.context_length
+        # the end of a longer text is the one token too many
+        tokens: Tensor = super().__call__(texts, length + (not self.ends))[:, :length]
         if not self.warned and len(texts) and tokens[:, -1].any():
             self._warn(texts[int(tokens[:, -1].argmax())], tokens.shape[1])
         return tokens

@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from tqdm import tqdm
 
 from hypvision.clip.spaces import space_of
+from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError
 
 MANY_TEXTS = 4096  # a CPU needs about a minute for so many in a CLIP of the usual size
@@ -96,6 +97,12 @@ def embedding_size(model: nn.Module) -> int:
     if isinstance(projection, nn.Linear):
         return projection.out_features
     return text.ln_final.weight.shape[0] if projection is None else projection.shape[1]
+
+
+def logit_scale_of(model: Any) -> Tensor:
+    """The logarithm of the scale of a CLIP's logits. UNCHA learns one for whole images and texts,
+    and leaves the ``logit_scale`` of the others unused."""
+    return getattr(model, "global_logit_scale", model.logit_scale)
 
 
 def vision_tower(model: nn.Module) -> Tower:
@@ -233,75 +240,63 @@ def encode_text(
             ends.
     """
     text = text_part(model)
-    pool = _pool(text_part(model))
     _set_quantised_dtype(text)
-    tower = next((tower for tower in find_towers(model) if tower.modality == "text"), None)
-    sequence = None if tower is None else _Sequence(tower, prompts)
-    prompted = (
-        prompts is not None
-        or embeddings is not None
-        or (sequence is not None and bool(sequence.layers))
-    )
     cut = cut and _can_be_cut(text)
     device = next(text.parameters()).device
-    if not prompted and not cut:
+    if prompts is None and embeddings is None and not cut:
         return model.encode_text(tokens.to(device), normalize=normalize)
-    masked = getattr(text, "cls_emb", None) is not None or getattr(text, "use_pad_mask", False)
-    if (
-        tower is None
-        or sequence is None
-        or masked
-        or pool not in ("argmax", "eos", "first", "last")
-    ):
-        raise HypvisionError(
-            f"The text tower of {type(model).__name__} is of a kind that takes no prompt tokens."
-        )
-    if pool in ("argmax", "eos"):
-        end = _end(text, tokens)
-    else:
-        end = torch.full(
-            tokens.shape[:1], 0 if pool == "first" else tokens.shape[1] - 1, device=tokens.device
-        )
+    tower = _plain_text_tower(model)
+    sequence = _Sequence(tower, prompts)
+    end = _end(text, tokens)
     length = int(end.max()) + 1 if cut else tokens.shape[1]
-    tokens = tokens.to(device)
     end = end.to(device)
-    x = text.token_embedding(tokens[:, :length]) if embeddings is None else embeddings[:, :length]
-    x = x.to(text.transformer.get_cast_dtype())
-    positions = text.positional_embedding.to(x.dtype)
-    if _is_causal(text):
-        x = sequence.enter(0, x)
-        if x.shape[1] > len(positions):
-            raise HypvisionError(
-                f"Texts of {length} tokens and {sequence.present} prompt tokens do not fit into "
-                f"the {len(positions)} positions of the text tower. Use shorter texts or fewer "
-                "prompt tokens."
-            )
-        x = x + positions[: x.shape[1]]
-    else:  # texts have the full context length
-        x = sequence.enter(0, x + positions[: x.shape[1]])
-
-    def pooled() -> Tensor:
-        return end if pool == "first" else end + sequence.grown
-
-    if sequence.layers:
-        again = bool(getattr(text.transformer, "grad_checkpointing", False))
-        for number, block in enumerate(tower.blocks):
-            x = sequence.enter(number, x) if number else x
-            mask = _mask(text, x)
-            if number == len(tower.blocks) - 1 and _is_plain(block):
-                x = _at_one_place(block, x, pooled(), mask)
-            else:
-                x = (
-                    checkpoint(block, x, attn_mask=mask, use_reentrant=False)
-                    if again
-                    else block(x, attn_mask=mask)
-                )
-    else:
-        x = text.transformer(x, attn_mask=_mask(text, x))
+    words = tokens.to(device)[:, :length]
+    x = text.token_embedding(words) if embeddings is None else embeddings[:, :length]
+    x = _enter_text(text, x.to(text.transformer.get_cast_dtype()), sequence)
+    x = _run_text(tower, text, x, sequence, end)
     if x.dim() == 3:
-        x = x[torch.arange(len(x), device=x.device), pooled()]
+        x = x[torch.arange(len(x), device=x.device), _pooled(text, end, sequence)]
     x = _project(text, x)
     return space_of(model).embed(x, "text") if normalize else x
+
+
+def _enter_text(text: Any, x: Tensor, sequence: _Sequence) -> Tensor:
+    """The input of the first block: embedded tokens with prompts and positions."""
+    positions = text.positional_embedding.to(x.dtype)
+    length = x.shape[1]
+    if not _is_causal(text):  # texts have the full context length
+        return sequence.enter(0, x + positions[:length])
+    x = sequence.enter(0, x)
+    if x.shape[1] > len(positions):
+        raise HypvisionError(
+            f"Texts of {length} tokens and {sequence.present} prompt tokens do not fit into "
+            f"the {len(positions)} positions of the text tower. Use shorter texts or fewer "
+            "prompt tokens."
+        )
+    return x + positions[: x.shape[1]]
+
+
+def _run_text(tower: Tower, text: Any, x: Tensor, sequence: _Sequence, end: Tensor) -> Tensor:
+    """The tokens (T, L, width) after the last block, or (T, width) if it computed those alone that
+    are pooled."""
+    if not sequence.layers:
+        return text.transformer(x, attn_mask=_mask(text, x))
+    again = bool(getattr(text.transformer, "grad_checkpointing", False))
+    for number, block in enumerate(tower.blocks):
+        x = sequence.enter(number, x) if number else x
+        mask = _mask(text, x)
+        if number == len(tower.blocks) - 1 and _is_plain(block):
+            x = _at_one_place(block, x, _pooled(text, end, sequence), mask)
+        elif again:
+            x = checkpoint(block, x, attn_mask=mask, use_reentrant=False)
+        else:
+            x = block(x, attn_mask=mask)
+    return x
+
+
+def _pooled(text: Any, end: Tensor, sequence: _Sequence) -> Tensor:
+    """The places (T,) that are pooled, moved by the prompts before them."""
+    return end if _pool(text) == "first" else end + sequence.grown
 
 
 def encode_packed(model: nn.Module, tokens: Tensor, normalize: bool = False) -> Tensor:
@@ -363,11 +358,28 @@ def _can_be_cut(text: Any) -> bool:
     )
 
 
+def _plain_text_tower(model: nn.Module) -> Tower:
+    """The text tower, which must pool a token whose place is known, and mask no padding."""
+    text = text_part(model)
+    masked = getattr(text, "cls_emb", None) is not None or getattr(text, "use_pad_mask", False)
+    plain = not masked and _pool(text) in ("argmax", "eos", "first", "last")
+    for tower in find_towers(model) if plain else ():
+        if tower.modality == "text":
+            return tower
+    raise HypvisionError(
+        f"The text tower of {type(model).__name__} is of a kind that takes no prompt tokens."
+    )
+
+
 def _end(text: Any, tokens: Tensor) -> Tensor:
-    """End positions (T,) of texts that are pooled at their end."""
-    if _pool(text) == "argmax":
+    """The places (T,) of the tokens that are pooled: in most towers the ends of the texts."""
+    pool = _pool(text)
+    if pool == "argmax":
         return tokens.argmax(-1)
-    return tokens.eq(getattr(text, "eos_id", None) or text.text_eos_id).int().argmax(-1)
+    if pool == "eos":
+        return tokens.eq(getattr(text, "eos_id", None) or text.text_eos_id).int().argmax(-1)
+    place = 0 if pool == "first" else tokens.shape[1] - 1
+    return torch.full(tokens.shape[:1], place, device=tokens.device)
 
 
 def _project(text: Any, x: Tensor) -> Tensor:
@@ -545,27 +557,21 @@ def class_token_features(visual: Any, images: Tensor) -> Tensor:
 
 def _is_plain_timm(block: Any) -> bool:
     """Whether a block is timm's own, without hooks, dropout or norms in its attention."""
-    attention = getattr(block, "attn", None)
-    if (
-        type(block).__name__ != "Block"
-        or type(attention).__name__ != "Attention"
-        or attention is None
-    ):
+    attention: Any = getattr(block, "attn", None)
+    if (type(block).__name__, type(attention).__name__) != ("Block", "Attention"):
         return False
-    parts = (attention.q_norm, attention.k_norm, attention.norm)
-    linear = isinstance(attention.qkv, nn.Linear) and isinstance(attention.qkv.bias, Tensor)
+    norms = (attention.q_norm, attention.k_norm, attention.norm)
     hooked = any(module._forward_hooks or module._forward_pre_hooks for module in block.modules())
-    simple = (
-        all(isinstance(part, nn.Identity) for part in parts)
-        and getattr(attention, "gate", None) is None
+    plain = (
+        isinstance(attention.qkv, nn.Linear),
+        isinstance(attention.qkv.bias, Tensor),
+        all(isinstance(norm, nn.Identity) for norm in norms),
+        getattr(attention, "gate", None) is None,
+        not hooked,
+        attention.attn_drop.p == 0,
+        not hasattr(attention, "rope"),
     )
-    return (
-        linear
-        and simple
-        and not hooked
-        and attention.attn_drop.p == 0
-        and not hasattr(attention, "rope")
-    )
+    return all(plain)
 
 
 def encode_dense(
@@ -593,23 +599,12 @@ def encode_dense(
     """
     tower = vision_tower(model)
     visual = model.visual
-    rows, columns = patch_size(model)
-    height, width = images.shape[-2:]
-    if height < rows or width < columns:
-        raise HypvisionError(
-            f"The image has {height} x {width} pixels, less than one patch of {rows} x {columns}."
-        )
-    if height % rows or width % columns:
-        raise HypvisionError(
-            f"The image has {height} x {width} pixels, which is not a multiple of the patch of "
-            f"{rows} x {columns}. Resize it first."
-        )
-    bad = [number for number in hooks if not 0 <= number < len(tower.blocks)]
-    if bad:
-        raise HypvisionError(
-            f"There is no image block {bad[0]}: the tower has blocks 0 to {len(tower.blocks) - 1}."
-        )
-    grid = (height // rows, width // columns)
+    grid = _grid_of(model, images)
+    depth = len(tower.blocks)
+    bad = next((number for number in hooks if not 0 <= number < depth), None)
+    refuse(
+        (bad is not None, f"There is no image block {bad}: the tower has blocks 0 to {depth - 1}.")
+    )
     checkpointing = checkpointing and torch.is_grad_enabled()
     sequence = _Sequence(tower, prompts)
     maps = dict[int, Tensor]()
@@ -621,6 +616,7 @@ def encode_dense(
         if number in hooks:
             maps[number] = as_map(x)
 
+    class_token = None
     if tower.family == "timm":
         trunk = tower.trunk
         x = trunk.norm_pre(sequence.enter(0, _embed_timm_patches(trunk, images, grid)))
@@ -632,22 +628,41 @@ def encode_dense(
     else:
         x = visual.ln_pre(sequence.enter(0, _embed_patches(visual, images, grid)))
         x = sequence.leave(_run_blocks(tower, x, sequence, checkpointing, -1, collect))
-        block: Any = tower.blocks[-1]
-        owner: Any = tower.owner(block)
-        y = tower.values(block, block.ln_1(x))
-        # The remaining steps of open_clip's own Attention between values and residual.
-        y = getattr(owner, "ln_inner", nn.Identity())(y)
-        y = getattr(block, "ln_attn", nn.Identity())(owner.out_proj(y))
-        y = block.ls_1(y) + x[:, :1]
-        y = y + block.ls_2(block.mlp(block.ln_2(y)))
-        collect(len(tower.blocks) - 1, y)
-        x = visual.ln_post(y)
+        x = _values_of_last_block(tower, x)
+        collect(depth - 1, x)
+        x = visual.ln_post(x)
         x = x if visual.proj is None else x @ visual.proj
-    return (
-        as_map(x),
-        [maps[number] for number in hooks],
-        None if tower.family == "timm" else x[:, 0],
-    )
+        class_token = x[:, 0]
+    return as_map(x), [maps[number] for number in hooks], class_token
+
+
+def _grid_of(model: Any, images: Tensor) -> tuple[int, int]:
+    """Rows and columns of patches; an error for images that do not consist of whole patches."""
+    rows, columns = patch_size(model)
+    height, width = images.shape[-2:]
+    # No table of checks: its sentences would make the sizes constants of an exported program.
+    if height < rows or width < columns:
+        raise HypvisionError(
+            f"The image has {height} x {width} pixels, less than one patch of {rows} x {columns}."
+        )
+    if height % rows or width % columns:
+        raise HypvisionError(
+            f"The image has {height} x {width} pixels, which is not a multiple of the patch of "
+            f"{rows} x {columns}. Resize it first."
+        )
+    return height // rows, width // columns
+
+
+def _values_of_last_block(tower: Tower, x: Tensor) -> Tensor:
+    """The tokens after open_clip's last block, by its value path alone: the remaining steps of its
+    own Attention between values and residual."""
+    block: Any = tower.blocks[-1]
+    owner: Any = tower.owner(block)
+    y = tower.values(block, block.ln_1(x))
+    y = getattr(owner, "ln_inner", nn.Identity())(y)
+    y = getattr(block, "ln_attn", nn.Identity())(owner.out_proj(y))
+    y = block.ls_1(y) + x[:, :1]
+    return y + block.ls_2(block.mlp(block.ln_2(y)))
 
 
 def _run_blocks(

@@ -15,6 +15,7 @@ is too large for a folder.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ import numpy as np
 import torch
 from mmengine.registry import DATASETS
 from PIL import Image
+from torch import Tensor
 from torch.utils.data import Dataset
 from torchvision.transforms.v2 import functional
 
@@ -113,6 +115,26 @@ def cut_box(image: Image.Image, box: Box) -> Image.Image:
     return image.crop((int(left), int(top), int(np.ceil(right)), int(np.ceil(bottom))))
 
 
+def box_fields(cuts: Sequence[tuple[Tensor, str]], most: int) -> dict[str, Any]:
+    """The fields of a sample for boxes, pixels (3, H, W) with their words.
+
+    Returns:
+        ``box_inputs`` and ``box_caption`` of the one box; or with ``most`` above 1 of so many,
+        (most, 3, H, W) and a list, filled up with black boxes without words, and ``box_count``.
+    """
+    inputs = [pixels for pixels, _ in cuts]
+    words = [text for _, text in cuts]
+    if most == 1:
+        return dict(box_inputs=inputs[0], box_caption=words[0])
+    missing = most - len(cuts)
+    inputs += [torch.zeros_like(inputs[0])] * missing
+    return dict(
+        box_inputs=torch.stack(inputs),
+        box_caption=[*words, *[""] * missing],
+        box_count=len(cuts),
+    )
+
+
 @DATASETS.register_module()
 class CaptionFolder(Dataset):
     """Images with a caption each: ``inputs`` (3, H, W), ``caption``, ``image``, the name of the
@@ -124,11 +146,11 @@ class CaptionFolder(Dataset):
             of its box; ``normalize=False`` leaves bytes, as
             :class:`~hypvision.tasks.contrastive.CLIPContrast` takes them. None: pixels as they are,
             uint8.
-        boxes: give one box of each image with its words, drawn at random; images without any are
-            left out.
+        boxes: give one box of each image with its words, drawn at random; a number: the first so
+            many, see :func:`box_fields`. Images without any are left out.
     """
 
-    def __init__(self, root: str | Path, transform: Any = None, boxes: bool = False):
+    def __init__(self, root: str | Path, transform: Any = None, boxes: int = False):
         self.root = Path(root).expanduser()
         self.boxes = boxes
         self.transform = (
@@ -165,10 +187,11 @@ class CaptionFolder(Dataset):
             inputs=self.transform(image), caption=row.caption.strip(), image=self.name(index)
         )
         if self.boxes:
-            box = row.boxes[int(torch.randint(len(row.boxes), ()))]
-            found |= dict(
-                box_inputs=self.transform(cut_box(image, box)), box_caption=box.words.strip()
-            )
+            boxes = row.boxes[: self.boxes]
+            if self.boxes == 1:
+                boxes = [row.boxes[int(torch.randint(len(row.boxes), ()))]]
+            cuts = [(self.transform(cut_box(image, box)), box.words.strip()) for box in boxes]
+            found |= box_fields(cuts, self.boxes)
         return found
 
 

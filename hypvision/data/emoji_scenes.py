@@ -21,6 +21,7 @@ from mmengine.registry import DATASETS
 from PIL import Image
 from torch.utils.data import Dataset
 
+from hypvision.data.caption_folder import box_fields
 from hypvision.data.classes import enumerated
 from hypvision.data.emoji import Emoji, augment, read_emoji
 from hypvision.data.folders import Listing
@@ -60,6 +61,15 @@ def cut_out(pixels: np.ndarray) -> np.ndarray:
     return white[1:-1, 1:-1] != 2
 
 
+def _as_drawn(value: Any) -> Any:
+    """A field of a sample in the cache as it was drawn."""
+    if isinstance(value, bytes):
+        return value.decode()
+    if value.dtype.kind == "S":
+        return [text.decode() for text in value.tolist()]
+    return torch.from_numpy(value.copy()) if value.ndim else int(value)
+
+
 @DATASETS.register_module()
 class EmojiScenes(Dataset):
     """Two to four emoji on a crop of a photo; sample ``i`` depends on seed, split and ``i`` alone.
@@ -77,7 +87,8 @@ class EmojiScenes(Dataset):
         size: side in pixels.
         count: fewest and most emoji of a scene.
         side: smallest and largest side of an emoji, as a share of ``size``.
-        boxes: give a box of each scene.
+        boxes: give a box of each scene; a number: the first so many, see
+            :func:`~hypvision.data.caption_folder.box_fields`.
         general: probabilities that a word names the class or the group of an emoji instead of it.
         augmented: turn, mirror and recolour the emoji.
         pale: share of white in the photos: 0 leaves them as they are.
@@ -97,7 +108,7 @@ class EmojiScenes(Dataset):
         size: int = 96,
         count: tuple[int, int] = (2, 4),
         side: tuple[float, float] = (0.3, 0.5),
-        boxes: bool = False,
+        boxes: int = False,
         general: tuple[float, float] = (0.25, 0.1),
         augmented: bool = True,
         pale: float = 0.0,
@@ -160,25 +171,25 @@ class EmojiScenes(Dataset):
         row = self._rows[index]
         if not row["drawn"]:  # if two processes paint a sample at once, both write the same pixels
             sample = self._sample(index)
-            if (
-                max(len(value.encode()) for value in sample.values() if isinstance(value, str))
-                > _WORDS
-            ):
+            texts = [sample["caption"], *np.atleast_1d(sample.get("box_caption", []))]
+            if max(len(text.encode()) for text in texts) > _WORDS:
                 return sample
             for name, value in sample.items():
-                row[name] = value.encode() if isinstance(value, str) else value.numpy()
+                row[name] = np.char.encode(value) if "caption" in name else value
             row["drawn"] = True
         names = [name for name in row.dtype.names if name != "drawn"]
-        return {
-            n: row[n].decode() if "caption" in n else torch.from_numpy(row[n].copy()) for n in names
-        }
+        return {name: _as_drawn(row[name]) for name in names}
 
     @cached_property
     def _rows(self) -> np.ndarray:
         """All samples in a file. A sample with too many words for it is drawn each time."""
         picture = ("u1", (3, self.size, self.size))
-        kinds = [("drawn", "?"), ("inputs", *picture), ("caption", f"S{_WORDS}")]
-        kinds += [("box_inputs", *picture), ("box_caption", f"S{_WORDS}")] if self.boxes else []
+        kinds: list[Any] = [("drawn", "?"), ("inputs", *picture), ("caption", f"S{_WORDS}")]
+        if self.boxes:
+            several = (self.boxes,) if self.boxes > 1 else ()
+            pixels = (*several, 3, self.size, self.size)
+            kinds += [("box_inputs", "u1", pixels), ("box_caption", f"S{_WORDS}", several)]
+            kinds += [("box_count", "i8")] if several else []
         path = self.cache
         assert path is not None
         if not path.is_file():
@@ -198,16 +209,23 @@ class EmojiScenes(Dataset):
             caption=enumerated([names[i] for i in rng.permutation(len(names))]),
         )
         if self.boxes:
-            chosen = scene.objects[int(rng.integers(len(scene.objects)))]
-            left, top, right, bottom = chosen.box
-            margin = max(1, round(0.1 * max(right - left, bottom - top)))
-            area = (left - margin, top - margin, right + margin, bottom + margin)
-            box = Image.fromarray(scene.image).crop(tuple(np.clip(area, 0, self.size).tolist()))
-            found["box_inputs"] = _tensor(
-                np.asarray(box.resize((self.size, self.size), Image.Resampling.BICUBIC))
-            )
-            found["box_caption"] = self._words(rng, self.emoji[chosen.emoji], box=True)
+            chosen = scene.objects[: self.boxes]
+            if self.boxes == 1:
+                chosen = [scene.objects[int(rng.integers(len(scene.objects)))]]
+            cuts = [
+                (self._cut(scene, placed), self._words(rng, self.emoji[placed.emoji], box=True))
+                for placed in chosen
+            ]
+            found |= box_fields(cuts, self.boxes)
         return found
+
+    def _cut(self, scene: Scene, placed: Placed) -> torch.Tensor:
+        """The pixels of an emoji's box with a margin, resized."""
+        left, top, right, bottom = placed.box
+        margin = max(1, round(0.1 * max(right - left, bottom - top)))
+        area = (left - margin, top - margin, right + margin, bottom + margin)
+        box = Image.fromarray(scene.image).crop(tuple(np.clip(area, 0, self.size).tolist()))
+        return _tensor(np.asarray(box.resize((self.size, self.size), Image.Resampling.BICUBIC)))
 
     def scene(self, index: int) -> Scene:
         """Scene number ``index`` with its boxes and masks."""

@@ -32,6 +32,7 @@ from PIL import Image
 from torch.utils.data import IterableDataset, get_worker_info
 from torchvision.transforms.v2 import functional
 
+from hypvision.data.caption_folder import box_fields
 from hypvision.data.image_folder import build_transform
 from hypvision.data.remote import RemoteFile, is_remote
 from hypvision.data.shard_index import count_shards
@@ -266,7 +267,8 @@ class CaptionShards(_Shards):
             :class:`~hypvision.data.image_folder.ImageFolderDataset`; ``normalize=False`` leaves
             bytes, as :class:`~hypvision.tasks.contrastive.CLIPContrast` takes them. None: pixels as
             they are, uint8.
-        boxes: give one box of each image with its words, drawn at random; samples without any are
+        boxes: give one box of each image with its words, drawn at random; a number: the first so
+            many, see :func:`~hypvision.data.caption_folder.box_fields`. Samples without any are
             left out.
         shuffle: samples that are mixed; 0: one pass in the order of the files, for tests.
         seed: of the orders of shards and samples, of the boxes and of the names of subreddits.
@@ -279,7 +281,7 @@ class CaptionShards(_Shards):
         self,
         shards: Any,
         transform: Any = None,
-        boxes: bool = False,
+        boxes: int = False,
         shuffle: int = 1000,
         seed: int = 0,
         subreddits: float = 0.0,
@@ -311,14 +313,21 @@ class CaptionShards(_Shards):
         found = dict(inputs=self._inputs(data), caption=_caption(sample))
         if self.boxes:
             names = _parents(sample)
-            name = f"{names[int(rng.integers(len(names)))]}."
-            box: Any = _image_of(sample, name)
-            found |= dict(box_inputs=self._inputs(box), box_caption=_caption(sample, name))
+            chosen = names[: self.boxes]
+            if self.boxes == 1:
+                chosen = [names[int(rng.integers(len(names)))]]
+            cuts = [self._box(sample, f"{name}.") for name in chosen]
+            found |= box_fields(cuts, self.boxes)
         if self.subreddits and rng.random() < self.subreddits:
             subreddit = _json(sample).get("subreddit")
             if subreddit:
                 found["caption"] = f"{split_words(str(subreddit))} : {found['caption']}"
         return found
+
+    def _box(self, sample: dict[str, Any], name: str) -> tuple[torch.Tensor, str]:
+        """The pixels and the words of a box."""
+        data: Any = _image_of(sample, name)
+        return self._inputs(data), _caption(sample, name)
 
 
 @DATASETS.register_module()

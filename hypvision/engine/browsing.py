@@ -225,8 +225,12 @@ def _fed(
             sample["inputs"].flatten(0, -4) if sample["inputs"].ndim > 3 else sample["inputs"][None]
         )
         yield from (_Fed(view, title) for view in views)
-        if isinstance(sample.get("box_inputs"), Tensor):
-            yield _Fed(sample["box_inputs"], f"a box of it: {sample.get('box_caption', '')}")
+        boxes = sample.get("box_inputs")
+        if isinstance(boxes, Tensor):
+            words = sample.get("box_caption", "")
+            words = [words] if isinstance(words, str) else words[: sample["box_count"]]
+            pairs = zip(boxes.reshape(-1, *boxes.shape[-3:]), words)
+            yield from (_Fed(pixels, f"a box of it: {text}") for pixels, text in pairs)
 
 
 def _title(sample: dict[str, Any], names: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ._typing import Curvature
 from .border import check_factor, one_each
-from .manifolds import Common, Manifold, kept, whose
+from .manifolds import Common, Hyperbolic, Manifold, kept, whose
 from .numerics import safe_sqrt
 
 
@@ -88,6 +88,24 @@ class Product(Common):
     def _call(self, name: str, **arguments: Any) -> Tensor:
         return torch.cat(self._each(name, **arguments), -1)
 
+    def by_factor(self, name: str, **arguments: Any) -> Tensor:
+        """The factors' numbers ``(..., k)`` by a method of theirs, such as ``"cdist"``; those of
+        equal factors in one pass."""
+        first = self.manifolds[0]
+        equal = len({(type(m), n) for m, n in zip(self.manifolds, self.dims)}) == 1
+        if not equal or not isinstance(first, Hyperbolic):
+            return torch.stack(self._each(name, **arguments), -1)
+        self._check_arguments(arguments)
+        points = [argument for argument in arguments if argument in ("x", "y")]
+        for argument in points:
+            parts = self.split(arguments[argument])
+            arguments[argument] = torch.stack(parts)
+        stacked = arguments[points[0]]
+        c = torch.stack([c if isinstance(c, Tensor) else stacked.new_tensor(c) for c in self.c])
+        c = c.reshape(-1, *[1] * (stacked.dim() - 1))
+        numbers: Tensor = getattr(first._functions, name)(**arguments, c=c)
+        return numbers.movedim(0, -1)
+
     def _total(self, name: str, **points: Tensor | float) -> Tensor:
         """The sum of the factors' numbers ``(...)``."""
         return torch.stack(self._each(name, **points)).sum(0)
@@ -95,6 +113,15 @@ class Product(Common):
     def _length(self, name: str, **points: Tensor) -> Tensor:
         """The root of the sum of the factors' squared lengths."""
         return safe_sqrt(torch.stack([d * d for d in self._each(name, **points)]).sum(0))
+
+    def half_aperture(self, x: Tensor, min_radius: float = 0.1) -> Tensor:
+        """Half-apertures ``(..., k)`` of the entailment cones at ``x`` in the factors."""
+        return self.by_factor("half_aperture", x=x, min_radius=min_radius)
+
+    def exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:
+        """Angles ``(..., k)`` at ``x`` in the factors, as
+        :meth:`~hypvision.geometry.Lorentz.exterior_angle` of each."""
+        return self.by_factor("exterior_angle", x=x, y=y)
 
     def _tangent0(self, u: Tensor) -> tuple[Tensor, ...]:
         if u.shape[-1] != sum(self.dims):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import timm
 import torch
@@ -325,7 +325,7 @@ def classifier(
 def zero_shot(model: OpenVocabularyCLIP, request: Request) -> Predictor:
     """A predictor of classes by their names."""
     from hypvision.clip.spaces import space_of
-    from hypvision.clip.towers import encode_image
+    from hypvision.clip.towers import encode_image, logit_scale_of
     from hypvision.data.preprocessing import preprocessing_of
 
     if request.classes is not None:
@@ -338,7 +338,7 @@ def zero_shot(model: OpenVocabularyCLIP, request: Request) -> Predictor:
     def logits(pixels: Tensor) -> Tensor:
         pixels = (pixels.float() - model.get_buffer("mean")) / model.get_buffer("std")
         embedded = encode_image(model.clip, pixels, normalize=True)
-        scale = cast(Tensor, model.clip.logit_scale).exp()
+        scale = logit_scale_of(model.clip).exp()
         return space_of(model.clip).logits(embedded.float(), model.class_points(), scale)
 
     view = preprocessing_of(model.clip)

@@ -1,6 +1,6 @@
 """Losses of hyperbolic learning."""
 
-from .contrastive import compositional_entailment, contrastive_loss
+from .contrastive import compositional_entailment, contrastive_loss, entailment
 from .hier import (
     HIERLoss,
     clip_to_ball,
@@ -22,12 +22,14 @@ from .radial import (
     radial_angle,
 )
 from .supcon import SupConLoss
+from .uncha import box_to_whole_contrast, uncertain_entailment, uncertainty
 
 __all__ = [
     "BusemannPrototypeLoss", "EntailmentConeLoss", "HIERLoss", "IdealPrototypes",
     "MERUEntailmentLoss", "MetricLoss", "ProxyAnchorLoss", "ProxyNCALoss", "RadialLoss",
-    "SupConLoss", "chain_triples", "clip_to_ball", "compositional_entailment", "cone_half_aperture",
-    "contrastive_loss", "gaussian_prior_kl", "hyperbolic_distance", "lca_triplet_loss",
-    "mutual_neighbours", "radial_angle", "rescale_radii", "sample_triplets",
-    "tree_contrastive_loss",
+    "SupConLoss", "box_to_whole_contrast", "chain_triples", "clip_to_ball",
+    "compositional_entailment", "cone_half_aperture", "contrastive_loss", "entailment",
+    "gaussian_prior_kl", "hyperbolic_distance", "lca_triplet_loss", "mutual_neighbours",
+    "radial_angle", "rescale_radii", "sample_triplets", "tree_contrastive_loss",
+    "uncertain_entailment", "uncertainty",
 ]  # fmt: skip

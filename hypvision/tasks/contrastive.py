@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from mmengine.dist import all_gather_object
@@ -23,20 +23,27 @@ import hypvision.tasks.contrastive_metrics  # noqa: F401 - registers the metrics
 from hypvision.clip.hyperbolic import HyperbolicCLIP
 from hypvision.clip.locate import is_repository
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
-from hypvision.clip.spaces import Hyperboloid, space_of
-from hypvision.clip.towers import encode_by_length, encode_image, encode_text
+from hypvision.clip.spaces import space_of
+from hypvision.clip.towers import (
+    encode_by_length,
+    encode_image,
+    encode_text,
+    logit_scale_of,
+    text_part,
+)
 from hypvision.data.shapes import TAXONOMY
 from hypvision.engine.extensions import PREDICTORS
-from hypvision.geometry import lorentz
 from hypvision.inference.predictors import zero_shot
-from hypvision.io.checks import one_of
-from hypvision.io.errors import HypvisionError
+from hypvision.io.checks import one_of, refuse
 from hypvision.losses.contrastive import (
     compositional_entailment,
     contrastive_loss,
+    entailment,
     gathered,
+    gathered_rows,
     soft_cross_entropy,
 )
+from hypvision.losses.uncha import box_to_whole_contrast, uncertain_entailment
 from hypvision.tasks.classification import per_image
 
 
@@ -53,9 +60,11 @@ def distinct(texts: Sequence[str]) -> tuple[list[int], list[int]]:
 @MODELS.register_module()
 class CLIPContrast(OpenVocabularyCLIP, BaseModel):
     """CLIP's symmetric contrastive loss (Radford et al., ICML 2021), on its sphere or, for models
-    with ``geometry="lorentz"``, MERU's on the hyperboloid with entailment; with boxes HyCoCLIP's.
+    with ``geometry="lorentz"``, MERU's on the hyperboloid with entailment; with boxes HyCoCLIP's,
+    with ``box_scales`` UNCHA's, and PHyCLIP's with ``geometry="product"``.
 
-    Images with the same caption are each other's positives. Negatives come from all processes.
+    Images with the same caption are each other's positives, as are boxes with the same words in
+    UNCHA's contrast of boxes. Negatives come from all processes.
     Where samples say which concepts an image shows and which of them its caption names, a caption
     is true of every image that shows that concept, and the targets are shared evenly among all that
     are true (multi-positive InfoNCE, as in UniCL, Yang et al., CVPR 2022).
@@ -73,7 +82,7 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         blank_words: begin the table of words with zeros. Rows of words that occur in no caption
             stay zero, and are left out of a published file. For a training from scratch: an error
             with weights, or where the table is frozen.
-        entail: weight of the entailment on a hyperboloid: 0.2 in MERU and HyCoCLIP; 0 for none.
+        entail: weight of the entailment on a hyperboloid: 0.2 in all papers; 0 for none.
     """
 
     mean: Tensor
@@ -96,30 +105,27 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         self.gives_words = classes is not None  # whether somebody has chosen them for the data
         classes = TAXONOMY.classes["shape"] if classes is None else classes
         self.entail = entail
-        if blank_words:
-            name = str(clip.get("name", ""))
-            own = is_repository(name) and clip.get("load_weights", True)
-            source = (
-                clip.get("pretrained")
-                or clip.get("pretrained_text_path")
-                or (name if own else None)
+        source = _weights_of(clip)
+        refuse(
+            (
+                blank_words and source,
+                f"blank_words would erase the words of the weights '{source}': it is for a "
+                "training from scratch. Leave it out, or the weights (clip.pretrained, "
+                "clip.pretrained_text_path; of a repository or folder load_weights=False).",
             )
-            if source:
-                raise HypvisionError(
-                    f"blank_words would erase the words of the weights '{source}': it is for a "
-                    "training from scratch. Leave it out, or the weights (clip.pretrained, "
-                    "clip.pretrained_text_path; of a repository or folder load_weights=False)."
-                )
+        )
         self.build_clip(clip, adapter, tune, classes, templates, dense=False)
+        self.family = getattr(self.clip, "family", "clip")
         if blank_words:
-            clip_text: Any = getattr(self.clip, "text", self.clip)
-            table = clip_text.token_embedding.weight
-            if not table.requires_grad:
-                raise HypvisionError(
+            table = text_part(self.clip).token_embedding.weight
+            refuse(
+                (
+                    not table.requires_grad,
                     "blank_words would leave all texts without words: the table of words begins "
                     "with zeros and does not train. Leave it out, or train the text tower: no "
-                    "adapter, and tune='full' or 'text'."
+                    "adapter, and tune='full' or 'text'.",
                 )
+            )
             nn.init.zeros_(table)
 
     @property
@@ -135,13 +141,15 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         concepts: Tensor | None = None,
         level: Tensor | None = None,
         box_inputs: Tensor | None = None,
-        box_caption: list[str] | None = None,
+        box_caption: list[Any] | None = None,
+        box_count: Tensor | None = None,
         image: list[str] | None = None,
         mode: str = "tensor",
     ) -> Any:
         """mmengine's modes; ``inputs`` uint8 (B, 3, H, W), ``concepts`` int64 (B, K), the numbers
         of the K concepts that an image shows, ``level`` (B,), which of them its caption names;
         ``box_inputs`` (B, 3, H, W), one box cut from each image, and ``box_caption``, its words;
+        or (B, N, 3, H, W), N lists of B words, and ``box_count`` (B,), how many count, for UNCHA;
         ``image``, its name, by which samples of one image are known.
 
         Returns:
@@ -154,11 +162,8 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         if mode == "loss":
             if isinstance(self.clip, HyperbolicCLIP):
                 self.clip.clamp_scalars()
-            boxes = (
-                (box_inputs, box_caption)
-                if box_inputs is not None and box_caption is not None
-                else None
-            )
+            boxes = _boxes(box_inputs, box_caption, box_count)
+            self._check_boxes(boxes)
             return self._loss(inputs, caption, concepts, level, boxes)
         images = self._images(inputs)
         if mode == "tensor":
@@ -174,8 +179,39 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
             label, None, scores=space.similarity(images.float(), self.class_points()).cpu()
         )
 
+    def _check_boxes(self, boxes: _Boxes | None) -> None:
+        """Raise an error for fewer or more boxes than the loss of the model takes."""
+        uncha = self.family == "uncha"
+        places = 0 if boxes is None else boxes.most
+        refuse(
+            (
+                uncha and not places,
+                "UNCHA's loss needs boxes, but the data have none. Give the data set boxes=5.",
+            ),
+            (
+                not uncha and places > 1,
+                "Several boxes of an image are for UNCHA's loss. Give the data set boxes=True, or "
+                "the model clip=dict(name='uncha-...').",
+            ),
+        )
+
     def _images(self, inputs: Tensor) -> Tensor:
         return encode_image(self.clip, (inputs.float() - self.mean) / self.std, normalize=True)
+
+    def _encode(self, inputs: Tensor, caption: list[str], boxes: _Boxes | None) -> _Points:
+        """The points of a batch, float32."""
+        words = [] if boxes is None else boxes.words
+        sentences = sorted({*caption, *words})
+        encoded = encode_by_length(self.clip, self.tokenizer(sentences), normalize=True)
+        # Images come last: their activations, the largest, are freed before gradients of the text
+        # tower are allocated.
+        images = self._images(inputs if boxes is None else torch.cat([inputs, boxes.inputs]))
+        place = {text: number for number, text in enumerate(sentences)}
+        texts = encoded[[place[text] for text in [*caption, *words]]]
+        count = len(inputs)
+        images = images.float()
+        texts = texts.float()
+        return _Points(images[:count], texts[:count], images[count:], texts[count:])
 
     def _loss(
         self,
@@ -183,65 +219,169 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         caption: list[str],
         concepts: Tensor | None,
         level: Tensor | None,
-        boxes: tuple[Tensor, list[str]] | None,
+        boxes: _Boxes | None,
     ) -> dict[str, Tensor]:
-        space = space_of(self.clip)
-        count = len(inputs)
-        box_words = boxes[1] if boxes else []
-        sentences = sorted({*caption, *box_words})
-        encoded = encode_by_length(self.clip, self.tokenizer(sentences), normalize=True)
-        # Images come last: their activations, the largest, are freed before gradients of the text
-        # tower are allocated.
-        points = self._images(torch.cat([inputs, boxes[0]]) if boxes else inputs)
-        place = {text: number for number, text in enumerate(sentences)}
-        words = encoded[[place[text] for text in [*caption, *box_words]]]
-        logit_scale: Any = self.clip.logit_scale
+        points = self._encode(inputs, caption, boxes)
         # bfloat16 rounds a logit of 50 to 0.25
-        with torch.autocast(points.device.type, enabled=False):
-            scale = logit_scale.float().exp().clamp(max=100)
-            points = points.float()
-            words = words.float()
-            images = gathered(points[:count])
-            texts = gathered(words[:count])
-            captions = [text for part in all_gather_object(list(caption)) for text in part]
-            own, first = (
-                torch.tensor(rows).to(images.device, non_blocking=True)
-                for rows in distinct(captions)
-            )
-            texts = texts[first]  # each caption once
-            true = torch.zeros(len(images), len(texts), device=images.device).scatter_(
-                1, own[:, None], 1.0
-            )
-            if concepts is not None and level is not None:
-                # (B, B): whether image i shows what caption j names.
-                concepts = gathered(concepts)
-                level = gathered(level)
-                named = concepts[:, level] == concepts.gather(1, level[:, None]).T
-                true = (named.float() @ true).clamp(max=1)
-            share = 0.25 if boxes else 0.5
-            of_image, of_text = contrastive_loss(space.logits(images, texts, scale), true)
-            losses = dict(loss_image=share * of_image, loss_text=share * of_text)
-            if boxes:
-                box_images = gathered(points[count:])
-                box_texts = gathered(words[count:])
-                # The negatives of a box are whole texts or images, as in the paper.
-                of_image = soft_cross_entropy(space.logits(box_images, texts, scale), true)
-                of_text = soft_cross_entropy(space.logits(box_texts, images, scale), true[:, own].T)
-                losses |= dict(loss_box_image=share * of_image, loss_box_text=share * of_text)
-            if isinstance(space, Hyperboloid) and self.entail:
-                if boxes:  # the four terms of HyCoCLIP
-                    parts = compositional_entailment(
-                        points[:count], words[:count], points[count:], words[count:], space.c
-                    )
-                    losses |= {
-                        f"loss_entail_{name}": 0.5 * self.entail * value
-                        for name, value in parts.items()
-                    }
-                else:  # the term of MERU
-                    losses["loss_entail"] = (
-                        self.entail * lorentz.entailment_loss(words, points, space.c).mean()
-                    )
-        return {name: value.float() for name, value in losses.items()}
+        with torch.autocast(points.image.device.type, enabled=False):
+            wholes = _gather_wholes(points, caption, concepts, level)
+            losses = self._contrast(points, wholes, boxes)
+            losses |= self._entailment(points, boxes)
+        return {f"loss_{name}": value.float() for name, value in losses.items()}
+
+    def _contrast(
+        self, points: _Points, wholes: _Wholes, boxes: _Boxes | None
+    ) -> dict[str, Tensor]:
+        """CLIP's loss of wholes, and those of boxes."""
+        space = space_of(self.clip)
+        scale = _exp(logit_scale_of(self.clip))
+        found = contrastive_loss(space.logits(wholes.images, wholes.texts, scale), wholes.true)
+        losses = dict(zip(("image", "text"), found))
+        share = 0.5
+        if self.family == "uncha":
+            assert boxes is not None
+            losses |= self._of_parts(points, wholes, boxes)
+        elif boxes is not None:
+            share = 0.25
+            box_images = gathered(points.box_image)
+            box_texts = gathered(points.box_text)
+            # The negatives of a box are whole texts or images, as in the paper.
+            to_texts = space.logits(box_images, wholes.texts, scale)
+            to_images = space.logits(box_texts, wholes.images, scale)
+            losses["box_image"] = soft_cross_entropy(to_texts, wholes.true)
+            losses["box_text"] = soft_cross_entropy(to_images, wholes.true[:, wholes.own].T)
+        return {name: share * value for name, value in losses.items()}
+
+    def _of_parts(self, points: _Points, wholes: _Wholes, boxes: _Boxes) -> dict[str, Tensor]:
+        """UNCHA's contrast of boxes with their words, and of both with the wholes."""
+        space = space_of(self.clip)
+        clip: Any = self.clip
+        size = boxes.most * len(points.image)
+        parts = all_gather_object((boxes.places, boxes.words))
+        every = [size * rank + place for rank, (places, _) in enumerate(parts) for place in places]
+        words = [word for _, some in parts for word in some]
+        numbers = (boxes.places, every, distinct(words)[0])
+        own, rows, same = (_on(points.image, values) for values in numbers)
+        images = gathered_rows(points.box_image, own, size, rows)
+        texts = gathered_rows(points.box_text, own, size, rows)
+        owner = rows // boxes.most
+        logits = space.logits(images, texts, _exp(clip.local_logit_scale))
+        found = contrastive_loss(logits, (same[:, None] == same).float())
+        scale = _exp(clip.global_local_logit_scale)
+        to_texts = space.logits(images, wholes.texts[wholes.own[owner]], scale)
+        to_images = space.logits(texts, wholes.images[owner], scale)
+        return dict(
+            box_image=found[0],
+            box_text=found[1],
+            box_image_whole=box_to_whole_contrast(to_texts, images),
+            box_text_whole=box_to_whole_contrast(to_images, texts),
+        )
+
+    def _entailment(self, points: _Points, boxes: _Boxes | None) -> dict[str, Tensor]:
+        """The entailments of this process, weighted; none on the sphere."""
+        space: Any = space_of(self.clip)
+        if self.family == "clip" or not self.entail:
+            return {}
+        if boxes is None:
+            # MERU's; PHyCLIP's code keeps the factor that it has with boxes
+            factor = 0.7 if self.family == "phyclip" else 1.0
+            outside = entailment(points.text, points.image, space.manifold, factor)
+            return dict(entail=self.entail * outside.mean())
+        weight = self.entail
+        if self.family == "uncha":
+            owner = _on(points.image, boxes.places) // boxes.most
+            parts = uncertain_entailment(*points, owner, space.manifold)
+        else:
+            weight = 0.5 * weight
+            parts = compositional_entailment(*points, space.manifold)
+        return {f"entail_{name}": weight * value for name, value in parts.items()}
+
+
+def _weights_of(clip: Any) -> Any:
+    """What the arguments of a CLIP say of its weights; nothing for random ones."""
+    if not isinstance(clip, dict):
+        return None
+    name = str(clip.get("name", ""))
+    own = name if is_repository(name) and clip.get("load_weights", True) else None
+    return clip.get("pretrained") or clip.get("pretrained_text_path") or own
+
+
+class _Boxes(NamedTuple):
+    """M boxes of B images: ``inputs`` (M, 3, H, W), their words, and at which of the B times
+    ``most`` places for boxes they are."""
+
+    inputs: Tensor
+    words: list[str]
+    places: list[int]
+    most: int
+
+
+class _Points(NamedTuple):
+    """Points (B, d) of whole images and texts, and (M, d) of boxes and their words."""
+
+    image: Tensor
+    text: Tensor
+    box_image: Tensor
+    box_text: Tensor
+
+
+class _Wholes(NamedTuple):
+    """The images (B, d) of all processes and their different texts (T, d); ``own`` (B,) is the
+    text of each image, ``true`` (B, T) whether a text is true of it."""
+
+    images: Tensor
+    texts: Tensor
+    own: Tensor
+    true: Tensor
+
+
+def _exp(logarithm: Tensor) -> Tensor:
+    """A scale of logits."""
+    return logarithm.float().exp().clamp(max=100)
+
+
+def _boxes(
+    inputs: Tensor | None, words: Sequence[Any] | None, count: Tensor | None
+) -> _Boxes | None:
+    """The boxes of a batch: one of each image, or with ``count`` (B,) the first so many of N."""
+    if inputs is None or words is None:
+        return None
+    if count is None:
+        return _Boxes(inputs, list(words), [*range(len(inputs))], 1)
+    most = inputs.shape[1]
+    places = [
+        image * most + number
+        for image, found in enumerate(count.tolist())
+        for number in range(found)
+    ]
+    # the loader has put together the first words of all images, then the second ones, ...
+    told = [words[place % most][place // most] for place in places]
+    return _Boxes(inputs.flatten(0, 1)[_on(inputs, places)], told, places, most)
+
+
+def _on(x: Tensor, numbers: list[int]) -> Tensor:
+    """Numbers on the device of ``x``."""
+    return torch.tensor(numbers).to(x.device, non_blocking=True)
+
+
+def _gather_wholes(
+    points: _Points, caption: list[str], concepts: Tensor | None, level: Tensor | None
+) -> _Wholes:
+    """The wholes of all processes."""
+    images = gathered(points.image)
+    texts = gathered(points.text)
+    captions = [text for part in all_gather_object(list(caption)) for text in part]
+    own, first = (_on(images, rows) for rows in distinct(captions))
+    texts = texts[first]  # each caption once
+    true = torch.zeros(len(images), len(texts), device=images.device)
+    true.scatter_(1, own[:, None], 1.0)
+    if concepts is not None and level is not None:
+        # (B, B): whether image i shows what caption j names.
+        concepts = gathered(concepts)
+        level = gathered(level)
+        named = concepts[:, level] == concepts.gather(1, level[:, None]).T
+        true = (named.float() @ true).clamp(max=1)
+    return _Wholes(images, texts, own, true)
 
 
 PREDICTORS["CLIPContrast"] = lambda model, config, request: zero_shot(model, request)

@@ -13,7 +13,7 @@ from mmengine.registry import METRICS
 from torch import Tensor
 
 from hypvision.clip.radial.retrieval import read_tree
-from hypvision.clip.spaces import Hyperboloid
+from hypvision.clip.spaces import Hyperboloid, HyperboloidProduct
 from hypvision.data.annotations import some
 from hypvision.data.closures import read_closure
 from hypvision.engine.metrics import Metric
@@ -201,10 +201,21 @@ class ImageTextRetrieval(Metric):
         found += self._recalls(captions, points, pairs.flip(1))
         return dict(zip(names, found))
 
+    def _nearest(self, query: Tensor, gallery: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
+        """Numbers of queries and of what is most similar to each."""
+        most = max(self.topk)
+        if isinstance(self.space, HyperboloidProduct):
+            rows = torch.arange(len(query)).split(512)
+            columns = gallery.double()
+            scores = (self.space.similarity(query[part].double(), columns) for part in rows)
+            places = (score.topk(min(most, len(gallery))).indices for score in scores)
+            return zip(rows, places)
+        space = "lorentz" if isinstance(self.space, Hyperboloid) else "cosine"
+        return nearest(query, gallery, most, space)
+
     def _recalls(self, query: Tensor, gallery: Tensor, pairs: Tensor) -> list[float]:
         """The recalls in percent; ``pairs``, int (N, 2): a query and what belongs to it."""
-        space = "lorentz" if isinstance(self.space, Hyperboloid) else "cosine"
-        near = nearest(query, gallery, max(self.topk), space)
+        near = self._nearest(query, gallery)
         right = pairs[:, 0] * len(gallery) + pairs[:, 1]
         codes = [rows[:, None] * len(gallery) + places for rows, places in near]
         hit = torch.isin(torch.cat(codes), right)

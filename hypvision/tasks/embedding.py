@@ -178,11 +178,16 @@ def gives_features(name: str) -> bool:
 def clip_embedder(clip: CLIPBundle, name: str) -> Embedder:
     """A CLIP model: its points of images and texts, on the sphere or on the hyperboloid."""
     from hypvision.clip.radial.texts import embed_texts
-    from hypvision.clip.spaces import Hyperboloid
+    from hypvision.clip.spaces import Hyperboloid, HyperboloidProduct
     from hypvision.data.preprocessing import preprocessing_of
 
     space = clip.space
     texts = partial(embed_texts, clip.model, clip.tokenizer)
+    if isinstance(space, HyperboloidProduct):
+        raise HypvisionError(
+            f"'{name}' embeds in a product of hyperboloids (PHyCLIP), which files and searches of "
+            "embeddings do not know. Take a MERU, HyCoCLIP or UNCHA."
+        )
     if isinstance(space, Hyperboloid):
         return Embedder(
             clip.embed_images, preprocessing_of(clip.model), "lorentz", name, float(space.c), texts

@@ -110,7 +110,8 @@ CONVERTERS = {
         for name in few_shot.FEW_SHOT
     },
     "meru": Converter(
-        "MERU, HyCoCLIP or CLIP baseline", official_clip.is_official, official_clip.from_official,
+        "MERU, HyCoCLIP, UNCHA, PHyCLIP or CLIP baseline", official_clip.is_official,
+        official_clip.from_official,
         official_clip.to_official, official_clip.variant, read=official_clip.read_official,
         as_saved=official_clip.as_official,
     ),
@@ -166,7 +167,7 @@ class Conversion(NamedTuple):
                 f'load_learned(build_host(create_clip(...), "{self.model}"{arguments}), '
                 f'"{self.path}")'
             )
-        if self.model.startswith(("ViT-", "meru-", "clip-vit-")):
+        if self.model.startswith(("ViT-", "meru-", "clip-vit-", "uncha-", "phyclip-")):
             return f'hypvision.clip.models.create_clip("{self.model}", "{self.path}"{arguments})'
         return f'timm.create_model("{self.model}"{arguments}, checkpoint_path="{self.path}")'
 

@@ -4,14 +4,22 @@ inside."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hypvision.clip.models import CLIPBundle
-from hypvision.clip.spaces import Hyperboloid, Modality, Space, Sphere, space_of
+from hypvision.clip.spaces import (
+    Hyperboloid,
+    HyperboloidProduct,
+    Modality,
+    Space,
+    Sphere,
+    space_of,
+)
 from hypvision.clip.towers import class_token_features, encode_text
 from hypvision.data.preprocessing import preprocessing_of
 from hypvision.io.checks import one_of
@@ -22,24 +30,28 @@ _CROP_MODES = {"shortest": None, "longest": "border", "squash": "squash"}
 
 
 class _Lift(nn.Module):
-    """The embedding of a space, with its curvature and its factor as they are now."""
+    """The embedding of a space, with its curvatures and its scales as they are now."""
 
-    def __init__(self, space: Space, modality: Modality):
+    def __init__(self, space: Any, modality: Modality):
         super().__init__()
         self.modality = modality
-        self.hyperbolic = isinstance(space, Hyperboloid)
-        if isinstance(space, Hyperboloid):
-            self.register_buffer("c", torch.as_tensor(space.c).detach().clone())
-            self.register_buffer(
-                "factor", torch.as_tensor(space.scales.get(modality, 1.0)).detach().clone()
-            )
+        self.space: Callable[..., Space] = Sphere
+        numbers: dict[str, Any] = {}
+        if isinstance(space, HyperboloidProduct):
+            self.space = partial(HyperboloidProduct, dim=space.dim)
+        elif isinstance(space, Hyperboloid):
+            self.space = Hyperboloid
+        if not isinstance(space, Sphere):
+            numbers = dict(c=space.c, factor=space.scales.get(modality, 1.0))
+        for name, value in numbers.items():
+            self.register_buffer(name, torch.as_tensor(value).detach().clone())
 
     def forward(self, features: Tensor) -> Tensor:
-        space: Space = Sphere()
-        if self.hyperbolic:
-            factors: Any = {self.modality: self.factor}
-            space = Hyperboloid(self.c, scales=factors)  # type: ignore[arg-type]
-        return space.embed(features, self.modality)
+        numbers: Any = dict(self.named_buffers())
+        if not numbers:
+            return self.space().embed(features, self.modality)
+        scales = {self.modality: numbers["factor"]}
+        return self.space(c=numbers["c"], scales=scales).embed(features, self.modality)
 
 
 class ImageTower(nn.Module):
@@ -83,6 +95,8 @@ def geometry_of(space: Space) -> dict[str, Any]:
     """What an exported file says of the space of its points."""
     if isinstance(space, Hyperboloid):
         return dict(geometry="lorentz", c=float(torch.as_tensor(space.c).detach()))
+    if isinstance(space, HyperboloidProduct):
+        return dict(geometry="product", c=space.c.detach().tolist(), dim=space.dim)
     return dict(geometry="sphere")
 
 

@@ -223,6 +223,7 @@ WAITS = {
     "tasks/classification_metrics.py: GroupAccuracy.of_scores": "a metric",
     "tasks/classification_metrics.py: CalibrationError.compute_metrics": "a metric",
     "tasks/contrastive.py: CLIPContrast.forward": "of predictions",
+    "tasks/contrastive.py: _boxes": "how many boxes of UNCHA count, once a step",
     "tasks/contrastive_metrics.py: HierarchicalErrors.compute_metrics": "a metric",
     "tasks/contrastive_metrics.py: HierarchicalErrors.of_scores": "a metric",
     "openmmlab/label_maps.py: LabelMapIoUMetric.intersect_and_union.count": "a metric",

@@ -53,6 +53,16 @@ def test_captions_and_boxes(folder):
     assert data[0]["inputs"].shape == data[0]["box_inputs"].shape == (3, 4, 4)
 
 
+def test_the_first_boxes_of_each_image(folder):
+    """As UNCHA takes them: in their order, filled up where there are fewer."""
+    for most, count in ((5, 2), (2, 2)):
+        sample = CaptionFolder(folder, boxes=most)[0]
+        means = sample["box_inputs"].float().flatten(1).mean(1).tolist()
+        assert sample["box_inputs"].shape == (most, 3, 4, 4) and sample["box_count"] == count
+        assert means == [0, 255, 0, 0, 0][:most]
+        assert sample["box_caption"] == ["a dog", "a cat", "", "", ""][:most]
+
+
 def test_both_tables_say_the_same(folder):
     rows = read_captions(folder)
     (folder / "captions.csv").unlink()

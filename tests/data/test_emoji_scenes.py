@@ -68,7 +68,21 @@ def test_captions_and_boxes(folders):
     assert words <= {"animal or plant", "person or body part"}
 
 
-@pytest.mark.parametrize("boxes", [False, True])
+def test_the_first_boxes_of_each_scene(folders):
+    data = EmojiScenes(*folders, length=20, count=(1, 3), boxes=2, general=(0.0, 0.0))
+    counts = set()
+    for index in range(20):
+        sample, objects = data[index], data.scene(index).objects[:2]
+        names = [data.emoji[placed.emoji].name for placed in objects]
+        counts.add(sample["box_count"])
+        assert sample["box_count"] == len(names)
+        assert sample["box_caption"] == [*names, ""][:2]
+        drawn = sample["box_inputs"].flatten(1).any(1).tolist()
+        assert sample["box_inputs"].shape == (2, 3, 96, 96) and drawn == [True, len(names) == 2]
+    assert counts == {1, 2}
+
+
+@pytest.mark.parametrize("boxes", [False, True, 2])
 def test_a_cache_gives_what_was_drawn(folders, tmp_path, boxes):
     plain = EmojiScenes(*folders, length=3, size=32, boxes=boxes)
     cached = EmojiScenes(*folders, length=3, size=32, boxes=boxes, cache=tmp_path / "cache")

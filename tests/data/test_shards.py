@@ -181,6 +181,10 @@ def test_the_layout_of_grit(tmp_path):
         seen.add((sample["box_caption"], int(sample["box_inputs"].float().mean().round())))
     assert seen == {("dog", 100), ("cat", 101)}
     assert "no box: a.tar, 8" in str(data.usage)
+    sample = next(iter(shards.CaptionShards(tmp_path, boxes=3)))
+    assert sample["box_caption"] == ["dog", "cat", ""] and sample["box_count"] == 2
+    means = sample["box_inputs"].float().flatten(1).mean(1).round().tolist()
+    assert means == [100, 101, 0]
 
 
 def test_labels(tmp_path):

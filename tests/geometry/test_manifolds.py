@@ -431,3 +431,35 @@ dist.destroy_process_group()
 @pytest.mark.slow
 def test_two_processes_train_rows_of_points_like_one(tmp_path):
     run_in_two(WORKER, tmp_path, __file__)
+
+
+@pytest.mark.parametrize(
+    "factors",
+    [
+        [(Lorentz(0.5), 3), (Lorentz(2.0, learnable=True), 3)],
+        [(PoincareBall(0.5), 3), (PoincareBall(2.0), 3)],
+        [(Lorentz(0.5), 3), (Lorentz(2.0), 4)],
+        [(Lorentz(0.5), 3), (Euclidean(), 3)],
+        [(Lorentz(1.3), 4)],
+    ],
+)
+def test_numbers_by_factor_are_those_of_the_factors(factors):
+    """Equal factors in one pass, and others one by one, with the same gradients."""
+    torch.manual_seed(0)
+    product = Product(*factors)
+    size = sum(product.dims)
+    tangents = torch.randn(2, 5, size, dtype=torch.float64, requires_grad=True)
+    x, y = product.expmap0(tangents)
+    parts = [*zip(product.manifolds, product.split(x), product.split(y))]
+    for found, expected in (
+        (product.by_factor("dist", x=x, y=y), [m.dist(a, b) for m, a, b in parts]),
+        (product.by_factor("cdist", x=x, y=y), [m.cdist(a, b) for m, a, b in parts]),
+        (product.exterior_angle(x, y), [m.exterior_angle(a, b) for m, a, b in parts]),
+    ):
+        expected = torch.stack(expected, -1)
+        torch.testing.assert_close(found, expected)
+        grads = [
+            torch.autograd.grad(values.square().sum(), tangents, retain_graph=True)[0]
+            for values in (found, expected)
+        ]
+        torch.testing.assert_close(*grads)

@@ -49,12 +49,14 @@ SPECIAL = {
     "change_curvature": ONE,
     "scale_curvature": ONE,
     "max_distance": ONE,
-    "half_aperture": ONE,
+    "half_aperture": (*ONE, Product),
     "entailment_loss": ONE,
-    # one direction, angle or hyperplane for all factors would mean nothing
+    # each factor's numbers; a product of cones has an angle and an aperture for each
+    "by_factor": (Product,),
+    "exterior_angle": KINDS,
+    # one direction or hyperplane for all factors would mean nothing
     "busemann": (Lorentz, PoincareBall, Euclidean),
     "horosphere_dist": (Lorentz, PoincareBall, Euclidean),
-    "exterior_angle": (Lorentz, PoincareBall, Euclidean),
     "dist2plane": (Lorentz, PoincareBall, Euclidean),
     "hyperplane_logits": (Lorentz, PoincareBall, Euclidean),
     "rotate": (Lorentz, PoincareBall, Euclidean),

@@ -7,7 +7,7 @@ import torch
 from helpers.processes import run_in_two
 
 from hypvision.clip.spaces import Hyperboloid
-from hypvision.geometry import lorentz
+from hypvision.geometry import Lorentz, lorentz
 from hypvision.losses import compositional_entailment, contrastive_loss
 
 C, SCALE = 1.7, 4.0
@@ -57,12 +57,14 @@ def test_unpaired_images_and_texts_raise_an_error():
 def test_a_box_with_the_words_of_the_whole_image_costs_nothing():
     """Where the official code has an angle of pi/2 (acos of 0)."""
     text = points(0)
-    assert compositional_entailment(points(1), text, points(2), text, C)["text_box"] == 0
+    assert compositional_entailment(points(1), text, points(2), text, Lorentz(C))["text_box"] == 0
 
 
 def test_compositional_entailment():
     image, text, box_image, box_text = (points(seed).tolist() for seed in range(4))
-    found = compositional_entailment(*map(torch.tensor, (image, text, box_image, box_text)), C)
+    found = compositional_entailment(
+        *map(torch.tensor, (image, text, box_image, box_text)), Lorentz(C)
+    )
 
     def mean(general, specific, factor):
         return (
@@ -78,7 +80,7 @@ def test_compositional_entailment():
 def test_far_points_have_finite_gradients():
     x, y = (points(seed, radius=8.0).float().requires_grad_() for seed in (0, 1))
     loss = sum(contrastive_loss(-100.0 * lorentz.cdist(x, y, C)))
-    (loss + sum(compositional_entailment(x, y, y, x, C).values())).backward()
+    (loss + sum(compositional_entailment(x, y, y, x, Lorentz(C)).values())).backward()
     assert x.grad.isfinite().all() and y.grad.isfinite().all()
 
 

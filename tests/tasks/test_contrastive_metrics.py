@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("open_clip")
 
-from hypvision.clip.spaces import Hyperboloid, Sphere
+from hypvision.clip.spaces import Hyperboloid, HyperboloidProduct, Sphere
 from hypvision.geometry import lorentz
 from hypvision.io.errors import HypvisionError
 from hypvision.tasks.contrastive_metrics import (
@@ -128,7 +128,9 @@ def test_both_means_of_classes():
     assert found == pytest.approx({"top1": 100 * 9 / 12, "macro": 100 * (0.9 + 0) / 2})
 
 
-@pytest.mark.parametrize("space", [Sphere(), Hyperboloid(0.7)])
+@pytest.mark.parametrize(
+    "space", [Sphere(), Hyperboloid(0.7), HyperboloidProduct(torch.tensor([0.7, 0.2]), 3)]
+)
 def test_retrieval(space):
     torch.manual_seed(0)
     images, texts = torch.randn(12, 6), torch.randn(12, 6)
@@ -143,6 +145,9 @@ def test_retrieval(space):
     )
 
     def near(x, y):
+        if isinstance(space, HyperboloidProduct):  # PHyCLIP's similarity is the sum of products
+            parts = zip(x.double().split(4), y.double().split(4))
+            return float(sum(a[0] * b[0] - a[1:] @ b[1:] for a, b in parts))
         return float(lorentz.dist(x, y, 0.7)) if isinstance(space, Hyperboloid) else -float(x @ y)
 
     for k in (1, 3):

@@ -52,6 +52,9 @@ def clip(request, monkeypatch, folder):
     model = create_clip("tiny").model
     with torch.no_grad():
         model.logit_scale.fill_(2.0)
+        if geometry == "product":
+            for number, curv in enumerate(model.curvs):
+                curv.fill_(0.4 * number)
         if geometry == "lorentz":
             model.curv.fill_(0.4)
             model.textual_alpha.fill_(-0.2)
@@ -66,7 +69,9 @@ MERU = pytest.mark.parametrize(
     indirect=True,
 )
 BOTH = pytest.mark.parametrize(
-    "clip", [("lorentz", "small"), ("sphere", "small"), ("lorentz", "timm")], indirect=True
+    "clip",
+    [("lorentz", "small"), ("sphere", "small"), ("lorentz", "timm"), ("product", "small")],
+    indirect=True,
 )
 
 
@@ -119,9 +124,10 @@ def test_files_give_the_points(clip, kind, folder, capsys):
             extra = {"hypvision.json": ""}
             torch.export.load(out, extra_files=extra)
             about = json.loads(extra["hypvision.json"])
-            assert about["geometry"] == weights.stem.partition("-")[0] and about.get(
-                "c", 1.4918
-            ) == pytest.approx(1.4918, rel=1e-4)
+            geometry = weights.stem.partition("-")[0]
+            c = dict(lorentz=1.4918, product=[1.0, 1.4918, 2.2255]).get(geometry)
+            assert about["geometry"] == geometry
+            assert about.get("c") == (c and pytest.approx(c, rel=1e-4))
             assert ("mean" in about) == (part == "image")
 
 

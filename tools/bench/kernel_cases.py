@@ -22,7 +22,7 @@ from hypvision.clip import adapters
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.spaces import Hyperboloid, Sphere
 from hypvision.clip.towers import encode_image, encode_text, find_towers
-from hypvision.geometry import Euclidean, Lorentz, PoincareBall, lorentz
+from hypvision.geometry import Euclidean, Lorentz, PoincareBall
 from hypvision.helm import Helm, preset
 from hypvision.helm.attention import Context
 from hypvision.losses import (
@@ -34,6 +34,7 @@ from hypvision.losses import (
     clip_to_ball,
     compositional_entailment,
     contrastive_loss,
+    entailment,
     tree_contrastive_loss,
 )
 from hypvision.models.timm_models import create_model
@@ -273,9 +274,9 @@ def contrast(space: Sphere | Hyperboloid, boxes: bool) -> dict[str, Tensor]:
         )
     if isinstance(space, Hyperboloid):
         if boxes:
-            losses |= compositional_entailment(images, texts, box_images, box_texts, space.c)
+            losses |= compositional_entailment(images, texts, box_images, box_texts, space.manifold)
         else:
-            losses["entail"] = lorentz.entailment_loss(texts, images, space.c).mean()
+            losses["entail"] = entailment(texts, images, space.manifold).mean()
     return losses
 
 

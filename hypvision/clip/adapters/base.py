@@ -29,6 +29,7 @@ from hypvision.checkpoints.match import check_finite, compare
 from hypvision.checkpoints.read import read_weights
 from hypvision.checkpoints.storage import format_problem, read_metadata, write_tensors
 from hypvision.clip.towers import Tower, find_towers
+from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.files import why_no_file
 from hypvision.io.records import check_types, parse
@@ -40,6 +41,19 @@ class AdapterConfig:
 
     def __post_init__(self) -> None:
         check_types(self, type(self).__name__)
+        method = type(self).__name__.removesuffix("Config")
+        letters = getattr(self, "projections", "q")
+        towers = [getattr(self, tower, True) for tower in ("text", "vision")]
+        refuse(
+            (
+                not letters or len({*letters} & {*"qkv"}) < len(letters),
+                f"projections must be some of the letters q, k, v, got {letters!r}.",
+            ),
+            (
+                not any(towers),
+                f"{method}: with text=False and vision=False nothing would be adapted.",
+            ),
+        )
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> AdapterConfig:

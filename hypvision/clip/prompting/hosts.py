@@ -30,17 +30,18 @@ from hypvision.clip.adapters.base import ADAPTERS
 from hypvision.clip.memo import Memo
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.prompting.official import learned_names
-from hypvision.clip.spaces import Hyperboloid, space_of
+from hypvision.clip.spaces import Sphere, space_of
 from hypvision.clip.towers import (
     PromptTokens,
     embedding_size,
     encode_image,
     encode_text,
     fixed_size,
+    logit_scale_of,
 )
 from hypvision.data.classes import SELECTED, warn_of_equal_texts
 from hypvision.geometry.numerics import exact
-from hypvision.io.checks import at_least
+from hypvision.io.checks import at_least, refuse
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.records import parse
 
@@ -246,8 +247,7 @@ class Host(nn.Module):
     @property
     def scale(self) -> Tensor:
         """``1 / tau`` of the frozen CLIP."""
-        scale: Any = self.clip.logit_scale
-        return scale.exp().float()
+        return logit_scale_of(self.clip).exp().float()
 
     def frozen_features(self, images: Tensor) -> Tensor:
         """Features (B, d) of the frozen image tower, not normalised, float32; features are returned
@@ -377,8 +377,8 @@ def encode_sentences(
 
     grad = torch.is_grad_enabled()
     values = list(layers.values())
-    size = chunk if grad else chunk or _CHUNK
-    if size is None or len(tokens) <= size:
+    size = chunk or (len(tokens) if grad else _CHUNK)
+    if len(tokens) <= size:
         return encode(tokens, embeddings, *values)
     # Sort texts by length, so that each chunk needs little padding.
     order = (tokens != 0).sum(-1).argsort(stable=True)
@@ -393,8 +393,8 @@ def encode_sentences(
 
 
 def is_hyperbolic(clip: nn.Module) -> bool:
-    """Whether a CLIP model embeds on a hyperboloid."""
-    return isinstance(space_of(clip), Hyperboloid)
+    """Whether a CLIP model embeds on a hyperboloid, or on several."""
+    return not isinstance(space_of(clip), Sphere)
 
 
 # Registry
@@ -403,40 +403,49 @@ def is_hyperbolic(clip: nn.Module) -> bool:
 
 def build_host(clip: CLIPBundle, name: str, **options: Any) -> Host:
     """A host by its name, a key of :data:`HOSTS`, with the options of its class."""
-    if name not in HOSTS:
-        raise HypvisionError(
-            f"There is no few-shot method '{name}'.{did_you_mean(name, HOSTS)} There are: "
-            f"{', '.join(sorted(HOSTS))}."
-        )
-    if is_hyperbolic(clip.model) and not HOSTS[name].on_hyperboloid:
-        able = ", ".join(sorted(method for method, host in HOSTS.items() if host.on_hyperboloid))
-        raise HypvisionError(
-            f"The few-shot method '{name}' compares unit vectors on a sphere, but this CLIP embeds "
-            f"on a hyperboloid. Methods for such models: {able}."
-        )
-    known = inspect.signature(HOSTS[name]).parameters
-    unknown = [key for key in options if key not in known or key == "clip"]
-    if unknown:
-        raise HypvisionError(
-            f"The few-shot method '{name}' has no option "
-            f"'{unknown[0]}'.{did_you_mean(unknown[0], known)} It takes: "
-            f"{', '.join(key for key in known if key != 'clip')}."
-        )
-    lacking = [
-        key
-        for key in known
-        if key not in ("clip", *options) and known[key].default is known[key].empty
-    ]
-    if lacking:
-        raise HypvisionError(f"The few-shot method '{name}' needs the option '{lacking[0]}'.")
-    hints = get_type_hints(HOSTS[name].__init__)
+    known_hosts = f"{did_you_mean(name, HOSTS)} There are: {', '.join(sorted(HOSTS))}."
+    refuse((name not in HOSTS, f"There is no few-shot method '{name}'.{known_hosts}"))
+    method = HOSTS[name]
+    known = _check_host(name, method, is_hyperbolic(clip.model), options)
+    hints = get_type_hints(method.__init__)
     for key, value in options.items():
         if value != known[key].default and key != "teacher":
             parse(hints[key], value, f"The few-shot method '{name}': {key}")
             # either number of tokens may be 0 if a method has tokens in both towers
             if str(known[key].annotation).startswith("int"):
                 at_least(0 if key in ("text", "vision") else 1, integer=True, **{key: value})
-    return HOSTS[name](clip, **options)
+    return method(clip, **options)
+
+
+def _check_host(
+    name: str, method: type[Host], hyperbolic: bool, options: Mapping[str, Any]
+) -> dict[str, inspect.Parameter]:
+    """The parameters of a method; an error for a CLIP that it does not take, and for options that
+    it does not have or lacks."""
+    able = ", ".join(sorted(other for other, host in HOSTS.items() if host.on_hyperboloid))
+    known = {
+        key: parameter
+        for key, parameter in inspect.signature(method).parameters.items()
+        if key != "clip"
+    }
+    unknown = next((key for key in options if key not in known), "")
+    lacking = next(
+        (key for key, p in known.items() if key not in options and p.default is p.empty), ""
+    )
+    refuse(
+        (
+            hyperbolic and not method.on_hyperboloid,
+            f"The few-shot method '{name}' compares unit vectors on a sphere, but this CLIP embeds "
+            f"on a hyperboloid. Methods for such models: {able}.",
+        ),
+        (
+            unknown,
+            f"The few-shot method '{name}' has no option '{unknown}'."
+            f"{did_you_mean(unknown, known)} It takes: {', '.join(known)}.",
+        ),
+        (lacking, f"The few-shot method '{name}' needs the option '{lacking}'."),
+    )
+    return known
 
 
 # Zero-shot

@@ -12,7 +12,7 @@ are those of a few-shot training, ``host.learner.*``; the command is
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -83,21 +83,24 @@ _CONVOLUTION = ("projector.0.weight", "projector.3.weight")
 
 def _kind(names: Mapping[str, Any]) -> str | None:
     """The method that official names belong to."""
-    names = dict.fromkeys(name.removeprefix("adapter.") for name in names)
-    if any(
-        ".compound_prompts_text." in name or name.startswith("prompt_learner.proj.")
-        for name in names
-    ):
-        return "maple"
-    if any(name.startswith("VPT_image_trans.") for name in names):
-        return "promptkd"
-    if "prompt_learner.ctx" in names and "image_encoder.VPT" in names:
-        return "promptsrc"
-    if "ctx" in names or "prompt_learner.ctx" in names:
-        return "cocoop" if any("meta_net." in name for name in names) else "coop"
-    if {"fc.0.weight", "fc.2.weight"} <= names.keys() and "fc.0.bias" not in names:
-        return "clip-adapter"
-    return "tip-adapter" if {"keys", "values"} <= names.keys() else None
+    lines = "\n".join(name.removeprefix("adapter.") for name in names)
+    for method, marks in _MARKS:
+        if all(re.search(mark, lines, re.MULTILINE) for mark in marks):
+            return method
+    return None
+
+
+# method and what its names, one a line, must have; the first that fits counts
+_MARKS = (
+    ("maple", (r"\.compound_prompts_text\.|^prompt_learner\.proj\.",)),
+    ("promptkd", (r"^VPT_image_trans\.",)),
+    ("promptsrc", (r"^prompt_learner\.ctx$", r"^image_encoder\.VPT$")),
+    ("cocoop", (r"^(prompt_learner\.)?ctx$", r"meta_net\.")),
+    ("coop", (r"^(prompt_learner\.)?ctx$",)),
+    # no biases
+    ("clip-adapter", (r"^fc\.0\.weight$", r"^fc\.2\.weight$", r"\A(?![\s\S]*^fc\.0\.bias$)")),
+    ("tip-adapter", (r"^keys$", r"^values$")),
+)
 
 
 def is_official(method: str, weights: Mapping[str, Tensor]) -> bool:
@@ -266,6 +269,45 @@ def cache_files(weights: Mapping[str, Tensor], target: Path) -> dict[Path, Tenso
     return {target: keys.contiguous(), target.with_name(f"values_{name[2]}.pt"): weights["values"]}
 
 
+_Weights = Mapping[str, Tensor]
+_Depth = Callable[[str], int]
+
+
+def _sizes_of_promptsrc(own: _Weights, depth: _Depth) -> dict[str, Any]:
+    text = depth("deep_text.")
+    vision = depth("deep_visual.")
+    depths = dict(depth=text) if text == vision else dict(text_depth=text, vision_depth=vision)
+    return dict(text=len(own["ctx"]), vision=len(own["visual"]), **depths)
+
+
+def _sizes_of_clip_adapter(own: _Weights, depth: _Depth) -> dict[str, Any]:
+    hidden, dim = own["0.weight"].shape
+    return dict(reduction=max(1, dim // hidden))
+
+
+def _sizes_of_tip_adapter(own: _Weights, depth: _Depth) -> dict[str, Any]:
+    factors = {name: float(own[name]) for name in ("alpha", "beta") if name in own}
+    return dict(keys=len(own["keys"]), classes=own["values"].shape[1], **factors)
+
+
+def _sizes_of_context(own: _Weights, depth: _Depth) -> dict[str, Any]:
+    context = own["ctx"]
+    each = dict(per_class=True, classes=len(context)) if context.dim() == 3 else {}
+    return dict(tokens=context.shape[-2], **each)
+
+
+# method -> its options by its weights and the depths of its prompts; of others those of a context
+_SIZES: dict[str, Callable[[_Weights, _Depth], dict[str, Any]]] = {
+    "promptkd": lambda own, depth: dict(
+        tokens=len(own["prompts.visual"]), depth=depth("prompts.deep_visual.")
+    ),
+    "promptsrc": _sizes_of_promptsrc,
+    "maple": lambda own, depth: dict(tokens=len(own["ctx"]), depth=depth("deep_text.")),
+    "clip-adapter": _sizes_of_clip_adapter,
+    "tip-adapter": _sizes_of_tip_adapter,
+}
+
+
 def variant(method: str, weights: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
     """The method of converted weights, and those of its options that the sizes of the weights
     determine."""
@@ -274,26 +316,7 @@ def variant(method: str, weights: Mapping[str, Tensor]) -> tuple[str, dict[str, 
     def depth(stem: str) -> int:
         return 1 + sum(name.startswith(stem) for name in own)
 
-    found: dict[str, Any]
-    if method == "promptkd":
-        found = dict(tokens=len(own["prompts.visual"]), depth=depth("prompts.deep_visual."))
-    elif method == "promptsrc":
-        found = dict(text=len(own["ctx"]), vision=len(own["visual"]))
-        text = depth("deep_text.")
-        vision = depth("deep_visual.")
-        found |= dict(depth=text) if text == vision else dict(text_depth=text, vision_depth=vision)
-    elif method == "maple":
-        found = dict(tokens=len(own["ctx"]), depth=depth("deep_text."))
-    elif method == "clip-adapter":
-        hidden, dim = own["0.weight"].shape
-        found = dict(reduction=max(1, dim // hidden))
-    elif method == "tip-adapter":
-        found = dict(keys=len(own["keys"]), classes=own["values"].shape[1])
-        found |= {name: float(own[name]) for name in ("alpha", "beta") if name in own}
-    else:
-        found = dict(tokens=own["ctx"].shape[-2])
-        if own["ctx"].dim() == 3:
-            found |= dict(per_class=True, classes=len(own["ctx"]))
+    found = _SIZES.get(method, _sizes_of_context)(own, depth)
     # The official code starts at most four tokens from the words "a photo of a"; in CoCoOp only
     # exactly four.
     if (method in ("maple", "promptsrc") and len(own["ctx"]) > 4) or (

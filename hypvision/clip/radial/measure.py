@@ -28,6 +28,7 @@ from hypvision.clip.radial.texts import distinct, embed_texts
 from hypvision.clip.radial.traversal import Step, traverse
 from hypvision.clip.spaces import Hyperboloid, Space, Sphere
 from hypvision.data.preprocessing import preprocessing_of
+from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError, require_finite
 from hypvision.io.files import name_of, on_disk
 from hypvision.io.images import SUFFIXES, leaving_out, open_image, require_all
@@ -192,31 +193,29 @@ def measure_clip(
     the order of the texts alone is measured) and the root of :func:`rooted`. Chains whose image
     cannot be read are left out, and its message is added to ``failed``; None: it raises."""
     every, rows = distinct([text for chain in chains for text in chain])
-    last = [
-        (text, row, level)
-        for row, chain in enumerate(chains, 1)
-        for level, text in enumerate(chain, 1)
-    ][::-1]
-    # dict keeps the last entry for a text, so the list is reversed to keep the first
-    where = {text: f" (row {row}, level {level})" for text, row, level in last}
-    embedded = embed_texts(clip.model, clip.tokenizer, every, where=where)
+    embedded = embed_texts(clip.model, clip.tokenizer, every, where=_places(chains))
     space = rooted(clip, root)
     texts = embedded[rows].unflatten(0, (len(chains), -1))
+    left = [*range(len(chains))]
     found: Tensor | None = None
-    left: Sequence[int] = range(len(chains))
     if image_files is not None:
-        files = [image_files[image] for image in dict.fromkeys(images) if image is not None]
-        kept, found = embed_readable(clip, files, failed)
-        usable = set(kept)
-        left = [
-            row
-            for row, image in enumerate(images)
-            if image is not None and image_files[image] in usable
-        ]
-        chains = [chains[row] for row in left]
-        images = [images[row] for row in left]
-        texts = texts[left]
-    return measure_chains(chains, images, texts, found, space, steps, [row + 1 for row in left])
+        files = {name: image_files[name] for name in images if name is not None}
+        kept, found = embed_readable(clip, [*files.values()], failed)
+        readable = set(kept)
+        left = [row for row, name in enumerate(images) if name and files[name] in readable]
+    numbers = [row + 1 for row in left]
+    chains = [chains[row] for row in left]
+    images = [images[row] for row in left]
+    return measure_chains(chains, images, texts[left], found, space, steps, numbers)
+
+
+def _places(chains: Sequence[Sequence[str]]) -> dict[str, str]:
+    """Where each text occurs first, in words."""
+    found: dict[str, str] = {}
+    for row, chain in enumerate(chains, 1):
+        for level, text in enumerate(chain, 1):
+            found.setdefault(text, f" (row {row}, level {level})")
+    return found
 
 
 def measure_hyperlex(
@@ -244,40 +243,47 @@ def measure_tree(
     one, and how many images these are; names are put into the ``template``. The messages of images
     that cannot be read are added to ``failed``; None: the first one raises."""
     folder = Path(folder).expanduser()
-    classes = (
-        sorted(name_of(entry.name) for entry in folder.iterdir() if entry.is_dir())
-        if folder.is_dir()
-        else []
-    )
-    paths = [(path, label) for label,
-    name in enumerate(classes) for path in sorted((folder / on_disk(name)).rglob("*"))
-             if path.suffix.lower() in SUFFIXES]  # fmt: skip
-    if not paths:
-        raise HypvisionError(
+    there = [*folder.iterdir()] if folder.is_dir() else []
+    classes = sorted(name_of(entry.name) for entry in there if entry.is_dir())
+    label_of = {
+        path: label for label, name in enumerate(classes) for path in _images_of(folder, name)
+    }
+    missing = next((name for name in classes if name not in tree.ancestors), None)
+    refuse(
+        (
+            not label_of,
             f"There are no images in class folders below '{folder}'. Expected: one folder per "
-            "class with its images."
-        )
-    missing = [name for name in classes if name not in tree.ancestors]
-    if missing:
-        raise HypvisionError(
-            f"The tree lacks the class '{missing[0]}'. Add its ancestors, or leave out its folder."
-        )
+            "class with its images.",
+        ),
+        (
+            missing,
+            f"The tree lacks the class '{missing}'. Add its ancestors, or leave out its folder.",
+        ),
+    )
+    nodes, lineage = _lineage(tree, classes)
+    names = [template.format(name.replace("_", " ").replace("-", " ")) for name in nodes]
+    texts = embed_texts(clip.model, clip.tokenizer, names)
+    kept, images = embed_readable(clip, [*label_of], failed)
+    similarity = clip.similarity(images, texts).cpu()
+    return tree_recall(similarity, [label_of[path] for path in kept], lineage), len(label_of)
+
+
+def _lineage(tree: LabelTree, classes: Sequence[str]) -> tuple[list[str], list[list[int]]]:
+    """The names of the nodes of a tree, and for each class the numbers of its own and those
+    above."""
     lines = {
         label: [tree.names.get(n, n) for n in (label, *above)]
         for label, above in tree.ancestors.items()
     }
-    number = {
-        name: i
-        for i, name in enumerate(dict.fromkeys(name for line in lines.values() for name in line))
-    }
-    lineage = [sorted({number[name] for name in lines[label]}) for label in classes]
-    names = [template.format(name.replace("_", " ").replace("-", " ")) for name in number]
-    texts = embed_texts(clip.model, clip.tokenizer, names)
-    kept, images = embed_readable(clip, [path for path, _ in paths], failed)
-    label_of = dict(paths)
-    return tree_recall(
-        clip.similarity(images, texts).cpu(), [label_of[path] for path in kept], lineage
-    ), len(paths)
+    nodes = dict.fromkeys(name for line in lines.values() for name in line)
+    number = {name: i for i, name in enumerate(nodes)}
+    return [*nodes], [sorted({number[name] for name in lines[label]}) for label in classes]
+
+
+def _images_of(folder: Path, name: str) -> list[Path]:
+    """The images of a class, in the folder of its name."""
+    files = sorted((folder / on_disk(name)).rglob("*"))
+    return [path for path in files if path.suffix.lower() in SUFFIXES]
 
 
 def read_embeddings(path: str | Path) -> tuple[Tensor, Tensor | None, Space]:
@@ -285,42 +291,53 @@ def read_embeddings(path: str | Path) -> tuple[Tensor, Tensor | None, Space]:
     and ``root`` (d,) for unit vectors, or ``c`` for points of a hyperboloid, time first. In float32
     at least."""
     found: dict[str, Any] = read_file(path)
-    dims = dict(texts=3, images=2, root=1)
-    parts = {name: found[name] for name in dims if name in found}
-    fit = all(
-        isinstance(x, Tensor) and x.dim() == dims[name] and not x.is_complex()
-        for name, x in parts.items()
-    )
+    parts = {name: found[name] for name in _DIMS if name in found}
     whole = "texts" in parts and not {"root", "c"}.isdisjoint(found)
-    if not fit or not whole or len({x.shape[-1] for x in parts.values()}) > 1:
-        shapes = (
-            ", ".join(f"{name} {tuple(getattr(x, 'shape', ()))}" for name, x in found.items())
-            or "nothing"
+    shapes = [f"{name} {tuple(getattr(x, 'shape', ()))}" for name, x in found.items()]
+    refuse(
+        (
+            not whole or not _fit(parts),
+            f"'{path}' has {', '.join(shapes) or 'nothing'}. Expected: texts (n, L, d), images "
+            "(m, d), root (d,) of the same d, or c.",
         )
-        raise HypvisionError(
-            f"'{path}' has {shapes}. Expected: texts (n, L, d), images (m, d), root (d,) of the "
-            "same d, or c."
-        )
+    )
     dtype = functools.reduce(torch.promote_types, (x.dtype for x in parts.values()), torch.float32)
     parts = {name: x.to(dtype) for name, x in parts.items()}
     if "root" in parts:
         return parts["texts"], parts.get("images"), Sphere(parts["root"])
-    c = (
-        torch.as_tensor(found["c"]).flatten().tolist()
-        if isinstance(found["c"], (Tensor, int, float))
-        else []
-    )
+    c = _curvature(found["c"])
     for name, x in parts.items():
-        time = x[..., 0].double()
-        rest = x[..., 1:].double()
-        valid = len(c) == 1 and c[0] > 0
-        if (
-            not valid
-            or ((time - (1 / c[0] + rest.square().sum(-1)).sqrt()).abs() > 0.01 * time).any()
-        ):
-            raise HypvisionError(
+        refuse(
+            (
+                not _is_of_curvature(x.double(), c),
                 f"The {name} of '{path}' are not points of a hyperboloid with c = {found['c']}. "
                 "Expected: c > 0, and as first coordinate the time, sqrt(1 / c + |x|²) of the "
-                "others x."
+                "others x.",
             )
-    return parts["texts"], parts.get("images"), Hyperboloid(c[0])
+        )
+    return parts["texts"], parts.get("images"), Hyperboloid(c)
+
+
+_DIMS = dict(texts=3, images=2, root=1)
+
+
+def _fit(parts: Mapping[str, Any]) -> bool:
+    """Whether all are real tensors of the right dimensions, and of one length of vectors."""
+    for name, x in parts.items():
+        if not isinstance(x, Tensor) or x.dim() != _DIMS[name] or x.is_complex():
+            return False
+    return len({x.shape[-1] for x in parts.values()}) == 1
+
+
+def _curvature(c: Any) -> float:
+    """A curvature of a file; 0 if it is not one number."""
+    number: Any = torch.as_tensor(c).flatten() if isinstance(c, (Tensor, int, float)) else ()
+    return float(number[0]) if len(number) == 1 else 0.0
+
+
+def _is_of_curvature(x: Tensor, c: float) -> bool:
+    """Whether points lie on the hyperboloid of curvature c, to a hundredth of their time."""
+    if c <= 0:
+        return False
+    time = (1 / c + x[..., 1:].square().sum(-1)).sqrt()
+    return not bool(((x[..., 0] - time).abs() > 0.01 * x[..., 0]).any())

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from hypvision.clip.towers import encode_by_length, find_towers
-from hypvision.io.errors import HypvisionError, require_finite
+from hypvision.io.checks import refuse
+from hypvision.io.errors import require_finite
 
 _TOKENS = 4096  # tokens of a batch, on average
 
@@ -35,14 +36,15 @@ def embed_texts(
     """Points ``(N, d)`` of N texts in the model's space, float32 at least, without gradients; equal
     texts get equal ones. ``where`` has the place of a text for messages, such as
     `` (row 2, level 1)``."""
-    if not texts:
-        raise HypvisionError("There are no texts to embed.")
-    if not any(tower.modality == "text" for tower in find_towers(model)) and not hasattr(
-        model, "encode_text"
-    ):
-        raise HypvisionError(
-            f"The model ({type(model).__name__}) has no text tower. Give a CLIP model of open_clip."
-        )
+    towers = [tower.modality for tower in find_towers(model)]
+    refuse(
+        (not texts, "There are no texts to embed."),
+        (
+            "text" not in towers and not hasattr(model, "encode_text"),
+            f"The model ({type(model).__name__}) has no text tower. Give a CLIP model of "
+            "open_clip.",
+        ),
+    )
     device = next(model.parameters()).device
     once, rows = distinct(texts)
     tokens = torch.cat([tokenizer(once[i : i + 4096]) for i in range(0, len(once), 4096)]).to(

@@ -86,11 +86,8 @@ def meru_traversal(
     root = space.way(image, 2)[-1:]
     similarity = space.similarity(points, texts)
     if cones or (cones is None and not isinstance(space, Sphere)):
-        aperture = space.half_aperture(texts)
-        outside = torch.stack(
-            [space.exterior_angle(texts, p.expand_as(texts)) > aperture for p in points]
-        )
-        similarity = similarity.masked_fill(outside, -math.inf)
+        inside = torch.stack([space.entails(texts, p.expand_as(texts)) for p in points])
+        similarity = similarity.masked_fill(~inside, -math.inf)
     similarity = torch.cat([similarity, space.similarity(points, root)], dim=1)
     texts = torch.cat([texts, root])
     words = [*words, "[ROOT]"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hypvision.checkpoints.match import check_finite, compare
 from hypvision.checkpoints.read import network_weights, read_file
 from hypvision.checkpoints.storage import read_header, write_weights
 from hypvision.clip.features import bytes_of
+from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError
 
 _TRAINING = re.compile(r"clip\.(.+)")
@@ -95,27 +97,33 @@ def merge_tower(model: nn.Module, path: str | Path, strict: bool = True) -> Tens
     path = Path(path).expanduser()
     content = read_file(path)
     about = (read_header(path) if path.suffix == ".safetensors" else {}).get("radial") or {}
-    weights = network_weights(content, _TRAINING)
     saved = content.get("state_dict", content)
     root = saved.get(_ROOT, saved.get("root"))
-    weights = {name: value for name, value in weights.items()
-               if name not in (_ROOT, "root") and not name.startswith("logit_")}  # fmt: skip
-    own = tower_weights(
-        model, about.get("images", any(name.startswith("visual.") for name in weights))
-    )
+    weights = _of_towers(network_weights(content, _TRAINING))
+    images = any(name.startswith("visual.") for name in weights)
+    own = tower_weights(model, about.get("images", images))
     found = compare(own, weights)
     delta = about.get("kind") == "delta"
-    if found.mismatched or found.unexpected or (found.missing and not delta):
-        raise HypvisionError(
+    refuse(
+        (
+            found.mismatched or found.unexpected or (found.missing and not delta),
             f"The text tower '{path}' does not fit {type(model).__name__}: {found.describe()}. "
-            "Give the CLIP that it was tuned from."
-        )
-    if delta and strict and about.get("base") != content_hash(own):
-        raise HypvisionError(
+            "Give the CLIP that it was tuned from.",
+        ),
+        (
+            delta and strict and about.get("base") != content_hash(own),
             f"'{path}' holds differences to another CLIP than this one. Give the model and the "
-            "weights that it was tuned from (strict=False takes them all the same)."
-        )
+            "weights that it was tuned from (strict=False takes them all the same).",
+        ),
+    )
     check_finite(weights, path, allow=False)
     for name, value in weights.items():
-        own[name].copy_(own[name].float() + value.to(own[name].device) if delta else value)
+        start = own[name].float() if delta else 0
+        own[name].copy_(start + value.to(own[name].device))
     return root
+
+
+def _of_towers(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights without the root and the scale of the logits."""
+    others = (_ROOT, "root", "logit_")
+    return {name: value for name, value in weights.items() if not name.startswith(others)}

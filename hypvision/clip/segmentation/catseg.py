@@ -378,11 +378,14 @@ class CATSegHead(nn.Module):
         """Logits (B, T, 4 H, 4 W) of each class, by patch embeddings (B, E, H, W) of any length,
         class embeddings (T, P, E) of unit length and maps that guide the decoder, (B, ., 2 H, 2 W)
         and (B, ., 4 H, 4 W); :data:`ABSENT` beyond the ``pad_len`` best classes of an image."""
+        needed = len(self.decoder_guidance_projection)
         if text.dim() != 3 or text.shape[1] != self.prompts:
             raise HypvisionError(
                 f"The head was made for {self.prompts} prompt template(s), but the text embeddings "
                 f"have the shape {tuple(text.shape)} instead of (classes, {self.prompts}, size)."
             )
+        if len(maps) < needed:
+            raise HypvisionError(f"The head needs {needed} maps, got {len(maps)}.")
         count = text.shape[0]
         kept = None
         units = F.normalize(_at_least_float32(features), dim=1)
@@ -400,6 +403,17 @@ class CATSegHead(nn.Module):
             .unflatten(0, (b, t))
         )
 
+        x = self._aggregate(x, features, text)
+        guides = [project(given) for project, given in zip(self.decoder_guidance_projection, maps)]
+        chunk = t if torch.is_grad_enabled() else self.class_chunk
+        logits = torch.cat([self._decode(part, guides) for part in x.split(chunk, dim=1)], dim=1)
+        if kept is None:
+            return logits
+        full = logits.new_full((b, count, *logits.shape[2:]), ABSENT)
+        return full.scatter(1, kept[..., None, None].expand_as(logits), logits)
+
+    def _aggregate(self, x: Tensor, features: Tensor, text: Tensor) -> Tensor:
+        """The correlations after the layers, which the embeddings guide."""
         guidance = words = None
         if self.guidance_projection is not None:
             guidance = self.guidance_projection(features).permute(0, 2, 3, 1)
@@ -412,17 +426,7 @@ class CATSegHead(nn.Module):
                 x = checkpoint(layer, x, guidance, words, pool, use_reentrant=False)
             else:
                 x = layer(x, guidance, words, pool)
-        guides = [project(given) for project, given in zip(self.decoder_guidance_projection, maps)]
-        if len(guides) < len(self.decoder_guidance_projection):
-            raise HypvisionError(
-                f"The head needs {len(self.decoder_guidance_projection)} maps, got {len(maps)}."
-            )
-        chunk = t if torch.is_grad_enabled() else self.class_chunk
-        logits = torch.cat([self._decode(part, guides) for part in x.split(chunk, dim=1)], dim=1)
-        if kept is None:
-            return logits
-        full = logits.new_full((b, count, *logits.shape[2:]), ABSENT)
-        return full.scatter(1, kept[..., None, None].expand_as(logits), logits)
+        return x
 
     def _decode(self, x: Tensor, guides: list[Tensor]) -> Tensor:
         b, t = x.shape[:2]

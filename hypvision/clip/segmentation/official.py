@@ -53,43 +53,68 @@ def segmenter_from_official(state_dict: Mapping[str, Tensor]) -> dict[str, Tenso
     for name, value in state_dict.items():
         short = name.removeprefix(_PREDICTOR)
         projection = re.fullmatch(r"clip_model\.(.+\.attn)\.([qkv])_proj_weight", short)
-        if name.startswith(("upsample1.", "upsample2.")):
-            out[name] = value
-        elif name in _PIXELS:
-            _check_constant(name, value.flatten(), torch.tensor(_PIXELS[name]))
-        elif name in ("pixel_mean", "pixel_std"):
-            continue  # configured and stored, but the official code uses the two above
-        elif short == name:
-            raise _unknown(name)
-        elif short.endswith("attn_mask"):  # our model computes it from the size of the grid
-            _check_constant(name, value, _shift_mask(value.device))
-        elif short.startswith("transformer."):
-            out["head." + short.removeprefix("transformer.")] = value
-        elif projection:
+        if projection and short != name:
             layer, letter = projection.groups()
             split.setdefault(f"clip.{layer}.in_proj_weight", {})[letter] = value
-        elif short.startswith("clip_model."):
+        elif not _is_computed(name, value):
+            renamed = _renamed(name)
             # OpenAI's files have float16, the official code float32
-            out["clip." + short.removeprefix("clip_model.")] = (
-                value.float() if value.is_floating_point() else value
-            )
-        else:
-            raise _unknown(name)
-    for name, projections in split.items():
-        if set(projections) != set("qkv"):
-            given = ", ".join(sorted(projections))
-            raise HypvisionError(f"The checkpoint has only {given} of the projection '{name}'.")
-        out[name] = torch.cat([projections[letter] for letter in "qkv"]).float()
-    out = {_OFFICIAL_ADAPTER.sub(rf"{_ADAPTER}\1", name): value for name, value in out.items()}
+            wide = renamed.startswith("clip.") and value.is_floating_point()
+            out[renamed] = value.float() if wide else value
+    out |= {name: _packed(name, projections) for name, projections in split.items()}
+    return _with_unused_adapters(
+        {_OFFICIAL_ADAPTER.sub(rf"{_ADAPTER}\1", name): value for name, value in out.items()}
+    )
+
+
+def _packed(name: str, projections: Mapping[str, Tensor]) -> Tensor:
+    """The packed projection of those of queries, keys and values."""
+    if set(projections) != set("qkv"):
+        given = ", ".join(sorted(projections))
+        raise HypvisionError(f"The checkpoint has only {given} of the projection '{name}'.")
+    return torch.cat([projections[letter] for letter in "qkv"]).float()
+
+
+def _is_computed(name: str, value: Tensor) -> bool:
+    """Whether our model computes an entry itself; an error if it has another value."""
+    if name in _PIXELS:
+        _check_constant(name, value.flatten(), torch.tensor(_PIXELS[name]))
+        return True
+    if name in ("pixel_mean", "pixel_std"):
+        return True  # configured and stored, but the official code uses the two of _PIXELS
+    if name.startswith(_PREDICTOR) and name.endswith("attn_mask"):  # by the size of the grid
+        _check_constant(name, value, _shift_mask(value.device))
+        return True
+    return False
+
+
+def _renamed(name: str) -> str:
+    """Our name of an official entry."""
+    starts = {
+        "upsample1.": "upsample1.",
+        "upsample2.": "upsample2.",
+        _PREDICTOR + "transformer.": "head.",
+        _PREDICTOR + "clip_model.": "clip.",
+    }
+    for official, ours in starts.items():
+        if name.startswith(official):
+            return ours + name.removeprefix(official)
+    raise _unknown(name)
+
+
+def _with_unused_adapters(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights whose adapters between the eleventh and the last block, which the official code does
+    not use, change nothing."""
     blocks = {
         name: int(name[len(_VISION) :].partition(".")[0])
-        for name in out
+        for name in weights
         if name.startswith(_VISION)
     }
     for name, number in blocks.items():
         if _ADAPTER in name and 11 <= number < max(blocks.values()):
-            out[name] = torch.eye(out[name].shape[-1]).expand_as(out[name]).clone()
-    return out
+            eye = torch.eye(weights[name].shape[-1])
+            weights[name] = eye.expand_as(weights[name]).clone()
+    return weights
 
 
 def _shift_mask(device: torch.device) -> Tensor:

@@ -27,6 +27,7 @@ from hypvision.clip.segmentation.official import segmenter_names, segmenter_vari
 from hypvision.clip.segmentation.segmenter import OpenVocabSegmenter
 from hypvision.clip.towers import patch_size
 from hypvision.data.classes import CLASS_LISTS, SUFFIXES, load_classes, split_classes
+from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import names_file
 from hypvision.io.images import open_image
@@ -76,41 +77,21 @@ def load_segmenter(
             ``ViT-B-16:openai``. ``shapes-s8``, which knows drawn shapes only, and ``emoji-t8``,
             which knows a few emoji on photos, ship with the project.
     """
-    if weights is None and config is not None:
-        raise HypvisionError(
+    refuse(
+        (
+            weights is None and config is not None,
             "A config describes the segmenter in a checkpoint, but no weights are given. Give them "
-            "(--weights FILE), or leave out the config and name a CLIP (--clip NAME)."
-        )
+            "(--weights FILE), or leave out the config and name a CLIP (--clip NAME).",
+        ),
+        (
+            weights is not None and clip is not None,
+            "--clip is for segmenting without --weights. Leave out one of the two.",
+        ),
+    )
     if weights is None:
-        named = clip_options(clip or "ViT-B-16:openai")
-        bundle = create_clip(**named)
-        patch = math.lcm(*patch_size(bundle.model))
-        # resolution 336 for patches of 14
-        options: dict[str, Any] = dict(resolution=24 * patch) if 384 % patch else {}
-        options.update(_SMALL.get(named["name"], {}))
-        return OpenVocabSegmenter(
-            bundle, tune="frozen", head=dict(type="similarity"), **options
-        ).eval()
-    if clip is not None:
-        raise HypvisionError(
-            "--clip is for segmenting without --weights. Leave out one of the two."
-        )
+        return _plain_segmenter(clip or "ViT-B-16:openai")
     found = segmenter_names(network_weights(read(weights), part=None))
-    if config is None:
-        path = fetch(weights)
-        if path.suffix == ".safetensors":
-            config = read_header(path).get("model")  # of a file that was published
-    if config is not None:
-        options = _options_of(config, weights)
-    else:
-        variant = segmenter_variant(found)[0]
-        family, _, size = variant.partition("-")
-        if size not in _OFFICIAL:
-            raise HypvisionError(
-                f"'{weights}' belongs to a model of another size ({variant}). Give its config with "
-                "--config."
-            )
-        options = dict(_OFFICIAL[size], tune="adapter" if family == "hyperclip" else "frozen")
+    options = _options(found, config, weights)
     advice = "Give the --config that it was trained with."
     try:
         # the checkpoint has them
@@ -122,6 +103,38 @@ def load_segmenter(
         ) from error
     load_into(model, found, weights, "the segmenter", advice, extra=True)
     return model.eval()
+
+
+def _plain_segmenter(clip: str) -> OpenVocabSegmenter:
+    """A CLIP with the head that needs no training."""
+    named = clip_options(clip)
+    bundle = create_clip(**named)
+    patch = math.lcm(*patch_size(bundle.model))
+    # resolution 336 for patches of 14
+    options: dict[str, Any] = dict(resolution=24 * patch) if 384 % patch else {}
+    options.update(_SMALL.get(named["name"], {}))
+    return OpenVocabSegmenter(bundle, tune="frozen", head=dict(type="similarity"), **options).eval()
+
+
+def _options(
+    found: Mapping[str, Any], config: Mapping[str, Any] | None, weights: str | Path
+) -> dict[str, Any]:
+    """The options of the segmenter in a checkpoint: by its config, that in the file, or, of an
+    official one, by its sizes."""
+    if config is None:
+        path = fetch(weights)
+        if path.suffix == ".safetensors":
+            config = read_header(path).get("model")  # of a file that was published
+    if config is not None:
+        return _options_of(config, weights)
+    variant = segmenter_variant(found)[0]
+    family, _, size = variant.partition("-")
+    if size not in _OFFICIAL:
+        raise HypvisionError(
+            f"'{weights}' belongs to a model of another size ({variant}). Give its config with "
+            "--config."
+        )
+    return dict(_OFFICIAL[size], tune="adapter" if family == "hyperclip" else "frozen")
 
 
 def _options_of(config: Any, weights: str | Path) -> dict[str, Any]:

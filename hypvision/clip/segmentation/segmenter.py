@@ -22,7 +22,7 @@ from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
 from hypvision.clip.segmentation.catseg import CATSegHead
 from hypvision.clip.segmentation.official import segmenter_names
 from hypvision.clip.towers import encode_dense, patch_size, vision_tower
-from hypvision.io.checks import at_least, one_of
+from hypvision.io.checks import at_least, one_of, refuse
 from hypvision.io.errors import HypvisionError, require_finite
 
 
@@ -112,31 +112,30 @@ class SegmenterBase(OpenVocabularyCLIP):
         ``build_clip``."""
         self.build_clip(clip, **options)
         one_of(("slide", "whole"), inference=inference)
-        if not 0 <= overlap < 1:
-            raise HypvisionError(
-                f"overlap is a share of the window, from 0 to below 1, got {overlap}."
-            )
         at_least(1, integer=True, resolution=resolution, crop=crop, slide=slide)
         tower = vision_tower(self.clip)
-        patch = patch_size(self.clip)
-        if resolution % patch[0] or resolution % patch[1]:
-            good = math.lcm(*patch)
-            raise HypvisionError(
-                f"resolution={resolution} is not a multiple of the patch of {patch[0]} x "
-                f"{patch[1]} pixels. Use {max(good, resolution // good * good)}."
-            )
         depth = len(tower.blocks)
-        self.hooks = (
-            tuple(hooks)
-            if hooks is not None
-            else (max(0, depth // 3 - 1), max(0, 2 * depth // 3 - 1))
+        thirds = (max(0, depth // 3 - 1), max(0, 2 * depth // 3 - 1))
+        self.hooks = thirds if hooks is None else tuple(hooks)
+        rows, columns = patch_size(self.clip)
+        good = math.lcm(rows, columns)
+        pair = "give two numbers, for the shallower map and the deeper."
+        refuse(
+            (
+                not 0 <= overlap < 1,
+                f"overlap is a share of the window, from 0 to below 1, got {overlap}.",
+            ),
+            (
+                resolution % rows or resolution % columns,
+                f"resolution={resolution} is not a multiple of the patch of {rows} x {columns} "
+                f"pixels. Use {max(good, resolution // good * good)}.",
+            ),
+            (len(self.hooks) != 2, f"hooks={self.hooks}: {pair}"),
+            (
+                len(upsample) != 2 or any(upsample) != all(upsample),
+                f"upsample={tuple(upsample)}: {pair}",
+            ),
         )
-        for option, pair in dict(hooks=self.hooks, upsample=upsample).items():
-            if len(pair) != 2 or (option == "upsample" and any(pair) != all(pair)):
-                raise HypvisionError(
-                    f"{option}={tuple(pair)}: give two numbers, for the shallower map and the "
-                    "deeper."
-                )
         of_head = dict(head or {})
         kind = of_head.pop("type", "catseg")
         one_of(("catseg", "similarity"), head=kind)

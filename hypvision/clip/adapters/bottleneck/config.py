@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from hypvision.clip.adapters.base import AdapterConfig
 from hypvision.io.checks import at_least
-from hypvision.io.errors import HypvisionError
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,3 @@ class BottleneckConfig(AdapterConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(1, integer=True, width=self.width)
-        if not (self.text or self.vision):
-            raise HypvisionError(
-                "Bottleneck: with text=False and vision=False nothing would be adapted."
-            )

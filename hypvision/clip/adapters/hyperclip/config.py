@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hypvision.clip.adapters.base import AdapterConfig
-from hypvision.io.checks import at_least, one_of
+from hypvision.io.checks import at_least, one_of, refuse
 from hypvision.io.errors import HypvisionError
 
 # An option, and a setting of another one that leaves it without effect.
@@ -91,15 +91,6 @@ class HyperCLIPConfig(AdapterConfig):
                 raise HypvisionError(
                     f"{name} must be above 0, got {value}. For none use geometry='euclidean'."
                 )
-        letters = self.projections
-        if not letters or set(letters) - set("qkv") or len(set(letters)) < len(letters):
-            raise HypvisionError(
-                f"projections must be some of the letters q, k, v, got {letters!r}."
-            )
-        if not (self.text or self.vision):
-            raise HypvisionError(
-                "HyperCLIP: with text=False and vision=False nothing would be adapted."
-            )
         self._check_effects()
 
     def _check_effects(self) -> None:
@@ -121,20 +112,22 @@ class HyperCLIPConfig(AdapterConfig):
 
     def layers(self, modality: str, depth: int) -> tuple[int, ...]:
         """Numbers of the adapted blocks of a tower of ``depth`` blocks."""
-        given = self.text_layers if modality == "text" else self.vision_layers
+        vision = modality == "vision"
+        given = self.vision_layers if vision else self.text_layers
         if given is None:
-            if modality == "vision" and self.official_twelve_layers:
-                return tuple(range(min(11, depth - 1))) + (depth - 1,)
-            return tuple(range(depth))
-        wrong = [number for number in given if not 0 <= number < depth]
-        if wrong or len(set(given)) < len(given):
-            raise HypvisionError(
+            first = min(11, depth - 1) if vision and self.official_twelve_layers else depth - 1
+            return (*range(first), depth - 1)
+        blocks = {*given} & {*range(depth)}
+        refuse(
+            (
+                len(blocks) < len(given),
                 f"HyperCLIP: {modality}_layers is {given}, but the {modality} tower has blocks 0 "
-                f"to {depth - 1}."
-            )
-        if modality == "vision" and self.official_dense_only and depth - 1 not in given:
-            raise HypvisionError(
+                f"to {depth - 1}.",
+            ),
+            (
+                vision and self.official_dense_only and depth - 1 not in blocks,
                 f"HyperCLIP: official_dense_only has no effect with vision_layers={given}, without "
-                f"block {depth - 1}, the last one. Add it, or leave out the option."
-            )
+                f"block {depth - 1}, the last one. Add it, or leave out the option.",
+            ),
+        )
         return tuple(sorted(given))

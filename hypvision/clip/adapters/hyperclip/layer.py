@@ -245,15 +245,9 @@ class PackedMap(nn.Module):
         parameters = list(self.parameters())
         frozen = self.dense_only and self._running
         if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters):
-            if self._live is not None:
-                return self._live
-            # Distributed training waits for the gradient of every parameter, so return zeros.
-            zero = (
-                0 * torch.stack([parameter.sum() for parameter in parameters]).sum()
-                if frozen
-                else None
-            )
-            found = self.fresh(packed) if zero is None else packed + zero.to(packed.dtype)
+            if self._live is None:
+                self._live = self._with_gradients(packed, frozen)
+            found = self._live
             self._live = found if self._running else None
             return found
         if frozen:
@@ -261,6 +255,14 @@ class PackedMap(nn.Module):
         if torch.compiler.is_compiling():  # a compiled graph must not use the memo
             return self.adapted(packed)
         return self._memo.get([*parameters, packed], lambda: self.adapted(packed))
+
+    def _with_gradients(self, packed: Tensor, frozen: bool) -> Tensor:
+        """The projection in training; a frozen one with zeros added, because distributed training
+        waits for the gradient of every parameter."""
+        if not frozen:
+            return self.fresh(packed)
+        zero = 0 * torch.stack([parameter.sum() for parameter in self.parameters()]).sum()
+        return packed + zero.to(packed.dtype)
 
     # Hooks on the module that owns the projection. The hooks are methods, so that a copy of the
     # module has its own hooks.

@@ -23,6 +23,7 @@ from hypvision.clip.adapters.hyperclip.layer import (
     block_product,
 )
 from hypvision.clip.towers import Tower, find_towers
+from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError
 
 
@@ -195,17 +196,19 @@ class HyperCLIP(PackedAdapter):
             del site.owner.map_value_input
 
     def merge(self) -> None:
-        if self.config.form == "feature":
-            raise HypvisionError(
+        refuse(
+            (
+                self.config.form == "feature",
                 "The feature form cannot be merged: away from the radial clip it equals the weight "
-                "form with transposed blocks. Train with form='weight' for a mergeable adapter."
-            )
-        if any(site.maps.dense_only for site in self.sites):
-            raise HypvisionError(
+                "form with transposed blocks. Train with form='weight' for a mergeable adapter.",
+            ),
+            (
+                any(site.maps.dense_only for site in self.sites),
                 "With official_dense_only the last image block has two sets of weights, so it "
                 "cannot be merged. For the dense path alone inject a base model without the "
-                "option, load adapter_state_dict into it, and merge that."
-            )
+                "option, load adapter_state_dict into it, and merge that.",
+            ),
+        )
         super().merge()
 
     def freeze_unused(self) -> None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from hypvision.clip.adapters.base import AdapterConfig
 from hypvision.io.checks import at_least, more_than
-from hypvision.io.errors import HypvisionError
 
 
 @dataclass(frozen=True)
@@ -30,10 +29,3 @@ class LoRAConfig(AdapterConfig):
         super().__post_init__()
         at_least(1, integer=True, rank=self.rank)
         more_than(0, alpha=self.alpha)
-        letters = self.projections
-        if not letters or set(letters) - set("qkv") or len(set(letters)) < len(letters):
-            raise HypvisionError(
-                f"projections must be some of the letters q, k, v, got {letters!r}."
-            )
-        if not (self.text or self.vision):
-            raise HypvisionError("LoRA: with text=False and vision=False nothing would be adapted.")
