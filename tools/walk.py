@@ -7,7 +7,9 @@
 A command of one or two words alone runs the first line that tests/helpers/commands.py has for it,
 on its small inputs. A place is a module of the package whose functions the command calls; a room
 is a package; a climb is a call from a room into one above it, by the layers of .importlinter, and
-counts once for each pair of functions. Calls while a module is imported do not count. ``train``
+counts once for each pair of functions: a call itself, as of a function that was handed down, or one
+that passes through a library, as of what mmengine builds by its name and then calls. Calls while a
+module is imported do not count. ``train``
 and ``fewshot`` are followed to their first training step, other commands to their end.
 """
 
@@ -29,7 +31,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = f"{ROOT / 'hypvision'}{os.sep}"
 COMMANDS = ("train", "predict", "fewshot", "clip segment", "clip chains")
 _FIRST_STEP = ("train_step", "mmengine")  # a function of this name, in a module of this package
-_ONE_CELL = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "<lambda>")
+# what Python runs as functions of their own within one
+_WITHIN = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "<lambda>")
 
 
 class _Arrived(BaseException):
@@ -42,11 +45,12 @@ class Walk:
 
     Attributes:
         functions: code of each function, in the order of the first call.
-        calls: pairs of a function of the package and the next one of it on the stack.
+        calls: pairs of a function of the package and the next one of it on the stack, with whether
+            nothing lies between the two.
     """
 
     functions: dict[CodeType, None] = field(default_factory=dict)
-    calls: dict[tuple[CodeType, CodeType], None] = field(default_factory=dict)
+    calls: dict[tuple[CodeType, CodeType], bool] = field(default_factory=dict)
 
     @property
     def places(self) -> list[str]:
@@ -58,12 +62,13 @@ class Walk:
         """The packages, in the order of the walk."""
         return list(dict.fromkeys(map(room_of, self.functions)))
 
-    def climbs(self, layers: dict[str, int]) -> list[tuple[CodeType, CodeType]]:
-        """The calls from a room into one above it."""
+    def climbs(self, layers: dict[str, int], direct: bool) -> list[tuple[CodeType, CodeType]]:
+        """The calls from a room into one above it, direct or through a library."""
         return [
             (caller, called)
-            for caller, called in self.calls
-            if layers.get(room_of(called), 0) > layers.get(room_of(caller), 0)
+            for (caller, called), is_direct in self.calls.items()
+            if is_direct == direct
+            and layers.get(room_of(called), 0) > layers.get(room_of(caller), 0)
         ]
 
 
@@ -93,16 +98,19 @@ def follow(work: Callable[[], Any], until_step: bool = False) -> Walk:
     def enter(frame: FrameType) -> None:
         nonlocal importing
         code = frame.f_code
-        if code.co_name == "<module>":
-            importing += 1
-        inside = code.co_filename.startswith(PACKAGE) and code.co_name not in _ONE_CELL
-        inside = inside and not importing
-        stack.append(code if inside else None)
-        if inside:
+        importing += code.co_name == "<module>"
+        above = stack[-1] if stack else None
+        if importing or not code.co_filename.startswith(PACKAGE):
+            stack.append(None)
+        elif code.co_name in _WITHIN:
+            stack.append(above)
+        else:
+            stack.append(code)
             walk.functions.setdefault(code)
             callers = [caller for caller in stack[:-1] if caller is not None]
             if callers and callers[-1] is not code:
-                walk.calls.setdefault((callers[-1], code))
+                pair = (callers[-1], code)
+                walk.calls[pair] = walk.calls.get(pair, False) or above is not None
         name, package = _FIRST_STEP
         if until_step and code.co_name == name and f"{os.sep}{package}{os.sep}" in code.co_filename:
             raise _Arrived
@@ -149,7 +157,8 @@ def walk_of(words: list[str]) -> Walk:
 
 def line_of(name: str, walk: Walk, layers: dict[str, int]) -> str:
     """A line of the table."""
-    counts = (walk.functions, walk.places, walk.rooms, walk.climbs(layers))
+    climbs = [walk.climbs(layers, direct) for direct in (True, False)]
+    counts = (walk.functions, walk.places, walk.rooms, *climbs)
     return f"| {name} | {' | '.join(str(len(part)) for part in counts)} |"
 
 
@@ -160,16 +169,26 @@ def main() -> None:
     args, more = parser.parse_known_args()
     layers = read_layers()
     lines = [[*args.words, *more]] if args.words else [name.split() for name in COMMANDS]
-    print("| command | functions | places | rooms | climbs |\n|---|--:|--:|--:|--:|")
+    print("| command | functions | places | rooms | climbs | through a library |")
+    print("|---|--:|--:|--:|--:|--:|")
     for words in lines:
         walk = walk_of(words)
         print(line_of(" ".join(words[:2]), walk, layers))
         if args.list:
-            for code in walk.functions:
-                print(f"  {module_of(code)}:{code.co_firstlineno} {code.co_qualname}")
-            for caller, called in walk.climbs(layers):
-                places = f"{module_of(caller)} -> {module_of(called)}"
-                print(f"  climb: {places} {called.co_qualname}")
+            print(*listing(walk, layers), sep="\n")
+
+
+def listing(walk: Walk, layers: dict[str, int]) -> list[str]:
+    """Each function, in the order of the walk, and each climb."""
+    lines = [
+        f"  {module_of(code)}:{code.co_firstlineno} {code.co_qualname}" for code in walk.functions
+    ]
+    for direct, kind in ((True, "climb"), (False, "climb through a library")):
+        for caller, called in walk.climbs(layers, direct):
+            lines.append(
+                f"  {kind}: {module_of(caller)} -> {module_of(called)} {called.co_qualname}"
+            )
+    return lines
 
 
 if __name__ == "__main__":

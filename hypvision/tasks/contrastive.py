@@ -50,6 +50,19 @@ def distinct(texts: Sequence[str]) -> tuple[list[int], list[int]]:
     return own, list(first.values())
 
 
+def _check_no_words(clip: dict[str, Any]) -> None:
+    """Refuse weights whose words would be erased."""
+    name = str(clip.get("name", ""))
+    own = is_repository(name) and clip.get("load_weights", True)
+    source = clip.get("pretrained") or clip.get("pretrained_text_path") or (name if own else None)
+    if source:
+        raise HypvisionError(
+            f"blank_words would erase the words of the weights '{source}': it is for a training "
+            "from scratch. Leave it out, or the weights (clip.pretrained, "
+            "clip.pretrained_text_path; of a repository or folder load_weights=False)."
+        )
+
+
 @MODELS.register_module()
 class CLIPContrast(OpenVocabularyCLIP, BaseModel):
     """CLIP's symmetric contrastive loss (Radford et al., ICML 2021), on its sphere or, for models
@@ -92,35 +105,31 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         init_cfg: dict | None = None,
     ):
         super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
-        tune = tune or ("full" if adapter is None else "adapter")
         self.gives_words = classes is not None  # whether somebody has chosen them for the data
-        classes = TAXONOMY.classes["shape"] if classes is None else classes
         self.entail = entail
         if blank_words:
-            name = str(clip.get("name", ""))
-            own = is_repository(name) and clip.get("load_weights", True)
-            source = (
-                clip.get("pretrained")
-                or clip.get("pretrained_text_path")
-                or (name if own else None)
-            )
-            if source:
-                raise HypvisionError(
-                    f"blank_words would erase the words of the weights '{source}': it is for a "
-                    "training from scratch. Leave it out, or the weights (clip.pretrained, "
-                    "clip.pretrained_text_path; of a repository or folder load_weights=False)."
-                )
-        self.build_clip(clip, adapter, tune, classes, templates, dense=False)
+            _check_no_words(clip)
+        self.build_clip(
+            clip,
+            adapter,
+            tune or ("full" if adapter is None else "adapter"),
+            TAXONOMY.classes["shape"] if classes is None else classes,
+            templates,
+            dense=False,
+        )
         if blank_words:
-            clip_text: Any = getattr(self.clip, "text", self.clip)
-            table = clip_text.token_embedding.weight
-            if not table.requires_grad:
-                raise HypvisionError(
-                    "blank_words would leave all texts without words: the table of words begins "
-                    "with zeros and does not train. Leave it out, or train the text tower: no "
-                    "adapter, and tune='full' or 'text'."
-                )
-            nn.init.zeros_(table)
+            self._blank_words()
+
+    def _blank_words(self) -> None:
+        clip_text: Any = getattr(self.clip, "text", self.clip)
+        table = clip_text.token_embedding.weight
+        if not table.requires_grad:
+            raise HypvisionError(
+                "blank_words would leave all texts without words: the table of words begins "
+                "with zeros and does not train. Leave it out, or train the text tower: no "
+                "adapter, and tune='full' or 'text'."
+            )
+        nn.init.zeros_(table)
 
     @property
     def tested_words(self) -> tuple[str, ...]:
@@ -202,22 +211,9 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
             points = points.float()
             words = words.float()
             images = gathered(points[:count])
-            texts = gathered(words[:count])
-            captions = [text for part in all_gather_object(list(caption)) for text in part]
-            own, first = (
-                torch.tensor(rows).to(images.device, non_blocking=True)
-                for rows in distinct(captions)
-            )
-            texts = texts[first]  # each caption once
-            true = torch.zeros(len(images), len(texts), device=images.device).scatter_(
-                1, own[:, None], 1.0
-            )
-            if concepts is not None and level is not None:
-                # (B, B): whether image i shows what caption j names.
-                concepts = gathered(concepts)
-                level = gathered(level)
-                named = concepts[:, level] == concepts.gather(1, level[:, None]).T
-                true = (named.float() @ true).clamp(max=1)
+            own, first = _gathered_captions(caption, images.device)
+            texts = gathered(words[:count])[first]  # each caption once
+            true = _targets(own, len(texts), concepts, level)
             share = 0.25 if boxes else 0.5
             of_image, of_text = contrastive_loss(space.logits(images, texts, scale), true)
             losses = dict(loss_image=share * of_image, loss_text=share * of_text)
@@ -229,19 +225,41 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
                 of_text = soft_cross_entropy(space.logits(box_texts, images, scale), true[:, own].T)
                 losses |= dict(loss_box_image=share * of_image, loss_box_text=share * of_text)
             if isinstance(space, Hyperboloid) and self.entail:
-                if boxes:  # the four terms of HyCoCLIP
-                    parts = compositional_entailment(
-                        points[:count], words[:count], points[count:], words[count:], space.c
-                    )
-                    losses |= {
-                        f"loss_entail_{name}": 0.5 * self.entail * value
-                        for name, value in parts.items()
-                    }
-                else:  # the term of MERU
-                    losses["loss_entail"] = (
-                        self.entail * lorentz.entailment_loss(words, points, space.c).mean()
-                    )
+                losses |= self._entailment(points, words, count, space)
         return {name: value.float() for name, value in losses.items()}
+
+    def _entailment(
+        self, points: Tensor, words: Tensor, count: int, space: Hyperboloid
+    ) -> dict[str, Tensor]:
+        """MERU's term, or the four of HyCoCLIP for images and texts with as many of their boxes
+        after them."""
+        if len(points) == count:
+            angle = lorentz.entailment_loss(words, points, space.c).mean()
+            return dict(loss_entail=self.entail * angle)
+        parts = compositional_entailment(
+            points[:count], words[:count], points[count:], words[count:], space.c
+        )
+        return {f"loss_entail_{name}": 0.5 * self.entail * loss for name, loss in parts.items()}
+
+
+def _gathered_captions(caption: list[str], device: torch.device) -> tuple[Tensor, Tensor]:
+    """:func:`distinct` of the captions of all processes."""
+    captions = [text for part in all_gather_object(list(caption)) for text in part]
+    own, first = (torch.tensor(rows).to(device, non_blocking=True) for rows in distinct(captions))
+    return own, first
+
+
+def _targets(own: Tensor, count: int, concepts: Tensor | None, level: Tensor | None) -> Tensor:
+    """Which of the different texts are true of each image: its own caption (``own``), and those of
+    images that name what it shows."""
+    true = torch.zeros(len(own), count, device=own.device).scatter_(1, own[:, None], 1.0)
+    if concepts is None or level is None:
+        return true
+    # (B, B): whether image i shows what caption j names.
+    concepts = gathered(concepts)
+    level = gathered(level)
+    named = concepts[:, level] == concepts.gather(1, level[:, None]).T
+    return (named.float() @ true).clamp(max=1)
 
 
 PREDICTORS["CLIPContrast"] = lambda model, config, request: zero_shot(model, request)

@@ -260,7 +260,7 @@ def test_submitted_cells_carry_the_device_that_was_asked_for(tmp_path, capsys, m
         (["rnu", "fig4"], "no command 'rnu'. Did you mean run?"),
         (["run", "fig1", "--tiny"], "fig1 has no --tiny version"),
         (["run", "fig4", "--decays", "0.4"], "No point of this figure has decay 0.4"),
-        (["run", "quick", "--submit-options", "timeout_min=3"], "are for submitit"),
+        (["run", "quick", "--submit-options", "timeout_min=3"], "only with --submit"),
         (["heads", "no_such"], "There is no checkpoint 'no_such'"),
         (["tokens", "a.txt"], "Add --tokenizer tokenizer.json"),
         (["tokens", "a.npy"], "is not a NumPy array"),

@@ -2,7 +2,7 @@
 
 import types
 
-from walk import PACKAGE, follow, line_of, module_of, read_layers
+from walk import PACKAGE, follow, line_of, listing, module_of, read_layers
 
 from hypvision.cli import main
 
@@ -23,9 +23,18 @@ def test_functions_places_rooms_and_climbs():
     assert walk.places == ["cli/train", "engine/run", "tasks/own"]
     assert walk.rooms == ["cli", "engine", "tasks"]
     layers = read_layers()
-    climbs = walk.climbs(layers)
+    climbs = walk.climbs(layers, direct=True)
     assert [tuple(map(module_of, pair)) for pair in climbs] == [("engine/run", "tasks/own")]
-    assert line_of("own", walk, layers) == "| own | 3 | 3 | 3 | 1 |"
+    assert line_of("own", walk, layers) == "| own | 3 | 3 | 3 | 1 | 0 |"
+    assert listing(walk, layers)[-1] == "  climb: engine/run -> tasks/own loss"
+
+
+def test_a_call_through_a_library():
+    task = module("tasks/own", "def loss():\n    return 1")
+    engine = module("engine/run", "def run():\n    return any(map(call, [loss]))", loss=task.loss)
+    engine.run.__globals__["call"] = lambda function: function()  # of this file
+    walk = follow(engine.run)
+    assert line_of("own", walk, read_layers()) == "| own | 2 | 2 | 2 | 0 | 1 |"
 
 
 def test_imports_do_not_count_and_the_first_step_ends_it():
@@ -55,5 +64,5 @@ def test_a_command(capsys):
     walk = follow(lambda: main(["configs", "cifar10"]))
     assert {"cli", "cli/configs", "io/shipped"} <= set(walk.places)
     # the border of errors calls the command
-    named = [(a.co_name, b.co_name) for a, b in walk.climbs(read_layers())]
+    named = [(a.co_name, b.co_name) for a, b in walk.climbs(read_layers(), direct=True)]
     assert ("guard", "_run") in named
