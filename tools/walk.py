@@ -29,7 +29,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = f"{ROOT / 'hypvision'}{os.sep}"
-COMMANDS = ("train", "predict", "fewshot", "clip segment", "clip chains")
+COMMANDS = ("train", "predict", "fewshot base2new", "clip segment", "clip chains")
 _FIRST_STEP = ("train_step", "mmengine")  # a function of this name, in a module of this package
 # what Python runs as functions of their own within one
 _WITHIN = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "<lambda>")

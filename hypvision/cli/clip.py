@@ -98,27 +98,27 @@ def add_clip_chains_arguments(parser: Parser) -> None:
     add_clip_argument(parser, "the CLIP before tuning", "ViT-B-32:openai", group=model)
     text = "instead of a CLIP: texts, images and root (or c) of any model"
     parser.add("--embeddings FILE", text, group=model)
-    of_clip = dict(without=["--embeddings"])
+    of_clip = ["--embeddings"]
     text = "a tuned text tower, or a checkpoint of its training"
-    parser.add("--tuned FILE", text, **of_clip)
+    parser.add("--tuned FILE", text, without=of_clip)
     text = "folder of the images of the chains, by file name or id"
-    parser.add("--images DIR", text, **of_clip)
+    parser.add("--images DIR", text, without=of_clip)
     parser.add("--steps N", "radii of the walk", whole(1, 100_000), 50)
     parser.add("--show IMAGE...", "draw the walk of these images")
-    shown = dict(needs=["--show"])
+    shown = ["--show"]
     text = "chains whose texts it chooses from"
-    parser.add("--candidates CHAINS", text, **shown, **of_clip)
+    parser.add("--candidates CHAINS", text, needs=shown, without=of_clip)
     choices = ["hierarcaps", "meru"]
-    parser.add("--traversal", "the walk", default=choices[0], choices=choices, **shown)
+    parser.add("--traversal", "the walk", default=choices[0], choices=choices, needs=shown)
     text = "HyperLex's hyperlex-all.txt: rank correlations, too"
-    parser.add("--hyperlex FILE", text, **of_clip)
+    parser.add("--hyperlex FILE", text, without=of_clip)
     text = "json of ancestors, or BREEDS' folder: retrieval, too"
-    parser.add("--tree FILE", text, needs=["--tree-images"], **of_clip)
+    parser.add("--tree FILE", text, needs=["--tree-images"], without=of_clip)
     parser.add("--tree-images DIR", "its class folders", needs=["--tree"])
     text = "sentence around the names, such as 'a photo of a {}.' (default: the bare name)"
     parser.add("--template TEXT", text, default="{}", needs=["--hyperlex", "--tree"])
     parser.add("--out DIR", "folder of chains.json and images", default="chains", output="folder")
-    add_device_argument(parser, **of_clip)
+    add_device_argument(parser, without=of_clip)
 
 
 def run_clip_chains(args: Namespace) -> None:
@@ -309,11 +309,13 @@ def add_clip_make_chains_arguments(parser: Parser) -> None:
     parser.add("--root DIR", "folder of emoji", default="data/emoji", needs=["emoji"])
     splits = ["train", "val", "test"]
     parser.add("--split", "of the data", default="train", choices=splits, needs=["shapes", "emoji"])
-    of_captions = dict(needs=["captions"])
+    of_captions = ["captions"]
     text = "a caption a line, or csv with the columns image,caption"
-    parser.add("--captions FILE", text, **of_captions)
-    parser.add("--terms FILE", "csv word,broader, or the folder of a WordNet export", **of_captions)
-    parser.add("--levels", "texts of a chain", whole(3, 50), 4, **of_captions)
+    parser.add("--captions FILE", text, needs=of_captions)
+    parser.add(
+        "--terms FILE", "csv word,broader, or the folder of a WordNet export", needs=of_captions
+    )
+    parser.add("--levels", "texts of a chain", whole(3, 50), 4, needs=of_captions)
     parser.add("--seed", "of the choice of negatives", whole(0), 0)
 
 

@@ -64,15 +64,15 @@ def add_data_make_arguments(parser: Parser) -> None:
         "scenes of the emoji in this folder on photos, in the layouts masks and coco, instead of "
         "drawn shapes"
     )
-    of_emoji = dict(needs=["--emoji"])
+    of_emoji = ["--emoji"]
     parser.add("--emoji DIR", text, needs=["--photos"])
-    parser.add("--photos DIR", "folder of photos, with train and test in it", **of_emoji)
+    parser.add("--photos DIR", "folder of photos, with train and test in it", needs=of_emoji)
     text = "share of white in the photos, by which emoji stand out"
-    parser.add("--pale X", text, number, 0.0, **of_emoji)
+    parser.add("--pale X", text, number, 0.0, needs=of_emoji)
     text = "vendors of the pictures (default: noto)"
-    parser.add("--styles NAME...", text, default=["noto"], **of_emoji)
+    parser.add("--styles NAME...", text, default=["noto"], needs=of_emoji)
     text = "the split whose emoji the validation scenes show; train: those of the training"
-    parser.add("--val-emoji SPLIT", text, default="val", **of_emoji)
+    parser.add("--val-emoji SPLIT", text, default="val", needs=of_emoji)
     parser.add("--overwrite", "replace a data set with other parameters")
 
 

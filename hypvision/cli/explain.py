@@ -56,37 +56,37 @@ def add_explain_arguments(parser: Parser) -> None:
     text = "a CLIP instead, and the way of each image to its root through --texts and --gallery"
     add_clip_argument(parser, text, group=model)
     add_texts_argument(parser, "what the way may pass")
-    of_clip = dict(needs=["--clip"])
+    of_clip = ["--clip"]
     text = (
         "images that the way may pass: files, folders, patterns; of a folder with captions its "
         "boxes, too"
     )
-    parser.add("--gallery IMAGE...", text, **of_clip)
-    parser.add("--to IMAGE", "where the way ends (default: the root)", **of_clip)
-    parser.add("--steps N", "points of the way", whole(2, 100_000), 50, **of_clip)
+    parser.add("--gallery IMAGE...", text, needs=of_clip)
+    parser.add("--to IMAGE", "where the way ends (default: the root)", needs=of_clip)
+    parser.add("--steps N", "points of the way", whole(2, 100_000), 50, needs=of_clip)
     text = "folder of images with captions (and boxes) for the histogram (docs/data.md)"
-    parser.add("--captions DIR", text, **of_clip)
-    of_model = dict(needs=["--model"])
+    parser.add("--captions DIR", text, needs=of_clip)
+    of_model = ["--model"]
     text = "checkpoint, or zoo:NAME; random weights without, unless --model has its own"
-    parser.add("--weights FILE", text, **of_model)
-    add_model_args(parser, **of_model)
+    parser.add("--weights FILE", text, needs=of_model)
+    add_model_args(parser, needs=of_model)
     text = "short side, a multiple of 32 (default: that of zoo:NAME or of the config, or else 224)"
-    parser.add("--size N", text, whole(32, 8192), **of_model)
-    parser.add("--mean X...", "normalisation; default: the model's own", number, **of_model)
-    parser.add("--std X...", "as --mean", number, **of_model)
+    parser.add("--size N", text, whole(32, 8192), needs=of_model)
+    parser.add("--mean X...", "normalisation; default: the model's own", number, needs=of_model)
+    parser.add("--std X...", "as --mean", number, needs=of_model)
     text = "of an HCFormer: only this stage, counted from 0 (default: all)"
-    parser.add("--stage N", text, int, **of_model)
+    parser.add("--stage N", text, int, needs=of_model)
     text = "of an HCFormer: block of each stage (default: the last)"
-    parser.add("--block N", text, int, **of_model)
+    parser.add("--block N", text, int, needs=of_model)
     text = "of an HCFormer: only this head (default: all; regions follow head 0)"
-    parser.add("--head N", text, int, **of_model)
+    parser.add("--head N", text, int, needs=of_model)
     text = (
         "of an HCFormer: Euclidean clusters of pixels, hyperbolic ones of windows, or both "
         "(default)"
     )
-    parser.add("--level", text, choices=["patch", "window", "both"], **of_model)
+    parser.add("--level", text, choices=["patch", "window", "both"], needs=of_model)
     text = "of an HCFormer: regions to merge into; 0 for none (default: 8)"
-    parser.add("--regions K", text, whole(0), **of_model)
+    parser.add("--regions K", text, whole(0), needs=of_model)
     parser.add("--out DIR", "folder of the results", default="explain", output="folder")
 
 

@@ -34,11 +34,11 @@ def add_export_arguments(parser: Parser) -> None:
         "of the checkpoint file: timm's name of a classifier, e.g. himapper_deit_tiny_patch16_224, "
         "or the config of the training of a classifier, segmenter, detector or metric learner"
     )
-    not_clip = dict(without=["--clip"])
-    parser.add("--model MODEL|CONFIG", text, **not_clip)
-    add_model_args(parser, **not_clip)
+    not_clip = ["--clip"]
+    parser.add("--model MODEL|CONFIG", text, without=not_clip)
+    add_model_args(parser, without=not_clip)
     text = "side of its images (default: that of the config's test data; img_size or the model's)"
-    parser.add("--size N", text, whole(1, 8192), **not_clip)
+    parser.add("--size N", text, whole(1, 8192), without=not_clip)
     parser.add("--save FILE", "default: NAME and the suffix of the format, here", output="file")
     text = (
         "features: what comes before the head (a classifier's pooled features, the maps of a "
@@ -48,7 +48,7 @@ def add_export_arguments(parser: Parser) -> None:
     parser.add("--part", text, choices=(*PARTS, *TOWERS))
     parser.add("--half", "compute with 16 bits, which halves the file; images and outputs keep 32")
     text = "take images of the training's size only (the batch stays free)"
-    parser.add("--fixed-size", text, **not_clip)
+    parser.add("--fixed-size", text, without=not_clip)
 
 
 def run_export(args: Namespace) -> None:

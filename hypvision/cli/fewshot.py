@@ -68,10 +68,10 @@ def _add_benchmark(parser: Parser, protocol: str) -> None:
         "--teacher FILE",
         "checkpoint of PromptKD's teacher; {dataset}, {shots} and {seed} are filled in",
     )
-    told = dict(needs=["--teacher"])
-    parser.add("--teacher-clip NAME[:WEIGHTS]", "of the teacher, if another CLIP", **told)
-    parser.add("--teacher-method NAME", "of the teacher (default: promptsrc)", **told)
-    parser.add("--teacher-host KEY=VALUE...", "options of the teacher", **told)
+    told = ["--teacher"]
+    parser.add("--teacher-clip NAME[:WEIGHTS]", "of the teacher, if another CLIP", needs=told)
+    parser.add("--teacher-method NAME", "of the teacher (default: promptsrc)", needs=told)
+    parser.add("--teacher-host KEY=VALUE...", "options of the teacher", needs=told)
     text = (
         "train heads on so many kept views of each image, 0 for the centre crop (default: new "
         "views in each epoch)"

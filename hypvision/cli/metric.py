@@ -69,12 +69,12 @@ def _add_queries(parser: Parser, what: str) -> None:
     add_texts_argument(parser, what, group=group)
 
 
-def _sources_of(args: Namespace, *others: Sources) -> Sources | None:
-    """The images, None for texts; ``--every`` must have an effect on them or on others."""
-    from hypvision.inference.sources import check_every, find_sources
+def _sources_of(args: Namespace, *others: Sources) -> Sources:
+    """The images, none for texts; ``--every`` must have an effect on them or on others."""
+    from hypvision.inference.sources import Sources, check_every, find_sources
 
-    found = find_sources(args.images, args.every) if args.images else None
-    check_every(args.every, *others, *filter(None, [found]))
+    found = find_sources(args.images, args.every) if args.images else Sources(())
+    check_every(args.every, *others, found)
     return found
 
 
@@ -109,19 +109,17 @@ def run_metric_embed(args: Namespace) -> None:
     sources = _sources_of(args)
     embedder = _embedder(args, device)
     about: dict[str, Any] = dict(space=embedder.space, c=embedder.c, weights=embedder.weights)
-    files: list[Path] = []
     failed: list[str] = []
-    if sources is None:
+    if texts:
         vectors = embedder.embed_texts(texts).float().cpu()
         about["texts"] = np.array(texts)
     else:
-        files = sources.files
         frames, vectors = embed_sources(embedder, sources, args.batch, device, failed)
         about["paths"] = np.array([frame.file for frame in frames])
         about["frames"] = np.array(
             [-1 if frame.number is None else frame.number for frame in frames]
         )
-    with protecting(*files), replacing(out) as temporary:
+    with protecting(*sources.files), replacing(out) as temporary:
         np.savez(temporary, embeddings=vectors.numpy(), **about)
     print(
         f"{len(vectors)} embeddings of {vectors.shape[1]} numbers ({embedder.space}) in {out}; "
@@ -154,12 +152,12 @@ def run_metric_search(args: Namespace) -> None:
     texts = texts_of(args)
     gallery = find_gallery(args.gallery, args.every)
     sources = _sources_of(args, gallery)
-    with protecting(*(sources.files if sources else []), *gallery.files):
+    with protecting(*sources.files, *gallery.files):
         for ending in (out.suffix, ".json", ".csv"):
             check_output(out.with_suffix(ending))
         embedder = _embedder(args, device)
-        asked = texts if sources is None else sources
         failed: list[str] = []
+        asked = texts or sources
         found = search(embedder, asked, gallery, args.k, args.batch, device, failed=failed)
         content = []
         rows = []
@@ -169,15 +167,16 @@ def run_metric_search(args: Namespace) -> None:
             content.append({**own, "neighbours": entries})
             about = dict(query=each.query.file, query_frame=each.query.number)
             rows += [{**about, "rank": rank, **entry} for rank, entry in enumerate(entries, 1)]
-            path = out if len(found) == 1 else out.with_stem(f"{out.stem}_{each.query.stem}")
+            path = out
             if len(found) > 1:
+                path = out.with_stem(f"{out.stem}_{each.query.stem}")
                 print(_caption(each.query))
             _draw_found(each, path)
         info = dict(weights=embedder.weights, space=embedder.space, gallery=args.gallery)
         write_json(out.with_suffix(".json"), dict(info=info, queries=content))
         write_table(out.with_suffix(".csv"), rows)
     print(f"Drawn in {path}; weights {embedder.weights}")
-    require_all(list(dict.fromkeys(failed)), len(gallery) + len(sources or ()) - len(failed))
+    require_all(list(dict.fromkeys(failed)), len(gallery) + len(sources) - len(failed))
 
 
 def _draw_found(found: Found, path: Path) -> None:

@@ -59,10 +59,10 @@ def add_predict_arguments(parser: Parser) -> None:
     )
     parser.add("--model NAME|CONFIG", text, group=model)
     add_clip_argument(parser, "a CLIP instead, which compares images with --classes", group=model)
-    of_model = dict(needs=["--model"])
+    of_model = ["--model"]
     text = "checkpoint of the training; without, a timm model has its published weights"
-    parser.add("--weights FILE", text, **of_model)
-    add_model_args(parser, **of_model)
+    parser.add("--weights FILE", text, needs=of_model)
+    add_model_args(parser, needs=of_model)
     text = (
         'what an open-vocabulary model looks for: "cat, dog, grass", a .txt or .json file, or the '
         "name of a list"
@@ -80,7 +80,7 @@ def add_predict_arguments(parser: Parser) -> None:
     )
     parser.add("--white N", text, _white, 65535)
     text = "changes of the config that it names, e.g. model.test_cfg.nms.iou_threshold=0.6"
-    add_cfg_options(parser, text, **of_model)
+    add_cfg_options(parser, text, needs=of_model)
     text = f"what to write: {', '.join(WRITES)} (default: all)"
     parser.add("--write KIND...", text, default=list(WRITES), choices=WRITES)
     parser.add("--batch N", "images at a time, of a classifier", whole(1), 8)

@@ -3,6 +3,7 @@ language models."""
 
 from __future__ import annotations
 
+import itertools
 import sys
 from argparse import Namespace
 from dataclasses import asdict, replace
@@ -212,11 +213,8 @@ def _names(folder: Path, name: str, figures: list[Path]) -> str:
 
 def run_scaling_heads(args: Namespace) -> None:
     """``scaling heads`` from parsed arguments; prints a line for each head."""
-    wanted = {
-        f"{name} ({tensor})" if tensor else name: (name, tensor)
-        for subject in args.subjects
-        for name, tensor in _heads_of(subject, args.tensor)
-    }
+    heads = list(itertools.chain(*(_heads_of(subject, args.tensor) for subject in args.subjects)))
+    wanted = {f"{name} ({tensor})" if tensor else name: (name, tensor) for name, tensor in heads}
     path = Path(args.out, "heads.csv")
     rows = {(row["model"], row["tensor"]): row for row in _read_heads(path)}
     known = {key: _known_head(rows, *subject) for key, subject in wanted.items()}
@@ -254,6 +252,7 @@ def _heads_of(subject: str, tensor: str | None) -> list[tuple[str, str | None]]:
     from hypvision.scaling.language_models import paper_models, read_models
 
     published = paper_models()
+    asked: list[tuple[str, str | None]]
     if subject.endswith(".csv"):
         asked = [(row.model, row.head) for row in read_models(subject)]
     elif subject == "paper":
@@ -321,7 +320,11 @@ def _counts_of_ids(path: Path) -> Any:
         raise HypvisionError(
             f"'{path}' has {ids.dtype} numbers; token ids must be integers below 2^24."
         )
-    return token_counts([ids], lambda part: part.astype(np.int64))
+
+    def as_int64(part: Any) -> Any:
+        return part.astype(np.int64)
+
+    return token_counts([ids], as_int64)
 
 
 def _counts_of_text(path: Path, args: Namespace) -> Any:

@@ -19,7 +19,7 @@ import time
 import traceback
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from multiprocessing import get_all_start_methods, get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -270,11 +270,7 @@ def _in_submitit(
     try:
         while waiting or running:
             free = max(0, together - len(running))
-            if waiting[:free]:
-                with executor.batch():
-                    for cell in waiting[:free]:
-                        job = executor.submit(_call, cell.function, *cell.arguments)
-                        running[cell.key] = job
+            running |= _submitted(executor, waiting[:free])
             waiting = waiting[free:]
             ready = [key for key, job in running.items() if job.done()]
             for key in ready:
@@ -285,6 +281,15 @@ def _in_submitit(
         for job in running.values():
             with suppress(OSError, subprocess.SubprocessError):  # the job may have ended
                 job.cancel()
+
+
+def _submitted(executor: Any, cells: Sequence[Cell]) -> dict[str, Any]:
+    """The jobs of cells, handed over together."""
+    jobs: dict[str, Any] = {}
+    with executor.batch() if cells else nullcontext():
+        for cell in cells:
+            jobs[cell.key] = executor.submit(_call, cell.function, *cell.arguments)
+    return jobs
 
 
 def _answer_of(job: Any) -> _Answer:

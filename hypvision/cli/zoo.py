@@ -8,6 +8,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from hypvision.cli.arguments import Parser, add_cfg_options, number
+from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import write_text
 
@@ -20,11 +21,11 @@ _NAME_HELP = (
 
 
 def add_zoo_list_arguments(parser: Parser) -> None:
-    of_list = dict(without=["--write-readme"])
+    of_list = ["--write-readme"]
     text = "part of the name, or a pattern such as '*.cifar10'"
-    parser.add("pattern PATTERN", text, nargs="?", **of_list)
-    parser.add("--task", "of this task only", choices=TASKS, **of_list)
-    parser.add("--json", "whole records, as JSON", **of_list)
+    parser.add("pattern PATTERN", text, nargs="?", without=of_list)
+    parser.add("--task", "of this task only", choices=TASKS, without=of_list)
+    parser.add("--json", "whole records, as JSON", without=of_list)
     parser.add("--write-readme FILE", "render the table of the zoo into this file", output="file")
 
 
@@ -93,19 +94,22 @@ def run_zoo_verify(args: Namespace) -> None:
         for path, problem in results.items():
             problems.append((str(path), problem))
             print(f"{'WRONG' if problem else 'ok':7}  {record.name}  {path}{_after(problem)}")
-    wrong = [path for path, problem in problems if problem]
     for name in missing:
         print(f"missing  {name}  not on this machine")
-    if wrong:
-        raise HypvisionError(
+    wrong = [path for path, problem in problems if problem]
+    refuse(
+        (
+            wrong,
             f"{len(wrong)} of {len(problems)} files are not what the index says: "
             f"{', '.join(wrong)}. Remove them; `hypvision zoo get NAME` fetches them again (in a "
-            "checkout: git checkout model_zoo)."
-        )
-    if missing and args.names:
-        raise HypvisionError(
-            f"Not on this machine: {', '.join(missing)}. Run: hypvision zoo get {' '.join(missing)}"
-        )
+            "checkout: git checkout model_zoo).",
+        ),
+        (
+            missing and args.names,
+            f"Not on this machine: {', '.join(missing)}. Run: hypvision zoo get "
+            f"{' '.join(missing)}",
+        ),
+    )
 
 
 def _after(problem: str | None) -> str:

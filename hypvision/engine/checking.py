@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -199,10 +199,11 @@ def _open(config: Config, phase: str, run: Any, hooks: list[DatasetHook], report
 
     faults = [_fault(build)]
     for dataset in found:
-        counts = [row for usage in usages(dataset) for row in usage.rows()]
+        used = list(usages(dataset))
+        counts = list(chain.from_iterable(usage.rows() for usage in used))
         counts = counts or [("samples", len(dataset), "used", "")]
         report.rows.extend((phase, *row) for row in counts)
-        report.notes.extend(note for usage in usages(dataset) for note in usage.notes)
+        report.notes.extend(chain.from_iterable(usage.notes for usage in used))
         faults += (_fault(partial(hook.check, run, dataset)) for hook in hooks)
     report.faults.extend(f"{phase}: {fault}" for fault in list(filter(None, faults))[:1])
     return found[0] if found else None

@@ -29,7 +29,12 @@ from mmengine.utils import import_modules_from_strings
 
 from hypvision.engine import precision
 from hypvision.engine.checks import as_list, close_configs, datasets_of, inner_dataset, walk
-from hypvision.engine.extensions import PREPARATIONS, RUN_HOOKS, import_extensions
+from hypvision.engine.extensions import (
+    MODEL_HOOKS,
+    PREPARATIONS,
+    RUN_HOOKS,
+    import_extensions,
+)
 from hypvision.io.errors import HypvisionError, did_you_mean, explain_machine, one_line
 from hypvision.io.files import check_regular, why_no_file
 from hypvision.io.shipped import config_folder, find_config
@@ -444,7 +449,8 @@ def prepare(
     _adapt_loaders(config)
     hooks = config.get("custom_hooks") or []
     present = {hook.get("type") for hook in hooks if isinstance(hook, dict)}
-    for name in RUN_HOOKS:
+    asked = [hook for argument, hook in MODEL_HOOKS.items() if config.model.get(argument)]
+    for name in (*RUN_HOOKS, *asked):
         if name not in present:
             config.add_hook(type=name)
     return config

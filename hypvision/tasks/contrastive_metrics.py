@@ -79,7 +79,7 @@ class HierarchicalErrors(ScoreMetric):
         meta = self.dataset_meta or {}
         names = meta["classes"]
         above = self._ancestors_of(names, meta.get("ancestors", ()))
-        nodes = set(names).union(*map(above.get, names))
+        nodes = set(names).union(*(above[name] for name in names))
         root = {None} if [above[node] for node in nodes].count(set()) > 1 else set()
         own = [above[name] | root for name in names]
         neighbours = _neighbours({node: above[node] for node in nodes})
@@ -129,8 +129,11 @@ def _ancestors_in(path: Path) -> dict[Node, set[Node]]:
     if path.is_dir():
         return {node: set(above) for node, above in read_tree(path).ancestors.items()}
     closure = read_closure(path, transitive=True)
-    above = ({closure.names[n] for n in numbers} for numbers in closure.ancestors())
-    return dict(zip(closure.names, above))
+    names = closure.names
+    return {
+        name: {names[number] for number in numbers}
+        for name, numbers in zip(names, closure.ancestors())
+    }
 
 
 def _neighbours(above: Mapping[Node, set[Node]]) -> dict[Node, set[Node]]:

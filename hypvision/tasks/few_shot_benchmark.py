@@ -40,6 +40,7 @@ from hypvision.tasks.few_shot_recipes import few_shot_config, host_options, reci
 
 # recognise only the classes of their training
 _SEEN_ONLY = ("linear-probe", "tip-adapter", "tip-adapter-f")
+_SHOTS: dict[str, tuple[int, ...]] = {"shots": (1, 2, 4, 8, 16)}
 _PASSED_ON = (
     "adapter", "amp", "workers", "steps", "epochs", "batch", "views", "cache", "skip_broken",
     "pickles", "best_val",
@@ -170,7 +171,7 @@ def plan(
     :data:`hypvision.tasks.few_shot_recipes.METHODS`, by default on the data sets of the benchmark;
     ``seeds`` are those of the shots."""
     datasets = tuple(dict.fromkeys(datasets or {"cross": CROSS, "dg": DOMAINS}.get(protocol, SETS)))
-    counts = dict.fromkeys(shots or {"shots": (1, 2, 4, 8, 16)}.get(protocol, (16,)))
+    counts = dict.fromkeys(shots or _SHOTS.get(protocol, (16,)))
     cells = []
     for method in dict.fromkeys(methods):
         name, _ = split_method(method)

@@ -209,18 +209,24 @@ def input_size(config: Run, side: int | None = None) -> tuple[int, int, int]:
         size = side or (dataset.get("transform") or {}).get("input_size", 224)
         height, width = list(size)[-2:] if isinstance(size, (list, tuple)) else (size, size)
         return int(config.model.backbone.get("in_chans", 3)), height, width
+    height, width = (side, side) if side else _size_of_library(config)
+    return 3, int(height), int(width)
+
+
+def _size_of_library(config: Run) -> Sequence[int]:
+    """Height and width of the images of a model of mmseg or mmdet."""
     # an open-vocabulary segmenter resizes images itself, or sees them whole
-    own = "resolution" if config.model.get("inference") == "whole" else "slide"
-    side = side or config.model.get(own)
+    side = config.model.get("resolution" if config.model.get("inference") == "whole" else "slide")
     if side:
-        return 3, int(side), int(side)
-    size = (config.model.get("data_preprocessor") or {}).get("size") or _resized(dataset)
+        return side, side
+    size = (config.model.get("data_preprocessor") or {}).get("size")
+    size = size or _resized(config.dataset("test"))
     if size is None:
         raise HypvisionError(
             "The config does not say the input size. Add size to model.data_preprocessor (of a "
             "segmenter on CLIP: slide to model), or a Resize to the test pipeline."
         )
-    return 3, int(size[0]), int(size[1])
+    return size
 
 
 def _describe_clip(config: Any) -> dict[str, Any]:

@@ -68,18 +68,17 @@ def search(
         failed: a list for the messages of images without an embedding; these images are skipped.
             None: it raises.
     """
-    by_image = isinstance(queries, Sources)
     if isinstance(queries, Sources):
         asked, points = embed_sources(embedder, queries, batch, device, failed)
     else:
         asked = [_drawn(number, text) for number, text in enumerate(queries)]
         points = embedder.embed_texts(queries).float().cpu()
     frames, vectors = embedded or embed_sources(embedder, gallery, batch, device, failed)
-    exclude = _own_places(asked, frames) if by_image else None
+    exclude = _own_places(asked, frames) if isinstance(queries, Sources) else None
     blocks = nearest(points, vectors, k, embedder.space, exclude)
     neighbours = torch.cat([numbers for _, numbers in blocks]).tolist()
     shown = _small_copies(gallery, [frames[number] for number in {*itertools.chain(*neighbours)}])
-    own_copies = _small_copies(queries if by_image else asked, asked)
+    own_copies = _small_copies(queries if isinstance(queries, Sources) else asked, asked)
     found = []
     for place, (query, numbers) in enumerate(zip(asked, neighbours)):
         far = distances(points[place], vectors[numbers], embedder.space, embedder.c).tolist()
