@@ -80,7 +80,7 @@ COMMANDS = {
     "fewshot base2new": Command(
         "few-shot recognition with CLIP: half of the classes, then the rest"
     ),
-    "fewshot shots": Command("all classes, by images of a class"),
+    "fewshot shots": Command("all classes, after 1, 2, 4, 8 and 16 images of each"),
     "fewshot cross": Command("train on ImageNet, test on other data sets"),
     "fewshot dg": Command("train on ImageNet, test on its variants"),
     "fewshot table": Command("print and write the tables of results"),

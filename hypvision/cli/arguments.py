@@ -57,7 +57,7 @@ class Parser(ArgumentParser):
             name: a flag, or the name of a positional argument, and what stands for its value:
                 ``"--steps N"``; ``"--keys NAME..."`` takes one or more, ``"--amp"`` none.
             help: what it is; a default that is a number or a word is added, unless the help has
-                one, and so is what it needs.
+                one, and so is what it needs and what leaves it without effect.
             type: what a word of the command line becomes.
             default: the value where it is not given; of ``...`` an empty list.
             group: a group of the parser.
@@ -78,7 +78,7 @@ class Parser(ArgumentParser):
             metavar=metavar.removesuffix("...") or None,
             type=_path if output else type,
             default=None if required else default,
-            help=_with_default(_with_needs(help, needs), default),
+            help=_with_default(_with_rules(help, needs, without), default),
         )
         options |= {key: value for key, value in given.items() if value is not None}
         action = (group or self).add_argument(flag, **options)
@@ -158,8 +158,11 @@ def _name(action: Action) -> str:
     return action.option_strings[0] if action.option_strings else str(action.metavar or action.dest)
 
 
-def _with_needs(help: str, needs: Sequence[str]) -> str:
-    return f"with {' or '.join(needs)}: {help}" if needs else help
+def _with_rules(help: str, needs: Sequence[str], without: Sequence[str]) -> str:
+    """A help text, with what its argument needs and what leaves it without effect."""
+    begin = f"with {' or '.join(needs)}: " if needs else ""
+    end = f"; not with {' or '.join(without)}" if without else ""
+    return f"{begin}{help}{end}"
 
 
 def _with_default(help: str, default: Any) -> str:

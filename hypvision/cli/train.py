@@ -41,9 +41,10 @@ def add_train_arguments(parser: Parser) -> None:
         "config CONFIG|FOLDER",
         "config file, or a folder: class folders, or these in train and val, or a table train.csv",
     )
-    parser.add("--epochs N", "of a folder: epochs (default: 12)", whole(1))
+    not_probe = ["probe"]  # which takes no step
+    parser.add("--epochs N", "of a folder: epochs (default: 12)", whole(1), without=not_probe)
     parser.add("--batch-size N", "of a folder: images in a batch (default: 16)", whole(1))
-    parser.add("--lr X", "of a folder: learning rate (default: 1e-4)", number)
+    parser.add("--lr X", "of a folder: learning rate (default: 1e-4)", number, without=not_probe)
     parser.add("--image-size N", "of a folder: pixels of a side (default: 160)", whole(16, 4096))
     text = (
         "finetune (default), or probe: only logistic regression on the features of the model as it "
@@ -51,7 +52,7 @@ def add_train_arguments(parser: Parser) -> None:
     )
     parser.add("--method", text, default="finetune", choices=["finetune", "probe"])
     text = "go on from this checkpoint, or from the newest complete one in the work dir"
-    parser.add("--resume CHECKPOINT", text, const="auto", nargs="?")
+    parser.add("--resume CHECKPOINT", text, const="auto", nargs="?", without=not_probe)
     parser.add("--amp", "mixed precision")
     text = (
         "compile the network's blocks by torch.compile (compile=dict(...) in the config has its "
@@ -62,7 +63,7 @@ def add_train_arguments(parser: Parser) -> None:
         "train with the seeds 0 to N - 1, one after the other, and print mean and deviation of the "
         "last metrics"
     )
-    parser.add("--seeds N", text, whole(1, 1000))
+    parser.add("--seeds N", text, whole(1, 1000), without=not_probe)
     parser.add(
         "--log",
         "send the log there, too, with the package of this name",
@@ -86,10 +87,6 @@ def run_train(args: Namespace) -> None:
         choices = Choices(args.epochs, args.batch_size, args.lr, args.image_size)
         args.config = _recipe(config_of(args.config, choices), args.work_dir)
         if args.method == "probe":
-            if args.resume is not None:
-                raise HypvisionError(
-                    "A linear probe has no steps to go on from: leave out --resume."
-                )
             train(only_probe(load_config(args.config, options)), args.work_dir, **common)
         elif args.seeds is None:
             train(args.config, args.work_dir, args.resume, cfg_options=options, **common)

@@ -138,6 +138,7 @@ def test_an_argument_is_taken_where_it_has_an_effect_alone(name, rule):
         message = refusal(name, own, avoid=rule.needs)
         assert f"{own} has an effect only with {' or '.join(rule.needs)}" in message
     for other in rule.without:
+        assert f"not with {other}" in rule.action.help
         message = refusal(name, own, *rule.needs[:1], other)
         assert own in message and other in message
 
