@@ -11,7 +11,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -143,15 +143,16 @@ def load_start(network: nn.Module, checkpoint: str) -> tuple[tuple[str, ...], bo
     check_tuning(unknown, checkpoint)
     _check_fits([name for name in lacking if name.startswith(part)], unknown, checkpoint)
     check_unknown(Comparison(list(own), [], unknown, {}), checkpoint)
-    parts = tuple({f"{name.partition('.')[0]}." for name in weights})
-    _tell_kept([name for name in lacking if name.startswith(parts)], checkpoint)
+    _tell_kept(lacking, weights, checkpoint)
     network.load_state_dict({**own, **fitting})
     is_new = not head <= fitting.keys()
     return classes_in(content) if head and not is_new else (), is_new
 
 
-def _tell_kept(names: list[str], checkpoint: str) -> None:
+def _tell_kept(lacking: list[str], weights: Iterable[str], checkpoint: str) -> None:
     """Warn of weights that a checkpoint lacks though it has others of their part."""
+    parts = {name.partition(".")[0] for name in weights}
+    names = [name for name in lacking if name.partition(".")[0] in parts]
     if names:
         _logger.warning(
             "%d weights of this model are missing in '%s' or have another shape there, such as %s: "
