@@ -13,9 +13,9 @@ import os
 import re
 import sys
 import warnings
-from argparse import RawDescriptionHelpFormatter
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, redirect_stdout
+from argparse import Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from typing import NamedTuple, TextIO, cast
 
 from hypvision.cli.arguments import Parser
@@ -77,7 +77,14 @@ COMMANDS = {
     "zoo push": Command("make a release of weights: a folder or a hub repository"),
     "zoo publish": Command("measure a trained checkpoint and put it into a model zoo"),
     "zoo convert": Command("convert an official checkpoint to hypvision's names, or back"),
-    "fewshot": Command("few-shot recognition with CLIP: run the benchmark, print its tables"),
+    "fewshot base2new": Command(
+        "few-shot recognition with CLIP: half of the classes, then the rest"
+    ),
+    "fewshot shots": Command("all classes, after 1, 2, 4, 8 and 16 images of each"),
+    "fewshot cross": Command("train on ImageNet, test on other data sets"),
+    "fewshot dg": Command("train on ImageNet, test on its variants"),
+    "fewshot table": Command("print and write the tables of results"),
+    "fewshot explain": Command("draw what the LatHAdapter of a finished cell has learned"),
     "clip segment": Command("segment images by any class names"),
     "clip chains": Command("measure how a CLIP orders texts from general to specific"),
     "clip make-chains": Command("write chains of texts from shapes, emoji or captions"),
@@ -155,12 +162,7 @@ def _run(argv: list[str], load: Callable[[], None] | None) -> None:
     name = _command(argv)
     parser = parser_of(name)
     args = parser.parse_args(argv[len(name.split()) :])
-    with protecting(*parser.inputs(args)), warnings.catch_warnings(), ExitStack() as streams:
-        if "verbose" not in args:  # train and test write these messages to their log
-            _silence_libraries()
-            warnings.showwarning = _show_warning
-        if "verbose" not in args and name != "exec" and sys.stdout is not None:
-            streams.enter_context(redirect_stdout(cast(TextIO, Escaped(sys.stdout))))
+    with protecting(*parser.inputs(args)), _plain_output(name, args):
         parser.check_outputs(args)
         try:
             if load is not None and not COMMANDS[name].light:
@@ -173,6 +175,19 @@ def _run(argv: list[str], load: Callable[[], None] | None) -> None:
                 f"'hypvision {name}' needs the package '{error.name}', which is not installed. "
                 f"{how_to_install('all')}"
             ) from error
+
+
+@contextmanager
+def _plain_output(name: str, args: Namespace) -> Iterator[None]:
+    """Context in which warnings are sentences, and what is printed cannot move the cursor;
+    ``train`` and ``test`` write such messages to their log."""
+    with warnings.catch_warnings(), ExitStack() as streams:
+        if "verbose" not in args:
+            _silence_libraries()
+            warnings.showwarning = _show_warning
+            if name != "exec" and sys.stdout is not None:
+                streams.enter_context(redirect_stdout(cast(TextIO, Escaped(sys.stdout))))
+        yield
 
 
 def _part(name: str, prefix: str, suffix: str = "") -> Callable:
@@ -189,6 +204,16 @@ def _command(argv: list[str]) -> str:
         parser = _parser(f"hypvision {first}", [first])
         parser.add_argument("command", choices=_words(first), metavar="COMMAND")
         return f"{first} {parser.parse_args(argv[1:2] or ['--help']).command}"
+    grouped = [name for name in COMMANDS if name.split()[1:] == [first]]
+    if grouped:
+        raise HypvisionError(
+            f"hypvision: there is no command '{first}'. Did you mean {' or '.join(grouped)}?"
+        )
+    raise SystemExit(_without_command(argv))
+
+
+def _without_command(argv: list[str]) -> int:
+    """Print what words that begin with no command ask for."""
     parser = _parser("hypvision", GROUPS)
     parser.add_argument("--version", action="version", version=f"hypvision {__version__}")
     parser.add_argument(
@@ -197,18 +222,13 @@ def _command(argv: list[str]) -> str:
         metavar="SHELL",
         help="print what completes commands and options in bash, zsh or fish",
     )
-    grouped = [name for name in COMMANDS if name.split()[1:] == [first]]
-    if grouped:
-        raise HypvisionError(
-            f"hypvision: there is no command '{first}'. Did you mean {' or '.join(grouped)}?"
-        )
-    known = [*_words(""), *(group for group in GROUPS if group and group not in COMMANDS)]
+    known = [*_words(""), *filter(None, GROUPS)]
     parser.add_argument("command", choices=known, nargs="?", metavar="COMMAND")
     args = parser.parse_args(argv[:2])
     if args.completion is None:
         raise HypvisionError("No command is given. Run: hypvision --help")
     print(_completion(args.completion))
-    raise SystemExit(0)
+    return 0
 
 
 def _words(group: str) -> list[str]:
@@ -223,11 +243,7 @@ def _parser(prog: str, groups: Iterable[str]) -> Parser:
     for group in groups:
         title, *examples = GROUPS[group]
         lines.append(f"{title}:")
-        own = [
-            name
-            for name in COMMANDS
-            if (name if name in GROUPS else " ".join(name.split()[:-1])) == group
-        ]
+        own = [name for name in COMMANDS if name.split()[:-1] == group.split()]
         lines += [f"  {name:{width}}  {COMMANDS[name].help}" for name in own]
         lines += [f"    hypvision {example}" for example in examples] + [""]
     epilog = "\n".join([*lines, "hypvision COMMAND --help tells the options of each."])
@@ -249,7 +265,7 @@ def _completion(shell: str) -> str:
     groups = {
         name: commands.add_parser(name, help=title).add_subparsers()
         for name, (title, *_) in GROUPS.items()
-        if name not in COMMANDS and name
+        if name
     }
     for name, command in COMMANDS.items():
         *group, word = name.split()

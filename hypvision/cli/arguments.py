@@ -10,7 +10,7 @@ import sys
 from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace, _ActionsContainer
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.files import check_output, check_output_folder
@@ -19,12 +19,23 @@ if TYPE_CHECKING:
     from hypvision.clip.models import CLIPBundle
 
 
+class _Rule(NamedTuple):
+    """The other arguments that an argument needs, one of them, and those that leave it without
+    effect: options, or words of an argument with choices."""
+
+    action: Action
+    needs: Sequence[str]
+    without: Sequence[str]
+
+
 class Parser(ArgumentParser):
-    """A parser that suggests similar names in its errors and knows which arguments are outputs."""
+    """A parser that suggests similar names in its errors, and knows which arguments are outputs and
+    which have an effect only beside others."""
 
     def __init__(self, **options: Any):
         super().__init__(allow_abbrev=False, **options)
         self._outputs: dict[str, str] = {}
+        self._rules: list[_Rule] = []
         self._words: Sequence[str] = ()
 
     def add(
@@ -36,6 +47,8 @@ class Parser(ArgumentParser):
         *,
         group: _ActionsContainer | None = None,
         output: str | None = None,
+        needs: Sequence[str] = (),
+        without: Sequence[str] = (),
         **options: Any,
     ) -> None:
         """Add an argument.
@@ -44,12 +57,14 @@ class Parser(ArgumentParser):
             name: a flag, or the name of a positional argument, and what stands for its value:
                 ``"--steps N"``; ``"--keys NAME..."`` takes one or more, ``"--amp"`` none.
             help: what it is; a default that is a number or a word is added, unless the help has
-                one.
+                one, and so is what it needs and what leaves it without effect.
             type: what a word of the command line becomes.
             default: the value where it is not given; of ``...`` an empty list.
             group: a group of the parser.
             output: ``"file"`` or ``"folder"`` for one to write. By convention ``--out`` is a folder
                 and ``--save`` a file, in every command.
+            needs: it has an effect only beside one of these options or chosen words.
+            without: it has no effect beside any of these.
             options: further ones of :meth:`add_argument`.
         """
         flag, _, metavar = name.partition(" ")
@@ -58,23 +73,19 @@ class Parser(ArgumentParser):
             default = [] if default is None else default
         elif not metavar and type is None and "choices" not in options:
             options["action"] = "store_true"
-        if isinstance(default, str | int | float) and "default" not in help:
-            help += (
-                f" (default: {default:g})"
-                if isinstance(default, float)
-                else f" (default: {default})"
-            )
-        given = {
-            "metavar": metavar.removesuffix("...") or None,
-            "type": _path if output else type,
-            "default": None
-            if options.get("nargs") == "+" and not flag.startswith("-")
-            else default,
-        }
+        required = options.get("nargs") == "+" and not flag.startswith("-")
+        given = dict(
+            metavar=metavar.removesuffix("...") or None,
+            type=_path if output else type,
+            default=None if required else default,
+            help=_with_default(_with_rules(help, needs, without), default),
+        )
         options |= {key: value for key, value in given.items() if value is not None}
-        action = (group or self).add_argument(flag, help=help, **options)
+        action = (group or self).add_argument(flag, **options)
         if output:
             self._outputs[action.dest] = output
+        if needs or without:
+            self._rules.append(_Rule(action, needs, without))
 
     def inputs(self, args: Namespace) -> Iterator[str]:
         """The arguments that may be files which the command reads: all strings that are not
@@ -99,7 +110,27 @@ class Parser(ArgumentParser):
 
     def parse_known_args(self, args=None, namespace=None):
         self._words = list(sys.argv[1:] if args is None else args)
-        return super().parse_known_args(args, namespace)
+        found, others = super().parse_known_args(args, namespace)
+        self._check_effects(found)
+        return found, others
+
+    def _is_given(self, action: Action, args: Namespace) -> bool:
+        if not action.option_strings:
+            return bool(getattr(args, action.dest, action.default) != action.default)
+        return any(word.partition("=")[0] in action.option_strings for word in self._words)
+
+    def _check_effects(self, args: Namespace) -> None:
+        """Refuse a given argument that nothing would read."""
+        given = [action for action in self._actions if self._is_given(action, args)]
+        named = {_name(action) for action in given}
+        named |= {str(getattr(args, action.dest, "")) for action in given if action.choices}
+        for action, needs, without in self._rules:
+            if action not in given:
+                continue
+            if needs and not named & {*needs}:
+                self.error(f"{_name(action)} has an effect only with {' or '.join(needs)}")
+            for other in named & {*without}:
+                self.error(f"{_name(action)} has no effect with {other}: leave one of them out")
 
     def _check_value(self, action: Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -120,6 +151,26 @@ class Parser(ArgumentParser):
                 )
         message = message.rstrip(".")
         raise HypvisionError(f"{self.prog}: {message}.{hints} See: {self.prog} --help")
+
+
+def _name(action: Action) -> str:
+    """What a user calls an argument."""
+    return action.option_strings[0] if action.option_strings else str(action.metavar or action.dest)
+
+
+def _with_rules(help: str, needs: Sequence[str], without: Sequence[str]) -> str:
+    """A help text, with what its argument needs and what leaves it without effect."""
+    begin = f"with {' or '.join(needs)}: " if needs else ""
+    end = f"; not with {' or '.join(without)}" if without else ""
+    return f"{begin}{help}{end}"
+
+
+def _with_default(help: str, default: Any) -> str:
+    """A help text, with the default where that is a number or a word and is not told yet."""
+    if not isinstance(default, str | int | float) or "default" in help:
+        return help
+    shown = f"{default:g}" if isinstance(default, float) else str(default)
+    return f"{help} (default: {shown})"
 
 
 def _path(text: str) -> str:
@@ -172,35 +223,18 @@ def refuse(args: Namespace, names: Iterable[str], because: str) -> None:
             raise HypvisionError(f"--{name.replace('_', '-')} {because}")
 
 
-def refuse_others(
-    args: Namespace, add: Callable[[Parser], None], read: Callable[[Action], bool], what: str
-) -> None:
-    """Raise an error for an option, of those that ``add`` gives a parser, that ``what`` does not
-    ``read``, and that was given: its value is not the default."""
-    parser = Parser()
-    add(parser)
-    for action in parser._actions:
-        given = (
-            action.option_strings and getattr(args, action.dest, action.default) != action.default
-        )
-        if given and not read(action):
-            raise HypvisionError(
-                f"{action.option_strings[0]} has no effect on {what}. Leave it out."
-            )
-
-
-def add_model_args(parser: Parser) -> None:
+def add_model_args(parser: Parser, **options: Any) -> None:
     """Add ``--model-args`` to a parser."""
     text = (
         "arguments of a timm model, as in model.backbone of its config, e.g. patch_size=2 "
         "img_size=32"
     )
-    parser.add("--model-args KEY=VALUE...", text)
+    parser.add("--model-args KEY=VALUE...", text, **options)
 
 
-def add_cfg_options(parser: Parser, what: str) -> None:
+def add_cfg_options(parser: Parser, what: str, **options: Any) -> None:
     """Add ``--cfg-options``, which :func:`hypvision.engine.config.parse_options` reads."""
-    parser.add("--cfg-options KEY=VALUE...", what)
+    parser.add("--cfg-options KEY=VALUE...", what, **options)
 
 
 CLIP_HELP = (
@@ -223,20 +257,20 @@ def add_clip_argument(
     parser.add(name, f"{what}{shown}. {CLIP_HELP}", default=default, **options)
 
 
-def clip_of(args: Namespace, device: str | None = None) -> CLIPBundle:
-    """The model that ``--clip`` means, on a device; default: that which ``--device`` means."""
+def clip_of(name: str, device: str = "cpu") -> CLIPBundle:
+    """The model that ``--clip`` means, on a device."""
     from hypvision.clip.models import create_clip
     from hypvision.clip.names import clip_options
 
-    device = device or device_of(args)
-    clip = create_clip(**clip_options(args.clip))
+    clip = create_clip(**clip_options(name))
     clip.model.to(device)
     return clip
 
 
-def add_texts_argument(parser: Parser, what: str) -> None:
+def add_texts_argument(parser: Parser, what: str, **options: Any) -> None:
     """``--texts``: texts, or a file of them; see :func:`texts_of`."""
-    parser.add("--texts TEXT|FILE...", f"{what}: texts in quotes, or a .txt file with one a line")
+    text = f"{what}: texts in quotes, or a .txt file with one a line"
+    parser.add("--texts TEXT|FILE...", text, needs=["--clip"], **options)
 
 
 def texts_of(args: Namespace, once: bool = True) -> list[str]:
@@ -262,8 +296,9 @@ def texts_of(args: Namespace, once: bool = True) -> list[str]:
     return found
 
 
-def add_device_argument(parser: Parser) -> None:
-    parser.add("--device DEVICE", "cpu, cuda or cuda:N; default: a GPU, if there is one", _device)
+def add_device_argument(parser: Parser, **options: Any) -> None:
+    text = "cpu, cuda or cuda:N; default: a GPU, if there is one"
+    parser.add("--device DEVICE", text, _device, **options)
 
 
 def device_of(args: Namespace) -> str:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hypvision.cli.arguments import Parser, add_cfg_options, whole
 from hypvision.io.files import below, check_output_folder
+
+if TYPE_CHECKING:
+    from hypvision.engine.checking import Report
 
 
 def add_check_arguments(parser: Parser) -> None:
@@ -41,20 +45,22 @@ def run_check(args: Namespace) -> None:
     for part, kind, number, use, examples in rows:
         which = f": {examples}" if examples and part != "part" else ""
         print(f"{part:{widths[0]}}  {kind:{widths[1]}}  {number!s:>{widths[2]}}  {use}{which}")
-    for note in report.notes:
-        print(f"note: {note}")
-    for fault in report.faults:
-        print(f"fault: {fault}")
-    if report.pictures:
-        print(f"{len(report.pictures)} pictures of samples are in '{out}': look at them.")
-    read = (
-        f"All {report.samples} samples were read"
-        if args.all
-        else "Files were counted, not read (--all reads them)"
-    )
-    print(f"{read}; {len(report.faults) or 'no'} fault{'' if len(report.faults) == 1 else 's'}.")
+    print(*_told(report, args.all, out), sep="\n")
     if report.faults:
         raise SystemExit(1)
+
+
+def _told(report: Report, everything: bool, out: str) -> list[str]:
+    """The notes and faults, and what was done."""
+    told = [f"note: {note}" for note in report.notes]
+    told += [f"fault: {fault}" for fault in report.faults]
+    if report.pictures:
+        told.append(f"{len(report.pictures)} pictures of samples are in '{out}': look at them.")
+    read = "Files were counted, not read (--all reads them)"
+    if everything:
+        read = f"All {report.samples} samples were read"
+    faults = len(report.faults)
+    return [*told, f"{read}; {faults or 'no'} fault{'s' * (faults != 1)}."]
 
 
 # copied from hypvision.engine.config, because importing it imports mmengine

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from argparse import Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from hypvision.cli.arguments import (
     Parser,
@@ -14,12 +15,16 @@ from hypvision.cli.arguments import (
     clip_of,
     device_of,
     number,
-    refuse,
     whole,
 )
 from hypvision.cli.predict import add_sources_arguments
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import below, protecting, write_json
+
+if TYPE_CHECKING:
+    from hypvision.clip.models import CLIPBundle
+    from hypvision.clip.radial.measure import Measured
+    from hypvision.data.chains import Chain
 
 # Copied from hypvision.data.classes, because importing it imports PyTorch.
 CLASS_LISTS = (
@@ -91,66 +96,42 @@ def add_clip_chains_arguments(parser: Parser) -> None:
     parser.add("chains CHAINS", "csv or csv.gz of chains (HierarCaps' form), see make-chains")
     model = parser.add_mutually_exclusive_group()
     add_clip_argument(parser, "the CLIP before tuning", "ViT-B-32:openai", group=model)
-    parser.add(
-        "--embeddings FILE",
-        "instead of a CLIP: texts, images and root (or c) of any model",
-        group=model,
-    )
-    parser.add("--tuned FILE", "a tuned text tower, or a checkpoint of its training")
-    parser.add("--images DIR", "folder of the images of the chains, by file name or id")
+    text = "instead of a CLIP: texts, images and root (or c) of any model"
+    parser.add("--embeddings FILE", text, group=model)
+    of_clip = ["--embeddings"]
+    text = "a tuned text tower, or a checkpoint of its training"
+    parser.add("--tuned FILE", text, without=of_clip)
+    text = "folder of the images of the chains, by file name or id"
+    parser.add("--images DIR", text, without=of_clip)
     parser.add("--steps N", "radii of the walk", whole(1, 100_000), 50)
     parser.add("--show IMAGE...", "draw the walk of these images")
-    parser.add("--candidates CHAINS", "chains whose texts --show chooses from")
-    parser.add(
-        "--traversal", "the walk of --show (default: hierarcaps)", choices=["hierarcaps", "meru"]
-    )
-    parser.add("--hyperlex FILE", "HyperLex's hyperlex-all.txt: rank correlations, too")
-    parser.add("--tree FILE", "json of ancestors, or BREEDS' folder: retrieval, too")
-    parser.add("--tree-images DIR", "class folders for --tree")
-    text = (
-        "sentence around the names of --hyperlex and --tree, such as 'a photo of a {}.' (default: "
-        "the bare name)"
-    )
-    parser.add("--template TEXT", text)
+    shown = ["--show"]
+    text = "chains whose texts it chooses from"
+    parser.add("--candidates CHAINS", text, needs=shown, without=of_clip)
+    choices = ["hierarcaps", "meru"]
+    parser.add("--traversal", "the walk", default=choices[0], choices=choices, needs=shown)
+    text = "HyperLex's hyperlex-all.txt: rank correlations, too"
+    parser.add("--hyperlex FILE", text, without=of_clip)
+    text = "json of ancestors, or BREEDS' folder: retrieval, too"
+    parser.add("--tree FILE", text, needs=["--tree-images"], without=of_clip)
+    parser.add("--tree-images DIR", "its class folders", needs=["--tree"])
+    text = "sentence around the names, such as 'a photo of a {}.' (default: the bare name)"
+    parser.add("--template TEXT", text, default="{}", needs=["--hyperlex", "--tree"])
     parser.add("--out DIR", "folder of chains.json and images", default="chains", output="folder")
-    add_device_argument(parser)
+    add_device_argument(parser, without=of_clip)
 
 
 def run_clip_chains(args: Namespace) -> None:
     """``clip chains`` from parsed arguments: prints a table, writes it and images."""
-    from hypvision.clip.radial.measure import measure_chains, read_embeddings
-    from hypvision.data.chains import find_image_files, read_chains
+    from hypvision.data.chains import read_chains
     from hypvision.io.images import leaving_out, open_image, require_all
     from hypvision.viz.radii import draw_levels
 
-    if bool(args.tree) != bool(args.tree_images):
-        raise HypvisionError("--tree and --tree-images need each other. Give both or none.")
-    template = "{}" if args.template is None else args.template
+    template = args.template
     if template.count("{}") != 1 or set(template.replace("{}", "")) & set("{}"):
         raise HypvisionError(f"--template '{template}' must have one {{}}, where the name goes.")
-    if not (args.hyperlex or args.tree):
-        refuse(
-            args,
-            ["template"],
-            "has an effect only with --hyperlex or --tree. Add one of them, or leave it out.",
-        )
-    if not args.show:
-        refuse(
-            args,
-            ["candidates", "traversal"],
-            "has an effect only with --show. Add that, or leave it out.",
-        )
-    if args.embeddings:
-        because = "needs a CLIP, which --embeddings replaces. Leave out one of the two."
-        refuse(args, ["tuned", "images", "candidates", "hyperlex", "tree", "device"], because)
-    args.template = template
-    args.traversal = args.traversal or "hierarcaps"
     chains = read_chains(args.chains)
-    texts = [chain.texts for chain in chains]
-    images = [chain.image for chain in chains]
     out = Path(args.out)
-    found = {}
-    in_tree = 0
     failed: list[str] = []
     asked = args.show
     args.show = []
@@ -158,32 +139,12 @@ def run_clip_chains(args: Namespace) -> None:
         with leaving_out(path, failed):
             open_image(path)
             args.show.append(path)
+    in_tree = 0
     if args.embeddings:
-        embedded, embedded_images, space = read_embeddings(args.embeddings)
-        try:
-            found["embeddings"] = measure_chains(
-                texts, images, embedded, embedded_images, space, args.steps
-            )
-        except HypvisionError as error:
-            raise HypvisionError(f"'{args.embeddings}' and '{args.chains}': {error}") from error
-        _show(args, {"embeddings": _walks_of_embeddings(args, found["embeddings"], texts, images)})
+        found = {"embeddings": _measure_embeddings(args, chains)}
     else:
-        files = None
-        if args.images:
-            named = [image for image in images if image is not None]
-            if len(named) < len(images):
-                raise HypvisionError(
-                    f"The chains '{args.chains}' name no images (id or image_url)."
-                )
-            files = find_image_files(named, args.images)
-        found, in_tree = _measure(args, texts, images, files, failed)
-    width = max(len(name) for measured in found.values() for name in measured.values)
-    print(f"{'':{width}}  " + "  ".join(f"{name:>10}" for name in found))
-    for name in next(iter(found.values())).values:
-        print(
-            f"{name:{width}}  "
-            + "  ".join(f"{measured.values[name]:10.4f}" for measured in found.values())
-        )
+        found, in_tree = _measure(args, chains, failed)
+    print(_table(found))
     report = dict(
         chains=str(args.chains), steps=args.steps, models={k: m.values for k, m in found.items()}
     )
@@ -196,14 +157,55 @@ def run_clip_chains(args: Namespace) -> None:
     require_all(list(dict.fromkeys(failed)), done)
 
 
-def _measure(args: Namespace, texts, images, files, failed: list[str]) -> tuple[dict, int]:
+def _table(found: dict[str, Measured]) -> str:
+    """The measured numbers, a column a model."""
+    names = list(next(iter(found.values())).values)
+    width = max(map(len, names))
+    lines = [f"{'':{width}}  " + "  ".join(f"{name:>10}" for name in found)]
+    for name in names:
+        numbers = (f"{measured.values[name]:10.4f}" for measured in found.values())
+        lines.append(f"{name:{width}}  " + "  ".join(numbers))
+    return "\n".join(lines)
+
+
+def _measure_embeddings(args: Namespace, chains: list[Chain]) -> Measured:
+    """Measurements of the embeddings of another model."""
+    from hypvision.clip.radial.measure import measure_chains, read_embeddings
+
+    texts = [chain.texts for chain in chains]
+    images = [chain.image for chain in chains]
+    embedded, embedded_images, space = read_embeddings(args.embeddings)
+    try:
+        found = measure_chains(texts, images, embedded, embedded_images, space, args.steps)
+    except HypvisionError as error:
+        raise HypvisionError(f"'{args.embeddings}' and '{args.chains}': {error}") from error
+    _show(args, {"embeddings": _walks_of_embeddings(args, found, texts, images)})
+    return found
+
+
+def _files_of(args: Namespace, chains: list[Chain]) -> Any:
+    """The image files of the chains in ``--images``; None without."""
+    from hypvision.data.chains import find_image_files
+
+    if not args.images:
+        return None
+    named = [chain.image for chain in chains if chain.image is not None]
+    if len(named) < len(chains):
+        raise HypvisionError(f"The chains '{args.chains}' name no images (id or image_url).")
+    return find_image_files(named, args.images)
+
+
+def _measure(args: Namespace, chains: list[Chain], failed: list[str]) -> tuple[dict, int]:
     """Measurements of a CLIP before and after tuning, and the number of images of the tree;
     ``failed`` gets the messages of images that cannot be read."""
     from hypvision.clip.radial.measure import measure_clip, measure_hyperlex, measure_tree
     from hypvision.clip.radial.retrieval import read_tree
     from hypvision.clip.radial.weights import merge_tower
 
-    clip = clip_of(args)
+    files = _files_of(args, chains)
+    clip = clip_of(args.clip, device_of(args))
+    texts = [chain.texts for chain in chains]
+    images = [chain.image for chain in chains]
     found = {}
     walks = {}
     root = None
@@ -242,7 +244,7 @@ def _walks_of_clip(args: Namespace, clip, space, texts) -> list:
     return walk_images(clip, args.show, words, space, args.steps, args.traversal)
 
 
-def _walks_of_embeddings(args: Namespace, measured, texts, images) -> list:
+def _walks_of_embeddings(args: Namespace, measured: Measured, texts, images) -> list:
     """The walk of each image of ``--show``, which is one of the chains, through their texts."""
     from hypvision.clip.radial.traversal import traverse
 
@@ -250,30 +252,32 @@ def _walks_of_embeddings(args: Namespace, measured, texts, images) -> list:
         return []
     if measured.images is None:
         raise HypvisionError(f"'{args.embeddings}' has no images, so --show has none to draw.")
-    every = list(dict.fromkeys(images))
-    rows = {Path(str(image)).stem: row for row, image in enumerate(every)}
-    for path in args.show:
-        same = [str(image) for image in every if Path(str(image)).stem == Path(path).stem]
-        if len(same) > 1:
-            raise HypvisionError(
-                f"--show {path} may be {' or '.join(same[:2])} of '{args.chains}'. Rename one of "
-                "them."
-            )
-    missing = [path for path in args.show if Path(path).stem not in rows]
-    if missing:
-        raise HypvisionError(
-            f"The image '{missing[0]}' has no chain in '{args.chains}'. Name another, or add one."
-        )
-    shown = measured.images[[rows[Path(path).stem] for path in args.show]]
+    rows: dict[str, list[int]] = {}
+    every = list(map(str, dict.fromkeys(images)))
+    for row, image in enumerate(every):
+        rows.setdefault(Path(image).stem, []).append(row)
+    shown = [_row_shown(path, rows, every, args.chains) for path in args.show]
     place: dict[str, int] = {}
     for place_of, text in enumerate(text for chain in texts for text in chain):
         place.setdefault(text, place_of)
     candidates = measured.texts.flatten(0, 1)[list(place.values())]
-    words = list(place)
     return [
-        traverse(image, candidates, words, measured.space, args.steps, args.traversal)
-        for image in shown
+        traverse(image, candidates, list(place), measured.space, args.steps, args.traversal)
+        for image in measured.images[shown]
     ]
+
+
+def _row_shown(path: str, rows: dict[str, list[int]], every: list[str], chains: str) -> int:
+    """Which image of the chains a path of ``--show`` names."""
+    found = rows.get(Path(path).stem, [])
+    if not found:
+        raise HypvisionError(
+            f"The image '{path}' has no chain in '{chains}'. Name another, or add one."
+        )
+    if len(found) > 1:
+        same = " or ".join(every[row] for row in found[:2])
+        raise HypvisionError(f"--show {path} may be {same} of '{chains}'. Rename one of them.")
+    return found[0]
 
 
 def _show(args: Namespace, walks: dict) -> None:
@@ -301,41 +305,43 @@ def add_clip_make_chains_arguments(parser: Parser) -> None:
     text = "shapes (drawn scenes), emoji (a folder of them) or captions (your own)"
     parser.add("source SOURCE", text, choices=["shapes", "emoji", "captions"])
     parser.add("out OUT", "csv or csv.gz", output="file")
-    parser.add("--length", "chains of shapes (default: 1000)", whole(1, 10_000_000))
-    parser.add("--root DIR", "folder of emoji (default: data/emoji)")
-    parser.add("--split", "of shapes or emoji (default: train)", choices=["train", "val", "test"])
+    parser.add("--length", "number of chains", whole(1, 10_000_000), 1000, needs=["shapes"])
+    parser.add("--root DIR", "folder of emoji", default="data/emoji", needs=["emoji"])
+    splits = ["train", "val", "test"]
+    parser.add("--split", "of the data", default="train", choices=splits, needs=["shapes", "emoji"])
+    of_captions = ["captions"]
+    text = "a caption a line, or csv with the columns image,caption"
+    parser.add("--captions FILE", text, needs=of_captions)
     parser.add(
-        "--captions FILE", "of captions: a caption a line, or csv with the columns image,caption"
+        "--terms FILE", "csv word,broader, or the folder of a WordNet export", needs=of_captions
     )
-    parser.add("--terms FILE", "of captions: csv word,broader, or the folder of a WordNet export")
-    parser.add("--levels", "texts of a chain of captions (default: 4)", whole(3, 50))
+    parser.add("--levels", "texts of a chain", whole(3, 50), 4, needs=of_captions)
     parser.add("--seed", "of the choice of negatives", whole(0), 0)
 
 
 def run_clip_make_chains(args: Namespace) -> None:
+    """``clip make-chains`` from parsed arguments; prints how many there are."""
     from hypvision.data.chains import emoji_chains, shape_chains, write_chains
-    from hypvision.data.hypernyms import build_chains, read_captions, read_terms
 
-    read = dict(
-        shapes=("length", "split"),
-        emoji=("root", "split"),
-        captions=("captions", "terms", "levels"),
-    )
-    others = {name for names in read.values() for name in names} - {*read[args.source]}
-    refuse(args, sorted(others), f"has no effect on chains of {args.source}. Leave it out.")
-    split = args.split or "train"
     if args.source == "captions":
-        if not (args.captions and args.terms):
-            raise HypvisionError("make-chains captions needs --captions FILE and --terms FILE.")
-        captions = read_captions(args.captions)
-        chains = build_chains(captions, read_terms(args.terms), args.levels or 4, args.seed)
-        print(f"{len(chains)} of {len(captions)} captions have a chain.")
+        chains = _chains_of_captions(args)
     elif args.source == "emoji":
-        chains = emoji_chains(args.root or "data/emoji", split, seed=args.seed)
+        chains = emoji_chains(args.root, args.split, seed=args.seed)
     else:
-        chains = shape_chains(args.length or 1000, split, seed=args.seed)
+        chains = shape_chains(args.length, args.split, seed=args.seed)
     write_chains(args.out, chains)
     print(f"{args.out}: {len(chains)} chains of {len(chains[0].texts)} texts")
+
+
+def _chains_of_captions(args: Namespace) -> list[Chain]:
+    from hypvision.data.hypernyms import build_chains, read_captions, read_terms
+
+    if not (args.captions and args.terms):
+        raise HypvisionError("make-chains captions needs --captions FILE and --terms FILE.")
+    captions = read_captions(args.captions)
+    chains = build_chains(captions, read_terms(args.terms), args.levels, args.seed)
+    print(f"{len(chains)} of {len(captions)} captions have a chain.")
+    return chains
 
 
 def add_clip_radius_arguments(parser: Parser) -> None:
@@ -356,15 +362,14 @@ def add_clip_radius_arguments(parser: Parser) -> None:
 def run_clip_radius(args: Namespace) -> None:
     """``clip radius`` from parsed arguments: prints statistics, writes them and a drawing."""
     from hypvision.clip import adapters
-    from hypvision.clip.radius import measure_radii, radius_statistics, scale_sweep
+    from hypvision.clip.radius import measure_radii, radius_statistics
     from hypvision.clip.segmentation.segment import parse_classes
-    from hypvision.clip.towers import find_towers
     from hypvision.data.classes import load_classes
     from hypvision.inference.sources import find_files
     from hypvision.io.images import require_all
     from hypvision.viz.radii import draw_radii
 
-    clip = clip_of(args)
+    clip = clip_of(args.clip, device_of(args))
     lists = {str(source): load_classes(parse_classes(source)) for source in args.classes}
     images = find_files(args.images)
     how = dict(convention=args.convention)
@@ -373,17 +378,9 @@ def run_clip_radius(args: Namespace) -> None:
     radii = {f"{name} before": value for name, value in before.items()}
     if args.adapter:
         adapters.load(clip.model, args.adapter)
-        radii |= {
-            f"{name} after": value
-            for name, value in measure_radii(clip, lists, images, [], **how).items()
-        }
-    sweep: dict[float, float] = {}
-    if args.sweep:
-        if not args.adapter:
-            adapters.inject(
-                clip.model, block=math.gcd(128, *(tower.width for tower in find_towers(clip.model)))
-            )
-        sweep = scale_sweep(clip, next(iter(lists.values())), args.sweep, **how)
+        after = measure_radii(clip, lists, images, [], **how)
+        radii |= {f"{name} after": value for name, value in after.items()}
+    sweep = _sweep(args, clip, next(iter(lists.values())))
     statistics = {name: radius_statistics(value) for name, value in radii.items()}
     for name, numbers in statistics.items():
         print(f"{name}: " + ", ".join(f"{label} {value:.3f}" for label, value in numbers.items()))
@@ -399,3 +396,18 @@ def run_clip_radius(args: Namespace) -> None:
     print(out / "radius.json")
     print(out / "radius.png")
     require_all(failed, len(images) - len(failed))
+
+
+def _sweep(args: Namespace, clip: CLIPBundle, classes: Any) -> dict[float, float]:
+    """The mean text radius by the factors of ``--sweep``, of the adapter or of a new one."""
+    from hypvision.clip import adapters
+    from hypvision.clip.radius import scale_sweep
+    from hypvision.clip.towers import find_towers
+
+    if args.sweep and not args.adapter:
+        widths = [tower.width for tower in find_towers(clip.model)]
+        adapters.inject(clip.model, block=math.gcd(128, *widths))
+    found: dict[float, float] = {}
+    if args.sweep:
+        found = scale_sweep(clip, classes, args.sweep, convention=args.convention)
+    return found

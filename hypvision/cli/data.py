@@ -101,24 +101,15 @@ def add_data_make_arguments(parser: Parser) -> None:
         "scenes of the emoji in this folder on photos, in the layouts masks and coco, instead of "
         "drawn shapes"
     )
-    parser.add("--emoji DIR", text)
-    parser.add("--photos DIR", "with --emoji: folder of photos, with train and test in it")
-    parser.add(
-        "--pale X",
-        "with --emoji: share of white in the photos, by which emoji stand out",
-        number,
-        0.0,
-    )
-    parser.add(
-        "--styles NAME...",
-        "with --emoji: vendors of the pictures (default: noto)",
-        default=["noto"],
-    )
-    text = (
-        "with --emoji: the split whose emoji the validation scenes show; train: those of the "
-        "training (default: val)"
-    )
-    parser.add("--val-emoji SPLIT", text, default="val")
+    of_emoji = ["--emoji"]
+    parser.add("--emoji DIR", text, needs=["--photos"])
+    parser.add("--photos DIR", "folder of photos, with train and test in it", needs=of_emoji)
+    text = "share of white in the photos, by which emoji stand out"
+    parser.add("--pale X", text, number, 0.0, needs=of_emoji)
+    text = "vendors of the pictures (default: noto)"
+    parser.add("--styles NAME...", text, default=["noto"], needs=of_emoji)
+    text = "the split whose emoji the validation scenes show; train: those of the training"
+    parser.add("--val-emoji SPLIT", text, default="val", needs=of_emoji)
     parser.add("--overwrite", "replace a data set with other parameters")
 
 
@@ -126,8 +117,6 @@ def run_data_make(args: Namespace) -> None:
     from hypvision.data.emoji_export import export_emoji
     from hypvision.data.export import export
 
-    if (args.emoji is None) != (args.photos is None):
-        raise HypvisionError("Scenes of emoji need both: --emoji DIR and --photos DIR.")
     layouts: tuple[str, ...] = LAYOUTS
     levels: tuple[str, ...] = LEVELS
     make: Callable[..., Path] = export

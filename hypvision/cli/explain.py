@@ -13,8 +13,10 @@ the root or another image, and ``radii.png``, the histogram of distances from th
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hypvision.cli.arguments import (
     Parser,
@@ -33,8 +35,12 @@ from hypvision.io.files import below, protecting
 from hypvision.io.shipped import is_config
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hypvision.inference.pictures import Picture
     from hypvision.inference.predictors import Predictor
-    from hypvision.inference.sources import Sources
+    from hypvision.inference.sources import Frame, Sources
+    from hypvision.viz.traversal import Found
 
 _CLUSTERS = ("stage", "block", "head", "level", "regions")
 
@@ -49,64 +55,46 @@ def add_explain_arguments(parser: Parser) -> None:
     parser.add("--model NAME|CONFIG", text, group=model)
     text = "a CLIP instead, and the way of each image to its root through --texts and --gallery"
     add_clip_argument(parser, text, group=model)
-    add_texts_argument(parser, "with --clip: what the way may pass")
+    add_texts_argument(parser, "what the way may pass")
+    of_clip = ["--clip"]
     text = (
-        "with --clip: images that the way may pass: files, folders, patterns; of a folder with "
-        "captions its boxes, too"
+        "images that the way may pass: files, folders, patterns; of a folder with captions its "
+        "boxes, too"
     )
-    parser.add("--gallery IMAGE...", text)
-    parser.add("--to IMAGE", "with --clip: where the way ends (default: the root)")
-    parser.add("--steps N", "with --clip: points of the way (default: 50)", whole(2, 100_000))
-    text = (
-        "with --clip: folder of images with captions (and boxes) for the histogram (docs/data.md)"
-    )
-    parser.add("--captions DIR", text)
-    parser.add(
-        "--weights FILE",
-        "checkpoint, or zoo:NAME; random weights without, unless --model has its own",
-    )
-    add_model_args(parser)
+    parser.add("--gallery IMAGE...", text, needs=of_clip)
+    parser.add("--to IMAGE", "where the way ends (default: the root)", needs=of_clip)
+    parser.add("--steps N", "points of the way", whole(2, 100_000), 50, needs=of_clip)
+    text = "folder of images with captions (and boxes) for the histogram (docs/data.md)"
+    parser.add("--captions DIR", text, needs=of_clip)
+    of_model = ["--model"]
+    text = "checkpoint, or zoo:NAME; random weights without, unless --model has its own"
+    parser.add("--weights FILE", text, needs=of_model)
+    add_model_args(parser, needs=of_model)
     text = "short side, a multiple of 32 (default: that of zoo:NAME or of the config, or else 224)"
-    parser.add("--size N", text, whole(32, 8192))
-    parser.add("--mean X...", "normalisation; default: the model's own", number)
-    parser.add("--std X...", text, number)
-    parser.add("--stage N", "of an HCFormer: only this stage, counted from 0 (default: all)", int)
-    parser.add("--block N", "of an HCFormer: block of each stage (default: the last)", int)
-    parser.add(
-        "--head N", "of an HCFormer: only this head (default: all; regions follow head 0)", int
-    )
+    parser.add("--size N", text, whole(32, 8192), needs=of_model)
+    parser.add("--mean X...", "normalisation; default: the model's own", number, needs=of_model)
+    parser.add("--std X...", "as --mean", number, needs=of_model)
+    text = "of an HCFormer: only this stage, counted from 0 (default: all)"
+    parser.add("--stage N", text, int, needs=of_model)
+    text = "of an HCFormer: block of each stage (default: the last)"
+    parser.add("--block N", text, int, needs=of_model)
+    text = "of an HCFormer: only this head (default: all; regions follow head 0)"
+    parser.add("--head N", text, int, needs=of_model)
     text = (
         "of an HCFormer: Euclidean clusters of pixels, hyperbolic ones of windows, or both "
         "(default)"
     )
-    parser.add("--level", text, choices=["patch", "window", "both"])
-    parser.add(
-        "--regions K", "of an HCFormer: regions to merge into; 0 for none (default: 8)", whole(0)
-    )
+    parser.add("--level", text, choices=["patch", "window", "both"], needs=of_model)
+    text = "of an HCFormer: regions to merge into; 0 for none (default: 8)"
+    parser.add("--regions K", text, whole(0), needs=of_model)
     parser.add("--out DIR", "folder of the results", default="explain", output="folder")
 
 
 def run_explain(args: Namespace) -> None:
     """``explain`` from parsed arguments; prints the names of the files written."""
     if args.clip is not None:
-        refuse(
-            args, ["weights", "model_args", "size", "mean", "std", *_CLUSTERS],
-            "is for a --model, and --clip NAME[:WEIGHTS] says all of a CLIP. Leave it out.",
-        )  # fmt: skip
         return _explain_clip(args)
-    because = "is for a CLIP: name it with --clip NAME[:WEIGHTS]."
-    refuse(args, ["texts", "gallery", "to", "captions", "steps"], because)
-    import timm
-
-    from hypvision.checkpoints.index import builtin_index
-    from hypvision.inference.predictors import Request, load_predictor
-    from hypvision.inference.progress import progress
     from hypvision.inference.sources import check_every, find_sources
-    from hypvision.io.images import leaving_out, require_all
-    from hypvision.io.records import parse_arguments
-    from hypvision.viz import explain
-    from hypvision.viz.sheet import save_image
-    from hypvision.zoo.backbones import build_model, model_and_weights, side_seen
 
     for name in ("mean", "std"):
         value = getattr(args, name)
@@ -116,76 +104,105 @@ def run_explain(args: Namespace) -> None:
             )
     sources = find_sources(args.images, args.every)
     check_every(args.every, sources)
-    name = args.model
-    if not _groups(name):
-        return _explain_class(args, sources)
+    network = _network(args.model)
+    (_explain_groups if network.groups else _explain_class)(args, sources, network)
+
+
+class _Network(NamedTuple):
+    """What ``--model`` names.
+
+    Attributes:
+        name: timm's, of the network or of the backbone of a config.
+        arguments, seen: of a config, the backbone's and the part of timm's config about its images.
+        of_training: whether it is a config.
+        groups: whether the network has clusters or a tree of parts.
+    """
+
+    name: str
+    arguments: dict[str, Any]
+    seen: dict[str, Any]
+    of_training: bool
+    groups: bool
+
+
+def _network(model: str) -> _Network:
+    import timm
+
+    from hypvision.zoo.backbones import explained_models, model_and_weights
+
+    of_training = not timm.is_model(model) and is_config(model)
+    name, arguments, seen = _of_config(model) if of_training else (model, {}, {})
+    architecture = name if of_training else model_and_weights(model)[0]
+    architecture = architecture.partition(".")[0]
+    groups = architecture in explained_models() or not timm.is_model(architecture)
+    return _Network(name, arguments, seen, of_training, groups)
+
+
+def _explain_groups(args: Namespace, sources: Sources, network: _Network) -> None:
+    """The clusters of an HCFormer, or the tree of a Hi-Mapper, in each image."""
+    from hypvision.checkpoints.index import builtin_index
+    from hypvision.inference.predictors import Request, load_predictor
+    from hypvision.io.records import parse_arguments
+    from hypvision.viz import explain
+    from hypvision.zoo.backbones import build_model, model_and_weights, side_seen
+
     arguments = parse_arguments(args.model_args)
-    seen: dict[str, Any] = {}
-    if not timm.is_model(args.model) and is_config(args.model):
-        if args.weights is None or arguments:
-            raise HypvisionError(
-                "A config needs --weights CHECKPOINT of its training, and no --model-args."
-            )
-        name, arguments, seen = _of_config(args.model)
-    name, weights = model_and_weights(name, args.weights)
-    model = build_model(name, weights, arguments)
-    model.pretrained_cfg = {**model.pretrained_cfg, **seen}
-    size = args.size or (min(seen["input_size"][1:]) if seen else side_seen(model, weights))
-    if hasattr(model, "forward_with_hierarchy"):
-        refuse(
-            args,
-            _CLUSTERS,
-            f"is for the clusters of an HCFormer, and '{args.model}' has none. Leave it out.",
+    if network.of_training and (args.weights is None or arguments):
+        raise HypvisionError(
+            "A config needs --weights CHECKPOINT of its training, and no --model-args."
         )
+    name, weights = model_and_weights(network.name, args.weights)
+    model = build_model(name, weights, network.arguments or arguments)
+    model.pretrained_cfg = {**model.pretrained_cfg, **network.seen}
+    side = min(network.seen["input_size"][1:]) if network.seen else side_seen(model, weights)
+    if hasattr(model, "forward_with_hierarchy"):
+        because = f"is for the clusters of an HCFormer, and '{args.model}' has none. Leave it out."
+        refuse(args, _CLUSTERS, because)
     if weights is None:
         print("No --weights given: the weights are random, and so is what they cluster.")
-    clusters = {name: value for name in _CLUSTERS if (value := getattr(args, name)) is not None}
+    options = {option: getattr(args, option) for option in _CLUSTERS}
+    options = {option: value for option, value in options.items() if value is not None}
     record = builtin_index().records.get(str(args.model).removeprefix("zoo:"))
     predictor = None
     if record is not None and record.task == "classification" and not arguments:
         predictor = load_predictor(Request(args.model))
+
+    def draw(frame: Frame) -> dict[str, Any]:
+        image = frame.open()
+        if predictor is not None:
+            print(f"{frame.file}: {_best_class(predictor, predictor.prepare(image))}")
+        return explain(
+            model, image, args.size or side, args.mean or None, args.std or None, **options
+        )
+
+    _draw_each(args, sources, draw)
+
+
+def _draw_each(args: Namespace, sources: Sources, draw: Callable[[Frame], dict[str, Any]]) -> None:
+    """Write the drawings of each image, by their kinds, and print their names."""
+    from hypvision.inference.progress import progress
+    from hypvision.io.images import leaving_out, require_all
+    from hypvision.viz.sheet import save_image
+
     done = 0
     failed: list[str] = []
     with protecting(*sources.files):
         for frame in progress(sources.frames(failed), len(sources), "image"):
             with leaving_out(frame.file, failed):
-                image = frame.open()
-                if predictor is not None:
-                    print(f"{frame.file}: {_best_class(predictor, predictor.prepare(image))}")
-                name = frame.name if frame.number is None else f"{frame.name}_{frame.number:06d}"
-                drawings = explain(
-                    model, image, size, args.mean or None, args.std or None, **clusters
-                )
-                for kind, drawing in drawings.items():
-                    print(save_image(drawing, below(args.out, f"{name}_{kind}.png")))
+                for kind, drawing in draw(frame).items():
+                    print(save_image(drawing, below(args.out, f"{frame.stem}_{kind}.png")))
                 done += 1
     require_all(failed, done)
 
 
-def _groups(name: str) -> bool:
-    """Whether a model, or that of a config, has clusters or a tree of parts."""
-    import timm
-
-    from hypvision.zoo.backbones import explained_models, model_and_weights
-
-    if not timm.is_model(name) and is_config(name):
-        network = _of_config(name)[0]
-    else:
-        network = model_and_weights(name)[0]
-    architecture = network.partition(".")[0]
-    return architecture in explained_models() or not timm.is_model(architecture)
-
-
-def _explain_class(args: Namespace, sources: Sources) -> None:
+def _explain_class(args: Namespace, sources: Sources, network: _Network) -> None:
     """The best class of each image, and where a classifier without clusters or tree sees it."""
     from torchvision.transforms.functional import to_pil_image
 
     from hypvision.inference.predictors import Request, load_predictor
-    from hypvision.inference.progress import progress
-    from hypvision.io.images import leaving_out, require_all
     from hypvision.io.records import parse_arguments
     from hypvision.viz.class_map import class_map, draw_class_map
-    from hypvision.viz.sheet import save_image, titled_sheet
+    from hypvision.viz.sheet import titled_sheet
 
     refuse(
         args, [*_CLUSTERS, "size", "mean", "std"],
@@ -194,30 +211,26 @@ def _explain_class(args: Namespace, sources: Sources) -> None:
     )  # fmt: skip
     arguments = parse_arguments(args.model_args)
     predictor = load_predictor(Request(args.model, args.weights, arguments))
-    if predictor.network is None:
+    classifier = predictor.network
+    if classifier is None:
         raise HypvisionError(
             f"The model '{args.model}' is no classifier and does not cluster, so there is nothing "
             "to explain. Give a classifier, an HCFormer or a Hi-Mapper."
         )
-    done = 0
-    failed: list[str] = []
-    with protecting(*sources.files):
-        for frame in progress(sources.frames(failed), len(sources), "image"):
-            with leaving_out(frame.file, failed):
-                x = predictor.prepare(frame.open(predictor.channels))
-                text = _best_class(predictor, x)
-                print(f"{frame.file}: {text}")
-                # what the network sees, without the normalisation
-                low = x.amin()
-                high = x.amax()
-                seen = to_pil_image((x - low) / (high - low).clamp(min=1e-6)).convert("RGB")
-                heat = class_map(predictor.network, x[None])
-                tiles = [(seen, "what the network sees"), (draw_class_map(seen, heat), text)]
-                name = frame.name if frame.number is None else f"{frame.name}_{frame.number:06d}"
-                sheet = titled_sheet(tiles, columns=2)
-                print(save_image(sheet, below(args.out, f"{name}_class.png")))
-                done += 1
-    require_all(failed, done)
+
+    def draw(frame: Frame) -> dict[str, Any]:
+        x = predictor.prepare(frame.open(predictor.channels))
+        text = _best_class(predictor, x)
+        print(f"{frame.file}: {text}")
+        # what the network sees, without the normalisation
+        low = x.amin()
+        high = x.amax()
+        seen = to_pil_image((x - low) / (high - low).clamp(min=1e-6)).convert("RGB")
+        heat = class_map(classifier, x[None])
+        tiles = [(seen, "what the network sees"), (draw_class_map(seen, heat), text)]
+        return {"class": titled_sheet(tiles, columns=2)}
+
+    _draw_each(args, sources, draw)
 
 
 def _best_class(predictor: Predictor, x: Any) -> str:
@@ -264,14 +277,14 @@ def _of_config(config: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
 
 
 def _explain_clip(args: Namespace) -> None:
+    """The way of each image to the root of a CLIP or to another image, and what lies beside it."""
     from hypvision.clip.radial.measure import embed_images, embed_readable, rooted
     from hypvision.clip.radial.texts import embed_texts
-    from hypvision.clip.radial.traversal import meru_traversal
     from hypvision.inference.pictures import caption_radii, embed_pictures, find_pictures
     from hypvision.inference.sources import find_files
     from hypvision.io.images import open_image, output_names, require_all
     from hypvision.viz.radii import draw_radii
-    from hypvision.viz.traversal import Found, draw_traversal
+    from hypvision.viz.traversal import draw_traversal
 
     words = texts_of(args)
     if not words and not args.gallery:
@@ -281,67 +294,84 @@ def _explain_clip(args: Namespace) -> None:
         )
     files = find_files(args.images)
     pictures = find_pictures(args.gallery)
-    clip = clip_of(args, "cpu")
-    args.steps = args.steps or 50
+    clip = clip_of(args.clip)
     space = rooted(clip)
     failed: list[str] = []
     files, images = embed_readable(clip, files, failed)
-    end = None if args.to is None else embed_images(clip, [args.to])[0]
+    ends = [] if args.to is None else [args.to]
+    end = embed_images(clip, ends)[0] if ends else None
     points = {"images": images}
     if words:
         points["texts"] = embed_texts(clip.model, clip.tokenizer, words)
     if pictures:
         pictures, points["gallery"] = embed_pictures(clip, pictures, failed=failed)
-    places = [picture.path.resolve() for picture in pictures]
-    last = None if args.to is None else open_image(args.to)
     radii = {name: space.radius(value) for name, value in points.items()}
     if args.captions is not None:
         radii = caption_radii(clip, args.captions, space)
-    with protecting(
-        *files, *(picture.path for picture in pictures), *([] if args.to is None else [args.to])
-    ):
+    last = open_image(args.to) if ends else None
+    with protecting(*files, *(picture.path for picture in pictures), *ends):
         for path, name, point in zip(files, output_names(files), images):
             print(path)
             way = space.radius(space.way(point, args.steps, end)).tolist()
-            passed: list[Found] = []
-            if words:
-                for step in meru_traversal(
-                    point, points["texts"], words, space, args.steps, end=end
-                ):
-                    passed.append(
-                        Found(round(step.threshold * (args.steps - 1)), step.text, step.radius)
-                    )
+            walk = partial(_walk, point, space, args.steps, end)
             # whole images that are shown already; their boxes are not
-            ends = {Path(each).resolve() for each in (path, args.to or path)}
-            others = [
-                n for n, picture in enumerate(pictures) if picture.box or places[n] not in ends
-            ]
-            if others:
-                # Only HyCoCLIP has entailment cones for images, and only for boxes: of these the
-                # nearest counts.
-                walk = meru_traversal(
-                    point,
-                    points["gallery"][others],
-                    list(map(str, others)),
-                    space,
-                    args.steps,
-                    cones=False,
-                    end=end,
-                )
-                for step in walk:
-                    if step.text != "[ROOT]":
-                        picture = pictures[int(step.text)]
-                        place = round(step.threshold * (args.steps - 1))
-                        passed.append(Found(place, str(picture), step.radius, picture.open()))
-            for found in sorted(passed, key=lambda found: found.step):
-                share = found.step / (args.steps - 1)
-                print(
-                    f"  from {share:4.0%} of the way: {found.name} (distance from the root "
-                    f"{found.radius:.3f})"
-                )
+            shown = {Path(each).resolve() for each in (path, *ends)}
+            passed = _passed_texts(walk, words, points)
+            passed += _passed_pictures(walk, pictures, points, shown)
+            _say_passed(passed, args.steps)
             out = Path(args.out, f"{name}_walk.png")
             draw_traversal(open_image(path), way, passed, out, last)
             print(out)
     draw_radii(radii, {}, Path(args.out, "radii.png"), "distance from the root")
     print(Path(args.out, "radii.png"))
     require_all(failed, len(files) + len(pictures))
+
+
+def _say_passed(passed: list[Found], steps: int) -> None:
+    for found in sorted(passed, key=lambda found: found.step):
+        print(
+            f"  from {found.step / (steps - 1):4.0%} of the way: {found.name} (distance from the "
+            f"root {found.radius:.3f})"
+        )
+
+
+def _walk(
+    point: Tensor, space: Any, steps: int, end: Tensor | None,
+    points: Tensor, names: list[str], cones: bool | None = None,
+) -> Iterator[tuple[int, str, float]]:  # fmt: skip
+    """What the way from a point passes, of points with names: at which step, and the distance from
+    the root."""
+    from hypvision.clip.radial.traversal import meru_traversal
+
+    for step in meru_traversal(point, points, names, space, steps, cones=cones, end=end):
+        yield round(step.threshold * (steps - 1)), step.text, step.radius
+
+
+def _passed_texts(walk: Any, words: list[str], points: dict[str, Tensor]) -> list[Found]:
+    from hypvision.viz.traversal import Found
+
+    return [Found(*each) for each in walk(points["texts"], words)] if words else []
+
+
+def _passed_pictures(
+    walk: Any, pictures: list[Picture], points: dict[str, Tensor], shown: set[Path]
+) -> list[Found]:
+    """The pictures on a way, without the whole images that are shown beside it."""
+    from hypvision.viz.traversal import Found
+
+    others = [
+        number
+        for number, picture in enumerate(pictures)
+        if picture.box or picture.path.resolve() not in shown
+    ]
+    if not others:
+        return []
+    # Only HyCoCLIP has entailment cones for images, and only for boxes: of these the nearest
+    # counts.
+    found = walk(points["gallery"][others], list(map(str, others)), cones=False)
+    return [
+        Found(step, str(picture), radius, picture.open())
+        for step, name, radius in found
+        if name != "[ROOT]"
+        for picture in [pictures[int(name)]]
+    ]

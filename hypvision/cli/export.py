@@ -22,19 +22,23 @@ def add_export_arguments(parser: Parser) -> None:
         "as `hypvision zoo list` lists it, or a release, ADDRESS#NAME; with --model the checkpoint "
         "of a training"
     )
-    parser.add("name NAME", text, nargs="?")
+    subject = parser.add_mutually_exclusive_group(required=True)
+    parser.add("name NAME", text, nargs="?", group=subject)
     add_clip_argument(
-        parser, "instead of NAME: a tower of this CLIP (--part), which gives its embeddings"
+        parser,
+        "instead of NAME: a tower of this CLIP (--part), which gives its embeddings",
+        group=subject,
     )
     parser.add("--format", "what to write", choices=FORMATS, required=True)
     text = (
         "of the checkpoint file: timm's name of a classifier, e.g. himapper_deit_tiny_patch16_224, "
         "or the config of the training of a classifier, segmenter, detector or metric learner"
     )
-    parser.add("--model MODEL|CONFIG", text)
-    add_model_args(parser)
+    not_clip = ["--clip"]
+    parser.add("--model MODEL|CONFIG", text, without=not_clip)
+    add_model_args(parser, without=not_clip)
     text = "side of its images (default: that of the config's test data; img_size or the model's)"
-    parser.add("--size N", text, whole(1, 8192))
+    parser.add("--size N", text, whole(1, 8192), without=not_clip)
     parser.add("--save FILE", "default: NAME and the suffix of the format, here", output="file")
     text = (
         "features: what comes before the head (a classifier's pooled features, the maps of a "
@@ -43,7 +47,8 @@ def add_export_arguments(parser: Parser) -> None:
     )
     parser.add("--part", text, choices=(*PARTS, *TOWERS))
     parser.add("--half", "compute with 16 bits, which halves the file; images and outputs keep 32")
-    parser.add("--fixed-size", "take images of the training's size only (the batch stays free)")
+    text = "take images of the training's size only (the batch stays free)"
+    parser.add("--fixed-size", text, without=not_clip)
 
 
 def run_export(args: Namespace) -> None:
@@ -54,15 +59,17 @@ def run_export(args: Namespace) -> None:
     from hypvision.checkpoints.sources import find
     from hypvision.inference.progress import stages
     from hypvision.io.records import parse_arguments
-    from hypvision.zoo.export import SUFFIXES, export_model
+    from hypvision.zoo.export import export_model
 
-    _check(args)
     if args.clip is not None:
         return _export_tower(args)
+    if args.part in TOWERS:
+        raise HypvisionError(
+            f"--part {args.part} is for a CLIP: name it with --clip NAME[:WEIGHTS]."
+        )
     name = find(args.name)[1].name if args.model is None else Path(args.name).stem
     part = args.part or "whole"
-    middle = "" if part == "whole" else f".{part}"
-    out = check_output(args.save or f"{name}{middle}{SUFFIXES[args.format]}")
+    out = _output(args, name, part)
     kind = {"onnx": "ONNX", "torchexport": "torch.export"}[args.format]
     print(f"Exporting {name} to {kind} ...", flush=True)
     config = args.model is not None and not timm.is_model(args.model) and is_config(args.model)
@@ -87,40 +94,33 @@ def run_export(args: Namespace) -> None:
     _tell(out, report)
 
 
-def _check(args: Namespace) -> None:
-    if (args.name is None) == (args.clip is None):
-        raise HypvisionError(
-            "Name what to export: weights of the zoo or of a training, or --clip NAME --part image."
-        )
-    if args.clip is None and args.part in TOWERS:
-        raise HypvisionError(
-            f"--part {args.part} is for a CLIP: name it with --clip NAME[:WEIGHTS]."
-        )
-    if args.clip is not None and args.part not in TOWERS:
-        raise HypvisionError(
-            "A CLIP is two networks whose outputs are compared: choose --part image or --part text."
-        )
-    if args.clip is not None and (args.model or args.model_args or args.size):
-        raise HypvisionError(
-            "--clip says the model and its size: leave out --model, --model-args and --size."
-        )
-
-
 def _export_tower(args: Namespace) -> None:
     """A tower of ``--clip``."""
     from hypvision.inference.progress import stages
-    from hypvision.zoo.export import SUFFIXES, export_network
+    from hypvision.zoo.export import export_network
     from hypvision.zoo.export_clip import clip_tower
 
+    if args.part not in TOWERS:
+        raise HypvisionError(
+            "A CLIP is two networks whose outputs are compared: choose --part image or --part text."
+        )
     name = re.sub(r"[^\w.-]+", "_", args.clip)
-    out = check_output(args.save or f"{name}.{args.part}{SUFFIXES[args.format]}")
+    out = _output(args, name, args.part)
     with stages() as tell:
         tell(f"Loading {args.clip}")
-        network, shape, about = clip_tower(clip_of(args, "cpu"), args.part)
+        network, shape, about = clip_tower(clip_of(args.clip), args.part)
         report = export_network(
             network, shape, args.format, out, False, "points", tell, about, args.half
         )
     _tell(out, report)
+
+
+def _output(args: Namespace, name: str, part: str) -> Path:
+    """``--save``, or the name with what it is and the suffix of the format."""
+    from hypvision.zoo.export import SUFFIXES
+
+    middle = "" if part == "whole" else f".{part}"
+    return check_output(args.save or f"{name}{middle}{SUFFIXES[args.format]}")
 
 
 def _tell(out: Path, report: object) -> None:

@@ -7,24 +7,38 @@ import json
 import os.path
 import warnings
 from argparse import Namespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hypvision.cli.arguments import Parser, add_clip_argument, refuse, refuse_others, whole
+from hypvision.cli.arguments import Parser, add_clip_argument, whole
 from hypvision.cli.submit import Cell, add_submit_arguments, run_cells, submit_options
 from hypvision.io.errors import HypvisionError
 
-_PROTOCOLS = ("base2new", "shots", "cross", "dg")
+if TYPE_CHECKING:
+    from hypvision.tasks.few_shot_benchmark import CellSpec, Settings
 
 
-def add_fewshot_arguments(parser: Parser) -> None:
-    text = (
-        "base2new: 16 shots of half of the classes, tested on both halves; shots: all classes; "
-        "cross: train on ImageNet, test on others; dg: on its variants; table: print and write "
-        "tables of RESULTS; explain: draw what the LatHAdapter of a finished cell, RESULTS, has "
-        "learned"
-    )
-    parser.add("what WHAT", text, choices=[*_PROTOCOLS, "table", "explain"])
-    parser.add("results RESULTS", "folder of results, for table and explain", nargs="?")
+def add_fewshot_base2new_arguments(parser: Parser) -> None:
+    """16 shots of half of the classes, tested on both halves."""
+    _add_benchmark(parser, "base2new")
+
+
+def add_fewshot_shots_arguments(parser: Parser) -> None:
+    """All classes, by numbers of shots."""
+    _add_benchmark(parser, "shots")
+
+
+def add_fewshot_cross_arguments(parser: Parser) -> None:
+    """Train on one data set, test on others."""
+    _add_benchmark(parser, "cross")
+
+
+def add_fewshot_dg_arguments(parser: Parser) -> None:
+    """Train on ImageNet, test on its variants."""
+    _add_benchmark(parser, "dg")
+
+
+def _add_benchmark(parser: Parser, protocol: str) -> None:
+    parser.set_defaults(protocol=protocol)
     parser.add(
         "--method NAME...",
         "maple, promptsrc, coop, ..., each also with +lath",
@@ -37,7 +51,8 @@ def add_fewshot_arguments(parser: Parser) -> None:
     parser.add("--root DIR", "folder of all data sets", default="data")
     parser.add("--seeds N...", "default: 1 2 3", whole(0), [1, 2, 3])
     parser.add("--shots K...", "default: those of the protocol", whole(1))
-    parser.add("--source NAME", "training data of cross and dg", default="imagenet")
+    if protocol in ("cross", "dg"):
+        parser.add("--source NAME", "training data", default="imagenet")
     add_clip_argument(parser, "the CLIP", "ViT-B-16:openai")
     parser.add("--size PX", "side of the images (default: that of the CLIP)", whole(8))
     parser.add("--steps N", "steps of each training instead of the published recipe's", whole(1))
@@ -53,9 +68,10 @@ def add_fewshot_arguments(parser: Parser) -> None:
         "--teacher FILE",
         "checkpoint of PromptKD's teacher; {dataset}, {shots} and {seed} are filled in",
     )
-    parser.add("--teacher-clip NAME[:WEIGHTS]", "of the teacher, if another CLIP")
-    parser.add("--teacher-method NAME", "of the teacher (default: promptsrc)")
-    parser.add("--teacher-host KEY=VALUE...", "options of the teacher")
+    told = ["--teacher"]
+    parser.add("--teacher-clip NAME[:WEIGHTS]", "of the teacher, if another CLIP", needs=told)
+    parser.add("--teacher-method NAME", "of the teacher (default: promptsrc)", needs=told)
+    parser.add("--teacher-host KEY=VALUE...", "options of the teacher", needs=told)
     text = (
         "train heads on so many kept views of each image, 0 for the centre crop (default: new "
         "views in each epoch)"
@@ -71,88 +87,94 @@ def add_fewshot_arguments(parser: Parser) -> None:
     parser.add("--workers N", "data workers", whole(0), 0)
     parser.add("--skip-broken", "leave out images that cannot be read")
     parser.add("--best-val", "choose PromptKD's checkpoint on test images, as its code does")
-    text = "folder of the results (default: work_dirs/fewshot; of table and explain: RESULTS)"
-    parser.add("--out DIR", text, output="folder")
+    text = "folder of the results"
+    parser.add("--out DIR", text, default="work_dirs/fewshot", output="folder")
     add_submit_arguments(parser)
 
 
-def run_fewshot(args: Namespace) -> None:
-    if args.what in ("table", "explain"):
-        if args.results is None:
-            raise HypvisionError(
-                f"hypvision fewshot {args.what} needs a folder of results: RESULTS."
-            )
-        read = ("--out", "--root") if args.what == "explain" else ("--out",)
-        refuse_others(
-            args,
-            add_fewshot_arguments,
-            lambda option: option.option_strings[0] in read,
-            f"fewshot {args.what}",
-        )
-        if args.what == "table":
-            from hypvision.tasks.few_shot_tables import write_tables
-
-            print(write_tables(args.results, args.out))
-            return
-        from hypvision.tasks.few_shot_figures import explain_cell
-
-        for path in explain_cell(args.results, args.root, args.out):
-            print(f"Drawn in {path}")
-        return
-    if args.results is not None:
-        raise HypvisionError(
-            f"hypvision fewshot {args.what} writes its results to --out. Leave out "
-            f"'{args.results}'."
-        )
-    _run(args)
+def add_fewshot_table_arguments(parser: Parser) -> None:
+    parser.add("results RESULTS", "folder of results, the --out of a benchmark")
+    parser.add("--out DIR", "folder of the tables (default: RESULTS)", output="folder")
 
 
-def _run(args: Namespace) -> None:
+def run_fewshot_table(args: Namespace) -> None:
+    """``fewshot table`` from parsed arguments; prints the tables."""
+    from hypvision.tasks.few_shot_tables import write_tables
+
+    print(write_tables(args.results, args.out))
+
+
+def add_fewshot_explain_arguments(parser: Parser) -> None:
+    parser.add("results RESULTS", "folder of a finished cell, RESULTS/base2new/METHOD/...")
+    parser.add("--root DIR", "folder of all data sets", default="data")
+    parser.add("--out DIR", "folder of the images (default: RESULTS)", output="folder")
+
+
+def run_fewshot_explain(args: Namespace) -> None:
+    """``fewshot explain`` from parsed arguments; prints the names of the files written."""
+    from hypvision.tasks.few_shot_figures import explain_cell
+
+    for path in explain_cell(args.results, args.root, args.out):
+        print(f"Drawn in {path}")
+
+
+def run_fewshot_base2new(args: Namespace) -> None:
+    """``fewshot base2new``, ``shots``, ``cross`` and ``dg`` from parsed arguments; prints a line of
+    JSON for each cell, then the tables."""
     from hypvision.engine.checks import readable_errors
-    from hypvision.tasks.few_shot_benchmark import check_methods, check_settings, is_finished, plan
+    from hypvision.tasks.few_shot_benchmark import check_settings, is_finished, plan
     from hypvision.tasks.few_shot_recipes import check_options
     from hypvision.tasks.few_shot_tables import write_tables
 
-    out = args.out or "work_dirs/fewshot"
     settings = settings_of(args)
-    specs = plan(
-        args.what, args.method, args.datasets or None, args.seeds, args.shots or None, args.source
-    )
+    source = dict(source=args.source) if "source" in args else {}
+    specs = plan(args.protocol, args.method, args.datasets, args.seeds, args.shots, **source)
     check_options(args.method, settings.host, settings.adapter)
+    _check_pickles(args.pickles or "", sorted({spec.dataset for spec in specs}))
     by_key = {spec.key: spec for spec in specs}
-    shots = args.pickles or ""
-    names = sorted({spec.dataset for spec in specs})
+    with readable_errors():
+        _check_methods([spec for spec in specs if not is_finished(args.out, spec)], settings)
+        check_settings(args.out, settings)
+        outcome = run_cells(
+            [Cell(spec.key, run_one, (spec, settings, args.out)) for spec in specs],
+            lambda key: is_finished(args.out, by_key[key]),
+            folder=f"{args.out}/jobs",
+            **submit_options(args),
+        )
+        if outcome.results or outcome.skipped:
+            print(write_tables(args.out))
+        outcome.check()
+
+
+run_fewshot_shots = run_fewshot_cross = run_fewshot_dg = run_fewshot_base2new
+
+
+def _check_pickles(shots: str, names: list[str]) -> None:
+    """Refuse one folder of shots for several data sets."""
     if os.path.isabs(shots) and "{dataset}" not in shots and len(names) > 1:
         raise HypvisionError(
             f"--pickles: '{shots}' is one folder, but there are {len(names)} data sets "
             f"({', '.join(names)}), each with shots of its own. Give split_fewshot, which is "
             "looked for in the folder of each, or a path with {dataset}."
         )
-    with readable_errors():
-        left = [spec for spec in specs if not is_finished(out, spec)]
-        if left:
-            with warnings.catch_warnings(record=True) as told:
-                warnings.simplefilter("always")
-                check_methods(left, settings)
-            for text in dict.fromkeys(
-                str(each.message) for each in told if each.category is UserWarning
-            ):
-                print(text)
-        check_settings(out, settings)
-        cells = [Cell(spec.key, run_one, (spec, settings, out)) for spec in specs]
-        outcome = run_cells(
-            cells,
-            lambda key: is_finished(out, by_key[key]),
-            folder=f"{out}/jobs",
-            **submit_options(args),
-        )
-        if outcome.results or outcome.skipped:
-            print(write_tables(out))
-        outcome.check()
 
 
-def settings_of(args: Namespace):
-    """The :class:`~hypvision.tasks.few_shot_benchmark.Settings` of parsed arguments."""
+def _check_methods(specs: list[CellSpec], settings: Settings) -> None:
+    """Build the methods of the cells that are left, and print each warning about them once."""
+    from hypvision.tasks.few_shot_benchmark import check_methods
+
+    if not specs:
+        return
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        check_methods(specs, settings)
+    texts = [str(each.message) for each in told if each.category is UserWarning]
+    for text in dict.fromkeys(texts):
+        print(text)
+
+
+def settings_of(args: Namespace) -> Settings:
+    """The settings of parsed arguments."""
     from hypvision.clip.models import image_size
     from hypvision.clip.names import clip_options
     from hypvision.engine.config import parse_options
@@ -160,25 +182,16 @@ def settings_of(args: Namespace):
 
     clip = clip_options(args.clip)
     teacher = None
-    if args.teacher is None:
-        because = "describes the teacher of --teacher FILE. Add that, or leave it out."
-        refuse(args, ["teacher_clip", "teacher_method", "teacher_host"], because)
-    else:
+    if args.teacher is not None:
         own = clip if args.teacher_clip is None else clip_options(args.teacher_clip)
         host = dict(name=args.teacher_method or "promptsrc", **parse_options(args.teacher_host))
         teacher = dict(clip=own, host=host, checkpoint=args.teacher)
     size: Any = image_size(clip["name"]) if args.size is None else args.size
+    names = ("steps", "epochs", "batch", "views", "amp", "best_val", "skip_broken", "root", "cache")
     return Settings(
         clip,
         size,
-        **{
-            name: getattr(args, name)
-            for name in ("steps", "epochs", "batch", "views", "amp", "best_val")
-        },
-        **{
-            name: getattr(args, name)
-            for name in ("skip_broken", "root", "cache", "pickles", "workers")
-        },
+        **{name: getattr(args, name) for name in (*names, "pickles", "workers")},
         adapter=parse_options(args.adapter) or None,
         host=parse_options(args.host) or None,
         teacher=teacher,

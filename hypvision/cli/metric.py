@@ -24,7 +24,7 @@ from hypvision.cli.arguments import (
     whole,
 )
 from hypvision.cli.predict import add_sources_arguments
-from hypvision.io.errors import HypvisionError, require
+from hypvision.io.errors import require
 from hypvision.io.files import (
     check_output,
     protecting,
@@ -35,55 +35,61 @@ from hypvision.io.files import (
 )
 
 if TYPE_CHECKING:
-    from hypvision.inference.sources import Frame
+    from hypvision.inference.sources import Frame, Sources
+    from hypvision.tasks.embedding import Embedder
+    from hypvision.tasks.search import Found
 
 
-def _add_model_arguments(parser: Parser, timm: bool = True) -> None:
-    parser.add(
-        "--config CONFIG",
-        "config of a trained metric learner" + (" or classifier" if timm else ""),
-        required=not timm,
+def _add_model_arguments(parser: Parser) -> None:
+    """A metric learner, classifier, timm model or CLIP."""
+    text = "config of a trained metric learner or classifier"
+    model = parser.add_mutually_exclusive_group(required=True)
+    parser.add("--config CONFIG", text, group=model)
+    text = "checkpoint; for --model the default is its published weights"
+    parser.add("--weights FILE", text, without=["--clip"])
+    text = (
+        "a timm model instead, such as resnet50 or resnet50.a1_in1k; its features compare by "
+        "cosine. The weights are those of --weights, else the published ones of that name "
+        "(timm's default for it), fetched once"
     )
-    text = "checkpoint; for --model the default is its published weights" if timm else "checkpoint"
-    parser.add("--weights FILE", text, required=not timm)
-    if timm:
-        text = (
-            "a timm model instead, such as resnet50 or resnet50.a1_in1k; its features compare by "
-            "cosine. The weights are those of --weights, else the published ones of that name "
-            "(timm's default for it), fetched once"
-        )
-        parser.add("--model NAME", text)
-        add_clip_argument(parser, "a CLIP instead, for images and texts")
+    parser.add("--model NAME", text, group=model)
+    add_clip_argument(parser, "a CLIP instead, for images and texts", group=model)
+    _add_speed_arguments(parser)
+
+
+def _add_speed_arguments(parser: Parser) -> None:
     parser.add("--batch N", "images at a time", whole(1), 32)
     add_device_argument(parser)
 
 
-def _texts_of(args: Namespace, once: bool = True) -> list[str]:
-    """The texts in the place of images, if they are given; see :func:`texts_of`."""
-    if bool(args.images) == bool(args.texts):
-        raise HypvisionError("Give either images or --texts, not both.")
-    if args.texts and args.clip is None:
-        raise HypvisionError("--texts needs a model with a text encoder. Give --clip NAME.")
-    return texts_of(args, once)
+def _add_queries(parser: Parser, what: str) -> None:
+    """Images, or texts in their place."""
+    group = parser.add_mutually_exclusive_group(required=True)
+    add_sources_arguments(parser, "IMAGE", group=group)
+    add_texts_argument(parser, what, group=group)
 
 
-def _embedder(args: Namespace, device: str):
+def _sources_of(args: Namespace, *others: Sources) -> Sources:
+    """The images, none for texts; ``--every`` must have an effect on them or on others."""
+    from hypvision.inference.sources import Sources, check_every, find_sources
+
+    found = find_sources(args.images, args.every) if args.images else Sources(())
+    check_every(args.every, *others, found)
+    return found
+
+
+def _embedder(args: Namespace, device: str) -> Embedder:
     from hypvision.tasks.embedding import clip_embedder, load_embedder
 
     if args.clip is not None:
-        if args.config or args.weights or args.model:
-            raise HypvisionError(
-                "--clip names the whole model: leave out --config, --weights and --model."
-            )
-        return clip_embedder(clip_of(args), args.clip)
+        return clip_embedder(clip_of(args.clip, device), args.clip)
     if args.config is not None:
         import hypvision.openmmlab  # noqa: F401 - lets mmengine load weights by the addresses of the zoo
     return load_embedder(args.config, args.weights, args.model, device)
 
 
 def add_metric_embed_arguments(parser: Parser) -> None:
-    add_sources_arguments(parser, "IMAGE", needed=False)
-    add_texts_argument(parser, "instead of images, a row for each")
+    _add_queries(parser, "instead of images, a row for each")
     _add_model_arguments(parser)
     parser.add("--save FILE", "NumPy archive to write", default="embeddings.npz", output="file")
 
@@ -94,30 +100,26 @@ def run_metric_embed(args: Namespace) -> None:
     texts ``texts`` in place of the paths."""
     import numpy as np
 
-    from hypvision.inference.sources import check_every, find_sources
     from hypvision.io.images import require_all
     from hypvision.tasks.embedding import embed_sources
 
     device = device_of(args)
     out = check_output(with_ending(args.save, ".npz"))
-    texts = _texts_of(args, once=False)
-    sources = None if texts else find_sources(args.images, args.every)
-    check_every(args.every, *([] if sources is None else [sources]))
+    texts = texts_of(args, once=False)
+    sources = _sources_of(args)
     embedder = _embedder(args, device)
     about: dict[str, Any] = dict(space=embedder.space, c=embedder.c, weights=embedder.weights)
-    files: list[Path] = []
     failed: list[str] = []
-    if sources is None:
+    if texts:
         vectors = embedder.embed_texts(texts).float().cpu()
         about["texts"] = np.array(texts)
     else:
-        files = sources.files
         frames, vectors = embed_sources(embedder, sources, args.batch, device, failed)
         about["paths"] = np.array([frame.file for frame in frames])
         about["frames"] = np.array(
             [-1 if frame.number is None else frame.number for frame in frames]
         )
-    with protecting(*files), replacing(out) as temporary:
+    with protecting(*sources.files), replacing(out) as temporary:
         np.savez(temporary, embeddings=vectors.numpy(), **about)
     print(
         f"{len(vectors)} embeddings of {vectors.shape[1]} numbers ({embedder.space}) in {out}; "
@@ -127,8 +129,7 @@ def run_metric_embed(args: Namespace) -> None:
 
 
 def add_metric_search_arguments(parser: Parser) -> None:
-    add_sources_arguments(parser, "IMAGE", needed=False)
-    add_texts_argument(parser, "what to look for instead of images")
+    _add_queries(parser, "what to look for instead of images")
     parser.add("--gallery DIR", "where to search: what IMAGE can be", required=True)
     _add_model_arguments(parser)
     parser.add("-k N", "neighbours", whole(1), 9)
@@ -141,62 +142,58 @@ def add_metric_search_arguments(parser: Parser) -> None:
 
 def run_metric_search(args: Namespace) -> None:
     """``metric search`` from parsed arguments: prints the nearest images, draws and lists them."""
-    from hypvision.inference.sources import check_every, find_sources
     from hypvision.io.images import require_all
     from hypvision.tasks.search import find_gallery, search
-    from hypvision.viz.sheet import image_format, save_image, search_sheet
+    from hypvision.viz.sheet import image_format
 
     device = device_of(args)
     out = Path(args.save)
     image_format(out)  # checks the suffix before the long computation
-    texts = _texts_of(args)
-    sources = None if texts else find_sources(args.images, args.every)
+    texts = texts_of(args)
     gallery = find_gallery(args.gallery, args.every)
-    check_every(args.every, gallery, *([] if sources is None else [sources]))
-    with protecting(*(sources.files if sources else []), *gallery.files):
+    sources = _sources_of(args, gallery)
+    with protecting(*sources.files, *gallery.files):
         for ending in (out.suffix, ".json", ".csv"):
             check_output(out.with_suffix(ending))
         embedder = _embedder(args, device)
-        asked = texts if sources is None else sources
         failed: list[str] = []
+        asked = texts or sources
         found = search(embedder, asked, gallery, args.k, args.batch, device, failed=failed)
         content = []
         rows = []
-        for query, image, neighbours in found:
+        for each in found:
+            entries = [{**_entry(n.frame), "distance": n.distance} for n in each.neighbours]
+            own: dict[str, Any] = dict(text=each.query.file) if texts else _entry(each.query)
+            content.append({**own, "neighbours": entries})
+            about = dict(query=each.query.file, query_frame=each.query.number)
+            rows += [{**about, "rank": rank, **entry} for rank, entry in enumerate(entries, 1)]
+            path = out
             if len(found) > 1:
-                print(_caption(query))
-            listed = []
-            tiles = []
-            for frame, distance, copy in neighbours:
-                print(f"{distance:.4f}  {_caption(frame)}")
-                listed.append({**_entry(frame), "distance": distance})
-                rows.append(
-                    {
-                        "query": query.file,
-                        "query_frame": query.number,
-                        "rank": len(listed),
-                        **listed[-1],
-                    }
-                )
-                place = Path(frame.file)
-                tiles.append((copy, f"{distance:.3f}  {place.parent.name}/{place.stem}"))
-            content.append(
-                {**(dict(text=query.file) if texts else _entry(query)), "neighbours": listed}
-            )
-            name = query.name if query.number is None else f"{query.name}_{query.number:06d}"
-            path = out if len(found) == 1 else out.with_stem(f"{out.stem}_{name}")
-            save_image(search_sheet(image, tiles), path)
+                path = out.with_stem(f"{out.stem}_{each.query.stem}")
+                print(_caption(each.query))
+            _draw_found(each, path)
         info = dict(weights=embedder.weights, space=embedder.space, gallery=args.gallery)
         write_json(out.with_suffix(".json"), dict(info=info, queries=content))
         write_table(out.with_suffix(".csv"), rows)
     print(f"Drawn in {path}; weights {embedder.weights}")
-    require_all(list(dict.fromkeys(failed)), len(gallery) + len(sources or ()) - len(failed))
+    require_all(list(dict.fromkeys(failed)), len(gallery) + len(sources) - len(failed))
+
+
+def _draw_found(found: Found, path: Path) -> None:
+    """Print the neighbours of a query, and write a sheet of them."""
+    from hypvision.viz.sheet import save_image, search_sheet
+
+    tiles = []
+    for frame, distance, copy in found.neighbours:
+        print(f"{distance:.4f}  {_caption(frame)}")
+        place = Path(frame.file)
+        tiles.append((copy, f"{distance:.3f}  {place.parent.name}/{place.stem}"))
+    save_image(search_sheet(found.image, tiles), path)
 
 
 def _entry(frame: Frame) -> dict[str, str | int]:
-    return (
-        dict(file=frame.file) if frame.number is None else dict(file=frame.file, frame=frame.number)
-    )
+    number = {} if frame.number is None else {"frame": frame.number}
+    return {"file": frame.file, **number}
 
 
 def _caption(frame: Frame) -> str:
@@ -204,7 +201,9 @@ def _caption(frame: Frame) -> str:
 
 
 def add_metric_hierarchy_arguments(parser: Parser) -> None:
-    _add_model_arguments(parser, timm=False)
+    parser.add("--config CONFIG", "config of a trained metric learner", required=True)
+    parser.add("--weights FILE", "checkpoint", required=True)
+    _add_speed_arguments(parser)
     parser.add("--split", "which data", default="both", choices=["train", "test", "both"])
     parser.add("--per-class N", "images of a class", whole(1), 100)
     parser.add("--out DIR", "folder of the results", default="hierarchy", output="folder")

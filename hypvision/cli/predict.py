@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import sys
 import time
-from argparse import Namespace
+from argparse import Namespace, _ActionsContainer
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hypvision.cli.arguments import (
     Parser,
@@ -30,20 +30,27 @@ from hypvision.io.errors import HypvisionError, one_line
 from hypvision.io.files import protecting
 from hypvision.version import __version__
 
+if TYPE_CHECKING:
+    from hypvision.inference.predictors import Request
+
 # copied from hypvision.inference.writers, because importing it imports PyTorch
 WRITES = ("json", "csv", "overlay", "labels")
 
 
 def add_sources_arguments(
-    parser: Parser, metavar: str = "SOURCE", needed: bool = True, more: str = ""
+    parser: Parser,
+    metavar: str = "SOURCE",
+    group: _ActionsContainer | None = None,
+    more: str = "",
 ) -> None:
-    """The arguments that name images and videos, shared by several commands; ``more``: what else
-    one takes."""
+    """The arguments that name images and videos, shared by several commands; in a ``group`` they
+    are one way among others; ``more``: what else one takes."""
     text = (
         "image, folder of images (with its sub-folders), glob pattern, list of paths (.txt), or "
         f"video{more}"
     )
-    parser.add(f"images {metavar}", text, nargs="+" if needed else "*")
+    how: dict[str, Any] = dict(nargs="+") if group is None else dict(nargs="*", default=[])
+    parser.add(f"images {metavar}", text, group=group, **how)
     parser.add("--every N", "take every N-th frame of a video", whole(1), 1)
 
 
@@ -56,17 +63,17 @@ def add_predict_arguments(parser: Parser) -> None:
     )
     parser.add("--model NAME|CONFIG", text, group=model)
     add_clip_argument(parser, "a CLIP instead, which compares images with --classes", group=model)
-    parser.add(
-        "--weights FILE",
-        "checkpoint of the training; without, a timm model has its published weights",
-    )
-    add_model_args(parser)
+    of_model = ["--model"]
+    text = "checkpoint of the training; without, a timm model has its published weights"
+    parser.add("--weights FILE", text, needs=of_model)
+    add_model_args(parser, needs=of_model)
     text = (
         'what an open-vocabulary model looks for: "cat, dog, grass", a .txt or .json file, or the '
         "name of a list"
     )
     parser.add("--classes LIST", text)
-    parser.add("--things LIST", "of the classes those that a panoptic model counts (default: all)")
+    text = "those of them that a panoptic model counts (default: all)"
+    parser.add("--things LIST", text, needs=["--classes"], without=["--clip"])
     text = "leave out boxes and labels of lower scores (default: 0.3 for boxes, 0.5 for labels)"
     parser.add("--score X", text, number)
     text = "boxes of an image at most, the best ones (default: as many as the model gives)"
@@ -76,10 +83,8 @@ def add_predict_arguments(parser: Parser) -> None:
         "of all (default: 65535)"
     )
     parser.add("--white N", text, _white, 65535)
-    add_cfg_options(
-        parser,
-        "changes of the config that --model names, e.g. model.test_cfg.nms.iou_threshold=0.6",
-    )
+    text = "changes of the config that it names, e.g. model.test_cfg.nms.iou_threshold=0.6"
+    add_cfg_options(parser, text, needs=of_model)
     text = f"what to write: {', '.join(WRITES)} (default: all)"
     parser.add("--write KIND...", text, default=list(WRITES), choices=WRITES)
     parser.add("--batch N", "images at a time, of a classifier", whole(1), 8)
@@ -100,49 +105,28 @@ def run_predict(args: Namespace) -> None:
 
 
 def _predict(args: Namespace, files: list[str], called: dict[Path, str]) -> None:
-    from hypvision.clip.segmentation.segment import parse_classes
     from hypvision.inference.knowledge import doubts, warnings_of
-    from hypvision.inference.predictors import Request, load_predictor
+    from hypvision.inference.predictors import load_predictor
     from hypvision.inference.progress import progress
     from hypvision.inference.results import Boxes
     from hypvision.inference.running import results
     from hypvision.inference.sources import check_every, find_sources
     from hypvision.inference.writers import Writer
     from hypvision.io.images import leaving_out, require_all
-    from hypvision.io.records import parse_arguments
 
     if args.score is not None and not 0 <= args.score <= 1:
         raise HypvisionError(f"--score must be a probability from 0 to 1, got {args.score:g}.")
-    classes, things = (
-        None if text is None else parse_classes(text) for text in (args.classes, args.things)
-    )
     sources = replace(find_sources(files, args.every, args.white), called=called)
     check_every(args.every, sources)
-    arguments = parse_arguments(args.model_args)
-    options: dict[str, Any] = {}
-    if args.cfg_options:  # parse_options imports mmengine
-        from hypvision.engine.config import parse_options
-
-        options = parse_options(args.cfg_options)
-    name = args.model
-    device = device_of(args)
-    if args.clip is not None:
-        from hypvision.clip.names import clip_options
-
-        name = clip_options(args.clip)
-    request = Request(
-        name, args.weights, arguments, classes, things, args.score, device, args.max_boxes, options
-    )
     with _blaming(args.cfg_options):
-        predictor = load_predictor(request)
+        predictor = load_predictor(_request(args))
     known = predictor.known
     doubted = []
+    boxes = False
     model = str(args.clip or args.model)
     print(f"{model} {known}")
-    boxless = args.max_boxes is not None
     info = dict(model=model, weights=args.weights, source=known.source, hypvision=__version__)
     begin = time.perf_counter()
-    count = 0
     failed: list[str] = []
     with (
         _blaming(args.cfg_options),
@@ -154,26 +138,52 @@ def _predict(args: Namespace, files: list[str], called: dict[Path, str]) -> None
         ):
             with leaving_out(frame.file, failed):
                 writer.add(frame, image, result)
-                boxless = boxless and not isinstance(result, Boxes)
+                boxes = boxes or isinstance(result, Boxes)
                 doubted.append((Path(frame.file).name, doubts(result, image.size, known)))
-                count += 1
-        if not count:
-            require_all(failed, count)
+        if not doubted:
+            require_all(failed, 0)
+    count = len(doubted)
     seconds = time.perf_counter() - begin
     print(
         f"{count} image{'s' * (count != 1)} in {seconds:.1f} s ({count / seconds:.1f} a second): "
         f"{len(writer.written)} file{'s' * (len(writer.written) != 1)} in {args.out}"
     )
-    if boxless:
+    if args.max_boxes is not None and not boxes:
         print(f"warning: --max-boxes has no effect: {model} gives no boxes.", file=sys.stderr)
     for sentence in warnings_of(doubted, known):
         print(f"warning: {sentence}", file=sys.stderr)
-    shown = list(writer.written)
-    for path in shown[-6:]:
-        print(f"  {path}")
-    if len(shown) > 6:
-        print(f"  and {len(shown) - 6} more in {args.out}")
+    _say_written(list(writer.written), args.out)
     require_all(failed, count)
+
+
+def _say_written(written: list[Path], folder: str) -> None:
+    for path in written[-6:]:
+        print(f"  {path}")
+    if len(written) > 6:
+        print(f"  and {len(written) - 6} more in {folder}")
+
+
+def _request(args: Namespace) -> Request:
+    """The model that the arguments ask for."""
+    from hypvision.clip.names import clip_options
+    from hypvision.clip.segmentation.segment import parse_classes
+    from hypvision.inference.predictors import Request
+    from hypvision.io.records import parse_arguments
+
+    classes, things = (
+        None if text is None else parse_classes(text) for text in (args.classes, args.things)
+    )
+    arguments = parse_arguments(args.model_args)
+    options: dict[str, Any] = {}
+    if args.cfg_options:  # parse_options imports mmengine
+        from hypvision.engine.config import parse_options
+
+        options = parse_options(args.cfg_options)
+    device = device_of(args)
+    model = args.model if args.clip is None else clip_options(args.clip)
+    return Request(
+        model, args.weights, arguments, classes, things, args.score, device, args.max_boxes, options
+    )
 
 
 @contextmanager

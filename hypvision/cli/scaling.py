@@ -3,6 +3,7 @@ language models."""
 
 from __future__ import annotations
 
+import itertools
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -205,55 +206,67 @@ def file_names(folder: str | Path, name: str, figures: list[Path]) -> str:
 
 
 def run_scaling_heads(args: Namespace) -> None:
-    from hypvision.scaling.language_models import paper_models, read_models
-
-    asked: list[tuple[str, str | None]] = []
-    for subject in args.subjects:
-        if subject == "paper" or subject.endswith(".csv"):
-            table = paper_models() if subject == "paper" else read_models(subject)
-            asked += [(row.model, row.head) for row in table]
-        else:
-            asked.append((subject, {row.model: row.head for row in paper_models()}.get(subject)))
-    asked = [(name, args.tensor or tensor) for name, tensor in asked]
-    wanted = {f"{name} ({tensor})" if tensor else name: (name, tensor) for name, tensor in asked}
+    """``scaling heads`` from parsed arguments; prints a line for each head."""
+    heads = list(itertools.chain(*(_heads_of(subject, args.tensor) for subject in args.subjects)))
+    wanted = {f"{name} ({tensor})" if tensor else name: (name, tensor) for name, tensor in heads}
     path = Path(args.out, "heads.csv")
     rows = {(row["model"], row["tensor"]): row for row in read_heads(path)}
-
-    def measured(key: str) -> dict[str, Any] | None:
-        name, tensor = wanted[key]
-        found = (
-            row
-            for row in rows.values()
-            if row["model"] == name and row["asked"] == (tensor or _USUAL)
-        )
-        # The tensor of this name is the one, whatever was asked for; earlier versions did not write
-        # that.
-        return rows.get((name, tensor or ""), next(found, None))
+    known = {key: _known_head(rows, *subject) for key, subject in wanted.items()}
+    before = {key: row for key, row in known.items() if row is not None}
 
     def keep(key: str, row: dict[str, Any]) -> None:
         rows[row["model"], row["tensor"]] = row
         write_table(path, list(rows.values()))
 
-    before = {key for key in wanted if measured(key) is not None}
     outcome = run_cells(
         [Cell(key, measure_head, subject) for key, subject in wanted.items()],
-        finished=lambda key: key in before,
+        finished=before.__contains__,
         folder=Path(args.out, "jobs"),
         unit="model",
         arrived=keep,
         **submit_options(args),
     )
     for key in wanted:
-        row = outcome.results.get(key) or measured(key)
+        row = outcome.results.get(key) or before.get(key)
         if row:
-            print(
-                f"{row['model']}, {row['tensor']}: {row['tokens']:.0f} tokens in {row['m']:.0f} "
-                f"dimensions, mean squared overlap {row['overlap_mean']:.3g} = "
-                f"{row['overlap_times_m']:.2f}/m, norms {row['norm_min']:.3g} to "
-                f"{row['norm_max']:.3g}"
-                f"{f' (of an earlier call, in {path})' if key in before else ''}"
-            )
+            print(_head_text(row) + (f" (of an earlier call, in {path})" if key in before else ""))
     outcome.check()
+
+
+def _head_text(row: dict[str, Any]) -> str:
+    return (
+        f"{row['model']}, {row['tensor']}: {row['tokens']:.0f} tokens in {row['m']:.0f} "
+        f"dimensions, mean squared overlap {row['overlap_mean']:.3g} = "
+        f"{row['overlap_times_m']:.2f}/m, norms {row['norm_min']:.3g} to {row['norm_max']:.3g}"
+    )
+
+
+def _heads_of(subject: str, tensor: str | None) -> list[tuple[str, str | None]]:
+    """The checkpoints that a word names, each with the tensor to look at, if one is known."""
+    from hypvision.scaling.language_models import paper_models, read_models
+
+    published = paper_models()
+    asked: list[tuple[str, str | None]]
+    if subject.endswith(".csv"):
+        asked = [(row.model, row.head) for row in read_models(subject)]
+    elif subject == "paper":
+        asked = [(row.model, row.head) for row in published]
+    else:
+        asked = [(subject, {row.model: row.head for row in published}.get(subject))]
+    return [(model, tensor or head) for model, head in asked]
+
+
+def _known_head(
+    rows: dict[tuple[str, str], dict[str, Any]], name: str, tensor: str | None
+) -> dict[str, Any] | None:
+    """The row of a head that an earlier call has measured."""
+    # The tensor of this name is the one, whatever was asked for; earlier versions did not write
+    # that.
+    if (name, tensor or "") in rows:
+        return rows[name, tensor or ""]
+    asked = tensor or _USUAL
+    same = (row for row in rows.values() if row["model"] == name and row["asked"] == asked)
+    return next(same, None)
 
 
 def measure_head(source: str, tensor: str | None) -> dict[str, Any]:
@@ -267,38 +280,10 @@ def measure_head(source: str, tensor: str | None) -> dict[str, Any]:
 
 
 def _run_tokens(args: Namespace, source: str) -> None:
-    from hypvision.scaling.language_models import frequency_exponent, token_counts
+    from hypvision.scaling.language_models import frequency_exponent
 
     path = Path(source)
-    if path.suffix == ".npy":
-        import numpy as np
-
-        try:
-            ids = np.load(check_regular(path), mmap_mode="r", allow_pickle=False).reshape(-1)
-        except (ValueError, EOFError) as error:
-            raise HypvisionError(f"'{path}' is not a NumPy array: {error}.") from error
-        if ids.dtype.kind not in "iu" or (
-            len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < 2**24
-        ):
-            raise HypvisionError(
-                f"'{path}' has {ids.dtype} numbers; token ids must be integers below 2^24."
-            )
-
-        def as_int64(part: Any) -> Any:
-            return part.astype(np.int64)
-
-        counts = token_counts([ids], as_int64)
-    else:
-        if args.tokenizer is None:
-            raise HypvisionError(
-                f"'{path}' is a text, so its tokens need a tokenizer. Add --tokenizer "
-                "tokenizer.json."
-            )
-        tokenizer = _tokenizer(args.tokenizer)
-        with open(check_regular(path), encoding="utf-8", errors="replace") as lines:
-            counts = token_counts(
-                lines, lambda text: tokenizer.encode(text, add_special_tokens=False).ids
-            )
+    counts = _counts_of_ids(path) if path.suffix == ".npy" else _counts_of_text(path, args)
     order = counts.argsort(descending=True)
     order = order[counts[order] > 0]
     total = int(counts.sum())
@@ -311,6 +296,44 @@ def _run_tokens(args: Namespace, source: str) -> None:
         f"{path}: {total} tokens, {len(rows)} different ones, frequency ~ "
         f"rank^-{frequency_exponent(counts):.3f}"
     )
+
+
+def _counts_of_ids(path: Path) -> Any:
+    """How often each token is in an array of token ids."""
+    import numpy as np
+
+    from hypvision.scaling.language_models import token_counts
+
+    try:
+        ids = np.load(check_regular(path), mmap_mode="r", allow_pickle=False).reshape(-1)
+    except (ValueError, EOFError) as error:
+        raise HypvisionError(f"'{path}' is not a NumPy array: {error}.") from error
+    if ids.dtype.kind not in "iu" or (
+        len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < 2**24
+    ):
+        raise HypvisionError(
+            f"'{path}' has {ids.dtype} numbers; token ids must be integers below 2^24."
+        )
+
+    def as_int64(part: Any) -> Any:
+        return part.astype(np.int64)
+
+    return token_counts([ids], as_int64)
+
+
+def _counts_of_text(path: Path, args: Namespace) -> Any:
+    """How often each token is in a text."""
+    from hypvision.scaling.language_models import token_counts
+
+    if args.tokenizer is None:
+        raise HypvisionError(
+            f"'{path}' is a text, so its tokens need a tokenizer. Add --tokenizer tokenizer.json."
+        )
+    tokenizer = _tokenizer(args.tokenizer)
+    with open(check_regular(path), encoding="utf-8", errors="replace") as lines:
+        return token_counts(
+            lines, lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+        )
 
 
 def _tokenizer(path: str) -> Any:

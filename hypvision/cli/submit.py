@@ -19,7 +19,7 @@ import time
 import traceback
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from multiprocessing import get_all_start_methods, get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -55,11 +55,8 @@ class Outcome(NamedTuple):
             total = len(self.results) + len(self.failures) + len(self.skipped)
             key, reason = next(iter(self.failures.items()))
             others = [other for other in self.failures if other != key][:5]
-            more = (
-                f" Also: {', '.join(others)}{', ...' if len(self.failures) > 6 else ''}."
-                if others
-                else ""
-            )
+            rest = ", ..." if len(self.failures) > 6 else ""
+            more = f" Also: {', '.join(others)}{rest}." if others else ""
             raise HypvisionError(
                 f"{len(self.failures)} of {total} cells failed. {key}: {reason.rstrip('.')}.{more} "
                 "Correct the cause and run the command again: finished cells are not repeated."
@@ -86,7 +83,7 @@ def add_submit_arguments(parser: Parser, cells: bool = True) -> None:
     text = f"hand {'the cells' if cells else 'it'} to submitit: on this machine, or to SLURM"
     parser.add("--submit", text, choices=CLUSTERS)
     text = "parameters of submitit, such as slurm_partition=gpu gpus_per_node=1 timeout_min=240"
-    parser.add("--submit-options KEY=VALUE...", text, _option)
+    parser.add("--submit-options KEY=VALUE...", text, _option, needs=["--submit"])
 
 
 def submit_options(args: Namespace) -> dict[str, Any]:
@@ -136,10 +133,6 @@ def run_cells(
     keys = [cell.key for cell in cells]
     if len(set(keys)) < len(keys):
         raise ValueError("two cells have the same key")
-    if submit is None and options:
-        raise HypvisionError(
-            "--submit-options are for submitit. Add --submit local or --submit slurm."
-        )
     skipped = [key for key in keys if finished(key)]
     done = set(skipped)
     left = [cell for cell in cells if cell.key not in done]
@@ -148,21 +141,26 @@ def run_cells(
         return outcome
     if submit is not None:
         answers = _in_submitit(left, jobs, submit, Path(folder), options or {})
-    elif jobs is not None and jobs > 1 and len(left) > 1:
-        answers = _in_processes(left, jobs)
     else:
-        answers = ((cell.key, _call(cell.function, *cell.arguments)) for cell in left)
+        answers = _here(left, jobs or 1)
     reasons: dict[str, str] = {}
     for key, answer in progress(answers, len(left), unit):
         if answer.failure is None:
             outcome.results[key] = answer.value
             arrived(key, answer.value)
-        else:
-            told = f"{answer.failure}\n{answer.trace}".rstrip()
-            first = reasons.setdefault(told, key)  # a mistake in the settings makes all cells fail
-            tqdm.write(f"{key} failed: {told if first == key else f'as {first} did'}")
-            outcome.failures[key] = answer.failure
+            continue
+        told = f"{answer.failure}\n{answer.trace}".rstrip()
+        first = reasons.setdefault(told, key)  # a mistake in the settings makes all cells fail
+        tqdm.write(f"{key} failed: {told if first == key else f'as {first} did'}")
+        outcome.failures[key] = answer.failure
     return outcome
+
+
+def _here(cells: Sequence[Cell], jobs: int) -> Iterator[tuple[str, _Answer]]:
+    """The answers of cells on this machine, of one after the other in this process."""
+    if jobs > 1 and len(cells) > 1:
+        return _in_processes(cells, jobs)
+    return ((cell.key, _call(cell.function, *cell.arguments)) for cell in cells)
 
 
 def _call(function: Callable[..., Any], *arguments: Any) -> _Answer:
@@ -182,38 +180,22 @@ def _call(function: Callable[..., Any], *arguments: Any) -> _Answer:
 
 
 def _in_processes(cells: Sequence[Cell], jobs: int) -> Iterator[tuple[str, _Answer]]:
-    context = _context()
-    threads = max(1, _cores() // jobs)
     waiting = list(reversed(cells))
     running: dict[Connection, tuple[str, Any]] = {}
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
                 cell = waiting.pop()
-                receiver, sender = context.Pipe(duplex=False)
-                process = context.Process(
-                    target=_serve, args=(sender, threads, cell.function, cell.arguments)
-                )
-                process.start()
-                # close our copy of the sender: otherwise the pipe stays open when the process ends
-                sender.close()
+                receiver, process = _start(cell, jobs)
                 running[receiver] = cell.key, process
             for receiver in cast("list[Connection]", wait(list(running))):
                 key, process = running[receiver]
-                answer = None
-                try:
-                    answer = cast(_Answer, receiver.recv())
-                except EOFError:
-                    pass
-                except (*_PICKLING, OSError) as error:
-                    answer = _Answer(failure=f"its result could not be read: {error}")
+                answer = _received(receiver)
                 process.join()
                 receiver.close()
                 del running[receiver]
-                yield (
-                    key,
-                    answer or _Answer(failure=f"its process ended with status {process.exitcode}"),
-                )
+                ended = f"its process ended with status {process.exitcode}"
+                yield key, answer or _Answer(failure=ended)
     finally:
         for _, process in running.values():
             process.terminate()
@@ -221,6 +203,28 @@ def _in_processes(cells: Sequence[Cell], jobs: int) -> Iterator[tuple[str, _Answ
             process.join(10)
             if process.is_alive():
                 process.kill()
+
+
+def _start(cell: Cell, jobs: int) -> tuple[Connection, Any]:
+    """A process that calls a cell, one of ``jobs``, and where its answer arrives."""
+    context = _context()
+    threads = max(1, _cores() // jobs)
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_serve, args=(sender, threads, cell.function, cell.arguments))
+    process.start()
+    # close our copy of the sender: otherwise the pipe stays open when the process ends
+    sender.close()
+    return receiver, process
+
+
+def _received(receiver: Connection) -> _Answer | None:
+    """The answer of a process; None of one that ended without one."""
+    try:
+        return cast(_Answer, receiver.recv())
+    except EOFError:
+        return None
+    except (*_PICKLING, OSError) as error:
+        return _Answer(failure=f"its result could not be read: {error}")
 
 
 def _context() -> Any:
@@ -266,14 +270,9 @@ def _in_submitit(
     running: dict[str, Any] = {}
     try:
         while waiting or running:
-            batch = waiting[: together - len(running)]
-            waiting = waiting[max(0, together - len(running)) :]
-            if batch:
-                with executor.batch():
-                    submitted = [
-                        executor.submit(_call, cell.function, *cell.arguments) for cell in batch
-                    ]
-                running.update({cell.key: job for cell, job in zip(batch, submitted)})
+            free = max(0, together - len(running))
+            running |= _submitted(executor, waiting[:free])
+            waiting = waiting[free:]
             ready = [key for key, job in running.items() if job.done()]
             for key in ready:
                 yield key, _answer_of(running.pop(key))
@@ -283,6 +282,15 @@ def _in_submitit(
         for job in running.values():
             with suppress(OSError, subprocess.SubprocessError):  # the job may have ended
                 job.cancel()
+
+
+def _submitted(executor: Any, cells: Sequence[Cell]) -> dict[str, Any]:
+    """The jobs of cells, handed over together."""
+    jobs: dict[str, Any] = {}
+    with executor.batch() if cells else nullcontext():
+        for cell in cells:
+            jobs[cell.key] = executor.submit(_call, cell.function, *cell.arguments)
+    return jobs
 
 
 def _answer_of(job: Any) -> _Answer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace, RawDescriptionHelpFormatter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hypvision.cli.arguments import (
     Parser,
@@ -41,12 +41,13 @@ def add_summary_arguments(parser: Parser) -> None:
         "a model of timm or ours, trained weights of `hypvision zoo list`, or a config, by its "
         "file or name"
     )
-    parser.add("model MODEL|CONFIG", text, nargs="?")
-    add_clip_argument(parser, "instead of MODEL: a tower of this CLIP")
-    parser.add("--part", "with --clip: which tower (default: image)", choices=TOWERS)
-    add_model_args(parser)
+    subject = parser.add_mutually_exclusive_group(required=True)
+    parser.add("model MODEL|CONFIG", text, nargs="?", group=subject)
+    add_clip_argument(parser, "instead of MODEL: a tower of this CLIP", group=subject)
+    parser.add("--part", "which tower (default: image)", choices=TOWERS, needs=["--clip"])
+    add_model_args(parser, without=["--clip"])
     text = "side of the images (default: that of the config's test data, or the model's own)"
-    parser.add("--size N", text, whole(1, 8192))
+    parser.add("--size N", text, whole(1, 8192), without=["--clip"])
     text = (
         "modules to show: 1, the parts of the model (default), 2, the parts of these, ...; 0: the "
         "whole alone"
@@ -71,13 +72,14 @@ def run_summary(args: Namespace) -> None:
     from hypvision.inference.summary import subject_of, subject_of_clip, summarise
     from hypvision.io.records import parse_arguments
 
-    _check(args)
+    if Path(args.save or "none.csv").suffix not in (".csv", ".json"):
+        raise HypvisionError(f"--save takes a file that ends in .csv or .json, got '{args.save}'.")
     device = device_of(args)
     arguments = parse_arguments(args.model_args)
     with stages() as tell:
         tell(f"Building {args.model or args.clip}")
         if args.clip is not None:
-            subject = subject_of_clip(clip_of(args, "cpu"), args.part or "image")
+            subject = subject_of_clip(clip_of(args.clip), args.part or "image")
         else:
             subject = subject_of(args.model, arguments, args.size)
         subject = subject._replace(
@@ -88,35 +90,18 @@ def run_summary(args: Namespace) -> None:
     shape = list(subject.inputs.shape[1:])
     name = (args.model or args.clip) + (f" ({subject.about})" if subject.about else "")
     print(_text(name, found, shape, subject.unit, where))
-    if args.save and Path(args.save).suffix == ".csv":
-        write_table(args.save, [row._asdict() for row in found.rows])
-    elif args.save:
-        about = dict(model=name, input=shape, counted=COUNTED.replace("\n", " "))
-        speed = dict(device=where, batch=found.batch, seconds=found.seconds, per_second=found.rate)
-        write_json(
-            args.save,
-            {
-                **about,
-                **speed,
-                "trained": found.trained,
-                "modules": [r._asdict() for r in found.rows],
-            },
-        )
+    if args.save:
+        _save(args.save, found, dict(model=name, input=shape, device=where))
 
 
-def _check(args: Namespace) -> None:
-    if (args.model is None) == (args.clip is None):
-        raise HypvisionError("Name what to look at: a model of timm, a config, or --clip NAME.")
-    if args.clip is None and args.part is not None:
-        raise HypvisionError(
-            f"--part {args.part} is for a CLIP: name it with --clip NAME[:WEIGHTS]."
-        )
-    if args.clip is not None and (args.model_args or args.size):
-        raise HypvisionError(
-            "--clip says the model and its size: leave out --model-args and --size."
-        )
-    if args.save and Path(args.save).suffix not in (".csv", ".json"):
-        raise HypvisionError(f"--save takes a file that ends in .csv or .json, got '{args.save}'.")
+def _save(path: str, found: Summary, about: dict[str, Any]) -> None:
+    """Write the rows as .csv, or all as .json."""
+    rows = [row._asdict() for row in found.rows]
+    if path.endswith(".csv"):
+        return write_table(path, rows)
+    speed = dict(batch=found.batch, seconds=found.seconds, per_second=found.rate)
+    about |= dict(counted=COUNTED.replace("\n", " "), trained=found.trained)
+    write_json(path, {**about, **speed, "modules": rows})
 
 
 def _text(name: str, found: Summary, shape: list[int], unit: str, where: str) -> str:
@@ -125,35 +110,31 @@ def _text(name: str, found: Summary, shape: list[int], unit: str, where: str) ->
 
     whole = found.rows[0]
     size = f"{shape[0]} tokens" if unit == "text" else " x ".join(map(str, shape))
+    trained = f" ({_count(found.trained)} of them trained)"
     lines = [
         f"{name}: {_count(whole.parameters)} parameters"
-        + (
-            f" ({_count(found.trained)} of them trained)"
-            if found.trained < whole.parameters
-            else ""
-        )
-        + f"; one {unit} of {size}: {_count(whole.multiply_adds)} multiply-adds, "
-        f"{_count(whole.activations)} activations"
+        f"{trained if found.trained < whole.parameters else ''}; one {unit} of {size}: "
+        f"{_count(whole.multiply_adds)} multiply-adds, {_count(whole.activations)} activations"
     ]
     if found.rate is not None:
         slow = found.batch / max(found.seconds)
         fast = found.batch / min(found.seconds)
-        calls = (
-            f"median of {len(found.seconds)} calls with {found.batch} "
-            f"{unit}{'s' * (found.batch > 1)}"
-        )
         lines.append(
-            f"speed: {found.rate:.4g} {unit}s a second ({calls}, from {slow:.4g} to {fast:.4g}; "
+            f"speed: {found.rate:.4g} {unit}s a second (median of {len(found.seconds)} calls with "
+            f"{found.batch} {unit}{'s' * (found.batch > 1)}, from {slow:.4g} to {fast:.4g}; "
             f"{where})"
         )
-    if found.rows[1:]:
-        numbers = ("parameters", "multiply_adds", "activations")
-        counts = [
-            {name.replace("_", "-"): _count(getattr(row, name)) for name in numbers}
-            for row in found.rows[1:]
-        ]
-        names = [{"module": row.module, "class": row.kind} for row in found.rows[1:]]
-        lines += ["", table([one | other for one, other in zip(names, counts)])]
+    rows = [
+        {
+            "module": row.module,
+            "class": row.kind,
+            "parameters": _count(row.parameters),
+            "multiply-adds": _count(row.multiply_adds),
+            "activations": _count(row.activations),
+        }
+        for row in found.rows[1:]
+    ]
+    lines += ["", table(rows)] if rows else []
     return "\n".join([*lines, "", COUNTED])
 
 

@@ -43,11 +43,12 @@ def add_train_arguments(parser: Parser) -> None:
         "config file, or a folder: class folders, or these in train and val, or a table train.csv; "
         "images with boxes or masks of COCO, or YOLO's data.yaml",
     )
-    parser.add("--epochs N", "of a folder: epochs (default: 12)", whole(1))
-    parser.add(
-        "--batch-size N", "of a folder: images in a batch (default: 16, of boxes 4)", whole(1)
-    )
-    parser.add("--lr X", "of a folder: learning rate (default: 1e-4, of boxes 5e-4)", number)
+    not_probe = ["probe"]  # which takes no step
+    parser.add("--epochs N", "of a folder: epochs (default: 12)", whole(1), without=not_probe)
+    text = "of a folder: images in a batch (default: 16, of boxes 4)"
+    parser.add("--batch-size N", text, whole(1))
+    text = "of a folder: learning rate (default: 1e-4, of boxes 5e-4)"
+    parser.add("--lr X", text, number, without=not_probe)
     text = "of a folder: pixels of a side (default: 160, of boxes 640)"
     parser.add("--image-size N", text, whole(16, 4096))
     text = (
@@ -56,7 +57,7 @@ def add_train_arguments(parser: Parser) -> None:
     )
     parser.add("--method", text, default="finetune", choices=["finetune", "probe"])
     text = "go on from this checkpoint, or from the newest complete one in the work dir"
-    parser.add("--resume CHECKPOINT", text, const="auto", nargs="?")
+    parser.add("--resume CHECKPOINT", text, const="auto", nargs="?", without=not_probe)
     parser.add("--amp", "mixed precision")
     text = (
         "compile the network's blocks by torch.compile (compile=dict(...) in the config has its "
@@ -67,7 +68,7 @@ def add_train_arguments(parser: Parser) -> None:
         "train with the seeds 0 to N - 1, one after the other, and print mean and deviation of the "
         "last metrics"
     )
-    parser.add("--seeds N", text, whole(1, 1000))
+    parser.add("--seeds N", text, whole(1, 1000), without=not_probe)
     parser.add(
         "--log",
         "send the log there, too, with the package of this name",
@@ -107,10 +108,6 @@ def _train(args: Namespace) -> None:
         choices = Choices(args.epochs, args.batch_size, args.lr, args.image_size)
         args.config = _recipe(config_of(args.config, choices), args)
         if args.method == "probe":
-            if args.resume is not None:
-                raise HypvisionError(
-                    "A linear probe has no steps to go on from: leave out --resume."
-                )
             train(only_probe(load_config(args.config, options)), args.work_dir, **common)
         elif args.seeds is None:
             train(args.config, args.work_dir, args.resume, cfg_options=options, **common)

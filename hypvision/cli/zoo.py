@@ -8,6 +8,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from hypvision.cli.arguments import Parser, add_cfg_options, number
+from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import write_text
 
@@ -20,9 +21,11 @@ _NAME_HELP = (
 
 
 def add_zoo_list_arguments(parser: Parser) -> None:
-    parser.add("pattern PATTERN", "part of the name, or a pattern such as '*.cifar10'", nargs="?")
-    parser.add("--task", "of this task only", choices=TASKS)
-    parser.add("--json", "whole records, as JSON")
+    of_list = ["--write-readme"]
+    text = "part of the name, or a pattern such as '*.cifar10'"
+    parser.add("pattern PATTERN", text, nargs="?", without=of_list)
+    parser.add("--task", "of this task only", choices=TASKS, without=of_list)
+    parser.add("--json", "whole records, as JSON", without=of_list)
     parser.add("--write-readme FILE", "render the table of the zoo into this file", output="file")
 
 
@@ -34,10 +37,6 @@ def run_zoo_list(args: Namespace) -> None:
 
     index = builtin_index()
     if args.write_readme:
-        if args.pattern or args.task or args.json:
-            raise HypvisionError(
-                "--write-readme writes the table of all weights: leave out PATTERN, --task, --json."
-            )
         write_text(args.write_readme, readme(index))
         print(f"Wrote {args.write_readme}.")
         return
@@ -86,37 +85,40 @@ def run_zoo_verify(args: Namespace) -> None:
     from hypvision.checkpoints.sources import find
     from hypvision.zoo.cache import check_files, records_here
 
-    wrong = []
+    named = [(name, *find(name)) for name in args.names] or records_here()
     missing = []
-    checked = 0
-    for name, index, record in [(name, *find(name)) for name in args.names] or records_here():
+    problems: list[tuple[str, str | None]] = []
+    for name, index, record in named:
         results = check_files(index, record)
-        if not results:
-            missing.append(name)
+        missing += [] if results else [name]
         for path, problem in results.items():
-            checked += 1
-            print(
-                f"WRONG    {record.name}  {path}: {problem}"
-                if problem
-                else f"ok       {record.name}  {path}"
-            )
-            wrong += [str(path)] if problem else []
+            problems.append((str(path), problem))
+            print(f"{'WRONG' if problem else 'ok':7}  {record.name}  {path}{_after(problem)}")
     for name in missing:
         print(f"missing  {name}  not on this machine")
-    if wrong:
-        raise HypvisionError(
-            f"{len(wrong)} of {checked} files are not what the index says: {', '.join(wrong)}. "
-            "Remove them; `hypvision zoo get NAME` fetches them again (in a checkout: git checkout "
-            "model_zoo)."
-        )
-    if missing and args.names:
-        raise HypvisionError(
-            f"Not on this machine: {', '.join(missing)}. Run: hypvision zoo get {' '.join(missing)}"
-        )
+    wrong = [path for path, problem in problems if problem]
+    refuse(
+        (
+            wrong,
+            f"{len(wrong)} of {len(problems)} files are not what the index says: "
+            f"{', '.join(wrong)}. Remove them; `hypvision zoo get NAME` fetches them again (in a "
+            "checkout: git checkout model_zoo).",
+        ),
+        (
+            missing and args.names,
+            f"Not on this machine: {', '.join(missing)}. Run: hypvision zoo get "
+            f"{' '.join(missing)}",
+        ),
+    )
+
+
+def _after(problem: str | None) -> str:
+    return f": {problem}" if problem else ""
 
 
 def add_zoo_clean_arguments(parser: Parser) -> None:
-    parser.add("names NAME", "remove the files of these records", nargs="*")
+    text = "remove the files of these records"
+    parser.add("names NAME", text, nargs="*", default=[], without=["--list"])
     what = parser.add_mutually_exclusive_group()
     parser.add(
         "--all",
@@ -135,8 +137,6 @@ def run_zoo_clean(args: Namespace) -> None:
 
     index = builtin_index()
     if args.list:
-        if args.names:
-            raise HypvisionError("--list lists everything: leave out the names.")
         print(cache_folder())
         rows = [
             dict(
@@ -182,7 +182,7 @@ def add_zoo_push_arguments(parser: Parser) -> None:
     parser.add(
         "--hub USER/REPO", "upload to a repository on the Hugging Face hub (one name)", group=place
     )
-    parser.add("--private", "make a new hub repository private")
+    parser.add("--private", "make a new hub repository private", needs=["--hub"])
 
 
 def run_zoo_push(args: Namespace) -> None:
@@ -193,8 +193,6 @@ def run_zoo_push(args: Namespace) -> None:
     index = builtin_index()
     records = [index.get(name.removeprefix("zoo:")) for name in dict.fromkeys(args.names)]
     if args.out:
-        if args.private:
-            raise HypvisionError("--private belongs to --hub.")
         folder = push_to_folder(index, records, args.out)
         print(f"Wrote {folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}.")
         print(
@@ -265,7 +263,8 @@ def add_zoo_convert_arguments(parser: Parser) -> None:
     )
     parser.add("target OUT", ".safetensors or .pth", output="file")
     parser.add("--to-official", "the other way: from hypvision's names")
-    parser.add("--curvature", "of a model that gets official names, if it is not 1", float)
+    text = "of a model that gets official names, if it is not 1"
+    parser.add("--curvature", text, float, needs=["--to-official"])
     parser.add("--backbone NAME", "of a Hi-Mapper whose backbone has the shapes of another one")
 
 

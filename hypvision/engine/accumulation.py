@@ -60,16 +60,24 @@ class AccumulationHook(Hook):
             return
         model: Any = network_of(runner)
         own = kept[get_rank()] if len(kept) == get_world_size() else None
-        for name, parameter in model.named_parameters():
-            grad = _gradient(name, kept, None if isinstance(parameter, DTensor) else own)
-            if isinstance(parameter, DTensor) and grad is not None:
-                parameter.grad = cut(grad, parameter)
-            elif grad is not None:
-                parameter.grad = grad.to(parameter.device)
+        _set_gradients(model, kept, own)
         sums = _sums(kept, own)
         if sums:
             device = next(model.parameters()).device
             model.accumulated = [value.to(device) for value in sums]
+
+
+def _set_gradients(
+    model: nn.Module, kept: list[dict[str, Any]], own: dict[str, Any] | None
+) -> None:
+    """Give parameters the gradients of this process, or those of all."""
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, DTensor):
+            grad = _gradient(name, kept, None)
+            parameter.grad = None if grad is None else cut(grad, parameter)
+            continue
+        grad = _gradient(name, kept, own)
+        parameter.grad = None if grad is None else grad.to(parameter.device)
 
 
 def _sums(kept: list[dict[str, Any]], own: dict[str, Any] | None) -> list[Tensor]:

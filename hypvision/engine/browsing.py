@@ -141,21 +141,21 @@ def _part(
     if hasattr(inner, "clip"):
         set_preprocessing(dataset, inner.clip)
     loader = config[f"{phase}_dataloader"]
-    training = phase == "train"
     samples = _samples(dataset, count, seed, failed)
     names = classes_of(dataset)
     size = max(1, int(loader.get("batch_size") or 1))
-    batches = [samples[start : start + size] for start in range(0, len(samples), size)]
+    training = phase == "train"
     model.train(training)
-    fed = [sample for batch in batches for sample in _fed(model, batch, names, training)]
+    fed: list[_Fed] = []
+    for start in range(0, len(samples), size):
+        fed += _fed(model, samples[start : start + size], names, training)
     how = _normalisation(model, dataset)
-    tiles = [
-        (_tile(sample, how, _is_bgr(model, samples[0]), names), sample.title) for sample in fed
-    ]
+    bgr = _is_bgr(model, samples[0])
+    tiles = [(_tile(sample, how, bgr, names), sample.title) for sample in fed]
     total = f"{len(dataset)} samples" if hasattr(dataset, "__len__") else "an endless stream"
     heading = f"{phase}: {len(samples)} of {total} as the model is fed them (seed {seed})"
-    sheet = titled_sheet(tiles, heading, columns=4 if len(tiles) > 3 else len(tiles))
-    present = sorted({label for sample in fed for label in sample.classes})
+    sheet = titled_sheet(tiles, heading, columns=min(len(tiles), 4))
+    present = sorted(set().union(*(sample.classes for sample in fed)))
     if present:
         colours = label_colours(len(names))
         sheet = add_legend(sheet, [(names[label], colours[label]) for label in present])
@@ -212,18 +212,14 @@ def _fed(
         for image, truth in zip(data["inputs"], data["data_samples"]):
             yield _Fed(image, Path(str(truth.get("img_path") or "")).name, truth)
         return
-    shares = None
+    titles = [_title(sample, names) for sample in samples]
+    images = [sample["inputs"] for sample in samples]
     if training and getattr(model, "mixup", None) is not None and len(samples) > 1:
-        inputs, labels = (
-            torch.stack([torch.as_tensor(s[key]) for s in samples]) for key in ("inputs", "label")
-        )
-        images, shares = model.mix(inputs, labels)
-        samples = [dict(sample, inputs=image) for sample, image in zip(samples, images)]
-    for number, sample in enumerate(samples):
-        title = _title(sample, names) if shares is None else _mixed(shares[number], names)
-        views = (
-            sample["inputs"].flatten(0, -4) if sample["inputs"].ndim > 3 else sample["inputs"][None]
-        )
+        labels = torch.stack([torch.as_tensor(sample["label"]) for sample in samples])
+        images, shares = model.mix(torch.stack(images), labels)
+        titles = [_mixed(share, names) for share in shares]
+    for sample, views, title in zip(samples, images, titles):
+        views = views.flatten(0, -4) if views.ndim > 3 else views[None]
         yield from (_Fed(view, title) for view in views)
         boxes = sample.get("box_inputs")
         if isinstance(boxes, Tensor):

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -28,9 +28,8 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from hypvision.data.label_maps import labels_of
 from hypvision.data.masks import decode
 from hypvision.data.usage import usages
-from hypvision.engine.checks import check_data, datasets_of, explain
+from hypvision.engine.checks import check_data, explain
 from hypvision.engine.config import PHASES, leave_out_pretrained, load_config, prepare
-from hypvision.engine.extensions import import_extensions
 from hypvision.engine.hooks import DatasetHook
 from hypvision.engine.run import check_result
 from hypvision.inference.progress import progress
@@ -126,11 +125,8 @@ def read_config(
     config = load_config(config, options)
     if out is not None:
         check_result(config, Path(out))
-    import_extensions(config)
     config = prepare(config)
-    for dataset in (
-        one for phase in PHASES for one in datasets_of(config.get(f"{phase}_dataloader"))
-    ):
+    for dataset in config.datasets():
         # the cache would load all images at once, and the first damaged one would end the check
         dataset.pop("cache", None)
     return config
@@ -201,17 +197,15 @@ def _open(config: Config, phase: str, run: Any, hooks: list[DatasetHook], report
                 dataset.full_init()
         found.append(dataset)
 
-    fault = _fault(build)
-    if fault is None:
-        counts = [row for usage in usages(found[0]) for row in usage.rows()]
-        report.rows.extend(
-            (phase, *row) for row in counts or [("samples", len(found[0]), "used", "")]
-        )
-        report.notes.extend(note for usage in usages(found[0]) for note in usage.notes)
-        for hook in hooks:
-            fault = fault or _fault(lambda hook=hook: hook.check(run, found[0]))
-    if fault is not None:
-        report.faults.append(f"{phase}: {fault}")
+    faults = [_fault(build)]
+    for dataset in found:
+        used = list(usages(dataset))
+        counts = list(chain.from_iterable(usage.rows() for usage in used))
+        counts = counts or [("samples", len(dataset), "used", "")]
+        report.rows.extend((phase, *row) for row in counts)
+        report.notes.extend(chain.from_iterable(usage.notes for usage in used))
+        faults += (_fault(partial(hook.check, run, dataset)) for hook in hooks)
+    report.faults.extend(f"{phase}: {fault}" for fault in list(filter(None, faults))[:1])
     return found[0] if found else None
 
 

@@ -11,6 +11,7 @@ leaves the old checkpoint intact.
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import re
@@ -336,7 +337,7 @@ def _settings(runner: Any) -> dict[str, Any]:
     settings that no schedule moves, and each schedule without its position."""
     found = runner.param_schedulers or []
     parts = found.values() if isinstance(found, dict) else [found]
-    schedulers = [scheduler for part in parts for scheduler in part]
+    schedulers = list(itertools.chain(*parts))
     moved = {scheduler.param_name for scheduler in schedulers}
     settings: dict[str, Any] = {}
     for optimizer in _optimizers(runner):
@@ -405,22 +406,7 @@ def newest_checkpoint(work_dir: str | Path) -> tuple[str, dict[str, Any]] | None
             ``last_checkpoint`` names, is gone: the training would lose epochs, or begin again.
     """
     folder = Path(work_dir)
-    numbered = _numbered(folder)
-    pointer = folder / "last_checkpoint"
-    named = pointer.read_text(errors="replace").strip("\0 \n") if pointer.is_file() else ""
-    candidates = [path for group in numbered.values() for path in group.values()]
-    gone = False
-    if named:
-        pointed = [folder / Path(named).name, Path(named)]
-        later = _written_after(pointer, pointed[0].name, numbered)
-        gone = not later and not any(path.exists() for path in pointed)
-        if later:
-            MMLogger.get_current_instance().warning(
-                f"'{later[0]}' was written after last_checkpoint, which names '{named}': the "
-                "training was killed between the two. Going on from the former; for the other give "
-                "--resume CHECKPOINT."
-            )
-        candidates = [*later, *pointed, *candidates]
+    candidates, named, gone = _candidates(folder)
     wrong: dict[Path, str] = {}
     for path in candidates:
         place = path.resolve()
@@ -445,6 +431,27 @@ def newest_checkpoint(work_dir: str | Path) -> tuple[str, dict[str, Any]] | None
         wrong[place] = problem
     _require_new(folder, named, wrong)
     return None
+
+
+def _candidates(folder: Path) -> tuple[list[Path], str, bool]:
+    """The checkpoints of a work folder, the newest first; the one that ``last_checkpoint`` names,
+    and whether it is gone."""
+    numbered = _numbered(folder)
+    found = [path for group in numbered.values() for path in group.values()]
+    pointer = folder / "last_checkpoint"
+    named = pointer.read_text(errors="replace").strip("\0 \n") if pointer.is_file() else ""
+    if not named:
+        return found, "", False
+    pointed = [folder / Path(named).name, Path(named)]
+    later = _written_after(pointer, pointed[0].name, numbered)
+    if later:
+        MMLogger.get_current_instance().warning(
+            f"'{later[0]}' was written after last_checkpoint, which names '{named}': the "
+            "training was killed between the two. Going on from the former; for the other give "
+            "--resume CHECKPOINT."
+        )
+    gone = not later and not any(path.exists() for path in pointed)
+    return [*later, *pointed, *found], named, gone
 
 
 def _require_new(folder: Path, named: str, wrong: dict[Path, str]) -> None:

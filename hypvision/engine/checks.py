@@ -141,16 +141,14 @@ def _check_dataset(dataset: dict, phase: str) -> None:
     root = str(dataset.get("data_root") or "")
     if _is_remote(root):
         return
-    parts = dict(dataset.get("data_prefix") or {})
-    if dataset.get("ann_file"):
-        parts["ann_file"] = dataset["ann_file"]
+    parts = {**(dataset.get("data_prefix") or {}), "ann_file": dataset.get("ann_file") or None}
     places = {
         key: Path(root, part).expanduser() for key, part in parts.items() if isinstance(part, str)
     }
     gone = [str(place) for place in places.values() if not place.exists()]
     if not Path(root).expanduser().exists():
         gone = [root]
-    empty = [str(place) for place in places.values() if place.is_dir() and not _has_files(place)]
+    empty = [str(place) for place in places.values() if _is_empty(place)]
     layout = "; ".join(f"'{place}': {LAYOUT.get(key, key)}" for key, place in places.items())
     data = f"the {phase} data ({dataset.get('type')})"
     advice = (
@@ -163,8 +161,8 @@ def _check_dataset(dataset: dict, phase: str) -> None:
     )
 
 
-def _has_files(folder: Path) -> bool:
-    return any(path.is_file() for path in folder.rglob("*"))
+def _is_empty(place: Path) -> bool:
+    return place.is_dir() and not any(path.is_file() for path in place.rglob("*"))
 
 
 def check_channels(model: Any) -> None:
@@ -225,12 +223,7 @@ def explain(error: BaseException) -> str | None:
 
     Exceptions from a data loader's worker have a traceback as message; its last line is used.
     """
-    text = str(error)
-    if "in DataLoader worker process" in text:
-        text = re.split(r"\n[\w.]*(?:Error|Exception)[\w.]*: ", text)[-1].strip()
-    elif isinstance(error, KeyError):
-        text = str(error.args[0]) if error.args else ""
-    text = " ".join(text.split())
+    text = " ".join(_told(error).split())
     if isinstance(error, HypvisionError):
         return text
     message = explain_machine(error)
@@ -248,6 +241,16 @@ def explain(error: BaseException) -> str | None:
     if isinstance(error, (TypeError, ValueError, KeyError, AttributeError, AssertionError)):
         return _explain_building(error, text)
     return None
+
+
+def _told(error: BaseException) -> str:
+    """The text of an exception, that of a worker's without its traceback."""
+    text = str(error)
+    if "in DataLoader worker process" in text:
+        return re.split(r"\n[\w.]*(?:Error|Exception)[\w.]*: ", text)[-1].strip()
+    if isinstance(error, KeyError):
+        return str(error.args[0]) if error.args else ""
+    return text
 
 
 def _explain_building(error: Exception, text: str) -> str | None:

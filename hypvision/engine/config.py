@@ -29,7 +29,12 @@ from mmengine.utils import import_modules_from_strings
 
 from hypvision.engine import precision
 from hypvision.engine.checks import as_list, close_configs, datasets_of, inner_dataset, walk
-from hypvision.engine.extensions import PREPARATIONS, RUN_HOOKS, import_extensions
+from hypvision.engine.extensions import (
+    MODEL_HOOKS,
+    PREPARATIONS,
+    RUN_HOOKS,
+    import_extensions,
+)
 from hypvision.io.errors import HypvisionError, did_you_mean, explain_machine, one_line
 from hypvision.io.files import check_regular, why_no_file
 from hypvision.io.shipped import Recipe, config_folder, find_config, recipe_of
@@ -299,14 +304,17 @@ def _check_kinds(config: Run, source: str | Path | Config) -> None:
             value: Any = config
             for part in key.split("."):
                 value = value.get(part) if hasattr(value, "get") else None
-            # a list of hooks may contain hook objects
-            parts = value if isinstance(value, (list, tuple)) else ()
-            plain = any(part is None or isinstance(part, (str, int, float)) for part in parts)
-            if value is not None and (plain or not isinstance(value, kinds)):
+            if value is not None and not (isinstance(value, kinds) and _holds_dicts(value)):
                 raise HypvisionError(
                     f"The config '{source}' has {key} = {value!r}, but {expected} is expected "
                     "there."
                 )
+
+
+def _holds_dicts(value: Any) -> bool:
+    """Whether a list has dicts alone, or a list of hooks hook objects."""
+    parts = value if isinstance(value, (list, tuple)) else ()
+    return not any(part is None or isinstance(part, (str, int, float)) for part in parts)
 
 
 def _check_suffix(path: Path) -> None:
@@ -378,15 +386,7 @@ def _check_keys(config: Run, options: dict[str, Any]) -> None:
         if key in config or key in RUN_KEYS:
             _check_path(config, option)
             if key not in (*RUN_KEYS, "data_root", "test_pipeline"):
-                places = [
-                    path
-                    for path, value in walk(config.to_dict())
-                    if path != key and value == config[key]
-                ][:3]
-                _logger.warning(
-                    "'%s' is a variable of the config file: what it was used for stays as it is.%s",
-                    key, f" Change that: {', '.join(places)}." if places and config[key] else "",
-                )  # fmt: skip
+                _tell_variable(config, key)
             continue
         close = [path for path, _ in walk(config.to_dict()) if path.rpartition(".")[2] == key][:3]
         known = [] if close else [*config.keys(), *RUN_KEYS]
@@ -396,6 +396,16 @@ def _check_keys(config: Run, options: dict[str, Any]) -> None:
             "Options are dotted keys of the config, such as optim_wrapper.optimizer.lr=0.01; put "
             "new keys into your own config file."
         )
+
+
+def _tell_variable(config: Run, key: str) -> None:
+    """Warn of an option that changes a variable of the config file, which nothing reads."""
+    value = config[key]
+    same = [path for path, other in walk(config.to_dict()) if path != key and other == value]
+    hint = f" Change that: {', '.join(same[:3])}." if same and value else ""
+    _logger.warning(
+        "'%s' is a variable of the config file: what it was used for stays as it is.%s", key, hint
+    )
 
 
 def _check_path(config: Run, option: str) -> None:
@@ -454,7 +464,8 @@ def prepare(
     _adapt_loaders(config)
     hooks = config.get("custom_hooks") or []
     present = {hook.get("type") for hook in hooks if isinstance(hook, dict)}
-    for name in RUN_HOOKS:
+    asked = [hook for argument, hook in MODEL_HOOKS.items() if config.model.get(argument)]
+    for name in (*RUN_HOOKS, *asked):
         if name not in present:
             config.add_hook(type=name)
     return config
@@ -510,26 +521,33 @@ def leave_out_pretrained(model: Any, whole: bool = False) -> None:
     A class with ``checkpoint_is_partial = True`` still loads its weights, because its checkpoints
     lack the frozen ones, unless no weights are needed at all (``whole``).
     """
-    if isinstance(model, (list, tuple)):
-        for part in model:
-            leave_out_pretrained(part, whole)
-    if not isinstance(model, dict):
-        return
-    kind = MODELS.module_dict.get(str(model.get("type")))
-    if not whole and getattr(kind, "checkpoint_is_partial", False):
-        return
-    if isinstance(model.get("clip"), dict):
-        model["clip"]["load_weights"] = False
-    start = model.get("init_cfg")
+    parts = [model]
+    while parts:
+        node = parts.pop()
+        if isinstance(node, (list, tuple)):
+            parts += node
+        if not isinstance(node, dict):
+            continue
+        kind = MODELS.module_dict.get(str(node.get("type")))
+        if whole or not getattr(kind, "checkpoint_is_partial", False):
+            _without_weights(node)
+            # checkpoints do not contain the weights of the teacher
+            parts += (part for key, part in node.items() if key not in ("clip", "distillation"))
+
+
+_UNFETCHED = {"checkpoint": None, "checkpoint_path": "", "pretrained": None}
+
+
+def _without_weights(node: dict[str, Any]) -> None:
+    """Take the weights out of one part of a model."""
+    if isinstance(node.get("clip"), dict):
+        node["clip"]["load_weights"] = False
+    start = node.get("init_cfg")
     if isinstance(start, dict) and str(start.get("type")) == "Pretrained":
-        model["init_cfg"] = None
-    for key, without in (("pretrained", False), ("checkpoint_path", ""), ("checkpoint", None)):
-        if model.get(key):
-            model[key] = without if model[key] is True or key != "pretrained" else None
-    for key, part in model.items():
-        # checkpoints do not contain the weights of the teacher
-        if key not in ("clip", "distillation"):
-            leave_out_pretrained(part, whole)
+        node["init_cfg"] = None
+    for key, nothing in _UNFETCHED.items():
+        if node.get(key):
+            node[key] = False if node[key] is True else nothing
 
 
 def _use_amp(config: Run, amp: bool) -> None:
@@ -540,33 +558,40 @@ def _use_amp(config: Run, amp: bool) -> None:
     if wrapper is None:
         return
     kind = wrapper.get("type", "OptimWrapper")
-    if amp and kind not in ("OptimWrapper", "AmpOptimWrapper", "BFloat16OptimWrapper"):
+    if amp and kind not in ("OptimWrapper", *_MIXED):
         raise HypvisionError(
             f"--amp works with OptimWrapper, but the config has '{kind}'. Leave out --amp."
         )
     if amp and kind == "OptimWrapper":
         wrapper.type = kind = "AmpOptimWrapper"
         wrapper.setdefault("loss_scale", "dynamic")
-    if kind not in ("AmpOptimWrapper", "BFloat16OptimWrapper") or torch.cuda.is_available():
-        return
-    model = MODELS.module_dict.get(str(config.kind))
+    if kind in _MIXED and not torch.cuda.is_available():
+        _without_gpu(wrapper, kind, MODELS.module_dict.get(str(config.kind)))
+
+
+_MIXED = ("AmpOptimWrapper", "BFloat16OptimWrapper")
+
+
+def _without_gpu(wrapper: dict[str, Any], kind: str, model: Any) -> None:
+    """Let mixed precision be bfloat16 or float32."""
     allowed = getattr(model, "amp_on_cpu", True)
-    if kind == "AmpOptimWrapper" or not allowed:
-        wrapper.type = (
-            "BFloat16OptimWrapper" if allowed and precision.has_fast_bfloat16() else "OptimWrapper"
+    if kind == "BFloat16OptimWrapper" and allowed:
+        return
+    for key in ("loss_scale", "dtype", "use_fsdp"):
+        wrapper.pop(key, None)
+    wrapper["type"] = "OptimWrapper"
+    if not allowed:
+        _logger.warning(
+            "Mixed precision of %s is for GPUs: on this CPU it runs in float32.", model.__name__
         )
-        for key in ("loss_scale", "dtype", "use_fsdp"):
-            wrapper.pop(key, None)
-        if not allowed:
-            _logger.warning(
-                "Mixed precision of %s is for GPUs: on this CPU it runs in float32.", model.__name__
-            )
-        elif not precision.has_fast_bfloat16():
-            _logger.warning(
-                "This CPU takes %.0f times longer for bfloat16 than for float32: the training runs "
-                "in float32.",
-                precision.slowness_of_bfloat16(),
-            )
+    elif precision.has_fast_bfloat16():
+        wrapper["type"] = "BFloat16OptimWrapper"
+    else:
+        _logger.warning(
+            "This CPU takes %.0f times longer for bfloat16 than for float32: the training runs "
+            "in float32.",
+            precision.slowness_of_bfloat16(),
+        )
 
 
 def _join_cpu_processes(config: Run, launcher: str) -> None:

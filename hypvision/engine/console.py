@@ -8,6 +8,7 @@ error, so that standard output has only the metrics of ``hypvision test``.
 from __future__ import annotations
 
 import io
+import itertools
 import logging
 import shutil
 import sys
@@ -119,11 +120,7 @@ class ConsoleHook(Hook):
         if not is_main_process():
             return
         model = network_of(runner)
-        backbone = getattr(model, "backbone", None)
-        cfg = getattr(backbone, "pretrained_cfg", None) or {}
-        clip = runner.cfg.get("model", {}).get("clip") or {}
-        name = getattr(backbone, "model_name", None) or cfg.get("architecture") or clip.get("name")
-        name = name or (None if backbone is None else type(backbone).__name__)
+        name = _network_name(model, runner.cfg.get("model", {}).get("clip") or {})
         on = f" on {name}" if name else ""
         sizes = [p.numel() for p in model.parameters()]
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -236,6 +233,15 @@ class ConsoleHook(Hook):
             self.train_bar = None
 
 
+def _network_name(model: Any, clip: Mapping[str, Any]) -> str | None:
+    """What the backbone is called, or the CLIP; None of a model without either."""
+    backbone = getattr(model, "backbone", None)
+    published = getattr(backbone, "pretrained_cfg", None) or {}
+    name = getattr(backbone, "model_name", None) or published.get("architecture")
+    own = None if backbone is None else type(backbone).__name__
+    return name or clip.get("name") or own
+
+
 def _described(loader: Any) -> str:
     dataset = loader.dataset
     classes = (getattr(dataset, "metainfo", None) or {}).get("classes") or ()
@@ -274,14 +280,11 @@ def _table(row: dict[str, str], head: bool = True) -> str:
     ones in the log file."""
     names = {key: key.rpartition("/")[2] for key in row}
     widths = {key: max(len(name), _NARROWEST) for key, name in names.items()}
-    left = shutil.get_terminal_size((120, 24)).columns - len("  +99 in the log")
-    shown: list[str] = []
-    for key in row:
-        left -= widths[key] + 2
-        if left < 0 and shown:
-            break
-        shown.append(key)
-    more = f"  +{len(row) - len(shown)} in the log" if len(shown) < len(row) else ""
+    free = shutil.get_terminal_size((120, 24)).columns - len("  +99 in the log")
+    ends = itertools.accumulate(widths[key] + 2 for key in row)
+    shown = list(row)[: max(1, sum(end <= free for end in ends))]
     lines = [names, row] if head else [row]
     texts = ["  ".join(line[key].rjust(widths[key]) for key in shown) for line in lines]
-    return "\n".join([texts[0] + more, *texts[1:]] if head else texts)
+    if head and len(shown) < len(row):
+        texts[0] += f"  +{len(row) - len(shown)} in the log"
+    return "\n".join(texts)

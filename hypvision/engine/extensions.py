@@ -54,6 +54,9 @@ RUN_HOOKS = [
 ]  # fmt: skip
 """Hooks of every run."""
 
+MODEL_HOOKS: dict[str, str] = {}
+"""Argument of a model -> the hook of the runs whose model is given it."""
+
 
 def import_extensions(config: Config) -> None:
     """Import the modules that register extensions of the tasks and of ``default_scope``."""

@@ -111,17 +111,7 @@ class TimmParamGroups(ParamGroups):
         layer_decay = self.options["layer_decay"]
         if layer_decay is None:
             spared = exempt_names(model)
-            # timm exempts every name that ends in "bias", but tables of relative position biases
-            # should decay.
-            named = [
-                (
-                    f"{name}_table"
-                    if p.dim() > 1 and name.endswith(".bias") and name not in spared
-                    else name,
-                    p,
-                )
-                for name, p in model.named_parameters()
-            ]
+            named = [(_decay_name(name, p, spared), p) for name, p in model.named_parameters()]
             return _weight_decay_groups(named, decay, spared)
         backbone = next(
             (module for module in model.modules() if hasattr(module, "group_matcher")), None
@@ -152,18 +142,7 @@ class TimmParamGroups(ParamGroups):
         """Split each group by learning rate factor, without parameters of factor 0."""
         factors: dict[int, float] = {}
         for module, factor in lr_mult.items():
-            inside = [
-                p
-                for name, p in model.named_parameters()
-                if any(fnmatchcase(name, end) for end in (module, f"{module}.*"))
-            ]
-            if not inside:
-                raise HypvisionError(
-                    f"optim_wrapper.paramwise_cfg.lr_mult names '{module}', but the model has no "
-                    "parameter in a module of that name. It has "
-                    f"{', '.join(name for name, _ in model.named_children())}, ... Correct it."
-                )
-            factors.update((id(p), factor) for p in inside)
+            factors |= dict.fromkeys(map(id, _parameters_of(model, module)), factor)
         base: float = self.optimizer_cfg["lr"]
         scaled: list[dict[str, Any]] = []
         for group in groups:
@@ -173,6 +152,29 @@ class TimmParamGroups(ParamGroups):
                 part = [p for p in params if factors.get(id(p), 1.0) == factor]
                 scaled.append({**group, "params": part, "lr": group.get("lr", base) * factor})
         return scaled
+
+
+def _parameters_of(model: nn.Module, module: str) -> list[nn.Parameter]:
+    """The parameters in a module, or the parameter, that ``lr_mult`` names."""
+    found = [
+        parameter
+        for name, parameter in model.named_parameters()
+        if fnmatchcase(name, module) or fnmatchcase(name, f"{module}.*")
+    ]
+    if not found:
+        raise HypvisionError(
+            f"optim_wrapper.paramwise_cfg.lr_mult names '{module}', but the model has no "
+            "parameter in a module of that name. It has "
+            f"{', '.join(name for name, _ in model.named_children())}, ... Correct it."
+        )
+    return found
+
+
+def _decay_name(name: str, parameter: nn.Parameter, spared: set[str]) -> str:
+    """A name by which timm decays a parameter or not: it exempts every name that ends in "bias",
+    but tables of relative position biases should decay."""
+    is_table = parameter.dim() > 1 and name.endswith(".bias") and name not in spared
+    return f"{name}_table" if is_table else name
 
 
 def _weight_decay_groups(
@@ -197,23 +199,15 @@ def _vectors_apart(groups: list[dict[str, Any]], model: nn.Module) -> list[dict[
     """Put embeddings (of tokens, of positions), proxies of classes and points of manifolds into
     groups that Muon updates by AdamW: their rows are independent vectors, which must not be
     orthogonalised."""
-    tables = {
-        id(p)
-        for m in model.modules()
-        if isinstance(m, nn.Embedding)
-        for p in m.parameters(recurse=False)
-    }
+    tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     tables |= {id(p) for _, p, _ in named_manifold_parameters(model)}
     named = model.named_parameters()
     tables |= {id(p) for name, p in named if any(f".{part}." in f".{name}." for part in _VECTORS)}
     separated = []
     for group in groups:
-        for apart in (False, True):
+        for apart, more in ((False, {}), (True, {"use_fallback": True})):
             part = [p for p in group["params"] if (id(p) in tables) == apart]
-            if part:
-                separated.append(
-                    {**group, "params": part, **({"use_fallback": True} if apart else {})}
-                )
+            separated += [{**group, "params": part, **more}] if part else []
     return separated
 
 

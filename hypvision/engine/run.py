@@ -231,18 +231,17 @@ def _train(config: Run, console: ConsoleHook | None) -> Runner:
     if config.get("load_from"):
         _check_weights(runner, config.load_from, resume, exact=resume)
     drop_single_image(runner.train_loop, network_of(runner))
+    interrupts = [hook for hook in runner.hooks if isinstance(hook, InterruptHook)]
     try:
         with readable_resume(runner) if resume else nullcontext():
             runner.train()
     except RuntimeError:
-        for hook in runner.hooks:
-            if isinstance(hook, InterruptHook):
-                hook.explain(runner)
+        for hook in interrupts:
+            hook.explain(runner)
         raise
     finally:
-        for hook in runner.hooks:
-            if isinstance(hook, InterruptHook):
-                hook.restore()
+        for hook in interrupts:
+            hook.restore()
         if console is not None:
             console.close()
     if is_main_process() and find_spec("matplotlib") is not None:

@@ -57,6 +57,11 @@ class Frame(NamedTuple):
     source: Path | Image.Image | NDArray[Any]
     white: int = WHITE
 
+    @property
+    def stem(self) -> str:
+        """The name of a file about it, without the suffix."""
+        return self.name if self.number is None else f"{self.name}_{self.number:06d}"
+
     def open(self, channels: int = 3) -> Image.Image:
         """The image, RGB or of other channels."""
         return open_channels(self.source, channels, self.white)

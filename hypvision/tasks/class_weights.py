@@ -13,7 +13,7 @@ from mmengine.runner import Runner
 from torch import Tensor
 
 from hypvision.data.samplers import BalancedSampler, class_numbers
-from hypvision.engine.extensions import RUN_HOOKS
+from hypvision.engine.extensions import MODEL_HOOKS
 from hypvision.engine.hooks import network_of
 from hypvision.io.checks import at_least, one_of
 from hypvision.io.errors import HypvisionError
@@ -106,4 +106,4 @@ class ClassWeightsHook(Hook):
                 )
 
 
-RUN_HOOKS.append("ClassWeightsHook")
+MODEL_HOOKS["class_weights"] = "ClassWeightsHook"

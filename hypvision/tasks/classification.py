@@ -11,7 +11,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -39,7 +39,7 @@ from hypvision.engine.extensions import PREDICTORS, RUN_HOOKS, TEST_OPTIONS, Tes
 from hypvision.engine.hooks import classes_in
 from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import Predictor, Request, classifier, label_score
-from hypvision.io.checks import between, more_than, one_of
+from hypvision.io.checks import between, more_than, one_of, refuse
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.files import below, replacing
 from hypvision.io.images import as_rgb
@@ -59,7 +59,7 @@ def create_backbone(model_name: str, remedy: str = "", **kwargs: Any) -> Any:
     """:func:`timm.create_model`, with errors that name the setting of the config to correct; with a
     ``remedy`` one of weights that cannot be fetched ends with it."""
     name = model_name.partition(".")[0]
-    if ":" not in model_name and "/" not in model_name and not timm.is_model(name):
+    if not {":", "/"} & {*model_name} and not timm.is_model(name):
         hint = did_you_mean(name, timm.list_models())
         raise HypvisionError(
             f"There is no model '{model_name}'.{hint} timm.list_models() lists all (after import "
@@ -69,32 +69,41 @@ def create_backbone(model_name: str, remedy: str = "", **kwargs: Any) -> Any:
         return create_model(model_name, **kwargs)
     # also the errors of the hub and of the sockets below it, some of them OSError and ValueError
     except Exception as error:
-        if isinstance(error, (TypeError, ValueError)) and not isinstance(error, OSError):
-            problem = (
-                f"The model '{model_name}' does not accept what model.backbone of the config gives "
-                f"it: {error}"
-            )
-            raise HypvisionError(f"{problem.rstrip('.')}.") from error
-        if "Invalid pretrained tag" in str(error):
-            known = ", ".join(timm.list_pretrained(f"{name}*")) or "none"
-            raise HypvisionError(
-                f"The model '{name}' has no weights '{model_name}'. Available: {known}."
-            ) from error
-        problem = (
-            f"The published weights of '{model_name}' cannot be fetched ({type(error).__name__}: "
-            f"{error}). Check "
-        )
-        problem += "the connection."
-        missing = "No pretrained weights exist" in str(error)
-        if missing:
-            problem = f"There are no published weights of the model '{model_name}'."
-        # RuntimeError: the weights do not fit, or there is not enough memory
-        own = isinstance(error, HypvisionError) or (
-            isinstance(error, (RuntimeError, AssertionError)) and not missing
-        )
-        if own or not remedy or not kwargs.get("pretrained"):
+        problem = _why_not_created(error, model_name)
+        if not problem and remedy and kwargs.get("pretrained"):
+            problem = _why_not_fetched(error, model_name)
+            problem += f" {remedy}" if problem else ""
+        if not problem:
             raise
-        raise HypvisionError(f"{problem} {remedy}") from error
+        raise HypvisionError(problem) from error
+
+
+def _why_not_created(error: Exception, model_name: str) -> str:
+    """What the config has to change where the error is of the name or the arguments; else empty."""
+    if isinstance(error, (TypeError, ValueError)) and not isinstance(error, OSError):
+        reason = str(error).rstrip(".")
+        return (
+            f"The model '{model_name}' does not accept what model.backbone of the config gives "
+            f"it: {reason}."
+        )
+    if "Invalid pretrained tag" in str(error):
+        name = model_name.partition(".")[0]
+        known = ", ".join(timm.list_pretrained(f"{name}*")) or "none"
+        return f"The model '{name}' has no weights '{model_name}'. Available: {known}."
+    return ""
+
+
+def _why_not_fetched(error: Exception, model_name: str) -> str:
+    """Why published weights were not fetched; empty for errors of another kind."""
+    if "No pretrained weights exist" in str(error):
+        return f"There are no published weights of the model '{model_name}'."
+    # RuntimeError: the weights do not fit, or there is not enough memory
+    if isinstance(error, (HypvisionError, RuntimeError, AssertionError)):
+        return ""
+    return (
+        f"The published weights of '{model_name}' cannot be fetched ({type(error).__name__}: "
+        f"{error}). Check the connection."
+    )
 
 
 def freeze_parameters(network: nn.Module, patterns: Sequence[str]) -> None:
@@ -124,37 +133,55 @@ def load_start(network: nn.Module, checkpoint: str) -> tuple[tuple[str, ...], bo
     """
     content = CheckpointLoader.load_checkpoint(checkpoint, "cpu")
     own = network.state_dict()
-    weights = without_prefix(own, network_weights(content))
     part = "trunk." if hasattr(network, "trunk") else ""
-    if not any(name.startswith(part) for name in weights):
-        trunk = [name.removeprefix(part) for name in own if name.startswith(part)]
-        weights = {f"{part}{name}": value for name, value in without_prefix(trunk, weights).items()}
+    weights = _named_weights(own, network_weights(content), part)
     head = head_names(network)
-    fitting = {name: v for name, v in weights.items() if name in own and own[name].shape == v.shape}
-    lacking = [
-        name for name in own if name.startswith(part) and name not in fitting and name not in head
-    ]
+    shapes = {name: value.shape for name, value in own.items()}
+    fitting = {name: value for name, value in weights.items() if value.shape == shapes.get(name)}
+    lacking = [name for name in own if name not in fitting and name not in head]
     unknown = [name for name in compare(own, weights).unexpected if not _of_head(network, name)]
     check_tuning(unknown, checkpoint)
+    _check_fits([name for name in lacking if name.startswith(part)], unknown, checkpoint)
+    check_unknown(Comparison(list(own), [], unknown, {}), checkpoint)
+    _tell_kept(lacking, weights, checkpoint)
+    network.load_state_dict({**own, **fitting})
+    is_new = not head <= fitting.keys()
+    return classes_in(content) if head and not is_new else (), is_new
+
+
+def _tell_kept(lacking: list[str], weights: Iterable[str], checkpoint: str) -> None:
+    """Warn of weights that a checkpoint lacks though it has others of their part."""
+    parts = {name.partition(".")[0] for name in weights}
+    names = [name for name in lacking if name.partition(".")[0] in parts]
+    if names:
+        _logger.warning(
+            "%d weights of this model are missing in '%s' or have another shape there, such as %s: "
+            "they begin as they are.",
+            len(names), checkpoint, names[0],
+        )  # fmt: skip
+
+
+def _named_weights(
+    own: dict[str, Tensor], weights: dict[str, Tensor], part: str
+) -> dict[str, Tensor]:
+    """The weights of a checkpoint by the names of a network; without names of the ``part`` they are
+    that part."""
+    weights = without_prefix(own, weights)
+    if any(name.startswith(part) for name in weights):
+        return weights
+    inner = [name.removeprefix(part) for name in own if name.startswith(part)]
+    return {f"{part}{name}": value for name, value in without_prefix(inner, weights).items()}
+
+
+def _check_fits(lacking: list[str], unknown: list[str], checkpoint: str) -> None:
+    """Refuse a checkpoint that lacks weights of the backbone."""
+    there = f" The file has {', '.join(unknown[:3])}, ..." if unknown else ""
     if lacking:
-        there = f" The file has {', '.join(unknown[:3])}, ..." if unknown else ""
         raise HypvisionError(
             f"The checkpoint '{checkpoint}' does not fit the backbone: {len(lacking)} weights are "
             f"missing or have another shape, such as {', '.join(lacking[:3])}.{there} Give one of "
             "the same architecture in model.checkpoint."
         )
-    check_unknown(Comparison(list(own), [], unknown, {}), checkpoint)
-    parts = {name.partition(".")[0] for name in weights}
-    other = [n for n in own if n.partition(".")[0] in parts and n not in fitting and n not in head]
-    if other:
-        _logger.warning(
-            "%d weights of this model are missing in '%s' or have another shape there, such as %s: "
-            "they begin as they are.",
-            len(other), checkpoint, other[0],
-        )  # fmt: skip
-    network.load_state_dict({**own, **fitting})
-    is_new = not head <= fitting.keys()
-    return classes_in(content) if head and not is_new else (), is_new
 
 
 def _of_head(network: Any, name: str) -> bool:
@@ -302,27 +329,34 @@ class ImageClassifier(BackboneModel):
     ):
         super().__init__(backbone, **kwargs)
         one_of(("zero", "probe", "timm"), **{"model.head_init": head_init})
-        if head_init == "probe" and multi_label:
-            raise HypvisionError(
-                "A linear probe has one label an image: leave out model.head_init, or multi_label."
-            )
+        self.num_classes: int = self.backbone.num_classes
+        refuse(
+            (
+                head_init == "probe" and multi_label,
+                "A linear probe has one label an image: leave out model.head_init, or multi_label.",
+            ),
+            (
+                not self.num_classes,
+                "A classifier needs classes: set model.backbone.num_classes in the config.",
+            ),
+            (
+                mixup is not None and multi_label,
+                "Mixup mixes images of one class each: leave it out with multi_label=True.",
+            ),
+            (
+                distillation is not None and multi_label,
+                "A teacher's classes exclude each other: leave out distillation with "
+                "multi_label=True.",
+            ),
+        )
+        between(0, 1, label_smoothing=label_smoothing)
         self.head_init = head_init
         self.multi_label = multi_label
         self.class_weights = ClassWeights(class_weights)
-        self.num_classes: int = self.backbone.num_classes
-        if not self.num_classes:
-            raise HypvisionError(
-                "A classifier needs classes: set model.backbone.num_classes in the config."
-            )
-        between(0, 1, label_smoothing=label_smoothing)
         self.label_smoothing = label_smoothing
         self.test_flip = test_flip
         self.mixup: Mixup | None = None
         if mixup is not None:
-            if multi_label:
-                raise HypvisionError(
-                    "Mixup mixes images of one class each: leave it out with multi_label=True."
-                )
             self.mixup = Mixup(
                 **mixup, label_smoothing=label_smoothing, num_classes=self.num_classes
             )
@@ -343,11 +377,6 @@ class ImageClassifier(BackboneModel):
         self, teacher: dict[str, Any], loss: str = "hard", alpha: float = 0.5,
         temperature: float = 1.0, size: int | None = None,
     ) -> None:  # fmt: skip
-        if self.multi_label:
-            raise HypvisionError(
-                "A teacher's classes exclude each other: leave out distillation with "
-                "multi_label=True."
-            )
         one_of(("hard", "soft"), **{"model.distillation.loss": loss})
         more_than(0, alpha=alpha, temperature=temperature)
         between(0, 1, alpha=alpha)

@@ -124,13 +124,7 @@ class TopKAccuracy(ScoreMetric):
             for k in self.topk
             if k <= depth
         }
-        hits: dict[int, list[bool]] = {}
-        for _, label, best, _ in known:
-            hits.setdefault(label, []).append(best[0] == label)
-        self.classes = [
-            OfClass(str(names[c] if names else c), 100.0 * fmean(h), len(h))
-            for c, h in sorted(hits.items())
-        ]
+        self.classes = _of_classes(known, names)
         if self.macro:
             metrics["macro"] = fmean(found.value for found in self.classes) if known else math.nan
         if self.out_file is not None:
@@ -147,6 +141,17 @@ class TopKAccuracy(ScoreMetric):
             predictions=[dict(index=i, label=y, classes=c, scores=s) for i, y, c, s in results],
         )
         write_json(path, report, indent=None)
+
+
+def _of_classes(known: list[tuple], names: Sequence[str] | None) -> list[OfClass]:
+    """The accuracy of each class that has an image."""
+    hits: dict[int, list[bool]] = {}
+    for _, label, best, _ in known:
+        hits.setdefault(label, []).append(best[0] == label)
+    return [
+        OfClass(str(names[c] if names else c), 100.0 * fmean(h), len(h))
+        for c, h in sorted(hits.items())
+    ]
 
 
 def _percent(hits: Sequence[bool]) -> float:

@@ -133,22 +133,22 @@ def confusion_parts(
     table = [("true", *columns), *((name, *row) for name, row in zip(rows, counts.tolist()))]
     picture = confusion_figure(counts, rows, columns, order)
     matrix = Part("Confusion matrix", "confusion", text, picture, table, shown=False)
+    wrong = _confused(counts[: len(names), : len(names)])
+    if not wrong:
+        return [matrix]
     total = counts.sum(1)
-    wrong = sorted(
-        (
-            (int(n), y, p)
-            for (y, p), n in np.ndenumerate(counts[: len(names), : len(names)])
-            if n and y != p
-        ),
-        key=lambda item: (-item[0], item[1:]),
-    )
     head: tuple = ("true", "predicted", unit, "% of the true class")
-    confused: list[tuple] = [(names[y], names[p], n, 100 * n / int(total[y])) for n, y, p in wrong]
+    pairs: list[tuple] = [(names[y], names[p], n, 100 * n / int(total[y])) for n, y, p in wrong]
     if distances is not None:
         head = (*head, "distance")
-        confused = [(*row, int(distances[y, p])) for row, (_, y, p) in zip(confused, wrong)]
-    pairs = confused[:_PAIRS]
-    return [matrix, Part("Confused most", "confused", table=[head, *pairs])] if pairs else [matrix]
+        pairs = [(*row, int(distances[y, p])) for row, (_, y, p) in zip(pairs, wrong)]
+    return [matrix, Part("Confused most", "confused", table=[head, *pairs])]
+
+
+def _confused(counts: np.ndarray) -> list[tuple[int, int, int]]:
+    """How often a class was taken for another, and the two, the most frequent ones first."""
+    found = [(int(n), y, p) for (y, p), n in np.ndenumerate(counts) if n and y != p]
+    return sorted(found, key=lambda item: (-item[0], item[1:]))[:_PAIRS]
 
 
 def class_table(counts: np.ndarray, names: Sequence[str]) -> list[tuple]:

@@ -80,12 +80,11 @@ class HierarchicalErrors(ScoreMetric):
         names = meta["classes"]
         above = self._ancestors_of(names, meta.get("ancestors", ()))
         nodes = set(names).union(*(above[name] for name in names))
-        root = {None} if sum(not above[node] for node in nodes) > 1 else set()
+        root = {None} if [above[node] for node in nodes].count(set()) > 1 else set()
         own = [above[name] | root for name in names]
         neighbours = _neighbours({node: above[node] for node in nodes})
-        steps = {
-            label: _steps(neighbours, names[label]) for label in {label for _, label in results}
-        }
+        labels = {label for _, label in results}
+        steps = {label: _steps(neighbours, names[label]) for label in labels}
         rows = [
             _errors(own[guess], own[truth], steps[truth][names[guess]]) for guess, truth in results
         ]
@@ -114,15 +113,8 @@ Node = Hashable
 
 def _ancestors(given: Mapping[str, Sequence[str]] | str) -> dict[Node, set[Node]]:
     """The ancestors of each class and of each group."""
-    path = Path(given).expanduser() if isinstance(given, str) else None
-    if path is not None and path.is_dir():
-        return {node: set(above) for node, above in read_tree(path).ancestors.items()}
-    if path is not None and path.suffix != ".json":
-        closure = read_closure(path, transitive=True)
-        return {
-            name: {closure.names[n] for n in above}
-            for name, above in zip(closure.names, closure.ancestors())
-        }
+    if isinstance(given, str) and not given.endswith(".json"):
+        return _ancestors_in(Path(given).expanduser())
     found: dict[Node, set[Node]] = {}
     for name, groups in read_ancestors(given, "HierarchicalErrors").items():
         paths = [tuple(groups[: depth + 1]) for depth in range(len(groups))]
@@ -130,6 +122,18 @@ def _ancestors(given: Mapping[str, Sequence[str]] | str) -> dict[Node, set[Node]
             found[group] = {*paths[:depth]}
         found[name] = {*paths}
     return found
+
+
+def _ancestors_in(path: Path) -> dict[Node, set[Node]]:
+    """Those of BREEDS' folder, or of a file of pairs."""
+    if path.is_dir():
+        return {node: set(above) for node, above in read_tree(path).ancestors.items()}
+    closure = read_closure(path, transitive=True)
+    names = closure.names
+    return {
+        name: {names[number] for number in numbers}
+        for name, numbers in zip(names, closure.ancestors())
+    }
 
 
 def _neighbours(above: Mapping[Node, set[Node]]) -> dict[Node, set[Node]]:

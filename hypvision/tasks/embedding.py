@@ -91,30 +91,37 @@ def load_embedder(
         if weights is None:
             raise HypvisionError("--config needs --weights, the checkpoint of its training.")
         return _trained(config, weights, device)
-    from timm.data import create_transform, resolve_data_config
-
     name = str(weights or model)
     record = builtin_index().records.get(name) if weights is None else None
-    if record is not None:
-        network = _of_the_zoo(record)
-        if record.task == "retrieval":
-            return _learned(network, network.images, name, device)
-    else:
-        from hypvision.tasks.classification import create_backbone
+    if record is None:
+        return _of_timm(str(model), weights, device)
+    network = _of_the_zoo(record)
+    if record.task == "retrieval":
+        return _learned(network, network.images, name, device)
+    return _by_features(network, name, device)
 
-        remedy = "Give a file with --weights FILE (random weights would find nothing)."
-        checkpoint = None if weights is None else read(weights)
-        own = {} if checkpoint is None else trained_arguments(checkpoint, str(model))
-        network = create_backbone(
-            str(model), remedy, num_classes=0, pretrained=weights is None, **own
-        )
-        if weights is not None:
-            load_weights(network, weights, checkpoint)
-        else:
-            published = network.pretrained_cfg
-            name = ".".join(
-                filter(None, (published.get("architecture") or name, published.get("tag")))
-            )
+
+def _of_timm(model: str, weights: str | Path | None, device: str) -> Embedder:
+    """A timm model with weights of a file, or with its published ones."""
+    from hypvision.tasks.classification import create_backbone
+
+    remedy = "Give a file with --weights FILE (random weights would find nothing)."
+    if weights is None:
+        network = create_backbone(model, remedy, num_classes=0, pretrained=True)
+        published = network.pretrained_cfg
+        names = (published.get("architecture") or model, published.get("tag"))
+        return _by_features(network, ".".join(filter(None, names)), device)
+    checkpoint = read(weights)
+    own = trained_arguments(checkpoint, model)
+    network = create_backbone(model, remedy, num_classes=0, pretrained=False, **own)
+    load_weights(network, weights, checkpoint)
+    return _by_features(network, str(weights), device)
+
+
+def _by_features(network: Any, name: str, device: str) -> Embedder:
+    """A network whose features compare by cosine."""
+    from timm.data import create_transform, resolve_data_config
+
     data = resolve_data_config({}, model=network)
     channels = getattr(network, "in_chans", 3)
     check_normalisation(data, channels)

@@ -45,7 +45,7 @@ from hypvision.engine.extensions import PREDICTORS
 from hypvision.engine.hooks import CheckClassesHook, classes_in, network_of
 from hypvision.inference.knowledge import Known
 from hypvision.inference.predictors import Predictor, Request, classifier
-from hypvision.io.checks import one_of
+from hypvision.io.checks import one_of, refuse
 from hypvision.io.errors import HypvisionError, require_finite
 from hypvision.tasks.class_weights import ClassWeights
 from hypvision.tasks.classification import per_image
@@ -94,22 +94,24 @@ class FewShotCLIP(BaseModel):
         bundle = clip if isinstance(clip, CLIPBundle) else create_clip(**clip)
         self.host = build_host(bundle, options.pop("name", "promptsrc"), **options)
         if adapter is not None:
-            if adapter.get("type") != "lathadapter":
-                raise HypvisionError(
-                    "A few-shot method takes the adapter 'lathadapter', not "
-                    f"{adapter.get('type')!r}."
-                )
-            if is_hyperbolic(bundle.model):
-                raise HypvisionError(
-                    "LatHAdapter (+lath) works on a sphere, but this CLIP embeds on a hyperboloid: "
-                    "leave it out."
-                )
             size = feature_size(self.host)
-            if adapter.get("dim", 0) not in (0, size):
-                raise HypvisionError(
-                    f"LatHAdapter: dim is {adapter['dim']!r}, the method's features have {size}. "
-                    "Leave it out."
-                )
+            refuse(
+                (
+                    adapter.get("type") != "lathadapter",
+                    "A few-shot method takes the adapter 'lathadapter', not "
+                    f"{adapter.get('type')!r}.",
+                ),
+                (
+                    is_hyperbolic(bundle.model),
+                    "LatHAdapter (+lath) works on a sphere, but this CLIP embeds on a hyperboloid: "
+                    "leave it out.",
+                ),
+                (
+                    adapter.get("dim", 0) not in (0, size),
+                    f"LatHAdapter: dim is {adapter.get('dim')!r}, the method's features have "
+                    f"{size}. Leave it out.",
+                ),
+            )
             adapters.inject(self.host.clip, {**adapter, "dim": size})
 
     @property
@@ -192,23 +194,15 @@ class FewShotCLIP(BaseModel):
         if self.hierarchy is None:
             return dict(loss_ce=out.fit(out.logits(), label, weights), **out.losses)
         config = self.hierarchy.config
-        predicted = None if out.teacher is None else out.teacher.argmax(-1)
-        neighbours = label if predicted is None else predicted if config.pseudo_labels else None
+        target = label if out.teacher is None else out.teacher.argmax(-1)
+        neighbours = target if out.teacher is None or config.pseudo_labels else None
         found = self.hierarchy(*self.adapter_features(out), out.scale, neighbours)
         if config.refined_consistency and out.consistency is not None:
             out.losses = out.consistency(F.normalize(found.text, dim=-1))
         cosine = found.cosine if out.extra is None else found.cosine + out.extra
         losses = dict(loss_ecls=out.fit(cosine, label, weights), **found.losses, **out.losses)
-        target = label if predicted is None else predicted
         if found.distance is not None:
-            if out.teacher is not None and config.teacher_loss != "labels":
-                wanted = out.teacher.log_softmax(-1)
-                log_shares = (-found.distance).log_softmax(-1)
-                losses["loss_hcls"] = F.kl_div(
-                    log_shares, wanted, reduction="batchmean", log_target=True
-                )
-            elif target is not None:
-                losses["loss_hcls"] = F.cross_entropy(-found.distance, target, weights)
+            losses |= _distance_loss(-found.distance, out, config.teacher_loss, target, weights)
         return losses
 
     def adapter_features(self, out: HostOutput) -> tuple[Tensor, Tensor]:
@@ -222,6 +216,19 @@ class FewShotCLIP(BaseModel):
                 "the adapter."
             )
         return found[0], found[1]
+
+
+def _distance_loss(
+    logits: Tensor, out: HostOutput, kind: str, target: Tensor | None, weights: Tensor | None
+) -> dict[str, Tensor]:
+    """The loss of hyperbolic distances, negated as logits (B, C): of the teacher's distribution, or
+    of classes."""
+    if out.teacher is not None and kind != "labels":
+        shares = logits.log_softmax(-1)
+        wanted = out.teacher.log_softmax(-1)
+        loss = F.kl_div(shares, wanted, reduction="batchmean", log_target=True)
+        return dict(loss_hcls=loss)
+    return {} if target is None else dict(loss_hcls=F.cross_entropy(logits, target, weights))
 
 
 def _model(runner: Runner) -> FewShotCLIP:
@@ -544,23 +551,7 @@ def _predictor(model: FewShotCLIP, config: Config, request: Request) -> Predicto
         raise HypvisionError(
             f"'{request.model}' is a classifier, which counts nothing: leave out --things."
         )
-    if request.classes is None and not trained:
-        raise HypvisionError(
-            f"The checkpoint '{request.weights}' does not say what its classes are: give --classes "
-            '"cat, dog, ...".'
-        )
-    own = tuple(trained.get("classes") or ())
-    names = own if request.classes is None else load_classes(request.classes)
-    if own and model.host.fixed_classes is not None:
-        given, learned = ([name.replace("_", " ") for name in part] for part in (names, own))
-        if sorted(given) != sorted(learned):
-            checkpoint = f"the checkpoint {request.weights}"
-            raise HypvisionError(
-                f"{name_difference(given, '--classes', learned, checkpoint)} "
-                f"This method ({type(model.host).__name__}) recognises only the classes of its "
-                "training: leave out --classes."
-            )
-        names = own  # in the order of its outputs
+    names = _asked_classes(model, trained, request)
     model.set_data({**trained, "classes": names})
     view = preprocessing_of(model.host.clip)
     size = config.dataset("test").get("size")
@@ -568,8 +559,35 @@ def _predictor(model: FewShotCLIP, config: Config, request: Request) -> Predicto
     source = "the checkpoint"
     if request.classes is not None:
         source = "the words given, by the CLIP of the checkpoint"
-    known = Known(tuple(names), f"{source} {request.weights}", view.size)
+    known = Known(names, f"{source} {request.weights}", view.size)
     return classifier(lambda x: model(x, mode="tensor"), view, known, request.device)
+
+
+def _asked_classes(
+    model: FewShotCLIP, trained: Mapping[str, Any], request: Request
+) -> tuple[str, ...]:
+    """The classes of the request, which must be those of a training that fixes them; else the
+    latter."""
+    own = tuple(trained.get("classes") or ())
+    if request.classes is None:
+        if not trained:
+            raise HypvisionError(
+                f"The checkpoint '{request.weights}' does not say what its classes are: give "
+                '--classes "cat, dog, ...".'
+            )
+        return own
+    names = tuple(load_classes(request.classes))
+    if not own or model.host.fixed_classes is None:
+        return names
+    given, learned = ([name.replace("_", " ") for name in part] for part in (names, own))
+    if sorted(given) != sorted(learned):
+        checkpoint = f"the checkpoint {request.weights}"
+        raise HypvisionError(
+            f"{name_difference(given, '--classes', learned, checkpoint)} "
+            f"This method ({type(model.host).__name__}) recognises only the classes of its "
+            "training: leave out --classes."
+        )
+    return own  # in the order of its outputs
 
 
 PREDICTORS["FewShotCLIP"] = _predictor

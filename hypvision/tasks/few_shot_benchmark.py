@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -30,7 +30,7 @@ from hypvision.data.fewshot.dataset import intact, load_cell
 from hypvision.data.fewshot.layouts import CROSS, DOMAINS, SETS
 from hypvision.data.fewshot.splits import class_names
 from hypvision.engine.checkpoint import NUMBERED, load
-from hypvision.engine.hooks import last_checkpoint
+from hypvision.engine.hooks import last_checkpoint, network_of
 from hypvision.engine.run import train
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import write_json
@@ -40,6 +40,7 @@ from hypvision.tasks.few_shot_recipes import few_shot_config, host_options, reci
 
 # recognise only the classes of their training
 _SEEN_ONLY = ("linear-probe", "tip-adapter", "tip-adapter-f")
+_SHOTS: dict[str, tuple[int, ...]] = {"shots": (1, 2, 4, 8, 16)}
 _PASSED_ON = (
     "adapter", "amp", "workers", "steps", "epochs", "batch", "views", "cache", "skip_broken",
     "pickles", "best_val",
@@ -169,22 +170,25 @@ def plan(
     or ``"dg"`` (16 shots of ``source``), for methods of
     :data:`hypvision.tasks.few_shot_recipes.METHODS`, by default on the data sets of the benchmark;
     ``seeds`` are those of the shots."""
-    cross_dataset = protocol in ("cross", "dg")
     datasets = tuple(dict.fromkeys(datasets or {"cross": CROSS, "dg": DOMAINS}.get(protocol, SETS)))
-    counts = dict.fromkeys(shots or ((1, 2, 4, 8, 16) if protocol == "shots" else (16,)))
+    counts = dict.fromkeys(shots or _SHOTS.get(protocol, (16,)))
     cells = []
     for method in dict.fromkeys(methods):
         name, _ = split_method(method)
-        if name in _SEEN_ONLY:
-            _check_tested_on_seen(method, protocol)
-        for seed in dict.fromkeys(seeds):
-            for count in counts:
-                if cross_dataset and name != "promptkd":
-                    cells.append(CellSpec(protocol, method, source, count, seed, datasets))
-                else:  # PromptKD is distilled for each target
-                    cells += [
-                        CellSpec(protocol, method, dataset, count, seed) for dataset in datasets
-                    ]
+        _check_tested_on_seen(method, protocol, name in _SEEN_ONLY)
+        # PromptKD is distilled for each target
+        targets = datasets if protocol in ("cross", "dg") and name != "promptkd" else ()
+        cells += [
+            CellSpec(protocol, method, dataset, count, seed, targets)
+            for seed in dict.fromkeys(seeds)
+            for count in counts
+            for dataset in ([source] if targets else datasets)
+        ]
+    _check_training_images(cells)
+    return cells
+
+
+def _check_training_images(cells: Sequence[CellSpec]) -> None:
     for cell in cells:
         if cell.dataset in DOMAINS and cell.method != "zeroshot":
             raise HypvisionError(
@@ -192,11 +196,10 @@ def plan(
                 "images. Leave it out of this run, or give --datasets (of cross and dg: --source) "
                 "with training images."
             )
-    return cells
 
 
-def _check_tested_on_seen(method: str, protocol: Protocol) -> None:
-    if protocol != "shots":
+def _check_tested_on_seen(method: str, protocol: Protocol, seen_only: bool) -> None:
+    if seen_only and protocol != "shots":
         raise HypvisionError(
             f"{method} recognises only the classes that it was trained on, so '{protocol}' cannot "
             "test it. Run hypvision fewshot shots."
@@ -251,64 +254,81 @@ def run_cell(spec: CellSpec, settings: Settings, results: str | Path) -> dict[st
     """
     folder = Path(results, spec.key)
     begin = time.perf_counter()
-    before = None
-    with suppress(HypvisionError):  # the file is missing or damaged
-        before = read_result(folder)
-    if before is not None:
-        _same_settings(folder, before.settings.shared(), settings.shared())
+    before = _known_result(folder, settings)
     check_settings(results, settings)
     if before is not None:
         spec = spec._replace(targets=tuple(dict.fromkeys((*before.cell.targets, *spec.targets))))
     config = cell_config(spec, settings)
     name, lath = split_method(spec.method)
     learns = lath or name not in ("zeroshot", "tip-adapter")
-    epochs = config.train_cfg.max_epochs if learns else 0
-    trains = learns or name == "tip-adapter"  # tip-adapter fills its cache in a "training"
-    if trains and not (folder / f"epoch_{config.train_cfg.max_epochs}.pth").is_file():
-        if before is not None:  # its weights were deleted, so train and measure anew
-            Path(folder, "last_checkpoint").unlink(missing_ok=True)
-        before = None
-        if not any(
-            path.name == "last_checkpoint" or NUMBERED.match(path.name) for path in folder.glob("*")
-        ):
-            for path in folder.glob("best_*.pth"):  # of a cell that begins anew
-                path.unlink()
-    if trains:
-        runner = train(config, folder, resume="auto")
-        model = runner.model
-        steps = runner.iter if learns else 0
-        model = getattr(model, "module", model)
-        if settings.best_val:
-            best = measured_checkpoint(folder, True)
-            assert best is not None, "a training leaves a checkpoint"
-            model.load_state_dict(load(best)["state_dict"])
+    if learns or name == "tip-adapter":  # which fills its cache in a "training"
+        if not (folder / f"epoch_{config.train_cfg.max_epochs}.pth").is_file():
+            _forget(folder, finished=before is not None)
+            before = None
+        model, steps = _train(config, folder, settings.best_val)
     else:
         model = MODELS.build(config.model).to(get_device())
         steps = 0
     trained = time.perf_counter() - begin
-    known = {} if before is None else before.accuracy
+    known: Mapping[str, float] = {}
+    spent = (0.0, 0.0)
+    if before is not None:
+        known = before.accuracy
+        spent = (before.train_seconds, before.seconds)
     found = {**known, **_measure(model, spec, settings, known)}
     report = Result(
         spec,
         found,
         settings,
-        steps=steps,
-        epochs=epochs,
-        train_seconds=round(trained + (before.train_seconds if before else 0), 1),
-        seconds=round(time.perf_counter() - begin + (before.seconds if before else 0), 1),
+        train_seconds=round(trained + spent[0], 1),
+        seconds=round(time.perf_counter() - begin + spent[1], 1),
         parameters=sum(value.numel() for _, value in model.learned()),
         precision=settings.amp if settings.amp and torch.cuda.is_available() else "fp32",
-        training_images=_training_images(config, spec) if learns else "",
         transductive=name == "promptkd",
         selection="best_val" if settings.best_val else "last",
         notes="Shots are drawn from sorted files." if spec.dataset == "imagenet" else "",
         version=hypvision.__version__,
     )
+    if learns:
+        images = _training_images(config, spec)
+        epochs = config.train_cfg.max_epochs
+        report = replace(report, steps=steps, epochs=epochs, training_images=images)
     write_json(
         folder / "result.json",
         dict(asdict(report), cell=spec._asdict(), settings=settings.shared()),
     )
     return found
+
+
+def _known_result(folder: Path, settings: Settings) -> Result | None:
+    """The result of a cell that has finished with these settings."""
+    try:
+        found = read_result(folder)
+    except HypvisionError:  # the file is missing or damaged
+        return None
+    _same_settings(folder, found.settings.shared(), settings.shared())
+    return found
+
+
+def _forget(folder: Path, finished: bool) -> None:
+    """Let a cell begin anew whose weights were deleted, or that has written no checkpoint yet."""
+    if finished:
+        Path(folder, "last_checkpoint").unlink(missing_ok=True)
+    names = [path.name for path in folder.glob("*")]
+    if "last_checkpoint" not in names and not any(map(NUMBERED.match, names)):
+        for path in folder.glob("best_*.pth"):
+            path.unlink()
+
+
+def _train(config: Config, folder: Path, best_val: bool) -> tuple[FewShotCLIP, int]:
+    """The trained model of a cell, and the steps of its training."""
+    runner = train(config, folder, resume="auto")
+    model = network_of(runner)
+    if best_val:
+        best = measured_checkpoint(folder, True)
+        assert best is not None, "a training leaves a checkpoint"
+        model.load_state_dict(load(best)["state_dict"])
+    return model, runner.iter
 
 
 def measured_checkpoint(folder: str | Path, best_val: bool) -> Path | None:
@@ -374,8 +394,8 @@ def _options(
     """The config of a cell for data of these sizes."""
     taken = host_options(spec.method)
     host = {option: value for option, value in (settings.host or {}).items() if option in taken}
-    if host.get("per_class"):
-        _check_tested_on_seen(f"{spec.method} with per_class", spec.protocol)
+    seen_only = bool(host.get("per_class"))
+    _check_tested_on_seen(f"{spec.method} with per_class", spec.protocol, seen_only)
     if teacher:
         host["teacher"] = teacher
     return few_shot_config(

@@ -7,13 +7,14 @@ Rates are SGD's with momentum 0.9 and weight decay 5e-4, and the schedule is
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from hypvision.clip.prompting import HOSTS
-from hypvision.io.checks import one_of
+from hypvision.io.checks import one_of, refuse
 from hypvision.io.errors import HypvisionError, did_you_mean
 
 PROTOCOLS = ("base2new", "shots", "cross", "dg")
@@ -80,16 +81,18 @@ METHODS = (*sorted(HOSTS), "tip-adapter-f")
 def split_method(method: str) -> tuple[str, bool]:
     """The host's name, and whether LatHAdapter is on it."""
     name, plus, adapter = method.partition("+")
-    if name not in METHODS or (plus and adapter != "lath"):
-        raise HypvisionError(
+    refuse(
+        (
+            name not in METHODS or (plus and adapter != "lath"),
             f"There is no few-shot method '{method}'.{did_you_mean(name, METHODS)} There are: "
-            f"{', '.join(METHODS)}, each also with +lath."
-        )
-    if plus and name == "linear-probe":
-        raise HypvisionError(
+            f"{', '.join(METHODS)}, each also with +lath.",
+        ),
+        (
+            plus and name == "linear-probe",
             "LatHAdapter refines class features, which a linear probe does not have. Leave out "
-            "+lath."
-        )
+            "+lath.",
+        ),
+    )
     return name, bool(plus)
 
 
@@ -106,16 +109,17 @@ def check_options(
 ) -> None:
     """Check that each option of hosts and of LatHAdapter belongs to at least one method; it is
     passed only to the methods that have it."""
-    taken = {name: host_options(name) for name in (split_method(method)[0] for method in methods)}
-    known = [option for own in taken.values() for option in own]
-    lost = [option for option in host or {} if option not in known]
+    split = [split_method(method) for method in methods]
+    taken = {name: host_options(name) for name, _ in split}
+    known = list(itertools.chain(*taken.values()))
+    lost = sorted({*(host or ())} - {*known})
     if lost:
         options = "; ".join(f"{name}: {', '.join(own) or 'none'}" for name, own in taken.items())
         raise HypvisionError(
             f"None of the methods has an option '{lost[0]}'.{did_you_mean(lost[0], known)} Their "
             f"options: {options}."
         )
-    if adapter and not any(split_method(method)[1] for method in methods):
+    if adapter and not any(lath for _, lath in split):
         raise HypvisionError(
             f"The options of LatHAdapter ({', '.join(adapter)}) have no effect, because no method "
             f"uses it. Write the method {next(iter(taken))}+lath, or leave them out."
@@ -128,58 +132,101 @@ def recipe(
     """The published recipe of a method of :data:`METHODS`, without ``+lath``; where none is
     published, that of the nearest method. ``shots`` are images of a class, None for all,
     ``classes`` and ``images`` those of the training data."""
-    few = protocol == "shots"
-    cross_dataset = protocol in ("cross", "dg")
     coop = 50 if shots == 1 or dataset == "imagenet" else 100 if shots in (2, 4) else 200
-    if method in ("maple", "promptsrc", "promptkd"):
-        depth = dict(depth=3) if cross_dataset else {}  # otherwise the default depth, 9
-        if method == "maple":
-            lr, epochs = (0.0026, 2) if cross_dataset else (0.0035, 50 if few else 5)
-            return Recipe(dict(name="maple", **depth), lr, epochs, 4)
-        if method == "promptkd":
-            weight = 200.0 if dataset in _LIGHT else 1000.0
-            return Recipe(
-                dict(name="promptkd", **depth, weight=weight), 0.005, 20, 8, unlabelled=True
-            )
-        average = (6.0, 10.0) if cross_dataset else (15.0, 1.0)
-        if few:
-            average = (45.0, 5.0) if dataset in _LATE else (30.0, 30.0)
-        return Recipe(dict(name="promptsrc", **depth), 0.0025, 50 if few else 20, 4, average)
-    if method == "linear-probe":
-        return Recipe(
-            dict(name=method, classes=classes),
-            10.0,
-            coop,
-            32,
-            features=True,
-            optimizer=dict(weight_decay=0),
-        )
-    if method in ("tip-adapter", "tip-adapter-f"):
-        ends, alpha = TIP_ADAPTER.get(dataset, TIP_ADAPTER["imagenet"])
-        tune = method == "tip-adapter-f"
-        host = dict(
-            name="tip-adapter", keys=images, classes=classes, tune=tune, alpha=alpha, beta=1.0
-        )
-        cached = Recipe({**host, "ensemble": dataset == "imagenet"}, features=True, search=ends)
-        if not tune:
-            return cached
-        optimizer = dict(type="AdamW", eps=1e-4, weight_decay=0.01)
-        cosine = dict(type="CosineAnnealingLR", convert_to_iter_based=True)
-        epochs = 100 if dataset == "eurosat" else 20
-        return replace(
-            cached, lr=1e-3, epochs=epochs, batch=256, optimizer=optimizer, scheduler=cosine
-        )
-    # CoOp's published few-shot results use 16 random tokens, those of other protocols four words.
-    context = {} if few else dict(tokens=4, words="a photo of a")
-    return {
-        "zeroshot": Recipe(dict(name="zeroshot"), features=True),
-        "coop": Recipe(dict(name="coop", **context), 0.002, coop, 32),
-        "cocoop": Recipe(dict(name="cocoop"), 0.002, 10, 1),
-        "clip-adapter": Recipe(dict(name="clip-adapter"), 0.002, coop, 32, features=True),
-        "deep-vision": Recipe(dict(name="deep-vision"), 0.0025, 5, 4),
-        "deep-language": Recipe(dict(name="deep-language"), 0.0025, 5, 4),
-        "ivlp": Recipe(dict(name="ivlp"), 0.0025, 20, 4),
-    }[method]
+    return _RECIPES[method](_Task(protocol, dataset, coop, classes, images))
+
+
+class _Task(NamedTuple):
+    """What a recipe depends on; ``coop`` are the epochs of CoOp's trainings."""
+
+    protocol: str
+    dataset: str
+    coop: int
+    classes: int
+    images: int
+
+    @property
+    def few(self) -> bool:
+        return self.protocol == "shots"
+
+    @property
+    def depth(self) -> dict[str, int]:
+        """Of prompts, where it is not the default, 9."""
+        return dict(depth=3) if self.protocol in ("cross", "dg") else {}
+
+
+def _maple(task: _Task) -> Recipe:
+    epochs = 2 if task.depth else 50 if task.few else 5
+    return Recipe(dict(name="maple", **task.depth), 0.0026 if task.depth else 0.0035, epochs, 4)
+
+
+def _promptsrc(task: _Task) -> Recipe:
+    average = (6.0, 10.0) if task.depth else (15.0, 1.0)
+    if task.few:
+        average = (45.0, 5.0) if task.dataset in _LATE else (30.0, 30.0)
+    return Recipe(dict(name="promptsrc", **task.depth), 0.0025, 50 if task.few else 20, 4, average)
+
+
+def _promptkd(task: _Task) -> Recipe:
+    weight = 200.0 if task.dataset in _LIGHT else 1000.0
+    host = dict(name="promptkd", **task.depth, weight=weight)
+    return Recipe(host, 0.005, 20, 8, unlabelled=True)
+
+
+def _linear_probe(task: _Task) -> Recipe:
+    host = dict(name="linear-probe", classes=task.classes)
+    optimizer = dict(weight_decay=0)
+    return Recipe(host, 10.0, task.coop, 32, features=True, optimizer=optimizer)
+
+
+def _tip_adapter(task: _Task, tune: bool = False) -> Recipe:
+    ends, alpha = TIP_ADAPTER.get(task.dataset, TIP_ADAPTER["imagenet"])
+    host = dict(
+        name="tip-adapter",
+        keys=task.images,
+        classes=task.classes,
+        tune=tune,
+        alpha=alpha,
+        beta=1.0,
+        ensemble=task.dataset == "imagenet",
+    )
+    return Recipe(host, features=True, search=ends)
+
+
+def _tip_adapter_f(task: _Task) -> Recipe:
+    return replace(
+        _tip_adapter(task, tune=True),
+        lr=1e-3,
+        epochs=100 if task.dataset == "eurosat" else 20,
+        batch=256,
+        optimizer=dict(type="AdamW", eps=1e-4, weight_decay=0.01),
+        scheduler=dict(type="CosineAnnealingLR", convert_to_iter_based=True),
+    )
+
+
+def _coop(task: _Task) -> Recipe:
+    # The published few-shot results use 16 random tokens, those of other protocols four words.
+    context = {} if task.few else dict(tokens=4, words="a photo of a")
+    return Recipe(dict(name="coop", **context), 0.002, task.coop, 32)
+
+
+_RECIPES: dict[str, Callable[[_Task], Recipe]] = {
+    "maple": _maple,
+    "promptsrc": _promptsrc,
+    "promptkd": _promptkd,
+    "linear-probe": _linear_probe,
+    "tip-adapter": _tip_adapter,
+    "tip-adapter-f": _tip_adapter_f,
+    "coop": _coop,
+    "zeroshot": lambda task: Recipe(dict(name="zeroshot"), features=True),
+    "cocoop": lambda task: Recipe(dict(name="cocoop"), 0.002, 10, 1),
+    "clip-adapter": lambda task: Recipe(
+        dict(name="clip-adapter"), 0.002, task.coop, 32, features=True
+    ),
+    "deep-vision": lambda task: Recipe(dict(name="deep-vision"), 0.0025, 5, 4),
+    "deep-language": lambda task: Recipe(dict(name="deep-language"), 0.0025, 5, 4),
+    "ivlp": lambda task: Recipe(dict(name="ivlp"), 0.0025, 20, 4),
+}
 
 
 def with_steps(recipe: Recipe, steps: int | None, epochs: int | None) -> tuple[Recipe, int | None]:
@@ -190,26 +237,35 @@ def with_steps(recipe: Recipe, steps: int | None, epochs: int | None) -> tuple[R
     recipe's.
     """
     if epochs is not None and recipe.epochs:
-        share = epochs / recipe.epochs
-        average = recipe.average
-        if average is not None:  # scale mean and std with the number of epochs
-            average = (average[0] * share, max(average[1] * share, 1e-3))
-        recipe = replace(recipe, epochs=epochs, average=average)
+        recipe = _with_epochs(recipe, epochs)
     if steps is None or not recipe.epochs:
         return recipe, None
     most = recipe.epochs
     count = next(number for number in range(min(steps, most), 0, -1) if steps % number == 0)
-    if count < most:
-        # the schedules begin with one epoch of almost zero rate
-        if epochs is not None or count == 1 < steps:
-            below = steps - steps % most
-            raise HypvisionError(
-                f"{steps} steps cannot be divided into "
-                f"{f'2 to {most}' if epochs is None else most} epochs of one length. Give --steps "
-                f"{f'{below} or ' if below else ''}{below + most}."
-            )
-        recipe, _ = with_steps(recipe, None, count)
-    return recipe, steps // count * recipe.batch
+    # the schedules begin with one epoch of almost zero rate
+    if count < most and (epochs is not None or count == 1 < steps):
+        raise _not_divided(steps, f"2 to {most}" if epochs is None else str(most), most)
+    return _with_epochs(recipe, count), steps // count * recipe.batch
+
+
+def _not_divided(steps: int, possible: str, most: int) -> HypvisionError:
+    below = steps - steps % most
+    near = f"{below} or " if below else ""
+    return HypvisionError(
+        f"{steps} steps cannot be divided into {possible} epochs of one length. Give --steps "
+        f"{near}{below + most}."
+    )
+
+
+def _with_epochs(recipe: Recipe, epochs: int) -> Recipe:
+    """The recipe with other epochs, with which mean and deviation of its average scale."""
+    if epochs == recipe.epochs:
+        return recipe
+    average = recipe.average
+    if average is not None:
+        share = epochs / recipe.epochs
+        average = (average[0] * share, max(average[1] * share, 1e-3))
+    return replace(recipe, epochs=epochs, average=average)
 
 
 def few_shot_config(
@@ -285,51 +341,60 @@ def few_shot_config(
         skip_broken=skip_broken,
     )
     tested = "base" if protocol == "base2new" else "all"
-    own = subset or ("all" if found.unlabelled else tested)
-    train_data = dict(
-        data, part="train", pickles=pickles, subset=own, shots=None if found.unlabelled else shots
+    train_data = _train_data(
+        found, dict(data, part="train", pickles=pickles), subset, tested, shots
     )
-    if found.search is not None:
-        train_data |= dict(scale=TIP_ADAPTER_SCALE, repeat=True)
     loader = dict(num_workers=workers, collate_fn=dict(type="default_collate"))
-    tests = dict(loader, batch_size=100, sampler=dict(type="DefaultSampler", shuffle=False))
-    tests["dataset"] = dict(data, part="test", subset=tested)
-    test = dict(dataloader=tests, evaluator=dict(type="TopKAccuracy", topk=(1,)), cfg=dict())
+    model = dict(
+        type="FewShotCLIP",
+        clip=clip or dict(name="ViT-B-16", pretrained="openai"),
+        host=_host(found, cache, host),
+        class_weights=class_weights,
+        adapter=None,
+    )
+    if lath:
+        adapter = dict(classes=total_classes or classes, **(adapter or {}))
+        model["adapter"] = dict(type="lathadapter", **adapter)
     return dict(
-        {
-            f"{phase}_{part}": value
-            for phase in ("test", "val")[: 1 + best_val]
-            for part, value in test.items()
-        },
+        **_tests(dict(loader, dataset=dict(data, part="test", subset=tested)), best_val),
         data_root=root,
-        model=dict(
-            type="FewShotCLIP",
-            clip=clip or dict(name="ViT-B-16", pretrained="openai"),
-            host={
-                **found.host,
-                **(dict(cache=cache) if name == "promptsrc" and cache else {}),
-                **(host or {}),
-            },
-            class_weights=class_weights,
-            adapter=dict(type="lathadapter", classes=total_classes or classes, **(adapter or {}))
-            if lath
-            else None,
-        ),
-        **_training(
-            found,
-            dict(loader, dataset=train_data),
-            length,
-            images,
-            balanced,
-            amp,
-            views,
-            cache,
-            best_val,
-        ),
+        model=model,
+        **_training(found, dict(loader, dataset=train_data), length, images, balanced),
+        **_optimisation(found, amp),
+        **_hooks(found, length or images, views, cache, best_val),
         randomness=dict(seed=seed),
         experiment_name=f"{protocol}-{method}-{dataset}-{shots}-{seed}",
         **deepcopy(_EVERY_CONFIG),
     )
+
+
+def _host(found: Recipe, cache: str | None, given: dict[str, Any] | None) -> dict[str, Any]:
+    """The host of a recipe with further options; PromptSRC's features of texts can be stored."""
+    stored = dict(cache=cache) if cache and found.host["name"] == "promptsrc" else {}
+    return {**found.host, **stored, **(given or {})}
+
+
+def _train_data(
+    found: Recipe, data: dict[str, Any], subset: str | None, tested: str, shots: int | None
+) -> dict[str, Any]:
+    """The training data: shots of the classes that are tested, or all images of all classes."""
+    seen: dict[str, Any] = dict(subset=subset or tested, shots=shots)
+    if found.unlabelled:
+        seen = dict(subset=subset or "all", shots=None)
+    repeated = {} if found.search is None else dict(scale=TIP_ADAPTER_SCALE, repeat=True)
+    return dict(data, **seen, **repeated)
+
+
+def _tests(loader: dict[str, Any], best_val: bool) -> dict[str, Any]:
+    """The test, and with ``best_val`` the same as validation."""
+    sampler = dict(type="DefaultSampler", shuffle=False)
+    parts = dict(
+        dataloader=dict(loader, batch_size=100, sampler=sampler),
+        evaluator=dict(type="TopKAccuracy", topk=(1,)),
+        cfg=dict(),
+    )
+    phases = ("test", "val") if best_val else ("test",)
+    return {f"{phase}_{part}": value for phase in phases for part, value in parts.items()}
 
 
 _EVERY_CONFIG: dict[str, Any] = dict(
@@ -343,24 +408,45 @@ _EVERY_CONFIG: dict[str, Any] = dict(
 
 
 def _training(
-    found: Recipe, loader: dict[str, Any], length: int | None, images: int, balanced: bool,
-    amp: str | None, views: int | None, cache: str | None, best_val: bool,
-) -> dict[str, Any]:  # fmt: skip
-    """Batches, optimiser, schedule and hooks of a training of ``length`` images an epoch, or of all
-    images once."""
+    found: Recipe, loader: dict[str, Any], length: int | None, images: int, balanced: bool
+) -> dict[str, Any]:
+    """The batches of ``length`` images an epoch, or of all images once."""
     sampler = dict(type="DefaultSampler", shuffle=True, round_up=False)
     if length is not None or balanced:
         sampler = dict(type="BalancedSampler" if balanced else "FixedLengthSampler", length=length)
+    whole = length is None and images >= found.batch and found.search is None
+    return dict(
+        train_dataloader=dict(loader, batch_size=found.batch, sampler=sampler, drop_last=whole),
+        train_cfg=dict(by_epoch=True, max_epochs=max(found.epochs, 1)),
+    )
+
+
+def _optimisation(found: Recipe, amp: str | None) -> dict[str, Any]:
+    wrappers: dict[str | None, dict[str, Any]] = {
+        None: dict(type="OptimWrapper"),
+        "bf16": dict(type="BFloat16OptimWrapper"),
+        "fp16": dict(type="AmpOptimWrapper", dtype="float16", loss_scale="dynamic"),
+    }
+    one_of(wrappers, amp=amp)
     optimizer = dict(type="SGD", lr=found.lr, momentum=0.9, weight_decay=5e-4)
     if found.optimizer.get("type", "SGD") != "SGD":
         optimizer = dict(lr=found.lr)
-    epochs = max(found.epochs, 1)
-    scheduler = dict(type="CoOpCosineLR", epochs=epochs)
+    scheduler = dict(type="CoOpCosineLR", epochs=found.epochs)
     if found.scheduler is not None:
         scheduler = dict(found.scheduler, T_max=found.epochs)
+    return dict(
+        optim_wrapper=dict(optimizer={**optimizer, **found.optimizer}, **wrappers[amp]),
+        param_scheduler=[scheduler] if found.epochs else [],
+    )
+
+
+def _hooks(
+    found: Recipe, images: int, views: int | None, cache: str | None, best_val: bool
+) -> dict[str, Any]:
+    """The hooks, for ``images`` an epoch."""
     # To write a checkpoint takes as long as a step: one is written an epoch, but at most once in
     # ten steps.
-    interval = max(1, min(epochs // 10, 10 // max((length or images) // found.batch, 1)))
+    interval = max(1, min(max(found.epochs, 1) // 10, 10 // max(images // found.batch, 1)))
     best = dict(save_best="top1", rule="greater") if best_val else {}
     checkpoint = dict(type="CheckpointHook", interval=interval, max_keep_ckpts=2, **best)
     hooks: list[dict[str, Any]] = [dict(type="ClassNamesHook")]
@@ -370,18 +456,7 @@ def _training(
         hooks.append(dict(type="FeatureCacheHook", views=views, folder=cache))
     if found.search is not None:
         hooks.append(dict(type="TipAdapterHook", folder=cache, ends=found.search))
-    wrappers: dict[str | None, dict[str, Any]] = {
-        None: dict(type="OptimWrapper"),
-        "bf16": dict(type="BFloat16OptimWrapper"),
-        "fp16": dict(type="AmpOptimWrapper", dtype="float16", loss_scale="dynamic"),
-    }
-    one_of(wrappers, amp=amp)
-    whole = length is None and images >= found.batch and found.search is None
     return dict(
-        train_dataloader=dict(loader, batch_size=found.batch, sampler=sampler, drop_last=whole),
-        train_cfg=dict(by_epoch=True, max_epochs=epochs),
         default_hooks=dict(logger=dict(type="LoggerHook", interval=50), checkpoint=checkpoint),
-        optim_wrapper=dict(optimizer={**optimizer, **found.optimizer}, **wrappers[amp]),
-        param_scheduler=[scheduler] if found.epochs else [],
         custom_hooks=hooks,
     )

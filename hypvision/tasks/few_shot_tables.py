@@ -80,19 +80,23 @@ def tables(results: Iterable[Mapping[str, Any]]) -> dict[str, list[Row]]:
     found = {}
     every = list(results)
     for protocol in dict.fromkeys(cell["protocol"] for cell in every):
-        cells = [cell for cell in every if cell["protocol"] == protocol]
-        groups: dict[tuple[str, str], list[_Measured]] = defaultdict(list)
-        for cell, name in zip(cells, _names(cells)):
-            for dataset, columns in _by_dataset(cell):
-                groups[name, dataset].append((cell, columns))
-        lines = [_row(protocol, *key, own) for key, own in groups.items()]
-        lines.sort(key=lambda row: (row.method, _place(row.dataset)))
+        lines = _rows(protocol, [cell for cell in every if cell["protocol"] == protocol])
         sources = ((row.method, row.dataset) for row in lines if row.dataset.endswith("(source)"))
         # published results are for ImageNet as source
         foreign = {method for method, dataset in sources if dataset != "imagenet (source)"}
         lines = [row._replace(known={}) if row.method in foreign else row for row in lines]
         found[protocol] = [*_averages(protocol, lines, foreign), *lines]
     return found
+
+
+def _rows(protocol: str, cells: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """The rows of a table without averages, in the order of the benchmark."""
+    groups: dict[tuple[str, str], list[_Measured]] = defaultdict(list)
+    for cell, name in zip(cells, _names(cells)):
+        for dataset, columns in _by_dataset(cell):
+            groups[name, dataset].append((cell, columns))
+    lines = [_row(protocol, *key, own) for key, own in groups.items()]
+    return sorted(lines, key=lambda row: (row.method, _place(row.dataset)))
 
 
 def _names(cells: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -163,34 +167,43 @@ def _by_dataset(cell: Mapping[str, Any]) -> Iterable[tuple[str, dict[str, float]
 def _row(protocol: str, method: str, dataset: str, measured: Sequence[_Measured]) -> Row:
     """The row of cells that differ in the seed alone; its note names what differs from the usual
     training."""
+    seeds = _by_seed(measured)
+    abouts = [cell.get("about", {}) for cell, _ in measured]
+    steps = tuple(sorted({int(about["steps"]) for about in abouts if "steps" in about}))
+    known = _known(protocol, method, dataset)
+    means = _over(seeds.values())
+    return Row(method, dataset, len(seeds), *means, known, steps, _note(abouts), seeds)
+
+
+def _by_seed(measured: Sequence[_Measured]) -> dict[int, dict[str, float]]:
+    """The columns of each seed."""
     seeds: dict[int, dict[str, float]] = defaultdict(dict)
     for cell, columns in measured:
         for column, value in columns.items():
             other = seeds[cell["seed"]].setdefault(column, value)
             if other != value:
                 names = ("protocol", "method", "dataset", "shots", "seed")
-                places = " and ".join(
-                    f"'{c['path']}'" for c in (measured[0][0], cell) if "path" in c
-                )
+                places = [f"'{c['path']}'" for c in (measured[0][0], cell) if "path" in c]
                 raise HypvisionError(
                     f"There are two results of {' '.join(str(cell[name]) for name in names)} with "
                     f"the same settings, which differ ({column}: {other:.2f} and {value:.2f}): "
-                    f"{places}. Remove one."
+                    f"{' and '.join(places)}. Remove one."
                 )
-    abouts = [cell.get("about", {}) for cell, _ in measured]
-    transductive = any(about.get("transductive") for about in abouts)
+    return dict(seeds)
+
+
+def _note(abouts: Sequence[Mapping[str, Any]]) -> str:
+    """What differs from the usual training."""
     settings = [about.get("settings", {}) for about in abouts]
-    own_teacher = any(
-        s.get("teacher") and s["teacher"].get("clip") == s.get("clip") for s in settings
-    )
-    best_val = any(about.get("selection") == "best_val" for about in abouts)
-    notes = dict(transductive=transductive)
-    notes |= {"own teacher": transductive and own_teacher, "chosen on test images": best_val}
-    images = sorted({about["training_images"] for about in abouts if about.get("training_images")})
-    note = ", ".join([*(text for text, holds in notes.items() if holds), *images])
-    steps = tuple(sorted({int(about["steps"]) for about in abouts if "steps" in about}))
-    known = _known(protocol, method, dataset)
-    return Row(method, dataset, len(seeds), *_over(seeds.values()), known, steps, note, dict(seeds))
+    transductive = any(about.get("transductive") for about in abouts)
+    notes = {
+        "transductive": transductive,
+        "own teacher": transductive
+        and any(s.get("teacher") and s["teacher"].get("clip") == s.get("clip") for s in settings),
+        "chosen on test images": any(about.get("selection") == "best_val" for about in abouts),
+    }
+    images = {about.get("training_images") or "" for about in abouts} - {""}
+    return ", ".join([*(text for text, holds in notes.items() if holds), *sorted(images)])
 
 
 def _over(rows: Iterable[Mapping[str, float]]) -> tuple[dict[str, float], dict[str, float]]:
@@ -225,37 +238,45 @@ def _known(protocol: str, method: str, dataset: str) -> dict[str, float]:
 
 
 def _averages(protocol: str, rows: Sequence[Row], foreign: Container[str]) -> list[Row]:
+    """A row for each method with several data sets that have a column in common."""
     found = []
     for method in dict.fromkeys(row.method for row in rows):
         own = [row for row in rows if row.method == method and not row.dataset.endswith("(source)")]
-        columns = {
-            column
-            for row in own
-            for column in row.mean
-            if all(column in other.mean for other in own)
-        }
-        if len(own) < 2 or not columns:
-            continue
-        mean, _ = _over({c: value for c, value in row.mean.items() if c in columns} for row in own)
-        # Published averages are over all data sets of the benchmark: compare only the average over
-        # the same sets.
-        whole = {row.dataset for row in own} == set(
-            {"cross": CROSS, "dg": DOMAINS}.get(protocol, SETS)
-        )
-        known = _known(protocol, method, "average") if whole and method not in foreign else {}
-        steps = tuple(sorted({count for row in own for count in row.steps}))
-        seeds: dict[int, dict[str, float]] = {}
-        # seeds that differ between data sets give no standard deviation
-        if all(row.of_seeds.keys() == own[0].of_seeds.keys() for row in own) and all(
-            columns <= values.keys() for row in own for values in row.of_seeds.values()
-        ):
-            seeds = {seed: _over(row.of_seeds[seed] for row in own)[0] for seed in own[0].of_seeds}
-        std = {
-            column: value for column, value in _over(seeds.values())[1].items() if column in columns
-        }
-        count = min(row.seeds for row in own)
-        found.append(Row(method, "average", count, mean, std, known, steps, own[0].note, seeds))
+        columns = set.intersection(*({*row.mean} for row in own)) if own else set()
+        if len(own) > 1 and columns:
+            found.append(_average(protocol, own, columns, method in foreign))
     return found
+
+
+def _average(protocol: str, rows: Sequence[Row], columns: set[str], foreign: bool) -> Row:
+    """The average of a method over its data sets; of a ``foreign`` one nothing is published."""
+    method = rows[0].method
+    mean, _ = _over(_only(columns, row.mean) for row in rows)
+    # Published averages are over all data sets of the benchmark: compare only the average over
+    # the same sets.
+    every = {"cross": CROSS, "dg": DOMAINS}.get(protocol, SETS)
+    whole = {row.dataset for row in rows} == {*every}
+    known = _known(protocol, method, "average") if whole and not foreign else {}
+    steps = tuple(sorted({count for row in rows for count in row.steps}))
+    seeds = _average_seeds(rows, columns)
+    std = _only(columns, _over(seeds.values())[1])
+    count = min(row.seeds for row in rows)
+    return Row(method, "average", count, mean, std, known, steps, rows[0].note, seeds)
+
+
+def _average_seeds(rows: Sequence[Row], columns: set[str]) -> dict[int, dict[str, float]]:
+    """The averages of each seed; none of seeds that differ between data sets, which give no
+    standard deviation."""
+    seeds = rows[0].of_seeds.keys()
+    alike = all(row.of_seeds.keys() == seeds for row in rows)
+    measured = (values for row in rows for values in row.of_seeds.values())
+    if not alike or not all(columns <= values.keys() for values in measured):
+        return {}
+    return {seed: _over(row.of_seeds[seed] for row in rows)[0] for seed in seeds}
+
+
+def _only(columns: Container[str], values: Mapping[str, float]) -> dict[str, float]:
+    return {column: value for column, value in values.items() if column in columns}
 
 
 # Writing
@@ -316,34 +337,37 @@ def draw_shots(rows: Sequence[Row], path: str | Path) -> None:
     published averages; a method without an average has a line for each data set."""
     plt = require("matplotlib.pyplot", "viz")
     averaged = {row.method for row in rows if row.dataset == "average"}
-    rows = [row for row in rows if row.dataset == "average" or row.method not in averaged]
     figure, axes = plt.subplots(figsize=(6, 4))
+    ticks: set[int] = set()
     for row in rows:
-        shots = sorted(int(column.split()[0]) for column in row.mean)
-        name = row.method if row.dataset == "average" else f"{row.method}, {row.dataset}"
+        name = row.method
+        if row.dataset != "average":
+            if name in averaged:
+                continue
+            name = f"{name}, {row.dataset}"
+        found = _by_shots(row.mean)
+        ticks |= found.keys()
         # a zero-shot method has one result for all numbers of shots
         if row.method.startswith("zeroshot"):
-            axes.axhline(row.mean[f"{shots[0]} shots"], color="0.4", ls="--", label=name)
+            axes.axhline(found[min(found)], color="0.4", ls="--", label=name)
             continue
-        (line,) = axes.plot(shots, [row.mean[f"{k} shots"] for k in shots], marker="o", label=name)
-        known = {int(column.split()[0]): value for column, value in row.known.items()}
-        if known:
-            axes.plot(
-                list(known),
-                list(known.values()),
-                ":",
-                color=line.get_color(),
-                label=f"{name}, published",
-            )
+        (line,) = axes.plot(*zip(*sorted(found.items())), marker="o", label=name)
+        if row.known:
+            known = zip(*_by_shots(row.known).items())
+            axes.plot(*known, ":", color=line.get_color(), label=f"{name}, published")
     axes.set_xscale("log", base=2)
-    ticks = sorted({int(column.split()[0]) for row in rows for column in row.mean})
-    axes.set_xticks(ticks, [str(k) for k in ticks])
+    axes.set_xticks(sorted(ticks), [str(k) for k in sorted(ticks)])
     axes.set_xlabel("images of a class")
     axes.set_ylabel("accuracy / %")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     save_figure(figure, path, dpi=150, bbox_inches="tight")
     plt.close(figure)
+
+
+def _by_shots(columns: Mapping[str, float]) -> dict[int, float]:
+    """The values of columns such as ``"4 shots"`` by their number."""
+    return {int(column.split()[0]): value for column, value in columns.items()}
 
 
 def write_tables(folder: str | Path, out: str | Path | None = None) -> str:

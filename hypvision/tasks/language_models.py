@@ -204,7 +204,7 @@ def evaluate(
         max_length=model.config.max_seq_len, backend="causal",
     )  # fmt: skip
     manager = tasks_of.TaskManager(include_path=None if include is None else str(include))
-    unknown = [task for task in tasks if task not in manager.all_tasks]
+    unknown = sorted({*tasks} - {*manager.all_tasks})
     if unknown:
         raise HypvisionError(
             f"The harness has no task '{unknown[0]}'. Its own list: lm_eval ls tasks."

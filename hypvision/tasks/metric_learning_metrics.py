@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -298,43 +299,51 @@ def _measure(
     among = images is None
     _check_points(query, gallery)
     tree = GroupTree(ancestors) if ancestors and ancestors[0] else None
-    classes = (
-        int(torch.cat([query_labels, gallery_labels]).max()) + 1 if len(query) + len(gallery) else 0
-    )
-    others = torch.bincount(gallery_labels, minlength=classes)[query_labels] - int(among)
+    others = _others(query_labels, gallery_labels) - int(among)
     able = int((others > 0).sum())
     if not able:
         names = [*(f"recall@{k}" for k in recall), "r_precision", "map@r"]
-        return dict.fromkeys(
-            names + ["height@1", "mistake_height"] * (tree is not None), math.nan
-        ), []
+        names += ["height@1", "mistake_height"] * (tree is not None)
+        return dict.fromkeys(names, math.nan), []
     recall = [k for k in recall if k <= len(gallery) - among]
     exclude = torch.arange(len(query), device=query.device) if among else None
     depth = others.clamp(min=max([1, *recall]))
-    hits_at = dict.fromkeys(recall, 0.0)
-    precision = average = tall = wrong = 0.0
+    sums: Counter[str] = Counter()
     for chosen, numbers in nearest(query, gallery, depth, space, exclude, **blocks):
-        labels = query_labels[chosen]
         found = gallery_labels[numbers]
-        hits = found == labels[:, None]
-        for k in recall:
-            hits_at[k] += hits[:, :k].any(1).sum().item()
-        r = others[chosen]
-        ranks = torch.arange(1, hits.shape[1] + 1, device=query.device)
-        counted = (hits & (ranks <= r[:, None])).double()
-        share = r.clamp(min=1)
-        precision += (counted.sum(1) / share).sum().item()
-        average += ((counted.cumsum(1) / ranks * counted).sum(1) / share).sum().item()
-        if tree is not None:
-            above = tree.heights(labels, found[:, 0])
-            tall = tall + above.sum().item()
-            wrong = wrong + (~hits[:, 0]).sum().item()
-    metrics = {f"recall@{k}": 100 * count / len(query) for k, count in hits_at.items()}
-    metrics |= {"r_precision": 100 * precision / able, "map@r": 100 * average / able}
+        sums.update(_sums(query_labels[chosen], found, others[chosen], recall, tree))
+    metrics = {f"recall@{k}": 100 * sums[f"recall@{k}"] / len(query) for k in recall}
+    metrics |= {name: 100 * sums[name] / able for name in ("r_precision", "map@r")}
     if tree is not None:
-        metrics |= {"height@1": tall / len(query), "mistake_height": tall / wrong if wrong else 0.0}
+        metrics["height@1"] = sums["height"] / len(query)
+        metrics["mistake_height"] = sums["height"] / max(sums["wrong"], 1)
     alone = f"{len(query) - able} of {len(query)} queries (misses in recall, not counted elsewhere)"
     return metrics, [alone] if able < len(query) else []
+
+
+def _others(query_labels: Tensor, gallery_labels: Tensor) -> Tensor:
+    """For each query the number of images of its class in the gallery ``(Q,)``."""
+    labels = torch.cat([query_labels, gallery_labels])
+    classes = int(labels.max()) + 1 if len(labels) else 0
+    return torch.bincount(gallery_labels, minlength=classes)[query_labels]
+
+
+def _sums(
+    labels: Tensor, found: Tensor, others: Tensor, recall: Sequence[int], tree: GroupTree | None
+) -> dict[str, float]:
+    """Sums over queries of labels ``(B,)`` with ``others`` of their class in the gallery, by the
+    labels ``(B, k)`` of what was found: hits, precisions, with a ``tree`` heights and mistakes."""
+    hits = found == labels[:, None]
+    sums = {f"recall@{k}": hits[:, :k].any(1).sum().item() for k in recall}
+    ranks = torch.arange(1, hits.shape[1] + 1, device=hits.device)
+    counted = (hits & (ranks <= others[:, None])).double()
+    share = others.clamp(min=1)
+    sums["r_precision"] = (counted.sum(1) / share).sum().item()
+    sums["map@r"] = ((counted.cumsum(1) / ranks * counted).sum(1) / share).sum().item()
+    if tree is not None:
+        sums["height"] = tree.heights(labels, found[:, 0]).sum().item()
+        sums["wrong"] = (~hits[:, 0]).sum().item()
+    return sums
 
 
 @METRICS.register_module()
@@ -374,24 +383,17 @@ class RetrievalMetric(Metric):
         meta = self.dataset_meta or {}
         queries = meta.get("queries")
         results.sort(key=lambda result: result[0])
+        points, labels = self._embedded(results)
+        space = results[0][3] if results else SPACES[0]
+        gallery = None
         if queries is not None:  # of those that the loader has given
             queries = sum(index < queries for index, *_ in results)
-        points = (
-            torch.from_numpy(np.stack([result[2] for result in results]))
-            if results
-            else torch.zeros(0, 1)
-        )
-        points = points.to(self.device)
-        labels = torch.tensor(
-            [result[1] for result in results], dtype=torch.int64, device=self.device
-        )
-        space = results[0][3] if results else SPACES[0]
-        if queries is not None and results and not 0 < queries < len(results):
-            raise HypvisionError(
-                f"The data has {len(results)} images, {queries} of them queries: no gallery is "
-                "left."
-            )
-        gallery = None if queries is None else (points[queries:], labels[queries:])
+            gallery = (points[queries:], labels[queries:])
+            if results and not 0 < queries < len(results):
+                raise HypvisionError(
+                    f"The data has {len(results)} images, {queries} of them queries: no gallery is "
+                    "left."
+                )
         options = (self.recall, space, meta.get("ancestors"), {"backend": self.backend})
         metrics, self.without_truth = _measure(
             (points[:queries], labels[:queries]), gallery, *options
@@ -404,6 +406,13 @@ class RetrievalMetric(Metric):
                     metrics=json.dumps(metrics),
                 )  # fmt: skip
         return metrics
+
+    def _embedded(self, results: list[tuple]) -> Labelled:
+        points = torch.zeros(0, 1)
+        if results:
+            points = torch.from_numpy(np.stack([result[2] for result in results]))
+        labels = torch.tensor([result[1] for result in results], dtype=torch.int64)
+        return points.to(self.device), labels.to(self.device)
 
 
 PREDICTION_ARGUMENTS["RetrievalMetric"] = "out_file"

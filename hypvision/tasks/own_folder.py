@@ -168,14 +168,14 @@ def _table(folder: Path, part: str) -> Path | None:
 
 def _table_config(config: Config, folder: Path, table: Path) -> Config:
     """The recipe for a table with one label an image."""
-    root = table.parent
     labels = read_labels_of(table)
     parts = [config[f"{part}_dataloader"].dataset for part in ("train", "val", "test")]
     held_out = next(filter(None, (_table(folder, part) for part in _VAL)), None)
-    for number, dataset in enumerate(parts):
+    tested = held_out or table
+    for dataset, source in zip(parts, (table, tested, tested)):
         dataset.type = "ImageTableDataset"
-        dataset.ann_file = str(table if number == 0 or held_out is None else held_out)
-        dataset.root = str(root if number == 0 or held_out is None else held_out.parent)
+        dataset.ann_file = str(source)
+        dataset.root = str(source.parent)
         dataset.classes = table_classes(labels.values())
     if held_out is None:
         images = ImageTableDataset(**{k: v for k, v in parts[1].items() if k != "type"})

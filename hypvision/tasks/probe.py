@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.data import DataLoader, default_collate
 
-from hypvision.engine.extensions import RUN_HOOKS
+from hypvision.engine.extensions import MODEL_HOOKS
 from hypvision.engine.hooks import network_of
 from hypvision.inference.progress import say
 from hypvision.io.errors import HypvisionError
@@ -364,4 +364,4 @@ def only_probe(config: Config) -> Config:
     return config
 
 
-RUN_HOOKS.append("LinearProbeHook")
+MODEL_HOOKS["head_init"] = "LinearProbeHook"

@@ -48,6 +48,7 @@ from hypvision.data.classes import load_classes
 from hypvision.data.image_folder import imagenet_classes
 from hypvision.data.shape_captions import TEMPLATE, ShapeCaptions
 from hypvision.engine.config import Run, load_config
+from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import read_text, write_text
 from hypvision.zoo.backbones import network_arguments
@@ -121,31 +122,38 @@ def describe_config(config: Run) -> dict[str, Any]:
             "Only models with a timm backbone (model.backbone.model_name), or on a CLIP of "
             f"hypvision (model.clip.name: {', '.join(ARCHITECTURES)}), can be published."
         )
-    if config.model.get("multi_label"):
-        raise HypvisionError(
-            "A record of the zoo means one class an image, and this classifier has "
-            "model.multi_label=True. Pass on its config and its checkpoint: hypvision predict "
-            "SOURCE --model CONFIG --weights CHECKPOINT."
-        )
-    if config.get("test_dataloader") is None:
-        raise HypvisionError(
-            f"The config '{config.filename}' has no test_dataloader, from which the record takes "
-            "the description of the input. Add it."
-        )
+    _check_recordable(config)
     found: dict[str, Any] = {"task": task, "model": name.partition(".")[0]}
-    arguments = network_arguments(backbone) if task == "classification" else None
+    if task != "classification":
+        model = json.loads(json.dumps(config.model.to_dict()))
+        return {**found, "input": image_input(config), "model_config": _without_start(model)}
+    arguments = network_arguments(backbone)
     if arguments:
         found["arguments"] = json.loads(json.dumps(arguments))
-    found["input"] = image_input(config)
+    return {**found, "input": image_input(config)}
+
+
+def _check_recordable(config: Run) -> None:
+    """Refuse a model or data that a record of the zoo cannot describe."""
     lost = unrecorded(config)
-    if lost:
-        raise HypvisionError(
+    refuse(
+        (
+            config.model.get("multi_label"),
+            "A record of the zoo means one class an image, and this classifier has "
+            "model.multi_label=True. Pass on its config and its checkpoint: hypvision predict "
+            "SOURCE --model CONFIG --weights CHECKPOINT.",
+        ),
+        (
+            config.get("test_dataloader") is None,
+            f"The config '{config.filename}' has no test_dataloader, from which the record takes "
+            "the description of the input. Add it.",
+        ),
+        (
+            lost,
             f"The transform of the test data has {lost}, which a record of the zoo cannot say: its "
-            "users would prepare images otherwise. Test without it."
-        )
-    if task != "classification":
-        found["model_config"] = _without_start(json.loads(json.dumps(config.model.to_dict())))
-    return found
+            "users would prepare images otherwise. Test without it.",
+        ),
+    )
 
 
 def image_input(config: Run, side: int | None = None) -> dict[str, Any]:
@@ -201,21 +209,24 @@ def input_size(config: Run, side: int | None = None) -> tuple[int, int, int]:
         size = side or (dataset.get("transform") or {}).get("input_size", 224)
         height, width = list(size)[-2:] if isinstance(size, (list, tuple)) else (size, size)
         return int(config.model.backbone.get("in_chans", 3)), height, width
+    height, width = (side, side) if side else _size_of_library(config)
+    return 3, int(height), int(width)
+
+
+def _size_of_library(config: Run) -> Sequence[int]:
+    """Height and width of the images of a model of mmseg or mmdet."""
     # an open-vocabulary segmenter resizes images itself, or sees them whole
-    side = side or config.model.get(
-        "slide" if config.model.get("inference") != "whole" else "resolution"
-    )
-    size = (
-        (side, side)
-        if side
-        else (config.model.get("data_preprocessor") or {}).get("size") or _resized(dataset)
-    )
+    side = config.model.get("resolution" if config.model.get("inference") == "whole" else "slide")
+    if side:
+        return side, side
+    size = (config.model.get("data_preprocessor") or {}).get("size")
+    size = size or _resized(config.dataset("test"))
     if size is None:
         raise HypvisionError(
             "The config does not say the input size. Add size to model.data_preprocessor (of a "
             "segmenter on CLIP: slide to model), or a Resize to the test pipeline."
         )
-    return 3, int(size[0]), int(size[1])
+    return size
 
 
 def _describe_clip(config: Any) -> dict[str, Any]:
@@ -226,36 +237,46 @@ def _describe_clip(config: Any) -> dict[str, Any]:
     """
     name = config.model.clip.name
     options = {**config.model.clip}
-    if name not in ARCHITECTURES:
-        raise HypvisionError(
+    refuse(
+        (
+            name not in ARCHITECTURES,
             f"Only CLIP models of hypvision can be published ({', '.join(ARCHITECTURES)}), not "
-            f"'{name}'."
-        )
-    if config.model.get("adapter") is not None or config.model.get("tune") == "adapter":
-        raise HypvisionError(
+            f"'{name}'.",
+        ),
+        (
+            config.model.get("adapter") is not None or config.model.get("tune") == "adapter",
             "A record of the zoo holds a CLIP without an adapter (model.adapter), which would be "
             "lost. Publish a training with tune='full', or pass on the adapter alone "
-            "(hypvision.clip.adapters.save)."
-        )
-    for harmless in ("name", "pretrained", "load_weights", "learn_curvature"):
-        options.pop(harmless, None)
-    options = {option: value for option, value in options.items() if value not in (None, False)}
-    if options.get("geometry") == ARCHITECTURES[name].get("geometry", "sphere"):
-        del options["geometry"]
-    wanted = architecture(name, options=options)
-    known = {"geometry", *RESIZING}
-    name = next((found for found in (name, *ARCHITECTURES) if ARCHITECTURES[found] == wanted), "")
-    if not name or not options.keys() <= known:
-        raise HypvisionError(
-            f"A record of the zoo holds the name of an architecture ({', '.join(ARCHITECTURES)}), "
-            f"and none is a CLIP with model.clip={options}. Publish a training without them."
-        )
+            "(hypvision.clip.adapters.save).",
+        ),
+    )
+    name = _architecture_of(name, options)
     vision = ARCHITECTURES[name]["vision_cfg"]
     side = vision["image_size"]
     (mean, std) = pixels_of(vision)
     given = dict(mean=[round(value, 6) for value in mean], std=[round(value, 6) for value in std])
     size = dict(size=[3, side, side], **given, crop_pct=1.0, interpolation="bicubic")
     return {"task": "zero-shot", "model": name, "input": size}
+
+
+def _architecture_of(name: str, options: dict[str, Any]) -> str:
+    """The name of the architecture that a CLIP with these options has."""
+    harmless = ("name", "pretrained", "load_weights", "learn_curvature")
+    given = {
+        option: value
+        for option, value in options.items()
+        if option not in harmless and value not in (None, False)
+    }
+    if given.get("geometry") == ARCHITECTURES[name].get("geometry", "sphere"):
+        del given["geometry"]
+    wanted = architecture(name, options=given)
+    found = [other for other in (name, *ARCHITECTURES) if ARCHITECTURES[other] == wanted]
+    if not found or not given.keys() <= {"geometry", *RESIZING}:
+        raise HypvisionError(
+            f"A record of the zoo holds the name of an architecture ({', '.join(ARCHITECTURES)}), "
+            f"and none is a CLIP with model.clip={given}. Publish a training without them."
+        )
+    return found[0]
 
 
 def _used_words(
@@ -380,15 +401,7 @@ def publish(
     with tempfile.TemporaryDirectory(prefix="publish-") as place:
         stage = Path(place)
         file = _stored(weights, header, stage, name, storage)
-        total = file["bytes"] + sum(
-            r.file.bytes for r in index if r.file.path is not None and r.name != name
-        )
-        if total > PACKAGED_LIMIT:
-            raise HypvisionError(
-                f"With this file the zoo would hold {total / 2**20:.1f} MiB; "
-                f"{PACKAGED_LIMIT / 2**20:.0f} MiB is the limit for files in the repository. Store "
-                "it with fewer bits, or put it on a hub (hypvision zoo push) and list its url."
-            )
+        _check_room(index, name, file["bytes"])
         test_data = texts.pop("test_data")
         record = {
             "name": name,
@@ -422,6 +435,18 @@ def publish(
     if replaced is not None and replaced.file.path not in (None, final.file.path):
         (folder / replaced.file.path).unlink(missing_ok=True)
     return final
+
+
+def _check_room(index: Index, name: str, size: int) -> None:
+    """Refuse a file with which the zoo would outgrow the repository."""
+    others = [r.file.bytes for r in index if r.file.path is not None and r.name != name]
+    total = size + sum(others)
+    if total > PACKAGED_LIMIT:
+        raise HypvisionError(
+            f"With this file the zoo would hold {total / 2**20:.1f} MiB; "
+            f"{PACKAGED_LIMIT / 2**20:.0f} MiB is the limit for files in the repository. Store "
+            "it with fewer bits, or put it on a hub (hypvision zoo push) and list its url."
+        )
 
 
 def _templates_of(index: Index, name: str, settings: Any) -> list[str]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from mmengine.hooks import Hook
@@ -53,6 +53,29 @@ _LOSSES = dict(
 _TUNED = dict(text="text", image="image", both="full")  # the modes of set_tuning
 _GIVE_IMAGES = "Set train_dataloader.dataset.images to their folder, or model.tune='text'."
 _ROOTS = ("text", "frozen", "parameter")
+
+
+def _check_clip(clip: nn.Module) -> None:
+    """Refuse a CLIP on a hyperboloid, or without a text transformer."""
+    if not isinstance(space_of(clip), Sphere):
+        raise HypvisionError(
+            "Radial tuning measures angles on CLIP's sphere, but this CLIP embeds on a "
+            "hyperboloid, as MERU and HyCoCLIP do. Take a CLIP such as ViT-B-32."
+        )
+    if "text" not in [tower.modality for tower in find_towers(clip)]:
+        raise HypvisionError(
+            f"The model ({type(clip).__name__}) has no text transformer to be tuned."
+        )
+
+
+class _Parts(NamedTuple):
+    """What the loss compares: distinct embeddings (N, d), triples of their numbers, what they were
+    before the tuning, and how often each occurs."""
+
+    embeddings: Tensor
+    triples: Tensor
+    reference: Tensor | None
+    counts: Tensor
 
 
 @MODELS.register_module()
@@ -99,15 +122,7 @@ class RadialTuning(BaseModel):
         bundle = create_clip(**clip) if isinstance(clip, dict) else clip
         self.clip = bundle.model
         self.tokenizer = bundle.tokenizer
-        if not isinstance(space_of(self.clip), Sphere):
-            raise HypvisionError(
-                "Radial tuning measures angles on CLIP's sphere, but this CLIP embeds on a "
-                "hyperboloid, as MERU and HyCoCLIP do. Take a CLIP such as ViT-B-32."
-            )
-        if not any(tower.modality == "text" for tower in find_towers(self.clip)):
-            raise HypvisionError(
-                f"The model ({type(self.clip).__name__}) has no text transformer to be tuned."
-            )
+        _check_clip(self.clip)
         set_tuning(self.clip, _TUNED[tune])
         self.bundle = bundle
         self.with_images = tune != "text"
@@ -168,14 +183,6 @@ class RadialTuning(BaseModel):
                 0, (levels, chains)
             )
             return [dict(radii=chain) for chain in radii.T.cpu()]
-        reference = None
-        if self.loss.prior:
-            if self.reference is None:
-                raise HypvisionError(
-                    "The frozen embeddings of the texts are not there. Add "
-                    "custom_hooks=[dict(type='FrozenTextsHook')] or set loss.prior=0."
-                )
-            reference = self.reference[texts].to(embeddings.device, non_blocking=True)
         try:
             triples = rows[chain_triples(levels, chains, self.pairs)].to(
                 embeddings.device, non_blocking=True
@@ -184,21 +191,48 @@ class RadialTuning(BaseModel):
             raise HypvisionError(
                 f"The pairs of the tuning do not fit its chains. {error}"
             ) from error
-        counts = rows.bincount().to(embeddings.device, non_blocking=True)
+        parts = _Parts(
+            embeddings,
+            triples,
+            self._reference_of(texts, embeddings),
+            rows.bincount().to(embeddings.device, non_blocking=True),
+        )
         if self.with_images:
-            if inputs is None:
-                raise HypvisionError(
-                    f"The image tower trains, but the data gives no images. {_GIVE_IMAGES}"
-                )
             last = rows[(levels - 1) * chains : levels * chains].to(triples)
-            number = torch.arange(chains).to(triples)
-            images = torch.stack([last, len(texts) + number, len(texts) + (number + 1) % chains], 1)
-            triples = torch.cat([triples, images[last != last.roll(-1)]])
-            embeddings = torch.cat([embeddings, self.encode_images(inputs)])
-            counts = F.pad(counts, (0, chains), value=1)
-            if reference is not None and self.image_reference is not None:
-                reference = torch.cat([reference, self.image_reference[image].to(reference)])
-        return self.loss(embeddings, triples, root, reference, counts)
+            parts = self._with_images(parts, last, inputs, image)
+        return self.loss(parts.embeddings, parts.triples, root, parts.reference, parts.counts)
+
+    def _reference_of(self, texts: Sequence[str], embeddings: Tensor) -> Tensor | None:
+        """The frozen embeddings of texts; None for a loss without a prior."""
+        if not self.loss.prior:
+            return None
+        if self.reference is None:
+            raise HypvisionError(
+                "The frozen embeddings of the texts are not there. Add "
+                "custom_hooks=[dict(type='FrozenTextsHook')] or set loss.prior=0."
+            )
+        return self.reference[texts].to(embeddings.device, non_blocking=True)
+
+    def _with_images(
+        self, parts: _Parts, last: Tensor, inputs: Tensor | None, image: Sequence[str]
+    ) -> _Parts:
+        """The images as one level more, below the ``last`` texts (b,) of their chains."""
+        if inputs is None:
+            raise HypvisionError(
+                f"The image tower trains, but the data gives no images. {_GIVE_IMAGES}"
+            )
+        embeddings, triples, reference, counts = parts
+        number = torch.arange(len(last)).to(triples)
+        below = len(embeddings)
+        images = torch.stack([last, below + number, below + (number + 1) % len(last)], 1)
+        if reference is not None and self.image_reference is not None:
+            reference = torch.cat([reference, self.image_reference[image].to(reference)])
+        return _Parts(
+            torch.cat([embeddings, self.encode_images(inputs)]),
+            torch.cat([triples, images[last != last.roll(-1)]]),
+            reference,
+            F.pad(counts, (0, len(last)), value=1),
+        )
 
 
 @HOOKS.register_module()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -69,28 +70,14 @@ def search(
     """
     if isinstance(queries, Sources):
         asked, points = embed_sources(embedder, queries, batch, device, failed)
-    else:  # draws each text as an image
+    else:
+        asked = [_drawn(number, text) for number, text in enumerate(queries)]
         points = embedder.embed_texts(queries).float().cpu()
-        slugs = [re.sub(r"[^0-9A-Za-z]+", "-", text)[:40].strip("-") for text in queries]
-        asked = [
-            Frame(t, f"{n:02d}_{slug}", None, text_tile(t))
-            for n, (t, slug) in enumerate(zip(queries, slugs))
-        ]
     frames, vectors = embedded or embed_sources(embedder, gallery, batch, device, failed)
-    places = {_identity(frame): number for number, frame in enumerate(frames)}
-    texts = not isinstance(queries, Sources)
-    own = torch.tensor([-1 if texts else places.get(_identity(query), -1) for query in asked])
-    exclude = own if (own >= 0).any() else None
-    if exclude is not None and len(frames) == 1:
-        raise HypvisionError(
-            f"The only image to search is '{frames[0].file}', the example itself. Give a folder "
-            "with more images."
-        )
+    exclude = _own_places(asked, frames) if isinstance(queries, Sources) else None
     blocks = nearest(points, vectors, k, embedder.space, exclude)
     neighbours = torch.cat([numbers for _, numbers in blocks]).tolist()
-    shown = _small_copies(
-        gallery, [frames[number] for number in {number for row in neighbours for number in row}]
-    )
+    shown = _small_copies(gallery, [frames[number] for number in {*itertools.chain(*neighbours)}])
     own_copies = _small_copies(queries if isinstance(queries, Sources) else asked, asked)
     found = []
     for place, (query, numbers) in enumerate(zip(asked, neighbours)):
@@ -101,6 +88,26 @@ def search(
         ]
         found.append(Found(query, own_copies[_key(query)], near))
     return found
+
+
+def _drawn(number: int, text: str) -> Frame:
+    """A text as an image."""
+    slug = re.sub(r"[^0-9A-Za-z]+", "-", text)[:40].strip("-")
+    return Frame(text, f"{number:02d}_{slug}", None, text_tile(text))
+
+
+def _own_places(asked: Sequence[Frame], frames: Sequence[Frame]) -> Tensor | None:
+    """Where each query is in the gallery, -1 of one that is not; None if none is."""
+    places = {_identity(frame): number for number, frame in enumerate(frames)}
+    own = torch.tensor([places.get(_identity(query), -1) for query in asked])
+    if not (own >= 0).any():
+        return None
+    if len(frames) == 1:
+        raise HypvisionError(
+            f"The only image to search is '{frames[0].file}', the example itself. Give a folder "
+            "with more images."
+        )
+    return own
 
 
 def _identity(frame: Frame) -> tuple[Path, int | None]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hypvision.data.preprocessing import preprocessing_of
-from hypvision.engine.config import load_config
+from hypvision.engine.config import Run, load_config
 from hypvision.engine.predicting import untrained_model
 from hypvision.inference.summary import Subject
 from hypvision.io.errors import HypvisionError
@@ -32,22 +32,23 @@ def subject_of_config(config: str | Path, size: int | None = None) -> Subject:
     model: Any = untrained_model(loaded, whole=True).eval()
     clip = getattr(getattr(model, "host", model), "clip", None)
     about = ""
-    shape = (
-        input_size(loaded, size)
-        if clip is None
-        else (3, *((size, size) if size else preprocessing_of(clip).size))
-    )
+    shape = _shape_seen(loaded, clip, size)
     if kind == "CLIPContrast":  # of pairs: the work for an image is that of its tower
         return Subject(ImageTower(clip).eval(), torch.randn(1, *shape), about="its image tower")
     if clip is not None and not getattr(model, "test_classes", ()):
         model.train_classes = model.test_classes = _STAND_INS
         model.set_classes(_STAND_INS)
         about = f"with {len(_STAND_INS)} classes in place of the data's"
-    if loaded.scope == "mmdet" and clip is not None:
-        shape = input_size(loaded, size)  # detectors take larger images than CLIP
     if loaded.scope in ("mmseg", "mmdet"):
         subject: Subject = plugin("subject of segmentation")(model, shape)
     else:
         pixels = torch.randn(1, *shape) if clip is None else torch.randint(0, 256, (1, *shape))
         subject = Subject(model, pixels)
     return subject._replace(about=about)
+
+
+def _shape_seen(config: Run, clip: Any, size: int | None) -> tuple[int, ...]:
+    """Channels, height and width of the images; detectors take larger ones than their CLIP."""
+    if clip is None or config.scope == "mmdet":
+        return input_size(config, size)
+    return (3, size, size) if size else (3, *preprocessing_of(clip).size)

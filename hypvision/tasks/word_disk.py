@@ -78,7 +78,6 @@ def group_photos(
         raise HypvisionError(f"'{root}' has {len(frames)} photos. A tree needs three or more.")
     groups = _groups(vectors)
     folders = [Path(frame.file).parent.name for frame in frames]
-    several = len(set(folders)) > 1
     labels = {"": Path(root).resolve().name}
     chains = []
     for photo, frame in enumerate(frames):
@@ -86,14 +85,14 @@ def group_photos(
         for level, numbers in enumerate(groups):
             members = np.flatnonzero(numbers == numbers[photo])
             if len(members) > 1:
-                name = f"{level} {numbers[photo]}"
-                chain.append(name)
-                labels[name] = _common([folders[member] for member in members]) if several else ""
-        name = f"photo {photo}"
-        chain.append(name)
-        own = Path(frame.file).stem
-        labels[name] = f"{folders[photo]}/{own}" if several else own
+                chain.append(f"{level} {numbers[photo]}")
+                labels[chain[-1]] = _common([folders[member] for member in members])
+        chain.append(f"photo {photo}")
+        labels[chain[-1]] = f"{folders[photo]}/{Path(frame.file).stem}"
         chains.append(chain)
+    if len(set(folders)) == 1:  # whose name tells nothing
+        own = {f"photo {photo}": Path(frame.file).stem for photo, frame in enumerate(frames)}
+        labels = {name: own.get(name, "") for name in labels} | {"": labels[""]}
     closure = closure_of(chains)
     rows = {name: row for row, name in enumerate(closure.names)}
     pictures = {rows[f"photo {photo}"]: _thumbnail(frame) for photo, frame in enumerate(frames)}

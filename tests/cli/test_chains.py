@@ -139,7 +139,7 @@ def test_embeddings_of_a_file(folder, tmp_path, capsys):
     assert main([*named, "--out", out, "--show", str(tmp_path / "1.jpg")]) == 2
     assert "may be http://x/val/1.jpg or http://x/train/1.jpg" in capsys.readouterr().err
     assert main([*words, "--out", str(tmp_path / "out"), "--images", str(folder)]) == 2
-    assert "--images needs a CLIP" in capsys.readouterr().err
+    assert "--images has no effect with --embeddings" in capsys.readouterr().err
     for name, key, message in (
         ("more", dict(images=torch.randn(n + 1, 6)), f"the image in row {n + 1} has no chain"),
         (
@@ -231,7 +231,7 @@ def test_mistakes_are_told(folder, tmp_path, capsys):
     for words, message in (
         ([str(tmp_path / "none.csv"), *clip], "There is no table"),
         ([str(tmp_path / "bare.csv"), *clip, "--images", str(folder)], "name no images"),
-        ([str(folder / "chains.csv"), *clip, "--tree", "x.json"], "need each other"),
+        ([str(folder / "chains.csv"), *clip, "--tree", "x.json"], "only with --tree-images"),
         (
             [str(folder / "chains.csv"), *clip, "--images", str(tmp_path)],
             "images of the chains have no image",
@@ -242,8 +242,14 @@ def test_mistakes_are_told(folder, tmp_path, capsys):
         ),
         ([str(folder / "chains.csv"), *clip, "--steps", "0"], "at least 1"),
         ([str(folder / "chains.csv"), *clip, "--candidates", "x.csv"], "only with --show"),
-        ([str(folder / "chains.csv"), *clip, "--template", "a photo"], "must have one {}"),
-        ([str(folder / "chains.csv"), *clip, "--template", "{0} {}"], "must have one {}"),
+        (
+            [str(folder / "chains.csv"), *clip, "--hyperlex", "x", "--template", "a photo"],
+            "must have one {}",
+        ),
+        (
+            [str(folder / "chains.csv"), *clip, "--hyperlex", "x", "--template", "{0} {}"],
+            "must have one {}",
+        ),
         (
             [str(folder / "chains.csv"), *clip, "--clip", f"emoji-s16:{tmp_path / 'large.pt'}"],
             f"large.pt' and '{folder / 'chains.csv'}': The embedding of",

@@ -473,10 +473,10 @@ def test_recovered_hierarchy_of_known_places():
 @pytest.mark.parametrize(
     "command, said",
     [
-        ("metric embed {data}/cat", "either --config CONFIG --weights FILE, or --model"),
+        ("metric embed {data}/cat", "--config --model --clip is required"),
         (
             "metric embed {data}/cat --config {config} --weights {weights} --model test_vit",
-            "either --config",
+            "not allowed with argument --config",
         ),
         ("metric embed {data}/cat --config {config}", "--config needs --weights"),
         (

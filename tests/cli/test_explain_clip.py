@@ -174,8 +174,6 @@ def test_distances_of_captions_and_boxes(meru):
             ["--clip", "emoji-s16:none"],
             "Give --texts, such as a .txt file of captions, or --gallery",
         ),
-        (["--model", "hcformer_nano", "--to", "a.png"], "--to is for a CLIP"),
-        (["--model", "hcformer_nano", "--texts", "a dog"], "name it with --clip"),
         ([], "one of the arguments --model --clip is required"),
     ],
 )

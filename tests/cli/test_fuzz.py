@@ -241,7 +241,10 @@ def draw(random_, action, files):
 
 
 # Commands that train at once: as little as they can.
-SHORT = {"scaling run": ["--batch", "4", "--features", "40", "--replicates", "1"], "fewshot": []}
+SHORT = {
+    "scaling run": ["--batch", "4", "--features", "40", "--replicates", "1"],
+    **{f"fewshot {protocol}": [] for protocol in ("base2new", "shots", "cross", "dg")},
+}
 NO_SCRIPTS = [
     "",
     "no_such.py",

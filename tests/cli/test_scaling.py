@@ -104,7 +104,7 @@ def test_submitted_cells_carry_the_device_that_was_asked_for(tmp_path, capsys, m
     ("words", "said"),
     [
         (["rnu"], "no command 'rnu'. Did you mean run?"),
-        (["run", "--submit-options", "timeout_min=3"], "are for submitit"),
+        (["run", "--submit-options", "timeout_min=3"], "only with --submit"),
         (["run", "--widths", "201"], "the width 201 must be an integer from 1 to 200"),
         (["run", "--densities", "1.5"], "the density 1.5 must be"),
         (["heads", "no_such"], "There is no checkpoint 'no_such'"),

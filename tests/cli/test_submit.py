@@ -206,8 +206,6 @@ def test_the_options_of_a_command(capsys):
 
 def test_mistakes_are_explained(monkeypatch, tmp_path):
     cell = Cell("a", print)
-    with pytest.raises(HypvisionError, match="are for submitit"):
-        run_cells([cell], options=dict(timeout_min=1))
     pytest.importorskip("submitit")
     monkeypatch.setenv("PATH", str(tmp_path))  # no srun here
     with pytest.raises(HypvisionError, match="--submit slurm: submitit refuses"):

@@ -43,7 +43,7 @@ def test_it_says_why_and_stops_in_the_same_epoch_after_a_break(tmp_path, capsys)
     )
     for lost, steps in (
         ([], 5),
-        (["epoch_5.pth"], 5),
+        (["epoch_5.pth", "last_checkpoint"], 5),
         ([], 5),
     ):  # at last, a resumed training that had stopped
         for name in lost:

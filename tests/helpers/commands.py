@@ -73,11 +73,19 @@ LINES = {
         "good.py good.pth --name test_vit.own --about about.yml --metrics top1 --out zoo"
     ],
     "zoo convert": ["--from hyperboliccv official.pth out.pth"],
-    "fewshot": [
-        "base2new --method coop --datasets dtd --seeds 1 --shots 2 --root few --clip tiny:none "
-        "--size 64 --steps 1 --host text_chunk=2 --out out",
-        "table results",
-    ],
+    **{
+        f"fewshot {protocol}": [
+            f"{source} --method coop --datasets dtd --seeds 1 --shots 2 --root few --size 64 "
+            "--clip tiny:none --steps 1 --host text_chunk=2 --out out"
+        ]
+        for protocol, source in (
+            ("base2new", ""),
+            ("shots", ""),
+            ("cross", "--source dtd"),
+            ("dg", "--source dtd"),
+        )
+    },
+    "fewshot table": ["results"],
     "clip segment": ["photos --classes words.txt --clip shapes-s8 --device cpu --out out"],
     "clip chains": ["chains.csv --clip shapes-s8 --steps 3 --device cpu --out out"],
     "clip make-chains": ["shapes out.csv --length 3"],

@@ -177,10 +177,8 @@ def test_the_towers_of_a_clip(capsys):
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        ([], "Name what to look at"),
-        (["resnet18", "--clip", "shapes-s8"], "Name what to look at"),
-        (["resnet18", "--part", "text"], "is for a CLIP"),
-        (["--clip", "shapes-s8", "--size", "64"], "leave out --model-args and --size"),
+        ([], "one of the arguments MODEL"),
+        (["resnet18", "--clip", "shapes-s8"], "not allowed with argument MODEL"),
         (["resnet18", "--save", "a.txt"], "ends in .csv or .json"),
         (["deepseek-small_books"], "describes a LanguageModel, which learns from texts"),
         (["photos", "--model-args", "a=1"], "A config contains the arguments of its model"),

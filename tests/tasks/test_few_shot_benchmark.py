@@ -19,7 +19,7 @@ from helpers.fewshot_layouts import coop, imagenet
 from mmengine.registry import MODELS
 from PIL import Image
 
-from hypvision.cli import main, parser_of
+from hypvision.cli import COMMANDS, main, parser_of
 from hypvision.cli.fewshot import settings_of
 from hypvision.clip.adapters.lathadapter import LatHAdapterConfig
 from hypvision.clip.prompting import HOSTS, build_host
@@ -561,31 +561,32 @@ def test_cells_go_to_slurm(tmp_path, monkeypatch):
 
 
 def commands(page, name):
-    """The arguments of each ``hypvision NAME`` in the blocks of a page."""
+    """The arguments of each ``hypvision NAME COMMAND`` in the blocks of a page."""
     blocks = re.findall(r"```bash\n(.*?)```", (ROOT.parent / page).read_text(), re.DOTALL)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
     found = [
         shlex.split(line, comments=True) for line in lines if line.startswith(f"hypvision {name} ")
     ]
     assert found
-    return [parser_of(name).parse_args(words[2:]) for words in found]
+    names = [" ".join(words[1:3]) for words in found]
+    names = [both if both in COMMANDS else name for both in names]
+    return [
+        parser_of(both).parse_args(words[1 + len(both.split()) :])
+        for both, words in zip(names, found)
+    ]
 
 
 def test_commands_of_the_page_share_folders_of_results(tmp_path):
     """No command is refused because an earlier one of the page wrote other settings into its
     --out."""
-    runs = [
-        args
-        for args in commands("docs/fewshot.md", "fewshot")
-        if args.what not in ("table", "explain")
-    ]
+    runs = [args for args in commands("docs/fewshot.md", "fewshot") if "protocol" in args]
     assert len(runs) == 6
     for args in runs:
         settings = settings_of(args)
         check_settings(tmp_path / args.out, settings)
         check_options(args.method, settings.host, settings.adapter)
     teacher = runs[-1].teacher.format(dataset="dtd", shots=16, seed=1)
-    (cell,) = plan(runs[-2].what, runs[-2].method, runs[-2].datasets, seeds=[1])
+    (cell,) = plan(runs[-2].protocol, runs[-2].method, runs[-2].datasets, seeds=[1])
     assert teacher == f"{runs[-2].out}/{cell.key}/epoch_20.pth"
 
 
@@ -625,12 +626,19 @@ def test_the_script_on_emoji_asks_for_cells_that_exist(tmp_path):
     )
     cells, trained = 0, set()
     for words in (tmp_path / "record").read_text().removesuffix("\n\n").split("\n\n"):
-        what, *words = words.split("\n")
-        args = parser_of(what).parse_args(words)
+        group, protocol, *words = words.split("\n")
+        args = parser_of(f"{group} {protocol}").parse_args(words)
         settings = settings_of(args)
         check_settings(args.out, settings)
         check_options(args.method, settings.host, settings.adapter)
-        specs = plan(args.what, args.method, args.datasets, args.seeds, args.shots, args.source)
+        specs = plan(
+            args.protocol,
+            args.method,
+            args.datasets,
+            args.seeds,
+            args.shots,
+            vars(args).get("source", ""),
+        )
         cells += len(specs)
         for spec in specs:
             config = cell_config(spec, settings)
@@ -889,10 +897,10 @@ def test_mistakes_are_explained(tmp_path, capsys):
                 tmp_path / "b",
             ],
         ),
-        ("no WHAT 'base2old'. Did you mean base2new", ["base2old"]),
-        ("table needs a folder of results", ["table"]),
+        ("no command 'base2old'. Did you mean base2new", ["base2old"]),
+        ("required: RESULTS", ["table"]),
         ("no results (result.json)", ["table", tmp_path]),
-        ("results to --out", ["shots", tmp_path]),
+        ("unrecognized arguments", ["shots", tmp_path]),
         ("no few-shot method 'mapel'", ["shots", "--method", "mapel", "--out", tmp_path / "a"]),
     ):
         assert run(*words) == 2

@@ -258,7 +258,7 @@ class EarlyStoppingHook(Hook):
         self.patience = patience
         self.min_delta = min_delta
         self.threshold = stopping_threshold
-        self.kept: _CheckpointHook | None = None
+        self.kept: Any = None
 
     def before_train(self, runner: Runner) -> None:
         if runner.val_loop is None:
@@ -266,25 +266,18 @@ class EarlyStoppingHook(Hook):
                 "Early stopping needs a validation: add val_dataloader, val_cfg and val_evaluator."
             )
         self.kept = None
-        for saving in (hook for hook in runner.hooks if isinstance(hook, _CheckpointHook)):
-            best = (saving.save_best or ["auto"])[0]
+        for hook in runner.hooks:
+            best = (getattr(hook, "save_best", None) or ["auto"])[0]
             if best != "auto" and self.monitor in (None, best):
-                self.kept = saving
+                self.kept = hook
                 self.monitor = best
-                self.rule = self.rule or saving.rules[0]
+                self.rule = self.rule or hook.rules[0]
         if self.monitor is None:
             raise HypvisionError(
                 "Early stopping does not know which metric to look at. Set monitor='top1', or what "
                 "your validation is to be judged by, in the EarlyStoppingHook."
             )
-        try:
-            # mmengine knows the rules of common metrics
-            self.rule = self.rule or _CheckpointHook(save_best=self.monitor).rules[0]
-        except ValueError as error:
-            raise HypvisionError(
-                f"Early stopping does not know whether a greater or a smaller '{self.monitor}' is "
-                "better. Set rule='greater' or rule='less' in the EarlyStoppingHook."
-            ) from error
+        self.rule = self.rule or _rule_of(self.monitor)
         self.state = runner.message_hub.get_info("early_stopping", None) or dict(
             best=None, at=0, waited=0, seen=0
         )
@@ -300,15 +293,11 @@ class EarlyStoppingHook(Hook):
                 "these."
             )
         value = metrics[self.monitor]
-        state = self.state
-        done = steps_done(runner)
         sign = 1 if self.rule != "less" else -1
-        better = not math.isnan(value) and (
-            state["best"] is None or sign * (value - state["best"]) > self.min_delta
-        )
-        state = dict(state, seen=done, waited=0 if better else state["waited"] + 1)
-        if better:
-            state.update(best=float(value), at=done)
+        best = -math.inf if self.state["best"] is None else sign * self.state["best"]
+        state = dict(self.state, seen=steps_done(runner), waited=self.state["waited"] + 1)
+        if sign * value - best > self.min_delta:  # never for NaN
+            state.update(best=float(value), at=state["seen"], waited=0)
         self.state = state
         runner.message_hub.update_info("early_stopping", state)
         reached = self.threshold is not None and sign * (value - self.threshold) > 0
@@ -334,3 +323,14 @@ class EarlyStoppingHook(Hook):
             f"(patience {self.patience}).{f' The best weights are in {path}.' if path else ''} To "
             "go on, give a larger patience and --resume."
         )
+
+
+def _rule_of(metric: str) -> str:
+    """Whether a greater or a smaller value is better, as far as mmengine knows the metric."""
+    try:
+        return _CheckpointHook(save_best=metric).rules[0]
+    except ValueError as error:
+        raise HypvisionError(
+            f"Early stopping does not know whether a greater or a smaller '{metric}' is better. "
+            "Set rule='greater' or rule='less' in the EarlyStoppingHook."
+        ) from error
