@@ -226,7 +226,7 @@ def test_submitit_is_asked_for(monkeypatch, tmp_path):
 
 def test_options_of_submitit_need_it(capsys):
     assert main(["train", "mine.py", "--submit-options", "nodes=2"]) != 0
-    assert "--submit-options are for submitit" in capsys.readouterr().err
+    assert "--submit-options has an effect only with --submit" in capsys.readouterr().err
 
 
 @pytest.mark.slow
