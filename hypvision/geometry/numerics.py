@@ -125,7 +125,7 @@ class _Convert(Function):
     ) -> Tensor:
         ctx.dtype = x.dtype
         ctx.steepest = steepest
-        return _cut(x, most).to(dtype)
+        return _cut_to(x, most, dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
@@ -163,6 +163,13 @@ def _cut(x: Tensor, most: float | None) -> Tensor:
     return x if most is None else torch.add(x.clamp(-most, most), x, alpha=0)
 
 
+def _cut_to(x: Tensor, most: float | None, dtype: torch.dtype) -> Tensor:
+    """:func:`_cut` in another dtype: the sum rounds as it is written, in one kernel less."""
+    if most is None or torch.compiler.is_compiling():
+        return _cut(x, most).to(dtype)
+    return torch.add(x.clamp(-most, most), x, alpha=0, out=torch.empty_like(x, dtype=dtype))
+
+
 def _back(ctx: Any, grad: Tensor) -> Tensor:
     return (grad if ctx.steepest is None else grad.clamp(-ctx.steepest, ctx.steepest)).to(ctx.dtype)
 
@@ -170,7 +177,7 @@ def _back(ctx: Any, grad: Tensor) -> Tensor:
 def _convert(x: Tensor, dtype: torch.dtype, most: float | None, steepest: float | None) -> Tensor:
     transformed = torch._C._are_functorch_transforms_active()
     if not transformed and not needs_grad(x):
-        return _cut(x, most).to(dtype)
+        return _cut_to(x, most, dtype)
     function = _ConvertForward if transformed and not torch.compiler.is_compiling() else _Convert
     out: Tensor = function.apply(x, dtype, most, steepest)
     return out

@@ -64,11 +64,11 @@ DIM = 64
 # Most kernels that each operation may launch, forward and backward with a learned curvature.
 BUDGETS = {
     "lorentz": dict(
-        dist=99, logmap=137, expmap=107, transp=144, expmap0=58, logmap0=42, dist0=34, projx=25,
-        proju=47, cdist=72
+        dist=99, logmap=136, expmap=106, transp=143, expmap0=57, logmap0=42, dist0=34, projx=24,
+        proju=45, cdist=72
     ),
     "ball": dict(
-        dist=92, logmap=132, expmap=116, transp=149, expmap0=42, logmap0=50, dist0=44, project=35,
+        dist=92, logmap=131, expmap=116, transp=148, expmap0=42, logmap0=50, dist0=44, project=35,
         mobius_add=87, cdist=74,
     ),
 }  # fmt: skip
