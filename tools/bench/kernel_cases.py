@@ -174,7 +174,7 @@ FLAT = dict(geometry="euclidean", pad=1, fused=False)
 MIXED = dict(n_dense_layers=0)
 HELM = {
     "HELM-D, a layer, 512 tokens": Case(
-        lambda: helm_layer("helm_d_115m"), lambda: helm_layer("helm_d_115m", **FLAT), most=270
+        lambda: helm_layer("helm_d_115m"), lambda: helm_layer("helm_d_115m", **FLAT), most=214
     ),
     "HELM-MiCE, a layer, 512 tokens": Case(
         lambda: helm_layer("helm_mice_120m", **MIXED),
