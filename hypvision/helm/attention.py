@@ -25,7 +25,6 @@ from .config import Architecture
 from .layers import Layout, RowLinear, RowNorm, apply_linear, rounded_up
 from .rope import Rotary
 
-
 # fused attention on a GPU takes heads whose length is a multiple of this
 FUSED = 8
 
