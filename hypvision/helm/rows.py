@@ -226,7 +226,7 @@ class _SwiGLU(Function):
             ratio = grad[..., ctx.n : ctx.n + 1] / h[..., ctx.n : ctx.n + 1]
             # the gradient of the time slot is 0, as both factors are 0 there
             grad = torch.addcmul(grad, h, ratio)
-            by_c = None if ctx.shape is None else (ratio.sum() / 2).view(ctx.shape)
+            by_c = None if ctx.shape is None else (ratio / 2).sum_to_size(ctx.shape)
         gate, up = z.chunk(2, -1)
         found = torch.empty_like(z)
         by_gate, by_up = found.chunk(2, -1)

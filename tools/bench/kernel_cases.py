@@ -31,6 +31,7 @@ from hypvision.losses import (
     MERUEntailmentLoss,
     MetricLoss,
     RadialLoss,
+    SupConLoss,
     clip_to_ball,
     compositional_entailment,
     contrastive_loss,
@@ -62,19 +63,16 @@ class Case(NamedTuple):
         step, twin: make the step, and its Euclidean twin.
         added: count what the step has beyond its twin.
         most: largest number of kernels.
-        waits: of the host, which ``meta`` does not show.
     """
 
     step: Make
     twin: Make | None = None
     added: bool = False
     most: int | None = None
-    waits: int = 0
 
     def counts(self) -> tuple[Count, Count | None]:
         """Of the step, and of the twin."""
         ours = count(self.step())
-        ours.waits += self.waits
         if self.twin is None:
             return ours, None
         other = count(self.twin())
@@ -170,6 +168,19 @@ def helm_layer(name: str, **changes: Any) -> Step:
     return step
 
 
+def helm_loss(name: str) -> Step:
+    """The loss of a small decoder on rows of packed documents, some of whose tokens have no
+    label."""
+    model = on_meta(lambda: Helm(preset(name, vocab_size=512)))
+    tokens = whole(2, 64)
+    model(tokens)  # the tables of its rotations are kept
+
+    def step() -> None:
+        model(tokens, labels=tokens, sequence_id=whole(2, 64)).loss.backward()
+
+    return step
+
+
 FLAT = dict(geometry="euclidean", pad=1, fused=False)
 MIXED = dict(n_dense_layers=0)
 HELM = {
@@ -179,7 +190,10 @@ HELM = {
     "HELM-MiCE, a layer, 512 tokens": Case(
         lambda: helm_layer("helm_mice_120m", **MIXED),
         lambda: helm_layer("helm_mice_120m", **MIXED, **FLAT),
-        waits=1,  # the sizes of the experts' parts
+        most=688,
+    ),
+    "HELM-D and its loss, 3 layers, 2 rows of packed documents": Case(
+        lambda: helm_loss("helm_d_tiny"), most=564
     ),
 }
 
@@ -350,6 +364,9 @@ LOSSES = {
     "Proxy-NCA on distances, 256 x 512": Case(
         lambda: metric("ProxyNCALoss", curved(), "hyperbolic"), lambda: metric("ProxyNCALoss",
         Euclidean(), "angular")
+    ),
+    "SupCon, 256 samples": Case(
+        lambda: summed(SupConLoss(), leaf(BATCH, WIDTH), whole(BATCH)), most=92
     ),
     "contrast of Hi-Mapper's tree, 64 trees": Case(
         lambda: tree(curved()), lambda: tree(Euclidean()), most=165

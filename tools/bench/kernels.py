@@ -28,6 +28,7 @@ from tqdm import tqdm
 
 from bench.common import write_section
 from hypvision.geometry import Lorentz, Manifold, ManifoldParameter, PoincareBall, lorentz, poincare
+from hypvision.helm import head as helm_head
 from hypvision.helm import rows as helm_rows
 from hypvision.nn import LorentzBatchNorm2d, LorentzConv2d, LorentzMLR, conv, norm
 from hypvision.optim import RiemannianAdam, RiemannianSGD, fused
@@ -156,6 +157,7 @@ def _as_on_a_gpu() -> Iterator[None]:
     PyTorch's fused dropout, attention and root-mean-square norm."""
     with (
         patch.object(helm_rows, "plain", lambda _: False),
+        patch.object(helm_head, "plain", lambda _: False),
         patch.object(F, "dropout", _dropout),
         patch.object(F, "rms_norm", F.layer_norm),  # one kernel each way, as the layer norm
         patch.object(F, "scaled_dot_product_attention", _attention),
