@@ -1,7 +1,8 @@
 """The cross entropy of a large vocabulary, without a tensor of all logits.
 
-Rows are taken in blocks, on a CPU those with a label alone; the gradient is made in the forward, from the same logits in
-place, so that the largest matrix product is computed three times per step instead of four.
+Rows are taken in blocks, on a CPU those with a label alone; the gradient is made in the forward,
+from the same logits in place, so that the largest matrix product is computed three times per step
+instead of four.
 """
 
 from __future__ import annotations
