@@ -229,15 +229,6 @@ class Euclidean(GeooptNames, Manifold):
             - 0.5 * x.shape[-1] * math.log(2 * math.pi)
         )
 
-    def origin(
-        self,
-        *size: int,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | int | None = None,
-    ) -> Tensor:
-        """The origin, of the shape ``size``, which ends in the dimension of the space."""
-        return torch.zeros(size, dtype=dtype, device=device)
-
     def check_point(self, x: Tensor, name: str = "x", tolerance: float | None = None) -> None:
         if not torch.isfinite(x).all():
             raise ValueError(f"{name} has coordinates that are not finite.")

@@ -267,21 +267,6 @@ def safe_sqrt(x: Tensor) -> Tensor:
     return torch.sqrt(x.masked_fill(none, 1.0)).masked_fill(none, 0.0)
 
 
-def distance_from_square(q: Tensor) -> Tensor:
-    r"""``2 asinh(sqrt(max(q, 0)) / 2)``: the unit-curvature distance of a squared chord ``q``.
-
-    The squared chord of points of the hyperboloid is :math:`\langle x - y, x - y\rangle_L`; for
-    points of the ball take :math:`4|x - y|^2 / ((1 - |x|^2)(1 - |y|^2))`. Where ``q <= 0`` the
-    gradient is 0.
-    """
-    return 2 * torch.asinh(safe_sqrt(q) / 2)
-
-
-def arcosh1p(h: Tensor) -> Tensor:
-    """``arcosh(1 + max(h, 0))``, exact for small ``h``, too; gradient 0 where ``h <= 0``."""
-    return 2 * torch.asinh(safe_sqrt(h / 2))
-
-
 def sinhc(z: Tensor) -> Tensor:
     """``sinh(z) / z``, with its limit 1 (and gradient 0) at 0. Overflows with sinh, at ``|z|``
     about 89 in float32."""
