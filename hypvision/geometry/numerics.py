@@ -237,8 +237,21 @@ def length(x: Tensor) -> Tensor:
     return out
 
 
+def heading(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Direction ``(..., n)`` and length ``(..., 1)`` of ``x``; 0 has none."""
+    size = length(x)
+    return x / size.clamp_min(tiny(size)), size
+
+
 # --------------------------------------------------------------------------------------------------
 # Functions of numbers
+
+
+def angle(side: Tensor, along: Tensor) -> Tensor:
+    """``atan2(side, along)`` of numbers ``(..., 1)``, without the last dimension; 0 with gradient 0
+    where both are 0."""
+    same = (side == 0) & (along == 0)
+    return torch.atan2(side, along.masked_fill(same, 1.0)).squeeze(-1)
 
 
 def tiny(x: Tensor) -> float:
