@@ -174,17 +174,21 @@ class MixtureOfCurvatures(nn.Module):
         if torch.compiler.is_compiling() and whole:
             done = _in_one_graph(own, gathered, counts, every[order])
         else:
-            parts = zip(self.experts, gathered.split(_sizes(counts, len(gathered))))
-            # An expert without tokens gets no gradient, because an optimiser would still move it
-            # with a zero gradient. Distributed training needs a gradient from every process, so
-            # there the expert gets zeros.
-            everyone = not len(x) or (
-                dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-            )
-            done = torch.cat([expert(part) for expert, part in parts if everyone or len(part)])
+            done = self._one_by_one(gathered, counts)
         places = torch.arange(len(order), device=order.device)
         back = torch.empty_like(order).scatter_(0, order, places).view(chosen.shape)
         return [rows.upcast(done).index_select(0, place) for place in back.unbind(1)]
+
+    def _one_by_one(self, x: Tensor, counts: Tensor) -> Tensor:
+        """The outputs of the experts for points ``(N, width)`` that are sorted by expert."""
+        parts = zip(self.experts, x.split(_sizes(counts, len(x))))
+        # An expert without tokens gets no gradient, because an optimiser would still move it with a
+        # zero gradient. Distributed training needs a gradient from every process, so there the
+        # expert gets zeros.
+        everyone = not len(x) or (
+            dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+        )
+        return torch.cat([expert(part) for expert, part in parts if everyone or len(part)])
 
     def _combine(self, shared: list[Tensor], routed: list[Tensor], weights: Tensor) -> Tensor:
         config = self.config
