@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -11,9 +9,9 @@ from . import lorentz
 from .border import check_factor, one_each
 from .geoopt_names import GeooptNames
 from .lorentz.means import normalised
-from .lorentz.normal import _check_std
+from .lorentz.normal import _check_std, gauss_log_prob
 from .manifolds import Manifold, check_numbers
-from .numerics import dot, length, square_norm, tiny, widen
+from .numerics import angle, dot, heading, length, square_norm, widen
 
 
 class Euclidean(GeooptNames, Manifold):
@@ -182,13 +180,10 @@ class Euclidean(GeooptNames, Manifold):
 
     def exterior_angle(self, x: Tensor, y: Tensor) -> Tensor:
         """Angle ``(...)`` between ``x`` and ``y - x``, in radians; 0 where one of them is 0."""
-        size = length(x)
-        heading = x / size.clamp_min(tiny(size))
+        ray, size = heading(x)
         delta = y - x
-        along = dot(heading, delta)
-        side = length(delta - along * heading) * (size > 0)
-        same = (side == 0) & (along == 0)
-        return torch.atan2(side, along.masked_fill(same, 1.0)).squeeze(-1)
+        along = dot(ray, delta)
+        return angle(length(delta - along * ray) * (size > 0), along)
 
     def rescale(self, x: Tensor, limit: float | Tensor | None = None, slope: float = 2.0) -> Tensor:
         """Maximum-distance rescaling of the radii if there is a ``limit``: flat space has none of
@@ -220,23 +215,7 @@ class Euclidean(GeooptNames, Manifold):
     def wrapped_normal_log_prob(self, x: Tensor, mean: Tensor, std: Tensor | float) -> Tensor:
         """Log density ``(...)`` of :meth:`wrapped_normal`."""
         _check_std("wrapped_normal_log_prob", std, mean.shape[-1])
-        std = torch.as_tensor(std, dtype=x.dtype, device=x.device)
-        scaled = (x - mean) / std
-        log_std = torch.log(std).expand_as(scaled).sum(-1)
-        return (
-            -0.5 * square_norm(scaled).squeeze(-1)
-            - log_std
-            - 0.5 * x.shape[-1] * math.log(2 * math.pi)
-        )
-
-    def origin(
-        self,
-        *size: int,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | int | None = None,
-    ) -> Tensor:
-        """The origin, of the shape ``size``, which ends in the dimension of the space."""
-        return torch.zeros(size, dtype=dtype, device=device)
+        return gauss_log_prob(x - mean, std)
 
     def check_point(self, x: Tensor, name: str = "x", tolerance: float | None = None) -> None:
         if not torch.isfinite(x).all():

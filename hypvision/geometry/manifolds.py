@@ -157,7 +157,6 @@ class Manifold(nn.Module):
     rescale: Callable[..., Tensor]
     wrapped_normal: Callable[..., Tensor]
     wrapped_normal_log_prob: Callable[[Tensor, Tensor, Tensor | float], Tensor]
-    origin: Callable[..., Tensor]
     # whether a module has registered the manifold, so that its state dict contains a learned
     # curvature
     registered = False
@@ -256,6 +255,15 @@ class Manifold(nn.Module):
     def check_point(self, x: Tensor, name: str = "x", tolerance: float | None = None) -> None:
         """Raise ValueError, naming the argument, if ``x`` does not lie on the manifold."""
         raise NotImplementedError
+
+    def origin(
+        self,
+        *size: int,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | int | None = None,
+    ) -> Tensor:
+        """The origin, of the shape ``size``, which ends in the dimension of the space."""
+        return torch.zeros(size, dtype=dtype, device=device)
 
     def retr(self, x: Tensor, u: Tensor) -> Tensor:
         """Retraction of the tangent vector ``u`` at ``x``: the exponential map."""
@@ -778,15 +786,6 @@ class PoincareBall(Hyperbolic):
         projected there."""
         self._check(x=x)
         return poincare.project(poincare.scale_curvature(x, self.c, c_new), c_new, self.eps)
-
-    def origin(
-        self,
-        *size: int,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | int | None = None,
-    ) -> Tensor:
-        """The origin, of the shape ``size``, which ends in the dimension of the space."""
-        return torch.zeros(size, dtype=dtype, device=device)
 
     def check_point(self, x: Tensor, name: str = "x", tolerance: float | None = None) -> None:
         radius = (widen(x).norm(dim=-1) * self._value() ** 0.5).max().item() if x.numel() else 0.0

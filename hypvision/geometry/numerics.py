@@ -125,7 +125,7 @@ class _Convert(Function):
     ) -> Tensor:
         ctx.dtype = x.dtype
         ctx.steepest = steepest
-        return _cut(x, most).to(dtype)
+        return _cut_to(x, most, dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
@@ -163,6 +163,13 @@ def _cut(x: Tensor, most: float | None) -> Tensor:
     return x if most is None else torch.add(x.clamp(-most, most), x, alpha=0)
 
 
+def _cut_to(x: Tensor, most: float | None, dtype: torch.dtype) -> Tensor:
+    """:func:`_cut` in another dtype: the sum rounds as it is written, in one kernel less."""
+    if most is None or torch.compiler.is_compiling():
+        return _cut(x, most).to(dtype)
+    return torch.add(x.clamp(-most, most), x, alpha=0, out=torch.empty_like(x, dtype=dtype))
+
+
 def _back(ctx: Any, grad: Tensor) -> Tensor:
     return (grad if ctx.steepest is None else grad.clamp(-ctx.steepest, ctx.steepest)).to(ctx.dtype)
 
@@ -170,7 +177,7 @@ def _back(ctx: Any, grad: Tensor) -> Tensor:
 def _convert(x: Tensor, dtype: torch.dtype, most: float | None, steepest: float | None) -> Tensor:
     transformed = torch._C._are_functorch_transforms_active()
     if not transformed and not needs_grad(x):
-        return _cut(x, most).to(dtype)
+        return _cut_to(x, most, dtype)
     function = _ConvertForward if transformed and not torch.compiler.is_compiling() else _Convert
     out: Tensor = function.apply(x, dtype, most, steepest)
     return out
@@ -230,8 +237,21 @@ def length(x: Tensor) -> Tensor:
     return out
 
 
+def heading(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Direction ``(..., n)`` and length ``(..., 1)`` of ``x``; 0 has none."""
+    size = length(x)
+    return x / size.clamp_min(tiny(size)), size
+
+
 # --------------------------------------------------------------------------------------------------
 # Functions of numbers
+
+
+def angle(side: Tensor, along: Tensor) -> Tensor:
+    """``atan2(side, along)`` of numbers ``(..., 1)``, without the last dimension; 0 with gradient 0
+    where both are 0."""
+    same = (side == 0) & (along == 0)
+    return torch.atan2(side, along.masked_fill(same, 1.0)).squeeze(-1)
 
 
 def tiny(x: Tensor) -> float:
@@ -258,21 +278,6 @@ def safe_sqrt(x: Tensor) -> Tensor:
     """``sqrt(max(x, 0))`` whose gradient is 0, not infinite, where ``x <= 0``."""
     none = x <= 0  # not x > 0, so that NaN stays NaN
     return torch.sqrt(x.masked_fill(none, 1.0)).masked_fill(none, 0.0)
-
-
-def distance_from_square(q: Tensor) -> Tensor:
-    r"""``2 asinh(sqrt(max(q, 0)) / 2)``: the unit-curvature distance of a squared chord ``q``.
-
-    The squared chord of points of the hyperboloid is :math:`\langle x - y, x - y\rangle_L`; for
-    points of the ball take :math:`4|x - y|^2 / ((1 - |x|^2)(1 - |y|^2))`. Where ``q <= 0`` the
-    gradient is 0.
-    """
-    return 2 * torch.asinh(safe_sqrt(q) / 2)
-
-
-def arcosh1p(h: Tensor) -> Tensor:
-    """``arcosh(1 + max(h, 0))``, exact for small ``h``, too; gradient 0 where ``h <= 0``."""
-    return 2 * torch.asinh(safe_sqrt(h / 2))
 
 
 def sinhc(z: Tensor) -> Tensor:

@@ -28,9 +28,11 @@ from ._typing import Curvature
 from .border import STEEPEST, check_factor, one_each, positive, same_list, stable
 from .lorentz.distances import from_products, of_both
 from .numerics import (
+    angle,
     asinhc_sqrt,
     bounded,
     dot,
+    heading,
     length,
     log_beta,
     narrow,
@@ -434,13 +436,10 @@ def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     # -x + y has the direction of X delta - c |delta|^2 x
     gap = _gap(x, c)
     delta = y - x
-    size = length(x)
-    heading = x / size.clamp_min(tiny(size))
-    along = dot(heading, delta)
-    side = gap * length(delta - along * heading)
-    radial = gap * along - c * square_norm(delta) * size
-    same = (side == 0) & (radial == 0)
-    return torch.atan2(side, radial.masked_fill(same, 1.0)).squeeze(-1)
+    ray, size = heading(x)
+    along = dot(ray, delta)
+    side = gap * length(delta - along * ray)
+    return angle(side, gap * along - c * square_norm(delta) * size)
 
 
 def entailment_loss(
@@ -533,9 +532,7 @@ def ganea_logits(x: Tensor, p: Tensor, a: Tensor, c: Curvature) -> Tensor:
     dtype = x.dtype
     root = square_root(c)
     p = _inside(widen(p), c, p.dtype)
-    a = widen(a)
-    size = length(a)
-    away = a / size.clamp_min(tiny(a))
+    away, size = heading(widen(a))
     # With a normal of length 1, sinh(distance) is the inner product <x, normal>_L.
     time = 2 * root * dot(p, away) / _gap(p, c)
     planes = torch.cat([-time, away + root * time * p], -1)
@@ -575,10 +572,9 @@ def hyperplane_logits(
     one_each("hyperplane_logits", "r", r, v.shape[0], "hyperplanes")
     if g is not None:
         one_each("hyperplane_logits", "g", g, v.shape[0], "hyperplanes")
-    v = widen(v)
-    size = length(v)
+    away, size = heading(widen(v))
     factor = 2 * (size.squeeze(-1) if g is None else widen(g))
-    normals = narrow(v / size.clamp_min(tiny(v)), x.dtype)
+    normals = narrow(away, x.dtype)
     return lorentz.hyperplane_logits(to_lorentz(x, c), normals, 2 * widen(r), c) * bounded(
         factor, x.dtype
     )

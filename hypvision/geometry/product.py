@@ -13,10 +13,15 @@ from .border import check_factor, one_each
 from .manifolds import Common, Hyperbolic, Manifold, kept, whose
 from .numerics import safe_sqrt
 
+# methods that give a length, and numbers that are added up; the others give coordinates
+_LENGTHS = ("dist", "dist0", "cdist")
+_SUMS = ("inner", "sqdist", "wrapped_normal_log_prob")
+
 
 class Product(Common):
     """The product of manifolds: points are the factors' points side by side,
-    ``(..., sum of their coordinates)``.
+    ``(..., sum of their coordinates)``. Squared lengths and distances, inner products and log
+    densities are sums of the factors'.
 
     Args:
         factors: pairs of a manifold and the dimension ``n_i`` of the space (a Lorentz factor takes
@@ -86,7 +91,10 @@ class Product(Common):
         return [getattr(manifold, name)(**part) for manifold, part in zip(self.manifolds, parts)]
 
     def _call(self, name: str, **arguments: Any) -> Tensor:
-        return torch.cat(self._each(name, **arguments), -1)
+        found = self._each(name, **arguments)
+        if name in _LENGTHS:
+            return safe_sqrt(torch.stack([d * d for d in found]).sum(0))
+        return torch.stack(found).sum(0) if name in _SUMS else torch.cat(found, -1)
 
     def by_factor(self, name: str, **arguments: Any) -> Tensor:
         """The factors' numbers ``(..., k)`` by a method of theirs, such as ``"cdist"``; those of
@@ -105,14 +113,6 @@ class Product(Common):
         c = c.reshape(-1, *[1] * (stacked.dim() - 1))
         numbers: Tensor = getattr(first._functions, name)(**arguments, c=c)
         return numbers.movedim(0, -1)
-
-    def _total(self, name: str, **points: Tensor | float) -> Tensor:
-        """The sum of the factors' numbers ``(...)``."""
-        return torch.stack(self._each(name, **points)).sum(0)
-
-    def _length(self, name: str, **points: Tensor) -> Tensor:
-        """The root of the sum of the factors' squared lengths."""
-        return safe_sqrt(torch.stack([d * d for d in self._each(name, **points)]).sum(0))
 
     def half_aperture(self, x: Tensor, min_radius: float = 0.1) -> Tensor:
         """Half-apertures ``(..., k)`` of the entailment cones at ``x`` in the factors."""
@@ -137,31 +137,9 @@ class Product(Common):
         one_each("wrapped_normal", "std", std, sum(self.dims), "dimensions")
         return torch.split(std, self.dims, -1)
 
-    def dist(self, x: Tensor, y: Tensor, *, keepdim: bool = False) -> Tensor:
-        """Distance ``(...)``: the root of the sum of the squared distances."""
-        return kept(self._length("dist", x=x, y=y), keepdim)
-
-    def dist0(self, x: Tensor, *, keepdim: bool = False) -> Tensor:
-        """Distance ``(...)`` from the origin."""
-        return kept(self._length("dist0", x=x), keepdim)
-
-    def cdist(self, x: Tensor, y: Tensor) -> Tensor:
-        """Pairwise distances ``(..., N, M)``."""
-        return self._length("cdist", x=x, y=y)
-
-    def inner(
-        self, x: Tensor, u: Tensor, v: Tensor | None = None, *, keepdim: bool = False
-    ) -> Tensor:
-        """Inner product ``(...)``: the sum of the factors'."""
-        return kept(self._total("inner", x=x, u=u, v=u if v is None else v), keepdim)
-
     def norm(self, x: Tensor, u: Tensor, *, keepdim: bool = False) -> Tensor:
         """Length ``(...)``."""
         return safe_sqrt(self.inner(x, u, u, keepdim=keepdim))
-
-    def sqdist(self, x: Tensor, y: Tensor, *, keepdim: bool = False) -> Tensor:
-        """Sum ``(...)`` of the factors' squared Lorentz (or Euclidean) distances."""
-        return kept(self._total("sqdist", x=x, y=y), keepdim)
 
     def projx(self, x: Tensor) -> Tensor:
         """``projx`` of every factor."""
@@ -185,10 +163,6 @@ class Product(Common):
         check_factor(t, "geodesic_unit: t")
         length = self.norm(x, u).unsqueeze(-1)
         return self.expmap(x, u * (t / torch.where(length > 0, length, torch.ones_like(length))))
-
-    def wrapped_normal_log_prob(self, x: Tensor, mean: Tensor, std: Tensor | float) -> Tensor:
-        """Log density ``(...)``: the sum of the factors'."""
-        return self._total("wrapped_normal_log_prob", x=x, mean=mean, std=std)
 
     def origin(
         self,

@@ -25,6 +25,9 @@ from .config import Architecture
 from .layers import Layout, RowLinear, RowNorm, apply_linear, rounded_up
 from .rope import Rotary
 
+# fused attention on a GPU takes heads whose length is a multiple of this
+FUSED = 8
+
 
 class Context(NamedTuple):
     """Which tokens may attend to which.
@@ -143,12 +146,15 @@ class _Heads(Function):
     def forward(ctx, product, f, cos, sin, heads, size, n):
         b, length, _ = product.shape
         packed = product.detach()[..., : 3 * heads * size].view(b, length, 3, heads, size)
+        if size % FUSED and product.device.type != "cpu":
+            packed = F.pad(packed, (0, FUSED - size % FUSED))
         rows.turn_(packed[:, :, :2, :, : 2 * cos.shape[-1]], cos, sin)
         if n is not None:
-            packed[..., n] = _time(packed[..., :n])
+            rows.lift_(packed, n)
             packed[:, :, 0, :, n:].neg_()
         ctx.save_for_backward(packed, f, cos, sin)
         ctx.n = n
+        ctx.size = size
         ctx.width = product.shape[-1]
         return tuple(packed[:, :, i] for i in range(3))
 
@@ -156,13 +162,13 @@ class _Heads(Function):
     @once_differentiable
     def backward(ctx, *grads):
         packed, f, cos, sin = ctx.saved_tensors
-        b, length, _, heads, size = packed.shape
+        b, length, _, heads, _ = packed.shape
+        size = ctx.size
         whole = packed.new_empty(b, length, ctx.width)
-        whole[..., 3 * heads * size :] = 0
-        found = whole[..., : 3 * heads * size].view(packed.shape)
-        for i, grad in enumerate(grads):
-            _through_time(grad, packed[:, :, i], ctx.n, found[:, :, i])
-        rows.turn_(found[:, :, :2, :, : 2 * cos.shape[-1]], cos, -sin)
+        whole[..., 3 * heads * size :].zero_()
+        found = whole[..., : 3 * heads * size].view(b, length, 3, heads, size)
+        _through_time(torch.stack(grads, 2)[..., :size], packed[..., :size], ctx.n, found)
+        rows.turn_(found[:, :, :2, :, : 2 * cos.shape[-1]], cos, sin, -1)
         by_f = _by_temperature(grads[0], packed[:, :, 0], f) if ctx.needs_input_grad[1] else None
         return whole, by_f, None, None, None, None, None
 
@@ -173,7 +179,7 @@ def _through_time(grad: Tensor, x: Tensor, slot: int | None, out: Tensor) -> Non
         out.copy_(grad)
     else:
         torch.addcmul(grad, x, grad[..., slot : slot + 1] / x[..., slot : slot + 1], out=out)
-        out[..., slot] = 0
+        out[..., slot].zero_()
 
 
 def _by_temperature(grad: Tensor, q: Tensor, f: Tensor) -> Tensor:
@@ -342,7 +348,7 @@ class FullAttention(_Attention):
         values = context.weighed(values)
         logits = q[..., :space] @ keys.mT
         if self.lorentz:
-            logits = logits + q[..., space:] * _time(keys).unsqueeze(-2)
+            logits = logits + q[..., space : space + 1] * _time(keys).unsqueeze(-2)
             values = torch.cat([values, _time(values).unsqueeze(-1)], -1)
         return (self.weights(logits * scale, context) @ values).transpose(1, 2)
 
@@ -364,9 +370,10 @@ class _LatentHeads(Function):
         rows.turn_(q[..., nope:n], cos, sin)
         k[..., nope:n] = rows.turn(k_pe, cos[:, 0], sin[:, 0])[:, :, None]
         if timed:
-            q[..., n] = _time(q[..., :n]).neg_()
-            k[..., n] = _time(k[..., :n])
-            v[..., value - 1] = _time(v[..., : value - 1])
+            rows.lift_(q, n)
+            q[..., n].neg_()
+            rows.lift_(k, n)
+            rows.lift_(v[..., :value], value - 1)
         ctx.save_for_backward(q, k, v, f, cos, sin)
         ctx.sizes = (nope, n, value, timed)
         ctx.widths = (query.shape[-1], pair.shape[-1])
@@ -379,8 +386,8 @@ class _LatentHeads(Function):
         nope, n, value, timed = ctx.sizes
         b, length, heads, size = q.shape
         by_query, by_pair = (q.new_empty(b, length, width) for width in ctx.widths)
-        by_query[..., heads * size :] = 0
-        by_pair[..., 2 * heads * size :] = 0
+        by_query[..., heads * size :].zero_()
+        by_pair[..., 2 * heads * size :].zero_()
         to_q = by_query[..., : heads * size].view(q.shape)
         to_k, to_v = by_pair[..., : 2 * heads * size].view(b, length, 2, heads, size).unbind(2)
         for grad, x, slot, out in (
@@ -389,8 +396,8 @@ class _LatentHeads(Function):
             (by_v, v, value - 1, to_v),
         ):
             _through_time(grad, x, slot if timed else None, out)
-        to_v[..., value - timed :] = 0
-        rows.turn_(to_q[..., nope:n], cos, -sin)
+        to_v[..., value - timed :].zero_()
+        rows.turn_(to_q[..., nope:n], cos, sin, -1)
         to_rotated = to_k[..., nope:n]
         by_pe = rows.turn(to_rotated.sum(2), cos[:, 0], -sin[:, 0])
         to_rotated.zero_()

@@ -17,6 +17,10 @@ from . import rows
 from .config import Architecture
 from .layers import FeedForward, Layout, RowLinear, compute_dtype
 
+# up to so many products of numbers with weights of experts that a token did not choose are cheaper
+# for a GPU than a wait: an estimate, about a millisecond of float32
+_IN_VAIN = 2**33
+
 
 class Routing(NamedTuple):
     """The routing of a layer's tokens to experts: tokens of each expert ``(E,)``, and the loss on
@@ -135,30 +139,11 @@ class MixtureOfCurvatures(nn.Module):
         weights, chosen, scores = self.gate(flat)
         count, k = chosen.shape
         every = chosen.flatten()
-        order = every.argsort(stable=True)
         # not bincount, because its output size makes the CPU wait for a GPU
         counts = every.new_zeros(config.n_routed_experts).scatter_add_(
             0, every, torch.ones_like(every)
         )
-        gathered = flat.index_select(0, order // k)
-        own = [e for e in self.experts if isinstance(e, FeedForward) and e.is_plain]
-        if torch.compiler.is_compiling() and len(own) == len(self.experts):
-            done = _in_one_graph(own, gathered, counts, every[order])
-        else:
-            parts = zip(self.experts, gathered.split(_sizes(counts, len(gathered))))
-            # An expert without tokens gets no gradient, because an optimiser would still move it
-            # with a zero gradient. Distributed training needs a gradient from every process, so
-            # there the expert gets zeros.
-            everyone = not count or (
-                dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-            )
-            done = torch.cat([expert(part) for expert, part in parts if everyone or len(part)])
-        back = (
-            torch.empty_like(order)
-            .scatter_(0, order, torch.arange(count * k, device=order.device))
-            .view(count, k)
-        )
-        routed = [rows.upcast(done).index_select(0, back[:, i]) for i in range(k)]
+        routed = self._routed(flat, chosen, counts)
         experts = (
             self.shared
             if isinstance(self.shared, nn.ModuleList)
@@ -172,6 +157,39 @@ class MixtureOfCurvatures(nn.Module):
         load = counts * (config.n_routed_experts / (k * max(count, 1)))
         return out, Routing(counts, (load * share.sum(0)).sum() / max(count, 1))
 
+    def _routed(self, x: Tensor, chosen: Tensor, counts: Tensor) -> list[Tensor]:
+        """Of each token ``(N, width)`` the outputs of its experts ``(N, k)``: k tensors
+        ``(N, width)``."""
+        own = [e for e in self.experts if isinstance(e, FeedForward) and e.is_plain]
+        whole = len(own) == len(self.experts)
+        if whole and not torch.compiler.is_compiling() and _is_small(x, own, chosen.shape[1]):
+            done = _all_experts(own, x)
+            return [
+                done.gather(0, number.view(1, -1, 1).expand(1, *done.shape[1:]))[0]
+                for number in chosen.unbind(1)
+            ]
+        every = chosen.flatten()
+        order = every.argsort(stable=True)
+        gathered = x.index_select(0, order // chosen.shape[1])
+        if torch.compiler.is_compiling() and whole:
+            done = _in_one_graph(own, gathered, counts, every[order])
+        else:
+            done = self._one_by_one(gathered, counts)
+        places = torch.arange(len(order), device=order.device)
+        back = torch.empty_like(order).scatter_(0, order, places).view(chosen.shape)
+        return [rows.upcast(done).index_select(0, place) for place in back.unbind(1)]
+
+    def _one_by_one(self, x: Tensor, counts: Tensor) -> Tensor:
+        """The outputs of the experts for points ``(N, width)`` that are sorted by expert."""
+        parts = zip(self.experts, x.split(_sizes(counts, len(x))))
+        # An expert without tokens gets no gradient, because an optimiser would still move it with a
+        # zero gradient. Distributed training needs a gradient from every process, so there the
+        # expert gets zeros.
+        everyone = not len(x) or (
+            dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+        )
+        return torch.cat([expert(part) for expert, part in parts if everyone or len(part)])
+
     def _combine(self, shared: list[Tensor], routed: list[Tensor], weights: Tensor) -> Tensor:
         config = self.config
         if not config.lorentz:
@@ -182,6 +200,36 @@ class MixtureOfCurvatures(nn.Module):
         return rows.combine(
             shared, routed, weights, w_y, scale, config.moe_combine == "released", config.safe_clamp
         )
+
+
+def _is_small(x: Tensor, experts: list[FeedForward], k: int) -> bool:
+    """Whether a GPU, which computes many rows at once, does better to compute all experts for all
+    tokens than to wait for the number of tokens of each."""
+    weights = sum(layer.weight.numel() for layer in (experts[0].gate_up, experts[0].down))
+    return x.device.type != "cpu" and len(x) * (len(experts) - k) * weights <= _IN_VAIN
+
+
+def _all_experts(experts: list[FeedForward], x: Tensor) -> Tensor:
+    """The outputs ``(E, N, width)`` of all experts for the same points ``(N, width)``."""
+    first = experts[0]
+    c: float | Tensor = 1.0
+    h = x.expand(len(experts), -1, -1)
+    if first.initial_c is not None:
+        c = torch.cat([expert.curvature() for expert in experts])[:, None, None]
+        h = h * torch.sqrt(c)
+    h = rows.swiglu(_each(h, [e.gate_up for e in experts]), first.inner.n, c, first.fused)
+    out = rows.upcast(_each(h, [e.down for e in experts]))
+    return out / torch.sqrt(c) if isinstance(c, Tensor) else out
+
+
+def _each(x: Tensor, layers: list[RowLinear]) -> Tensor:
+    """Rows ``(E, N, in)`` through E linear layers, one each."""
+    dtype = compute_dtype(x, layers[0].weight)
+    weights = torch.stack([layer.weight for layer in layers]).to(dtype)
+    out = torch.matmul(x.to(dtype), weights.mT)
+    if layers[0].bias is None:
+        return out
+    return out + torch.stack([layer.bias for layer in layers]).to(dtype)[:, None]
 
 
 def _sizes(counts: Tensor, total: int) -> list[int]:

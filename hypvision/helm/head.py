@@ -1,7 +1,8 @@
 """The cross entropy of a large vocabulary, without a tensor of all logits.
 
-Rows with a label are taken in blocks; the gradient is made in the forward, from the same logits in
-place, so that the largest matrix product is computed three times per step instead of four.
+Rows are taken in blocks, on a CPU those with a label alone; the gradient is made in the forward,
+from the same logits in place, so that the largest matrix product is computed three times per step
+instead of four.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ BLOCK = 256
 class _CrossEntropy(Function):
     @staticmethod
     def forward(ctx, hidden, weight, target, dtype, block, differentiate):
-        count = max(hidden.shape[0], 1)
+        without = target == -100
+        target = target.masked_fill(without, 0)
         w = weight.to(dtype)
         total = hidden.new_zeros((), dtype=torch.promote_types(dtype, torch.float32))
         to_hidden, to_weight = (differentiate and need for need in ctx.needs_input_grad[:2])
@@ -33,14 +35,15 @@ class _CrossEntropy(Function):
                 weight, dtype=torch.promote_types(weight.dtype, torch.float32)
             )
         for begin in range(0, hidden.shape[0], block):
-            part = hidden[begin : begin + block].to(dtype)
+            skipped = without[begin : begin + block, None]
+            part = hidden[begin : begin + block].to(dtype).masked_fill(skipped, 0.0)
             label = target[begin : begin + block, None]
             logits = rows.upcast(part @ w.T)
             highest = logits.amax(-1, keepdim=True)
             chosen = logits.gather(1, label) - highest
             p = logits.sub_(highest).exp_()
             mass = p.sum(-1, keepdim=True)
-            total += (mass.log() - chosen).sum()
+            total += (mass.log() - chosen).masked_fill(skipped, 0.0).sum()
             if by_hidden is None and by_weight is None:
                 continue
             # Do not divide by the count here: gradients of tokens that do not occur would underflow
@@ -49,15 +52,15 @@ class _CrossEntropy(Function):
             p.scatter_add_(1, label, p.new_full(label.shape, -1.0))
             p = p.to(dtype)
             if by_hidden is not None:
-                by_hidden[begin : begin + block] = p @ w
+                by_hidden[begin : begin + block] = (p @ w).masked_fill(skipped, 0.0)
             if by_weight is not None and p.dtype == by_weight.dtype:
                 by_weight.addmm_(p.T, part)
             elif by_weight is not None:
                 by_weight += p.T @ part
         ctx.save_for_backward(by_hidden, by_weight)
         ctx.dtype = weight.dtype
-        ctx.count = count
-        return total / count
+        ctx.count = (~without).sum().clamp(min=1)
+        return total / ctx.count
 
     @staticmethod
     @once_differentiable
@@ -83,9 +86,9 @@ def token_losses(head: nn.Module, hidden: Tensor, target: Tensor, block: int = B
     if plain(hidden) or not isinstance(head, RowLinear):
         total = F.cross_entropy(rows.upcast(apply_linear(head, flat)), target, reduction="sum")
         return total / (target != -100).sum().clamp(min=1)
-    kept = (target != -100).nonzero().flatten()
-    if kept.numel() < target.numel():
-        flat = flat.index_select(0, kept)
+    if target.device.type == "cpu":  # a GPU computes all rows: their number would make it wait
+        kept = (target != -100).nonzero().flatten()
+        flat = flat.index_select(0, kept) if kept.numel() < target.numel() else flat
         target = target[kept]
     dtype = compute_dtype(hidden, head.weight)
     with exact(hidden.device):

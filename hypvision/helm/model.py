@@ -260,9 +260,12 @@ class Helm(nn.Module):
         if self.positions is not None:
             places = self._places(input_ids, start, attention_mask, sequence_id, position_ids)
         if sequence_id is not None:
-            return Context(
-                0, None, document_lengths(sequence_id), cache, sequence_id, places=places
-            )
+            mask = lengths = None
+            if input_ids.device.type == "cpu" and not torch.compiler.is_compiling():
+                lengths = document_lengths(sequence_id)
+            else:  # their lengths would make the CPU wait for a GPU
+                mask = document_mask(sequence_id)
+            return Context(0, mask, lengths, cache, sequence_id, places=places)
         mask = None
         if attention_mask is not None and not bool(attention_mask.all()):
             mask = _padding_mask(attention_mask.bool(), start)
@@ -395,6 +398,13 @@ def document_lengths(sequence_id: Tensor) -> list[int]:
     begin = change.flatten().nonzero().flatten()
     end = F.pad(begin[1:], (0, 1), value=sequence_id.numel())
     return (end - begin).tolist()
+
+
+def document_mask(sequence_id: Tensor) -> Tensor:
+    """Which tokens ``(B, 1, L, L)`` a token attends to: those before it in its document."""
+    place = torch.arange(sequence_id.shape[1], device=sequence_id.device)
+    first = first_columns(sequence_id)[..., None]
+    return ((place >= first) & (place <= place[:, None]))[:, None]
 
 
 def _documents(

@@ -15,6 +15,8 @@ and writes each row as seldom as it can.
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -48,10 +50,14 @@ def lift(rows: Tensor, n: int | None, c: float | Tensor = 1.0) -> Tensor:
     return torch.where(torch.arange(rows.shape[-1], device=rows.device) == n, time, rows)
 
 
-def _lift_(rows: Tensor, n: int, c: float = 1.0) -> None:
+def lift_(rows: Tensor, n: int, c: float | Tensor = 1.0) -> None:
     """:func:`lift` in place, of rows with any number in the slot of the time."""
-    rows[..., n] = c**0.5
-    rows[..., n : n + 1] = _length(rows)
+    time = rows[..., n : n + 1]
+    if isinstance(c, Tensor):
+        time.copy_(torch.sqrt(c))
+    else:
+        time.fill_(c**0.5)  # not an assignment, which makes a tensor of the number first
+    time.copy_(_length(rows))
 
 
 def _timeless(rows: Tensor, n: int) -> Tensor:
@@ -100,35 +106,36 @@ class _Residual(Function):
         y_time = torch.sqrt(_length(u).square_() + 1)
         a = torch.addcmul(x, u, w)
         a_time = torch.addcmul(x[..., slot], y_time, w)
-        a[..., n] = 0
+        a[..., slot].zero_()
         length = _length(a)
         # u has 0 at the slot of the time
-        inner = (x[..., slot] * y_time).sub_(torch.linalg.vecdot(x, u)[..., None])
-        if safe:  # it is at least 1, and so is m where w >= 0
-            inner.clamp_(min=1.0)
-        signed = torch.addcmul(1 + w * w, w, inner, value=2)
-        m = signed.abs().clamp_(min=1e-4)
-        alpha = m.rsqrt().mul_(scale)
+        inner = torch.linalg.vecdot(x, u)[..., None].addcmul_(x[..., slot], y_time, value=-1)
+        if safe:  # it is at most -1, and m at least 1 where w >= 0
+            inner.clamp_(max=-1.0)
+        signed = torch.addcmul(-1 - w * w, w, inner, value=2)
+        minus = signed.abs().clamp_(min=1e-4)
+        alpha = minus.rsqrt().mul_(scale)
         out = a * alpha
         square = (length * alpha).square_()
         out[..., slot] = time = (square + 1).sqrt_()
-        m.copysign_(signed)
+        minus.copysign_(signed)  # -m
         ctx.n = n
         ctx.eps = eps
         if gain is None:
-            ctx.save_for_backward(a, u, w, y_time, a_time, m, alpha, square, time)
+            ctx.save_for_backward(a, u, w, y_time, a_time, minus, alpha, square, time)
             return out, None
-        mean = (square / n).add_(eps)
-        rho = alpha / mean.sqrt()
+        mean = torch.rsub(square, eps, alpha=-1 / n)  # square / n + eps
+        rho = mean.rsqrt().mul_(alpha)
         h = (a * rho).mul_(gain)
-        _lift_(h, n)
-        ctx.save_for_backward(a, u, w, y_time, a_time, m, alpha, square, time, gain, mean, rho, h)
+        lift_(h, n)
+        normed = (gain, mean, rho, h)
+        ctx.save_for_backward(a, u, w, y_time, a_time, minus, alpha, square, time, *normed)
         return out, h
 
     @staticmethod
     @once_differentiable
     def backward(ctx, by_out, by_h):
-        a, u, w, y_time, a_time, m, alpha, square, time, *normed = ctx.saved_tensors
+        a, u, w, y_time, a_time, minus, alpha, square, time, *normed = ctx.saved_tensors
         n = ctx.n
         slot = slice(ctx.n, ctx.n + 1)
         e = by_out[..., slot] / time
@@ -146,10 +153,10 @@ class _Residual(Function):
             by_a = grad.mul_(gain).mul_(rho).addcmul_(by_out, alpha)
         else:
             by_a = by_out * alpha
-        total.div_(m)
-        by_a.addcmul_(a, torch.addcmul(total, e, alpha * alpha))
-        by_time = (total * a_time).neg_()
-        by_a[..., n] = 0
+        total.div_(minus)
+        by_a.addcmul_(a, torch.addcmul(total, e, alpha * alpha, value=-1), value=-1)
+        by_time = total * a_time
+        by_a[..., slot].zero_()
         by_w = torch.dot(by_a.flatten(), u.flatten()) + torch.dot(
             by_time.flatten(), y_time.flatten()
         )
@@ -203,7 +210,7 @@ class _SwiGLU(Function):
         gate, up = z.chunk(2, -1)
         h = F.silu(gate).mul_(up)
         if n is not None:
-            h[..., n : n + 1] = torch.sqrt(_length(h).square_() + c)
+            lift_(h, n, c)
         ctx.save_for_backward(z, *([] if n is None else [h]))
         ctx.n = n
         ctx.shape = c.shape if isinstance(c, Tensor) and n is not None else None
@@ -219,7 +226,7 @@ class _SwiGLU(Function):
             ratio = grad[..., ctx.n : ctx.n + 1] / h[..., ctx.n : ctx.n + 1]
             # the gradient of the time slot is 0, as both factors are 0 there
             grad = torch.addcmul(grad, h, ratio)
-            by_c = None if ctx.shape is None else (ratio.sum() / 2).view(ctx.shape)
+            by_c = None if ctx.shape is None else (ratio / 2).sum_to_size(ctx.shape)
         gate, up = z.chunk(2, -1)
         found = torch.empty_like(z)
         by_gate, by_up = found.chunk(2, -1)
@@ -252,11 +259,11 @@ def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
 
 
-def turn_(x: Tensor, cos: Tensor, sin: Tensor) -> None:
-    """:func:`turn` in place."""
+def turn_(x: Tensor, cos: Tensor, sin: Tensor, sign: int = 1) -> None:
+    """:func:`turn` in place; back with the sign -1."""
     first, second = x.chunk(2, -1)
-    left = first * cos - second * sin
-    second.copy_(second * cos + first * sin)
+    left = (first * cos).addcmul_(second, sin, value=-sign)
+    second.mul_(cos).addcmul_(first, sin, value=sign)
     first.copy_(left)
 
 
@@ -266,9 +273,10 @@ def centroid(heads: Tensor, size: int, width: int, safe: bool = True) -> Tensor:
     coordinates after that are dropped. ``safe``: see
     :class:`hypvision.helm.config.Architecture`."""
     points = upcast(heads)[..., :size]
-    time = points[..., -1:]
-    space = _length(points[..., :-1])
-    m = ((time - space) * (time + space)).clamp(min=1.0 if safe else 1e-6)
+    signs = points.new_full((size,), -1.0)
+    signs[-1:].fill_(1.0)
+    square = torch.linalg.vecdot(points * signs, points)[..., None]
+    m = F.hardtanh(square, 1.0 if safe else 1e-6, math.inf)  # a backward of one operation
     return join(points * torch.rsqrt(m), width)
 
 

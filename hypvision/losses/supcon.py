@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from hypvision.geometry.numerics import exact
+from hypvision.geometry.numerics import exact, widen
 from hypvision.io.errors import ArgumentError
 
 from .proxy_anchor import Similarity, cosines
@@ -31,6 +31,10 @@ class SupConLoss(nn.Module):
     Shapes:
         vectors ``(B, dim)`` and labels ``(B,)`` in any order, to a scalar. Samples of a class are
         views in the order in which they come.
+
+    Raises:
+        ArgumentError: the classes of a batch have different numbers of samples, or one; NaN on
+            other devices than the CPU, which the host would have to wait for.
     """
 
     def __init__(self, temperature: float = 0.2, similarity: Similarity = cosines):
@@ -39,28 +43,32 @@ class SupConLoss(nn.Module):
         self.similarity = similarity
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
-        classes, counts = torch.unique(labels, return_counts=True)
-        count = len(classes)
-        views = int(counts.max()) if len(counts) else 0
-        if views < 2 or bool((counts != views).any()):
+        same = labels.unsqueeze(1) == labels
+        counts = same.sum(1)
+        uneven = (counts < 2) | (counts != counts[:1])
+        # a GPU would make the host wait for this answer: there the loss becomes NaN
+        if not len(labels) or labels.device.type == "cpu" and bool(uneven.any()):
             raise ArgumentError(
                 "SupConLoss needs batches with the same number of samples of every class, at least "
                 f"2: got {sorted(set(counts.tolist()))}. Sample classes first, then as many images "
                 "of each."
             )
         with exact(x.device):
-            x = (x.float() if x.dtype in (torch.float16, torch.bfloat16) else x)[
-                labels.argsort(stable=True)
-            ]
-            s = self.similarity(x, x) / self.temperature
-            s = s.view(count, views, count, views).permute(1, 3, 0, 2)  # (V, V, N, N)
-            pairs = torch.eye(views, dtype=torch.bool, device=x.device)
-            among = s.logsumexp(-1)  # (V, V, N): all samples of each view
-            same = torch.eye(count, dtype=torch.bool, device=x.device)
-            # (V, N): other samples in the same view
-            own = s[pairs].masked_fill(same, -torch.inf).logsumexp(-1)
-            loss = torch.logaddexp(among, own.unsqueeze(1)) - s.diagonal(dim1=-2, dim2=-1)
-            return loss.mean(-1)[~pairs].sum() / views**2
+            x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+            # weights beside the nearest sample may be as small as exp(-100)
+            s = widen(self.similarity(x, x) / self.temperature)
+            itself = torch.eye(len(labels), dtype=torch.bool, device=x.device)
+            pairs = same & ~itself
+            view = same.tril(-1).sum(1)
+            shared = view.unsqueeze(1) == view
+            best = s.detach().masked_fill(itself, -torch.inf).amax(1, keepdim=True)
+            weights = torch.exp((s - best).masked_fill(itself, -torch.inf))
+            own = (weights * shared).sum(1, keepdim=True)  # other samples in the same view
+            among = weights @ shared.to(s.dtype)  # all samples of the other one's view
+            mass = (own + among).masked_fill(~pairs, 1.0)
+            losses = (torch.log(mass) + best - s).masked_fill(~pairs, 0.0)
+            total = losses.sum() / (len(labels) * counts[0])
+            return total.masked_fill(uneven.any(), torch.nan).to(x.dtype)
 
     def extra_repr(self) -> str:
         return f"temperature={self.temperature}"

@@ -461,7 +461,8 @@ class Decomposer(nn.Module):
 
 
 class _Joined(NamedTuple):
-    """Weights of an attention of few queries, of which each head reads the memory as it is.
+    """Weights of the attentions of a layer with few queries, of which each head reads the memory as
+    it is.
 
     ``(W_k^T q) . m = q . (W_k m)``: for few queries the left side is cheaper, as it need not
     project the memory.
@@ -472,12 +473,14 @@ class _Joined(NamedTuple):
         to_out: ``(heads w, w)``, from the means of the memory that each head sees to the projected
             output.
         bias: ``(w,)``.
+        alone: ``(w, w)``, self-attention of a token that sees only itself, and its bias ``(w,)``.
         heads: their number.
     """
 
     to_keys: Tensor
     to_out: Tensor
     bias: Tensor
+    alone: tuple[Tensor, Tensor]
     heads: int
 
     def cross(self, x: Tensor, memory: Tensor) -> Tensor:
@@ -531,31 +534,36 @@ class TreeEncoder(nn.Module):
         layers: Iterable[Any] = self.layers
         few = self._joined() if x.shape[1] <= FEW else [None] * len(self.nodes)
         for layer, joined, level in zip(layers, few, memory.split(self.nodes, -2)):
-            attend = layer.cross_attn.cross if joined is None else joined.cross
-            x = x + layer.drop(attend(layer.norm1(x), level))
-            x = x + layer.drop(layer.self_attn.alone(layer.norm2(x)))
+            if joined is None:
+                x = x + layer.drop(layer.cross_attn.cross(layer.norm1(x), level))
+                x = x + layer.drop(layer.self_attn.alone(layer.norm2(x)))
+            else:
+                x = x + layer.drop(joined.cross(layer.norm1(x), level))
+                x = x + layer.drop(F.linear(layer.norm2(x), *joined.alone))
             x = x + layer.mlp(x)
         out: Tensor = self.out_proj(x)
         return out
 
     def _joined(self) -> list[_Joined]:
-        """The joined weights of the cross attention of all layers."""
+        """The joined weights of the attentions of all layers."""
         layers: Iterable[Any] = self.layers
-        attentions = [layer.cross_attn for layer in layers]
-        count = len(attentions)
-        heads = attentions[0].heads
-        weights = [
-            getattr(a, name).weight
-            for name in ("q_proj", "k_proj", "v_proj", "proj")
-            for a in attentions
-        ]
-        q, k, v, out = torch.stack(weights).unflatten(0, (4, count)).unbind(0)
+        crosses = [layer.cross_attn for layer in layers]
+        selves = [layer.self_attn for layer in layers]
+        heads = crosses[0].heads
+        names = ("q_proj", "k_proj", "v_proj", "proj")
+        weights = [getattr(a, name).weight for name in names for a in crosses]
+        weights += [getattr(a, name).weight for name in ("v_proj", "proj") for a in selves]
+        q, k, v, out, value, last = torch.stack(weights).unflatten(0, (6, -1)).unbind(0)
         q, k, v = (part.unflatten(1, (heads, -1)) for part in (q, k, v))  # (L, heads, d, w)
         out = out.unflatten(2, (heads, -1)).permute(0, 2, 3, 1)  # (L, heads, d, w)
         to_keys = torch.matmul(k.mT, q).flatten(1, 2)  # (L, heads w, w)
         to_out = torch.matmul(v.mT, out).flatten(1, 2)
-        parts = zip(to_keys.unbind(), to_out.unbind(), attentions)
-        return [_Joined(keys, outs, attention.proj.bias, heads) for keys, outs, attention in parts]
+        joined = (to_keys, to_out, torch.matmul(last, value))
+        parts = zip(*(part.unbind() for part in joined), crosses, selves)
+        return [
+            _Joined(keys, outs, cross.proj.bias, (alone, own.proj.bias), heads)
+            for keys, outs, alone, cross, own in parts
+        ]
 
     def unused(self) -> list[nn.Parameter]:
         """Parameters that are in checkpoints, but do not affect the result."""

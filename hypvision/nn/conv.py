@@ -224,6 +224,7 @@ class _FusedBoost(Function):
         square, last, c, *wanted, angle = given
         square = square.contiguous()
         wanted = [number.contiguous() for number in wanted]
+        last = last if last[0].is_contiguous() else last.contiguous()
         most, constants = of_kernels(c, layer.slope, layer.limit)
         ctx.layer = layer
         ctx.constants = constants
@@ -358,8 +359,8 @@ class _Efficient(nn.Module):
         return radial_numbers(self._along_axis, [square, last, *parameters], square.device)
 
     def _fused(self, square: Tensor, last: Tensor) -> bool:
-        """Whether the kernels take it: boosts of float32 maps of no more numbers than 32 bits
-        count."""
+        """Whether the kernels take it: boosts of float32 maps of no more numbers than 31 bits
+        count, with room for what programs count beyond."""
         if (
             self.boost != "axis"
             or square.dtype != torch.float32
@@ -367,8 +368,8 @@ class _Efficient(nn.Module):
             or square.numel() == 0
         ):
             return False
-        small = last.stride(0) * last.shape[0] < 2**31
-        return small and square.dim() > 2 and square.shape[1] == 1 and last[0].is_contiguous()
+        small = max(last.stride(0) * last.shape[0], square.numel()) < 2**30
+        return small and square.dim() > 2 and square.shape[1] == 1
 
     def _along_axis(
         self, square: Tensor, last: Tensor, c: float | Tensor, *rest: Tensor

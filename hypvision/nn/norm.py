@@ -370,11 +370,12 @@ class _LorentzBatchNorm(nn.Module):
         where Triton is.
 
         What is rare takes the plain form there, too: float64, the gyrogroup's statistics, gradients
-        in evaluation, and maps of more numbers than 32 bits count.
+        in evaluation, and maps of more numbers, or sums of pixels, than 32 bits count.
         """
         if x.dtype == torch.float64 or self.gyro or self.joint or not on_gpu(x):
             return False  # before any look at sizes, which a compiler may not know
-        return 0 < x.numel() < 2**31 and (batch or not needs_grad(x, c, self.beta, self.gamma))
+        numbers = max(x.shape[1], 4) * x.shape[0] * x.shape[2]
+        return 0 < numbers < 2**31 and (batch or not needs_grad(x, c, self.beta, self.gamma))
 
     def _options(self, dtype: torch.dtype) -> _Options:
         """The constants; no vector is longer than the longest whose squared cosh is finite."""

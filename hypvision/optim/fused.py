@@ -52,9 +52,10 @@ def lorentz_step_(
     tile = max(1, TILE // block)
     strides = [0 if tensor is None else tensor.stride(0) for tensor in (x, grad, m, v, most)]
     numbers = (rate, keep, fresh, fresh_square, eps, decay, share)
-    _step[(triton.cdiv(rows, tile),)](
-        x, grad, m, v, most, c, *strides, *numbers, rows, width - 1, tile, block
-    )
+    with torch.cuda.device_of(x):  # Triton launches on the present GPU, wherever tensors are
+        _step[(triton.cdiv(rows, tile),)](
+            x, grad, m, v, most, c, *strides, *numbers, rows, width - 1, tile, block
+        )
 
 
 @lorentz_step_.register_fake

@@ -37,8 +37,6 @@ SCALARS = [
         lambda q: mpmath.log(mpmath.sinh(mpmath.sqrt(q)) / mpmath.sqrt(q)),
         [*ROOTS, 1e5],
     ),
-    ("distance_from_square", lambda q: mpmath.acosh(1 + q / 2), [*ROOTS, 1e10, 1e30]),
-    ("arcosh1p", lambda h: mpmath.acosh(1 + h), [*ROOTS, 1e10, 1e30]),
 ]
 NAMES = [row[0] for row in SCALARS]
 
@@ -89,8 +87,6 @@ def test_gradcheck(name):
         ("asinhc_sqrt", 1, 0),
         ("tanhc_sqrt", 1, 0),
         ("log_sinhc_sqrt", 0, 1 / 6),
-        ("distance_from_square", 0, 0),
-        ("arcosh1p", 0, 0),
     ],
 )
 def test_zero(name, value, slope, dtype):
@@ -222,7 +218,7 @@ def test_a_curvature_learned_in_single_does_not_round_double():
 def test_the_slope_of_a_distance_of_zero_can_be_differentiated():
     """It is 0 by definition, and so is its derivative."""
     h = torch.zeros(2, dtype=torch.float64, requires_grad=True)
-    (slope,) = torch.autograd.grad(numerics.arcosh1p(h).sum(), h, create_graph=True)
+    (slope,) = torch.autograd.grad(numerics.safe_sqrt(h).sum(), h, create_graph=True)
     (bend,) = torch.autograd.grad(slope.sum(), h)
     assert not slope.any() and not bend.any()
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from hypvision.helm.head import token_losses
+from hypvision.helm.head import _CrossEntropy, token_losses
 from hypvision.helm.layers import RowLinear
 
 V, WIDTH, ROWS = 8192, 8, 2048
@@ -52,3 +52,22 @@ def test_without_gradients_there_is_one_product(mode):
         loss = token_losses(head, hidden, target)
     assert counter.get_total_flops() == 2 * 600 * WIDTH * V
     assert not loss.requires_grad
+
+
+def test_rows_without_a_label_count_nothing():
+    """As a GPU computes them, which does not select rows; beside the selection of a CPU."""
+    head, hidden, target = made(300)
+    target[0, ::3] = -100
+    hidden.data[0, 0] = float("nan")
+    found = []
+    for device_selects in (True, False):
+        losses = (
+            token_losses(head, hidden, target)
+            if device_selects
+            else _CrossEntropy.apply(hidden[0], head.weight, target[0], torch.float32, 256, True)
+        )
+        found.append([losses, *torch.autograd.grad(losses, [hidden, head.weight])])
+    for ours, expected in zip(*found):
+        torch.testing.assert_close(ours, expected)
+    none = torch.full_like(target[0], -100)
+    assert _CrossEntropy.apply(hidden[0], head.weight, none, torch.float32, 256, True) == 0

@@ -10,6 +10,7 @@ from references.helm import HelmMiCE, frequencies, initial_points
 from hypvision.helm import Helm, LatentCache, preset, rows
 from hypvision.helm.attention import Context
 from hypvision.helm.layers import PointEmbedding
+from hypvision.helm.model import document_mask
 from hypvision.helm.rope import Rotary, angles
 from hypvision.io.errors import HypvisionError
 
@@ -98,6 +99,20 @@ def test_documents_see_themselves_alone():
             for b, i, j in parts
         ]
         assert torch.isclose(loss, sum(losses) / sum(j - i - 1 for _, i, j in parts), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["helm_d_tiny", "helm_mice_tiny"])
+def test_a_mask_of_documents_computes_the_same_as_their_lengths(name):
+    """A GPU takes the mask: it need not wait for the lengths."""
+    torch.manual_seed(0)
+    model = Helm(preset(name, vocab_size=20)).double().eval()
+    ids = torch.randint(20, (2, 12))
+    # the last document has the number of the first one
+    numbers = torch.tensor([[0] * 5 + [1] * 4 + [0] * 3, [2] * 12])
+    context = model.context(ids, sequence_id=numbers)
+    masked = context._replace(mask=document_mask(numbers), lengths=None)
+    assert context.mask is None and context.lengths == [5, 4, 3, 12]
+    torch.testing.assert_close(model.hidden(ids, masked)[0], model.hidden(ids, context)[0])
 
 
 def test_initial_state_is_the_published():

@@ -78,6 +78,48 @@ def test_a_step_equals_that_of_the_plain_form(shape, options, interpreted):
         torch.testing.assert_close(one, other.to(one.dtype), rtol=1e-5, atol=1e-6)
 
 
+def maps(kind):
+    """Maps ``(3, 5, 5, 13)``, of more pixels than one program takes, where clamps act."""
+    torch.manual_seed(1)
+    x = 0.5 * torch.randn(3, 5, 5, 13)
+    if kind == "far":
+        return x * torch.logspace(-4, 5, 13)
+    if kind == "equal":
+        return x[:1, :, :1, :1].expand(3, 5, 5, 13).clone()
+    if kind == "channels last":
+        return x.contiguous(memory_format=torch.channels_last)
+    if kind == "strided":
+        return x.transpose(2, 3)[:, :, ::2]
+    x[1] = 0.0
+    x[2, :, 0] = 1e-12
+    return x
+
+
+@pytest.mark.parametrize("kind", ["far", "equal", "channels last", "strided", "origins"])
+@pytest.mark.parametrize("slope", [None, 2.0])
+def test_where_clamps_act_and_numbers_lie_apart(kind, slope, interpreted):
+    layer, exact = build(slope=slope)
+    x = maps(kind)
+    cotangent = torch.randn(5, 1, 1).expand(x.shape)
+    found = results(layer, x, cotangent)
+    assert interpreted == ["forward", "backward"]
+    # in float64 of float32 products: of far points no digits of their distance are left
+    plain = results(copy.deepcopy(exact).float(), x, cotangent)
+    expected = results(exact, x.double(), cotangent.double())
+    for one, beside, other in zip(found, plain, expected, strict=True):
+        most = other.detach().abs().max().item()
+        noise = (beside.double() - other).abs().max().item()
+        torch.testing.assert_close(one.double(), other, rtol=0, atol=3e-5 * most + 3 * noise)
+
+
+def test_what_is_not_a_number_stays_so(interpreted):
+    layer, exact = build()
+    x = torch.randn(2, 5, 3, 3)
+    x[1, 2, 1, 1] = float("nan")
+    assert layer(x).isnan().all() and exact(x.double()).isnan().all()
+    assert interpreted == ["forward"]
+
+
 @pytest.mark.parametrize("slope", [None, 2.0])
 def test_evaluation(slope, interpreted):
     layer, exact = (module.eval() for module in build(slope=slope))
@@ -97,6 +139,11 @@ def test_what_takes_the_plain_form(interpreted):
     gyro(x).sum().backward()
     layer.eval()(x).sum().backward()
     assert not interpreted and gyro.gamma.grad is not None and layer.gamma.grad is not None
+    # three sums of a pixel must have a place that 32 bits count
+    single, _ = build(channels=1)
+    scale = torch.empty((), device="meta")
+    assert single._fused(torch.empty(2**10, 1, 2**18, device="meta"), scale, True)
+    assert not single._fused(torch.empty(2**10, 1, 2**19, device="meta"), scale, True)
 
 
 def test_half_precision_and_second_derivatives(interpreted):
@@ -133,6 +180,8 @@ def test_numbers_of_a_convolution(channels, options, interpreted):
     exact = copy.deepcopy(layer).double()
     x, cotangent = torch.randn(2, channels[0], 9, 8), torch.randn(2, channels[1], 5, 4)
     x[0, :, :5, :5] = 0.0  # patches of origins
+    x[1] *= 1e4
+    x = x.contiguous(memory_format=torch.channels_last)
     found = results(layer, x, cotangent)
     assert interpreted == ["boost_forward", "boost_backward"]
     interpreted.clear()

@@ -8,8 +8,10 @@ from torch import Tensor
 from .._typing import Curvature
 from ..border import STEEPEST, one_each, positive, stable
 from ..numerics import (
+    angle,
     bounded,
     dot,
+    heading,
     inverse,
     length,
     safe_sqrt,
@@ -153,13 +155,10 @@ def exterior_angle(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     """
     time, ahead, delta, _ = chord(x, y, c)
     space = x[..., 1:]
-    size = length(space)
-    heading = space / size.clamp_min(tiny(size))
-    along = dot(heading, delta)
-    side = length(delta - along * heading) * c**-0.5
-    radial = time * along - size * ahead
-    same = (side == 0) & (radial == 0)
-    return torch.atan2(side, radial.masked_fill(same, 1.0)).squeeze(-1)
+    ray, size = heading(space)
+    along = dot(ray, delta)
+    side = length(delta - along * ray) * c**-0.5
+    return angle(side, time * along - size * ahead)
 
 
 def entailment_loss(

@@ -49,9 +49,13 @@ def wrapped_normal_log_prob(x: Tensor, mean: Tensor, std: Tensor | float, c: Cur
     """Log density ``(...)`` at ``x`` of :func:`wrapped_normal`, for the Riemannian volume."""
     _check_std("wrapped_normal_log_prob", std, mean.shape[-1] - 1)
     v = logmap0(unboost(mean, x, c), c)
-    n = v.shape[-1]
+    volume = (v.shape[-1] - 1) * log_sinhc_sqrt(c * square_norm(v)).squeeze(-1)
+    return gauss_log_prob(v, std) - volume
+
+
+def gauss_log_prob(v: Tensor, std: Tensor | float) -> Tensor:
+    """Log density ``(...)`` of the normal distribution around 0 at ``v`` ``(..., n)``."""
     std = torch.as_tensor(std, dtype=v.dtype, device=v.device)
-    scaled = v / std
     log_std = torch.log(std).expand_as(v).sum(-1)
-    gauss = -0.5 * square_norm(scaled).squeeze(-1) - log_std - 0.5 * n * math.log(2 * math.pi)
-    return gauss - (n - 1) * log_sinhc_sqrt(c * square_norm(v)).squeeze(-1)
+    constant = 0.5 * v.shape[-1] * math.log(2 * math.pi)
+    return -0.5 * square_norm(v / std).squeeze(-1) - log_std - constant

@@ -63,7 +63,7 @@ def proju(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     x = _from_space(x[..., 1:] * square_root(c), 1.0)
     signs = torch.ones(x.shape[-1], 1, dtype=x.dtype, device=x.device)
     signs[:1].neg_()
-    return torch.addcmul(v, torch.matmul(x * v, signs), x)
+    return v + torch.matmul(x * v, signs) * x
 
 
 @stable("x", "v", rows=True)
