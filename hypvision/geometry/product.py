@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ._typing import Curvature
 from .border import check_factor, one_each
-from .manifolds import Common, Hyperbolic, Manifold, kept, whose
+from .manifolds import Common, Hyperbolic, Manifold, whose
 from .numerics import safe_sqrt
 
 # methods that give a length, and numbers that are added up; the others give coordinates
