@@ -1,4 +1,5 @@
-# LViT, 3 epochs of CIFAR-10, small enough for one busy CPU core: patches of 8, 4 blocks of 64 dimensions.
+# LViT, 3 epochs of CIFAR-10, small enough for one busy CPU core: patches of 8, 4 blocks of 64
+# dimensions.
 # AdamW's rate, decay and schedule are those of this repository's trainings of CIFAR-10, not the
 # published ones.
 _base_ = [
