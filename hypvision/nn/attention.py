@@ -60,15 +60,14 @@ class HeadProjections(nn.Module):
         return [self._projected(x, self.query), self._projected(context, self.key, self.value)]
 
     def _projected(self, x: Tensor, *layers: LorentzLinear) -> Tensor:
-        weight, time_weight = (
-            torch.cat([getattr(layer, name) for layer in layers])
-            for name in ("weight", "time_weight")
-        )
-        biases = [layer.bias for layer in layers if layer.bias is not None]
-        time = space_time(x, self.manifold.c)
+        weight = torch.cat([layer.weight for layer in layers])
+        time_weight = torch.cat([layer.time_weight for layer in layers])
+        biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
         bias = torch.cat(biases) if biases else None
+        time = space_time(x, self.manifold.c)
         out = timed_linear(x, time, weight, time_weight, bias)
-        return out.unflatten(-1, (len(layers), self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        apart: Tensor = out.unflatten(-1, (len(layers), self.num_heads, -1))
+        return apart.permute(2, 0, 3, 1, 4)
 
     def heads(self, x: Tensor, context: Tensor | None) -> list[Tensor]:
         """Space parts ``(B, heads, N, head_dim)`` of queries, keys and values."""
