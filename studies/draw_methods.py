@@ -30,11 +30,20 @@ def at(radius: float, degrees: float) -> np.ndarray:
     return math.tanh(radius / 2) * np.array([math.cos(angle), math.sin(angle)])
 
 
+def lifted(points: Tensor | np.ndarray) -> Tensor:
+    """The points ``(..., 3)`` of the hyperboloid that points of the disk ``(..., 2)`` stand for."""
+    return lorentz.expmap0(poincare.logmap0(torch.as_tensor(points), 1.0) * 2, 1.0)
+
+
+def lowered(points: Tensor) -> np.ndarray:
+    """The points of the disk ``(..., 2)`` for points of the hyperboloid ``(..., 3)``."""
+    return (points[..., 1:] / (1 + points[..., :1])).numpy()
+
+
 def cone(apex: np.ndarray, min_radius: float = 0.1, steps: int = 60) -> np.ndarray:
     """The outline ``(N, 2)`` in the disk of the entailment cone at a point: two geodesics and the
     boundary between."""
-    x = lorentz.expmap0(poincare.logmap0(torch.from_numpy(apex), 1.0) * 2, 1.0)
-    half = float(lorentz.half_aperture(x, 1.0, min_radius))
+    half = float(lorentz.half_aperture(lifted(apex), 1.0, min_radius))
     outward = apex / np.linalg.norm(apex)
     sides = []
     for angle in (-half, half):
@@ -135,11 +144,10 @@ def boosted(points: Tensor, degrees: float, to: np.ndarray) -> list[np.ndarray]:
     angle = math.radians(degrees)
     turn = [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]
     matrix = torch.tensor(turn, dtype=points.dtype)
-    target = lorentz.expmap0(poincare.logmap0(torch.from_numpy(to), 1.0) * 2, 1.0)
-    on = lorentz.expmap0(poincare.logmap0(points, 1.0) * 2, 1.0)
+    on = lifted(points)
     rotated = lorentz.rotate(on, matrix, 1.0)
-    moved = lorentz.boost(target.expand_as(rotated), rotated, 1.0)
-    return [(x[:, 1:] / (1 + x[:, :1])).numpy() for x in (on, rotated, moved)]
+    moved = lorentz.boost(lifted(to).expand_as(rotated), rotated, 1.0)
+    return [lowered(x) for x in (on, rotated, moved)]
 
 
 def draw_boost(figure) -> None:
@@ -157,11 +165,46 @@ def draw_boost(figure) -> None:
         axes.set_title(title, fontsize=10)
 
 
+def centroid(points: np.ndarray, weights: list[float]) -> np.ndarray:
+    """The Lorentz centroid ``(2,)`` of points of the disk ``(N, 2)``."""
+    return lowered(lorentz.centroid(lifted(points), torch.tensor(weights).double(), 1.0))
+
+
+def draw_averages(figure) -> None:
+    """LViT: attention gives a token the centroid of other tokens, and the connection the average of
+    both."""
+    left, right = figure.subplots(1, 2)
+    disk = PoincareDisk(left)
+    token = at(1.0, 100)
+    values = np.stack([at(2.0, 60), at(1.5, 20), at(2.6, 330), at(2.2, 200), at(2.8, 250)])
+    weights = [0.4, 0.3, 0.2, 0.05, 0.05]
+    found = centroid(values, weights)
+    for value, weight in zip(values, weights):
+        disk.geodesic(found, value, color="0.75", linewidth=6 * weight + 0.5)
+        disk.points(value[None], s=30 + 200 * weight, color=BLUE)
+    disk.points(token[None], s=50, color="black")
+    disk.points(found[None], s=60, color=ORANGE, marker="^")
+    name(disk, token, "token", (-40, 4))
+    name(disk, found, "centroid", (-30, -16))
+    left.set_title("attention: nearer tokens weigh more", fontsize=10)
+    disk = PoincareDisk(right)
+    between = centroid(np.stack([token, found]), [0.5, 0.5])
+    disk.geodesic(token, found, color=GREY)
+    disk.points(token[None], s=50, color="black")
+    disk.points(found[None], s=60, color=ORANGE, marker="^")
+    disk.points(between[None], s=60, color=GREEN, marker="s")
+    name(disk, token, "token", (-40, 4))
+    name(disk, found, "centroid", (4, -14))
+    name(disk, between, "average", (8, 4))
+    right.set_title("residual connection: the average", fontsize=10)
+
+
 DRAWINGS = {
     "cones": (draw_cones, (4.8, 4.8)),
     "ancestors": (draw_ancestors, (4.8, 4.8)),
     "attributes": (draw_attributes, (4.8, 4.8)),
     "boost": (draw_boost, (9.2, 3.4)),
+    "averages": (draw_averages, (8.4, 4.4)),
 }
 
 

@@ -17,7 +17,7 @@ from hypvision.engine.extensions import import_extensions
 from hypvision.engine.run import train
 from hypvision.io.shipped import RECIPES, recipe_of, recipes
 
-FOLDERS = ("hcformer", "baselines", "demo", "hecnn")
+FOLDERS = ("hcformer", "baselines", "demo", "hecnn", "lvit")
 CONFIGS = sorted(
     path.relative_to(ROOT).as_posix() for folder in FOLDERS for path in (ROOT / folder).glob("*.py")
 )
@@ -216,6 +216,7 @@ def test_every_folder_says_what_is_in_it(name):
         "hecnn",
         "helm",
         "lhier",
+        "lvit",
     ):  # the others have configs that are parts of a study
         assert names == {path.stem for path in shipped(f"{name}/*.py")}
 

@@ -282,6 +282,64 @@ PUBLISHED: dict[str, dict[str, tuple[str, dict[str, str], dict[str, str]]]] = {
             {},
         ),
     },
+    "lvit": {
+        "CIFAR": (
+            "lvit-tiny_300e_{cifar10,cifar100}",
+            {
+                "optimiser": "AdamW, rate 0.0001, decay 0.01",
+                "batch": "64",
+                "length": "300 epochs",
+                "schedule": "x0.1 every 30 epochs",
+                "other rates": "positions: Riemannian Adam, rate 0.0001, decay 0.0001",
+                "precision": UNKNOWN,
+                "clipping": UNKNOWN,
+                "augmentation": "crops of 32 padded by 4, mirrored",
+                "padding": UNKNOWN,
+                "mean and deviation of pixels": UNKNOWN,
+                "test": UNKNOWN,
+                "seeds": UNKNOWN,
+            },
+            {
+                "other rates": "positions are space parts, which AdamW keeps on the hyperboloid; "
+                               "their decay is the published one",
+                "precision": OURS,
+                "clipping": OURS,
+                "padding": OURS,
+                "mean and deviation of pixels": "CIFAR-10's",
+                "test": OURS,
+                "seeds": "`--seeds 5`",
+            },
+        ),
+        "ImageNet-1k": (
+            "lvit-{tiny,small,base,base-hypercore}_4xb256-310e_in1k",
+            {
+                "optimiser": UNKNOWN,
+                "batch": UNKNOWN,
+                "length": UNKNOWN,
+                "schedule": UNKNOWN,
+                "precision": UNKNOWN,
+                "clipping": UNKNOWN,
+                "augmentation": UNKNOWN,
+                "mixup, cutmix, label smoothing": UNKNOWN,
+                "drop path": UNKNOWN,
+                "mean and deviation of pixels": UNKNOWN,
+                "test": UNKNOWN,
+            },
+            {
+                "optimiser": "as is common for transformers",
+                "batch": "as HCFormer's",
+                "length": "as HCFormer's",
+                "schedule": "as HCFormer's",
+                "precision": "as HCFormer's",
+                "clipping": "as HCFormer's",
+                "augmentation": "as HCFormer's",
+                "mixup, cutmix, label smoothing": "as HCFormer's",
+                "drop path": "as HCFormer's; the module has none",
+                "mean and deviation of pixels": "as timm's ViTs have them",
+                "test": "as HCFormer's",
+            },
+        ),
+    },
     "lhier": {
         "HIER, ResNet-50, CUB": (
             "hier_resnet50_2xb90-100e_cub200",
@@ -583,7 +641,8 @@ def _schedule(schedulers: list[Any], steps: int) -> str:
         if part.type == "LinearLR":
             unit = "epochs" if part.by_epoch else "steps" if steps > 1 else "iterations"
             # the first of 4,001 steps has the rate 0
-            length = part.end // steps if steps > 1 else part.end - part.end % 2
+            first = 0 if part.by_epoch else part.end % 2
+            length = part.end // steps if steps > 1 else part.end - first
             parts.append(f"linear over {length} {unit}")
         elif part.type == "CosineAnnealingLR":
             ratio = part.get("eta_min_ratio")

@@ -138,8 +138,8 @@ def test_every_published_number_of_the_configs_is_in_its_row():
 
 
 # Trainings at the papers' size; the rest of a folder are trials of this repository.
-FULL = ("*_in1k", "*_200e_*", "*2xb90*", "*80k_coco*", "*_wikipedia", "*_grit", "*_redcaps",
-"*_hierarcaps",
+FULL = ("*_in1k", "*_200e_*", "*_300e_*", "*2xb90*", "*80k_coco*", "*_wikipedia", "*_grit",
+"*_redcaps", "*_hierarcaps",
         "*_b2n", "*_fs", "*_xd", "*-3e_coco*", "*-50e_coco*", "*1x_coco", "*ade20k*")  # fmt: skip
 OURS = ("*-aux-*", "*-fuse-*", "upernet-sfp*", "*_himapper-resnet50_*", "mask-rcnn_himapper-swin*",
 "frozen-vit*",

@@ -143,7 +143,7 @@ class PatchEmbed(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.conv(x)
         positions = resample_positions(self.pos_embed, x.shape[2:], self.manifold)
-        out: Tensor = self.add(x, positions.to(x.dtype).expand(len(x), -1, -1, -1))
+        out: Tensor = self.add(x, positions.to(x.dtype).expand_as(x))
         return out
 
 
@@ -152,8 +152,12 @@ register_notrace_module(PatchEmbed)
 
 def resample_positions(space: Tensor, size: torch.Size, manifold: Lorentz) -> Tensor:
     """Positions ``(1, C, h, w)`` of another grid: their logarithms at the origin are resized
-    bicubically."""
-    if space.shape[2:] == size:
+    bicubically.
+
+    Those of the same grid stay as they are, unless the size is that of an exported file, which is
+    not known yet.
+    """
+    if all(isinstance(side, int) for side in size) and space.shape[2:] == size:
         return space
     points = manifold.from_space(space.float().movedim(1, -1))
     tangents = manifold.logmap0(points).movedim(-1, 1)
@@ -463,7 +467,7 @@ def _create(variant: str, pretrained: bool = False, **kwargs: Any) -> nn.Module:
         variant,
         pretrained,
         pretrained_filter_fn=checkpoint_filter_fn,
-        feature_cfg=dict(out_indices=4, feature_cls=FeatureMaps),
+        feature_cfg=dict(out_indices=min(4, kwargs.get("depth", 12)), feature_cls=FeatureMaps),
         **kwargs,
     )
 

@@ -10,13 +10,12 @@ from torch import Tensor, nn
 from torch.types import Device
 
 from hypvision.geometry import Lorentz
-from hypvision.geometry.lorentz.means import centroid_space
 from hypvision.io.checks import between, one_of
 from hypvision.io.errors import ArgumentError
 
 from .checks import check_features, check_manifold, check_positive, check_sizes
-from .functional import precise, space_time
-from .linear import LorentzLinear
+from .functional import precise, signature, space_time, to_centroids, with_time
+from .linear import LorentzLinear, timed_linear
 
 
 class HeadProjections(nn.Module):
@@ -51,13 +50,28 @@ class HeadProjections(nn.Module):
             LorentzLinear(dim, inner, manifold, bias, init=init, **factory) for _ in range(3)
         )
 
+    def projections(self, x: Tensor, context: Tensor | None) -> list[Tensor]:
+        """Space parts of queries, keys and values, one product for what reads the same tokens:
+        ``(3, B, heads, N, head_dim)``; or ``(1, ...)`` and ``(2, ...)`` with a context."""
+        check_features(self, x, self.dim, rank=3)
+        if context is None:
+            return [self._projected(x, self.query, self.key, self.value)]
+        check_features(self, context, self.dim, rank=3, name="context")
+        return [self._projected(x, self.query), self._projected(context, self.key, self.value)]
+
+    def _projected(self, x: Tensor, *layers: LorentzLinear) -> Tensor:
+        weight = torch.cat([layer.weight for layer in layers])
+        time_weight = torch.cat([layer.time_weight for layer in layers])
+        biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
+        bias = torch.cat(biases) if biases else None
+        time = space_time(x, self.manifold.c)
+        out = timed_linear(x, time, weight, time_weight, bias)
+        apart: Tensor = out.unflatten(-1, (len(layers), self.num_heads, -1))
+        return apart.permute(2, 0, 3, 1, 4)
+
     def heads(self, x: Tensor, context: Tensor | None) -> list[Tensor]:
         """Space parts ``(B, heads, N, head_dim)`` of queries, keys and values."""
-        check_features(self, x, self.dim, rank=3)
-        context = x if context is None else context
-        check_features(self, context, self.dim, rank=3, name="context")
-        pairs = ((self.query, x), (self.key, context), (self.value, context))
-        return [layer(z).unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for layer, z in pairs]
+        return [one for part in self.projections(x, context) for one in part.unbind()]
 
     def extra_repr(self) -> str:
         return f"{self.dim}, num_heads={self.num_heads}, head_dim={self.head_dim}"
@@ -142,31 +156,32 @@ class LorentzAttention(HeadProjections):
         self, x: Tensor, context: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
         c = self.manifold.c
-        query, key, value = self.heads(x, context)
-        # scale the queries by the temperature: every attention kernel then gives it a gradient
-        factor = (2 / self.scale).to(query.dtype)
-        query = torch.cat([-space_time(query, c).to(query.dtype), query], -1) * factor
-        key = torch.cat([space_time(key, c).to(key.dtype), key], -1)
         dropout = self.dropout if self.training else 0.0
-        # use time - 1/sqrt(c), as weights sum to 1: small differences keep their digits in half
-        # precision
-        rise = space_time(value, c) - 1 / c**0.5
-        value = torch.cat([rise.to(value.dtype), value], -1)
+        points = self.head_dim + 1
+        # columns of zeros up to a multiple of 8, which fused kernels need
+        spare = -(points + bool(dropout)) % 8 + bool(dropout)
+        query, key, value = (
+            one
+            for part in self.projections(x, context)
+            for one in with_time(part, c, spare).to(part.dtype).unbind()
+        )
+        # scale the queries by the temperature: every attention kernel then gives it a gradient
+        factor = signature(query.shape[-1], query) * (-2 / self.scale)
+        query = query * factor.to(query.dtype)
         if dropout:  # dropout changes the sum of the weights, so a column of ones computes it
-            query = F.pad(query, (0, 1))
-            key = F.pad(key, (0, 1))
-            value = F.pad(value, (0, 1), value=1.0)
+            sums = value.new_zeros(value.shape[-1])
+            sums[points:] = 1.0
+            value = value + sums
         mean = F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, dropout_p=dropout, scale=1.0
         )
-        wide = precise(mean)
+        means = precise(mean)
         if dropout:
-            wide = wide[..., :-1] / wide[..., -1:].clamp(min=1e-6)
-        heads = centroid_space(wide[..., :1] + 1 / c**0.5, wide[..., 1:], c)
+            means = means[..., :points] / means[..., points : points + 1].clamp(min=1e-6)
+        heads = to_centroids(means, c)[..., :points]
         if self.join == "centroid":
-            return centroid_space(space_time(heads, c).mean(1), heads.mean(1), c).to(x.dtype)
-        heads = heads.to(x.dtype)
-        if self.join == "points":
-            heads = torch.cat([space_time(heads, c).to(heads.dtype), heads], -1)
-        out: Tensor = self.out(heads.transpose(1, 2).flatten(2))
+            return to_centroids(heads.mean(1), c)[..., 1:].to(x.dtype)
+        if self.join == "space":
+            heads = heads[..., 1:]
+        out: Tensor = self.out(heads.to(x.dtype).transpose(1, 2).flatten(2))
         return out

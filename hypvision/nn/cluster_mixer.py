@@ -29,7 +29,7 @@ from hypvision.io.checks import at_least, more_than, one_of
 from hypvision.io.errors import ArgumentError
 
 from .checks import check_sizes
-from .functional import precise
+from .functional import precise, space_time
 from .linear import SharedLinear
 
 
@@ -261,6 +261,8 @@ class ClusterMixer(nn.Module):
         padded, top, left = self._padded(x)
         (_, patch), (_, window) = self._levels(padded)
         fold = self.fold
+        if self.window_alpha is not None and window is None:  # of one centre
+            window = x.new_ones(batch, self.heads, 1, fold, fold)
         rows, columns = self._sides(padded)
         patch = patch.reshape(batch, fold, fold, self.heads, self.prop**2, rows, columns)
         patch = patch.permute(0, 1, 5, 2, 6, 3, 4).reshape(
@@ -350,7 +352,7 @@ class ClusterMixer(nn.Module):
         if self.window_alpha is None:
             return patch, (None, None)
         if self.win == 1:
-            return patch, self._one_center(pixels[1], self.window_alpha)
+            return patch, (self._one_center(pixels[1], self.window_alpha), None)
 
         # Means commute with the (affine) projections, so average the input first.
         tokens = F.linear(
@@ -366,7 +368,7 @@ class ClusterMixer(nn.Module):
         assignment = assignment.reshape(-1, heads, self.win**2, fold, fold)
         return patch, (mixed.reshape(-1, fold, 1, fold, 1, heads * self.head_dim), assignment)
 
-    def _one_center(self, value: Tensor, unused: Tensor) -> tuple[Tensor, Tensor]:
+    def _one_center(self, value: Tensor, unused: Tensor) -> Tensor:
         """The window level of one centre: it hands the mean of the map to all windows, however far
         they are.
 
@@ -380,8 +382,7 @@ class ClusterMixer(nn.Module):
             (1, 3)
         )
         mean = torch.add(mean, unused, alpha=0)
-        one = mean.new_ones(()).expand(mean.shape[0], self.heads, 1, self.fold, self.fold)
-        return mean.reshape(-1, 1, 1, 1, 1, self.heads * self.head_dim), one
+        return mean.reshape(-1, 1, 1, 1, 1, self.heads * self.head_dim)
 
     def _mix(
         self,
@@ -421,8 +422,10 @@ class ClusterMixer(nn.Module):
         ``scale`` ``(1,)``."""
         shape = (self.head_dim,)
         eps = self.eps**2 / self.head_dim
-        gain = as_dtype((scale * (1 / self.head_dim)).expand(shape), centers.dtype)
-        unit = F.rms_norm(feature, shape, eps=eps)  # of length sqrt(d), but for those below eps
+        gain = as_dtype(scale.expand(shape), centers.dtype)
+        share = feature.new_full(shape, 1 / self.head_dim)
+        # of length 1 / sqrt(d), but for those below eps; a norm without a gain gives sqrt(d)
+        unit = F.rms_norm(feature, shape, share, eps=eps)
         return torch.bmm(F.rms_norm(centers, shape, gain, eps=eps), unit.transpose(1, 2))
 
     def _patch_bias(self, padded: Tensor, like: Tensor) -> Tensor | None:
@@ -461,7 +464,7 @@ class ClusterMixer(nn.Module):
         with exact(feature.device):
             space = self._lift(precise(torch.cat([feature, centers], 1)))
             wide = as_dtype(space, torch.float64 if has_float64(space) else torch.float32)
-            time = torch.sqrt((wide * wide).sum(-1, keepdim=True) + 1)
+            time = space_time(wide, 1.0)
             sizes = [feature.shape[1], centers.shape[1]]
             own, centers = wide.split(sizes, 1)
             time, time_ = time.split(sizes, 1)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from hypvision.geometry.lorentz import max_distance
@@ -34,8 +35,49 @@ def space_square(space: Tensor, dim: int = -1) -> Tensor:
 
 
 def space_time(space: Tensor, c: float | Tensor, dim: int = -1) -> Tensor:
-    """Time coordinates of space parts along ``dim``, which is kept; at least float32."""
-    return torch.sqrt(space_square(space, dim) + 1 / c)
+    """Time coordinates of space parts along ``dim``, which is kept; at least float32.
+
+    As the length of the space part with the radius of curvature, a column of its own: the gradient
+    of a length takes fewer operations than that of a root of a sum of squares.
+    """
+    space = precise(space)
+    size = list(space.shape)
+    size[dim] = 1
+    if isinstance(c, Tensor):
+        radius = torch.rsqrt(c).to(space.dtype).expand(size)
+    else:
+        radius = space.new_full(size, c**-0.5)
+    out: Tensor = torch.linalg.vector_norm(torch.cat([radius, space], dim), dim=dim, keepdim=True)
+    return out
+
+
+def with_time(space: Tensor, c: float | Tensor, spare: int = 0) -> Tensor:
+    """Points ``(..., n + 1)`` with these space parts ``(..., n)``, and ``spare`` columns of zeros
+    after them; at least float32."""
+    space = precise(space)
+    columns = [space_time(space, c), space]
+    if spare:
+        columns.append(space.new_zeros(*space.shape[:-1], spare))
+    return torch.cat(columns, -1)
+
+
+def signature(n: int, like: Tensor) -> Tensor:
+    """The signs ``(1, -1, -1, ...)`` ``(n,)`` of time and space parts in ``t^2 - |s|^2``."""
+    signs = like.new_ones(n)
+    signs[1:].neg_()
+    return signs
+
+
+def minkowski_square(points: Tensor, signs: Tensor) -> Tensor:
+    """``t^2 - |s|^2`` ``(..., 1)`` of ``(..., n)``, time first, for these signs ``(n,)``."""
+    return (points * signs * points).sum(-1, keepdim=True)
+
+
+def to_centroids(means: Tensor, c: float | Tensor) -> Tensor:
+    """The centroids, points, that belong to means of points, both ``(..., n + 1)`` with time."""
+    square = minkowski_square(means, signature(means.shape[-1], means) * c)
+    # for distant points the square cancels, but a mean of points has at least 1
+    return means * torch.rsqrt(F.threshold(square, 1.0, 1.0))
 
 
 def on_gpu(x: Tensor) -> bool:

@@ -41,6 +41,16 @@ def equal_rows_(weight: Tensor, length: float) -> None:
     weight.mul_(length / torch.linalg.vector_norm(weight, dim=1, keepdim=True))
 
 
+def timed_linear(
+    space: Tensor, time: Tensor, weight: Tensor, time_weight: Tensor, bias: Tensor | None
+) -> Tensor:
+    """``W_s s + w_t t + b`` of space parts ``(..., n)`` and times ``(..., 1)``."""
+    out = F.linear(space, weight, bias)
+    column = time.to(out.dtype).reshape(-1, 1)
+    row = time_weight.to(out.dtype).unsqueeze(0)
+    return torch.addmm(out.reshape(-1, row.shape[1]), column, row).reshape(out.shape)
+
+
 class SharedLinear(nn.Linear):
     """A linear layer whose weight other code reads (joins with another layer's, or scales) instead
     of calling the layer.
@@ -160,8 +170,7 @@ class LorentzLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, self.in_features)
         time = space_time(x, self.manifold.c)
-        out = F.linear(x, self.weight, self.bias)
-        out = out + (time * self.time_weight).to(out.dtype)
+        out = timed_linear(x, time, self.weight, self.time_weight, self.bias)
         if self.normalize:
             out = self._normalized(x, time, out)
         if self.manifold_out is not None:

@@ -9,7 +9,7 @@ from hypvision.geometry import Lorentz
 from hypvision.geometry.lorentz.means import centroid_space
 
 from .checks import check_features, check_manifold, integers
-from .functional import precise, space_time
+from .functional import precise, space_time, to_centroids, with_time
 
 
 class LorentzGlobalAvgPool2d(nn.Module):
@@ -25,8 +25,8 @@ class LorentzGlobalAvgPool2d(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, dim=1, rank=4)
         c = self.manifold.c
-        time = space_time(x, c, 1).mean((2, 3))
-        out = centroid_space(time, x.to(time.dtype).mean((2, 3)), c, 1).to(x.dtype)
+        means = with_time(x.movedim(1, -1), c).mean((1, 2))
+        out = to_centroids(means, c)[..., 1:].to(x.dtype)
         return out[..., None, None] if self.keepdim else out
 
 

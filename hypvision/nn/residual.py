@@ -6,16 +6,16 @@ import math
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.types import Device
 
 from hypvision.geometry import Lorentz
-from hypvision.geometry.lorentz.means import lorentz_square
 from hypvision.io.checks import one_of
 from hypvision.io.errors import ArgumentError
 
 from .checks import check_features, check_manifold, check_rescaling
-from .functional import radial_rescale, space_time
+from .functional import minkowski_square, radial_rescale, signature, with_time
 
 
 class LorentzResidual(nn.Module):
@@ -106,11 +106,15 @@ class LorentzResidual(nn.Module):
         return radial_rescale(out, c, self.slope, self.limit, self.dim)
 
     def _average(self, x: Tensor, y: Tensor, c: float | Tensor) -> Tensor:
-        space = x + self.weight.to(x.dtype) * y
-        time = space_time(x, c, self.dim) + self.weight * space_time(y, c, self.dim)
-        norm = lorentz_square(time, space, self.dim).abs().clamp(min=1e-4)  # clamp as published
-        out = space * (1 / torch.sqrt(norm * c)).to(space.dtype)
-        return out if self.log_scale is None else out * self.log_scale.exp().to(out.dtype)
+        both = torch.stack([x.movedim(self.dim, -1), y.movedim(self.dim, -1)])
+        first, second = with_time(both, c).unbind()
+        mean = first + self.weight * second
+        square = minkowski_square(mean, signature(mean.shape[-1], mean)).abs()
+        radius: float | Tensor = c**-0.5
+        if self.log_scale is not None:
+            radius = radius * self.log_scale.exp()
+        size = radius * torch.rsqrt(F.threshold(square, 1e-4, 1e-4))  # clamp as published
+        return (mean[..., 1:] * size).movedim(-1, self.dim).to(x.dtype)
 
     def extra_repr(self) -> str:
         return f"mode={self.mode!r}, slope={self.slope}, dim={self.dim}"

@@ -431,6 +431,29 @@ def test_registered_in_the_root_of_all_registries():
         assert registry.get("TimmBackbone") is TimmBackbone
 
 
+@register_model
+def lvit_of_a_test(pretrained=False, **options):
+    small = dict(img_size=64, patch_size=8, embed_dim=12, depth=3, num_heads=2)
+    return timm.create_model("lvit_tiny", pretrained, **{**small, **options})
+
+
+@pytest.mark.parametrize("size", [(64, 64), (48, 80)], ids=str)
+def test_a_transformer_of_points_gives_euclidean_maps_that_train(size):
+    """LViT: tangent vectors at the origin, whose lengths are the radii of the points."""
+    torch.manual_seed(0)
+    backbone = TimmBackbone("lvit_of_a_test", out_indices=(0, 2))
+    images = torch.randn(2, 3, *size)
+    maps = backbone(images)
+    assert [x.shape[1:] for x in maps] == [(12, size[0] // 8, size[1] // 8)] * 2
+    model = backbone.timm_model.model
+    space = model.stages[2](model.stages[1](model.stages[0](model.stem(images))))
+    radii = model.manifold.dist0(model.manifold.from_space(space.movedim(1, -1)))
+    torch.testing.assert_close(maps[1].norm(dim=1), radii)
+    sum(x.square().sum() for x in maps).backward()
+    parts = [p for name, p in backbone.named_parameters() if "head" not in name]
+    assert all(p.grad is not None for p in parts)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["hcformer_nano", "swin_tiny_patch4_window7_224"])
 def test_segmenter_of_mmseg(name):

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from draw_methods import DRAWINGS, at, boosted, cone, draw
+from draw_methods import DRAWINGS, at, boosted, centroid, cone, draw
 from matplotlib.path import Path
 from PIL import Image
 
@@ -31,6 +31,17 @@ def test_a_rotation_and_a_boost_keep_distances():
         poincare.cdist(after, after, 1.0), poincare.cdist(before, before, 1.0)
     )
     torch.testing.assert_close(before, points)
+
+
+def test_the_average_of_two_points_is_the_middle_of_their_geodesic():
+    ends = np.stack([at(1.0, 100), at(2.4, 330)])
+    middle = torch.from_numpy(centroid(ends, [0.5, 0.5]))
+    first, last = torch.from_numpy(ends)
+    halves = [poincare.dist(end, middle, 1.0) for end in (first, last)]
+    torch.testing.assert_close(halves[0], halves[1])
+    torch.testing.assert_close(2 * halves[0], poincare.dist(first, last, 1.0))
+    # of equal weights, all on one point
+    np.testing.assert_allclose(centroid(np.stack([ends[0]] * 3), [0.2, 0.3, 0.5]), ends[0])
 
 
 @pytest.mark.slow
