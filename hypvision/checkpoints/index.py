@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from hypvision.checkpoints.records import Index, Record
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import read_text, write_text
 from hypvision.io.records import parse
@@ -215,9 +216,9 @@ def builtin_index() -> Index:
     if path is None:
         return Index({})
     path = path / "index.yml" if path.is_dir() else path
-    if not path.is_file():
-        raise HypvisionError(
-            f"HYPVISION_INDEX names '{given}', which is not an index. Correct or unset it."
-        )
+    ensure(
+        path.is_file(),
+        f"HYPVISION_INDEX names '{given}', which is not an index. Correct or unset it.",
+    )
     status = path.stat()
     return _read_cached(str(path), (status.st_mtime_ns, status.st_size))

@@ -10,9 +10,10 @@ from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.records import Record
 from hypvision.checkpoints.sources import resolve
 from hypvision.io.errors import HypvisionError
+from hypvision.io.types import Plain, Values
 
 
-def timm_cfg(record: Record) -> dict[str, Any]:
+def timm_cfg(record: Record) -> Plain:
     """timm's pretrained cfg of a record, without the place of the weights."""
     given = record.input
     classes = tuple(record.classes)
@@ -24,15 +25,13 @@ def timm_cfg(record: Record) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def record_overlay(record: Record, path: Path) -> dict[str, Any]:
+def record_overlay(record: Record, path: Path) -> Plain:
     """timm's overlay that loads a record from its verified file."""
     # No url or hub id, because timm would prefer the hub to the file.
     return {**timm_cfg(record), "file": str(path), "url": None, "hf_hub_id": None, "source": None}
 
 
-def pretrained_overlay(
-    variant: str, pretrained_cfg: Any, overlay: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def pretrained_overlay(variant: str, pretrained_cfg: Any, overlay: Values | None = None) -> Plain:
     """The arguments with which timm loads ``VARIANT.TAG`` from the zoo; the models' entry points
     call this.
 
@@ -47,7 +46,7 @@ def pretrained_overlay(
     """
     overlay = dict(overlay or {})
     if isinstance(pretrained_cfg, str) or pretrained_cfg is None:
-        cfg: Mapping[str, Any] = {"tag": pretrained_cfg}
+        cfg: Values = {"tag": pretrained_cfg}
     else:
         cfg = pretrained_cfg if isinstance(pretrained_cfg, Mapping) else vars(pretrained_cfg)
     places = ("state_dict", "file", "url", "hf_hub_id")

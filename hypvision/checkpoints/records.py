@@ -20,6 +20,7 @@ from typing import Any
 from hypvision.checkpoints.storage import STORAGES, foreign_setting
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.records import is_inside, is_number, is_plain, is_text, key, positive, rule
+from hypvision.io.types import Plain, Values
 
 _UNSET: tuple[Any, ...] = (None, (), {})
 TASKS = ("classification", "segmentation", "detection", "retrieval", "zero-shot")
@@ -40,7 +41,7 @@ def _day(value: Any) -> str:
         raise ValueError(f"must be a day, YYYY-MM-DD, got {value!r}") from None
 
 
-def _settings(value: Any) -> dict[str, Any]:
+def _settings(value: Any) -> Plain:
     if not isinstance(value, dict) or not is_plain(value):
         raise ValueError("must be a mapping of numbers, texts, lists and mappings")
     foreign = foreign_setting(value)
@@ -223,7 +224,7 @@ class Record:
     data: str = key(text)
     training: str = key(text)
     limits: tuple[str, ...] = key(texts, some_texts)
-    arguments: Mapping[str, Any] = key(_settings, default_factory=dict)
+    arguments: Values = key(_settings, default_factory=dict)
     parent: str | None = key(text, default=None)
     templates: tuple[str, ...] = key(texts, templates, default=())
 
@@ -237,13 +238,13 @@ class Record:
         """Name of the file in caches and mirrors; the start of the sha256 tells versions apart."""
         return f"{self.name}-{self.file.sha256[:8]}.safetensors"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Plain:
         """Plain values, as in ``index.yml``, without the fields that are not set."""
         given = asdict(
             self,
             dict_factory=lambda pairs: {key: value for key, value in pairs if value not in _UNSET},
         )
-        plain: dict[str, Any] = json.loads(json.dumps(given))  # lists in place of tuples
+        plain: Plain = json.loads(json.dumps(given))  # lists in place of tuples
         return plain
 
 

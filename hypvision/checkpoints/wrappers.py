@@ -16,7 +16,9 @@ from typing import Any
 
 from torch import Tensor
 
+from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.io.errors import HypvisionError
+from hypvision.io.types import Values
 
 # Averages first, as timm does; then the weights themselves. Of a teacher and a student, which are
 # an average and its network in DINO and most semi-supervised trainings, the teacher.
@@ -35,7 +37,7 @@ _COUNTERS = ("n_averaged", "steps")
 _AVERAGES = ("ema", "teacher", "averaged")
 
 
-def unwrapped(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
+def unwrapped(checkpoint: Values) -> Values:
     """The state dict in the content of a file, by its names there.
 
     Raises:
@@ -70,7 +72,7 @@ def _holds_weights(value: Any) -> bool:
     return _has_tensors(value) or any(_holds_weights(value.get(key)) for key in KEYS)
 
 
-def plain_names(weights: Mapping[str, Any]) -> dict[str, str]:
+def plain_names(weights: Values) -> dict[str, str]:
     """The names in a state dict, each with that without wrappers; counters of averages are left
     out.
 
@@ -115,7 +117,7 @@ def common_prefix(expected: Iterable[str], given: Iterable[str]) -> str:
     return max(counts, key=rank)
 
 
-def without_prefix(expected: Iterable[str], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def without_prefix(expected: Iterable[str], weights: Weights) -> StateDict:
     """Weights without what stands before the names of a network in a file, as Lightning writes
     ``model.`` or ``net.``, if that is clear: half of the network's names follow it.
 

@@ -28,6 +28,7 @@ from torchvision.transforms.v2 import functional
 from hypvision.data.folders import Listing
 from hypvision.data.image_folder import build_transform
 from hypvision.data.usage import Usage
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import inside
 from hypvision.io.images import open_image, shown_size
@@ -84,10 +85,9 @@ def read_captions(root: str | Path) -> list[Captioned]:
             row
             for _, row in read_json_lines(Captioned, table, "the table of captions", "Correct it.")
         ]
-    if not rows:
-        raise HypvisionError(
-            f"'{table}' has no captions. Write a line for each image: its path and its caption."
-        )
+    ensure(
+        rows, f"'{table}' has no captions. Write a line for each image: its path and its caption."
+    )
     inside([root / "images" / row.image for row in rows], root / "images")
     there = Listing()
     for row in rows:
@@ -142,10 +142,10 @@ class CaptionFolder(Dataset):
             else:
                 self.rows.append(row)
         self.usage.use("captions", len(self.rows))
-        if not self.rows:
-            raise HypvisionError(
-                f"No image has a box. {self.usage} Add boxes to its table, or leave out boxes=True."
-            )
+        ensure(
+            self.rows,
+            f"No image has a box. {self.usage} Add boxes to its table, or leave out boxes=True.",
+        )
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -190,11 +190,10 @@ def _of_csv(table: Path) -> list[Captioned]:
 
 
 def _check_box(box: Box, width: int, height: int, where: str) -> None:
-    if len(box.box) != 4:
-        raise HypvisionError(
-            f"{where}: a box has {len(box.box)} numbers, not left, top, right and bottom. Correct "
-            "it."
-        )
+    ensure(
+        len(box.box) == 4,
+        f"{where}: a box has {len(box.box)} numbers, not left, top, right and bottom. Correct it.",
+    )
     left, top, right, bottom = box.box
     if not (0 <= left < right <= width and 0 <= top < bottom <= height):
         raise HypvisionError(
@@ -202,5 +201,4 @@ def _check_box(box: Box, width: int, height: int, where: str) -> None:
             f"{width} x {height} pixels, or empty. It takes left, top, right and bottom, in pixels "
             "of the image as it is shown."
         )
-    if not box.words.strip():
-        raise HypvisionError(f"{where}: a box has no words. Write them, or remove the box.")
+    ensure(box.words.strip(), f"{where}: a box has no words. Write them, or remove the box.")

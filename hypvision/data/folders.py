@@ -26,19 +26,24 @@ def class_names(root: Path, usage: Usage, wanted: Collection[str] | None = None)
     found = []
     kept = None if wanted is None else set(wanted)
     for name, entry in sorted((name_of(entry.name), entry) for entry in os.scandir(root)):
-        if kept is not None and name in kept:
-            reason = None
-        elif entry.is_dir():
-            reason = (
-                "hidden" if is_hidden(name) else None if kept is None else "none of the classes"
-            )
-        else:
-            reason = None if why_no_image(name) else "an image beside the class folders"
-        if reason is not None:
-            usage.leave_out("folders" if entry.is_dir() else "files", reason, name)
-        elif entry.is_dir():
+        is_folder = entry.is_dir()
+        reason = _why_no_class(name, is_folder, kept)
+        if reason:
+            usage.leave_out("folders" if is_folder else "files", reason, name)
+        elif is_folder:
             found.append(name)
     return found
+
+
+def _why_no_class(name: str, is_folder: bool, kept: Collection[str] | None) -> str:
+    """The reason why an entry is left out; empty: it is used, or no image."""
+    if kept is not None and name in kept:
+        return ""
+    if not is_folder:
+        return "" if why_no_image(name) else "an image beside the class folders"
+    if is_hidden(name):
+        return "hidden"
+    return "" if kept is None else "none of the classes"
 
 
 def class_images(root: Path, classes: Sequence[str], usage: Usage) -> dict[str, list[str]]:
@@ -62,30 +67,33 @@ def class_images(root: Path, classes: Sequence[str], usage: Usage) -> dict[str, 
 
 def _images_below(root: Path, name: str, seen: set[str], usage: Usage) -> list[str]:
     found: list[tuple[str, list[str]]] = []
+
+    def taken(kind: str, reason: str, path: str) -> bool:
+        if reason:
+            usage.leave_out(kind, reason, os.path.relpath(path, root))
+        return not reason
+
     for folder, inner, files in os.walk(root / on_disk(name), followlinks=True):
-        kept = []
-        below = []
-        for file in sorted(files):
-            path = os.path.join(folder, file)
-            reason = why_no_image(file)
-            if reason is None and os.path.islink(path) and not os.path.exists(path):
-                reason = "link to nothing"
-            if reason is None:
-                kept.append(path)
-            else:
-                usage.leave_out("files", reason, os.path.relpath(path, root))
-        for sub in inner:
-            path = os.path.join(folder, sub)
-            place = os.path.realpath(path)
-            if is_hidden(sub) or place in seen:
-                reason = "hidden" if is_hidden(sub) else "link to a folder that is read already"
-                usage.leave_out("folders", reason, os.path.relpath(path, root))
-            else:
-                seen.add(place)
-                below.append(sub)
-        inner[:] = below
-        found.append((folder, kept))
+        paths = [os.path.join(folder, file) for file in sorted(files)]
+        found.append((folder, [path for path in paths if taken("files", _no_image(path), path)]))
+        below = [(sub, os.path.join(folder, sub)) for sub in inner]
+        inner[:] = [sub for sub, path in below if taken("folders", _no_folder(path, seen), path)]
     return [path for _, files in sorted(found) for path in files]
+
+
+def _no_image(path: str) -> str:
+    lost = os.path.islink(path) and not os.path.exists(path)
+    return why_no_image(os.path.basename(path)) or ("link to nothing" if lost else "")
+
+
+def _no_folder(path: str, seen: set[str]) -> str:
+    place = os.path.realpath(path)
+    if is_hidden(os.path.basename(path)):
+        return "hidden"
+    if place in seen:
+        return "link to a folder that is read already"
+    seen.add(place)
+    return ""
 
 
 class Listing:
@@ -116,17 +124,19 @@ def check_depth(
         HypvisionError: the only class folder contains nothing but folders, or all classes have
             names of parts such as "train" and "val".
     """
-    if len(classes) > 1 and not {name.lower() for name in classes} <= _PARTS:
+    usual = len(classes) > 1 and not {name.lower() for name in classes} <= _PARTS
+    if usual or not all(_only_folders(root / on_disk(name)) for name in classes):
         return
-    for name in classes:
-        entries = [entry for entry in os.scandir(root / on_disk(name)) if not is_hidden(entry.name)]
-        if not any(entry.is_dir() for entry in entries) or any(
-            entry.is_file() and why_no_image(entry.name) is None for entry in entries
-        ):
-            return
+    holds = "one class {}, which holds" if len(classes) == 1 else "the classes {}, which hold"
     raise HypvisionError(
-        f"The data folder '{root}' has {'one class' if len(classes) == 1 else 'the classes'} "
-        f"{' and '.join(repr(name) for name in classes)}, which "
-        f"{'holds' if len(classes) == 1 else 'hold'} folders and no images: the classes seem to "
-        f"lie one folder deeper. {remedy.format(root / classes[0])}"
+        f"The data folder '{root}' has {holds.format(' and '.join(map(repr, classes)))} folders "
+        "and no images: the classes seem to lie one folder deeper. "
+        f"{remedy.format(root / classes[0])}"
     )
+
+
+def _only_folders(folder: Path) -> bool:
+    """Whether a folder has folders and no images."""
+    entries = [entry for entry in os.scandir(folder) if not is_hidden(entry.name)]
+    images = any(entry.is_file() and why_no_image(entry.name) is None for entry in entries)
+    return not images and any(entry.is_dir() for entry in entries)

@@ -23,9 +23,10 @@ from typing import Any, TypeVar
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, features
 
-from hypvision.io.checks import one_of
+from hypvision.io.checks import ensure, one_of
 from hypvision.io.errors import HypvisionError, one_line
 from hypvision.io.files import why_no_file
+from hypvision.io.types import StrPath, Values
 
 FORMATS: tuple[str, ...] = (
     "BMP",
@@ -101,15 +102,14 @@ def why_no_image(name: str) -> str | None:
     return f"suffix {suffix or 'missing'}" + (f": {_MISSING[suffix]}" if suffix in _MISSING else "")
 
 
-def images_in(folder: str | Path) -> list[Path]:
+def images_in(folder: StrPath) -> list[Path]:
     """The images of a folder and of those below it that are not hidden, sorted."""
     root = Path(folder).expanduser()
-    if not root.is_dir():
-        raise HypvisionError(f"There is no folder '{folder}'. Give a folder of images.")
+    ensure(root.is_dir(), f"There is no folder '{folder}'. Give a folder of images.")
     return _inside(root, folder, ())
 
 
-def _inside(root: Path, name: str | Path, videos: Collection[str]) -> list[Path]:
+def _inside(root: Path, name: StrPath, videos: Collection[str]) -> list[Path]:
     """The images and videos of a folder, which messages call by ``name``, and of those below."""
     found = []
     for path in sorted(root.rglob("*")):
@@ -128,7 +128,7 @@ def _inside(root: Path, name: str | Path, videos: Collection[str]) -> list[Path]
     return found
 
 
-def find_images(names: Iterable[str | Path], videos: Collection[str] = ()) -> list[Path]:
+def find_images(names: Iterable[StrPath], videos: Collection[str] = ()) -> list[Path]:
     """The files that paths, folders (their images, and those of sub-folders) and glob patterns
     name, each once.
 
@@ -169,7 +169,7 @@ def not_taken(folder: Path, videos: Collection[str] = ()) -> Iterator[tuple[str,
                 yield reason, path.relative_to(folder).as_posix()
 
 
-def _named(path: Path, name: str | Path, videos: Collection[str]) -> list[Path]:
+def _named(path: Path, name: StrPath, videos: Collection[str]) -> list[Path]:
     if path.is_dir():
         return _inside(path, name, videos)
     if path.is_file():
@@ -207,7 +207,7 @@ def output_names(paths: Sequence[Path]) -> list[str]:
 
 
 @contextmanager
-def leaving_out(file: str | Path, failed: list[str] | None) -> Iterator[None]:
+def leaving_out(file: StrPath, failed: list[str] | None) -> Iterator[None]:
     """Context that skips an image which raises an error and adds the message to ``failed``; None:
     the error is raised."""
     try:
@@ -230,7 +230,7 @@ def require_all(failed: Sequence[str], done: int) -> None:
 # What is in them
 
 
-def check_normalisation(transform: Mapping[str, Any] | Callable[..., Any], channels: int) -> None:
+def check_normalisation(transform: Values | Callable[..., Any], channels: int) -> None:
     """The mean and the deviation of a transform must have a value for each channel; timm's own are
     those of RGB."""
     if not isinstance(transform, Mapping):
@@ -245,7 +245,7 @@ def check_normalisation(transform: Mapping[str, Any] | Callable[..., Any], chann
 
 
 def open_channels(
-    source: str | Path | Image.Image | np.ndarray, channels: int, white: int = WHITE
+    source: StrPath | Image.Image | np.ndarray, channels: int, white: int = WHITE
 ) -> Image.Image:
     """An image of 1 (grey), 3 (RGB, as :func:`open_image`) or 4 channels of 8 bits, the right way
     up.
@@ -277,7 +277,7 @@ def open_channels(
 
 
 def open_image(
-    source: str | Path | Image.Image | np.ndarray, most: int = MAX_PIXELS, white: int = WHITE
+    source: StrPath | Image.Image | np.ndarray, most: int = MAX_PIXELS, white: int = WHITE
 ) -> Image.Image:
     """An image as it is shown: RGB of 8 bits, the right way up.
 
@@ -305,14 +305,14 @@ def open_image(
         raise HypvisionError(
             f"An image is a path, a PIL image or an array, got {type(source).__name__}."
         )
-    if source.dtype != np.uint8 or source.ndim != 3 or source.shape[2] != 3 or not source.size:
-        raise HypvisionError(
-            f"An image array must be uint8 (H, W, 3), got {source.dtype} {source.shape}."
-        )
+    ensure(
+        source.dtype == np.uint8 and source.ndim == 3 and source.shape[2] == 3 and source.size,
+        f"An image array must be uint8 (H, W, 3), got {source.dtype} {source.shape}.",
+    )
     return Image.fromarray(source)
 
 
-def read_labels(path: str | Path, what: str = "label map", mode: str | None = None) -> np.ndarray:
+def read_labels(path: StrPath, what: str = "label map", mode: str | None = None) -> np.ndarray:
     """The numbers in a label map as they are stored: (H, W), or (H, W, C) of a coloured one.
 
     Args:
@@ -323,7 +323,7 @@ def read_labels(path: str | Path, what: str = "label map", mode: str | None = No
     return _read(path, what, lambda image: np.array(image if mode is None else image.convert(mode)))
 
 
-def label_palette(path: str | Path) -> dict[int, tuple[int, int, int]]:
+def label_palette(path: StrPath) -> dict[int, tuple[int, int, int]]:
     """The colours that a label map with a palette gives to the numbers in it; of others nothing."""
 
     def colours(image: Image.Image) -> dict[int, tuple[int, int, int]]:
@@ -337,7 +337,7 @@ def label_palette(path: str | Path) -> dict[int, tuple[int, int, int]]:
     return _read(path, "label map", lambda image: colours(image) if image.mode == "P" else {})
 
 
-def image_size(path: str | Path) -> tuple[int, int]:
+def image_size(path: StrPath) -> tuple[int, int]:
     """Height and width as stored, from the header alone."""
     return _read(path, "image", _stored_size, pixels=False)
 
@@ -349,7 +349,7 @@ def _stored_size(image: Image.Image) -> tuple[int, int]:
     return image.height, image.width
 
 
-def shown_size(path: str | Path) -> tuple[int, int]:
+def shown_size(path: StrPath) -> tuple[int, int]:
     """Height and width as :func:`open_image` shows it, turned as the camera says, from the header
     alone."""
 
@@ -364,7 +364,7 @@ def shown_size(path: str | Path) -> tuple[int, int]:
     return _read(path, "image", size, pixels=False)
 
 
-def image_kind(path: str | Path) -> tuple[str, str]:
+def image_kind(path: StrPath) -> tuple[str, str]:
     """The format and the mode, as Pillow calls them, from the header alone."""
     return _read(path, "image", lambda image: (image.format or "", image.mode), pixels=False)
 
@@ -404,7 +404,7 @@ _quiet = _Quiet()
 
 
 def _read(
-    path: str | Path,
+    path: StrPath,
     what: str,
     use: Callable[[Image.Image], _Result],
     pixels: bool = True,
@@ -425,11 +425,11 @@ def _read(
             if part > 1 and not image.info.get("progressive"):
                 # does nothing but for JPEG
                 image.draft(None, (max(1, width // part), max(1, height // part)))
-            if image.width * image.height > most:
-                raise HypvisionError(
-                    f"The {what} '{path}' cannot be read: it has {width} x {height} pixels, more "
-                    f"than {most:,} in all. Give a smaller copy."
-                )
+            ensure(
+                image.width * image.height <= most,
+                f"The {what} '{path}' cannot be read: it has {width} x {height} pixels, more "
+                f"than {most:,} in all. Give a smaller copy.",
+            )
             _refuse_pages(image, path, what)
             if pixels:
                 image.load()
@@ -457,7 +457,7 @@ def _read(
         ) from error
 
 
-def _refuse_pages(image: Image.Image, path: str | Path, what: str) -> None:
+def _refuse_pages(image: Image.Image, path: StrPath, what: str) -> None:
     """A TIFF of several pages is refused: the first alone would be read, and the others lost. Small
     copies of an image (bit 0 of NewSubfileType) are none of its pages."""
     if image.format != "TIFF" or getattr(image, "n_frames", 1) == 1:
@@ -467,14 +467,14 @@ def _refuse_pages(image: Image.Image, path: str | Path, what: str) -> None:
     for number in reversed(range(frames.n_frames)):
         frames.seek(number)
         pages += not frames.tag_v2.get(254, 0) & 1
-    if pages > 1:
-        raise HypvisionError(
-            f"The {what} '{path}' is a TIFF of {pages} pages, of which one would be read. Save "
-            "each page as a file of its own (ImageMagick: convert FILE.tif FILE-%d.tif)."
-        )
+    ensure(
+        pages <= 1,
+        f"The {what} '{path}' is a TIFF of {pages} pages, of which one would be read. Save "
+        "each page as a file of its own (ImageMagick: convert FILE.tif FILE-%d.tif).",
+    )
 
 
-def write_image(image: Image.Image, path: str | Path, format: str, **options: Any) -> None:
+def write_image(image: Image.Image, path: StrPath, format: str, **options: Any) -> None:
     """Write an image file by Python; what Pillow itself writes of JPEG and TIFF is cut short,
     unsaid, by a full disk.
 
@@ -506,10 +506,10 @@ def _eight_bits(image: Image.Image, name: str, white: int) -> Image.Image:
     """A grey image of 16 bits, scaled to 8; Pillow's own conversion makes every value above 255
     white."""
     values = np.array(image)
-    if image.mode == "F" or values.min(initial=0) < 0 or values.max(initial=0) > 65535:
-        raise HypvisionError(
-            f"{name} has pixels of Pillow's mode {image.mode}, whose white and black are not "
-            "known. Save it with 8 or 16 bits a channel."
-        )
+    ensure(
+        image.mode != "F" and values.min(initial=0) >= 0 and values.max(initial=0) <= 65535,
+        f"{name} has pixels of Pillow's mode {image.mode}, whose white and black are not "
+        "known. Save it with 8 or 16 bits a channel.",
+    )
     values = np.minimum(values, white).astype(np.int64) * 255 // white
     return Image.fromarray(values.astype(np.uint8)).convert("RGB")

@@ -30,8 +30,10 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union
 
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.files import parse_json, read_json, read_lines, read_text, why_no_file
+from hypvision.io.types import Plain, StrPath, Values
 
 # Control characters would change the terminal, and surrogates (the last ones) cannot be written.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -160,14 +162,14 @@ def check_types(value: Any, where: str) -> None:
             parse(step, getattr(value, name), f"{where}, '{name}'")
 
 
-def read_record(kind: type[Kind] | Any, path: str | Path, advice: str, extra: bool = False) -> Any:
+def read_record(kind: type[Kind] | Any, path: StrPath, advice: str, extra: bool = False) -> Any:
     """A JSON file as an object of a type, see :func:`parse`."""
     return parse(kind, read_json(path, True, advice), f"'{path}'", extra, advice)
 
 
 def read_table(
     kind: type[Kind],
-    path: str | Path,
+    path: StrPath,
     known: Callable[[dict[str, str]], Mapping[str, str]] = lambda row: {},
     advice: str = "Correct it.",
     **dialect: Any,
@@ -199,12 +201,9 @@ def read_table(
     return found
 
 
-def _read_rows(
-    path: Path, advice: str, dialect: Mapping[str, Any]
-) -> list[tuple[int, dict[str, str]]]:
+def _read_rows(path: Path, advice: str, dialect: Values) -> list[tuple[int, dict[str, str]]]:
     """The lines of a CSV file with a header, each with as many cells as the header."""
-    if not path.is_file():
-        raise HypvisionError(f"{why_no_file(path, 'table')} Correct the path.")
+    ensure(path.is_file(), f"{why_no_file(path, 'table')} Correct the path.")
     try:
         reader = csv.DictReader(io.StringIO(read_text(path), newline=""), **dialect)
         rows = [(reader.line_num, row) for row in reader]
@@ -226,7 +225,7 @@ def _read_rows(
 
 
 def read_json_lines(
-    kind: type[Kind], path: str | Path, what: str, advice: str
+    kind: type[Kind], path: StrPath, what: str, advice: str
 ) -> list[tuple[int, Kind]]:
     """The lines of a file of JSON lines as objects of a type, see :func:`parse`, each with its
     number from 1; empty lines and further keys are left out.
@@ -383,13 +382,13 @@ def _object(kind: Any, value: Any, place: tuple[str, ...], extra: bool) -> Any:
         raise ValueError(f"{where}: {error}") from None
 
 
-def parse_arguments(pairs: Iterable[str], option: str = "--model-args") -> dict[str, Any]:
+def parse_arguments(pairs: Iterable[str], option: str = "--model-args") -> Plain:
     """The arguments of a model as an option of a command line gives them:
     ``["a=3", "b=(1, 2)", "c=text"]`` as a dict.
 
     Values are Python literals, or else text.
     """
-    arguments: dict[str, Any] = {}
+    arguments: Plain = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.isidentifier():

@@ -14,6 +14,7 @@ from hypvision.checkpoints.download import SourceError, verify_file
 from hypvision.checkpoints.index import builtin_index, read_index
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.sources import cache_folder, index_folder, local_files, lock_path
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
 
 
@@ -107,8 +108,10 @@ def clean(index: Index, names: Iterable[str] = (), everything: bool = False) -> 
         What was removed.
     """
     names = list(names)
-    if names and everything:
-        raise HypvisionError("Give either names or --all: --all removes every file in the cache.")
+    ensure(
+        not (names and everything),
+        "Give either names or --all: --all removes every file in the cache.",
+    )
     files = list_cache(index)
     there = {file.record for file in files}
     chosen = {

@@ -17,7 +17,7 @@ import gc
 import json
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from hypvision.clip.spaces import space_of
 from hypvision.io.checks import one_of, refuse
 from hypvision.io.errors import HypvisionError, one_line, require
 from hypvision.io.files import replacing
+from hypvision.io.types import Plain, StrPath, Values
 from hypvision.zoo.decompositions import decompose
 from hypvision.zoo.export_clip import ImageTower, TextTower, geometry_of
 from hypvision.zoo.export_detector import DetectorNetwork
@@ -138,13 +139,13 @@ class _Half(nn.Module):
 
 
 def export_model(
-    name: str | Path,
+    name: StrPath,
     format: str,
-    path: str | Path,
+    path: StrPath,
     dynamic_size: bool = True,
     part: str = "whole",
     model: str | None = None,
-    arguments: Mapping[str, Any] | None = None,
+    arguments: Values | None = None,
     size: int | None = None,
     tell: Callable[[str], None] = lambda _: None,
     half: bool = False,
@@ -242,11 +243,11 @@ def export_network(
     model: nn.Module,
     size: tuple[int, ...],
     format: str,
-    path: str | Path,
+    path: StrPath,
     dynamic_size: bool = True,
     output: str | tuple[str, ...] = "logits",
     tell: Callable[[str], None] = lambda _: None,
-    about: Mapping[str, Any] | None = None,
+    about: Values | None = None,
     half: bool = False,
 ) -> ExportReport:
     """Export a network in eval mode; see :func:`export_model`.
@@ -305,7 +306,7 @@ def export_network(
         )
 
 
-def _description(size: tuple[int, ...], about: Mapping[str, Any]) -> dict[str, Any]:
+def _description(size: tuple[int, ...], about: Values) -> Plain:
     """What is stored in the file."""
     known = {key: value for key, value in about.items() if key in _ABOUT and value}
     pixels = {"pixel_range": _PIXELS} if "mean" in known else {}
@@ -463,7 +464,7 @@ def _even_padding(x: int, kernel_size: int, stride: int, dilation: int) -> int:
 
 def _write_torchexport(
     exported: torch.export.ExportedProgram, path: Path, output: str | tuple[str, ...],
-    tell: Callable[[str], None], about: Mapping[str, Any],
+    tell: Callable[[str], None], about: Values,
 ) -> Callable[[Tensor], Any]:  # fmt: skip
     tell("Writing the file, reading it back")
     torch.export.save(exported, path, extra_files={"hypvision.json": json.dumps(about)})
@@ -472,7 +473,7 @@ def _write_torchexport(
 
 def _write_onnx(
     exported: torch.export.ExportedProgram, path: Path, output: str | tuple[str, ...],
-    tell: Callable[[str], None], about: Mapping[str, Any],
+    tell: Callable[[str], None], about: Values,
 ) -> Callable[[Tensor], Any]:  # fmt: skip
     onnxruntime = require("onnxruntime", "export")
     tell("Translating it to ONNX")
@@ -520,7 +521,7 @@ def _simplify(model: Any) -> None:
         step(model)
 
 
-def _describe(model: Any, about: Mapping[str, Any]) -> None:
+def _describe(model: Any, about: Values) -> None:
     """Write the description into the file, and name the free axes."""
     ir = require("onnx_ir", "export")
     model.metadata_props.update({key: json.dumps(value) for key, value in about.items()})
