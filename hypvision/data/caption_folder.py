@@ -15,6 +15,7 @@ is too large for a folder.
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -90,21 +91,23 @@ def read_captions(root: str | Path) -> list[Captioned]:
     )
     inside([root / "images" / row.image for row in rows], root / "images")
     there = Listing()
-    for row in rows:
-        path = root / "images" / row.image
-        if str(path) not in there:
-            raise HypvisionError(
-                f"'{table}' names the image '{row.image}', but there is no '{path}'. Correct one."
-            )
-        if not row.caption.strip():
-            raise HypvisionError(
-                f"'{table}': the image '{row.image}' has a caption without words. Write or remove "
-                "it."
-            )
-        height, width = shown_size(path) if row.boxes else (0, 0)
-        for box in row.boxes:
-            _check_box(box, width, height, f"'{table}', image '{row.image}'")
-    return rows
+    return [_checked(row, root / "images", there, table) for row in rows]
+
+
+def _checked(row: Captioned, folder: Path, there: Listing, table: Path) -> Captioned:
+    """A row, with the path of its image as the disk has it."""
+    path = folder / row.image
+    found = there.find(str(path))
+    if found is None:
+        raise HypvisionError(
+            f"'{table}' names the image '{row.image}', but there is no '{path}'. Correct one."
+        )
+    where = f"'{table}', image '{row.image}'"
+    ensure(row.caption.strip(), f"{where} has a caption without words. Write or remove it.")
+    height, width = shown_size(found) if row.boxes else (0, 0)
+    for box in row.boxes:
+        _check_box(box, width, height, where)
+    return row if found == str(path) else row._replace(image=os.path.relpath(found, folder))
 
 
 def cut_box(image: Image.Image, box: Box) -> Image.Image:

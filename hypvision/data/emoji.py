@@ -77,17 +77,17 @@ def read_emoji(root: StrPath, split: str) -> tuple[list[Emoji], tuple[str, ...]]
     by_subgroup = {row.subgroup: row for row in classes}
     known = {row.id: row for row in _read(list[_Entry], root / "emoji.json")}
     splits = _read(dict[str, list[str]], root / "splits/emoji_split.json")
-    hint = did_you_mean(split, splits) or f" There are: {', '.join(splits) or 'none'}."
+    hint = did_you_mean(split, splits) or f" There are: {', '.join(splits)}."
     ensure(split in splits, f"The emoji in '{root}' have no split '{split}'.{hint}")
     found = []
     for name in splits[split]:
         row = known.get(name)
         place = by_subgroup.get(row.subgroup) if row else None
         if row is None or place is None:
+            kind, file = ("class", _CLASSES) if row else ("entry", "emoji.json")
             raise HypvisionError(
-                f"The emoji '{name}' of the split '{split}' has no {'class' if row else 'entry'} "
-                f"in '{root / (_CLASSES if row else 'emoji.json')}'. Add it, or take it out of the "
-                "split."
+                f"The emoji '{name}' of the split '{split}' has no {kind} in '{root / file}'. Add "
+                "it, or take it out of the split."
             )
         looks = (row.name, row.keywords, place.label, place.classname, place.group_name)
         found.append(Emoji(name, *looks, _is_one_sided(row)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -20,12 +21,42 @@ def natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]
 
 
-def class_names(root: Path, usage: Usage, wanted: Collection[str] | None = None) -> list[str]:
+def composed(name: str) -> str:
+    """A name in the form of Unicode whose letters are whole (NFC): Macs and their archives write
+    letters and their marks one after the other, so that equal names differ."""
+    return unicodedata.normalize("NFC", name)
+
+
+def found_folder(path: str) -> str:
+    """A folder as the disk spells it, by names that are equal when :func:`composed`; the path
+    itself where there is none."""
+    parent, name = os.path.split(path)
+    if not name or os.path.isdir(path):
+        return path
+    parent = found_folder(parent)
+    entries = os.listdir(parent or ".") if os.path.isdir(parent or ".") else []
+    same = [entry for entry in entries if composed(entry) == composed(name)]
+    return os.path.join(parent, same[0]) if same else path
+
+
+def _place(root: Path, name: str) -> str:
+    return found_folder(str(root / on_disk(name)))
+
+
+def class_names(
+    root: Path,
+    usage: Usage,
+    wanted: Collection[str] | None = None,
+    spelled: Collection[str] = (),
+) -> list[str]:
     """The folders in ``root``, sorted, without hidden folders and, if ``wanted`` classes are given,
-    without other classes; ``usage`` counts the folders that are left out."""
+    without other classes; ``usage`` counts the folders that are left out. Names are written as
+    those ``wanted`` or ``spelled`` are, if they are equal when :func:`composed`."""
     found = []
     kept = None if wanted is None else set(wanted)
-    for name, entry in sorted((name_of(entry.name), entry) for entry in os.scandir(root)):
+    own = {composed(name): name for name in (*spelled, *(wanted or ()))}
+    entries = [(name_of(entry.name), entry) for entry in os.scandir(root)]
+    for name, entry in sorted((own.get(composed(name), name), entry) for name, entry in entries):
         is_folder = entry.is_dir()
         reason = _why_no_class(name, is_folder, kept)
         if reason:
@@ -55,7 +86,7 @@ def class_images(root: Path, classes: Sequence[str], usage: Usage) -> dict[str, 
     """
     places: dict[str, str] = {os.path.realpath(root): ""}
     for name in classes:
-        other = places.setdefault(os.path.realpath(root / on_disk(name)), name)
+        other = places.setdefault(os.path.realpath(_place(root, name)), name)
         if other != name:
             raise HypvisionError(
                 f"'{root / name}' is a link to '{root / other}': its images would have two labels. "
@@ -73,7 +104,7 @@ def _images_below(root: Path, name: str, seen: set[str], usage: Usage) -> list[s
             usage.leave_out(kind, reason, os.path.relpath(path, root))
         return not reason
 
-    for folder, inner, files in os.walk(root / on_disk(name), followlinks=True):
+    for folder, inner, files in os.walk(_place(root, name), followlinks=True):
         paths = [os.path.join(folder, file) for file in sorted(files)]
         found.append((folder, [path for path in paths if taken("files", _no_image(path), path)]))
         below = [(sub, os.path.join(folder, sub)) for sub in inner]
@@ -101,14 +132,25 @@ class Listing:
     network disk."""
 
     def __init__(self) -> None:
-        self._files: dict[str, set[str]] = {}
+        # of each folder, as it is asked for: as the disk has it, and its files' names
+        self._files: dict[str, tuple[str, dict[str, str]]] = {}
 
-    def __contains__(self, path: str) -> bool:
+    def find(self, path: str) -> str | None:
+        """A file as the disk spells it, by names that are equal when :func:`composed`; None if
+        there is none."""
         folder, name = os.path.split(path)
         if folder not in self._files:
-            entries = os.scandir(folder or ".") if os.path.isdir(folder or ".") else ()
-            self._files[folder] = {entry.name for entry in entries if entry.is_file()}
-        return name in self._files[folder]
+            place = found_folder(folder)
+            entries = os.scandir(place or ".") if os.path.isdir(place or ".") else ()
+            names = [entry.name for entry in entries if entry.is_file()]
+            same = {composed(each): each for each in names}
+            self._files[folder] = (place, same | {each: each for each in names})
+        place, files = self._files[folder]
+        found = files.get(name) or files.get(composed(name))
+        return None if found is None else os.path.join(place, found)
+
+    def __contains__(self, path: str) -> bool:
+        return self.find(path) is not None
 
 
 def check_depth(
@@ -125,7 +167,7 @@ def check_depth(
             names of parts such as "train" and "val".
     """
     usual = len(classes) > 1 and not {name.lower() for name in classes} <= _PARTS
-    if usual or not all(_only_folders(root / on_disk(name)) for name in classes):
+    if usual or not all(_only_folders(_place(root, name)) for name in classes):
         return
     holds = "one class {}, which holds" if len(classes) == 1 else "the classes {}, which hold"
     raise HypvisionError(
@@ -135,7 +177,7 @@ def check_depth(
     )
 
 
-def _only_folders(folder: Path) -> bool:
+def _only_folders(folder: str) -> bool:
     """Whether a folder has folders and no images."""
     entries = [entry for entry in os.scandir(folder) if not is_hidden(entry.name)]
     images = any(entry.is_file() and why_no_image(entry.name) is None for entry in entries)

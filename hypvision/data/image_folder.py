@@ -299,7 +299,7 @@ class ImageFolderDataset(_ImageDataset):
     def _scan_folders(
         self, classes: Sequence[str] | None, partial: bool
     ) -> tuple[list[tuple[str, int]], list[str]]:
-        found = class_names(self.root, self.usage, None if partial else classes)
+        found = class_names(self.root, self.usage, None if partial else classes, classes or ())
         wanted = self._sorted(found) if classes is None else list(classes)
         unknown = sorted(set(found) - set(wanted)) if partial else []
         missing = [] if partial else sorted(set(wanted) - set(found))
@@ -354,6 +354,7 @@ class ImageFolderDataset(_ImageDataset):
             f"image, the path relative to '{self.root}'. Correct 'ann_file' in the config, or "
             "leave it out to use folders.",
         )
+        most = math.inf if classes is None else len(classes)
         limit = "" if classes is None else f" from 0 to {len(classes) - 1}"
         first: dict[str, tuple[int, int]] = {}  # line and label of each image
         for number, line in enumerate(read_lines(path, "the list of images", blank=True), start=1):
@@ -361,7 +362,7 @@ class ImageFolderDataset(_ImageDataset):
                 continue
             name, _, text = line.rpartition(" ")
             label = int(text) if text.isdecimal() else math.inf
-            if not name or label >= (math.inf if classes is None else len(classes)):
+            if not name or label >= most:
                 raise HypvisionError(
                     f"'{path}', line {number}: '{line}' is not 'path label' with a whole "
                     f"number{limit}. Correct it."
@@ -386,16 +387,17 @@ class ImageFolderDataset(_ImageDataset):
         found: list[tuple[str, int]] = []
         there = Listing()
         for place, (number, label) in listed.items():
-            if place in there or os.path.exists(place):
-                found.append((place, label))
+            image = there.find(place) or (place if os.path.exists(place) else None)
+            if image:
+                found.append((image, label))
             else:
                 self.usage.leave_out("files", "missing on disk", f"{place}, line {number}")
-        if not found:
-            raise HypvisionError(
-                f"None of the {len(listed)} images of the list '{path}' exists; the first is "
-                f"'{next(iter(listed))}'. The paths start from 'root' of the data set: correct "
-                "them, or 'root'."
-            )
+        ensure(
+            found,
+            f"None of the {len(listed)} images of the list '{path}' exists; the first is "
+            f"'{next(iter(listed))}'. The paths start from 'root' of the data set: correct them, "
+            "or 'root'.",
+        )
         return found
 
     def _decode(self, index: int) -> Image.Image:

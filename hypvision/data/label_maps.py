@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from hypvision.data.annotations import some
+from hypvision.data.folders import composed
 from hypvision.data.usage import Usage
 from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError
@@ -74,7 +75,7 @@ class _Named:
         for path in self.files:
             name, ending = os.path.splitext(path.relative_to(root).as_posix())
             if ending.lower() in self.endings and name.endswith(tail):
-                self.found.setdefault(name.removesuffix(tail), []).append(path)
+                self.found.setdefault(composed(name.removesuffix(tail)), []).append(path)
             else:
                 self.rest.append(path)
         for paths in self.found.values():
@@ -85,6 +86,7 @@ class _Named:
 
     def known(self, name: str) -> str:
         """A name of a list, which some lists give with its ending."""
+        name = composed(name)
         stem, ending = os.path.splitext(name)
         return stem if name not in self.found and ending.lower() in self.endings else name
 

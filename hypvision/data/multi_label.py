@@ -90,6 +90,7 @@ class MultiLabelDataset(_ImageDataset):
         self.paths = inside([self.root / image for image in rows], self.root)
         there = Listing()
         missing = [path for path in self.paths if path not in there]
+        self.paths = [there.find(path) or path for path in self.paths]
         ensure(
             not missing,
             f"{len(missing)} of the {len(rows)} images of '{ann_file}' do not exist, such as "

@@ -17,6 +17,7 @@ import fnmatch
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,6 +71,7 @@ class _RetrievalDataset(_ImageDataset):
         inside([path for path, _ in chosen], self.root)
         there = Listing()
         absent = [path for path, _ in chosen if path not in there]
+        chosen = [(there.find(path) or path, label) for path, label in chosen]
         if not chosen or absent:
             what = f"images of the split '{split}'"
             raise self._missing(
@@ -87,9 +89,8 @@ class _RetrievalDataset(_ImageDataset):
                 stacklevel=2,
             )
         self.usage = Usage(self.root)
-        names = [name for name, _ in classes.values()]
+        names, ancestors = zip(*classes.values())
         self.fill(chosen, names, kind="images")
-        ancestors = tuple(above for _, above in classes.values())
         self.metainfo |= dict(ancestors=ancestors, queries=queries)
 
     @abstractmethod
@@ -260,7 +261,7 @@ class InShop(_RetrievalDataset):
         name = "list_eval_partition.txt"
         # columns: image_name item_id evaluation_status
         rows = self._rows(3, name, f"Eval/{name}", skip=2)
-        unknown = sorted({row[2] for row in rows} - {"train", "query", "gallery"})
+        unknown = sorted(set(map(itemgetter(2), rows)) - {"train", "query", "gallery"})
         ensure(
             not unknown,
             f"'{self.root}' lists images for {some(unknown, 1)}, not train, query or gallery. "

@@ -17,7 +17,7 @@ from mmengine.registry import DATASETS
 
 from hypvision.data.annotations import some
 from hypvision.data.classes import check_classes
-from hypvision.data.folders import natural
+from hypvision.data.folders import composed, natural
 from hypvision.data.image_folder import _ImageDataset
 from hypvision.data.usage import Usage
 from hypvision.io.checks import ensure
@@ -195,11 +195,11 @@ def find_images_of(names: Sequence[str], root: Path, table: StrPath) -> tuple[li
         return paths, []
     there: dict[str, list[Path]] = {}
     for image in images_in(root):
-        for key in {image.name, image.stem}:
+        for key in {composed(image.name), composed(image.stem)}:
             there.setdefault(key, []).append(image)
     missing = []
     for number in lost:
-        found = there.get(Path(names[number]).name, [])
+        found = there.get(composed(Path(names[number]).name), [])
         if len(found) > 1:
             raise HypvisionError(
                 f"'{table}' names the image '{names[number]}', which may be '{found[0]}' or "

@@ -28,29 +28,12 @@ from hypvision.io.errors import HypvisionError, one_line
 from hypvision.io.files import why_no_file
 from hypvision.io.types import StrPath, Values
 
-FORMATS: tuple[str, ...] = (
-    "BMP",
-    "GIF",
-    "JPEG",
-    "PNG",
-    "PPM",
-    "TIFF",
-    "WEBP",
-)  # names of formats in Pillow
+# names of formats in Pillow
+FORMATS: tuple[str, ...] = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 SUFFIXES = {
-    ".bmp",
-    ".gif",
-    ".jfif",
-    ".jpe",
-    ".jpeg",
-    ".jpg",
-    ".pgm",
-    ".png",
-    ".ppm",
-    ".tif",
-    ".tiff",
+    ".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff",
     ".webp",
-}
+}  # fmt: skip
 # Formats that some builds of Pillow cannot read: suffixes, and which package adds them.
 _OPTIONAL = {
     "AVIF": ((".avif", ".avifs"), "Pillow was built without AVIF here; install pillow>=11.3"),
@@ -160,9 +143,7 @@ def not_taken(folder: Path, videos: Collection[str] = ()) -> Iterator[tuple[str,
         folders[:] = sorted(name for name in folders if not is_hidden(name))
         for name in sorted(files):
             path = Path(place, name)
-            reason = why_no_image(name)
-            if reason is not None and path.suffix.lower() in videos:
-                reason = None
+            reason = None if path.suffix.lower() in videos else why_no_image(name)
             if reason is None and not path.is_file():
                 reason = "a pipe, a device or a link to nothing"
             if reason is not None and not is_hidden(name):
@@ -175,13 +156,11 @@ def _named(path: Path, name: StrPath, videos: Collection[str]) -> list[Path]:
     if path.is_file():
         return [path]
     pattern = str(path)
-    matches = map(
-        Path, sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else []
-    )
-    files = [match for match in matches if not match.is_dir()]  # opening a pipe says that it is one
-    if not files:
-        what = "video" if path.suffix.lower() in videos else "image"
-        raise HypvisionError(f"{why_no_file(name, what)} Check the path.")
+    matches = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else []
+    # opening a pipe says that it is one
+    files = [Path(match) for match in matches if not os.path.isdir(match)]
+    what = "video" if path.suffix.lower() in videos else "image"
+    ensure(files, f"{why_no_file(name, what)} Check the path.")
     return files
 
 
@@ -233,15 +212,13 @@ def require_all(failed: Sequence[str], done: int) -> None:
 def check_normalisation(transform: Values | Callable[..., Any], channels: int) -> None:
     """The mean and the deviation of a transform must have a value for each channel; timm's own are
     those of RGB."""
-    if not isinstance(transform, Mapping):
-        return
-    for name in ("mean", "std"):
-        given = transform.get(name, (0, 0, 0))
-        if len(given) not in (1, channels):
-            raise HypvisionError(
-                f"The transform has {len(given)} values of '{name}' for images of {channels} "
-                "channels. Give 'mean' and 'std' with one value for each channel."
-            )
+    for name in ("mean", "std") if isinstance(transform, Mapping) else ():
+        count = len(transform.get(name, (0, 0, 0)))  # type: ignore[union-attr]
+        ensure(
+            count in (1, channels),
+            f"The transform has {count} values of '{name}' for images of {channels} channels. Give "
+            "'mean' and 'std' with one value for each channel.",
+        )
 
 
 def open_channels(
@@ -327,14 +304,13 @@ def label_palette(path: StrPath) -> dict[int, tuple[int, int, int]]:
     """The colours that a label map with a palette gives to the numbers in it; of others nothing."""
 
     def colours(image: Image.Image) -> dict[int, tuple[int, int, int]]:
+        if image.mode != "P":
+            return {}
         palette = np.reshape(image.getpalette("RGB") or [], (-1, 3)).astype(int).tolist()
-        return {
-            label: tuple(palette[label])
-            for label in np.unique(np.array(image))
-            if label < len(palette)
-        }
+        there = np.unique(np.array(image))
+        return {label: tuple(palette[label]) for label in there if label < len(palette)}
 
-    return _read(path, "label map", lambda image: colours(image) if image.mode == "P" else {})
+    return _read(path, "label map", colours)
 
 
 def image_size(path: StrPath) -> tuple[int, int]:
@@ -355,11 +331,8 @@ def shown_size(path: StrPath) -> tuple[int, int]:
 
     def size(image: Image.Image) -> tuple[int, int]:
         height, width = _stored_size(image)
-        return (
-            (width, height)
-            if image.getexif().get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8)
-            else (height, width)
-        )
+        turned = image.getexif().get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8)
+        return (width, height) if turned else (height, width)
 
     return _read(path, "image", size, pixels=False)
 
@@ -411,50 +384,58 @@ def _read(
     most: int = MAX_PIXELS,
 ) -> _Result:
     try:
-        if not os.path.isfile(path):  # reading a pipe waits for its writer, and a device has no end
-            raise HypvisionError(f"{why_no_file(path, what)} Check the path.")
+        # reading a pipe waits for its writer, and a device has no end
+        ensure(os.path.isfile(path), f"{why_no_file(path, what)} Check the path.")
         # Pillow warns about large images and about tags that do not matter
         with _quiet, Image.open(path, formats=FORMATS) as image:
             width, height = image.size
             if width * height > MAX_PIXELS:
                 raise ValueError(f"{width} x {height} pixels, more than {MAX_PIXELS:,} in all")
-            part = next(
-                (part for part in (1, 2, 4) if -(-width // part) * -(-height // part) <= most), 8
-            )
-            # whose numbers are all held, whatever the size
-            if part > 1 and not image.info.get("progressive"):
-                # does nothing but for JPEG
-                image.draft(None, (max(1, width // part), max(1, height // part)))
+            _draft(image, most)
             ensure(
                 image.width * image.height <= most,
-                f"The {what} '{path}' cannot be read: it has {width} x {height} pixels, more "
-                f"than {most:,} in all. Give a smaller copy.",
+                f"The {what} '{path}' cannot be read: it has {width} x {height} pixels, more than "
+                f"{most:,} in all. Give a smaller copy.",
             )
             _refuse_pages(image, path, what)
             if pixels:
+                _refuse_plain_ycbcr(image, path, what)
                 image.load()
             return use(image)
     except (HypvisionError, MemoryError):
         raise
-    except PermissionError as error:
-        raise HypvisionError(f"The {what} '{path}' cannot be read: {error.strerror}.") from error
     except Exception as error:  # damaged bytes make Pillow's readers raise errors of any type
-        kinds = ", ".join(FORMATS)
-        if Path(path).suffix.lower() in _OTHER_VIDEOS:
-            raise HypvisionError(
-                f"The {what} '{path}' is a video of a kind that is not read. Convert it to .mp4 "
-                "(H.264) first."
-            ) from error
-        if "MAX_TEXT_CHUNK" in str(error) or "text chunks" in str(error):
-            raise HypvisionError(
-                f"The {what} '{path}' cannot be read: the texts beside its pixels (a prompt, a "
-                f"history) are too long ({one_line(error)}). Save it without them."
-            ) from error
-        empty = " (it is empty)" if os.path.exists(path) and os.path.getsize(path) == 0 else ""
-        raise HypvisionError(
-            f"The {what} '{path}' cannot be read{empty}: the file is damaged, or none of {kinds} "
-            f"({one_line(error)}). Replace it by an intact copy, or leave it out."
-        ) from error
+        raise HypvisionError(f"The {what} '{path}' {_why_unread(path, error)}") from error
+
+
+def _draft(image: Image.Image, most: int) -> None:
+    """Let a JPEG be decoded at a half, a quarter or an eighth of its sides if it has more pixels;
+    does nothing for other formats."""
+    width, height = image.size
+    sizes = {part: (-(-width // part), -(-height // part)) for part in (1, 2, 4)}
+    part = next((part for part, (a, b) in sizes.items() if a * b <= most), 8)
+    # of a progressive one all numbers are held, whatever the size
+    if part > 1 and not image.info.get("progressive"):
+        image.draft(None, (max(1, width // part), max(1, height // part)))
+
+
+def _why_unread(path: StrPath, error: Exception) -> str:
+    """Why an image cannot be read, the end of a sentence that begins with its name."""
+    if isinstance(error, PermissionError):
+        return f"cannot be read: {error.strerror}."
+    told = one_line(error)
+    if Path(path).suffix.lower() in _OTHER_VIDEOS:
+        return "is a video of a kind that is not read. Convert it to .mp4 (H.264) first."
+    if "MAX_TEXT_CHUNK" in told or "text chunks" in told:
+        return (
+            "cannot be read: the texts beside its pixels (a prompt, a history) are too long "
+            f"({told}). Save it without them."
+        )
+    empty = " (it is empty)" if os.path.exists(path) and os.path.getsize(path) == 0 else ""
+    return (
+        f"cannot be read{empty}: the file is damaged, or none of {', '.join(FORMATS)} ({told}). "
+        "Replace it by an intact copy, or leave it out."
+    )
 
 
 def _refuse_pages(image: Image.Image, path: StrPath, what: str) -> None:
@@ -471,6 +452,16 @@ def _refuse_pages(image: Image.Image, path: StrPath, what: str) -> None:
         pages <= 1,
         f"The {what} '{path}' is a TIFF of {pages} pages, of which one would be read. Save "
         "each page as a file of its own (ImageMagick: convert FILE.tif FILE-%d.tif).",
+    )
+
+
+def _refuse_plain_ycbcr(image: Image.Image, path: StrPath, what: str) -> None:
+    """Pillow reads YCbCr in a TIFF if it is compressed, and else takes it for a file cut off."""
+    tags: Any = getattr(image, "tag_v2", {}) if image.format == "TIFF" else {}
+    ensure(
+        (tags.get(262), tags.get(259)) != (6, 1),
+        f"The {what} '{path}' is a TIFF in YCbCr without compression, which is not read. Save it "
+        "as RGB, or compressed (ImageMagick: convert FILE.tif -compress lzw FILE2.tif).",
     )
 
 

@@ -22,7 +22,6 @@ import reprlib
 import sys
 import types
 import typing
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, field, fields, is_dataclass
@@ -211,16 +210,15 @@ def _read_rows(path: Path, advice: str, dialect: Values) -> list[tuple[int, dict
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise HypvisionError(f"'{path}' cannot be read as CSV: {reason}. {advice}") from error
-    twice = [name for name, count in Counter(head).items() if count > 1]
-    if twice:
-        raise HypvisionError(f"'{path}' has the column '{twice[0]}' twice. Remove one.")
+    twice = next((name for name in head if head.count(name) > 1), None)
+    ensure(twice is None, f"'{path}' has the column '{twice}' twice. Remove one.")
     for number, row in rows:
         # csv puts further cells under None, and None for those that are missing
-        if None in row or None in row.values():
-            which = "more" if None in row else "fewer"
-            raise HypvisionError(
-                f"'{path}', line {number}, has {which} cells than the header. {advice}"
-            )
+        which = "more" if None in row else "fewer"
+        ensure(
+            None not in row and None not in row.values(),
+            f"'{path}', line {number}, has {which} cells than the header. {advice}",
+        )
     return rows
 
 
@@ -268,9 +266,7 @@ def _conform(kind: Any, value: Any, place: tuple[str, ...], extra: bool = False)
     if origin in (Union, types.UnionType):
         return _one_of_several(args, value, place)
     if origin is Annotated:
-        for step in args:
-            value = _conform(step, value, place)
-        return value
+        return _through(args, value, place)
     if origin in (dict, Mapping):
         return _dictionary(args, value, place)
     if origin in (list, tuple, Sequence):
@@ -278,14 +274,19 @@ def _conform(kind: Any, value: Any, place: tuple[str, ...], extra: bool = False)
         return items if origin is list else tuple(items)
     if isinstance(kind, list):
         return tuple(_items(kind[0], value, place, extra, least=1))
-    if isinstance(kind, type) and (is_dataclass(kind) or hasattr(kind, "_field_defaults")):
+    if is_dataclass(kind) or hasattr(kind, "_field_defaults"):
         return _object(kind, value, place, extra)
-    if origin is Literal:
-        kind = _choice(args)
     try:
-        return _TYPES.get(kind, kind)(value)
+        return (_choice(args) if origin is Literal else _TYPES.get(kind, kind))(value)
     except ValueError as error:
         raise _wrong(place, str(error)) from None
+
+
+def _through(steps: Sequence[Any], value: Any, place: tuple[str, ...]) -> Any:
+    """The value after all of these types and rules."""
+    for step in steps:
+        value = _conform(step, value, place)
+    return value
 
 
 def _choice(texts: Sequence[str]) -> Callable[[Any], Any]:
@@ -371,11 +372,7 @@ def _object(kind: Any, value: Any, place: tuple[str, ...], extra: bool) -> Any:
     missing = [name for name, (_, needed) in known.items() if needed and name not in given]
     if missing:
         raise ValueError(f"{where}: missing {', '.join(missing)}")
-    found = {}
-    for name, item in given.items():
-        for step in known[name][0]:
-            item = _conform(step, item, (*place, name))
-        found[name] = item
+    found = {name: _through(known[name][0], given[name], (*place, name)) for name in given}
     try:
         return kind(**found)
     except ValueError as error:

@@ -17,6 +17,8 @@ from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_map_only
 
+from hypvision.io.types import Values
+
 _KEPT = {  # composite operations that ONNX has, though the table does not say so
     torch.ops.aten.reshape.default, torch.ops.aten.sym_size.int,
     torch.ops.aten.upsample_bilinear2d.vec, torch.ops.aten.upsample_nearest2d.vec,
@@ -64,7 +66,7 @@ _DOUBLES = {  # onnxruntime computes these in float32 only
 }  # fmt: skip
 
 
-def decompose(program: ExportedProgram, table: Mapping[Any, Any]) -> ExportedProgram:
+def decompose(program: ExportedProgram, table: Values) -> ExportedProgram:
     """``program.run_decompositions(table)`` in place, operation by operation where the program
     allows it.
 
@@ -79,17 +81,21 @@ def decompose(program: ExportedProgram, table: Mapping[Any, Any]) -> ExportedPro
         if cast("Any", node.target).name().startswith(_CHECKS):
             graph.erase_node(node)
     graph.eliminate_dead_code()
-    kept = _KEPT | set(torch.export.default_decompositions()) - set(table)
     try:
-        for node in _calls(graph):
-            if node.target in table or (node.target not in kept and _composite(node.target)):
-                _replace(program, node, table)
+        _replace_all(program, table)
     # this rests on parts of PyTorch that other versions may change; the program is always whole
     except Exception:
         return ExportedProgram.run_decompositions(program, table)
     graph.eliminate_dead_code()
     program.graph_module.recompile()
     return program
+
+
+def _replace_all(program: ExportedProgram, table: Values) -> None:
+    kept = _KEPT | set(torch.export.default_decompositions()) - set(table)
+    for node in _calls(program.graph_module.graph):
+        if node.target in table or (node.target not in kept and _composite(node.target)):
+            _replace(program, node, table)
 
 
 def _calls(graph: Graph) -> list[Node]:

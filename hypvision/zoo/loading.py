@@ -253,25 +253,22 @@ def training_cfg(checkpoint: Values, classes: int) -> Plain:
     """The entries for timm's ``pretrained_cfg`` that the checkpoint of a training contains: the
     number of classes and their names, the size and normalisation of the images."""
     meta = checkpoint.get("meta")
-    about, given = (
-        (meta.get(key) if isinstance(meta, Mapping) else None) for key in ("dataset_meta", "input")
-    )
-    names = about.get("classes") if isinstance(about, Mapping) else None
+    parts = [meta.get(key) for key in ("dataset_meta", "input")] if _is_map(meta) else []
+    about, given = ([part if _is_map(part) else {} for part in parts] + [{}, {}])[:2]
+    names = about.get("classes")
     config: Plain = {"num_classes": classes}
-    if (
-        isinstance(names, (list, tuple))
-        and len(names) == classes
-        and all(isinstance(name, str) for name in names)
-    ):
+    listed = isinstance(names, (list, tuple)) and len(names) == classes
+    if listed and all(isinstance(name, str) for name in names):
         config["label_names"] = tuple(names)
-    if isinstance(given, Mapping):
-        config.update(
-            as_tuples({key: given[key] for key in ("mean", "std", *CROP) if key in given})
-        )
-        config.update(as_tuples({"input_size": given["size"]} if "size" in given else {}))
-        if given.get("multi_label") is True:
-            config["notes"] = (SEVERAL_LABELS,)
+    kept = {"mean": "mean", "std": "std", **{key: key for key in CROP}, "size": "input_size"}
+    config |= as_tuples({name: given[key] for key, name in kept.items() if key in given})
+    if given.get("multi_label") is True:
+        config["notes"] = (SEVERAL_LABELS,)
     return config
+
+
+def _is_map(value: Any) -> bool:
+    return isinstance(value, Mapping)
 
 
 def _count_classes(model: str, weights: Weights, arguments: Values) -> int | None:

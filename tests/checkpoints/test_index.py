@@ -115,8 +115,8 @@ def test_reported_metrics_name_a_paper(item):
     ("text", "message"),
     [
         ("version: 1\nrecords: [", "not valid YAML"),
-        ("records: []", "'version' and 'records'"),
-        ("version: 1\nrecords: []\nmore: 1", "no others"),
+        ("records: []", "missing version"),
+        ("version: 1\nrecords: []\nmore: 1", "unknown key 'more'"),
         ("version: 2\nrecords: []", "Update hypvision"),
         ("version: 1\nversion: 1\nrecords: []", "stands twice"),
         ("version: 1\nrecords: {}", "must be a list"),
