@@ -43,8 +43,8 @@ from .usage import Usage
 class _Loaded(NamedTuple):
     """What the lists of a split say."""
 
-    rows: list[tuple[str, Any]]  # path below the root, and class; images of other classes, too
-    classes: dict[Any, tuple[str, tuple[str, ...]]]  # the split's, in order: name and ancestors
+    rows: Sequence[tuple[str, Any]]  # path below the root, and class; of other splits, too
+    classes: Mapping[Any, tuple[str, tuple[str, ...]]]  # in order: name and ancestors
     queries: int | None = None
 
 

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -404,7 +404,7 @@ class ImageShards(_Shards):
 class _Watched:
     """A file that remembers what was last read from it."""
 
-    def __init__(self, file: IO[bytes] | gzip.GzipFile):
+    def __init__(self, file: Any):
         self.last = b""
         self.seek = file.seek
         self.tell = file.tell
@@ -419,11 +419,12 @@ def _files(path: Path, ended: list[list[str]], images: bool) -> Iterator[Plain]:
     """The files of a tar file for webdataset; of images the bytes only if asked for. One that ends
     without the two empty blocks of a whole tar file may lack samples."""
     packed = not path.name.endswith(".tar")
+    opened: Any = tarfile.open
     size = float("inf") if packed else path.stat().st_size
     name = "the first"
     open_file: Any = gzip.open if packed else open
     try:
-        with open_file(path, "rb") as file, tarfile.open(path, "r:", _Watched(file)) as tar:
+        with open_file(path, "rb") as file, opened(path, "r:", _Watched(file)) as tar:
             for member in tar:
                 if not member.isreg():
                     continue

@@ -17,8 +17,6 @@ from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_map_only
 
-from hypvision.io.types import Values
-
 _KEPT = {  # composite operations that ONNX has, though the table does not say so
     torch.ops.aten.reshape.default, torch.ops.aten.sym_size.int,
     torch.ops.aten.upsample_bilinear2d.vec, torch.ops.aten.upsample_nearest2d.vec,
@@ -66,7 +64,7 @@ _DOUBLES = {  # onnxruntime computes these in float32 only
 }  # fmt: skip
 
 
-def decompose(program: ExportedProgram, table: Values) -> ExportedProgram:
+def decompose(program: ExportedProgram, table: Mapping[Any, Any]) -> ExportedProgram:
     """``program.run_decompositions(table)`` in place, operation by operation where the program
     allows it.
 
@@ -91,7 +89,7 @@ def decompose(program: ExportedProgram, table: Values) -> ExportedProgram:
     return program
 
 
-def _replace_all(program: ExportedProgram, table: Values) -> None:
+def _replace_all(program: ExportedProgram, table: Mapping[Any, Any]) -> None:
     kept = _KEPT | set(torch.export.default_decompositions()) - set(table)
     for node in _calls(program.graph_module.graph):
         if node.target in table or (node.target not in kept and _composite(node.target)):

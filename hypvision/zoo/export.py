@@ -177,7 +177,7 @@ def export_model(
     one_of(PARTS, part=part)
     if model is not None:
         classifier = load_trained(name, model, arguments)
-        shape = images_of(classifier, arguments or {}, size)
+        shape: tuple[int, ...] = images_of(classifier, arguments or {}, size)
         config = classifier.pretrained_cfg
         about = {**config, "classes": config.get("label_names")}
         network, output = part_of(classifier, "classification", part, shape[1:])

@@ -252,7 +252,7 @@ def trained_arguments(checkpoint: Values, model: str) -> Plain:
 def training_cfg(checkpoint: Values, classes: int) -> Plain:
     """The entries for timm's ``pretrained_cfg`` that the checkpoint of a training contains: the
     number of classes and their names, the size and normalisation of the images."""
-    meta = checkpoint.get("meta")
+    meta: Any = checkpoint.get("meta")
     parts = [meta.get(key) for key in ("dataset_meta", "input")] if _is_map(meta) else []
     about, given = ([part if _is_map(part) else {} for part in parts] + [{}, {}])[:2]
     names = about.get("classes")
