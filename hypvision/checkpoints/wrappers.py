@@ -34,18 +34,19 @@ _INSIDE = re.compile(
 _AROUND = re.compile(r"(?:module\.|_forward_module\.)+")
 # How many models torch's AveragedModel, or mmengine's, has averaged.
 _COUNTERS = ("n_averaged", "steps")
+_DEEPEST = 4  # keys within keys; a dict may hold itself
 _AVERAGES = ("ema", "teacher", "averaged")
 
 
-def unwrapped(checkpoint: Values) -> Values:
+def unwrapped(checkpoint: Values, depth: int = _DEEPEST) -> Values:
     """The state dict in the content of a file, by its names there.
 
     Raises:
         HypvisionError: there are several, none under a known key.
     """
-    for key in KEYS:
-        if _holds_weights(checkpoint.get(key)):
-            return unwrapped(checkpoint[key])
+    for key in KEYS if depth else ():
+        if _holds_weights(checkpoint.get(key), depth):
+            return unwrapped(checkpoint[key], depth - 1)
     if _has_tensors(checkpoint):
         return checkpoint
     inside = [key for key, value in checkpoint.items() if _has_tensors(value)]
@@ -65,11 +66,11 @@ def _has_tensors(value: Any) -> bool:
     )
 
 
-def _holds_weights(value: Any) -> bool:
+def _holds_weights(value: Any, depth: int) -> bool:
     """Whether a value is a state dict, or a dict with one under a known key."""
-    if not isinstance(value, Mapping):
+    if not depth or not isinstance(value, Mapping):
         return False
-    return _has_tensors(value) or any(_holds_weights(value.get(key)) for key in KEYS)
+    return _has_tensors(value) or any(_holds_weights(value.get(key), depth - 1) for key in KEYS)
 
 
 def plain_names(weights: Values) -> dict[str, str]:
