@@ -33,8 +33,10 @@ from typing import Any, TypeVar
 from filelock import FileLock, Timeout
 
 from hypvision.checkpoints.storage import format_problem
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, one_line
 from hypvision.io.files import check_output, note_holder, replacing, who_holds
+from hypvision.io.types import StrPath
 from hypvision.version import __version__
 
 _logger = logging.getLogger(__name__)
@@ -109,32 +111,37 @@ def file_sha256(path: str | Path) -> str:
     return digest.hexdigest()
 
 
-def verify_file(path: str | Path, sha256: str, size: int) -> None:
-    """Check that a file is a safetensors file with the size and sha256 of its record."""
+@contextmanager
+def _readable() -> Iterator[None]:
     try:
+        yield
+    except OSError as error:
+        raise SourceError(f"cannot be read ({error.strerror or error})") from error
+
+
+def _need(right: object, problem: str) -> None:
+    """Raise an error for a file of other content, unless something is right."""
+    if not right:
+        raise WrongContentError(problem)
+
+
+def verify_file(path: StrPath, sha256: str, size: int) -> None:
+    """Check that a file is a safetensors file with the size and sha256 of its record."""
+    with _readable():
         found = Path(path).stat().st_size
         what = format_problem(path)
-    except OSError as error:
-        raise SourceError(f"cannot be read ({error.strerror or error})") from error
-    if found != size:
-        raise WrongContentError(
-            f"has {found} bytes instead of {size}" + (f" and is {what}" if what else "")
-        )
+    kind = f" and is {what}" if what else ""
+    _need(found == size, f"has {found} bytes instead of {size}{kind}")
     verify_sum(path, sha256)
-    if what:
-        raise WrongContentError(f"is not a safetensors file: it is {what}")
+    _need(not what, f"is not a safetensors file: it is {what}")
 
 
-def verify_sum(path: str | Path, sha256: str) -> None:
+def verify_sum(path: StrPath, sha256: str) -> None:
     """Check that the sha256 of a file begins with the given digits."""
-    try:
+    with _readable():
         digest = file_sha256(path)
-    except OSError as error:
-        raise SourceError(f"cannot be read ({error.strerror or error})") from error
-    if not digest.startswith(sha256):
-        raise WrongContentError(
-            f"has the wrong content: its sha256 begins with {digest[:8]} instead of {sha256[:8]}"
-        )
+    sums = f"begins with {digest[:8]} instead of {sha256[:8]}"
+    _need(digest.startswith(sha256), f"has the wrong content: its sha256 {sums}")
 
 
 @contextmanager
@@ -207,22 +214,18 @@ def download(
         OSError: the folder cannot be written.
     """
     part = check_output(target.with_name(target.name + ".part"))
-    end = time.monotonic() + deadline(size or limit)
+    most = size or limit
+    fetch = partial(
+        _fetch, url, part, most or LARGEST, dict(headers or {}), name or target.name,
+        time.monotonic() + deadline(most),
+    )  # fmt: skip
     while True:
         have = _size(part)
         try:
             if have != size:
-                free = shutil.disk_usage(target.parent).free
-                if free < (size or 0) - have:
-                    raise HypvisionError(_full(target.parent))
-                _fetch(
-                    url,
-                    part,
-                    size or limit or LARGEST,
-                    dict(headers or {}),
-                    name or target.name,
-                    end,
-                )
+                fits = shutil.disk_usage(target.parent).free >= (size or 0) - have
+                ensure(fits, _full(target.parent))
+                fetch()
             verify(part)
             break
         except WrongContentError:
@@ -255,10 +258,8 @@ class _Part(io.FileIO):
         self.limit = limit
 
     def write(self, data: Any) -> int:
-        if self.tell() + len(data) > self.limit:
-            raise WrongContentError(
-                f"sends more than the {self.limit} bytes that the file may have"
-            )
+        fits = self.tell() + len(data) <= self.limit
+        _need(fits, f"sends more than the {self.limit} bytes that the file may have")
         rest = memoryview(data)
         while rest:
             rest = rest[super().write(rest) :]
@@ -320,22 +321,28 @@ def _check_answer(response: Any) -> None:
     if not getattr(_thread, "guards", False):
         return
     _pause(response)
+    headers = response.headers
     if response.request.method != "GET":
-        if any(_NO_NAME.search(response.headers.get(name, "")) for name in _NAMES):
+        if any(_NO_NAME.search(headers.get(name, "")) for name in _NAMES):
             raise SourceError("names the file by a path")
         return
     if response.status_code >= 400:
         raise _Answered(response)
-    if "," in response.headers.get("content-encoding", ""):
+    encoding = headers.get("content-encoding", "identity")
+    if "," in encoding:
         raise SourceError("sends a file that is compressed more than once")
     start = response.request.headers.get("range", "").removeprefix("bytes=").removesuffix("-")
-    if response.status_code == 206 and not response.headers.get("content-range", "").startswith(
-        f"bytes {start}-"
-    ):
-        raise WrongContentError("sends another part of the file than was asked for")
-    packed = response.headers.get("content-encoding", "identity") != "identity"
-    if not packed and "content-length" in response.headers:
-        return  # which the HTTP library enforces
+    asked = headers.get("content-range", "").startswith(f"bytes {start}-")
+    other = "sends another part of the file than was asked for"
+    _need(response.status_code != 206 or asked, other)
+    packed = encoding != "identity"
+    # the HTTP library enforces a length that is told
+    if packed or "content-length" not in headers:
+        _limit(response, packed)
+
+
+def _limit(response: Any, packed: bool) -> None:
+    """Set a limit for an answer that does not tell its length."""
     if _thread.part is not None:
         _thread.part.limit = min(_thread.part.limit, UNTOLD)
     else:
@@ -361,15 +368,14 @@ def _pause(response: Any) -> float:
     """The seconds that a busy server asks to be left alone."""
     if response is None or response.status_code not in _RETRY:
         return 0.0
-    told = response.headers.get("retry-after", ""), response.headers.get("ratelimit", "")
-    found = re.fullmatch(r"\s*(\d{1,18})\d*\s*", told[0]) or re.search(
-        r"\br=0;t=(\d{1,18})", told[1]
+    after = response.headers.get("retry-after", "")
+    found = re.fullmatch(r"\s*(\d{1,18})\d*\s*", after) or re.search(
+        r"\br=0;t=(\d{1,18})", response.headers.get("ratelimit", "")
     )
-    seconds = 0.0 if found is None else float(found[1])
+    seconds = float(found[1]) if found else 0.0
     if seconds > PATIENCE:
-        raise SourceError(
-            f"answers {response.status_code} and asks to be left alone for {seconds:.0f} s"
-        )
+        wait = f"asks to be left alone for {seconds:.0f} s"
+        raise SourceError(f"answers {response.status_code} and {wait}")
     return seconds
 
 
@@ -390,47 +396,44 @@ def _fetch(
             # closed at the deadline, so that a late thread writes no more
             with _Part(part, limit) as file:
                 transfer = partial(
-                    file_download.http_get, url, file, resume_size=have, headers=fields
-                )
-                work = partial(guarded, partial(transfer, displayed_filename=name), file)
-                return in_time(work, end - time.monotonic())
+                    file_download.http_get, url, file, resume_size=have, headers=fields,
+                    displayed_filename=name,
+                )  # fmt: skip
+                return in_time(partial(guarded, transfer, file), end - time.monotonic())
         except (SourceError, HypvisionError):
             raise
         except Exception as error:
             # huggingface_hub raises its own errors and those of its HTTP library
-            pause = _pause(getattr(error, "response", None))
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise HypvisionError(_full(part.parent)) from error
-            status = getattr(getattr(error, "response", None), "status_code", None)
-            if status == 416:
-                raise WrongContentError(f"sends nothing after byte {have}") from error
-            if status is not None and status not in _RETRY:
-                raise SourceError(f"answers {status}{_HINTS.get(status, '')}") from error
-            reason = (
-                f"the connection broke ({one_line(error)})"
-                if status is None
-                else f"answers {status}"
-            )
+            response = getattr(error, "response", None)
+            pause = _pause(response)
+            reason, tries = _reason(error, response, part.parent, have)
             failures = 0 if _size(part) > have else failures + 1
-            # http_get itself repeats broken connections
-            if failures >= (1 if status is None else ATTEMPTS):
+            if failures >= tries:
                 raise SourceError(reason) from error
             _logger.warning("%s: %s. Trying again ...", url, reason)
         time.sleep(min(max(pause, WAIT * 2**failures), max(0.0, end - time.monotonic())))
+
+
+def _reason(error: Exception, response: Any, folder: Path, have: int) -> tuple[str, int]:
+    """Why a transfer failed, and after how many such failures in a row to give up; an error if it
+    is in vain to try again."""
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    ensure(not full, _full(folder))
+    if response is None:  # http_get itself repeats broken connections
+        return f"the connection broke ({one_line(error)})", 1
+    status = response.status_code
+    _need(status != 416, f"sends nothing after byte {have}")
+    if status not in _RETRY:
+        raise SourceError(f"answers {status}{_HINTS.get(status, '')}") from error
+    return f"answers {status}", ATTEMPTS
 
 
 def download_text(url: str, headers: Mapping[str, str] | None = None) -> str:
     """A text of at most 4 MiB from an address, with the retries and limits of :func:`download`."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         path = Path(folder, "text")
-        download(
-            url,
-            path,
-            lambda part: None,
-            headers=headers,
-            name=url.rpartition("/")[2],
-            limit=4 * 2**20,
-        )
+        name = url.rpartition("/")[2]
+        download(url, path, lambda part: None, headers=headers, name=name, limit=4 * 2**20)
         try:
             return path.read_bytes().decode("utf-8")
         except UnicodeDecodeError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,25 @@ from typing import Any
 import yaml
 
 from hypvision.checkpoints.records import Index, Record
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import read_text, write_text
-from hypvision.io.records import parse
+from hypvision.io.records import key, parse, rule
+from hypvision.io.types import Plain
 
 VERSION = 1
+
+
+@dataclass(frozen=True)
+class _Content:
+    """What an index file holds."""
+
+    version: Any = key(
+        rule(f"{VERSION} (Update hypvision for later ones)", lambda value: value == VERSION)
+    )
+    records: list[Any] = key(rule("a list", lambda value: isinstance(value, list)))
+
+
 _HEADER = """\
 # The model zoo: one record a weight file. Written by hypvision zoo publish; docs/model-zoo.md describes the keys.
 # README.md is rendered from this file: hypvision zoo list --write-readme model_zoo/README.md
@@ -41,17 +55,14 @@ class _Loader(yaml.SafeLoader):
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict:
-    keys = [loader.construct_object(key, deep=True) for key, _ in node.value]
-    for key in keys:
-        if not isinstance(key, str):
-            raise yaml.constructor.ConstructorError(
-                None, None, f"the key {key!r} is not text", node.start_mark
-            )
-        if keys.count(key) > 1:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"the key '{key}' stands twice", node.start_mark
-            )
-    return dict(zip(keys, (loader.construct_object(value, deep=True) for _, value in node.value)))
+    found: Plain = {}
+    for name, value in node.value:
+        key = loader.construct_object(name, deep=True)
+        if not isinstance(key, str) or key in found:
+            problem = f"the key {key!r} " + ("is not text" if key not in found else "stands twice")
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        found[key] = loader.construct_object(value, deep=True)
+    return found
 
 
 def _compose(loader: _Loader, parent: Any, index: Any) -> yaml.Node:
@@ -96,38 +107,24 @@ def parse_index(text: str, root: Path | None = None, address: str | None = None)
             a name is there twice; or a parent has no record. The message names the record and the
             key.
     """
-    where = (
-        without_password(address) if address else (str(root / "index.yml") if root else "the index")
-    )
+    where = str(root / "index.yml") if root else "the index"
+    where = without_password(address) if address else where
     try:
-        content = parse_yaml(text)
+        content: _Content = parse(_Content, parse_yaml(text), where)
     except ValueError as error:  # invalid YAML, or an impossible date
         raise HypvisionError(f"{where} is not valid YAML: {error}.") from error
-    if not isinstance(content, dict) or set(content) != {"version", "records"}:
-        raise HypvisionError(f"{where} must have the keys 'version' and 'records', and no others.")
-    if content["version"] != VERSION:
-        raise HypvisionError(
-            f"{where} is of version {content['version']!r}; this hypvision reads version "
-            f"{VERSION}. Update hypvision."
-        )
-    if not isinstance(content["records"], list):
-        raise HypvisionError(f"{where}: 'records' must be a list.")
     records: dict[str, Record] = {}
-    for number, item in enumerate(content["records"], start=1):
+    for number, item in enumerate(content.records, start=1):
         record = parse_record(item, f"{where}, record {number}")
-        if record.name in records:
-            raise HypvisionError(
-                f"{where}: '{record.name}' is listed twice. Remove one of the two records."
-            )
+        twice = f"{where}: '{record.name}' is listed twice. Remove one of the two records."
+        ensure(record.name not in records, twice)
         records[record.name] = record
     for record in records.values():
-        if record.parent is not None and (
-            record.parent not in records or record.parent == record.name
-        ):
-            raise HypvisionError(
-                f"{where}: '{record.name}' names '{record.parent}' as its parent, which is no "
-                "other record."
-            )
+        ensure(
+            record.parent is None or (record.parent in records and record.parent != record.name),
+            f"{where}: '{record.name}' names '{record.parent}' as its parent, which is no other "
+            "record.",
+        )
     return Index(records, root, address)
 
 
@@ -215,9 +212,9 @@ def builtin_index() -> Index:
     if path is None:
         return Index({})
     path = path / "index.yml" if path.is_dir() else path
-    if not path.is_file():
-        raise HypvisionError(
-            f"HYPVISION_INDEX names '{given}', which is not an index. Correct or unset it."
-        )
+    ensure(
+        path.is_file(),
+        f"HYPVISION_INDEX names '{given}', which is not an index. Correct or unset it.",
+    )
     status = path.stat()
     return _read_cached(str(path), (status.st_mtime_ns, status.st_size))

@@ -4,11 +4,14 @@ file of another kind is not reported as a damaged checkpoint."""
 from __future__ import annotations
 
 import codecs
+import re
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
 from hypvision.checkpoints.pickles import check_pickle, open_zip
+
+_GIVE = "Give a safetensors file, or one of torch.save."
 
 
 class Kind(NamedTuple):
@@ -21,7 +24,7 @@ class Kind(NamedTuple):
     """
 
     name: str
-    advice: str = "Give a safetensors file, or one of torch.save."
+    advice: str = _GIVE
     read: bool = False
 
 
@@ -35,65 +38,75 @@ _STATE = "Save the weights alone, with torch.save(model.state_dict(), path)."
 _TORCH_SAVE = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 
 # (offset, bytes at this offset, kind of file)
-_FIRST_BYTES = (
-    (0, b"\x89HDF\r\n\x1a\n", Kind("an HDF5 file, as Keras writes them", _CONVERT)),
-    (0, b"\x93NUMPY", Kind("an array of NumPy (.npy)", _CONVERT)),
-    (0, b"GGUF", Kind("a GGUF file, as llama.cpp takes them", _CONVERT)),
-    (4, b"TFL3", Kind("a model of TensorFlow Lite", _CONVERT)),
-    (4, b"PTMF", Kind("a mobile model of PyTorch in flatbuffers", _STATE)),
-    (0, b"PAR1", Kind("a Parquet table")),
-    (0, b"ARROW1", Kind("an Arrow table")),
-    (0, b"\x1f\x8b", Kind("a gzip archive", _UNPACK)),
-    (0, b"BZh", Kind("a bzip2 archive", _UNPACK)),
-    (0, b"\xfd7zXZ\x00", Kind("an xz archive", _UNPACK)),
-    (0, b"\x28\xb5\x2f\xfd", Kind("a zstd archive", _UNPACK)),
-    (0, b"7z\xbc\xaf\x27\x1c", Kind("a 7z archive", _UNPACK)),
-    (0, b"Rar!", Kind("a rar archive", _UNPACK)),
-    (257, b"ustar", Kind("a tar archive", _UNPACK)),
-    (0, b"\x89PNG", Kind("a PNG image")),
-    (0, b"\xff\xd8\xff", Kind("a JPEG image")),
-    (0, b"GIF8", Kind("a GIF image")),
-    (0, b"%PDF", Kind("a PDF document")),
-    (0, _TORCH_SAVE, Kind("a Python pickle, as torch.save wrote it before PyTorch 1.6", read=True)),
-)
+# how a file begins, by what to do with it: a pattern of its bytes, and the name of its kind
+_FIRST_BYTES = {
+    _CONVERT: {
+        rb"\x89HDF\r\n\x1a\n": "an HDF5 file, as Keras writes them",
+        rb"\x93NUMPY": "an array of NumPy (.npy)",
+        rb"GGUF": "a GGUF file, as llama.cpp takes them",
+        rb".{4}TFL3": "a model of TensorFlow Lite",
+        # the first field is a number (the version), the second one a text
+        rb"\x08.\x12": "a protocol buffer, as ONNX and TensorFlow write them",
+    },
+    _STATE: {rb".{4}PTMF": "a mobile model of PyTorch in flatbuffers"},
+    _UNPACK: {
+        rb"\x1f\x8b": "a gzip archive",
+        rb"BZh": "a bzip2 archive",
+        rb"\xfd7zXZ\x00": "an xz archive",
+        rb"\x28\xb5\x2f\xfd": "a zstd archive",
+        rb"7z\xbc\xaf\x27\x1c": "a 7z archive",
+        rb"Rar!": "a rar archive",
+        rb".{257}ustar": "a tar archive",
+    },
+    _GIVE: {
+        rb"PAR1": "a Parquet table",
+        rb"ARROW1": "an Arrow table",
+        rb"\x89PNG": "a PNG image",
+        rb"\xff\xd8\xff": "a JPEG image",
+        rb"GIF8": "a GIF image",
+        rb"%PDF": "a PDF document",
+    },
+}
 # (entries of a zip archive, kind of file)
 _SAVED = Kind("a zip archive, as torch.save writes it", read=True)
 _PROGRAM = Kind("a program of torch.export", _STATE)
-_ENTRIES = (
-    (["/data.pkl", "/constants.pkl"], Kind("a TorchScript archive", read=True)),
-    (["/data.pkl"], _SAVED),
-    (["/archive_format"], _PROGRAM),
-    (["/serialized_exported_program.json"], _PROGRAM),
-    (["serialized_exported_program.json"], _PROGRAM),
-    (["/model.json"], Kind("a TorchScript archive of PyTorch 1.1 or older", _STATE)),
-    (["model.weights.h5"], Kind("a Keras archive (.keras)", _CONVERT)),
-)
+_ENTRIES = {
+    "/data.pkl /constants.pkl": Kind("a TorchScript archive", read=True),
+    "/data.pkl": _SAVED,
+    "/archive_format": _PROGRAM,
+    "/serialized_exported_program.json": _PROGRAM,
+    "serialized_exported_program.json": _PROGRAM,
+    "/model.json": Kind("a TorchScript archive of PyTorch 1.1 or older", _STATE),
+    "model.weights.h5": Kind("a Keras archive (.keras)", _CONVERT),
+}
 # (how a text begins, kind of file)
 _LFS = Kind(
     "a Git LFS pointer instead of the file (run: git lfs pull)",
     "Run: git lfs pull, or download the file.",
 )
-_TEXTS = (
-    ("version https://git-lfs", _LFS),
-    ("<", Kind("a web page, such as the error page of a download", "Download the file again.")),
-    (("{", "["), Kind("a JSON text")),
-)
+_TEXTS = {
+    "version https://git-lfs": _LFS,
+    "<": Kind("a web page, such as the error page of a download", "Download the file again."),
+    "{": Kind("a JSON text"),
+    "[": Kind("a JSON text"),
+    "": Kind("a text"),
+}
 
 
 def kind_of(path: str | Path) -> Kind | None:
     """The kind of a file by its bytes, whatever its name; None if no known kind begins so."""
     with open(path, "rb") as file:
         start = file.read(4096)
-    for place, magic, kind in _FIRST_BYTES:
-        if start.startswith(magic, place):
-            return kind
+    if start.startswith(_TORCH_SAVE):
+        return Kind("a Python pickle, as torch.save wrote it before PyTorch 1.6", read=True)
+    for advice, names in _FIRST_BYTES.items():
+        for pattern, name in names.items():
+            if re.match(pattern, start, re.DOTALL):
+                return Kind(name, advice)
     if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         return _zip_kind(path)
     if len(start) > 1 and start[0] == 0x80 and start[1] <= 5:
         return _pickle_kind(path, start[1])
-    # a protocol buffer whose first field is a number (the version) and whose second one is a text
-    if len(start) > 2 and start[0] == 0x08 and start[2] == 0x12:
-        return Kind("a protocol buffer, as ONNX and TensorFlow write them", _CONVERT)
     return _text_kind(start)
 
 
@@ -104,8 +117,8 @@ def _zip_kind(path: str | Path) -> Kind:
         names = archive.namelist()
     # PyTorch stores all entries below one folder
     entries = {f"/{name.partition('/')[2]}" for name in names}.union(names)
-    for wanted, kind in _ENTRIES:
-        if entries.issuperset(wanted):
+    for wanted, kind in _ENTRIES.items():
+        if entries.issuperset(wanted.split()):
             return kind
     if names and all(name.endswith(".npy") for name in names):
         return Kind("an archive of NumPy arrays (.npz)", _CONVERT)
@@ -129,9 +142,9 @@ def _text_kind(start: bytes) -> Kind | None:
         text = codecs.getincrementaldecoder("utf-8")().decode(start)
     except UnicodeDecodeError:
         return None
-    if not text or any(letter < " " and letter not in "\t\n\r\f" for letter in text):
+    if not text or re.search(r"[^\t\n\r\f -\U0010ffff]", text):
         return None
     text = text.lstrip()
     if text.startswith("{") and '"weight_map"' in text:
         return Kind("the table of weights in several files", "Join them in one file.")
-    return next((kind for beginning, kind in _TEXTS if text.startswith(beginning)), Kind("a text"))
+    return next(kind for beginning, kind in _TEXTS.items() if text.startswith(beginning))

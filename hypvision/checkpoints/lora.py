@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,9 +20,11 @@ import torch
 from torch import Tensor, nn
 
 from hypvision.checkpoints.read import network_weights, read_file
+from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.checkpoints.wrappers import common_prefix
 from hypvision.io.errors import HypvisionError
 from hypvision.io.records import read_record
+from hypvision.io.types import StrPath
 
 CONFIG = "adapter_config.json"
 _FILES = ("adapter_model.safetensors", "adapter_model.bin")
@@ -55,7 +56,7 @@ class _Config(NamedTuple):
         return alpha / (math.sqrt(rank) if self.use_rslora else rank)
 
 
-def merge_lora(model: nn.Module, folder: str | Path) -> nn.Module:
+def merge_lora(model: nn.Module, folder: StrPath) -> nn.Module:
     """Put a LoRA into the weights of the model that it was trained on, in place.
 
     Raises:
@@ -66,7 +67,7 @@ def merge_lora(model: nn.Module, folder: str | Path) -> nn.Module:
     return model
 
 
-def merged(weights: Mapping[str, Tensor], folder: str | Path) -> dict[str, Tensor]:
+def merged(weights: Weights, folder: StrPath) -> StateDict:
     """A state dict with a LoRA in its weights.
 
     Args:
@@ -83,8 +84,8 @@ def merged(weights: Mapping[str, Tensor], folder: str | Path) -> dict[str, Tenso
     if path is None:
         raise HypvisionError(f"The LoRA '{folder}' has no {' or '.join(_FILES)}. Copy it again.")
     given = network_weights(read_file(path), part=None)
-    pairs: dict[str, dict[str, Tensor]] = {}
-    whole: dict[str, Tensor] = {}
+    pairs: dict[str, StateDict] = {}
+    whole: StateDict = {}
     for name, value in given.items():
         match = _MODULE.fullmatch(name)
         if match:
@@ -125,7 +126,7 @@ def _base(name: str) -> str:
     return re.sub(r"\.modules_to_save(?:\.default)?", "", name)
 
 
-def _change(parts: Mapping[str, Tensor], config: _Config, module: str, folder: Path) -> Tensor:
+def _change(parts: Weights, config: _Config, module: str, folder: Path) -> Tensor:
     """``s B A`` of a module, in the shape of its weight."""
     is_table = "embedding_A" in parts
     a, b = (parts.get(f"embedding_{side}" if is_table else side) for side in "AB")
@@ -139,7 +140,7 @@ def _change(parts: Mapping[str, Tensor], config: _Config, module: str, folder: P
     return change.T if is_table or config.fan_in_fan_out else change
 
 
-def _known(name: str, weights: Mapping[str, Tensor], shape: torch.Size, folder: Path) -> str:
+def _known(name: str, weights: Weights, shape: torch.Size, folder: Path) -> str:
     """The name of a weight, which the model must have in this shape."""
     if name not in weights or weights[name].shape != shape:
         there = tuple(weights[name].shape) if name in weights else "no such weight"

@@ -6,10 +6,10 @@ import functools
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +20,11 @@ from hypvision.checkpoints.read import (
     stored_weights,
     tensor_problem,
 )
+from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.checkpoints.wrappers import without_prefix
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
+from hypvision.io.types import StrPath, Values
 
 _logger = logging.getLogger(__name__)
 _judged: ContextVar[bool] = ContextVar("judged", default=False)
@@ -97,7 +100,7 @@ def _difference(given: Tensor, expected: Tensor) -> str | None:
     return None if kinds[0] == kinds[1] else f"{kinds[0]} instead of {kinds[1]}"
 
 
-def compare(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> Comparison:
+def compare(expected: Weights, given: Weights) -> Comparison:
     """Compare two state dicts by names, shapes and kinds; counters of batch norm and the like do
     not count."""
     expected = {n: value for n, value in expected.items() if not n.endswith(_COUNTER)}
@@ -121,7 +124,7 @@ def compare(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> Comp
     )
 
 
-def filtered(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def filtered(model: nn.Module, weights: Weights) -> StateDict:
     """Weights by the names and with the shapes of a timm model, for example those of an official
     checkpoint: what the ``checkpoint_filter_fn`` of its family makes of them, without the prefix of
     a module that kept the model."""
@@ -130,7 +133,7 @@ def filtered(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tenso
     return dict(weights if convert is None or not weights else convert(weights, model))
 
 
-def placed(model: nn.Module, part: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def placed(model: nn.Module, part: str, weights: Weights) -> StateDict:
     """Weights by the names of a model that keeps a network as its ``part``: those of that network
     alone (of official code, timm's, converted ones) get its name before theirs; others stay as they
     are."""
@@ -139,7 +142,7 @@ def placed(model: nn.Module, part: str, weights: Mapping[str, Tensor]) -> dict[s
     return {f"{part}.{name}" if alone else name: value for name, value in weights.items()}
 
 
-def engine_names(model: nn.Module, checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
+def engine_names(model: nn.Module, checkpoint: Values) -> Values:
     """A checkpoint whose weights have the names of a model of the engine, if they can be brought to
     them.
 
@@ -155,12 +158,10 @@ def engine_names(model: nn.Module, checkpoint: Mapping[str, Any]) -> Mapping[str
     return checkpoint if weights.keys() == state.keys() else {**checkpoint, "state_dict": weights}
 
 
-def _engine_weights(model: nn.Module, checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
+def _engine_weights(model: nn.Module, checkpoint: Values) -> StateDict:
     """Weights by the names of a model of the engine, see :func:`engine_names`."""
     backbone = getattr(model, "backbone", None)
-    translate: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = getattr(
-        model, "checkpoint_filter", None
-    )
+    translate: Callable[[StateDict], StateDict] | None = getattr(model, "checkpoint_filter", None)
     expected = model.state_dict().keys()
     whole = without_prefix(expected, network_weights(checkpoint, part=None))
     if translate is not None:
@@ -210,7 +211,7 @@ def _pattern(given: str) -> re.Pattern[str]:
     )
 
 
-def nonfinite_names(weights: Mapping[str, Any]) -> list[str]:
+def nonfinite_names(weights: Values) -> list[str]:
     """The names of the weights that hold NaN or infinity."""
     return [
         name
@@ -222,7 +223,7 @@ def nonfinite_names(weights: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def check_kinds(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
+def check_kinds(expected: Weights, given: Weights) -> None:
     """Raise an error for weights that PyTorch would convert with a loss (complex to real, floating
     point to integer, integer to floating point), and warn of weights that are not finite. Other
     differences are left to PyTorch's own check.
@@ -241,9 +242,7 @@ def check_kinds(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> 
         check_finite(same)
 
 
-def check_finite(
-    weights: Mapping[str, Tensor], source: str | Path | None = None, allow: bool = True
-) -> None:
+def check_finite(weights: Weights, source: StrPath | None = None, allow: bool = True) -> None:
     """Warn of weights that are NaN or infinite, as a training that diverged leaves them; ``source``
     is their file."""
     wrong = nonfinite_names(weights)
@@ -255,17 +254,17 @@ def check_finite(
         f"weights ({', '.join(wrong[:3])}{', ...' if len(wrong) > 3 else ''}): the training that "
         "gave it has diverged."
     )
-    if not allow:
-        raise HypvisionError(
-            f"{text} Take an earlier checkpoint, or measure it all the same with --allow-nonfinite."
-        )
+    ensure(
+        allow,
+        f"{text} Take an earlier checkpoint, or measure it all the same with --allow-nonfinite.",
+    )
     _logger.warning("%s", text)
 
 
 def check_compatible(
     model: nn.Module,
-    state_dict: Mapping[str, Any],
-    path: str | Path,
+    state_dict: Values,
+    path: StrPath,
     exact: bool = True,
     allow_nonfinite: bool = True,
 ) -> None:
@@ -302,7 +301,7 @@ def check_compatible(
     check_finite(given, path, allow_nonfinite)
 
 
-def load_trained(model: nn.Module, checkpoint: Mapping[str, Any], path: str | Path) -> None:
+def load_trained(model: nn.Module, checkpoint: Values, path: StrPath) -> None:
     """Load the checkpoint of a training, or an official one, into the engine's model, with every
     weight of it.
 
@@ -320,8 +319,8 @@ def load_trained(model: nn.Module, checkpoint: Mapping[str, Any], path: str | Pa
 
 def load_into(
     model: nn.Module,
-    weights: Mapping[str, Tensor],
-    source: str | Path,
+    weights: Weights,
+    source: StrPath,
     what: str,
     advice: str,
     extra: bool = False,
@@ -358,7 +357,7 @@ def load_into(
     return found
 
 
-def check_unknown(found: Comparison, source: str | Path, exact: bool = True) -> None:
+def check_unknown(found: Comparison, source: StrPath, exact: bool = True) -> None:
     """Judge the weights that only a file has.
 
     Those of a part that the model lacks (a head, an auxiliary loss) are left out with a warning.
@@ -388,7 +387,7 @@ def check_unknown(found: Comparison, source: str | Path, exact: bool = True) -> 
     )  # fmt: skip
 
 
-def check_tuning(unknown: Iterable[str], source: str | Path) -> None:
+def check_tuning(unknown: Iterable[str], source: StrPath) -> None:
     """Raise an error if there are adapters, prompts or a LoRA among the weights that only a file
     has."""
     tuned = {name: match[1] for name in sorted(unknown) if (match := _TUNING.search(name))}
@@ -414,7 +413,7 @@ def _few(names: list[str]) -> str:
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
-def _load_judged(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+def _load_judged(model: nn.Module, weights: Weights) -> None:
     """Load weights without the warning about values that are not finite, if it was already given
     with the name of the file."""
     token = _judged.set(True)
@@ -424,7 +423,7 @@ def _load_judged(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
         _judged.reset(token)
 
 
-def _beside(path: str | Path) -> str:
+def _beside(path: StrPath) -> str:
     """The config that a training wrote beside its checkpoints, in brackets; nothing where there is
     not exactly one."""
     scripts = Path(path).parent.glob("*.py") if Path(path).is_file() else ()
@@ -432,7 +431,7 @@ def _beside(path: str | Path) -> str:
     return f" ({configs[0]})" if len(configs) == 1 else ""
 
 
-def _misfit(comparison: Comparison, source: str | Path, what: str, advice: str) -> HypvisionError:
+def _misfit(comparison: Comparison, source: StrPath, what: str, advice: str) -> HypvisionError:
     count = len(comparison.matched) + len(comparison.missing) + len(comparison.mismatched)
     # an adapter explains the rest
     first = sorted(comparison.unexpected, key=lambda name: _TUNING.search(name) is None)

@@ -10,9 +10,10 @@ from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.records import Record
 from hypvision.checkpoints.sources import resolve
 from hypvision.io.errors import HypvisionError
+from hypvision.io.types import Plain, Values
 
 
-def timm_cfg(record: Record) -> dict[str, Any]:
+def timm_cfg(record: Record) -> Plain:
     """timm's pretrained cfg of a record, without the place of the weights."""
     given = record.input
     classes = tuple(record.classes)
@@ -24,15 +25,13 @@ def timm_cfg(record: Record) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def record_overlay(record: Record, path: Path) -> dict[str, Any]:
+def record_overlay(record: Record, path: Path) -> Plain:
     """timm's overlay that loads a record from its verified file."""
     # No url or hub id, because timm would prefer the hub to the file.
     return {**timm_cfg(record), "file": str(path), "url": None, "hf_hub_id": None, "source": None}
 
 
-def pretrained_overlay(
-    variant: str, pretrained_cfg: Any, overlay: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def pretrained_overlay(variant: str, pretrained_cfg: Any, overlay: Values | None = None) -> Plain:
     """The arguments with which timm loads ``VARIANT.TAG`` from the zoo; the models' entry points
     call this.
 
@@ -46,30 +45,25 @@ def pretrained_overlay(
         are.
     """
     overlay = dict(overlay or {})
-    if isinstance(pretrained_cfg, str) or pretrained_cfg is None:
-        cfg: Mapping[str, Any] = {"tag": pretrained_cfg}
-    else:
-        cfg = pretrained_cfg if isinstance(pretrained_cfg, Mapping) else vars(pretrained_cfg)
+    cfg = {"tag": pretrained_cfg}
+    if isinstance(pretrained_cfg, Mapping):
+        cfg = dict(pretrained_cfg)
+    elif not isinstance(pretrained_cfg, str | None):
+        cfg = vars(pretrained_cfg)
     places = ("state_dict", "file", "url", "hf_hub_id")
-    if any(overlay.get(key) for key in places):
-        return overlay
-    if any(cfg.get(key) and not str(cfg[key]).startswith("zoo:") for key in places):
+    own = any(cfg.get(key) and not str(cfg[key]).startswith("zoo:") for key in places)
+    if own or any(overlay.get(key) for key in places):
         return overlay
     index = builtin_index()
     name = f"{variant}.{cfg.get('tag')}"
     if name not in index.records:
-        own = [
-            record.name
-            for record in index
-            if record.task == "classification" and record.model == variant
-        ]
-        raise HypvisionError(
-            f"The zoo has no weights for '{variant if pretrained_cfg is None else name}'. "
-            + (
-                f"There are: {', '.join(own)}."
-                if own
-                else "Train it (hypvision train) and load the file: hypvision.load(FILE, "
+        there = [each.name for each in index.select(task="classification") if each.model == variant]
+        hint = f"There are: {', '.join(there)}."
+        if not there:
+            hint = (
+                "Train it (hypvision train) and load the file: hypvision.load(FILE, "
                 f"model='{variant}')."
             )
-        )
+        asked = variant if pretrained_cfg is None else name
+        raise HypvisionError(f"The zoo has no weights for '{asked}'. {hint}")
     return {**record_overlay(index.records[name], resolve(index.records[name], index)), **overlay}

@@ -20,19 +20,18 @@ import re
 import threading
 import zipfile
 from argparse import Namespace
-from collections import Counter
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from hypvision.checkpoints import torchscript
-from hypvision.checkpoints.kinds import kind_of
+from hypvision.checkpoints.kinds import Kind, kind_of
 from hypvision.checkpoints.pickles import bounded_functions, check_pickle, open_zip
 from hypvision.checkpoints.sources import fetch
 from hypvision.checkpoints.storage import (
@@ -42,12 +41,25 @@ from hypvision.checkpoints.storage import (
     load_unpacked,
     unpack,
 )
+from hypvision.checkpoints.types import StateDict
 from hypvision.checkpoints.wrappers import plain_names, unwrapped
+from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import below, why_no_file
 from hypvision.io.records import ShardTable, read_record
+from hypvision.io.types import Plain, StrPath, Values
 
 # Stand-ins for what trainings pickle
+
+
+def _unsupported(wrong: object, what: str) -> None:
+    """Raise PyTorch's error for an object that it does not read, if something is wrong."""
+    if wrong:
+        raise UnpicklingError(f"unsupported GLOBAL {what}")
+
+
+def _text(value: Any) -> str:
+    return value.decode("ascii", "replace") if isinstance(value, bytes) else str(value)
 
 
 class _Dtype:
@@ -56,27 +68,17 @@ class _Dtype:
     _NAMES = re.compile(r"b1|[iu][1248]|f[248]|c8|c16")
 
     def __init__(self, name: Any, *_: Any):
-        name = name.decode("ascii", "replace") if isinstance(name, bytes) else name
-        if not isinstance(name, str) or not self._NAMES.fullmatch(name):
-            raise UnpicklingError(f"unsupported GLOBAL numpy.dtype of {str(name)[:40]!r}")
-        self.name = name
-        self.order: Literal["<", ">", "|", "="] = "="
+        self.name = _text(name)
+        self.order: Any = "="
+        _unsupported(not self._NAMES.fullmatch(self.name), f"numpy.dtype of {self.name[:40]!r}")
 
     def __setstate__(self, state: Any) -> None:
         # The state is (version, byte order, sub-array, names, fields, ...); plain numbers have only
         # a byte order.
-        if (
-            not isinstance(state, tuple)
-            or len(state) < 5
-            or any(part is not None for part in state[2:5])
-        ):
-            raise UnpicklingError("unsupported GLOBAL numpy.dtype with fields")
-        order: Any = (
-            state[1].decode("ascii", "replace") if isinstance(state[1], bytes) else state[1]
-        )
-        if order not in ("<", ">", "|", "="):
-            raise UnpicklingError("unsupported GLOBAL numpy.dtype with an unknown byte order")
-        self.order = order
+        _, order, *fields = state[:5]
+        _unsupported(any(part is not None for part in fields), "numpy.dtype with fields")
+        self.order = _text(order)
+        _unsupported(self.order not in ("<", ">", "|", "="), "numpy.dtype of unknown byte order")
 
     def numpy(self) -> np.dtype:
         return np.dtype(self.name).newbyteorder(self.order)
@@ -90,19 +92,13 @@ class _Array(np.ndarray):
         raise UnpicklingError("unsupported GLOBAL numpy.ndarray")
 
     def __setstate__(self, state: Any) -> None:
-        if self.shape != (0,) or not isinstance(state, tuple) or len(state) != 5:
-            raise UnpicklingError("unsupported GLOBAL numpy.ndarray with such a state")
         _, shape, dtype, fortran, data = state
-        if (
-            not isinstance(dtype, _Dtype)
-            or not isinstance(data, bytes)
-            or not isinstance(shape, tuple)
-        ):
-            raise UnpicklingError("unsupported GLOBAL numpy.ndarray of objects")
+        plain = [type(part) for part in (shape, dtype, data)] == [tuple, _Dtype, bytes]
+        _unsupported(self.shape != (0,) or not plain, "numpy.ndarray of objects")
         kind = dtype.numpy()
         whole = all(type(n) is int and n >= 0 for n in shape) and len(shape) <= 32
-        if not whole or math.prod(shape) * kind.itemsize != len(data):
-            raise UnpicklingError("unsupported GLOBAL numpy.ndarray whose shape and bytes disagree")
+        fits = whole and math.prod(shape) * kind.itemsize == len(data)
+        _unsupported(not fits, "numpy.ndarray whose shape and bytes disagree")
         # NumPy's type stub asks for numpy.bool, NumPy itself for an int
         checked: Any = (1, shape, kind, fortran is True, data)
         super().__setstate__(checked)
@@ -118,12 +114,9 @@ def _reconstruct(*_: Any) -> _Array:
 
 def _scalar(dtype: Any, data: Any) -> np.generic:
     """In place of ``numpy.core.multiarray.scalar``."""
-    if (
-        not isinstance(dtype, _Dtype)
-        or not isinstance(data, bytes)
-        or len(data) != dtype.numpy().itemsize
-    ):
-        raise UnpicklingError("unsupported GLOBAL numpy.scalar of objects")
+    plain = isinstance(dtype, _Dtype) and isinstance(data, bytes)
+    fits = plain and len(data) == dtype.numpy().itemsize
+    _unsupported(not fits, "numpy.scalar of objects")
     return np.frombuffer(data, dtype.numpy())[0]
 
 
@@ -140,30 +133,21 @@ class LogHistory:
     max_length: int = 1000000
 
     def __setstate__(self, state: Any) -> None:
-        state = state if isinstance(state, dict) else {}
-        log = state.get("_log_history")
-        count = state.get("_count_history")
+        arrays = [state.get(name) for name in ("_log_history", "_count_history")]
         length = state.get("max_length", self.max_length)
-        arrays = (
-            isinstance(log, _Array)
-            and isinstance(count, _Array)
-            and log.ndim == 1
-            and log.shape == count.shape
-        )
-        if not arrays or type(length) is not int or length < 1:
-            raise UnpicklingError(
-                "unsupported GLOBAL mmengine.logging.history_buffer.HistoryBuffer with such a state"
-            )
-        self.log_history = np.array(log)
-        self.count_history = np.array(count)
+        shapes = {each.shape if isinstance(each, _Array) else () for each in arrays}
+        lines = len(shapes) == 1 and len(shapes.pop()) == 1
+        right = lines and type(length) is int and length > 0
+        _unsupported(not right, "mmengine.logging.history_buffer.HistoryBuffer with such a state")
+        self.log_history, self.count_history = map(np.array, arrays)
         self.max_length = length
 
 
 def _history_method(owner: Any, name: Any) -> str:
     """In place of ``getattr``, which a checkpoint may use for one purpose only: a HistoryBuffer
     pickles its own methods."""
-    if owner is not LogHistory or name not in ("min", "max", "current", "mean"):
-        raise UnpicklingError(f"unsupported GLOBAL builtins.getattr of {str(name)[:40]!r}")
+    known = owner is LogHistory and name in ("min", "max", "current", "mean")
+    _unsupported(not known, f"builtins.getattr of {str(name)[:40]!r}")
     return name
 
 
@@ -205,16 +189,12 @@ def _unpickle(path: Path, device: Any, mapped: bool) -> Any:
         before = torch.serialization.get_safe_globals()
         torch.serialization.clear_safe_globals()
         try:
-            torch.serialization.add_safe_globals(allowed)
-            content = torch.load(file, map_location=device, weights_only=True, mmap=mapped)
+            with torch.serialization.safe_globals(allowed):
+                content = torch.load(file, map_location=device, weights_only=True, mmap=mapped)
         finally:
-            torch.serialization.clear_safe_globals()
             torch.serialization.add_safe_globals(before)
-    return (
-        torchscript.script_weights(content)
-        if isinstance(content, torchscript.ScriptModule)
-        else content
-    )
+    is_module = isinstance(content, torchscript.ScriptModule)
+    return torchscript.script_weights(content) if is_module else content
 
 
 # Reading
@@ -223,7 +203,7 @@ _LONGEST_NAME = 1000
 _MOST_SPREAD = 64  # times the size of the file: weights that many layers share
 
 
-def read(source: str | Path, device: Any = "cpu") -> dict[str, Any]:
+def read(source: StrPath, device: Any = "cpu") -> Plain:
     """The content of a checkpoint: of a file, of the zoo, of a release or at an address.
 
     Args:
@@ -235,8 +215,8 @@ def read(source: str | Path, device: Any = "cpu") -> dict[str, Any]:
 
 
 def read_file(
-    path: str | Path, device: Any = "cpu", mapped: bool = False, single: str | None = None
-) -> dict[str, Any]:
+    path: StrPath, device: Any = "cpu", mapped: bool = False, single: str | None = None
+) -> Plain:
     """The content of a checkpoint file; no code in it is run.
 
     Args:
@@ -260,41 +240,49 @@ def read_file(
     path = Path(path).expanduser()
     if path.is_dir():
         path = _in_folder(path)
-    if path.name.endswith(_INDEX) and path.is_file():
+    _check_there(path)
+    if path.name.endswith(_INDEX):
         return _of_shards(path, device, mapped)
-    if not path.is_file():
-        near = sorted(
-            file.name
-            for file in path.parent.glob("*")
-            if file.suffix in (".pth", ".pt", ".safetensors")
-        )
-        hint = f" The folder has: {', '.join(near[-5:])}." if near else ""
-        raise HypvisionError(f"{why_no_file(path, 'checkpoint')}{hint} Check the path.")
-    try:
-        problem = format_problem(path)
-        if problem is None:
+    with _explained(path):
+        if _is_safetensors(path):
             place = str(device) if isinstance(device, (str, torch.device)) else "cpu"
             return _check_names(load_unpacked(path, place), path)
-        _check_kind(path, problem)
-        _check_archive(path)
         content = _unpickle(path, device, mapped)
-    except HypvisionError:
-        raise
-    except PermissionError as error:
-        raise HypvisionError(
-            f"The checkpoint '{path}' cannot be read: {error.strerror}."
-        ) from error
-    except Exception as error:  # damaged bytes make the readers raise errors of any type
-        raise _refusal(path, error) from error
     if single is not None and isinstance(content, Tensor):
         content = {single: content}
-    if not isinstance(content, dict):
-        raise HypvisionError(
-            f"The checkpoint '{path}' holds a {type(content).__name__}, not a dict of weights. "
-            "Save model.state_dict() instead."
-        )
+    what = f"a {type(content).__name__}, not a dict of weights. Save model.state_dict() instead."
+    refuse((not isinstance(content, dict), f"The checkpoint '{path}' holds {what}"))
     _check_content(content, path)
     return _check_names(content, path)
+
+
+def _check_there(path: Path) -> None:
+    if path.is_file():
+        return
+    endings = (".pth", ".pt", ".safetensors")
+    near = sorted(file.name for file in path.parent.glob("*") if file.suffix in endings)
+    hint = f" The folder has: {', '.join(near[-5:])}." if near else ""
+    raise HypvisionError(f"{why_no_file(path, 'checkpoint')}{hint} Check the path.")
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except HypvisionError:
+        raise
+    except Exception as error:  # damaged bytes make the readers raise errors of any type
+        raise _refusal(path, error) from error
+
+
+def _is_safetensors(path: Path) -> bool:
+    """Whether a file is safetensors; an error if it is neither that nor a file of PyTorch that may
+    be read."""
+    problem = format_problem(path)
+    if problem is not None:
+        _check_kind(path, problem)
+        _check_archive(path)
+    return problem is None
 
 
 _INDEX = ".index.json"
@@ -309,35 +297,31 @@ def _in_folder(folder: Path) -> Path:
     for name in (f"{whole}{index}" for whole in _WHOLE for index in (_INDEX, "")):
         if (folder / name).is_file():
             return folder / name
+    advice = f"a folder, which has none of {', '.join(_WHOLE)}. Check the path, and give a file."
     if (folder / "adapter_config.json").is_file():
-        raise HypvisionError(
-            f"The checkpoint '{folder}' is a LoRA of peft, without the weights that it changes. "
-            "Load the model that it was trained on, and merge it: "
-            f"hypvision.checkpoints.lora.merge_lora(model, '{folder}'), for a CLIP "
-            f"create_clip(NAME, WEIGHTS, lora='{folder}') or --clip NAME:WEIGHTS,lora={folder}."
+        advice = (
+            "a LoRA of peft, without the weights that it changes. Load the model that it was "
+            f"trained on, and merge it: hypvision.checkpoints.lora.merge_lora(model, '{folder}'), "
+            f"for a CLIP create_clip(NAME, WEIGHTS, lora='{folder}') or --clip "
+            f"NAME:WEIGHTS,lora={folder}."
         )
-    raise HypvisionError(
-        f"The checkpoint '{folder}' is a folder, which has none of {', '.join(_WHOLE)}. Check the "
-        "path, and give a file."
-    )
+    raise HypvisionError(f"The checkpoint '{folder}' is {advice}")
 
 
-def _of_shards(index: Path, device: Any, mapped: bool) -> dict[str, Any]:
+def _of_shards(index: Path, device: Any, mapped: bool) -> Plain:
     """The weights in the files that an index names."""
-    places = read_record(ShardTable, index, "Copy the whole folder again.", extra=True).weight_map
-    found: dict[str, Any] = {}
+    advice = "Copy the whole folder again."
+    places = read_record(ShardTable, index, advice, extra=True).weight_map
+    found: Plain = {}
     for name in sorted(set(places.values())):
         found |= read_file(below(index.parent, name), device, mapped)
     lacking = [name for name in places if name not in found]
-    if lacking:
-        raise HypvisionError(
-            f"The shards of '{index}' lack {len(lacking)} weights that it names: {lacking[0]}, ... "
-            "Copy the whole folder again."
-        )
+    named = f"{len(lacking)} weights that it names: {', '.join(lacking[:1])}, ..."
+    refuse((lacking, f"The shards of '{index}' lack {named} {advice}"))
     return found
 
 
-def read_weights(path: str | Path) -> dict[str, Tensor]:
+def read_weights(path: StrPath) -> StateDict:
     """The float32 state dict in a safetensors file, on the CPU; other formats raise an error before
     they are read."""
     if Path(path).is_file():
@@ -347,33 +331,31 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
 
 def check_bounds(path: Path) -> None:
     """Raise an error for a file that another library would read, and should not."""
-    try:
-        problem = format_problem(path)
-        if problem is not None:
-            _check_kind(path, problem)
-            _check_archive(path)
-    except (ValueError, IndexError, zipfile.BadZipFile) as error:
-        raise _refusal(path, error) from error
+    with _explained(path):
+        _is_safetensors(path)
+
+
+_UNKNOWN = Kind(
+    "unknown: its first bytes are neither those of safetensors nor those of torch.save",
+    "Check that the path is right and that the download is complete.",
+)
 
 
 def _check_kind(path: Path, problem: str) -> None:
     """Raise an error that names the kind of a file that PyTorch did not write; ``problem``: why it
     is not safetensors."""
-    kind = kind_of(path)
-    if path.stat().st_size == 0 or problem == DAMAGED:
-        raise HypvisionError(_damaged(path, f"it is {problem if kind is None else kind.name}"))
-    if kind is None:
-        raise HypvisionError(
-            f"'{path}' is not a checkpoint: its first bytes are neither those of safetensors nor "
-            "those of torch.save. Check that the path is right and that the download is complete."
-        )
-    if not kind.read:
-        raise HypvisionError(f"'{path}' is not a checkpoint: it is {kind.name}. {kind.advice}")
-    if path.suffix == ".safetensors":
-        raise HypvisionError(
+    kind = kind_of(path) or _UNKNOWN
+    damaged = path.stat().st_size == 0 or problem == DAMAGED
+    what = problem if kind is _UNKNOWN else kind.name
+    refuse(
+        (damaged, _damaged(path, f"it is {what}")),
+        (not kind.read, f"'{path}' is not a checkpoint: it is {kind.name}. {kind.advice}"),
+        (
+            path.suffix == ".safetensors",
             f"The checkpoint '{path}' is not a safetensors file but {kind.name}. Rename it: its "
-            "suffix must be .pth."
-        )
+            "suffix must be .pth.",
+        ),
+    )
 
 
 def _check_archive(path: Path) -> None:
@@ -386,100 +368,94 @@ def _check_archive(path: Path) -> None:
                 check_pickle(file, path)
         return
     with open_zip(path) as archive:
-        names = Counter(name.lower() for name in archive.namelist())
-        if names and max(names.values()) > 1:  # PyTorch may read another one than was checked
-            raise HypvisionError(_refused(path, "two parts of the same name"))
+        names = [name.lower() for name in archive.namelist()]
         read = [entry for entry in archive.infolist() if entry.filename.split("/")[1:2] != ["code"]]
-        if sum(entry.file_size for entry in read) > path.stat().st_size:
-            raise HypvisionError(
-                _refused(
-                    path, "compressed or overlapping parts that unpack to more bytes than it has"
-                )
-            )
+        unpacked = sum(entry.file_size for entry in read)
+        large = "compressed or overlapping parts that unpack to more bytes than it has"
+        refuse(
+            # PyTorch may read another one than was checked
+            (len(set(names)) < len(names), _refused(path, "two parts of the same name")),
+            (unpacked > path.stat().st_size, _refused(path, large)),
+        )
         for entry in read:
             if entry.filename.lower().endswith("data.pkl"):
                 check_pickle(io.BytesIO(archive.read(entry)), path)
 
 
-def _check_names(content: dict[str, Any], path: Path) -> dict[str, Any]:
+def _check_names(content: Plain, path: Path) -> Plain:
     """The content of a checkpoint, if its weights are a dict and have names as in a state dict."""
     for part in ("state_dict", "ema_state_dict", "message_hub"):
-        if not isinstance(content.get(part, {}), dict):
-            raise HypvisionError(
-                f"'{part}' in the checkpoint '{path}' is a {type(content[part]).__name__}, not a "
-                "dict. Save it again with torch.save({'state_dict': model.state_dict()}, path)."
-            )
+        given = content.get(part, {})
+        what = f"a {type(given).__name__}, not a dict. Save it again with "
+        save = "torch.save({'state_dict': model.state_dict()}, path)."
+        wrong = not isinstance(given, dict)
+        refuse((wrong, f"'{part}' in the checkpoint '{path}' is {what}{save}"))
     weights = content.get("state_dict", content)
-    wrong = (
-        [name for name in weights if not isinstance(name, str)] if weights is not content else []
-    )
-    wrong += [name for name in weights if isinstance(name, str) and len(name) > _LONGEST_NAME]
-    if wrong:
-        raise HypvisionError(
-            _refused(
-                path,
-                f"a weight whose name is {wrong[0]!r:.80}, not a string of up to {_LONGEST_NAME} "
-                "letters",
-            )
-        )
+    odd = [
+        name
+        for name in weights
+        if (len(name) > _LONGEST_NAME if isinstance(name, str) else weights is not content)
+    ]
+    first = next(iter(odd), "")
+    what = f"a weight whose name is {first!r:.80}, not a string of up to {_LONGEST_NAME} letters"
+    refuse((odd, _refused(path, what)))
     return content
+
+
+_PLAIN = (
+    type(None), bool, int, float, complex, str, bytes, bytearray, np.generic, _Array, LogHistory,
+    torch.dtype, torch.device,
+)  # fmt: skip
 
 
 def _check_content(content: Any, path: Path) -> None:
     """Raise an error for content that no training saves and that would break the code that uses it,
     or give it wrong values."""
-    size = path.stat().st_size
-    storages: set[int] = set()
-    total = 0
-    # of all tensors, as if none shared numbers with another: code that converts them makes copies
-    spread = 0
+    tensors: list[Tensor] = []
     seen: set[int] = set()
     stack: list[Any] = [content]
     while stack:
         value = stack.pop()
-        if value is None or isinstance(
-            value, (bool, int, float, complex, str, bytes, bytearray, np.generic, _Array)
-        ):
-            continue
-        if id(value) in seen and not isinstance(value, Tensor):
-            continue
-        seen.add(id(value))
         if isinstance(value, Tensor):
-            problem = tensor_problem(value)
-            if problem is not None:
-                raise HypvisionError(_refused(path, problem))
-            storage = value.untyped_storage()
-            if storage.data_ptr() not in storages:
-                storages.add(storage.data_ptr())
-                total += storage.nbytes()
-            spread += value.numel() * value.element_size()
-            if (
-                value.numel() * value.element_size() > size
-                or total > size
-                or spread > _MOST_SPREAD * size
-            ):
-                raise HypvisionError(
-                    _refused(path, "a tensor with more numbers than the file has bytes for")
-                )
-            vars(value).clear()  # an attribute of the tensor could shadow one of its methods
-        elif isinstance(value, dict):
-            if not all(map(_is_key, value)):
-                raise HypvisionError(_refused(path, "a key that is neither a string nor a number"))
-            # an OrderedDict, on which PyTorch stores the versions of modules
-            if hasattr(value, "__dict__"):
-                metadata = vars(value).pop("_metadata", None)
-                vars(value).clear()
-                if isinstance(metadata, dict) and all(map(_is_version, metadata.values())):
-                    vars(value)["_metadata"] = metadata
-            stack.extend(value.values())
-        elif isinstance(value, (list, tuple, set)):
-            stack.extend(value)
-        elif isinstance(value, Namespace):
-            stack.extend(vars(value).values())
-        elif not isinstance(value, (LogHistory, torch.dtype, torch.device)):
-            raise HypvisionError(
-                _refused(path, f"'{getattr(value, '__name__', type(value).__name__)}'")
-            )
+            tensors.append(value)
+        elif id(value) not in seen and not isinstance(value, _PLAIN):
+            seen.add(id(value))
+            stack.extend(_inside(value, path))
+    _check_tensors(tensors, path)
+
+
+def _inside(value: Any, path: Path) -> Iterable[Any]:
+    """The values in one of the containers that trainings save."""
+    if isinstance(value, (list, tuple, set)):
+        return value
+    if isinstance(value, Namespace):
+        return vars(value).values()
+    what = f"'{getattr(value, '__name__', type(value).__name__)}'"
+    refuse((not isinstance(value, dict), _refused(path, what)))
+    wrong = not all(map(_is_key, value))
+    refuse((wrong, _refused(path, "a key that is neither a string nor a number")))
+    # an OrderedDict, on which PyTorch stores the versions of modules
+    if hasattr(value, "__dict__"):
+        metadata = vars(value).pop("_metadata", None)
+        vars(value).clear()
+        if isinstance(metadata, dict) and all(map(_is_version, metadata.values())):
+            vars(value)["_metadata"] = metadata
+    return value.values()
+
+
+def _check_tensors(tensors: list[Tensor], path: Path) -> None:
+    size = path.stat().st_size
+    for value in tensors:
+        vars(value).clear()  # an attribute of the tensor could shadow one of its methods
+        problem = tensor_problem(value)
+        refuse((problem, _refused(path, f"{problem}")))
+    kept = [value.untyped_storage() for value in tensors]
+    storages = {storage.data_ptr(): storage.nbytes() for storage in kept}
+    # as if none shared numbers with another: code that converts them makes copies
+    counts = [value.numel() * value.element_size() for value in tensors]
+    large = max(counts, default=0) > size or sum(storages.values()) > size
+    large = large or sum(counts) > _MOST_SPREAD * size
+    refuse((large, _refused(path, "a tensor with more numbers than the file has bytes for")))
 
 
 _MOST_DIMENSIONS = 64  # which PyTorch's operations take
@@ -488,17 +464,17 @@ _MOST_DIMENSIONS = 64  # which PyTorch's operations take
 def tensor_problem(value: Tensor) -> str | None:
     """Why a tensor cannot be used as a weight, to complete "it contains ..."; None if it is dense
     and has numbers."""
-    if value.is_nested or value.layout != torch.strided:
-        return "a sparse or nested tensor"
-    if value.is_meta:
-        return "a tensor without numbers (of the device 'meta')"
-    if value.is_quantized:
-        return "a quantised tensor"
-    if type(value) not in (Tensor, torch.nn.Parameter):
-        return f"a tensor of the type {type(value).__name__}"
-    if value.dim() > _MOST_DIMENSIONS:
-        return f"a tensor of {value.dim():,} dimensions"
-    return None
+    checks = (
+        (value.is_nested or value.layout != torch.strided, "a sparse or nested tensor"),
+        (value.is_meta, "a tensor without numbers (of the device 'meta')"),
+        (value.is_quantized, "a quantised tensor"),
+        (
+            type(value) not in (Tensor, torch.nn.Parameter),
+            f"a tensor of the type {type(value).__name__}",
+        ),
+        (value.dim() > _MOST_DIMENSIONS, f"a tensor of {value.dim():,} dimensions"),
+    )
+    return next((problem for wrong, problem in checks if wrong), None)
 
 
 def _is_key(key: Any) -> bool:
@@ -529,25 +505,23 @@ def _damaged(path: Path, reason: str) -> str:
 
 def _refusal(path: Path, error: Exception) -> HypvisionError:
     """The paragraph for a checkpoint that cannot be read: it would run code, or it is damaged."""
+    if isinstance(error, PermissionError):
+        return HypvisionError(f"The checkpoint '{path}' cannot be read: {error.strerror}.")
     if isinstance(error, torch.OutOfMemoryError):
         return HypvisionError(f"There is not enough memory to load '{path}' ({error}).")
     text = str(error)
-    culprit = re.search(r"GLOBAL ([\w.]+)", text)
-    if isinstance(error, UnpicklingError) and (
-        culprit or "Trying to" in text or "Can only" in text
-    ):
-        return HypvisionError(
-            _refused(path, f"'{culprit[1].rstrip('.')}'" if culprit else "an object")
-        )
+    culprit = re.search(r"GLOBAL ([\w.]+)", text) or re.search(r"()Trying to|()Can only", text)
+    if isinstance(error, UnpicklingError) and culprit:
+        what = f"'{culprit[1].rstrip('.')}'" if culprit[1] else "an object"
+        return HypvisionError(_refused(path, what))
     if _is_whole(path):
         reason = (text.splitlines() or [type(error).__name__])[0].rstrip(".")
         return HypvisionError(
             f"The checkpoint '{path}' is whole, but cannot be read ({reason}). Save its weights "
             "again, as plain tensors and by torch.save without further arguments."
         )
-    return HypvisionError(
-        _damaged(path, f"its {path.stat().st_size} bytes are not a complete checkpoint")
-    )
+    size = path.stat().st_size
+    return HypvisionError(_damaged(path, f"its {size} bytes are not a complete checkpoint"))
 
 
 def _is_whole(path: Path) -> bool:
@@ -565,9 +539,7 @@ def _is_whole(path: Path) -> bool:
 BACKBONE = re.compile(r"backbone\.(?:timm_model\.)?(?:model\.)?(.+)")
 
 
-def network_weights(
-    checkpoint: Mapping[str, Any], part: re.Pattern[str] | None = BACKBONE
-) -> dict[str, Tensor]:
+def network_weights(checkpoint: Values, part: re.Pattern[str] | None = BACKBONE) -> StateDict:
     """The weights of a network in a checkpoint, as float32 and without the prefixes of wrappers.
 
     Args:
@@ -578,27 +550,20 @@ def network_weights(
             ``hypvision train``.
     """
     weights = stored_weights(checkpoint)
-    inside = {
-        match[1]: value
-        for name, value in weights.items()
-        if part and (match := part.fullmatch(name))
-    }
+    matches = [part.fullmatch(name) for name in weights] if part else []
+    inside = {match[1]: weights[match[0]] for match in matches if match}
     return unpack(inside or weights)
 
 
-def stored_weights(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
+def stored_weights(checkpoint: Values) -> StateDict:
     """The weights in a checkpoint as they are stored, without the prefixes of wrappers."""
     inside = unwrapped(checkpoint)
     tensors = {name: value for name, value in inside.items() if isinstance(value, Tensor)}
     for name, value in tensors.items():
-        if not isinstance(name, str):
-            raise HypvisionError(
-                f"The checkpoint has a weight named {name!r}: names must be strings. Save "
-                "model.state_dict()."
-            )
-        wrong = tensor_problem(value)
-        if wrong is not None:
-            raise HypvisionError(
-                f"The weight '{name}' of the checkpoint is {wrong}. Save dense weights."
-            )
+        named = f"The checkpoint has a weight named {name!r}: names must be strings."
+        problem = tensor_problem(value)
+        refuse(
+            (not isinstance(name, str), f"{named} Save model.state_dict()."),
+            (problem, f"The weight '{name}' of the checkpoint is {problem}. Save dense weights."),
+        )
     return {plain: tensors[name] for name, plain in plain_names(tensors).items()}

@@ -15,11 +15,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from hypvision.checkpoints.storage import STORAGES, foreign_setting
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.records import is_inside, is_number, is_plain, is_text, key, positive, rule
+from hypvision.io.types import Plain, Values
 
 _UNSET: tuple[Any, ...] = (None, (), {})
 TASKS = ("classification", "segmentation", "detection", "retrieval", "zero-shot")
@@ -32,15 +33,18 @@ _FILE = r"(.*/)?[A-Za-z0-9][A-Za-z0-9._-]*\.safetensors"
 # What a value must be
 
 
-def _day(value: Any) -> str:
-    day = value.isoformat() if type(value) is datetime.date else value
-    try:
-        return datetime.date.fromisoformat(day).isoformat()
-    except (TypeError, ValueError):
-        raise ValueError(f"must be a day, YYYY-MM-DD, got {value!r}") from None
+class Day(str):
+    """A day, ``YYYY-MM-DD``."""
+
+    def __new__(cls, value: Any) -> Day:
+        day = value.isoformat() if type(value) is datetime.date else value
+        try:
+            return super().__new__(cls, datetime.date.fromisoformat(day).isoformat())
+        except (TypeError, ValueError):
+            raise ValueError(f"must be a day, YYYY-MM-DD, got {value!r}") from None
 
 
-def _settings(value: Any) -> dict[str, Any]:
+def _settings(value: Any) -> Plain:
     if not isinstance(value, dict) or not is_plain(value):
         raise ValueError("must be a mapping of numbers, texts, lists and mappings")
     foreign = foreign_setting(value)
@@ -67,10 +71,9 @@ def _all(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 text = rule("text (without control characters)", is_text)
-texts = rule("a list of texts (without control characters)", _all(is_text), tuple)
 _is_address = _all(lambda value: value.startswith(ADDRESSES))
 addresses = rule(f"addresses that must begin with one of {', '.join(ADDRESSES)}", _is_address)
-some_texts = rule("a list of at least one", bool)
+some = rule("a list of at least one", bool)
 _is_template = _all(
     lambda value: value.count("{}") == 1 and set("{}").isdisjoint(value.replace("{}", ""))
 )
@@ -79,9 +82,22 @@ number = rule("a finite number", is_number, float)
 inside = rule(
     "relative, with '/' and without '..'", lambda value: is_text(value) and is_inside(value)
 )
-channels = rule("a list of one number a channel", _all(is_number), tuple)
 _is_side = _all(lambda value: type(value) is int and 0 < value < 2**16)
 sides = rule("[channels, height, width]", lambda value: _is_side(value) and len(value) == 3, tuple)
+
+Text = Annotated[str, text]
+Texts = tuple[Text, ...]
+SomeTexts = Annotated[Texts, some]
+Number = Annotated[float, number]
+Positive = Annotated[int, positive]
+Inside = Annotated[str, inside]
+Channels = tuple[Number, ...]
+Sides = Annotated[tuple[int, int, int], sides]
+Sum = Annotated[str, matching(r"[0-9a-f]{64}", "64 hexadecimal digits in lower case, in quotes")]
+File = Annotated[Inside, matching(_FILE, "a file whose name must end in .safetensors")]
+_NAMED = matching(_NAME, "MODEL.TAG of lower-case letters, digits, '_', '-', at most 128 of them")
+_CROP = rule("above 0 and at most 1", lambda value: is_number(value) and 0 < value <= 1)
+_ABOVE = rule("above 0", lambda values: min(values, default=1) > 0)
 
 
 # The schema
@@ -100,13 +116,11 @@ class WeightFile:
         storage: how the weights are stored, see :mod:`hypvision.checkpoints.storage`.
     """
 
-    sha256: str = key(matching(r"[0-9a-f]{64}", "64 hexadecimal digits in lower case, in quotes"))
-    bytes: int = key(positive)
-    storage: str = key(_one_of(STORAGES))
-    path: str | None = key(
-        inside, matching(_FILE, "a file whose name must end in .safetensors"), default=None
-    )
-    urls: tuple[str, ...] = key(texts, addresses, default=())
+    sha256: Sum
+    bytes: Positive
+    storage: Annotated[str, _one_of(STORAGES)]
+    path: File | None = None
+    urls: Annotated[Texts, addresses] = ()
 
     def __post_init__(self) -> None:
         if not self.urls and self.path is None:
@@ -128,13 +142,13 @@ class Metric:
             command; or None.
     """
 
-    name: str = key(text)
-    value: float = key(number)
-    data: str = key(text)
-    measured: str | None = key(text, default=None)
-    command: str | None = key(text, default=None)
-    reported: str | None = key(text, default=None)
-    full_precision: float | None = key(number, default=None)
+    name: Text
+    value: Number
+    data: Text
+    measured: Text | None = None
+    command: Text | None = None
+    reported: Text | None = None
+    full_precision: Number | None = None
 
     def __post_init__(self) -> None:
         if (self.measured is None) == (self.reported is None):
@@ -160,16 +174,12 @@ class Input:
             None is "center".
     """
 
-    size: tuple[int, int, int] = key(sides)
-    mean: tuple[float, ...] = key(channels)
-    std: tuple[float, ...] = key(
-        channels, rule("above 0", lambda values: min(values, default=1) > 0)
-    )
-    crop_pct: float = key(
-        rule("above 0 and at most 1", lambda value: is_number(value) and 0 < value <= 1)
-    )
-    interpolation: str = key(text)
-    crop_mode: str | None = key(_one_of(("center", "squash", "border")), default=None)
+    size: Sides
+    mean: Channels
+    std: Annotated[Channels, _ABOVE]
+    crop_pct: Annotated[float, _CROP]
+    interpolation: Text
+    crop_mode: Literal["center", "squash", "border"] | None = None
 
     def __post_init__(self) -> None:
         if len(self.mean) != self.size[0] or len(self.std) != self.size[0]:
@@ -204,28 +214,25 @@ class Record:
             () where nothing was measured.
     """
 
-    name: str = key(
-        text,
-        matching(_NAME, "MODEL.TAG of lower-case letters, digits, '_', '-', at most 128 of them"),
-    )
-    task: str = key(_one_of(TASKS))
-    model: str = key(text)
-    config: str = key(inside)
-    file: WeightFile = key(WeightFile)
-    parameters: int = key(positive)
-    input: Input = key(Input)
-    classes: tuple[str, ...] = key(texts, some_texts)
-    metrics: tuple[Metric, ...] = key([Metric])
-    licence: str = key(text)
-    date: str = key(_day)
-    description: str = key(text)
-    intended_use: str = key(text)
-    data: str = key(text)
-    training: str = key(text)
-    limits: tuple[str, ...] = key(texts, some_texts)
-    arguments: Mapping[str, Any] = key(_settings, default_factory=dict)
-    parent: str | None = key(text, default=None)
-    templates: tuple[str, ...] = key(texts, templates, default=())
+    name: Annotated[Text, _NAMED]
+    task: Annotated[str, _one_of(TASKS)]
+    model: Text
+    config: Inside
+    file: WeightFile
+    parameters: Positive
+    input: Input
+    classes: SomeTexts
+    metrics: Annotated[tuple[Metric, ...], some]
+    licence: Text
+    date: Day
+    description: Text
+    intended_use: Text
+    data: Text
+    training: Text
+    limits: SomeTexts
+    arguments: Values = key(_settings, default_factory=dict)
+    parent: Text | None = None
+    templates: Annotated[Texts, templates] = ()
 
     @property
     def tag(self) -> str:
@@ -237,13 +244,13 @@ class Record:
         """Name of the file in caches and mirrors; the start of the sha256 tells versions apart."""
         return f"{self.name}-{self.file.sha256[:8]}.safetensors"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Plain:
         """Plain values, as in ``index.yml``, without the fields that are not set."""
         given = asdict(
             self,
             dict_factory=lambda pairs: {key: value for key, value in pairs if value not in _UNSET},
         )
-        plain: dict[str, Any] = json.loads(json.dumps(given))  # lists in place of tuples
+        plain: Plain = json.loads(json.dumps(given))  # lists in place of tuples
         return plain
 
 

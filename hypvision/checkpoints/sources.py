@@ -46,6 +46,7 @@ from hypvision.checkpoints.download import (
 )
 from hypvision.checkpoints.index import builtin_index, parse_index, read_index, without_password
 from hypvision.checkpoints.records import ADDRESSES, Index, Record
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, one_line
 from hypvision.io.files import write_text
 
@@ -128,10 +129,10 @@ def _place(address: str) -> Path | _Web:
         return _hub_place(address)
     if address.startswith("file:"):
         parts = urlsplit(address)
-        if parts.netloc not in ("", "localhost"):
-            raise HypvisionError(
-                f"'{address}': a file address has three slashes, file:///folder/file."
-            )
+        ensure(
+            parts.netloc in ("", "localhost"),
+            f"'{address}': a file address has three slashes, file:///folder/file.",
+        )
         return Path(unquote(parts.path))
     return Path(address).expanduser()
 
@@ -515,10 +516,10 @@ def open_release(address: str) -> Index:
             except HypvisionError as error:
                 _logger.warning("%s", error)
             return index
-    if not kept.is_file():
-        raise HypvisionError(
-            f"The index of the release '{shown}' cannot be read: {reason}. Check the address; a "
-            "release has a file index.yml, as `hypvision zoo push` writes it."
-        )
+    ensure(
+        kept.is_file(),
+        f"The index of the release '{shown}' cannot be read: {reason}. Check the address; a "
+        "release has a file index.yml, as `hypvision zoo push` writes it.",
+    )
     _logger.warning("%s: %s; using the index of the last visit.", shown, reason)
     return parse_index(kept.read_text(encoding="utf-8"), address=address)

@@ -20,9 +20,9 @@ import math
 import os
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path
+from itertools import chain, groupby
 from typing import Any
 
 import torch
@@ -31,9 +31,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from hypvision.checkpoints.kinds import kind_of
-from hypvision.io.checks import one_of
+from hypvision.checkpoints.types import StateDict, Weights
+from hypvision.io.checks import ensure, one_of
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import parse_json, replacing
+from hypvision.io.types import Plain, StrPath, Values
 
 _logger = logging.getLogger(__name__)
 
@@ -50,7 +52,7 @@ _MOST_WORDS = 2**20  # 20 times the vocabulary of CLIP
 _SMALL_TABLE = 2**26
 
 
-def pack(weights: Mapping[str, Tensor], storage: str) -> dict[str, Tensor]:
+def pack(weights: Weights, storage: str) -> StateDict:
     """The tensors to write for a state dict.
 
     Args:
@@ -58,7 +60,7 @@ def pack(weights: Mapping[str, Tensor], storage: str) -> dict[str, Tensor]:
         storage: one of :data:`STORAGES`.
     """
     one_of(STORAGES, storage=storage)
-    out: dict[str, Tensor] = {}
+    out: StateDict = {}
     for name, value in weights.items():
         value = value.detach().cpu()
         if not value.is_floating_point():
@@ -101,67 +103,70 @@ def _deflated(whole: Tensor) -> Tensor:
 
 def _inflated(name: str, stream: Tensor, shape: Any) -> Tensor:
     """The inverse of :func:`_deflated`, int8 of a shape."""
-    known = (
-        isinstance(shape, Tensor) and shape.dim() == 1 and shape.dtype in (torch.int32, torch.int64)
-    )
-    sizes = shape.tolist() if known else []
+    sizes = shape.tolist() if _whole(shape) and shape.dim() == 1 else []
     count = math.prod(sizes)
+    fits = min(sizes, default=0) > 0 and count <= _MOST_PER_BYTE * stream.numel()
     content = b""
     decoder = zlib.decompressobj()
-    if (
-        stream.dtype == torch.uint8
-        and min(sizes, default=0) > 0
-        and count <= _MOST_PER_BYTE * stream.numel()
-    ):
+    if fits and stream.dtype == torch.uint8:
         with suppress(zlib.error):  # it has a sum of the content
             content = decoder.decompress(stream.cpu().numpy().tobytes(), count + 1)
-    if not content or len(content) != count or not decoder.eof or decoder.unused_data:
-        raise HypvisionError(
-            f"The weight '{name}' is damaged: its bytes do not give its shape. Download the file "
-            "again."
-        )
+    ensure(
+        content and len(content) == count and decoder.eof and not decoder.unused_data,
+        f"The weight '{name}' is damaged: its bytes do not give its shape. Download the file "
+        "again.",
+    )
     return torch.frombuffer(bytearray(content), dtype=torch.int8).reshape(sizes)
 
 
-def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _whole(value: Any) -> bool:
+    """Whether this is a tensor of whole numbers."""
+    return isinstance(value, Tensor) and value.dtype in (torch.int32, torch.int64)
+
+
+def unpack(tensors: Weights) -> StateDict:
     """The inverse of :func:`pack`: float32 weights. Tensors of other types are returned
     unchanged."""
-    out: dict[str, Tensor] = {}
+    scales = [name for name in tensors if name.endswith(_SCALE)]
+    beside = {_base(name) + end for name in scales for end in (_SCALE, _SHAPE)}
+    lost = [name for name in scales if _base(name) not in tensors]
+    advice = "but not their weight. Download or copy it again."
+    ensure(not lost, f"The file has scales {', '.join(lost[:1])} {advice}")
+    out: StateDict = {}
     for name, value in tensors.items():
-        # checkpoints from elsewhere may hold counters and settings beside the weights
-        if not isinstance(value, Tensor):
-            out[name] = value
+        if name in beside:
             continue
-        if name.endswith(_SHAPE) and name.removesuffix(_SHAPE) + _SCALE in tensors:
-            continue
-        if name.endswith(_SCALE):
-            if name.removesuffix(_SCALE) not in tensors:
-                raise HypvisionError(
-                    f"The file has scales '{name}' but not their weight. Download or copy it again."
-                )
-            continue
-        scale = tensors.get(name + _SCALE)
-        if scale is not None:
-            if name + _SHAPE in tensors:
-                value = _inflated(name, value, tensors[name + _SHAPE])
-            fits = (
-                isinstance(scale, Tensor)
-                and scale.is_floating_point()
-                and scale.shape == value.shape[:1]
-            )
-            if not fits or value.dtype != torch.int8 or value.dim() < 2:
-                raise HypvisionError(
-                    f"The scales of '{name}' do not fit its shape {tuple(value.shape)}. Download "
-                    "the file again."
-                )
-            value = value.to(scale.device).float().mul_(scale.reshape(-1, *[1] * (value.dim() - 1)))
-        elif value.is_floating_point() and value.itemsize < 4:  # of 16 bits and of 8
+        if name + _SCALE in tensors:
+            value = _scaled(name, tensors)
+        # of 16 bits and of 8; checkpoints from elsewhere may hold counters and settings, too
+        elif isinstance(value, Tensor) and value.is_floating_point() and value.itemsize < 4:
             value = value.float()
         out[name] = value
     return out
 
 
-def load_unpacked(path: str | Path, device: str = "cpu") -> dict[str, Tensor]:
+def _base(name: str) -> str:
+    """The name of the weight that a scale or a shape belongs to."""
+    return name.removesuffix(_SCALE).removesuffix(_SHAPE)
+
+
+def _scaled(name: str, tensors: Weights) -> Tensor:
+    """A weight of int8 as float32."""
+    value = tensors[name]
+    scale = tensors[name + _SCALE]
+    if name + _SHAPE in tensors:
+        value = _inflated(name, value, tensors[name + _SHAPE])
+    matrix = value.dtype == torch.int8 and value.dim() > 1
+    numbers = isinstance(scale, Tensor) and scale.is_floating_point()
+    ensure(
+        matrix and numbers and scale.shape == value.shape[:1],
+        f"The scales of '{name}' do not fit its shape {tuple(value.shape)}. Download the file "
+        "again.",
+    )
+    return value.to(scale.device).float().mul_(scale.reshape(-1, *[1] * (value.dim() - 1)))
+
+
+def load_unpacked(path: StrPath, device: str = "cpu") -> StateDict:
     """The unpacked weights of a safetensors file, see :func:`unpack`, with whole tables of words.
 
     The pages of a mapped file count as memory until it is closed. A file of 16-bit or 8-bit numbers
@@ -169,26 +174,24 @@ def load_unpacked(path: str | Path, device: str = "cpu") -> dict[str, Tensor]:
     once.
     """
     with safe_open(path, "pt", device) as file:
-        kinds = {name: file.get_slice(name).get_dtype() for name in tuple(file.keys())}
-        if not {"F16", "BF16", "I8", "U8", "F8_E4M3", "F8_E5M2"}.intersection(kinds.values()):
-            return expand_tokens(unpack({name: file.get_tensor(name) for name in kinds}))
-    beside = {name + end for name in kinds for end in (_SCALE, _SHAPE)}
-    names = [name for name in kinds if name not in beside]
-    step = len(names) // 32 + 1
-    out: dict[str, Tensor] = {}
-    for start in range(0, len(names), step):
+        names = sorted(file.keys(), key=_base)
+        kinds = {file.get_slice(name).get_dtype() for name in names}
+        if kinds.isdisjoint(("F16", "BF16", "I8", "U8", "F8_E4M3", "F8_E5M2")):
+            return expand_tokens(unpack({name: file.get_tensor(name) for name in names}))
+    groups = [list(group) for _, group in groupby(names, _base)]
+    step = len(groups) // 32 + 1
+    out: StateDict = {}
+    for start in range(0, len(groups), step):
+        asked = chain(*groups[start : start + step])
         with safe_open(path, "pt", device) as file:
-            asked = (
-                name + end for name in names[start : start + step] for end in ("", _SCALE, _SHAPE)
-            )
-            part = {name: file.get_tensor(name) for name in asked if name in kinds}
+            part = {name: file.get_tensor(name) for name in asked}
         for name, value in unpack(part).items():
             # without a copy the tensor would keep the file open
             out[name] = value.clone() if value is part[name] else value
     return expand_tokens(out)
 
 
-def trim_tokens(weights: Mapping[str, Tensor], used: Tensor, prefix: str = "") -> dict[str, Tensor]:
+def trim_tokens(weights: Weights, used: Tensor, prefix: str = "") -> StateDict:
     """A smaller state dict with only the rows ``used`` (int64) of a CLIP's token table, for a model
     trained on no others; ``prefix``: of the CLIP's names."""
     found = dict(weights)
@@ -200,50 +203,45 @@ def trim_tokens(weights: Mapping[str, Tensor], used: Tensor, prefix: str = "") -
     return found
 
 
-def expand_tokens(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def expand_tokens(weights: Weights) -> StateDict:
     """The inverse of :func:`trim_tokens`, for names of any prefix; removed rows become zero."""
     expanded = dict(weights)
-    for name in [
-        key.removesuffix("rows") for key in weights if f".{key}".endswith(f".{_TOKENS}rows")
-    ]:
+    most = _SMALL_TABLE + 16 * sum(value.numel() for value in weights.values())
+    for key in weights:
+        name = key.removesuffix("rows")
+        if not f".{key}".endswith(f".{_TOKENS}rows"):
+            continue
         rows, index, size = (
             expanded.pop(f"{name}{part}", torch.empty(0)) for part in ("rows", "index", "size")
         )
-        whole = (
-            not any(x.is_floating_point() or x.is_complex() for x in (index, size))
-            and size.numel() == 1
+        count = int(size) if _whole(size) and size.numel() == 1 else 0
+        fits = rows.dim() == 2 and _whole(index) and index.shape == rows.shape[:1]
+        fits = fits and 0 < count <= min(_MOST_WORDS, most // max(1, rows.shape[1]))
+        ensure(
+            fits and not ((index < 0) | (index >= count)).any(),
+            "The token embedding in these CLIP weights is damaged: its rows, their ids and its "
+            "size contradict each other. Download or copy the file again.",
         )
-        count = int(size) if whole else 0
-        fits = rows.dim() == 2 and index.shape == rows.shape[:1] and 0 < count <= _MOST_WORDS
-        fits = fits and count * rows.shape[1] <= _SMALL_TABLE + 16 * sum(
-            value.numel() for value in weights.values()
-        )
-        if not fits or ((index < 0) | (index >= count)).any():
-            raise HypvisionError(
-                "The token embedding in these CLIP weights is damaged: its rows, their ids and its "
-                "size contradict each other. Download or copy the file again."
-            )
-        expanded[f"{name}weight"] = rows.new_zeros(count, rows.shape[1]).index_copy(
-            0, index.long(), rows
-        )
+        table = rows.new_zeros(count, rows.shape[1])
+        expanded[f"{name}weight"] = table.index_copy(0, index.long(), rows)
     return expanded
 
 
 DAMAGED = "damaged"
 
 
-def format_problem(path: str | Path) -> str | None:
+def format_problem(path: StrPath) -> str | None:
     """The kind of a file, to complete "it is ..."; None if it is a complete safetensors file."""
     with open(path, "rb") as file:
         start = file.read(9)
         header = file.read(min(int.from_bytes(start[:8], "little"), _LARGEST_HEADER))
     # one of each entry; count before they are parsed
-    if start[8:] == b"{" and header.count(b"{") > MOST_ENTRIES:
-        raise HypvisionError(
-            f"'{path}' was refused: its header has more than {MOST_ENTRIES:,} entries, and no "
-            "model has as many tensors. Take the file from a source that you trust, or save the "
-            "weights alone."
-        )
+    ensure(
+        start[8:] != b"{" or header.count(b"{") <= MOST_ENTRIES,
+        f"'{path}' was refused: its header has more than {MOST_ENTRIES:,} entries, and no "
+        "model has as many tensors. Take the file from a source that you trust, or save the "
+        "weights alone.",
+    )
     with suppress(SafetensorError), safe_open(path, "pt"):
         return None
     # Test this first: the length of a header (128, 384, ...) may begin with the same bytes as a
@@ -256,15 +254,15 @@ def format_problem(path: str | Path) -> str | None:
     return "damaged, or in another format" if kind is None else kind.name
 
 
-def check_format(path: str | Path) -> None:
+def check_format(path: StrPath) -> None:
     """Refuse a file that is not safetensors, before a reader touches it."""
     what = format_problem(path)
-    if what is not None:
-        raise HypvisionError(
-            f"'{path}' is not a safetensors file: it is {what}. The zoo reads safetensors only, "
-            "which cannot run code; convert other checkpoints with hypvision zoo publish or "
-            "hypvision zoo convert."
-        )
+    ensure(
+        what is None,
+        f"'{path}' is not a safetensors file: it is {what}. The zoo reads safetensors only, which "
+        "cannot run code; convert other checkpoints with hypvision zoo publish or hypvision zoo "
+        "convert.",
+    )
 
 
 def foreign_setting(settings: Any) -> str | None:
@@ -275,40 +273,34 @@ def foreign_setting(settings: Any) -> str | None:
     and words. They must not contain a path, an address, a piece of code, or a key that makes timm
     or mmengine load further files.
     """
+    return next(_foreign(settings), None)
+
+
+def _foreign(settings: Any) -> Iterator[str]:
+    inner = settings if isinstance(settings, (list, tuple)) else ()
     if isinstance(settings, Mapping):
+        inner = [*settings, *settings.values()]
         for key, value in settings.items():
-            if value and (
-                key.startswith(("pretrained", "checkpoint")) or key in ("cache_dir", "custom_load")
-            ):
-                return f"'{key}'"
-            found = foreign_setting(key) or foreign_setting(value)
-            if found is not None:
-                return found
-    elif isinstance(settings, (list, tuple)):
-        return next(
-            (found for value in settings if (found := foreign_setting(value)) is not None), None
-        )
-    elif isinstance(settings, str) and re.search(r"[/\\:()\[\]\x00-\x1f]", settings):
-        return repr(settings[:80])
-    return None
+            if value and re.match(r"pretrained|checkpoint|(cache_dir|custom_load)$", str(key)):
+                yield f"'{key}'"
+    if isinstance(settings, str) and re.search(r"[/\\:()\[\]\x00-\x1f]", settings):
+        yield repr(settings[:80])
+    for each in inner:
+        yield from _foreign(each)
 
 
-def read_metadata(path: str | Path, entry: str) -> dict[str, Any]:
+def read_metadata(path: StrPath, entry: str) -> Plain:
     """The JSON in an entry of a safetensors file's header; empty without such an entry."""
     check_format(path)
-    try:
-        with safe_open(path, "pt") as file:
-            found = parse_json((file.metadata() or {}).get(entry, "{}"))
-    except ValueError:  # the entry is not JSON
-        found = None
-    if not isinstance(found, dict):
-        raise HypvisionError(
-            f"The header of '{path}' was not written by hypvision. Download the file again."
-        )
+    found: Any = None
+    with suppress(ValueError), safe_open(path, "pt") as file:  # the entry may not be JSON
+        found = parse_json((file.metadata() or {}).get(entry, "{}"))
+    advice = "was not written by hypvision. Download the file again."
+    ensure(isinstance(found, dict), f"The header of '{path}' {advice}")
     return found
 
 
-def read_header(path: str | Path) -> dict[str, Any]:
+def read_header(path: StrPath) -> Plain:
     """The entries that hypvision wrote into the header of a file: ``storage``, ``classes`` and, for
     a segmenter, detector or metric learner, ``model``.
 
@@ -320,20 +312,20 @@ def read_header(path: str | Path) -> dict[str, Any]:
     """
     header = read_metadata(path, "hypvision")
     foreign = foreign_setting(header.get("model"))
-    if foreign is not None:
-        raise HypvisionError(
-            f"'{path}' was refused: the config of the model in its header contains {foreign}, "
-            "where only numbers and texts are allowed. Take the file from a source that you trust, "
-            "or publish it again."
-        )
+    ensure(
+        foreign is None,
+        f"'{path}' was refused: the config of the model in its header contains {foreign}, where "
+        "only numbers and texts are allowed. Take the file from a source that you trust, or "
+        "publish it again.",
+    )
     return header
 
 
 def write_weights(
-    weights: Mapping[str, Tensor],
-    path: str | Path,
+    weights: Weights,
+    path: StrPath,
     storage: str = "float32",
-    header: Mapping[str, Any] | None = None,
+    header: Values | None = None,
 ) -> None:
     """Write a state dict as safetensors, complete or not at all."""
     text = json.dumps({"storage": storage, **(header or {})}, sort_keys=True)
@@ -341,7 +333,7 @@ def write_weights(
 
 
 def write_tensors(
-    tensors: Mapping[str, Tensor], path: str | Path, metadata: Mapping[str, str] | None = None
+    tensors: Weights, path: StrPath, metadata: Mapping[str, str] | None = None
 ) -> None:
     """Write tensors as they are into a safetensors file, complete or not at all."""
     stored = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
@@ -350,7 +342,7 @@ def write_tensors(
         os.chmod(temporary, 0o644)  # safetensors makes files that only their owner can read
 
 
-def kept_tensor(path: str | Path, make: Callable[[], Tensor], rows: int | None = None) -> Tensor:
+def kept_tensor(path: StrPath, make: Callable[[], Tensor], rows: int | None = None) -> Tensor:
     """The tensor that an earlier call of ``make`` stored in a file; if there is no intact file,
     ``make`` is called and its result stored.
 
@@ -359,10 +351,10 @@ def kept_tensor(path: str | Path, make: Callable[[], Tensor], rows: int | None =
         make: computes it.
         rows: how many it has.
     """
-    with suppress(OSError, SafetensorError):  # the file is missing or damaged
-        found = [*load_file(path).values()]
-        if len(found) == 1 and (rows is None or len(found[0]) == rows):
-            return found[0]
+    with suppress(OSError, SafetensorError, ValueError):  # the file is missing or damaged
+        (found,) = load_file(path).values()
+        if rows in (None, len(found)):
+            return found
     made = make()
     try:
         write_tensors({"kept": made}, path)

@@ -21,7 +21,9 @@ from typing import Any
 from torch import Tensor
 
 from hypvision.checkpoints.pickles import open_zip
+from hypvision.checkpoints.types import StateDict
 from hypvision.io.files import read_pieces
+from hypvision.io.types import StrPath
 
 _MARK = b"/constants.pkl"
 _HIDDEN = b"/constants.hid"
@@ -45,7 +47,7 @@ def _value(value: Any, *_: Any) -> Any:
     return value
 
 
-def _names(path: str | Path) -> tuple[str, set[str]]:
+def _names(path: StrPath) -> tuple[str, set[str]]:
     """The top folder of a PyTorch archive, and the names of the files in it."""
     with open_zip(path) as archive:
         names = archive.namelist()
@@ -53,12 +55,12 @@ def _names(path: str | Path) -> tuple[str, set[str]]:
     return folder, {name.removeprefix(f"{folder}/") for name in names}
 
 
-def is_torchscript(path: str | Path) -> bool:
+def is_torchscript(path: StrPath) -> bool:
     """Whether a file is a TorchScript archive of PyTorch 1.2 or newer."""
     return zipfile.is_zipfile(path) and {"data.pkl", "constants.pkl"} <= _names(path)[1]
 
 
-def class_names(path: str | Path) -> set[str]:
+def class_names(path: StrPath) -> set[str]:
     """The full names of the classes of the modules in a TorchScript archive."""
     with open_zip(path) as archive, archive.open(f"{_names(path)[0]}/data.pkl") as file:
         # PyTorch does not compress it
@@ -71,7 +73,7 @@ def class_names(path: str | Path) -> set[str]:
     }
 
 
-def stand_ins(path: str | Path) -> list[tuple[Any, str]]:
+def stand_ins(path: StrPath) -> list[tuple[Any, str]]:
     """The objects that replace the names in the pickle of an archive, for
     :func:`torch.serialization.add_safe_globals`."""
     lists = (
@@ -88,7 +90,7 @@ def stand_ins(path: str | Path) -> list[tuple[Any, str]]:
 
 
 @contextmanager
-def opened(path: str | Path) -> Iterator[mmap.mmap]:
+def opened(path: StrPath) -> Iterator[mmap.mmap]:
     """The archive as a file that :func:`torch.load` takes for one of ``torch.save``; the file
     itself is not changed."""
     with open_zip(path) as archive:
@@ -101,13 +103,13 @@ def opened(path: str | Path) -> Iterator[mmap.mmap]:
         yield content
 
 
-def script_weights(module: Any) -> dict[str, Tensor]:
+def script_weights(module: Any) -> StateDict:
     """The tensors of a module and of those in it, by the names that they have in its state dict.
 
     Tensors that are attributes, but neither parameters nor buffers, are included: only the code,
     which is not read, tells them apart.
     """
-    found: dict[str, Tensor] = {}
+    found: StateDict = {}
     left = _LONGEST_NAMES
     rest = [("", module)]
     while rest:

@@ -16,7 +16,9 @@ from typing import Any
 
 from torch import Tensor
 
+from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.io.errors import HypvisionError
+from hypvision.io.types import Values
 
 # Averages first, as timm does; then the weights themselves. Of a teacher and a student, which are
 # an average and its network in DINO and most semi-supervised trainings, the teacher.
@@ -32,18 +34,19 @@ _INSIDE = re.compile(
 _AROUND = re.compile(r"(?:module\.|_forward_module\.)+")
 # How many models torch's AveragedModel, or mmengine's, has averaged.
 _COUNTERS = ("n_averaged", "steps")
+_DEEPEST = 4  # keys within keys; a dict may hold itself
 _AVERAGES = ("ema", "teacher", "averaged")
 
 
-def unwrapped(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
+def unwrapped(checkpoint: Values, depth: int = _DEEPEST) -> Values:
     """The state dict in the content of a file, by its names there.
 
     Raises:
         HypvisionError: there are several, none under a known key.
     """
-    for key in KEYS:
-        if _holds_weights(checkpoint.get(key)):
-            return unwrapped(checkpoint[key])
+    for key in KEYS if depth else ():
+        if _holds_weights(checkpoint.get(key), depth):
+            return unwrapped(checkpoint[key], depth - 1)
     if _has_tensors(checkpoint):
         return checkpoint
     inside = [key for key, value in checkpoint.items() if _has_tensors(value)]
@@ -63,14 +66,14 @@ def _has_tensors(value: Any) -> bool:
     )
 
 
-def _holds_weights(value: Any) -> bool:
+def _holds_weights(value: Any, depth: int) -> bool:
     """Whether a value is a state dict, or a dict with one under a known key."""
-    if not isinstance(value, Mapping):
+    if not depth or not isinstance(value, Mapping):
         return False
-    return _has_tensors(value) or any(_holds_weights(value.get(key)) for key in KEYS)
+    return _has_tensors(value) or any(_holds_weights(value.get(key), depth - 1) for key in KEYS)
 
 
-def plain_names(weights: Mapping[str, Any]) -> dict[str, str]:
+def plain_names(weights: Values) -> dict[str, str]:
     """The names in a state dict, each with that without wrappers; counters of averages are left
     out.
 
@@ -115,7 +118,7 @@ def common_prefix(expected: Iterable[str], given: Iterable[str]) -> str:
     return max(counts, key=rank)
 
 
-def without_prefix(expected: Iterable[str], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def without_prefix(expected: Iterable[str], weights: Weights) -> StateDict:
     """Weights without what stands before the names of a network in a file, as Lightning writes
     ``model.`` or ``net.``, if that is clear: half of the network's names follow it.
 

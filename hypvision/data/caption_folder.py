@@ -15,6 +15,7 @@ is too large for a folder.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ from torchvision.transforms.v2 import functional
 from hypvision.data.folders import Listing
 from hypvision.data.image_folder import build_transform
 from hypvision.data.usage import Usage
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import inside
 from hypvision.io.images import open_image, shown_size
@@ -86,27 +88,28 @@ def read_captions(root: str | Path) -> list[Captioned]:
             row
             for _, row in read_json_lines(Captioned, table, "the table of captions", "Correct it.")
         ]
-    if not rows:
-        raise HypvisionError(
-            f"'{table}' has no captions. Write a line for each image: its path and its caption."
-        )
+    ensure(
+        rows, f"'{table}' has no captions. Write a line for each image: its path and its caption."
+    )
     inside([root / "images" / row.image for row in rows], root / "images")
     there = Listing()
-    for row in rows:
-        path = root / "images" / row.image
-        if str(path) not in there:
-            raise HypvisionError(
-                f"'{table}' names the image '{row.image}', but there is no '{path}'. Correct one."
-            )
-        if not row.caption.strip():
-            raise HypvisionError(
-                f"'{table}': the image '{row.image}' has a caption without words. Write or remove "
-                "it."
-            )
-        height, width = shown_size(path) if row.boxes else (0, 0)
-        for box in row.boxes:
-            _check_box(box, width, height, f"'{table}', image '{row.image}'")
-    return rows
+    return [_checked(row, root / "images", there, table) for row in rows]
+
+
+def _checked(row: Captioned, folder: Path, there: Listing, table: Path) -> Captioned:
+    """A row, with the path of its image as the disk has it."""
+    path = folder / row.image
+    found = there.find(str(path))
+    if found is None:
+        raise HypvisionError(
+            f"'{table}' names the image '{row.image}', but there is no '{path}'. Correct one."
+        )
+    where = f"'{table}', image '{row.image}'"
+    ensure(row.caption.strip(), f"{where} has a caption without words. Write or remove it.")
+    height, width = shown_size(found) if row.boxes else (0, 0)
+    for box in row.boxes:
+        _check_box(box, width, height, where)
+    return row if found == str(path) else row._replace(image=os.path.relpath(found, folder))
 
 
 def cut_box(image: Image.Image, box: Box) -> Image.Image:
@@ -164,10 +167,10 @@ class CaptionFolder(Dataset):
             else:
                 self.rows.append(row)
         self.usage.use("captions", len(self.rows))
-        if not self.rows:
-            raise HypvisionError(
-                f"No image has a box. {self.usage} Add boxes to its table, or leave out boxes=True."
-            )
+        ensure(
+            self.rows,
+            f"No image has a box. {self.usage} Add boxes to its table, or leave out boxes=True.",
+        )
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -213,11 +216,10 @@ def _of_csv(table: Path) -> list[Captioned]:
 
 
 def _check_box(box: Box, width: int, height: int, where: str) -> None:
-    if len(box.box) != 4:
-        raise HypvisionError(
-            f"{where}: a box has {len(box.box)} numbers, not left, top, right and bottom. Correct "
-            "it."
-        )
+    ensure(
+        len(box.box) == 4,
+        f"{where}: a box has {len(box.box)} numbers, not left, top, right and bottom. Correct it.",
+    )
     left, top, right, bottom = box.box
     if not (0 <= left < right <= width and 0 <= top < bottom <= height):
         raise HypvisionError(
@@ -225,5 +227,4 @@ def _check_box(box: Box, width: int, height: int, where: str) -> None:
             f"{width} x {height} pixels, or empty. It takes left, top, right and bottom, in pixels "
             "of the image as it is shown."
         )
-    if not box.words.strip():
-        raise HypvisionError(f"{where}: a box has no words. Write them, or remove the box.")
+    ensure(box.words.strip(), f"{where}: a box has no words. Write them, or remove the box.")

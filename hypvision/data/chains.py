@@ -19,10 +19,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hypvision.io.checks import ensure, refuse
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import csv_text, replacing
 from hypvision.io.images import SUFFIXES
 from hypvision.io.records import read_table
+from hypvision.io.types import StrPath
 
 SEPARATOR = "=>"
 _SCHEMAS = "'positive,negative[,image_url]' or 'id,captions[,image_url]'"
@@ -48,7 +50,7 @@ class _Row(NamedTuple):
     image_url: str = ""
 
 
-def read_chains(path: str | Path) -> list[Chain]:
+def read_chains(path: StrPath) -> list[Chain]:
     """The chains of a file, all equally long.
 
     Texts are cut at ``=>`` and stripped; spaces within them stay.
@@ -56,27 +58,26 @@ def read_chains(path: str | Path) -> list[Chain]:
     found: list[Chain] = []
     for line, row in read_table(_Row, path, advice=f"Expected: {_SCHEMAS}.", strict=True):
         where = f"Line {line} of '{path}'"
-        if not (row.captions or row.positive):
-            raise HypvisionError(
-                f"{where} has neither 'captions' nor 'positive'. Expected: {_SCHEMAS}."
-            )
-        texts = _split(row.captions or row.positive, where)
+        given = row.captions or row.positive
+        ensure(given, f"{where} has neither 'captions' nor 'positive'. Expected: {_SCHEMAS}.")
+        texts = _split(given, where)
         negatives = _split(row.negative, where) if row.negative or not row.captions else ()
-        if negatives and len(negatives) != len(texts):
-            raise HypvisionError(
-                f"{where} has {len(texts)} texts but {len(negatives)} negatives. Give one negative "
-                "for each text."
-            )
-        if found and len(texts) != len(found[0].texts):
-            raise HypvisionError(
-                f"{where} has a chain of {len(texts)} texts, but the chains before have "
-                f"{len(found[0].texts)}. Give all chains equally many texts."
-            )
         found.append(Chain(texts, negatives, row.image_url or row.id or None))
-    if not found:
-        raise HypvisionError(
-            f"The file of chains '{path}' has no rows. Expected: a csv with the columns {_SCHEMAS}."
+        length = len(found[0].texts)
+        refuse(
+            (
+                len(negatives) not in (0, len(texts)),
+                f"{where} has {len(texts)} texts but {len(negatives)} negatives. Give one negative "
+                "for each text.",
+            ),
+            (
+                len(texts) != length,
+                f"{where} has a chain of {len(texts)} texts, but the chains before have {length}. "
+                "Give all chains equally many texts.",
+            ),
         )
+    columns = f"a csv with the columns {_SCHEMAS}."
+    ensure(found, f"The file of chains '{path}' has no rows. Expected: {columns}")
     return found
 
 
@@ -87,33 +88,32 @@ def _split(chain: str, where: str) -> tuple[str, ...]:
         raise HypvisionError(
             f"{where}: level {level} of '{chain.strip():.80}' is empty. Expected: {_SCHEMAS}."
         )
-    if len(texts) < 2:
-        raise HypvisionError(
-            f"{where}: '{chain:.80}' is not a chain. Expected: at least two texts joined by "
-            f"'{SEPARATOR}'."
-        )
+    ensure(
+        len(texts) >= 2,
+        f"{where}: '{chain:.80}' is not a chain. Expected: at least two texts joined by "
+        f"'{SEPARATOR}'.",
+    )
     return texts
 
 
-def write_chains(path: str | Path, chains: Sequence[Chain]) -> None:
+def write_chains(path: StrPath, chains: Sequence[Chain]) -> None:
     """Write chains in the schema with negatives if they have them, else in the other; compressed if
     so named (.gz).
 
     Raises:
         HypvisionError: some chains have negatives and others have none.
     """
-    negatives = all(chain.negatives for chain in chains)
     given = sum(bool(chain.negatives) for chain in chains)
-    if given and not negatives:
-        raise HypvisionError(
-            f"{given} of {len(chains)} chains have negatives, but a file of chains has them for "
-            "all or for none. Add the others with with_negatives(chains), or leave all out."
-        )
-    rows: list[list] = [["positive", "negative", "image_url"] if negatives else ["id", "captions"]]
+    ensure(
+        given in (0, len(chains)),
+        f"{given} of {len(chains)} chains have negatives, but a file of chains has them for all or "
+        "for none. Add the others with with_negatives(chains), or leave all out.",
+    )
+    rows: list[list] = [["positive", "negative", "image_url"] if given else ["id", "captions"]]
     for number, chain in enumerate(chains):
-        image = chain.image if chain.image is not None else "" if negatives else number
+        image = chain.image if chain.image is not None else "" if given else number
         texts = _join(chain.texts)
-        rows.append([texts, _join(chain.negatives), image] if negatives else [image, texts])
+        rows.append([texts, _join(chain.negatives), image] if given else [image, texts])
     data = csv_text(rows).encode("utf-8")
     with replacing(path) as temporary:
         temporary.write_bytes(gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
@@ -177,7 +177,7 @@ def shape_chains(length: int, split: str = "train", seed: int = 0) -> list[Chain
     ]
 
 
-def emoji_chains(root: str | Path, split: str, seed: int = 0) -> list[Chain]:
+def emoji_chains(root: StrPath, split: str, seed: int = 0) -> list[Chain]:
     """``animal or plant => mammal => dog face => dog face: pet, puppy`` of each emoji of a split,
     with negatives from siblings of the same split; the last text has six keywords at most. Emoji
     whose steps repeat themselves, or that have no keyword beyond the words of the name, are left
@@ -186,12 +186,8 @@ def emoji_chains(root: str | Path, split: str, seed: int = 0) -> list[Chain]:
 
     chains = []
     for item in read_emoji(root, split)[0]:
-        known = _pieces(item.name)
-        words = [
-            word
-            for word in item.keywords
-            if not _pieces(word) <= known and not re.search(r"\d", word)
-        ][:6]
+        new = [word for word in item.keywords if not _pieces(word) <= _pieces(item.name)]
+        words = [word for word in new if not re.search(r"\d", word)][:6]
         texts = (item.group, item.classname, item.name, f"{item.name}: {', '.join(words)}")
         if words and len(set(texts)) == len(texts):
             chains.append(Chain(texts, image=item.id))
@@ -202,22 +198,19 @@ def _pieces(words: str) -> set[str]:
     return set(re.split(r"\W+", words.lower()))
 
 
-def find_image_files(images: Sequence[str], folder: str | Path) -> dict[str, Path]:
+def find_image_files(images: Sequence[str], folder: StrPath) -> dict[str, Path]:
     """Find the chains' images in a folder, by the end of the address or an id with any suffix."""
     folder = Path(folder).expanduser()
-    if not folder.is_dir():
-        raise HypvisionError(f"There is no folder of images '{folder}'. Correct its path.")
-    files = {
-        path.name: path for path in sorted(folder.iterdir()) if path.suffix.lower() in SUFFIXES
-    }
-    stems = {path.stem: path for path in files.values()}
+    ensure(folder.is_dir(), f"There is no folder of images '{folder}'. Correct its path.")
+    paths = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in SUFFIXES]
+    places = {path.stem: path for path in paths} | {path.name: path for path in paths}
     found = {}
     missing = []
     for image in dict.fromkeys(images):
         name = image.rpartition("/")[2]
         # an id may have a dot of its own
         bare = Path(name).stem if Path(name).suffix.lower() in SUFFIXES else name
-        path = files.get(name) or stems.get(name) or stems.get(bare)
+        path = places.get(name) or places.get(bare)
         if path is None:
             missing.append(image)
         else:

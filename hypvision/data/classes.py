@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, require
 from hypvision.io.files import parse_json, read_json, read_lines, why_no_file
 
@@ -71,10 +72,10 @@ def official_ids(name: str) -> list[int]:
     ``ade847`` or ``pc59`` (whose first value, 0, is the background)."""
     if name == "pc59":
         return list(_data()["pc59_ids"])
-    if name not in ("coco171", "ade847"):
-        raise HypvisionError(
-            f"There is no table of ids for '{name}'. Known: coco171, ade847, pc59."
-        )
+    ensure(
+        name in ("coco171", "ade847"),
+        f"There is no table of ids for '{name}'. Known: coco171, ade847, pc59.",
+    )
     return [number for number, _ in _data()[name]]
 
 
@@ -154,13 +155,12 @@ def load_classes(source: str | Path | Sequence[str]) -> tuple[str, ...]:
         raise HypvisionError(
             f"A class list is a list of names or a file, got {type(source).__name__}."
         )
-    if not pairs:
-        raise HypvisionError(f"{where} is empty. Give at least one class name.")
-    if len(pairs) > MAX_CLASSES:
-        raise HypvisionError(
-            f"{where} has {len(pairs):,} names, more than {MAX_CLASSES:,}. Give those that the "
-            "images may show."
-        )
+    ensure(pairs, f"{where} is empty. Give at least one class name.")
+    ensure(
+        len(pairs) <= MAX_CLASSES,
+        f"{where} has {len(pairs):,} names, more than {MAX_CLASSES:,}. Give those that the "
+        "images may show.",
+    )
     stripped = ((label, name.strip() if isinstance(name, str) else name) for label, name in pairs)
     names = check_classes(
         stripped, where, "Remove duplicates, and give every class a name of its own."
@@ -194,12 +194,11 @@ def split_classes(text: str, where: str) -> list[str]:
 def _read(path: Path) -> list[tuple[Any, Any]]:
     """Labels and names of a file."""
     advice = f"Give names, a .txt or .json file, or one of imagenet, {', '.join(CLASS_LISTS)}."
-    if not os.path.isfile(path):
-        raise HypvisionError(f"{why_no_file(path, 'class list')} {advice}")
-    if path.suffix.lower() not in SUFFIXES:
-        raise HypvisionError(
-            f"The file '{path}' cannot be a class list: its suffix is '{path.suffix}'. {advice}"
-        )
+    ensure(os.path.isfile(path), f"{why_no_file(path, 'class list')} {advice}")
+    ensure(
+        path.suffix.lower() in SUFFIXES,
+        f"The file '{path}' cannot be a class list: its suffix is '{path.suffix}'. {advice}",
+    )
     if path.suffix.lower() != ".json":
         return list(enumerate(read_lines(path, "the class list")))
     found = read_json(path, unique=True)
@@ -248,8 +247,8 @@ def prompts(name: str, templates: Sequence[str], synonyms: str = "first") -> lis
 def imagenet_templates(count: int = 60) -> tuple[str, ...]:
     """The first of CLIP's 80 templates; PromptSRC takes 60."""
     known = require("open_clip", "clip").OPENAI_IMAGENET_TEMPLATES
-    if not 1 <= count <= len(known):
-        raise HypvisionError(
-            f"The number of templates must be from 1 to {len(known)}, got {count}."
-        )
+    ensure(
+        1 <= count <= len(known),
+        f"The number of templates must be from 1 to {len(known)}, got {count}.",
+    )
     return tuple(template("{}") for template in known[:count])

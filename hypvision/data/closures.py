@@ -14,13 +14,16 @@ import io
 import math
 from collections.abc import Iterable, Sequence
 from graphlib import CycleError, TopologicalSorter
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import MAX_BYTES, read_text
+from hypvision.io.types import StrPath
 
 _FORMS = (
     "csv with the header id1,id2[,weight], or two columns with a tab between them; first the name, "
@@ -56,26 +59,24 @@ def closure_of(chains: Iterable[Sequence[str]], most: float = math.inf) -> Closu
     """The closure of chains of names, each from general to specific; ``most`` as of
     :func:`read_closure`."""
     chains = list(chains)
-    _check_count(sum(len(chain) * (len(chain) - 1) // 2 for chain in chains), "The hierarchy", most)
+    _check_count(sum(len(each) * (len(each) - 1) // 2 for each in chains), "The hierarchy", most)
     pairs = {
         (name, above)
-        for chain in chains
-        for place, name in enumerate(chain)
-        for above in chain[:place]
+        for each in chains
+        for place, name in enumerate(each)
+        for above in each[:place]
+        if name != above
     }
-    pairs = {(name, above) for name, above in pairs if name != above}
-    if not pairs:
-        raise HypvisionError(
-            "The hierarchy has no name below another. Give chains such as animal > mammal > dog."
-        )
+    text = "The hierarchy has no name below another. Give chains such as animal > mammal > dog."
+    ensure(pairs, text)
     return _closure(pairs, "The hierarchy", True, most)
 
 
 def _check_count(pairs: int, source: str, most: float) -> None:
-    if pairs > most:
-        raise HypvisionError(
-            f"{source} has more than {most:,} pairs of a name and its ancestor. Give a part of it."
-        )
+    ensure(
+        pairs <= most,
+        f"{source} has more than {most:,} pairs of a name and its ancestor. Give a part of it.",
+    )
 
 
 def read_closure(
@@ -90,64 +91,53 @@ def read_closure(
         most: pairs that there may be, those of ancestors of ancestors too.
     """
     pairs = {(below, above) for below, above in _rows(path, limit) if below != above}
-    if not pairs:
-        raise HypvisionError(
-            f"'{path}' has no pair of a name and its ancestor. Expected: {_FORMS}."
-        )
+    ensure(pairs, f"'{path}' has no pair of a name and its ancestor. Expected: {_FORMS}.")
     return _closure(pairs, f"'{path}'", transitive, most)
 
 
 def _closure(pairs: set[tuple[str, str]], source: str, transitive: bool, most: float) -> Closure:
-    names = sorted({name for pair in pairs for name in pair})
+    names = sorted(set(chain(*pairs)))
     numbers = {name: number for number, name in enumerate(names)}
     above: list[set[int]] = [set() for _ in names]
     for name, ancestor in pairs:
         above[numbers[name]].add(numbers[ancestor])
     count = 0
+    for row in _ancestors_first(above, names, source):
+        if transitive:
+            above[row] |= set().union(*(above[ancestor] for ancestor in above[row]))
+        count += len(above[row])
+        _check_count(count, source, most)
+    found = [(row, ancestor) for row, own in enumerate(above) for ancestor in sorted(own)]
+    return Closure(names, np.array(found, dtype=np.int64))
+
+
+def _ancestors_first(above: list[set[int]], names: list[str], source: str) -> list[int]:
     try:
-        for row in TopologicalSorter(dict(enumerate(above))).static_order():  # ancestors first
-            if transitive:
-                above[row] |= set().union(*(above[ancestor] for ancestor in above[row]))
-            count += len(above[row])
-            _check_count(count, source, most)
+        return list(TopologicalSorter(dict(enumerate(above))).static_order())
     except CycleError as error:
         circle = " > ".join(names[row] for row in error.args[1])
         raise HypvisionError(
             f"{source} makes names their own ancestors, in a circle: {circle:.300}. A hierarchy "
             "has none: remove the pairs that close it."
         ) from None
-    found = [
-        (row, ancestor) for row, ancestors in enumerate(above) for ancestor in sorted(ancestors)
-    ]
-    return Closure(names, np.array(found, dtype=np.int64))
 
 
-def _rows(path: str | Path, limit: int) -> list[tuple[str, str]]:
+def _rows(path: StrPath, limit: int) -> list[tuple[str, str]]:
     try:
         text = read_text(path, limit)
-        tab = "\t" in text.partition("\n")[0]
-        rows = [
-            row
-            for row in csv.reader(io.StringIO(text, newline=""), "excel-tab" if tab else "excel")
-            if row
-        ]
+        first = text.partition("\n")[0]
+        kind = "excel-tab" if "\t" in first else "excel"
+        rows = [row for row in csv.reader(io.StringIO(text, newline=""), kind) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise HypvisionError(
             f"'{path}' cannot be read: {error}. Expected: UTF-8, {_FORMS}."
         ) from error
-    if rows and [cell.strip().lower() for cell in rows[0][:2]] == ["id1", "id2"]:
-        rows = rows[1:]
-    elif not tab:
-        raise HypvisionError(
-            f"'{path}' begins with '{text.partition(chr(10))[0]:.80}'. Expected: {_FORMS}."
-        )
-    pairs = []
-    for number, row in enumerate(rows, 1):
-        cells = [cell.strip() for cell in row[:2]]
-        if len(cells) < 2 or not all(cells):
-            raise HypvisionError(
-                f"Pair {number} of '{path}' lacks a name: '{','.join(row):.80}'. Expected: "
-                f"{_FORMS}."
-            )
-        pairs.append((cells[0], cells[1]))
-    return pairs
+    pairs = [tuple(cell.strip() for cell in row[:2]) for row in rows]
+    if [cell.lower() for cell in chain(*pairs[:1])] == ["id1", "id2"]:
+        del pairs[0], rows[0]
+    else:
+        ensure("\t" in first, f"'{path}' begins with '{first:.80}'. Expected: {_FORMS}.")
+    for number, (row, pair) in enumerate(zip(rows, pairs), 1):
+        lacking = f"lacks a name: '{','.join(row):.80}'. Expected: {_FORMS}."
+        ensure(len(pair) == 2 and all(pair), f"Pair {number} of '{path}' {lacking}")
+    return [(below, above) for below, above in pairs]

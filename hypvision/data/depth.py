@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hypvision.data.usage import Usage
-from hypvision.io.errors import HypvisionError
+from hypvision.io.checks import ensure
 from hypvision.io.images import WHITE, image_kind, leaving_out, read_labels
 
 _BITS = (8, 10, 12, 14, 16)
@@ -17,11 +17,11 @@ _PROBED = 20  # images that are looked at where nothing is asked for
 def check_white(white: int | str | None) -> None:
     """Refuse a ``white`` that is neither None, ``"auto"`` nor a value of 16 bits."""
     number = isinstance(white, int) and not isinstance(white, bool) and 0 < white <= WHITE
-    if white not in (None, "auto") and not number:
-        raise HypvisionError(
-            f"white must be 'auto' or the value of white in images of 16 bits, from 1 to {WHITE} "
-            f"(4095 of 12 bits), got {white!r}."
-        )
+    ensure(
+        white in (None, "auto") or number,
+        f"white must be 'auto' or the value of white in images of 16 bits, from 1 to {WHITE} "
+        f"(4095 of 12 bits), got {white!r}.",
+    )
 
 
 def find_white(paths: Sequence[str | Path], white: int | str | None, usage: Usage) -> int:

@@ -29,13 +29,16 @@ from torch.utils.data import Dataset
 
 from hypvision.data.folders import Listing
 from hypvision.data.usage import Usage
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.images import open_image
 from hypvision.io.records import Name, read_record
+from hypvision.io.types import Plain, StrPath
 
 TEMPLATES = ("a photo of a {}", "a picture of a {}", "a drawing of a {}", "an emoji of a {}")
 
 _ONE_SIDED = ("hand", "time", "transport-sign")  # subgroups whose meaning changes when mirrored
+_CLASSES = "splits/classes.json"
 
 
 @dataclass(frozen=True)
@@ -66,48 +69,42 @@ class _Class(NamedTuple):
     group_name: str
 
 
-def read_emoji(root: str | Path, split: str) -> tuple[list[Emoji], tuple[str, ...]]:
+def read_emoji(root: StrPath, split: str) -> tuple[list[Emoji], tuple[str, ...]]:
     """The emoji of a split, in the order of its list, and the names of all classes, in the order of
     their labels."""
     root = Path(root).expanduser()
-    classes = sorted(_read(list[_Class], root / "splits/classes.json"), key=lambda row: row.label)
-    if [row.label for row in classes] != list(range(len(classes))):
-        raise HypvisionError(
-            f"The labels in '{root / 'splits/classes.json'}' are not 0, 1, 2, ...: renumber them."
-        )
+    classes = _classes(root)
     by_subgroup = {row.subgroup: row for row in classes}
     known = {row.id: row for row in _read(list[_Entry], root / "emoji.json")}
     splits = _read(dict[str, list[str]], root / "splits/emoji_split.json")
-    if split not in splits:
-        hint = did_you_mean(split, splits) or f" There are: {', '.join(splits) or 'none'}."
-        raise HypvisionError(f"The emoji in '{root}' have no split '{split}'.{hint}")
+    hint = did_you_mean(split, splits) or f" There are: {', '.join(splits)}."
+    ensure(split in splits, f"The emoji in '{root}' have no split '{split}'.{hint}")
     found = []
     for name in splits[split]:
         row = known.get(name)
         place = by_subgroup.get(row.subgroup) if row else None
         if row is None or place is None:
+            kind, file = ("class", _CLASSES) if row else ("entry", "emoji.json")
             raise HypvisionError(
-                f"The emoji '{name}' of the split '{split}' has no {'class' if row else 'entry'} "
-                f"in '{root / ('splits/classes.json' if row else 'emoji.json')}'. Add it, or take "
-                "it out of the split."
+                f"The emoji '{name}' of the split '{split}' has no {kind} in '{root / file}'. Add "
+                "it, or take it out of the split."
             )
-        one_sided = (
-            row.group == "Symbols"
-            or row.subgroup.startswith(_ONE_SIDED)
-            or not {"left", "right"}.isdisjoint(row.name.split())
-        )
-        found.append(
-            Emoji(
-                name,
-                row.name,
-                row.keywords,
-                place.label,
-                place.classname,
-                place.group_name,
-                one_sided,
-            )
-        )
+        looks = (row.name, row.keywords, place.label, place.classname, place.group_name)
+        found.append(Emoji(name, *looks, _is_one_sided(row)))
     return found, tuple(row.classname for row in classes)
+
+
+def _is_one_sided(row: _Entry) -> bool:
+    """Whether the mirror image of an emoji means something else."""
+    sides = {"left", "right"}.intersection(row.name.split())
+    return row.group == "Symbols" or row.subgroup.startswith(_ONE_SIDED) or bool(sides)
+
+
+def _classes(root: Path) -> list[_Class]:
+    rows = sorted(_read(list[_Class], root / _CLASSES), key=lambda row: row.label)
+    right = [row.label for row in rows] == list(range(len(rows)))
+    ensure(right, f"The labels in '{root / _CLASSES}' are not 0, 1, 2, ...: renumber them.")
+    return rows
 
 
 def _read(kind: Any, path: Path) -> Any:
@@ -115,18 +112,17 @@ def _read(kind: Any, path: Path) -> Any:
         "A folder of emoji has emoji.json, images/STYLE/ID.png, splits/classes.json and "
         "splits/emoji_split.json; give its place with --cfg-options data_root=FOLDER."
     )
-    return read_record(
-        kind, path, "Replace it by an intact copy." if path.is_file() else advice, extra=True
-    )
+    advice = "Replace it by an intact copy." if path.is_file() else advice
+    return read_record(kind, path, advice, extra=True)
 
 
-def class_groups(root: str | Path) -> tuple[tuple[str, ...], ...]:
+def class_groups(root: StrPath) -> tuple[tuple[str, ...], ...]:
     """For each class, in the order of the labels, the group above it."""
-    rows = _read(list[_Class], Path(root).expanduser() / "splits/classes.json")
-    return tuple((row.group_name,) for row in sorted(rows, key=lambda row: row.label))
+    return tuple((row.group_name,) for row in _classes(Path(root).expanduser()))
 
 
 @DATASETS.register_module()
+@dataclass(eq=False, repr=False)
 class EmojiCaptions(Dataset):
     """Images of emoji with a caption each, for a contrastive training of a small CLIP.
 
@@ -146,58 +142,53 @@ class EmojiCaptions(Dataset):
         seed: of all random choices; sample i is always the same.
     """
 
-    def __init__(
-        self,
-        root: str | Path,
-        split: str = "train",
-        styles: Sequence[str] = ("noto",),
-        length: int = 100_000,
-        size: int = 64,
-        augmented: bool = True,
-        mix: tuple[float, float, float] = (0.25, 0.1, 0.25),
-        seed: int = 0,
-    ):
-        self.emoji, classes = read_emoji(root, split)
-        self.split = split
-        self.styles = tuple(styles)
-        self.size = size
-        self.augmented = augmented and split == "train"
-        self.seed = seed
+    root: StrPath
+    split: str = "train"
+    styles: Sequence[str] = ("noto",)
+    length: int = 100_000
+    size: int = 64
+    augmented: bool = True
+    mix: Sequence[float] = (0.25, 0.1, 0.25)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self.emoji, classes = read_emoji(self.root, self.split)
+        mix = tuple(self.mix)
         self.mix = (*mix, 1.0 - sum(mix))
-        if min(self.mix) < 0:
-            raise HypvisionError(
-                f"mix={tuple(mix)}: three probabilities are expected, together at most 1."
-            )
-        self.metainfo = dict(classes=classes, ancestors=class_groups(root))
+        expected = "three probabilities are expected, together at most 1."
+        ensure(min(self.mix) >= 0, f"mix={mix}: {expected}")
+        self.metainfo = dict(classes=classes, ancestors=class_groups(self.root))
         self.groups = sorted({item.group for item in self.emoji})
         self.items: list[tuple[int, Path]] = []
-        self.usage = Usage(root)
-        listing = Listing()
+        self.usage = Usage(self.root)
         for style in self.styles:
-            folder = Path(root).expanduser() / "images" / style
-            paths = [(number, folder / f"{item.id}.png") for number, item in enumerate(self.emoji)]
-            there = [(number, path) for number, path in paths if str(path) in listing]
-            if not there:
-                raise HypvisionError(
-                    f"The style '{style}' has no image of the split '{split}' in '{folder}'."
-                )
-            self.items += there
-            for _, path in paths:
-                self.usage.use("images") if str(path) in listing else self.usage.leave_out(
-                    "images", "no file", path.name
-                )
-        self.length = length if split == "train" else len(self.items)
+            self.items += self._of_style(Path(self.root).expanduser() / "images" / style)
+        if self.split != "train":
+            self.augmented = False
+            self.length = len(self.items)
         # resize() copies an image that already has the size
-        images = (
-            open_image(path).resize((size, size), Image.Resampling.BICUBIC)
-            for _, path in self.items
-        )
+        side = (self.size, self.size)
+        images = (open_image(path).resize(side, Image.Resampling.BICUBIC) for _, path in self.items)
         self._images = [np.asarray(image) for image in images]
+
+    def _of_style(self, folder: Path) -> list[tuple[int, Path]]:
+        listing = Listing()
+        there = []
+        for number, item in enumerate(self.emoji):
+            path = folder / f"{item.id}.png"
+            if str(path) in listing:
+                there.append((number, path))
+                self.usage.use("images")
+            else:
+                self.usage.leave_out("images", "no file", path.name)
+        nothing = f"has no image of the split '{self.split}' in '{folder}'."
+        ensure(there, f"The style '{folder.name}' {nothing}")
+        return there
 
     def __len__(self) -> int:
         return self.length
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
+    def __getitem__(self, index: int) -> Plain:
         """``inputs``: uint8 (3, size, size); ``caption``; ``label``: of the class; ``concepts``:
         int64 (3,), numbers of the emoji, its class and its group; ``level``: which of these three
         the caption names."""

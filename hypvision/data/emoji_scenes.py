@@ -26,10 +26,10 @@ from hypvision.data.classes import enumerated
 from hypvision.data.emoji import Emoji, augment, read_emoji
 from hypvision.data.folders import Listing
 from hypvision.data.masks import box_of
-from hypvision.io.checks import at_least, between
-from hypvision.io.errors import HypvisionError
+from hypvision.io.checks import at_least, between, ensure
 from hypvision.io.files import replacing
 from hypvision.io.images import images_in, open_image
+from hypvision.io.types import Plain, StrPath
 
 # least value of the channels of a white pixel; white pixels that are connected to the border are
 # background
@@ -100,8 +100,8 @@ class EmojiScenes(Dataset):
 
     def __init__(
         self,
-        root: str | Path,
-        photos: str | Path,
+        root: StrPath,
+        photos: StrPath,
         split: str = "train",
         styles: Sequence[str] = ("noto",),
         length: int = 100_000,
@@ -113,7 +113,7 @@ class EmojiScenes(Dataset):
         augmented: bool = True,
         pale: float = 0.0,
         seed: int = 0,
-        cache: str | Path | None = None,
+        cache: StrPath | None = None,
     ):
         settings = {
             name: value for name, value in locals().items() if name not in ("self", "cache")
@@ -131,11 +131,10 @@ class EmojiScenes(Dataset):
         ]
         there = Listing()
         self.items = [(number, path) for number, path in found if str(path) in there]
-        if not self.items:
-            raise HypvisionError(
-                f"No style of {list(styles)} has an image of the split '{split}' in "
-                f"'{root}/images'."
-            )
+        ensure(
+            self.items,
+            f"No style of {list(styles)} has an image of the split '{split}' in '{root}/images'.",
+        )
         self.length = length
         self.size = size
         self.count = tuple(count)
@@ -147,14 +146,14 @@ class EmojiScenes(Dataset):
         self.seed = [seed, ("train", "val", "test").index(split)]
         self.cache = None if cache is None else Path(cache).expanduser() / self._name(settings)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Plain:
         # each worker process opens the file itself
         return {name: value for name, value in self.__dict__.items() if name != "_rows"}
 
     def __len__(self) -> int:
         return self.length
 
-    def _name(self, settings: dict[str, Any]) -> str:
+    def _name(self, settings: Plain) -> str:
         """Name of the cache file, with a hash of the settings, words and images."""
         files = [*map(Path, self.photos), *(path for _, path in self.items)]
         about = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
@@ -165,7 +164,7 @@ class EmojiScenes(Dataset):
             f"scenes-{hashlib.sha256(words.encode(errors='surrogateescape')).hexdigest()[:12]}.dat"
         )
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
+    def __getitem__(self, index: int) -> Plain:
         if self.cache is None:
             return self._sample(index)
         row = self._rows[index]
@@ -201,7 +200,7 @@ class EmojiScenes(Dataset):
                     os.posix_fallocate(file.fileno(), 0, size)
         return np.memmap(path, kinds, "r+", shape=(self.length,))
 
-    def _sample(self, index: int) -> dict[str, Any]:
+    def _sample(self, index: int) -> Plain:
         scene, rng = self._draw(index)
         names = [self._words(rng, self.emoji[placed.emoji]) for placed in scene.objects]
         found = dict(

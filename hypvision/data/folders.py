@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -20,25 +21,60 @@ def natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]
 
 
-def class_names(root: Path, usage: Usage, wanted: Collection[str] | None = None) -> list[str]:
+def composed(name: str) -> str:
+    """A name in the form of Unicode whose letters are whole (NFC): Macs and their archives write
+    letters and their marks one after the other, so that equal names differ."""
+    return unicodedata.normalize("NFC", name)
+
+
+def found_folder(path: str) -> str:
+    """A folder as the disk spells it, by names that are equal when :func:`composed`; the path
+    itself where there is none."""
+    parent, name = os.path.split(path)
+    if not name or os.path.isdir(path):
+        return path
+    parent = found_folder(parent)
+    entries = os.listdir(parent or ".") if os.path.isdir(parent or ".") else []
+    same = [entry for entry in entries if composed(entry) == composed(name)]
+    return os.path.join(parent, same[0]) if same else path
+
+
+def _place(root: Path, name: str) -> str:
+    return found_folder(str(root / on_disk(name)))
+
+
+def class_names(
+    root: Path,
+    usage: Usage,
+    wanted: Collection[str] | None = None,
+    spelled: Collection[str] = (),
+) -> list[str]:
     """The folders in ``root``, sorted, without hidden folders and, if ``wanted`` classes are given,
-    without other classes; ``usage`` counts the folders that are left out."""
+    without other classes; ``usage`` counts the folders that are left out. Names are written as
+    those ``wanted`` or ``spelled`` are, if they are equal when :func:`composed`."""
     found = []
     kept = None if wanted is None else set(wanted)
-    for name, entry in sorted((name_of(entry.name), entry) for entry in os.scandir(root)):
-        if kept is not None and name in kept:
-            reason = None
-        elif entry.is_dir():
-            reason = (
-                "hidden" if is_hidden(name) else None if kept is None else "none of the classes"
-            )
-        else:
-            reason = None if why_no_image(name) else "an image beside the class folders"
-        if reason is not None:
-            usage.leave_out("folders" if entry.is_dir() else "files", reason, name)
-        elif entry.is_dir():
+    own = {composed(name): name for name in (*spelled, *(wanted or ()))}
+    entries = [(name_of(entry.name), entry) for entry in os.scandir(root)]
+    for name, entry in sorted((own.get(composed(name), name), entry) for name, entry in entries):
+        is_folder = entry.is_dir()
+        reason = _why_no_class(name, is_folder, kept)
+        if reason:
+            usage.leave_out("folders" if is_folder else "files", reason, name)
+        elif is_folder:
             found.append(name)
     return found
+
+
+def _why_no_class(name: str, is_folder: bool, kept: Collection[str] | None) -> str:
+    """The reason why an entry is left out; empty: it is used, or no image."""
+    if kept is not None and name in kept:
+        return ""
+    if not is_folder:
+        return "" if why_no_image(name) else "an image beside the class folders"
+    if is_hidden(name):
+        return "hidden"
+    return "" if kept is None else "none of the classes"
 
 
 def class_images(root: Path, classes: Sequence[str], usage: Usage) -> dict[str, list[str]]:
@@ -50,7 +86,7 @@ def class_images(root: Path, classes: Sequence[str], usage: Usage) -> dict[str, 
     """
     places: dict[str, str] = {os.path.realpath(root): ""}
     for name in classes:
-        other = places.setdefault(os.path.realpath(root / on_disk(name)), name)
+        other = places.setdefault(os.path.realpath(_place(root, name)), name)
         if other != name:
             raise HypvisionError(
                 f"'{root / name}' is a link to '{root / other}': its images would have two labels. "
@@ -62,30 +98,33 @@ def class_images(root: Path, classes: Sequence[str], usage: Usage) -> dict[str, 
 
 def _images_below(root: Path, name: str, seen: set[str], usage: Usage) -> list[str]:
     found: list[tuple[str, list[str]]] = []
-    for folder, inner, files in os.walk(root / on_disk(name), followlinks=True):
-        kept = []
-        below = []
-        for file in sorted(files):
-            path = os.path.join(folder, file)
-            reason = why_no_image(file)
-            if reason is None and os.path.islink(path) and not os.path.exists(path):
-                reason = "link to nothing"
-            if reason is None:
-                kept.append(path)
-            else:
-                usage.leave_out("files", reason, os.path.relpath(path, root))
-        for sub in inner:
-            path = os.path.join(folder, sub)
-            place = os.path.realpath(path)
-            if is_hidden(sub) or place in seen:
-                reason = "hidden" if is_hidden(sub) else "link to a folder that is read already"
-                usage.leave_out("folders", reason, os.path.relpath(path, root))
-            else:
-                seen.add(place)
-                below.append(sub)
-        inner[:] = below
-        found.append((folder, kept))
+
+    def taken(kind: str, reason: str, path: str) -> bool:
+        if reason:
+            usage.leave_out(kind, reason, os.path.relpath(path, root))
+        return not reason
+
+    for folder, inner, files in os.walk(_place(root, name), followlinks=True):
+        paths = [os.path.join(folder, file) for file in sorted(files)]
+        found.append((folder, [path for path in paths if taken("files", _no_image(path), path)]))
+        below = [(sub, os.path.join(folder, sub)) for sub in inner]
+        inner[:] = [sub for sub, path in below if taken("folders", _no_folder(path, seen), path)]
     return [path for _, files in sorted(found) for path in files]
+
+
+def _no_image(path: str) -> str:
+    lost = os.path.islink(path) and not os.path.exists(path)
+    return why_no_image(os.path.basename(path)) or ("link to nothing" if lost else "")
+
+
+def _no_folder(path: str, seen: set[str]) -> str:
+    place = os.path.realpath(path)
+    if is_hidden(os.path.basename(path)):
+        return "hidden"
+    if place in seen:
+        return "link to a folder that is read already"
+    seen.add(place)
+    return ""
 
 
 class Listing:
@@ -93,14 +132,25 @@ class Listing:
     network disk."""
 
     def __init__(self) -> None:
-        self._files: dict[str, set[str]] = {}
+        # of each folder, as it is asked for: as the disk has it, and its files' names
+        self._files: dict[str, tuple[str, dict[str, str]]] = {}
 
-    def __contains__(self, path: str) -> bool:
+    def find(self, path: str) -> str | None:
+        """A file as the disk spells it, by names that are equal when :func:`composed`; None if
+        there is none."""
         folder, name = os.path.split(path)
         if folder not in self._files:
-            entries = os.scandir(folder or ".") if os.path.isdir(folder or ".") else ()
-            self._files[folder] = {entry.name for entry in entries if entry.is_file()}
-        return name in self._files[folder]
+            place = found_folder(folder)
+            entries = os.scandir(place or ".") if os.path.isdir(place or ".") else ()
+            names = [entry.name for entry in entries if entry.is_file()]
+            same = {composed(each): each for each in names}
+            self._files[folder] = (place, same | {each: each for each in names})
+        place, files = self._files[folder]
+        found = files.get(name) or files.get(composed(name))
+        return None if found is None else os.path.join(place, found)
+
+    def __contains__(self, path: str) -> bool:
+        return self.find(path) is not None
 
 
 def check_depth(
@@ -116,17 +166,19 @@ def check_depth(
         HypvisionError: the only class folder contains nothing but folders, or all classes have
             names of parts such as "train" and "val".
     """
-    if len(classes) > 1 and not {name.lower() for name in classes} <= _PARTS:
+    usual = len(classes) > 1 and not {name.lower() for name in classes} <= _PARTS
+    if usual or not all(_only_folders(_place(root, name)) for name in classes):
         return
-    for name in classes:
-        entries = [entry for entry in os.scandir(root / on_disk(name)) if not is_hidden(entry.name)]
-        if not any(entry.is_dir() for entry in entries) or any(
-            entry.is_file() and why_no_image(entry.name) is None for entry in entries
-        ):
-            return
+    holds = "one class {}, which holds" if len(classes) == 1 else "the classes {}, which hold"
     raise HypvisionError(
-        f"The data folder '{root}' has {'one class' if len(classes) == 1 else 'the classes'} "
-        f"{' and '.join(repr(name) for name in classes)}, which "
-        f"{'holds' if len(classes) == 1 else 'hold'} folders and no images: the classes seem to "
-        f"lie one folder deeper. {remedy.format(root / classes[0])}"
+        f"The data folder '{root}' has {holds.format(' and '.join(map(repr, classes)))} folders "
+        "and no images: the classes seem to lie one folder deeper. "
+        f"{remedy.format(root / classes[0])}"
     )
+
+
+def _only_folders(folder: str) -> bool:
+    """Whether a folder has folders and no images."""
+    entries = [entry for entry in os.scandir(folder) if not is_hidden(entry.name)]
+    images = any(entry.is_file() and why_no_image(entry.name) is None for entry in entries)
+    return not images and any(entry.is_dir() for entry in entries)

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hypvision.data.chains import Chain
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import read_lines
 from hypvision.io.records import read_table
@@ -232,11 +233,11 @@ def read_captions(path: str | Path) -> list[tuple[str, str | None]]:
         ]
     else:
         found = [(line, None) for line in read_lines(path, "the captions")]
-    if not found:
-        raise HypvisionError(
-            f"There are no captions in '{path}'. Expected: the columns image and caption, or a "
-            "text file."
-        )
+    ensure(
+        found,
+        f"There are no captions in '{path}'. Expected: the columns image and caption, or a "
+        "text file.",
+    )
     return found
 
 
@@ -247,17 +248,16 @@ def build_chains(
     that have a term with enough above it: broader terms, evenly spread on the way from the top, the
     term and the caption. The negative of a term is a sibling of it, that of the caption is the
     caption about the term's sibling."""
-    if levels < 3:
-        raise HypvisionError(
-            "A chain of a caption has at least 3 levels (broader term, term, caption), got "
-            f"{levels}."
-        )
+    ensure(
+        levels >= 3,
+        f"A chain of a caption has at least 3 levels (broader term, term, caption), got {levels}.",
+    )
     rng = np.random.default_rng(seed)
     built = [(_build(caption, terms, levels, rng), image) for caption, image in captions]
     found = [Chain(chain[0], chain[1], image) for chain, image in built if chain is not None]
-    if not found:
-        raise HypvisionError(
-            f"None of the {len(captions)} captions has a term with {levels - 2} broader ones in "
-            "the table. Give fewer levels or more terms."
-        )
+    ensure(
+        found,
+        f"None of the {len(captions)} captions has a term with {levels - 2} broader ones in "
+        "the table. Give fewer levels or more terms.",
+    )
     return found

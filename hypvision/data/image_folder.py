@@ -7,6 +7,7 @@ stacked with ``collate_fn=dict(type="default_collate")``. Augmentation is timm's
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,10 +26,11 @@ from hypvision.data.classes import check_classes
 from hypvision.data.depth import find_white
 from hypvision.data.folders import Listing, check_depth, class_images, class_names, natural
 from hypvision.data.usage import Usage
-from hypvision.io.checks import one_of
+from hypvision.io.checks import ensure, one_of, refuse
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.files import inside, on_disk, read_lines, why_no_file
 from hypvision.io.images import WHITE, check_normalisation, open_channels, open_image
+from hypvision.io.types import Plain, StrPath
 
 CIFAR_LAYOUT = {
     "cifar10": (tv_datasets.CIFAR10, "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"),
@@ -36,7 +38,7 @@ CIFAR_LAYOUT = {
 }
 
 
-def build_transform(config: dict[str, Any] | Callable) -> Callable:
+def build_transform(config: Plain | Callable) -> Callable:
     """Build timm's transform from its keyword arguments.
 
     Args:
@@ -57,19 +59,15 @@ def build_transform(config: dict[str, Any] | Callable) -> Callable:
     try:
         if pad_crop is None:
             return _with_safe_posterize(create_transform(**config))
-        if not config.get("is_training"):
-            raise HypvisionError(
-                "'pad_crop' is an augmentation: use it in a transform that has is_training=True."
-            )
-        unused = [
-            key for key in ("scale", "ratio", "train_crop_mode") if config.get(key) is not None
-        ]
-        if unused:
-            raise HypvisionError(
-                f"The transform has {', '.join(map(repr, unused))}, which shape timm's random "
-                "resized crop, but 'pad_crop' replaces that crop. Leave out 'pad_crop', or "
-                f"{', '.join(map(repr, unused))}."
-            )
+        training = "'pad_crop' is an augmentation: use it in a transform that has is_training=True."
+        ensure(config.get("is_training"), training)
+        shaping = [key for key in _SHAPE_OF_CROP if config.get(key) is not None]
+        unused = ", ".join(map(repr, shaping))
+        ensure(
+            not unused,
+            f"The transform has {unused}, which shape timm's random resized crop, but 'pad_crop' "
+            f"replaces that crop. Leave out 'pad_crop', or {unused}.",
+        )
         pad_mode = config.pop("pad_mode", "reflect")
         one_of(("reflect", "constant"), pad_mode=pad_mode)
         _, secondary, final = create_transform(**config, separate=True)
@@ -84,12 +82,14 @@ def build_transform(config: dict[str, Any] | Callable) -> Callable:
         tv_transforms.Resize(size),  # a crop of this size would be a scrap of a larger image
         tv_transforms.RandomCrop(size, padding=pad_crop, padding_mode=pad_mode),
         tv_transforms.RandomHorizontalFlip(config.get("hflip", 0.5)),
-        # without one no random number is drawn
-        *([tv_transforms.RandomVerticalFlip(config["vflip"])] if config.get("vflip") else []),
     ]
-    return _with_safe_posterize(
-        tv_transforms.Compose([*primary, *secondary.transforms, *final.transforms])
-    )
+    if config.get("vflip"):  # without one no random number is drawn
+        primary.append(tv_transforms.RandomVerticalFlip(config["vflip"]))
+    steps = [*primary, *secondary.transforms, *final.transforms]
+    return _with_safe_posterize(tv_transforms.Compose(steps))
+
+
+_SHAPE_OF_CROP = ("scale", "ratio", "train_crop_mode")
 
 
 def imagenet_classes() -> list[str]:
@@ -101,16 +101,16 @@ def imagenet_classes() -> list[str]:
     return [name if first[name] == number else f"{name} ({number})" for name, number in pairs]
 
 
-def check_root(root: str | Path) -> None:
+def check_root(root: StrPath) -> None:
     """Refuse a folder of an :class:`ImageFolderDataset` that does not exist, and say what is
     expected there."""
     root = Path(root).expanduser()
-    if not root.is_dir():
-        raise HypvisionError(
-            f"The data folder '{root}' does not exist. Expected there: one folder a class with its "
-            f"images, e.g. '{root}/cat/0001.jpg'. Put the data there, or give its place with "
-            "--cfg-options data_root=FOLDER (see docs/data.md)."
-        )
+    ensure(
+        root.is_dir(),
+        f"The data folder '{root}' does not exist. Expected there: one folder a class with its "
+        f"images, e.g. '{root}/cat/0001.jpg'. Put the data there, or give its place with "
+        "--cfg-options data_root=FOLDER (see docs/data.md).",
+    )
 
 
 def _posterize(image: Image.Image, bits_to_keep: int, **_: Any) -> Image.Image:
@@ -132,12 +132,12 @@ class _ImageDataset(Dataset):
 
     paths: list[str]
     labels: np.ndarray
-    metainfo: dict[str, Any]
+    metainfo: Plain
     usage: Usage
     numbered = False  # whether classes have numbers and no names
     white = WHITE  # the value of white in images of 16 bits
 
-    def __init__(self, transform: dict[str, Any] | Callable):
+    def __init__(self, transform: Plain | Callable):
         self.transform = build_transform(transform)
 
     def read(self, index: int) -> Image.Image:
@@ -155,6 +155,27 @@ class _ImageDataset(Dataset):
         self.labels = order[self.labels]
         self.metainfo["classes"] = tuple(names)
 
+    def fill(
+        self,
+        samples: Sequence[tuple[str, int]],
+        classes: Sequence[str],
+        indices: Sequence[int] | None = None,
+        white: int | str | None = None,
+        kind: str = "files",
+    ) -> None:
+        """Take these images (path and label), or those of the ``indices`` alone; ``kind`` is what
+        ``usage`` calls them."""
+        if indices is not None:
+            for number in sorted({*range(len(samples))}.difference(indices)):
+                name = Path(samples[number][0]).name
+                self.usage.leave_out(kind, "not among the indices", name)
+            samples = [samples[number] for number in indices]
+        self.paths = [path for path, _ in samples]
+        self.labels = np.array([label for _, label in samples], dtype=np.int64)
+        self.metainfo = dict(classes=tuple(classes))
+        self.usage.use(kind, len(samples))
+        self.white = find_white(self.paths, white, self.usage)
+
     def count_classes(self) -> None:
         """Count the classes that images show: ``labels`` are numbers (N,), or 1 and 0 for each
         class (N, C)."""
@@ -167,7 +188,7 @@ class _ImageDataset(Dataset):
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
+    def __getitem__(self, index: int) -> Plain:
         return dict(
             inputs=self.transform(self.read(index)), label=int(self.labels[index]), index=index
         )
@@ -206,9 +227,9 @@ class ImageFolderDataset(_ImageDataset):
     def __init__(
         self,
         root: str,
-        transform: dict[str, Any] | Callable,
+        transform: Plain | Callable,
         ann_file: str | None = None,
-        classes: Sequence[str] | str | Path | None = None,
+        classes: Sequence[str] | StrPath | None = None,
         indices: Sequence[int] | None = None,
         cache: bool = False,
         channels: int = 3,
@@ -218,49 +239,46 @@ class ImageFolderDataset(_ImageDataset):
     ):
         super().__init__(transform)
         one_of(("name", "natural"), sort=sort)
-        if folders is not None and ann_file is not None:
-            raise HypvisionError(
-                "The data set has 'folders' and 'ann_file', but the classes of images follow from "
-                "one of the two: the folders that they lie in, or the labels of the list. Leave "
-                "out the other."
-            )
+        ensure(
+            folders is None or ann_file is None,
+            "The data set has 'folders' and 'ann_file', but the classes of images follow from one "
+            "of the two: the folders that they lie in, or the labels of the list. Leave out the "
+            "other.",
+        )
         self.channels = channels
         self.sort = sort
         check_normalisation(transform, channels)
         self.root = Path(root).expanduser()
         check_root(self.root)
         self.usage = Usage(self.root if ann_file is None else ann_file)
-        if classes == "imagenet":
-            classes = imagenet_classes()
-        names = None if classes is None or isinstance(classes, str | Path) else list(classes)
-        partial = False
-        if isinstance(classes, str | Path):
-            check_root(classes)
-            names = self._sorted(class_names(Path(classes).expanduser(), Usage(classes)))
-            partial = True
-        if names is not None:
-            check_classes(
-                enumerate(names), "'classes' of the data set", "Give every class a name of its own."
-            )
+        names = self._named(classes)
         if folders is not None:
             samples, found = self._scan_named(folders, names)
         elif ann_file is None:
+            # of the classes in another folder, this one may lack some
+            partial = isinstance(classes, str | Path) and classes != "imagenet"
             samples, found = self._scan_folders(names, partial)
         else:
             samples, found = self._scan_list(Path(ann_file), names)
             self.numbered = names is None
-        if indices is not None:
-            for i in sorted({*range(len(samples))}.difference(indices)):
-                self.usage.leave_out("files", "not among the indices", Path(samples[i][0]).name)
-            samples = [samples[i] for i in indices]
-        self.paths = [path for path, _ in samples]
-        self.labels = np.array([label for _, label in samples], dtype=np.int64)
-        self.metainfo = dict(classes=tuple(found))
-        self.usage.use("files", len(samples))
+        self.fill(samples, found, indices, white)
         if ann_file is not None:
             self.count_classes()
-        self.white = find_white(self.paths, white, self.usage)
         self._cache = [self._decode(i) for i in range(len(self.paths))] if cache else None
+
+    def _named(self, classes: Sequence[str] | StrPath | None) -> list[str] | None:
+        """The names of the classes, where they are given."""
+        if classes is None:
+            return None
+        if classes == "imagenet":
+            return imagenet_classes()
+        names = list(map(str, classes)) if not isinstance(classes, str | Path) else None
+        if names is None:
+            check_root(str(classes))
+            names = self._sorted(class_names(Path(str(classes)).expanduser(), Usage(str(classes))))
+        remedy = "Give every class a name of its own."
+        check_classes(enumerate(names), "'classes' of the data set", remedy)
+        return names
 
     def _sorted(self, names: list[str]) -> list[str]:
         in_order = sorted(names, key=natural)
@@ -281,37 +299,35 @@ class ImageFolderDataset(_ImageDataset):
     def _scan_folders(
         self, classes: Sequence[str] | None, partial: bool
     ) -> tuple[list[tuple[str, int]], list[str]]:
-        found = class_names(self.root, self.usage, None if partial else classes)
+        found = class_names(self.root, self.usage, None if partial else classes, classes or ())
         wanted = self._sorted(found) if classes is None else list(classes)
-        unknown = sorted(set(found) - set(wanted))
-        if partial and unknown:
-            raise HypvisionError(
+        unknown = sorted(set(found) - set(wanted)) if partial else []
+        missing = [] if partial else sorted(set(wanted) - set(found))
+        lacks = f"no folder for the classes {some(missing, 5)}" if missing else "no sub-folders"
+        refuse(
+            (
+                unknown,
                 f"The data folder '{self.root}' has folders that are none of the {len(wanted)} "
                 f"classes: {some(unknown, 5)}. Give as 'classes' the folder of the images that the "
-                "model is trained on."
-            )
-        missing = [] if partial else sorted(set(wanted) - set(found))
-        if missing or not found or not wanted:
-            reason = (
-                f"has no folder for the classes {some(missing, 5)}"
-                if missing
-                else "has no sub-folders"
-            )
-            raise HypvisionError(
-                f"The data folder '{self.root}' {reason}. Expected: one folder a class with its "
-                f"images, e.g. '{self.root}/cat/0001.jpg'. {self._found()}"
-            )
+                "model is trained on.",
+            ),
+            (
+                missing or not found or not wanted,
+                f"The data folder '{self.root}' has {lacks}. Expected: one folder a class with its "
+                f"images, e.g. '{self.root}/cat/0001.jpg'. {self._found()}",
+            ),
+        )
         if classes is None:
             check_depth(self.root, wanted)
         images = class_images(self.root, sorted(found), self.usage)
         empty = [name for name, paths in images.items() if not paths]
-        if empty:
-            raise HypvisionError(
-                f"The data folder '{self.root}' has a class without images: {some(empty, 5)}. "
-                f"Expected: files such as '{self.root}/{empty[0]}/0001.jpg'. Remove empty folders, "
-                "or check that unpacking has finished. "
-                f"{self.usage if self.usage.left_out() else ''}"
-            )
+        ensure(
+            not empty,
+            f"The data folder '{self.root}' has a class without images: {some(empty, 5)}. "
+            f"Expected: files such as '{self.root}/{''.join(empty[:1])}/0001.jpg'. Remove empty "
+            "folders, or check that unpacking has finished. "
+            f"{self.usage if self.usage.left_out() else ''}",
+        )
         labels = {name: label for label, name in enumerate(wanted)}
         return [(path, labels[name]) for name, paths in images.items() for path in paths], wanted
 
@@ -332,62 +348,56 @@ class ImageFolderDataset(_ImageDataset):
     def _scan_list(
         self, path: Path, classes: Sequence[str] | None
     ) -> tuple[list[tuple[str, int]], list[str]]:
-        if not path.is_file():
-            raise HypvisionError(
-                f"{why_no_file(path, 'list')} Expected: a text file with a line 'path label' for "
-                f"each image, the path relative to '{self.root}'. Correct 'ann_file' in the "
-                "config, or leave it out to use folders."
-            )
+        ensure(
+            path.is_file(),
+            f"{why_no_file(path, 'list')} Expected: a text file with a line 'path label' for each "
+            f"image, the path relative to '{self.root}'. Correct 'ann_file' in the config, or "
+            "leave it out to use folders.",
+        )
+        most = math.inf if classes is None else len(classes)
+        limit = "" if classes is None else f" from 0 to {len(classes) - 1}"
         first: dict[str, tuple[int, int]] = {}  # line and label of each image
         for number, line in enumerate(read_lines(path, "the list of images", blank=True), start=1):
             if not line:
                 continue
-            name, _, label = line.rpartition(" ")
-            if (
-                not name
-                or not label.isdecimal()
-                or (classes is not None and int(label) >= len(classes))
-            ):
-                limit = "" if classes is None else f" from 0 to {len(classes) - 1}"
+            name, _, text = line.rpartition(" ")
+            label = int(text) if text.isdecimal() else math.inf
+            if not name or label >= most:
                 raise HypvisionError(
                     f"'{path}', line {number}: '{line}' is not 'path label' with a whole "
                     f"number{limit}. Correct it."
                 )
-            before, other = first.setdefault(str(self.root / on_disk(name)), (number, int(label)))
-            if other != int(label):
-                raise HypvisionError(
-                    f"'{path}' gives '{name}' the label {other} in line {before} and {label} in "
-                    f"line {number}. An image has one label: remove one of the two lines."
-                )
-            if before != number:
-                self.usage.leave_out(
-                    "files", "listed twice", f"{name}, lines {before} and {number}"
-                )
-        if not first:
-            raise HypvisionError(
-                f"The list '{path}' names no images. Expected: a line 'path label' for each."
+            place = str(self.root / on_disk(name))
+            before, other = first.setdefault(place, (number, int(label)))
+            ensure(
+                other == label,
+                f"'{path}' gives '{name}' the label {other} in line {before} and {label} in line "
+                f"{number}. An image has one label: remove one of the two lines.",
             )
+            if before != number:
+                lines = f"{name}, lines {before} and {number}"
+                self.usage.leave_out("files", "listed twice", lines)
+        ensure(first, f"The list '{path}' names no images. Expected: a line 'path label' for each.")
         inside(first, self.root)
-        top = max(label for _, label in first.values())
-        return self._on_disk(path, first), list(classes) if classes is not None else [
-            str(i) for i in range(top + 1)
-        ]
+        numbers = range(max(label for _, label in first.values()) + 1)
+        return self._on_disk(path, first), list(map(str, numbers) if classes is None else classes)
 
     def _on_disk(self, path: Path, listed: Mapping[str, tuple[int, int]]) -> list[tuple[str, int]]:
         """The images of a list that exist."""
         found: list[tuple[str, int]] = []
         there = Listing()
         for place, (number, label) in listed.items():
-            if place in there or os.path.exists(place):
-                found.append((place, label))
+            image = there.find(place) or (place if os.path.exists(place) else None)
+            if image:
+                found.append((image, label))
             else:
                 self.usage.leave_out("files", "missing on disk", f"{place}, line {number}")
-        if not found:
-            raise HypvisionError(
-                f"None of the {len(listed)} images of the list '{path}' exists; the first is "
-                f"'{next(iter(listed))}'. The paths start from 'root' of the data set: correct "
-                "them, or 'root'."
-            )
+        ensure(
+            found,
+            f"None of the {len(listed)} images of the list '{path}' exists; the first is "
+            f"'{next(iter(listed))}'. The paths start from 'root' of the data set: correct them, "
+            "or 'root'.",
+        )
         return found
 
     def _decode(self, index: int) -> Image.Image:
@@ -412,7 +422,7 @@ class CIFARDataset(_ImageDataset):
     def __init__(
         self,
         root: str,
-        transform: dict[str, Any] | Callable,
+        transform: Plain | Callable,
         train: bool = True,
         name: str = "cifar10",
         indices: Sequence[int] | None = None,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from hypvision.data.annotations import some
+from hypvision.data.folders import composed
 from hypvision.data.usage import Usage
 from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError
@@ -23,6 +24,7 @@ from hypvision.io.images import (
     read_labels,
     why_no_image,
 )
+from hypvision.io.types import Plain, StrPath
 
 LOSSLESS = (".png", ".tif", ".tiff", ".bmp", ".gif", ".pgm", ".ppm")
 """Endings of label maps; the others change numbers."""
@@ -31,7 +33,7 @@ LOSSLESS = (".png", ".tif", ".tiff", ".bmp", ".gif", ".pgm", ".ppm")
 # Which files
 
 
-def files_below(root: str | Path, usage: Usage, kind: str) -> list[Path]:
+def files_below(root: StrPath, usage: Usage, kind: str) -> list[Path]:
     """The files of a folder and below it, also behind links; ``usage`` counts images (as ``kind``)
     hidden or there twice."""
     folders = [Path(root)]  # links first, to be read last: a file counts under its own path
@@ -62,7 +64,7 @@ class _Named:
     of the ``others``, of which those further to the left are preferred."""
 
     def __init__(
-        self, files: Iterable[Path], root: str | Path, suffix: str, others: Sequence[str] = ()
+        self, files: Iterable[Path], root: StrPath, suffix: str, others: Sequence[str] = ()
     ):
         self.suffix = suffix
         self.files = list(files)
@@ -73,7 +75,7 @@ class _Named:
         for path in self.files:
             name, ending = os.path.splitext(path.relative_to(root).as_posix())
             if ending.lower() in self.endings and name.endswith(tail):
-                self.found.setdefault(name.removesuffix(tail), []).append(path)
+                self.found.setdefault(composed(name.removesuffix(tail)), []).append(path)
             else:
                 self.rest.append(path)
         for paths in self.found.values():
@@ -84,6 +86,7 @@ class _Named:
 
     def known(self, name: str) -> str:
         """A name of a list, which some lists give with its ending."""
+        name = composed(name)
         stem, ending = os.path.splitext(name)
         return stem if name not in self.found and ending.lower() in self.endings else name
 
@@ -95,8 +98,8 @@ class _Named:
 
 
 def find_pairs(
-    images: str | Path,
-    maps: str | Path | None,
+    images: StrPath,
+    maps: StrPath | None,
     usage: Usage,
     suffixes: tuple[str, str] = (".jpg", ".png"),
     exact: tuple[bool, bool] = (False, False),
@@ -127,8 +130,8 @@ def find_pairs(
 
 
 def _images_and_maps(
-    images: str | Path,
-    maps: str | Path | None,
+    images: StrPath,
+    maps: StrPath | None,
     flat: bool,
     usage: Usage,
     suffixes: tuple[str, str],
@@ -158,7 +161,7 @@ def _chosen(names: Sequence[str] | None, pictures: _Named, folder: Path) -> list
 
 
 def _paired(
-    chosen: Sequence[str], pictures: _Named, labels: _Named, maps: str | Path | None, flat: bool
+    chosen: Sequence[str], pictures: _Named, labels: _Named, maps: StrPath | None, flat: bool
 ) -> tuple[list[tuple[str, str]], list[Path]]:
     """The pairs of image and label map, and the images without one."""
     pairs: list[tuple[str, str]] = []
@@ -217,7 +220,7 @@ def _no_label_map(image: Path, images: Path, maps: Path, labels: _Named) -> str:
 
 
 def check_size(
-    path: str | Path, shape: Sequence[int], image: str | Path, expected: Sequence[int]
+    path: StrPath, shape: Sequence[int], image: StrPath, expected: Sequence[int]
 ) -> None:
     """Raise an error if the ``shape`` (height, width) of the label map ``path`` differs from the
     ``expected`` one of its ``image`` as displayed.
@@ -236,7 +239,7 @@ def check_size(
     )
 
 
-def read_label_map(path: str | Path) -> np.ndarray:
+def read_label_map(path: StrPath) -> np.ndarray:
     """The numbers (H, W) of the pixels: integers as they are stored, of any depth."""
     labels = read_labels(path)
     # drop an alpha channel if all pixels are opaque
@@ -262,7 +265,7 @@ def read_label_map(path: str | Path) -> np.ndarray:
 
 
 def read_colours(
-    path: str | Path,
+    path: StrPath,
     palette: Sequence[Sequence[int]],
     ignored: Collection[Sequence[int]] = (),
     strict: bool = True,
@@ -293,7 +296,7 @@ def read_colours(
     return np.where(right, labels[order][places], -1)
 
 
-def labels_of(info: dict[str, Any], last_is_ignored: bool = True) -> np.ndarray:
+def labels_of(info: Plain, last_is_ignored: bool = True) -> np.ndarray:
     """The classes of the pixels, int32 (H, W), as a data set of mmseg describes them by
     ``seg_map_path``, ``img_path`` and more; ``colours``: arguments of :func:`read_colours` and
     ``ignore_index``. With ``reduce_zero_label``, 255 is ignored like 0, unless ``last_is_ignored``

@@ -21,16 +21,17 @@ from typing import Annotated, Any, NamedTuple, Protocol
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch.utils.data import Dataset
 from tqdm import tqdm
 
 from hypvision.checkpoints.sources import offline
+from hypvision.checkpoints.types import StateDict
 from hypvision.data.usage import Usage
-from hypvision.io.checks import at_least, one_of
+from hypvision.io.checks import at_least, ensure, one_of
 from hypvision.io.errors import HypvisionError, one_line, require
 from hypvision.io.files import check_regular, parse_json, read_text, replacing, write_json
 from hypvision.io.records import positive, read_record
+from hypvision.io.types import StrPath
 
 _logger = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ def load_tokenizer(name: str) -> Tokenizer:
 
 
 def documents(
-    source: str | Path | Sequence[str | Path], field: str = "text", separator: str | None = None
+    source: StrPath | Sequence[StrPath], field: str = "text", separator: str | None = None
 ) -> Iterator[str]:
     """The documents of a source, one after the other: of files, folders or patterns (``*.txt`` is
     one document, or several with a ``separator``, ``*.jsonl`` one a line, ``*.parquet`` one a row,
@@ -123,19 +124,15 @@ def documents(
 
 def _files(entry: str) -> list[Path]:
     path = Path(entry).expanduser()
+    names = [path] if path.is_file() else sorted(glob.glob(str(path), recursive=True))
+    found = list(map(Path, names))
     if path.is_dir():
         found = sorted(p for p in path.rglob("*") if p.suffix in (".txt", ".jsonl", ".parquet"))
-    else:
-        found = (
-            [path]
-            if path.is_file()
-            else [Path(p) for p in sorted(glob.glob(str(path), recursive=True))]
-        )
-    if not found:
-        raise HypvisionError(
-            f"There is no text at '{entry}'. Give a .txt, .jsonl or .parquet file, a folder or a "
-            "pattern of such, or hf:NAME."
-        )
+    ensure(
+        found,
+        f"There is no text at '{entry}'. Give a .txt, .jsonl or .parquet file, a folder or a "
+        "pattern of such, or hf:NAME.",
+    )
     return found
 
 
@@ -231,13 +228,13 @@ class PackedText(Dataset):
 
     def __init__(
         self,
-        source: str | Path | Sequence[str | Path],
+        source: StrPath | Sequence[StrPath],
         tokenizer: str = "byte",
         length: int = 2048,
         field: str = "text",
         separator: str | None = None,
         tail: str = "keep",
-        cache: str | Path = "work_dirs/tokens",
+        cache: StrPath = "work_dirs/tokens",
         limit: int | None = None,
     ):
         one_of(("keep", "drop"), tail=tail)
@@ -247,38 +244,27 @@ class PackedText(Dataset):
         self.tokens, sizes, self.bytes = _tokenized(
             source, tokenizer, self.tokenizer, field, separator, Path(cache)
         )
-        begins = np.concatenate([[0], np.cumsum(sizes)])
-        pieces = [
-            (int(begin) + i, min(length, int(size) - i))
-            for begin, size in zip(begins, sizes)
-            for i in range(0, int(size) - 1, length)
-            if not (tail == "drop" and i and int(size) - i < length)
-        ]
+        pieces = _pieces(sizes.tolist(), length, tail == "drop")
         rows = [[pieces[i] for i in row] for row in pack([size for _, size in pieces], length)]
         self.rows = rows[:limit]
         self.usage = Usage(str(source))
         kept = sum(size for _, size in pieces)
-        self.usage.use("documents", len(sizes))
-        self.usage.use("tokens", kept)
-        rest = int(sum(sizes)) - kept
-        if rest:
-            self.usage.leave_out(
-                "tokens", f"tail='{tail}'", "ends of documents longer than a row", rest
-            )
-        self.usage.use("rows", len(self.rows))
-        more = len(rows) - len(self.rows)
-        if more:
-            self.usage.leave_out("rows", f"limit={limit}", "the last", more)
-        if not self.rows:
-            raise HypvisionError(
-                f"The text at '{source}' has fewer than two tokens. Give more text."
-            )
-        self.metainfo = dict(tokens_per_byte=float((sum(sizes) - len(sizes)) / max(self.bytes, 1)))
+        for kind, used, left, reason, what in (
+            ("documents", len(sizes), 0, "", ""),
+            ("tokens", kept, int(sizes.sum()) - kept, f"tail='{tail}'",
+             "ends of documents longer than a row"),
+            ("rows", len(self.rows), len(rows) - len(self.rows), f"limit={limit}", "the last"),
+        ):  # fmt: skip
+            self.usage.use(kind, used)
+            if left:
+                self.usage.leave_out(kind, reason, what, left)
+        ensure(self.rows, f"The text at '{source}' has fewer than two tokens. Give more text.")
+        self.metainfo = dict(tokens_per_byte=float((sizes.sum() - len(sizes)) / max(self.bytes, 1)))
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
+    def __getitem__(self, index: int) -> StateDict:
         ids = np.full(self.length, self.tokenizer.pad_id, dtype=np.int64)
         number = np.full(self.length, -1, dtype=np.int64)
         place = 0
@@ -287,6 +273,18 @@ class PackedText(Dataset):
             number[place : place + size] = i
             place += size
         return dict(input_ids=torch.from_numpy(ids), sequence_id=torch.from_numpy(number))
+
+
+def _pieces(sizes: Sequence[int], length: int, drop: bool) -> list[tuple[int, int]]:
+    """The begin and size of each piece of the documents; ``drop`` the rest of one that was cut."""
+    found = []
+    begin = 0
+    for size in sizes:
+        for i in range(0, size - 1, length):
+            if not (drop and i and size - i < length):
+                found.append((begin + i, min(length, size - i)))
+        begin += size
+    return found
 
 
 def _tokenized(
@@ -298,9 +296,8 @@ def _tokenized(
     In a distributed training the first process of each machine tokenizes, and the others wait.
     """
     entries = [source] if isinstance(source, (str, Path)) else list(source)
-    files = [
-        path for entry in entries if not str(entry).startswith("hf:") for path in _files(str(entry))
-    ]
+    local = [str(entry) for entry in entries if not str(entry).startswith("hf:")]
+    files = [path for entry in local for path in _files(entry)]
     # the cache is invalid after a change of the text or of the tokenizer
     stamp = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     key = json.dumps([str(source), name, tokenizer.identity, field, separator, stamp])
@@ -312,9 +309,8 @@ def _tokenized(
     try:
         first = not several or os.environ.get("LOCAL_RANK", str(dist.get_rank())) == "0"
         if first and _stored(flat, facts, dtype) is None:
-            _write_tokens(
-                flat, facts, source, documents(source, field, separator), tokenizer, dtype
-            )
+            texts = documents(source, field, separator)
+            _write_tokens(flat, facts, source, texts, tokenizer, dtype)
     finally:
         if several:
             dist.barrier()
@@ -342,11 +338,11 @@ def _stored(flat: Path, facts: Path, dtype: type) -> _Facts | None:
         return None
     try:
         found = read_record(_Facts, facts, "")
-        if not found.sizes or flat.stat().st_size != sum(found.sizes) * np.dtype(dtype).itemsize:
-            raise HypvisionError(
-                f"'{flat}' does not have as many tokens as '{facts}' says. Remove both files; they "
-                "are made again."
-            )
+        ensure(
+            found.sizes and flat.stat().st_size == sum(found.sizes) * np.dtype(dtype).itemsize,
+            f"'{flat}' does not have as many tokens as '{facts}' says. Remove both files; they "
+            "are made again.",
+        )
         return found
     except (HypvisionError, OSError) as error:
         _logger.warning("Stored tokens are damaged, so the text is read again: %s", error)
@@ -366,6 +362,5 @@ def _write_tokens(
             out.write(np.asarray(ids, dtype=dtype).tobytes())
             sizes.append(len(ids))
             count += len(text.encode())
-        if not sizes:
-            raise HypvisionError(f"The text at '{source}' is empty. Give some.")
+        ensure(sizes, f"The text at '{source}' is empty. Give some.")
     write_json(facts, dict(sizes=sizes, bytes=count), indent=None)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from mmengine.registry import DATASETS
 
-from hypvision.data.annotations import name_difference
+from hypvision.data.annotations import name_difference, some
 from hypvision.data.classes import check_classes
 from hypvision.data.depth import find_white
 from hypvision.data.folders import Listing
@@ -20,13 +21,16 @@ from hypvision.data.tables import (
     LABEL_COLUMNS,
     ONES,
     ZEROS,
+    known_labels,
     read_cells,
     split_labels,
 )
 from hypvision.data.usage import Usage
-from hypvision.io.errors import HypvisionError, did_you_mean
+from hypvision.io.checks import ensure
+from hypvision.io.errors import HypvisionError
 from hypvision.io.files import inside
 from hypvision.io.records import read_json_lines
+from hypvision.io.types import Plain, StrPath
 
 _TABLE = "the table of images and their labels"
 _FORMS = (
@@ -65,15 +69,15 @@ class MultiLabelDataset(_ImageDataset):
         self,
         root: str,
         ann_file: str,
-        transform: dict[str, Any] | Callable,
-        classes: Sequence[str] | str | Path | None = None,
+        transform: Plain | Callable,
+        classes: Sequence[str] | StrPath | None = None,
         white: int | str | None = None,
         separator: str | None = None,
     ):
         super().__init__(transform)
         self.root = Path(root).expanduser()
         rows, names, columns, notes = read_table(ann_file, separator)
-        own = names
+        self._columns = names if columns else None
         source = ""
         if isinstance(classes, str | Path):
             names = read_table(classes, separator).names
@@ -82,29 +86,24 @@ class MultiLabelDataset(_ImageDataset):
             source = "'classes' of the data set"
             names = list(check_classes(enumerate(classes), source, "Correct them.").values())
         self.table = str(ann_file)
-        self._columns = own if columns else None
         self._check_columns(names, source)
         self.paths = inside([self.root / image for image in rows], self.root)
         there = Listing()
         missing = [path for path in self.paths if path not in there]
-        if missing:
-            raise HypvisionError(
-                f"{len(missing)} of the {len(rows)} images of '{ann_file}' do not exist, such as "
-                f"'{missing[0]}'. Its paths start from '{root}': correct them, or 'root' of the "
-                "data set."
-            )
-        self.labels = np.zeros((len(rows), len(names)), dtype=np.float32)
+        self.paths = [there.find(path) or path for path in self.paths]
+        ensure(
+            not missing,
+            f"{len(missing)} of the {len(rows)} images of '{ann_file}' do not exist, such as "
+            f"{some(missing, 1)}. Its paths start from '{root}': correct them, or 'root' of the "
+            "data set.",
+        )
         places = {name: place for place, name in enumerate(names)}
-        for row, (image, found) in enumerate(rows.items()):
-            for name in found:
-                if name not in places:
-                    raise HypvisionError(
-                        f"'{ann_file}' gives the image '{image}' the label '{name}', which is none "
-                        f"of the {len(names)} classes.{did_you_mean(name, names)} Classes: "
-                        f"{', '.join(names[:10])}{', ...' if len(names) > 10 else ''}. Correct the "
-                        "label, or 'classes' of the data set."
-                    )
-                self.labels[row, places[name]] = 1.0
+        for image, found in rows.items():
+            known_labels(found, places, f"'{ann_file}' gives the image '{image}'")
+        self.labels = np.array(
+            [[name in found for name in names] for found in map(set, rows.values())],
+            dtype=np.float32,
+        )
         self.metainfo = dict(classes=tuple(names))
         self.usage = Usage(ann_file)
         self.usage.notes += notes
@@ -132,7 +131,7 @@ class MultiLabelDataset(_ImageDataset):
                 "0 for each image."
             )
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
+    def __getitem__(self, index: int) -> Plain:
         return dict(
             inputs=self.transform(self.read(index)),
             label=torch.from_numpy(self.labels[index]),
@@ -150,7 +149,7 @@ class Table(NamedTuple):
     notes: list[str]
 
 
-def read_table(path: str | Path, separator: str | None = None) -> Table:
+def read_table(path: StrPath, separator: str | None = None) -> Table:
     """A table of images and their labels.
 
     ``path`` is a ``.csv`` with a column ``image`` (or another of
@@ -160,59 +159,49 @@ def read_table(path: str | Path, separator: str | None = None) -> Table:
     ``{"image": PATH, "labels": [NAME, ...]}`` for each image.
     """
     notes: list[str] = []
+    names: list[str] = []
     if Path(path).suffix == ".jsonl":
         lines = read_json_lines(_Labelled, path, _TABLE, f"{_FORMS}.")
-        names = list[str]()
     else:
         lines, names = _of_csv(path, separator, notes)
     rows: dict[str, list[str]] = {}
     for number, (image, labels) in lines:
-        if image in rows:
-            raise HypvisionError(
-                f"'{path}', line {number}: the image '{image}' is listed twice. Remove one of the "
-                "two lines."
-            )
+        twice = f"the image '{image}' is listed twice. Remove one of the two lines."
+        ensure(image not in rows, f"'{path}', line {number}: {twice}")
         rows[image] = labels
     columns = bool(names)
-    names = names or sorted({name for found in rows.values() for name in found})
-    if not rows or not names:
-        raise HypvisionError(
-            f"The table '{path}' has no {'labels' if rows else 'images'}. {_FORMS}."
-        )
+    names = names or sorted(set(chain(*rows.values())))
+    lacking = "labels" if rows else "images"
+    ensure(rows and names, f"The table '{path}' has no {lacking}. {_FORMS}.")
     check_classes(enumerate(names), f"The table '{path}'", "Give every class a name of its own.")
     return Table(rows, names, columns, notes)
 
 
 def _of_csv(
-    path: str | Path, separator: str | None, notes: list[str]
+    path: StrPath, separator: str | None, notes: list[str]
 ) -> tuple[list[tuple[int, _Labelled]], list[str]]:
     """The rows with their line numbers, and the names of the classes if the header has them."""
     cells = read_cells(path, _FORMS)
-    known = [name for name in IMAGE_COLUMNS if name in cells.head]
-    names = [name for name in cells.head if name not in known[:1]]
-    if not known or not names:
-        raise HypvisionError(
-            f"The table '{path}' begins with '{','.join(cells.head):.80}'. {_FORMS}."
-        )
-    listed = len(names) == 1 and names[0] in LABEL_COLUMNS
-    lines = [number for number, _ in cells.rows]
-    found = []
-    if listed:
-        texts = [(f"'{path}', line {number}", row[names[0]]) for number, row in cells.rows]
-        found = split_labels(texts, separator, notes)
+    known = [name for name in IMAGE_COLUMNS if name in cells.head][:1]
+    names = [name for name in cells.head if name not in known]
+    begin = f"begins with '{','.join(cells.head):.80}'"
+    ensure(known and names, f"The table '{path}' {begin}. {_FORMS}.")
+    rows = [(number, f"'{path}', line {number}", row) for number, row in cells.rows]
+    for _, where, row in rows:
+        ensure(row[known[0]], f"{where}: no image is named. {_FORMS}.")
+    if len(names) == 1 and names[0] in LABEL_COLUMNS:
+        found = split_labels([(where, row[names[0]]) for _, where, row in rows], separator, notes)
+        names = []
     else:
-        found = [_ones(row, names, f"'{path}', line {number}") for number, row in cells.rows]
-    images = [row[known[0]] for _, row in cells.rows]
-    if "" in images:
-        line = lines[images.index("")]
-        raise HypvisionError(f"'{path}', line {line}: no image is named. {_FORMS}.")
-    pairs = [(line, _Labelled(*row)) for line, row in zip(lines, zip(images, found))]
-    return pairs, [] if listed else names
+        found = [_ones(row, names, where) for _, where, row in rows]
+    images = [row[known[0]] for _, _, row in rows]
+    pairs = [(line, _Labelled(*pair)) for (line, _, _), pair in zip(rows, zip(images, found))]
+    return pairs, names
 
 
 def _ones(row: dict[str, str], names: Sequence[str], where: str) -> list[str]:
     """The classes that a row marks by 1, 1.0 or True."""
-    wrong = [row[name] for name in names if row[name].lower() not in (*ONES, *ZEROS)]
-    if wrong:
-        raise HypvisionError(f"{where}: '{wrong[0]:.40}' is neither 1 nor 0. {_FORMS}.")
+    for name in names:
+        known = row[name].lower() in (*ONES, *ZEROS)
+        ensure(known, f"{where}: '{row[name]:.40}' is neither 1 nor 0. {_FORMS}.")
     return [name for name in names if row[name].lower() in ONES]

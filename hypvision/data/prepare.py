@@ -42,7 +42,7 @@ from hypvision.data.image_folder import CIFARDataset
 from hypvision.data.label_maps import check_size, read_label_map
 from hypvision.data.masks import decode
 from hypvision.data.published import read_matlab, read_rows
-from hypvision.io.checks import one_of
+from hypvision.io.checks import ensure, one_of
 from hypvision.io.errors import HypvisionError, one_line, require
 from hypvision.io.files import (
     below,
@@ -54,6 +54,7 @@ from hypvision.io.files import (
     write_json,
 )
 from hypvision.io.images import image_kind, open_image, read_labels, shown_size, write_image
+from hypvision.io.types import StrPath
 
 # name, image, file with its labels, function that reads the labels
 Item = tuple[str, Path, Path, Callable[[], np.ndarray]]
@@ -77,19 +78,18 @@ def voc_labels(labels: np.ndarray, background: bool) -> np.ndarray:
 
 def _plain(name: str) -> str:
     """Check that an image name from a list does not lead to another folder."""
-    if Path(name).name != name:
-        raise HypvisionError(
-            f"'{name}' is not the name of an image: it leads to another folder. Correct the list."
-        )
+    ensure(
+        Path(name).name == name,
+        f"'{name}' is not the name of an image: it leads to another folder. Correct the list.",
+    )
     return name
 
 
 def _need(path: Path) -> Path:
-    if not path.exists():
-        raise HypvisionError(
-            f"'{path}' does not exist. Check SOURCE; docs/open-vocabulary.md says what it must "
-            "hold."
-        )
+    ensure(
+        path.exists(),
+        f"'{path}' does not exist. Check SOURCE; docs/open-vocabulary.md says what it must hold.",
+    )
     return path
 
 
@@ -121,11 +121,11 @@ def _ade847(source: Path) -> Iterator[Item]:
 
     def labels(path: Path) -> np.ndarray:
         mode = image_kind(path)[1]
-        if mode not in ("RGB", "RGBA"):
-            raise HypvisionError(
-                f"'{path}' has Pillow's mode {mode}; the published *_seg.png are RGB, their "
-                "colours stand for the classes. Copy it again."
-            )
+        ensure(
+            mode in ("RGB", "RGBA"),
+            f"'{path}' has Pillow's mode {mode}; the published *_seg.png are RGB, their "
+            "colours stand for the classes. Copy it again.",
+        )
         return ade847_labels(read_labels(path, mode="RGB"), table)
 
     for path in sorted(folder.rglob("*.jpg")):
@@ -277,14 +277,13 @@ def _write_all(name: str, pictures: Iterator[Picture], source: Path, out: Path) 
             with replacing(target) as temporary:
                 write(temporary)
         count += 1
-    if count == 0:
-        raise HypvisionError(
-            f"'{source}' lists no images of {name}. Check SOURCE: it may not be complete."
-        )
+    ensure(
+        count != 0, f"'{source}' lists no images of {name}. Check SOURCE: it may not be complete."
+    )
     return count
 
 
-def prepare(name: str, source: str | Path, out: str | Path) -> int:
+def prepare(name: str, source: StrPath, out: StrPath) -> int:
     """Write a data set by the folder of the published data; returns the number of images. Images
     that ``out`` has already are skipped, so an interrupted call can be repeated."""
     one_of(NAMES, name=name)
@@ -306,10 +305,7 @@ def _prepare_maps(name: str, source: Path, out: Path) -> int:
     annotations = out / "annotations/validation"
     check_output_folder(out)
     found = list(items(source))
-    if not found:
-        raise HypvisionError(
-            f"'{source}' lists no images of {name}. Check SOURCE: it may not be complete."
-        )
+    ensure(found, f"'{source}' lists no images of {name}. Check SOURCE: it may not be complete.")
     inside([path for _, image, labels_file, _ in found for path in (image, labels_file)], source)
     for stem, source_image, labels_file, labels in tqdm(found, desc=name, unit="img", disable=None):
         # The list may name any path, so check that the target is below the folder.

@@ -104,8 +104,8 @@ class RemoteFile:
         with self.open() as file:
             return file.read().decode("utf-8")
 
-    def children(self, ending: str) -> list[RemoteFile]:
-        """The files of a folder with this ending, sorted; a web server has no lists."""
+    def children(self, ending: str | tuple[str, ...]) -> list[RemoteFile]:
+        """The files of a folder with an ending, sorted; a web server has no lists."""
         if self._is_http:
             raise HypvisionError(
                 f"'{self.url}' is a folder of a web server, which has no list of its files. Give a "

@@ -17,16 +17,20 @@ import fnmatch
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from mmengine.registry import DATASETS
 
+from hypvision.data.annotations import some
 from hypvision.data.classes import check_classes
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.files import inside
 from hypvision.io.records import parse, read_record
+from hypvision.io.types import Plain
 
 from .folders import Listing, class_names
 from .image_folder import ImageFolderDataset, _ImageDataset
@@ -35,7 +39,13 @@ from .samplers import members_of
 from .taxonomy import KIND_OF, TAXONOMY
 from .usage import Usage
 
-_Loaded = tuple[list[str], list[int], list[str], list[tuple[str, ...]], int | None]
+
+class _Loaded(NamedTuple):
+    """What the lists of a split say."""
+
+    rows: Sequence[tuple[str, Any]]  # path below the root, and class; of other splits, too
+    classes: Mapping[Any, tuple[str, tuple[str, ...]]]  # in order: name and ancestors
+    queries: int | None = None
 
 
 class _RetrievalDataset(_ImageDataset):
@@ -47,31 +57,30 @@ class _RetrievalDataset(_ImageDataset):
     source: str  # source of the archive
     published: dict[str, tuple[int, int]]  # number of images and classes of each split
 
-    def __init__(self, root: str, transform: dict[str, Any] | Callable, split: str = "train"):
+    def __init__(self, root: str, transform: Plain | Callable, split: str = "train"):
         super().__init__(transform)
-        if split not in self.published:
-            raise HypvisionError(
-                f"{self.title} has the splits {' and '.join(self.published)}, not '{split}'."
-            )
+        splits = " and ".join(self.published)
+        ensure(split in self.published, f"{self.title} has the splits {splits}, not '{split}'.")
         self.split = split
         self.root = Path(root).expanduser()
         if not self.root.is_dir():
             raise self._missing(f"The data folder '{self.root}' does not exist.")
-        paths, labels, classes, ancestors, queries = self._load()
-        self.paths = inside(paths, self.root)
-        self.labels = np.array(labels, dtype=np.int64)
-        if not self.paths:
-            raise self._missing(
-                f"The lists in '{self.root}' name no images of the split '{split}'."
-            )
+        rows, classes, queries = self._load()
+        place = {key: label for label, key in enumerate(classes)}
+        chosen = [(str(self.root / path), place[key]) for path, key in rows if key in place]
+        inside([path for path, _ in chosen], self.root)
         there = Listing()
-        absent = [path for path in self.paths if path not in there]
-        if absent:
+        absent = [path for path, _ in chosen if path not in there]
+        chosen = [(there.find(path) or path, label) for path, label in chosen]
+        if not chosen or absent:
+            what = f"images of the split '{split}'"
             raise self._missing(
-                f"{len(absent)} of the {len(self.paths)} images of the split '{split}' are missing "
-                f"in '{self.root}', the first is '{absent[0]}'."
+                f"{len(absent)} of the {len(chosen)} {what} are missing in '{self.root}', the "
+                f"first is '{absent[0]}'."
+                if absent
+                else f"The lists in '{self.root}' name no {what}."
             )
-        found = (len(self.paths), len(classes))
+        found = (len(chosen), len(classes))
         if found != self.published[split]:
             images, count = self.published[split]
             warnings.warn(
@@ -79,13 +88,14 @@ class _RetrievalDataset(_ImageDataset):
                 f"published are {images} of {count}. Results do not compare with those of others.",
                 stacklevel=2,
             )
-        self.metainfo = dict(classes=tuple(classes), ancestors=tuple(ancestors), queries=queries)
         self.usage = Usage(self.root)
-        self.usage.use("images", len(self.paths))
+        names, ancestors = zip(*classes.values())
+        self.fill(chosen, names, kind="images")
+        self.metainfo |= dict(ancestors=ancestors, queries=queries)
 
     @abstractmethod
     def _load(self) -> _Loaded:
-        """Paths, labels (from 0), class names, their ancestors, and the number of queries."""
+        """What the lists say of the split."""
 
     def _missing(self, what: str) -> HypvisionError:
         return HypvisionError(
@@ -125,17 +135,13 @@ class CUB200(_RetrievalDataset):
         pairs = [(read_label(number, sheet), name) for number, name in self._rows(2, "classes.txt")]
         classes = check_classes(pairs, f"'{sheet}'", "Take an intact copy.")
         numbers = dict(self._rows(2, "image_class_labels.txt"))
-        wanted = sorted(number for number in classes if (number <= 100) == (self.split == "train"))
-        place = {str(number): i for i, number in enumerate(wanted)}
-        chosen = [
-            (file, place[numbers[key]])
-            for key, file in self._rows(2, "images.txt")
-            if numbers.get(key) in place
-        ]
-        names = [classes[number].partition(".")[2] or classes[number] for number in wanted]
-        ancestors = [(name.rpartition("_")[2].lower(),) for name in names]
-        paths = [str(self.root / "images" / file) for file, _ in chosen]
-        return paths, [label for _, label in chosen], names, list(ancestors), None
+        own = {}
+        for number in sorted(classes):
+            if (number <= 100) == (self.split == "train"):
+                name = classes[number].partition(".")[2] or classes[number]
+                own[str(number)] = (name, (name.rpartition("_")[2].lower(),))
+        rows = [(f"images/{file}", numbers.get(key)) for key, file in self._rows(2, "images.txt")]
+        return _Loaded(rows, own)
 
 
 # Makers in Cars-196 whose name has several words; for others the first word of the model is the
@@ -170,30 +176,22 @@ class Cars196(_RetrievalDataset):
 
     def _load(self) -> _Loaded:
         files = {"": "cars_annos.mat"}
-        if not (self.root / "cars_annos.mat").is_file() and (self.root / "devkit").is_dir():
+        sheet = files[""]
+        if not (self.root / sheet).is_file() and (self.root / "devkit").is_dir():
+            sheet = "devkit/cars_meta.mat"
             files = {
                 "cars_train/": "devkit/cars_train_annos.mat",
                 "cars_test/": "cars_test_annos_withlabels.mat",
             }
         rows = [
-            (f"{folder}{name}", c)
+            (f"{folder}{name}", label)
             for folder, file in files.items()
-            for name, c in self._annotations(file)
+            for name, label in self._annotations(file)
         ]
-        titles = self._entry(
-            "devkit/cars_meta.mat" if len(files) > 1 else "cars_annos.mat", "class_names"
-        )
         first = 0 if self.split == "train" else 98
-        names = [str(name) for name in titles][first : first + 98]
-        chosen = [(path, c - 1 - first) for path, c in rows if 0 <= c - 1 - first < len(names)]
-        paths = [str(self.root / path) for path, _ in chosen]
-        return (
-            paths,
-            [label for _, label in chosen],
-            names,
-            [(car_maker(name),) for name in names],
-            None,
-        )
+        names = [str(name) for name in self._entry(sheet, "class_names")][first : first + 98]
+        own = enumerate(names, start=first + 1)
+        return _Loaded(rows, {label: (name, (car_maker(name),)) for label, name in own})
 
     def _entry(self, name: str, key: str) -> np.ndarray:
         return np.atleast_1d(
@@ -234,19 +232,14 @@ class StanfordOnlineProducts(_RetrievalDataset):
     def _load(self) -> _Loaded:
         name = f"Ebay_{self.split}.txt"
         rows = self._rows(4, name, skip=1)  # columns: image_id class_id super_class_id path
-        given = [read_label(row[1], self.root / name) for row in rows]
-        numbers = sorted(set(given))
-        place = {number: i for i, number in enumerate(numbers)}
-        kinds = {n: row[3].partition("/")[0].removesuffix("_final") for n, row in zip(given, rows)}
-        paths = [str(self.root / row[3]) for row in rows]
-        labels = [place[number] for number in given]
-        return (
-            paths,
-            labels,
-            [str(number) for number in numbers],
-            [(kinds[number],) for number in numbers],
-            None,
-        )
+        labels = [read_label(row[1], self.root / name) for row in rows]
+        paths = [row[3] for row in rows]
+        kinds = {
+            label: path.partition("/")[0].removesuffix("_final")
+            for label, path in zip(labels, paths)
+        }
+        own = {label: (str(label), (kinds[label],)) for label in sorted(kinds)}
+        return _Loaded(list(zip(paths, labels)), own)
 
 
 @DATASETS.register_module()
@@ -268,27 +261,19 @@ class InShop(_RetrievalDataset):
         name = "list_eval_partition.txt"
         # columns: image_name item_id evaluation_status
         rows = self._rows(3, name, f"Eval/{name}", skip=2)
-        unknown = sorted({row[2] for row in rows} - {"train", "query", "gallery"})
-        if unknown:
-            raise HypvisionError(
-                f"'{self.root}' lists images for '{unknown[0]}', not train, query or gallery. "
-                "Replace the list."
-            )
+        unknown = sorted(set(map(itemgetter(2), rows)) - {"train", "query", "gallery"})
+        ensure(
+            not unknown,
+            f"'{self.root}' lists images for {some(unknown, 1)}, not train, query or gallery. "
+            "Replace the list.",
+        )
         parts = ("train",) if self.split == "train" else ("query", "gallery")
         chosen = [row for part in parts for row in rows if row[2] == part]
-        items = sorted({row[1] for row in chosen})
-        place = {item: i for i, item in enumerate(items)}
         above = {row[1]: tuple(row[0].split("/")[1:3]) for row in chosen}
-        base = self.root / "Img" if (self.root / "Img").is_dir() else self.root
-        labels = [place[row[1]] for row in chosen]
+        base = "Img/" if (self.root / "Img").is_dir() else ""
         queries = None if self.split == "train" else sum(row[2] == "query" for row in chosen)
-        return (
-            [str(base / row[0]) for row in chosen],
-            labels,
-            items,
-            [above[item] for item in items],
-            queries,
-        )
+        own = {item: (item, above[item]) for item in sorted(above)}
+        return _Loaded([(f"{base}{row[0]}", row[1]) for row in chosen], own, queries)
 
 
 def _matching(root: str, classes: Sequence[str] | None) -> Sequence[str] | None:
@@ -324,12 +309,28 @@ def _taxonomy(name: str) -> dict[str, tuple[str, ...]]:
     """Groups above each class of a hierarchy that is known by name, or of one in a file."""
     if ".json" in name:
         return _in_file(name, dict[str, list[str]])
-    if name != "shapes":
-        raise HypvisionError(
-            f"There are no ancestors by the name of '{name}'. Give a dict, a .json file or "
-            "'shapes'."
-        )
+    ensure(
+        name == "shapes",
+        f"There are no ancestors by the name of '{name}'. Give a dict, a .json file or 'shapes'.",
+    )
     return {" ".join(words): (KIND_OF[words[-1]], words[-1]) for words in TAXONOMY.instances}
+
+
+def _above(
+    names: Sequence[str], ancestors: Mapping[str, Sequence[str]] | str | None
+) -> tuple[tuple[str, ...], ...]:
+    """The groups above each class, equally many."""
+    if isinstance(ancestors, str):
+        ancestors = _taxonomy(ancestors)
+    if ancestors is None:
+        return ((),) * len(names)
+    absent = [name for name in names if name not in ancestors]
+    entry = f"'ancestors' has no entry for the class {some(absent, 1)}. Add it to the config."
+    ensure(not absent, entry)
+    above = tuple(tuple(ancestors[name]) for name in names)
+    depths = "All classes must have equally many 'ancestors', from general to specific."
+    ensure(len(set(map(len, above))) < 2, depths)
+    return above
 
 
 @DATASETS.register_module()
@@ -353,7 +354,7 @@ class RetrievalFolder(ImageFolderDataset):
     def __init__(
         self,
         root: str,
-        transform: dict[str, Any] | Callable,
+        transform: Plain | Callable,
         classes: Sequence[str] | str | None = None,
         ancestors: Mapping[str, Sequence[str]] | str | None = None,
         per_class: int | None = None,
@@ -363,35 +364,19 @@ class RetrievalFolder(ImageFolderDataset):
         if isinstance(classes, str):
             classes = _in_file(classes, list[str])
         super().__init__(root, transform, classes=_matching(root, classes))
-        if isinstance(ancestors, str):
-            ancestors = _taxonomy(ancestors)
+        names = self.metainfo["classes"]
         if per_class is not None:
             self._thin(per_class)
         queries = None
         if gallery is not None:
-            others = RetrievalFolder(
-                gallery, transform, classes=self.metainfo["classes"], per_class=per_class
-            )
+            others = RetrievalFolder(gallery, transform, classes=names, per_class=per_class)
             queries = len(self.paths)
             self.paths = self.paths + others.paths
             self.usage.add(others.usage)
             self.labels = np.concatenate([self.labels, others.labels])
         if cache:
             self._cache = [self._decode(i) for i in range(len(self.paths))]
-        names = self.metainfo["classes"]
-        above: list[tuple[str, ...]] = [() for _ in names]
-        if ancestors is not None:
-            absent = [name for name in names if name not in ancestors]
-            if absent:
-                raise HypvisionError(
-                    f"'ancestors' has no entry for the class '{absent[0]}'. Add it to the config."
-                )
-            above = [tuple(ancestors[name]) for name in names]
-            if len({len(groups) for groups in above}) > 1:
-                raise HypvisionError(
-                    "All classes must have equally many 'ancestors', from general to specific."
-                )
-        self.metainfo |= dict(ancestors=tuple(above), queries=queries)
+        self.metainfo |= dict(ancestors=_above(names, ancestors), queries=queries)
 
     def _sorted(self, names: list[str]) -> list[str]:
         return names  # retrieval only compares labels for equality, so they need no order

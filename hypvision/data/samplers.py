@@ -11,7 +11,7 @@ import timm.data.distributed_sampler as timm_samplers
 from mmengine.dist import get_dist_info, sync_random_seed
 from mmengine.registry import DATA_SAMPLERS
 
-from hypvision.io.checks import at_least, between, one_of
+from hypvision.io.checks import at_least, between, ensure, one_of
 from hypvision.io.errors import HypvisionError
 
 
@@ -53,11 +53,11 @@ class MPerClassBatchSampler:
         self.replace = replace
         self.world_size = getattr(sampler, "world_size", 1)
         self.rank = getattr(sampler, "rank", 0)
-        if m < 1 or batch_size < m or batch_size % m:
-            raise HypvisionError(
-                f"A batch of {batch_size} images cannot hold {m} of each class. Set "
-                "train_dataloader.batch_size to a multiple of train_dataloader.batch_sampler.m."
-            )
+        ensure(
+            m >= 1 and batch_size >= m and not batch_size % m,
+            f"A batch of {batch_size} images cannot hold {m} of each class. Set "
+            "train_dataloader.batch_size to a multiple of train_dataloader.batch_sampler.m.",
+        )
         one_of(("error", "repeat", "drop"), short_classes=short_classes)
         names = (getattr(sampler.dataset, "metainfo", None) or {}).get("classes")
         members = members_of(sampler.dataset)
@@ -74,12 +74,12 @@ class MPerClassBatchSampler:
             members = {label: indices for label, indices in members.items() if len(indices) >= m}
         self.members = list(members.values())
         self.classes_per_batch = batch_size * self.world_size // m
-        if len(self.members) < self.classes_per_batch:
-            raise HypvisionError(
-                f"A batch of {batch_size} images in each of {self.world_size} processes, {m} of a "
-                f"class, needs {self.classes_per_batch} classes; the training data has "
-                f"{len(self.members)}. Make the batch smaller, or m larger."
-            )
+        ensure(
+            len(self.members) >= self.classes_per_batch,
+            f"A batch of {batch_size} images in each of {self.world_size} processes, {m} of a "
+            f"class, needs {self.classes_per_batch} classes; the training data has "
+            f"{len(self.members)}. Make the batch smaller, or m larger.",
+        )
         self.images = sum(map(len, self.members))
 
     def __len__(self) -> int:

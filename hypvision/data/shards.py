@@ -15,10 +15,14 @@ The files of a sample share their name up to the first dot and follow each other
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import tarfile
+import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
@@ -32,26 +36,31 @@ from PIL import Image
 from torch.utils.data import IterableDataset, get_worker_info
 from torchvision.transforms.v2 import functional
 
+from hypvision.data.annotations import some
 from hypvision.data.caption_folder import box_fields
 from hypvision.data.image_folder import build_transform
 from hypvision.data.remote import RemoteFile, is_remote
 from hypvision.data.shard_index import count_shards
 from hypvision.data.usage import Usage
 from hypvision.data.words import split_words
-from hypvision.io.checks import at_least, between
+from hypvision.io.checks import at_least, between, ensure
 from hypvision.io.errors import HypvisionError, require
 from hypvision.io.files import read_lines, why_no_file
 from hypvision.io.images import FORMATS, MAX_PIXELS, to_rgb
+from hypvision.io.types import Plain, StrPath
 
 require("webdataset", "shards")
+
 
 import braceexpand  # noqa: E402 - after the check that says how to install it
 from webdataset.tariterators import group_by_keys  # noqa: E402
 
-_IMAGES = ("jpg", "jpeg", "png", "webp")
+ENDINGS = (".tar", ".tar.gz", ".tgz")
+_LABELS = ("label", "cls", "class", "class_name", "category")  # keys of a sample's JSON
+_IMAGES = ("jpg", "jpeg", "png", "webp", "gif")
 
 
-def find_shards(shards: str | Path | Sequence[str | Path]) -> list[Path]:
+def find_shards(shards: StrPath | Sequence[StrPath]) -> list[Path]:
     """The files that a pattern with braces, a list of paths or patterns, or a folder names, in its
     order."""
     names = [shards] if isinstance(shards, (str, Path)) else list(shards)
@@ -61,33 +70,26 @@ def find_shards(shards: str | Path | Sequence[str | Path]) -> list[Path]:
             found += _remote(str(name))
             continue
         path = Path(name).expanduser()
-        found += (
-            sorted(path.glob("*.tar"))
-            if path.is_dir()
-            else map(Path, braceexpand.braceexpand(str(path)))
-        )
-    if not found:
-        raise HypvisionError(
-            f"There are no shards in '{shards}'. Give a folder with .tar files, a pattern or a "
-            "list."
-        )
+        inside = sorted(each for ending in ENDINGS for each in path.glob(f"*{ending}"))
+        found += inside if path.is_dir() else map(Path, braceexpand.braceexpand(str(path)))
+    advice = "Give a folder with .tar files, a pattern or a list."
+    ensure(found, f"There are no shards in '{shards}'. {advice}")
     for path in found:
         if not path.is_file():
             raise HypvisionError(
                 f"{why_no_file(path, 'shard')} Correct 'shards': a folder, a list, or a pattern "
                 "such as 'shards/{000000..000099}.tar'."
             )
-    if len(set(found)) < len(found):
-        twice = next(path for path in found if found.count(path) > 1)
-        raise HypvisionError(f"The shard '{twice}' is named twice. Remove one from 'shards'.")
+    twice = [str(path) for path, times in Counter(found).items() if times > 1]
+    ensure(not twice, f"The shard {some(twice)} is named twice. Remove one from 'shards'.")
     return found
 
 
 def _remote(name: str) -> Any:
     """The shards of an address, which may have braces, or be a folder of a store."""
-    if name.rstrip("/").endswith(".tar") or "?" in name:
+    if name.rstrip("/").endswith(ENDINGS) or "?" in name:
         return map(RemoteFile, braceexpand.braceexpand(name))
-    return RemoteFile(name).children(".tar")
+    return RemoteFile(name).children(ENDINGS)
 
 
 class _Shards(IterableDataset):
@@ -103,12 +105,12 @@ class _Shards(IterableDataset):
     def __init__(self, shards: Any, transform: Any, shuffle: int, seed: int):
         super().__init__()
         at_least(0, shuffle=shuffle, seed=seed)
-        if not shuffle and get_dist_info()[1] > 1:
-            raise HypvisionError(
-                "Validations and tests on shards must run in a single process. Train without "
-                "--launcher, without validation (--cfg-options val_dataloader=None val_cfg=None "
-                "val_evaluator=None), or validate on a folder."
-            )
+        ensure(
+            shuffle or get_dist_info()[1] <= 1,
+            "Validations and tests on shards must run in a single process. Train without "
+            "--launcher, without validation (--cfg-options val_dataloader=None val_cfg=None "
+            "val_evaluator=None), or validate on a folder.",
+        )
         self.paths = find_shards(shards)
         self.transform = None if transform is None else build_transform(transform)
         self.shuffle = shuffle
@@ -119,18 +121,25 @@ class _Shards(IterableDataset):
         self._stop: int | None = None
         self.counts = self._count()
         self.total = sum(self.counts)
-        if not self.total:
-            raise HypvisionError(f"The shards have no sample that can be used. {self.usage}")
+        ensure(self.total, f"The shards have no sample that can be used. {self.usage}")
 
-    def _problem(self, sample: dict[str, Any]) -> str | None:
+    def _problem(self, sample: Plain) -> str | None:
         """Why a sample is left out, decided without decoding its image."""
         raise NotImplementedError
+
+    def _why_left_out(self, sample: Plain) -> str | None:
+        try:
+            return self._problem(sample)
+        except UnicodeDecodeError:
+            return "text that is not UTF-8"
+        except ValueError:
+            return "damaged JSON"
 
     def _needs(self) -> str:
         """The options by which :meth:`_problem` decides: counts in the index hold for these."""
         return ""
 
-    def _sample(self, sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    def _sample(self, sample: Plain, rng: np.random.Generator) -> Plain:
         raise NotImplementedError
 
     def _count(self) -> list[int]:
@@ -148,14 +157,12 @@ class _Shards(IterableDataset):
         left_out: list[list[str]] = []
         return sum(1 for _ in self._read(path, left_out, images=False)), left_out
 
-    def _read(
-        self, path: Path, left_out: list[list[str]], images: bool = True
-    ) -> Iterator[dict[str, Any]]:
+    def _read(self, path: Path, left_out: list[list[str]], images: bool = True) -> Iterator[Plain]:
         """The samples of a shard that can be used, as bytes."""
         ended: list[list[str]] = []
         try:
             for sample in group_by_keys(_files(path, ended, images)):
-                problem = self._problem(sample)
+                problem = self._why_left_out(sample)
                 if problem is None:
                     yield sample
                 else:
@@ -176,7 +183,7 @@ class _Shards(IterableDataset):
         """Samples of an epoch of this process."""
         return max(1, self.total // get_dist_info()[1]) if self.shuffle else self.total
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[Plain]:
         info = get_worker_info()
         left = None
         if self._stop is not None:
@@ -184,7 +191,7 @@ class _Shards(IterableDataset):
             left = max(0, -(-(self._stop - worker) // workers)) * self._start[1]
         return islice(self._stream(info), left)
 
-    def _stream(self, info: Any) -> Iterator[dict[str, Any]]:
+    def _stream(self, info: Any) -> Iterator[Plain]:
         rank, world = get_dist_info()
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
         batches, size = self._start
@@ -192,12 +199,12 @@ class _Shards(IterableDataset):
         worker = (worker + batches) % workers
         own = rank * workers + worker
         readers = world * workers
-        if self.shuffle and readers > len(self.paths):
-            raise HypvisionError(
-                f"{len(self.paths)} shards cannot be shared out to {world} processes with "
-                f"{workers} workers each. Write more, smaller shards, or set "
-                "train_dataloader.num_workers lower."
-            )
+        ensure(
+            not (self.shuffle and readers > len(self.paths)),
+            f"{len(self.paths)} shards cannot be shared out to {world} processes with "
+            f"{workers} workers each. Write more, smaller shards, or set "
+            "train_dataloader.num_workers lower.",
+        )
         # the loader takes batches from the workers in turn
         skip = -(-max(0, batches - worker) // workers) * size
         for epoch in count():
@@ -213,9 +220,7 @@ class _Shards(IterableDataset):
             if not self.shuffle:
                 return
 
-    def one_by_one(
-        self, worker: int = 0, workers: int = 1
-    ) -> Iterator[Callable[[], dict[str, Any]]]:
+    def one_by_one(self, worker: int = 0, workers: int = 1) -> Iterator[Callable[[], Plain]]:
         """A reader of each sample, once and in the order of the files, to find all damaged ones; of
         several workers each reads its own shards."""
         rng = np.random.default_rng(self.seed)
@@ -223,7 +228,7 @@ class _Shards(IterableDataset):
             for sample in self._read(path, []):
                 yield partial(self._decoded, path, sample, rng)
 
-    def _shard(self, number: int, epoch: int, skip: int) -> Iterator[dict[str, Any]]:
+    def _shard(self, number: int, epoch: int, skip: int) -> Iterator[Plain]:
         rng = np.random.default_rng([self.seed, epoch, number])
         samples = self._read(self.paths[number], [])
         path = self.paths[number]
@@ -232,9 +237,7 @@ class _Shards(IterableDataset):
             if place >= skip:
                 yield self._decoded(path, sample, own)
 
-    def _decoded(
-        self, path: Path, sample: dict[str, Any], rng: np.random.Generator
-    ) -> dict[str, Any]:
+    def _decoded(self, path: Path, sample: Plain, rng: np.random.Generator) -> Plain:
         try:
             return self._sample(sample, rng)
         except HypvisionError:
@@ -294,21 +297,17 @@ class CaptionShards(_Shards):
     def _needs(self) -> str:
         return " with boxes" if self.boxes else ""
 
-    def _problem(self, sample: dict[str, Any]) -> str | None:
-        try:
-            if _image_of(sample) is None and _image_of(sample, "child.") is None:
-                return "no image"
-            if not _caption(sample):
-                return "no caption"
-            if self.boxes and not all(_caption(sample, f"{name}.") for name in _parents(sample)):
-                return "a box without words"
-        except UnicodeDecodeError:
-            return "text that is not UTF-8"
-        except ValueError:
-            return "damaged JSON"
-        return "no box" if self.boxes and not _parents(sample) else None
+    def _problem(self, sample: Plain) -> str | None:
+        parents = _parents(sample) if self.boxes else []
+        problems = (
+            (not (_image_of(sample) or _image_of(sample, "child.")), "no image"),
+            (not _caption(sample), "no caption"),
+            (not all(_caption(sample, f"{name}.") for name in parents), "a box without words"),
+            (self.boxes and not parents, "no box"),
+        )
+        return next((problem for wrong, problem in problems if wrong), None)
 
-    def _sample(self, sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    def _sample(self, sample: Plain, rng: np.random.Generator) -> Plain:
         data: Any = _image_of(sample, "child.") or _image_of(sample)
         found = dict(inputs=self._inputs(data), caption=_caption(sample))
         if self.boxes:
@@ -345,7 +344,7 @@ class ImageShards(_Shards):
         self,
         shards: Any,
         transform: Any,
-        classes: Sequence[str] | str | Path | None = None,
+        classes: Sequence[str] | StrPath | None = None,
         shuffle: int = 1000,
         seed: int = 0,
     ):
@@ -357,49 +356,79 @@ class ImageShards(_Shards):
         if isinstance(classes, (str, Path)):
             classes = read_lines(classes, "the list of classes")
         self.metainfo = dict(classes=tuple(classes))
+        self._numbers = {name: number for number, name in enumerate(classes)}
         super().__init__(shards, transform, shuffle, seed)
 
     def _needs(self) -> str:
-        return f" of {len(self.metainfo['classes'])} classes"
+        names = self.metainfo["classes"]
+        return f" of {len(names)} classes {zlib.crc32(repr(names).encode()):08x}"
 
-    def _problem(self, sample: dict[str, Any]) -> str | None:
-        if _image_of(sample) is None:
-            return "no image"
-        label = sample.get("cls", b"").strip()
-        if not label.isdigit():
-            return "no label"
-        return None if int(label) < len(self.metainfo["classes"]) else "a label beyond the classes"
+    def _label(self, sample: Plain) -> int | str:
+        """The number of the class, or a name that is none of the classes; empty without a label."""
+        if "cls" in sample:
+            text = sample["cls"].decode("utf-8").strip()
+        else:
+            about = _json(sample)
+            text = str(next((about[key] for key in _LABELS if key in about), "")).strip()
+        return int(text) if text.isdecimal() else self._numbers.get(text, text)
 
-    def _sample(self, sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    def _problem(self, sample: Plain) -> str | None:
+        label = self._label(sample)
+        problems = (
+            (_image_of(sample) is None, "no image"),
+            (label == "", "no label"),
+            (isinstance(label, str), f"the label '{label!s:.40}', which is none of the classes"),
+            (label not in range(len(self._numbers)), "a label beyond the classes"),
+        )
+        return next((problem for wrong, problem in problems if wrong), None)
+
+    def _sample(self, sample: Plain, rng: np.random.Generator) -> Plain:
         data: Any = _image_of(sample)
-        return dict(inputs=self._inputs(data), label=int(sample["cls"]))
+        return dict(inputs=self._inputs(data), label=self._label(sample))
 
 
-def _files(path: Path, ended: list[list[str]], images: bool) -> Iterator[dict[str, Any]]:
+class _Watched:
+    """A file that remembers what was last read from it."""
+
+    def __init__(self, file: Any):
+        self.last = b""
+        self.seek = file.seek
+        self.tell = file.tell
+        self._file = file
+
+    def read(self, size: int = -1) -> bytes:
+        self.last = self._file.read(size)
+        return self.last
+
+
+def _files(path: Path, ended: list[list[str]], images: bool) -> Iterator[Plain]:
     """The files of a tar file for webdataset; of images the bytes only if asked for. One that ends
     without the two empty blocks of a whole tar file may lack samples."""
-    size = path.stat().st_size
+    packed = not path.name.endswith(".tar")
+    opened: Any = tarfile.open
+    size = float("inf") if packed else path.stat().st_size
     name = "the first"
+    unpacked: Any = gzip.open if packed else nullcontext
     try:
-        with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        with (
+            path.open("rb") as raw,
+            unpacked(raw) as file,
+            opened(mode="r:", fileobj=_Watched(file)) as tar,
+        ):
             for member in tar:
                 if not member.isreg():
                     continue
                 name = member.name
                 if member.offset_data + member.size > size:
                     raise tarfile.ReadError("unexpected end of data")
-                picture = name.lower().endswith(_IMAGES)
+                wanted = images or packed or not name.lower().endswith(_IMAGES)
                 content: Any = tar.extractfile(member)
-                yield dict(
-                    fname=name,
-                    data=content.read() if images or not picture else b"x",
-                    __url__=str(path),
-                )
+                data = content.read() if wanted else b"x"
+                yield dict(fname=name, data=data, __url__=str(path))
                 tar.members = []  # type: ignore[attr-defined] # an iterated archive keeps all of its members
-            file.seek(tar.offset)
-            if file.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
+            if tar.fileobj.last != tarfile.NUL * tarfile.BLOCKSIZE:
                 raise tarfile.ReadError("no end")
-    except tarfile.TarError:
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile):
         ended.append(["the tar file is cut off or damaged: fetch or write it again", name])
 
 
@@ -413,18 +442,18 @@ def _mixed(samples: Iterator[Any], size: int, rng: np.random.Generator) -> Itera
     yield from buffer
 
 
-def _image_of(sample: dict[str, Any], prefix: str = "") -> bytes | None:
+def _image_of(sample: Plain, prefix: str = "") -> bytes | None:
     return next(
         (sample[prefix + suffix] for suffix in _IMAGES if sample.get(prefix + suffix)), None
     )
 
 
-def _parents(sample: dict[str, Any]) -> list[str]:
+def _parents(sample: Plain) -> list[str]:
     names = sorted({key.partition(".")[0] for key in sample if key.startswith("parent")})
     return [name for name in names if _image_of(sample, f"{name}.")]
 
 
-def _caption(sample: dict[str, Any], prefix: str = "") -> str:
+def _caption(sample: Plain, prefix: str = "") -> str:
     for name in (prefix,) if prefix else ("child.", ""):
         text = sample.get(f"{name}txt")
         if text is not None:
@@ -433,6 +462,6 @@ def _caption(sample: dict[str, Any], prefix: str = "") -> str:
     return caption.strip() if isinstance(caption, str) else ""
 
 
-def _json(sample: dict[str, Any]) -> dict[str, Any]:
+def _json(sample: Plain) -> Plain:
     content = json.loads(sample["json"].decode("utf-8")) if "json" in sample else {}
     return content if isinstance(content, dict) else {}

@@ -9,22 +9,22 @@ from __future__ import annotations
 import ast
 import csv
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from mmengine.registry import DATASETS
 
 from hypvision.data.annotations import some
 from hypvision.data.classes import check_classes
-from hypvision.data.depth import find_white
-from hypvision.data.folders import natural
+from hypvision.data.folders import composed, natural
 from hypvision.data.image_folder import _ImageDataset
 from hypvision.data.usage import Usage
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.files import inside, parse_json, read_lines
 from hypvision.io.images import images_in, is_image
+from hypvision.io.types import Plain, StrPath
 
 #: Names of the column of images, and of that of labels, the usual one first.
 IMAGE_COLUMNS = (
@@ -45,7 +45,7 @@ class Cells(NamedTuple):
     rows: list[tuple[int, dict[str, str]]]
 
 
-def read_cells(path: str | Path, expected: str) -> Cells:
+def read_cells(path: StrPath, expected: str) -> Cells:
     """The cells of a ``.csv`` or ``.tsv`` between commas, tabs or semicolons (what the first line
     has most of), or of a ``.jsonl`` of flat objects. A table without a header, whose first line
     names an image, has the columns ``image`` and ``label``; the column without a name that pandas
@@ -58,56 +58,51 @@ def read_cells(path: str | Path, expected: str) -> Cells:
     lines = read_lines(path, _TABLE, blank=True)
     if Path(path).suffix == ".jsonl":
         return _of_json(path, lines, expected)
-    first = lines[0] if lines else ""
-    separator = max(",\t;", key=first.count)
+    separator = max(",\t;", key="".join(lines[:1]).count)
     try:
         rows = [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=separator)]
     except csv.Error as error:
         raise HypvisionError(f"The table '{path}' is not CSV ({error}). {expected}.") from error
-    head = rows[0] if rows else []
-    start = 1
-    if len(head) == 2 and any(Path(cell).suffix.lower() in _IMAGE_ENDINGS for cell in head):
-        head = ["image", "label"]
-        start = 0
+    head = _head(rows)
     twice = [name for name, count in Counter(head).items() if count > 1 and name]
-    if twice:
-        raise HypvisionError(
-            f"The table '{path}' has the column '{twice[0]}' more than once. Remove one."
-        )
-    found = []
-    for number, row in enumerate(rows[start:], start=start + 1):
-        if row and len(row) != len(head):
-            raise HypvisionError(
-                f"'{path}', line {number}: the number of cells is {len(row)}, not {len(head)}. "
-                f"{expected}."
-            )
-        if row:
-            found.append((number, dict(zip(head, row))))
-    if head and head[0] in ("", "Unnamed: 0"):
-        head = head[1:]
-    return Cells(head, found)
+    ensure(
+        not twice,
+        f"The table '{path}' has the column {some(twice, 1)} more than once. Remove one.",
+    )
+    for number, row in enumerate(rows, start=1):
+        cells = f"the number of cells is {len(row)}, not {len(head)}"
+        ensure(len(row) in (0, len(head)), f"'{path}', line {number}: {cells}. {expected}.")
+    start = int(rows[:1] == [head])
+    found = [(number, dict(zip(head, row))) for number, row in enumerate(rows, 1) if row][start:]
+    index = head[:1] in ([""], ["Unnamed: 0"])
+    return Cells(head[index:], found)
+
+
+def _head(rows: Sequence[list[str]]) -> list[str]:
+    """The header of a table, also of one that has none."""
+    head = rows[0] if rows else []
+    no_header = any(Path(cell).suffix.lower() in _IMAGE_ENDINGS for cell in head)
+    return ["image", "label"] if len(head) == 2 and no_header else head
 
 
 _IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".webp", ".bmp", ".gif")
 
 
-def _of_json(path: str | Path, lines: Sequence[str], expected: str) -> Cells:
+def _of_json(path: StrPath, lines: Sequence[str], expected: str) -> Cells:
     found = []
     for number, line in enumerate(lines, start=1):
+        where = f"'{path}', line {number}"
         try:
             row = parse_json(line) if line else {}
         except ValueError as error:
-            raise HypvisionError(
-                f"'{path}', line {number}: it is not JSON ({error}). {expected}."
-            ) from error
-        if not isinstance(row, dict):
-            raise HypvisionError(f"'{path}', line {number}: it is not an object. {expected}.")
+            raise HypvisionError(f"{where}: it is not JSON ({error}). {expected}.") from error
+        ensure(isinstance(row, dict), f"{where}: it is not an object. {expected}.")
         if row:
             found.append((number, {str(k): "" if v is None else str(v) for k, v in row.items()}))
     return Cells(list(dict.fromkeys(name for _, row in found for name in row)), found)
 
 
-def column(cells: Cells, wanted: str | None, known: Sequence[str], path: str | Path) -> str:
+def column(cells: Cells, wanted: str | None, known: Sequence[str], path: StrPath) -> str:
     """The column that is ``wanted``, or by its name one of those ``known``.
 
     Raises:
@@ -126,12 +121,13 @@ def column(cells: Cells, wanted: str | None, known: Sequence[str], path: str | P
 
 def label_of(text: str, where: str) -> str:
     """A label; an error for an empty cell and for ``NaN``, with its line in ``where``."""
-    if text.strip().lower() in _MISSING:
-        raise HypvisionError(
-            f"{where}: the label is {text.strip() or 'empty'!r}, a missing value. Give the image a "
-            "label, or remove the line."
-        )
-    return text.strip()
+    text = text.strip()
+    ensure(
+        text.lower() not in _MISSING,
+        f"{where}: the label is {text or 'empty'!r}, a missing value. Give the image a label, or "
+        "remove the line.",
+    )
+    return text
 
 
 def split_labels(
@@ -149,36 +145,35 @@ def split_labels(
     Raises:
         HypvisionError: a cell is ``NaN``; or cells have spaces that may separate or not.
     """
-    texts = [text.strip() for _, text in cells]
-    for where, text in cells:
-        if text.strip():
-            label_of(text, where)
-    plain = [text for text in texts if text and not text.startswith("[")]
-    if separator is None:
-        separator = next((sign for sign in ";|," if any(sign in text for text in plain)), None)
-        if separator in ("|", ","):
-            notes.append(f"Names in the column of labels are separated by '{separator}'.")
-    if separator is None and any(" " in text for text in plain):
-        separator = _spaces(plain, notes)
+    given = [(where, label_of(text, where) if text.strip() else "") for where, text in cells]
+    plain = [text for _, text in given if text and not text.startswith("[")]
+    separator = _separator(plain, notes) if separator is None else separator
     found = []
-    for (where, _), text in zip(cells, texts):
-        names = _list_of(text, where) if text.startswith("[") else text.split(separator or ";")
+    for where, text in given:
+        names = _list_of(text, where) if text.startswith("[") else text.split(separator)
         found.append([name.strip() for name in names if name.strip()])
     return found
 
 
-def _spaces(texts: Sequence[str], notes: list[str]) -> str:
+def _separator(texts: Sequence[str], notes: list[str]) -> str:
+    """What separates names in cells."""
+    sign = next((sign for sign in ";|, " if any(sign in text for text in texts)), ";")
+    if sign == " ":
+        _check_spaces(texts, notes)
+    elif sign != ";":
+        notes.append(f"Names in the column of labels are separated by '{sign}'.")
+    return sign
+
+
+def _check_spaces(texts: Sequence[str], notes: list[str]) -> None:
     words = Counter(word for text in set(texts) for word in set(text.split()))
-    example = next(text for text in texts if " " in text)
-    spaced = {word for text in texts if " " in text for word in text.split()}
-    if any(words[word] < 2 for word in spaced):
-        raise HypvisionError(
-            f"The column of labels has '{example:.60}', which may be one name or several. Set "
-            "separator=' ' in the data set if spaces separate names, or separator=';' if they do "
-            "not."
-        )
-    notes.append(f"Names in the column of labels are separated by spaces, as in '{example:.60}'.")
-    return " "
+    spaced = [text for text in texts if " " in text]
+    ensure(
+        all(words[word] > 1 for text in spaced for word in text.split()),
+        f"The column of labels has '{spaced[0]:.60}', which may be one name or several. Set "
+        "separator=' ' in the data set if spaces separate names, or separator=';' if they do not.",
+    )
+    notes.append(f"Names in the column of labels are separated by spaces, as in '{spaced[0]:.60}'.")
 
 
 def _list_of(text: str, where: str) -> list[str]:
@@ -191,9 +186,7 @@ def _list_of(text: str, where: str) -> list[str]:
     return [label_of(str(name), where) for name in names]
 
 
-def find_images_of(
-    names: Sequence[str], root: Path, table: str | Path
-) -> tuple[list[str], list[int]]:
+def find_images_of(names: Sequence[str], root: Path, table: StrPath) -> tuple[list[str], list[int]]:
     """The paths of the images that a table names, below ``root``, and the numbers of those that do
     not exist. A name may lack the ending, as Kaggle's do, or its folder."""
     paths = inside([root / name for name in names], root)
@@ -202,11 +195,11 @@ def find_images_of(
         return paths, []
     there: dict[str, list[Path]] = {}
     for image in images_in(root):
-        for key in {image.name, image.stem}:
+        for key in {composed(image.name), composed(image.stem)}:
             there.setdefault(key, []).append(image)
     missing = []
     for number in lost:
-        found = there.get(Path(names[number]).name, [])
+        found = there.get(composed(Path(names[number]).name), [])
         if len(found) > 1:
             raise HypvisionError(
                 f"'{table}' names the image '{names[number]}', which may be '{found[0]}' or "
@@ -242,8 +235,8 @@ class ImageTableDataset(_ImageDataset):
         self,
         root: str,
         ann_file: str,
-        transform: dict[str, Any] | Callable,
-        classes: Sequence[str] | str | Path | None = None,
+        transform: Plain | Callable,
+        classes: Sequence[str] | StrPath | None = None,
         image: str | None = None,
         label: str | None = None,
         indices: Sequence[int] | None = None,
@@ -257,32 +250,32 @@ class ImageTableDataset(_ImageDataset):
         names = table_classes(rows.values()) if classes is None else list(classes)
         check_classes(enumerate(names), f"The table '{ann_file}'", "Correct them.")
         number = {name: place for place, name in enumerate(names)}
-        unknown = [name for name in rows.values() if name not in number]
-        if unknown:
-            raise HypvisionError(
-                f"'{ann_file}' has the label '{unknown[0]}', which is none of the {len(names)} "
-                f"classes.{did_you_mean(unknown[0], names)} Correct the label, or 'classes'."
-            )
+        known_labels(rows.values(), number, f"'{ann_file}' has")
         images = list(rows)
         paths, missing = find_images_of(images, Path(root).expanduser(), ann_file)
-        if len(missing) == len(images):
-            raise HypvisionError(
-                f"None of the {len(images)} images of the table '{ann_file}' exists; the first is "
-                f"'{images[0]}'. Its paths start from '{root}': correct them, or 'root'."
-            )
+        ensure(
+            len(missing) < len(images),
+            f"None of the {len(images)} images of the table '{ann_file}' exists; the first is "
+            f"'{images[0]}'. Its paths start from '{root}': correct them, or 'root'.",
+        )
         for place in missing:
             self.usage.leave_out("images", "missing on disk", images[place])
-        gone = set(missing)
-        kept = [place for place in range(len(images)) if place not in gone]
-        if indices is not None:
-            self.usage.leave_out("images", "not among the indices", "", len(kept) - len(indices))
-            kept = [kept[place] for place in indices]
-        self.paths = [paths[place] for place in kept]
-        self.labels = np.array([number[rows[images[place]]] for place in kept], dtype=np.int64)
-        self.metainfo = dict(classes=tuple(names))
-        self.white = find_white(self.paths, white, self.usage)
-        self.usage.use("images", len(kept))
+        places = sorted(set(range(len(images))).difference(missing))
+        samples = [(paths[place], number[rows[images[place]]]) for place in places]
+        self.fill(samples, names, indices, white, "images")
         self.count_classes()
+
+
+def known_labels(labels: Iterable[str], names: Mapping[str, int], where: str) -> None:
+    """Raise an error for the first label that is none of the classes; ``where`` begins the
+    message."""
+    for name in labels:
+        if name not in names:
+            raise HypvisionError(
+                f"{where} the label '{name}', which is none of the {len(names)} classes."
+                f"{did_you_mean(name, names)} Classes: {some(list(names), 10)}. Correct the label, "
+                "or 'classes' of the data set."
+            )
 
 
 def table_classes(labels: Any) -> list[str]:
@@ -298,32 +291,29 @@ _ONE_LABEL = (
 
 
 def read_labels_of(
-    path: str | Path, image: str | None = None, label: str | None = None
+    path: StrPath, image: str | None = None, label: str | None = None
 ) -> dict[str, str]:
     """The label of each image of a table, see :class:`ImageTableDataset`."""
     cells = read_cells(path, _ONE_LABEL)
     images = column(cells, image, IMAGE_COLUMNS, path)
     others = [name for name in cells.head if name != images]
-    marked = label is None and is_marked(cells, others)
-    labels = ""
-    if not marked:
+    labels = None
+    if label is not None or not is_marked(cells, others):
         only = others[0] if len(others) == 1 else None
         labels = column(cells, label or only, LABEL_COLUMNS, path)
     found: dict[str, str] = {}
     for line, row in cells.rows:
         where = f"'{path}', line {line}"
         name = row.get(images, "")
-        if not name:
-            raise HypvisionError(f"{where}: no image is named. {_ONE_LABEL}.")
-        text = _marked(row, others, where) if marked else label_of(row.get(labels, ""), where)
-        if found.setdefault(name, text) != text:
-            raise HypvisionError(
-                f"{where}: the image '{name}' has the label '{text}', and '{found[name]}' above. "
-                "Remove one of the two lines, or train with several labels an image "
-                "(MultiLabelDataset)."
-            )
-    if not found:
-        raise HypvisionError(f"The table '{path}' names no images. {_ONE_LABEL}.")
+        ensure(name, f"{where}: no image is named. {_ONE_LABEL}.")
+        text = label_of(row.get(labels, ""), where) if labels else _marked(row, others, where)
+        other = found.setdefault(name, text)
+        ensure(
+            other == text,
+            f"{where}: the image '{name}' has the label '{text}', and '{other}' above. Remove one "
+            "of the two lines, or train with several labels an image (MultiLabelDataset).",
+        )
+    ensure(found, f"The table '{path}' names no images. {_ONE_LABEL}.")
     return found
 
 
@@ -337,9 +327,6 @@ def is_marked(cells: Cells, names: Sequence[str]) -> bool:
 
 def _marked(row: Mapping[str, str], names: Sequence[str], where: str) -> str:
     found = [name for name in names if row[name].lower() in ONES]
-    if len(found) != 1:
-        raise HypvisionError(
-            f"{where}: {len(found)} classes are marked. One label an image is needed here; for "
-            "several take MultiLabelDataset."
-        )
+    advice = "One label an image is needed here; for several take MultiLabelDataset."
+    ensure(len(found) == 1, f"{where}: {len(found)} classes are marked. {advice}")
     return found[0]

@@ -4,8 +4,8 @@ Image-level words only."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,9 +16,10 @@ from torch.utils.data import Dataset
 from hypvision.data.classes import enumerated, load_classes
 from hypvision.data.label_maps import check_size, find_pairs, read_label_map
 from hypvision.data.usage import Usage
-from hypvision.io.checks import at_least, between, one_of
+from hypvision.io.checks import at_least, between, ensure, one_of
 from hypvision.io.errors import HypvisionError
 from hypvision.io.images import open_image
+from hypvision.io.types import Plain, StrPath
 
 TEMPLATES = ("a photo of {}", "A photo of {} in the scene")
 
@@ -29,6 +30,7 @@ def caption_of(names: Sequence[str], template: str = TEMPLATES[0]) -> str:
 
 
 @DATASETS.register_module()
+@dataclass(eq=False, repr=False)
 class TagCaptions(Dataset):
     """Crops of labelled images with the names of what they show, for a contrastive training of a
     small CLIP.
@@ -62,56 +64,50 @@ class TagCaptions(Dataset):
         seed: of all random choices; sample i is always the same.
     """
 
-    def __init__(
-        self,
-        data_root: str | Path,
-        data_prefix: dict[str, str],
-        classes: str | Path | Sequence[str],
-        length: int = 100_000,
-        size: int = 64,
-        zoom: tuple[float, float] = (0.15, 0.8),
-        share: float = 0.05,
-        most: int = 3,
-        balance: float = 0.5,
-        jitter: float = 0.0,
-        unnamed: Sequence[str] = (),
-        single: bool = False,
-        seed: int = 0,
-    ):
-        between(0, 1, share=share, jitter=jitter)
-        at_least(1, integer=True, most=most)
-        if not (0 < zoom[0] <= zoom[1] <= 1 and share < 1 and jitter < 1):
-            raise HypvisionError(
-                f"zoom={tuple(zoom)}, share={share}, jitter={jitter}: expected are 0 < zoom[0] <= "
-                "zoom[1] <= 1, and a share and a jitter below 1."
-            )
-        self.names = load_classes(classes)
-        self.length = length
-        self.size = size
-        self.zoom = tuple(zoom)
-        self.share = share
-        self.most = most
-        self.jitter = jitter
-        self.single = single
-        self.seed = seed
+    data_root: StrPath
+    data_prefix: dict[str, str]
+    classes: StrPath | Sequence[str]
+    length: int = 100_000
+    size: int = 64
+    zoom: Sequence[float] = (0.15, 0.8)
+    share: float = 0.05
+    most: int = 3
+    balance: float = 0.5
+    jitter: float = 0.0
+    unnamed: Sequence[str] = ()
+    single: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        between(0, 1, share=self.share, jitter=self.jitter)
+        at_least(1, integer=True, most=self.most)
+        small, large = self.zoom
+        ensure(
+            0 < small <= large <= 1 and self.share < 1 and self.jitter < 1,
+            f"zoom={(small, large)}, share={self.share}, jitter={self.jitter}: expected are 0 < "
+            "zoom[0] <= zoom[1] <= 1, and a share and a jitter below 1.",
+        )
+        self.names = load_classes(self.classes)
         self.metainfo = dict(classes=self.names)
-        images, maps = (Path(data_root, data_prefix[key]) for key in ("img_path", "seg_map_path"))
+        images, maps = (
+            Path(self.data_root, self.data_prefix[key]) for key in ("img_path", "seg_map_path")
+        )
         self.usage = Usage(images)
         self.files = find_pairs(images, maps, self.usage)
         # images are decoded at first use and kept: the data set fits into memory
         self._images: dict[int, np.ndarray] = {}
         self._labels = [_read_labels(labels) for _, labels in self.files]
-        one_of(self.names, **{f"unnamed[{i}]": name for i, name in enumerate(unnamed)})
-        self._named = np.array([name not in unnamed for name in self.names])
+        one_of(self.names, **{f"unnamed[{i}]": name for i, name in enumerate(self.unnamed)})
+        self._named = np.array([name not in self.unnamed for name in self.names])
         counts = np.stack([self._count(labels) for labels in self._labels])
-        if not counts.sum():
-            raise HypvisionError(
-                f"No label map in '{data_root}' has a label from 0 to {len(self.names) - 1}, so "
-                "there is nothing to name. Check data_prefix and the class list."
-            )
-        weights = np.where(
-            counts.sum(0) > 0, (counts.sum(0) / counts.sum()).clip(1e-9) ** balance, 0.0
+        total = counts.sum(0)
+        ensure(
+            total.any(),
+            f"No label map in '{self.data_root}' has a label from 0 to {len(self.names) - 1}, so "
+            "there is nothing to name. Check data_prefix and the class list.",
         )
+        shares = (total / total.sum()).clip(1e-9) ** self.balance
+        weights = np.where(total > 0, shares, 0.0)
         self._chances = weights / weights.sum()
         # for each class the images that show it
         self._where = [np.flatnonzero(column) for column in counts.T]
@@ -119,43 +115,43 @@ class TagCaptions(Dataset):
     def __len__(self) -> int:
         return self.length
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
+    def __getitem__(self, index: int) -> Plain:
         """``inputs``: uint8 (3, size, size); ``caption``; ``label``: number of the class that
         covers most.
 
         The label is -1 where no class covers more than half.
         """
         rng = np.random.default_rng([index, self.seed, int(self.single)])
+        number, box, covered, drawn = self._drawn(rng)
+        order = np.argsort(-covered, kind="stable")
+        shown = [k for k in order if covered[k] >= max(self.share, 1e-12)][: self.most] or [drawn]
+        template = TEMPLATES[int(rng.integers(len(TEMPLATES)))]
+        caption = caption_of([self.names[k] for k in shown], template)
+        side = (self.size, self.size)
+        image = self._image(number).resize(side, Image.Resampling.BILINEAR, box=box)
+        pixels = np.asarray(image)
+        if rng.random() < 0.5 and not self.single:
+            pixels = pixels[:, ::-1]
+        if self.jitter:
+            pixels = _jittered(rng, pixels, self.jitter)
+        label = int(covered.argmax()) if covered.max() > 0.5 else -1
+        inputs = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
+        return dict(inputs=inputs, caption=caption, label=label)
+
+    def _drawn(
+        self, rng: np.random.Generator
+    ) -> tuple[int, tuple[int, int, int, int], np.ndarray, int]:
+        """An image, a crop of it, the part of the crop that each class covers, and the class that
+        it was drawn for."""
         for _ in range(1000):
             number, drawn, box = self._crop(rng)
             left, top, right, bottom = box
             part = self._labels[number][top:bottom, left:right]
             covered = self._count(part) / part.size
-            label = int(covered.argmax()) if covered.max() > 0.5 else -1
-            if label >= 0 or not self.single:
-                break
-        else:
-            raise HypvisionError(
-                "No class covers more than half of any crop. Give smaller crops (zoom)."
-            )
-        shown = [
-            k
-            for k in np.argsort(-covered, kind="stable")
-            if covered[k] >= self.share and covered[k] > 0
-        ]
-        shown = shown[: self.most] or [drawn]
-        caption = caption_of(
-            [self.names[k] for k in shown], TEMPLATES[int(rng.integers(len(TEMPLATES)))]
-        )
-        pixels = np.asarray(
-            self._image(number).resize((self.size, self.size), Image.Resampling.BILINEAR, box=box)
-        )
-        if rng.random() < 0.5 and not self.single:
-            pixels = pixels[:, ::-1]
-        if self.jitter:
-            pixels = _jittered(rng, pixels, self.jitter)
-        return dict(
-            inputs=torch.from_numpy(pixels.copy()).permute(2, 0, 1), caption=caption, label=label
+            if covered.max() > 0.5 or not self.single:
+                return number, box, covered, drawn
+        raise HypvisionError(
+            "No class covers more than half of any crop. Give smaller crops (zoom)."
         )
 
     def _count(self, labels: np.ndarray) -> np.ndarray:
@@ -193,7 +189,7 @@ def _jittered(rng: np.random.Generator, pixels: np.ndarray, jitter: float) -> np
     return (((pixels - mean) * contrast + mean * brightness) * colour).clip(0, 255).astype(np.uint8)
 
 
-def _read_labels(path: str | Path) -> np.ndarray:
+def _read_labels(path: StrPath) -> np.ndarray:
     labels = read_label_map(path)
     if labels.min(initial=0) < 0 or labels.max(initial=0) > 255:
         raise HypvisionError(

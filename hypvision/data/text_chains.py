@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from mmengine.registry import DATASETS
 from torch.utils.data import Dataset
@@ -20,11 +19,13 @@ from hypvision.data.chains import (
 )
 from hypvision.data.preprocessing import default_preprocessing
 from hypvision.data.usage import Usage
-from hypvision.io.errors import HypvisionError
+from hypvision.io.checks import ensure
 from hypvision.io.images import open_image
+from hypvision.io.types import Plain, StrPath
 
 
 @DATASETS.register_module()
+@dataclass(eq=False, repr=False)
 class TextChains(Dataset):
     """Chains with negatives, for radial tuning.
 
@@ -43,66 +44,59 @@ class TextChains(Dataset):
             validation.
     """
 
-    def __init__(
-        self,
-        source: str | Path,
-        root: str | Path = "data/emoji",
-        split: str = "train",
-        length: int = 1000,
-        seed: int = 0,
-        images: str | Path | None = None,
-        size: int | None = None,
-        levels: Sequence[int] | None = None,
-        share: tuple[float, float] = (0.0, 1.0),
-    ):
-        if source == "shapes":
-            chains = shape_chains(length, split)
-        elif source == "emoji":
-            chains = emoji_chains(root, split, seed=seed)
-        else:
-            chains = read_chains(source)
-        first, last = (round(part * len(chains)) for part in share)
-        count = len(chains)
-        chains = chains[first:last]
-        if not chains:
-            raise HypvisionError(
-                f"share={tuple(share)} leaves none of the {count} chains of '{source}'."
-            )
-        # of this share alone: the others may be for validation
-        chains = with_negatives(chains, seed)
-        if levels is not None:
-            depth = len(chains[0].texts)
-            if len(levels) < 2 or list(levels) != sorted({*levels} & {*range(depth)}):
-                raise HypvisionError(
-                    f"levels={tuple(levels)}: at least two of 0 to {depth - 1} are expected, from "
-                    "general to specific."
-                )
-            chains = [
-                replace(
-                    c,
-                    texts=tuple(c.texts[i] for i in levels),
-                    negatives=tuple(c.negatives[i] for i in levels),
-                )
-                for c in chains
-            ]
-        self.chains: list[Chain] = list(chains)
-        self.usage = Usage(source)
-        self.usage.use("chains", len(self.chains))
-        others = count - len(chains)
+    source: StrPath
+    root: StrPath = "data/emoji"
+    split: str = "train"
+    length: int = 1000
+    seed: int = 0
+    images: StrPath | None = None
+    size: int | None = None
+    levels: Sequence[int] | None = None
+    share: Sequence[float] = (0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        chains = self._read()
+        first, last = (round(part * len(chains)) for part in self.share)
+        share = f"share={tuple(self.share)}"
+        nothing = f"{share} leaves none of the {len(chains)} chains of '{self.source}'."
+        ensure(chains[first:last], nothing)
+        self.usage = Usage(self.source)
+        self.usage.use("chains", last - first)
+        others = len(chains) - (last - first)
         if others:
-            self.usage.leave_out("chains", f"share={tuple(share)}", f"of {count}", others)
+            self.usage.leave_out("chains", share, f"of {len(chains)}", others)
+        # of this share alone: the others may be for validation
+        self.chains = [self._cut(each) for each in with_negatives(chains[first:last], self.seed)]
         self.metainfo = dict(classes=())
-        self.size = size
-        self.view = default_preprocessing(size)
-        self.files = []
-        if images is not None:
+        self.view = default_preprocessing(self.size)
+        self.files: list[Path] = []
+        if self.images is not None:
             owners = [chain.image for chain in self.chains if chain.image]
-            if len(owners) < len(self.chains):
-                raise HypvisionError(
-                    f"The chains '{source}' name no images (id or image_url): leave out images=."
-                )
-            files = find_image_files(owners, images)
+            nameless = f"The chains '{self.source}' name no images (id or image_url): leave out"
+            ensure(len(owners) == len(self.chains), f"{nameless} images=.")
+            files = find_image_files(owners, self.images)
             self.files = [files[owner] for owner in owners]
+
+    def _read(self) -> list[Chain]:
+        if self.source == "shapes":
+            return shape_chains(self.length, self.split)
+        if self.source == "emoji":
+            return emoji_chains(self.root, self.split, seed=self.seed)
+        return read_chains(self.source)
+
+    def _cut(self, chain: Chain) -> Chain:
+        """A chain of the wanted levels."""
+        if self.levels is None:
+            return chain
+        depth = len(chain.texts)
+        levels = sorted({*self.levels} & {*range(depth)})
+        expected = f"at least two of 0 to {depth - 1} are expected, from general to specific."
+        right = len(levels) > 1 and levels == list(self.levels)
+        ensure(right, f"levels={tuple(self.levels)}: {expected}")
+        texts, negatives = (
+            tuple(each[i] for i in levels) for each in (chain.texts, chain.negatives)
+        )
+        return replace(chain, texts=texts, negatives=negatives)
 
     @property
     def texts(self) -> list[str]:
@@ -116,12 +110,12 @@ class TextChains(Dataset):
     def __len__(self) -> int:
         return len(self.chains)
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
+    def __getitem__(self, index: int) -> Plain:
         """``positive``, ``negative``: lists of texts, one a level. PyTorch's collation turns those
         of a batch into a
         list of levels. With images: ``inputs`` uint8 (3, size, size) and ``image``, its path."""
         chain = self.chains[index]
-        found: dict[str, Any] = dict(positive=list(chain.texts), negative=list(chain.negatives))
+        found: Plain = dict(positive=list(chain.texts), negative=list(chain.negatives))
         if self.files:
             path = self.files[index]
             found |= dict(inputs=self.view(open_image(path)), image=str(path))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import io
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from functools import partial
@@ -27,6 +28,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from hypvision.data.label_maps import labels_of
 from hypvision.data.masks import decode
+from hypvision.data.twins import note_of, paths_of, twins
 from hypvision.data.usage import usages
 from hypvision.engine.checks import check_data, explain
 from hypvision.engine.config import PHASES, leave_out_pretrained, load_config, prepare
@@ -41,6 +43,9 @@ from hypvision.viz.sheet import save_image
 
 PICTURES = 5
 """How many samples of each part are drawn."""
+MOST_COMPARED = 20_000
+"""Files of equal size in two parts up to which their content is compared, too, unless all are
+read."""
 
 
 class Report(NamedTuple):
@@ -112,6 +117,9 @@ def check(
                 )
             if dataset is not None and out is not None:
                 _draw(dataset, phase, Path(out), report)
+        files = {phase: [*paths_of(dataset)] for phase, dataset in parts.items() if dataset}
+        equal = twins(files, math.inf if everything else MOST_COMPARED)
+        report.notes.extend(note_of(*phases, pairs) for phases, pairs in equal.items())
     return report._replace(
         notes=list(dict.fromkeys(report.notes)), faults=list(dict.fromkeys(report.faults))
     )

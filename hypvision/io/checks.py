@@ -32,6 +32,16 @@ def refuse(*checks: tuple[object, str]) -> None:
             raise HypvisionError(sentence)
 
 
+def ensure(right: object, sentence: str) -> None:
+    """Raise a HypvisionError with the sentence unless something is right.
+
+    >>> ensure([], "'names.txt' lists no classes.")
+    Traceback (most recent call last):
+    hypvision.io.errors.HypvisionError: 'names.txt' lists no classes.
+    """
+    refuse((not right, sentence))
+
+
 def one_of(known: Iterable[object], **values: object) -> None:
     """Each value must be one of the known ones; the message lists them and offers the most similar
     name."""

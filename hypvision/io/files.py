@@ -23,7 +23,7 @@ import sys
 import time
 import uuid
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hypvision.io.errors import HypvisionError
+from hypvision.io.types import Plain, StrPath, Values
 
 _STALE_SECONDS = 7 * 86400
 _HOST = f"{zlib.crc32(socket.gethostname().encode()):08x}"
@@ -48,7 +49,7 @@ _swept: set[Path] = set()
 
 
 @contextmanager
-def protecting(*paths: str | Path) -> Iterator[None]:
+def protecting(*paths: StrPath) -> Iterator[None]:
     """Refuse to write these files inside the block, under any of their names; those that do not
     exist do not count."""
     known = dict(_protected.get() or {})
@@ -63,7 +64,7 @@ def protecting(*paths: str | Path) -> Iterator[None]:
         _protected.reset(token)
 
 
-def check_output(path: str | Path) -> Path:
+def check_output(path: StrPath) -> Path:
     """The path of a file, if it may be written: a new file, or a regular file that the command does
     not read.
 
@@ -95,7 +96,7 @@ def check_output(path: str | Path) -> Path:
     return path
 
 
-def check_output_folder(path: str | Path) -> Path:
+def check_output_folder(path: StrPath) -> Path:
     """The path of a folder, if it may be written to: a new one, an existing one, or a link to
     one."""
     path = Path(path)
@@ -108,7 +109,7 @@ def check_output_folder(path: str | Path) -> Path:
     return path
 
 
-def check_new_folder(path: str | Path) -> Path:
+def check_new_folder(path: StrPath) -> Path:
     """The path of a folder, if it is new or empty."""
     path = check_output_folder(path)
     if path.exists() and any(path.iterdir()):
@@ -127,7 +128,7 @@ def on_disk(name: str) -> str:
     return os.fsdecode(name.encode("utf-8", "surrogateescape"))
 
 
-def below(folder: str | Path, name: str) -> Path:
+def below(folder: StrPath, name: str) -> Path:
     """The path ``folder/name``, for a name that comes from data."""
     path = Path(folder, name)
     try:
@@ -141,7 +142,7 @@ def below(folder: str | Path, name: str) -> Path:
     return path
 
 
-def inside(paths: Iterable[str | Path], *roots: str | Path) -> list[str]:
+def inside(paths: Iterable[StrPath], *roots: StrPath) -> list[str]:
     """Paths of files to read whose names come from data, if none of them leads out of the folders.
 
     Links inside of the folders are followed: who owns the folder made them, not the list of names.
@@ -171,14 +172,14 @@ def inside(paths: Iterable[str | Path], *roots: str | Path) -> list[str]:
     return found
 
 
-def with_ending(path: str | Path, ending: str) -> Path:
+def with_ending(path: StrPath, ending: str) -> Path:
     """The path with that ending, added where it lacks; what stands behind other dots stays."""
     path = Path(path)
     return path if path.suffix == ending else path.with_name(path.name + ending)
 
 
 @contextmanager
-def replacing(path: str | Path, durable: bool = False, suffix: str | None = None) -> Iterator[Path]:
+def replacing(path: StrPath, durable: bool = False, suffix: str | None = None) -> Iterator[Path]:
     """Write a file under the temporary name that this gives, and move it to ``path`` at the end of
     the block.
 
@@ -213,7 +214,7 @@ def replacing(path: str | Path, durable: bool = False, suffix: str | None = None
 
 
 @contextmanager
-def replacing_folder(path: str | Path) -> Iterator[Path]:
+def replacing_folder(path: StrPath) -> Iterator[Path]:
     """As :func:`replacing` for a whole folder; the old one is removed when the new one is
     complete."""
     path = check_output_folder(path)
@@ -276,7 +277,7 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def write_text(path: str | Path, text: str) -> None:
+def write_text(path: StrPath, text: str) -> None:
     """Write a text file in UTF-8."""
     with replacing(path) as temporary:
         # Python represents file names that are not UTF-8 with surrogates, which are written as
@@ -293,7 +294,7 @@ _KINDS = {
 }
 
 
-def why_no_file(path: str | Path, what: str) -> str:
+def why_no_file(path: StrPath, what: str) -> str:
     """Why there is no file to read, as the first sentence of a message. The path is not opened, as
     reading a pipe could block.
 
@@ -329,7 +330,7 @@ def names_file(text: str, suffixes: Collection[str]) -> bool:
     return os.path.lexists(text) and (os.path.basename(text) != text or not os.path.isdir(text))
 
 
-def check_regular(path: str | Path, limit: int = MAX_BYTES) -> Path:
+def check_regular(path: StrPath, limit: int = MAX_BYTES) -> Path:
     """The path of a file to read, if it is a regular one: a pipe waits for its writer, a device
     never ends.
 
@@ -351,7 +352,7 @@ def check_regular(path: str | Path, limit: int = MAX_BYTES) -> Path:
     return path
 
 
-def read_pieces(stream: IO[bytes] | io.BufferedIOBase, limit: int, name: str | Path) -> bytearray:
+def read_pieces(stream: IO[bytes] | io.BufferedIOBase, limit: int, name: StrPath) -> bytearray:
     """What a compressed stream unpacks to, read in pieces, so that no more is unpacked than
     allowed.
 
@@ -368,7 +369,7 @@ def read_pieces(stream: IO[bytes] | io.BufferedIOBase, limit: int, name: str | P
     return content
 
 
-def read_text(path: str | Path, limit: int = MAX_BYTES) -> str:
+def read_text(path: StrPath, limit: int = MAX_BYTES) -> str:
     """The content of a text file in UTF-8, unpacked if it is a gzip archive.
 
     Raises:
@@ -407,7 +408,7 @@ def many_objects() -> Iterator[None]:
             gc.enable()
 
 
-def read_json(path: str | Path, unique: bool = False, advice: str = "Correct it.") -> Any:
+def read_json(path: StrPath, unique: bool = False, advice: str = "Correct it.") -> Any:
     """The content of a JSON file, see :func:`read_text`.
 
     Args:
@@ -424,8 +425,8 @@ def read_json(path: str | Path, unique: bool = False, advice: str = "Correct it.
         raise HypvisionError(f"'{path}' cannot be read as JSON: {reason}. {advice}") from error
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _once(pairs: list[tuple[str, Any]]) -> Plain:
+    found: Plain = {}
     for key, value in pairs:
         if key in found:
             raise ValueError(
@@ -447,7 +448,7 @@ def parse_json(text: str | bytes, unique: bool = False) -> Any:
         raise ValueError("its brackets are nested too deeply") from error
 
 
-def read_lines(path: str | Path, what: str, blank: bool = False) -> list[str]:
+def read_lines(path: StrPath, what: str, blank: bool = False) -> list[str]:
     """The lines of a text file, without leading and trailing spaces.
 
     Args:
@@ -475,12 +476,12 @@ def read_lines(path: str | Path, what: str, blank: bool = False) -> list[str]:
     ]
 
 
-def write_json(path: str | Path, content: Any, indent: int | None = 1) -> None:
+def write_json(path: StrPath, content: Any, indent: int | None = 1) -> None:
     """Write a JSON file."""
     write_text(path, json.dumps(content, indent=indent) + "\n")
 
 
-def note_holder(path: str | Path) -> None:
+def note_holder(path: StrPath) -> None:
     """Write down in a file beside a lock which process holds it, for :func:`who_holds`."""
     write_json(
         path,
@@ -488,7 +489,7 @@ def note_holder(path: str | Path) -> None:
     )
 
 
-def who_holds(path: str | Path) -> str:
+def who_holds(path: StrPath) -> str:
     """``": process 12 on HOST, since TIME"``, or nothing where the file is not complete yet, or
     gone again."""
     try:
@@ -515,7 +516,7 @@ def _cell(value: Any) -> Any:
     return value
 
 
-def write_table(path: str | Path, rows: Sequence[Mapping[str, Any]], empty: str = "empty") -> None:
+def write_table(path: StrPath, rows: Sequence[Values], empty: str = "empty") -> None:
     """Write rows of named values as CSV; a table without rows gets one column, called ``empty``."""
     columns = list(dict.fromkeys(name for row in rows for name in row)) or [empty]
     write_text(

@@ -23,33 +23,17 @@ from typing import Any, TypeVar
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, features
 
-from hypvision.io.checks import one_of
+from hypvision.io.checks import ensure, one_of
 from hypvision.io.errors import HypvisionError, one_line
 from hypvision.io.files import why_no_file
+from hypvision.io.types import StrPath, Values
 
-FORMATS: tuple[str, ...] = (
-    "BMP",
-    "GIF",
-    "JPEG",
-    "PNG",
-    "PPM",
-    "TIFF",
-    "WEBP",
-)  # names of formats in Pillow
+# names of formats in Pillow
+FORMATS: tuple[str, ...] = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 SUFFIXES = {
-    ".bmp",
-    ".gif",
-    ".jfif",
-    ".jpe",
-    ".jpeg",
-    ".jpg",
-    ".pgm",
-    ".png",
-    ".ppm",
-    ".tif",
-    ".tiff",
+    ".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff",
     ".webp",
-}
+}  # fmt: skip
 # Formats that some builds of Pillow cannot read: suffixes, and which package adds them.
 _OPTIONAL = {
     "AVIF": ((".avif", ".avifs"), "Pillow was built without AVIF here; install pillow>=11.3"),
@@ -101,15 +85,14 @@ def why_no_image(name: str) -> str | None:
     return f"suffix {suffix or 'missing'}" + (f": {_MISSING[suffix]}" if suffix in _MISSING else "")
 
 
-def images_in(folder: str | Path) -> list[Path]:
+def images_in(folder: StrPath) -> list[Path]:
     """The images of a folder and of those below it that are not hidden, sorted."""
     root = Path(folder).expanduser()
-    if not root.is_dir():
-        raise HypvisionError(f"There is no folder '{folder}'. Give a folder of images.")
+    ensure(root.is_dir(), f"There is no folder '{folder}'. Give a folder of images.")
     return _inside(root, folder, ())
 
 
-def _inside(root: Path, name: str | Path, videos: Collection[str]) -> list[Path]:
+def _inside(root: Path, name: StrPath, videos: Collection[str]) -> list[Path]:
     """The images and videos of a folder, which messages call by ``name``, and of those below."""
     found = []
     for path in sorted(root.rglob("*")):
@@ -128,7 +111,7 @@ def _inside(root: Path, name: str | Path, videos: Collection[str]) -> list[Path]
     return found
 
 
-def find_images(names: Iterable[str | Path], videos: Collection[str] = ()) -> list[Path]:
+def find_images(names: Iterable[StrPath], videos: Collection[str] = ()) -> list[Path]:
     """The files that paths, folders (their images, and those of sub-folders) and glob patterns
     name, each once.
 
@@ -160,28 +143,24 @@ def not_taken(folder: Path, videos: Collection[str] = ()) -> Iterator[tuple[str,
         folders[:] = sorted(name for name in folders if not is_hidden(name))
         for name in sorted(files):
             path = Path(place, name)
-            reason = why_no_image(name)
-            if reason is not None and path.suffix.lower() in videos:
-                reason = None
+            reason = None if path.suffix.lower() in videos else why_no_image(name)
             if reason is None and not path.is_file():
                 reason = "a pipe, a device or a link to nothing"
             if reason is not None and not is_hidden(name):
                 yield reason, path.relative_to(folder).as_posix()
 
 
-def _named(path: Path, name: str | Path, videos: Collection[str]) -> list[Path]:
+def _named(path: Path, name: StrPath, videos: Collection[str]) -> list[Path]:
     if path.is_dir():
         return _inside(path, name, videos)
     if path.is_file():
         return [path]
     pattern = str(path)
-    matches = map(
-        Path, sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else []
-    )
-    files = [match for match in matches if not match.is_dir()]  # opening a pipe says that it is one
-    if not files:
-        what = "video" if path.suffix.lower() in videos else "image"
-        raise HypvisionError(f"{why_no_file(name, what)} Check the path.")
+    matches = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else []
+    # opening a pipe says that it is one
+    files = [Path(match) for match in matches if not os.path.isdir(match)]
+    what = "video" if path.suffix.lower() in videos else "image"
+    ensure(files, f"{why_no_file(name, what)} Check the path.")
     return files
 
 
@@ -207,7 +186,7 @@ def output_names(paths: Sequence[Path]) -> list[str]:
 
 
 @contextmanager
-def leaving_out(file: str | Path, failed: list[str] | None) -> Iterator[None]:
+def leaving_out(file: StrPath, failed: list[str] | None) -> Iterator[None]:
     """Context that skips an image which raises an error and adds the message to ``failed``; None:
     the error is raised."""
     try:
@@ -230,22 +209,20 @@ def require_all(failed: Sequence[str], done: int) -> None:
 # What is in them
 
 
-def check_normalisation(transform: Mapping[str, Any] | Callable[..., Any], channels: int) -> None:
+def check_normalisation(transform: Values | Callable[..., Any], channels: int) -> None:
     """The mean and the deviation of a transform must have a value for each channel; timm's own are
     those of RGB."""
-    if not isinstance(transform, Mapping):
-        return
-    for name in ("mean", "std"):
-        given = transform.get(name, (0, 0, 0))
-        if len(given) not in (1, channels):
-            raise HypvisionError(
-                f"The transform has {len(given)} values of '{name}' for images of {channels} "
-                "channels. Give 'mean' and 'std' with one value for each channel."
-            )
+    for name in ("mean", "std") if isinstance(transform, Mapping) else ():
+        count = len(transform.get(name, (0, 0, 0)))  # type: ignore[union-attr]
+        ensure(
+            count in (1, channels),
+            f"The transform has {count} values of '{name}' for images of {channels} channels. Give "
+            "'mean' and 'std' with one value for each channel.",
+        )
 
 
 def open_channels(
-    source: str | Path | Image.Image | np.ndarray, channels: int, white: int = WHITE
+    source: StrPath | Image.Image | np.ndarray, channels: int, white: int = WHITE
 ) -> Image.Image:
     """An image of 1 (grey), 3 (RGB, as :func:`open_image`) or 4 channels of 8 bits, the right way
     up.
@@ -277,7 +254,7 @@ def open_channels(
 
 
 def open_image(
-    source: str | Path | Image.Image | np.ndarray, most: int = MAX_PIXELS, white: int = WHITE
+    source: StrPath | Image.Image | np.ndarray, most: int = MAX_PIXELS, white: int = WHITE
 ) -> Image.Image:
     """An image as it is shown: RGB of 8 bits, the right way up.
 
@@ -305,14 +282,14 @@ def open_image(
         raise HypvisionError(
             f"An image is a path, a PIL image or an array, got {type(source).__name__}."
         )
-    if source.dtype != np.uint8 or source.ndim != 3 or source.shape[2] != 3 or not source.size:
-        raise HypvisionError(
-            f"An image array must be uint8 (H, W, 3), got {source.dtype} {source.shape}."
-        )
+    ensure(
+        source.dtype == np.uint8 and source.ndim == 3 and source.shape[2] == 3 and source.size,
+        f"An image array must be uint8 (H, W, 3), got {source.dtype} {source.shape}.",
+    )
     return Image.fromarray(source)
 
 
-def read_labels(path: str | Path, what: str = "label map", mode: str | None = None) -> np.ndarray:
+def read_labels(path: StrPath, what: str = "label map", mode: str | None = None) -> np.ndarray:
     """The numbers in a label map as they are stored: (H, W), or (H, W, C) of a coloured one.
 
     Args:
@@ -323,21 +300,20 @@ def read_labels(path: str | Path, what: str = "label map", mode: str | None = No
     return _read(path, what, lambda image: np.array(image if mode is None else image.convert(mode)))
 
 
-def label_palette(path: str | Path) -> dict[int, tuple[int, int, int]]:
+def label_palette(path: StrPath) -> dict[int, tuple[int, int, int]]:
     """The colours that a label map with a palette gives to the numbers in it; of others nothing."""
 
     def colours(image: Image.Image) -> dict[int, tuple[int, int, int]]:
+        if image.mode != "P":
+            return {}
         palette = np.reshape(image.getpalette("RGB") or [], (-1, 3)).astype(int).tolist()
-        return {
-            label: tuple(palette[label])
-            for label in np.unique(np.array(image))
-            if label < len(palette)
-        }
+        there = np.unique(np.array(image))
+        return {label: tuple(palette[label]) for label in there if label < len(palette)}
 
-    return _read(path, "label map", lambda image: colours(image) if image.mode == "P" else {})
+    return _read(path, "label map", colours)
 
 
-def image_size(path: str | Path) -> tuple[int, int]:
+def image_size(path: StrPath) -> tuple[int, int]:
     """Height and width as stored, from the header alone."""
     return _read(path, "image", _stored_size, pixels=False)
 
@@ -349,22 +325,19 @@ def _stored_size(image: Image.Image) -> tuple[int, int]:
     return image.height, image.width
 
 
-def shown_size(path: str | Path) -> tuple[int, int]:
+def shown_size(path: StrPath) -> tuple[int, int]:
     """Height and width as :func:`open_image` shows it, turned as the camera says, from the header
     alone."""
 
     def size(image: Image.Image) -> tuple[int, int]:
         height, width = _stored_size(image)
-        return (
-            (width, height)
-            if image.getexif().get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8)
-            else (height, width)
-        )
+        turned = image.getexif().get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8)
+        return (width, height) if turned else (height, width)
 
     return _read(path, "image", size, pixels=False)
 
 
-def image_kind(path: str | Path) -> tuple[str, str]:
+def image_kind(path: StrPath) -> tuple[str, str]:
     """The format and the mode, as Pillow calls them, from the header alone."""
     return _read(path, "image", lambda image: (image.format or "", image.mode), pixels=False)
 
@@ -404,60 +377,68 @@ _quiet = _Quiet()
 
 
 def _read(
-    path: str | Path,
+    path: StrPath,
     what: str,
     use: Callable[[Image.Image], _Result],
     pixels: bool = True,
     most: int = MAX_PIXELS,
 ) -> _Result:
     try:
-        if not os.path.isfile(path):  # reading a pipe waits for its writer, and a device has no end
-            raise HypvisionError(f"{why_no_file(path, what)} Check the path.")
+        # reading a pipe waits for its writer, and a device has no end
+        ensure(os.path.isfile(path), f"{why_no_file(path, what)} Check the path.")
         # Pillow warns about large images and about tags that do not matter
         with _quiet, Image.open(path, formats=FORMATS) as image:
             width, height = image.size
             if width * height > MAX_PIXELS:
                 raise ValueError(f"{width} x {height} pixels, more than {MAX_PIXELS:,} in all")
-            part = next(
-                (part for part in (1, 2, 4) if -(-width // part) * -(-height // part) <= most), 8
+            _draft(image, most)
+            ensure(
+                image.width * image.height <= most,
+                f"The {what} '{path}' cannot be read: it has {width} x {height} pixels, more than "
+                f"{most:,} in all. Give a smaller copy.",
             )
-            # whose numbers are all held, whatever the size
-            if part > 1 and not image.info.get("progressive"):
-                # does nothing but for JPEG
-                image.draft(None, (max(1, width // part), max(1, height // part)))
-            if image.width * image.height > most:
-                raise HypvisionError(
-                    f"The {what} '{path}' cannot be read: it has {width} x {height} pixels, more "
-                    f"than {most:,} in all. Give a smaller copy."
-                )
             _refuse_pages(image, path, what)
             if pixels:
+                _refuse_plain_ycbcr(image, path, what)
                 image.load()
             return use(image)
     except (HypvisionError, MemoryError):
         raise
-    except PermissionError as error:
-        raise HypvisionError(f"The {what} '{path}' cannot be read: {error.strerror}.") from error
     except Exception as error:  # damaged bytes make Pillow's readers raise errors of any type
-        kinds = ", ".join(FORMATS)
-        if Path(path).suffix.lower() in _OTHER_VIDEOS:
-            raise HypvisionError(
-                f"The {what} '{path}' is a video of a kind that is not read. Convert it to .mp4 "
-                "(H.264) first."
-            ) from error
-        if "MAX_TEXT_CHUNK" in str(error) or "text chunks" in str(error):
-            raise HypvisionError(
-                f"The {what} '{path}' cannot be read: the texts beside its pixels (a prompt, a "
-                f"history) are too long ({one_line(error)}). Save it without them."
-            ) from error
-        empty = " (it is empty)" if os.path.exists(path) and os.path.getsize(path) == 0 else ""
-        raise HypvisionError(
-            f"The {what} '{path}' cannot be read{empty}: the file is damaged, or none of {kinds} "
-            f"({one_line(error)}). Replace it by an intact copy, or leave it out."
-        ) from error
+        raise HypvisionError(f"The {what} '{path}' {_why_unread(path, error)}") from error
 
 
-def _refuse_pages(image: Image.Image, path: str | Path, what: str) -> None:
+def _draft(image: Image.Image, most: int) -> None:
+    """Let a JPEG be decoded at a half, a quarter or an eighth of its sides if it has more pixels;
+    does nothing for other formats."""
+    width, height = image.size
+    sizes = {part: (-(-width // part), -(-height // part)) for part in (1, 2, 4)}
+    part = next((part for part, (a, b) in sizes.items() if a * b <= most), 8)
+    # of a progressive one all numbers are held, whatever the size
+    if part > 1 and not image.info.get("progressive"):
+        image.draft(None, (max(1, width // part), max(1, height // part)))
+
+
+def _why_unread(path: StrPath, error: Exception) -> str:
+    """Why an image cannot be read, the end of a sentence that begins with its name."""
+    if isinstance(error, PermissionError):
+        return f"cannot be read: {error.strerror}."
+    told = one_line(error)
+    if Path(path).suffix.lower() in _OTHER_VIDEOS:
+        return "is a video of a kind that is not read. Convert it to .mp4 (H.264) first."
+    if "MAX_TEXT_CHUNK" in told or "text chunks" in told:
+        return (
+            "cannot be read: the texts beside its pixels (a prompt, a history) are too long "
+            f"({told}). Save it without them."
+        )
+    empty = " (it is empty)" if os.path.exists(path) and os.path.getsize(path) == 0 else ""
+    return (
+        f"cannot be read{empty}: the file is damaged, or none of {', '.join(FORMATS)} ({told}). "
+        "Replace it by an intact copy, or leave it out."
+    )
+
+
+def _refuse_pages(image: Image.Image, path: StrPath, what: str) -> None:
     """A TIFF of several pages is refused: the first alone would be read, and the others lost. Small
     copies of an image (bit 0 of NewSubfileType) are none of its pages."""
     if image.format != "TIFF" or getattr(image, "n_frames", 1) == 1:
@@ -467,14 +448,24 @@ def _refuse_pages(image: Image.Image, path: str | Path, what: str) -> None:
     for number in reversed(range(frames.n_frames)):
         frames.seek(number)
         pages += not frames.tag_v2.get(254, 0) & 1
-    if pages > 1:
-        raise HypvisionError(
-            f"The {what} '{path}' is a TIFF of {pages} pages, of which one would be read. Save "
-            "each page as a file of its own (ImageMagick: convert FILE.tif FILE-%d.tif)."
-        )
+    ensure(
+        pages <= 1,
+        f"The {what} '{path}' is a TIFF of {pages} pages, of which one would be read. Save "
+        "each page as a file of its own (ImageMagick: convert FILE.tif FILE-%d.tif).",
+    )
 
 
-def write_image(image: Image.Image, path: str | Path, format: str, **options: Any) -> None:
+def _refuse_plain_ycbcr(image: Image.Image, path: StrPath, what: str) -> None:
+    """Pillow reads YCbCr in a TIFF if it is compressed, and else takes it for a file cut off."""
+    tags: Any = getattr(image, "tag_v2", {}) if image.format == "TIFF" else {}
+    ensure(
+        (tags.get(262), tags.get(259)) != (6, 1),
+        f"The {what} '{path}' is a TIFF in YCbCr without compression, which is not read. Save it "
+        "as RGB, or compressed (ImageMagick: convert FILE.tif -compress lzw FILE2.tif).",
+    )
+
+
+def write_image(image: Image.Image, path: StrPath, format: str, **options: Any) -> None:
     """Write an image file by Python; what Pillow itself writes of JPEG and TIFF is cut short,
     unsaid, by a full disk.
 
@@ -506,10 +497,10 @@ def _eight_bits(image: Image.Image, name: str, white: int) -> Image.Image:
     """A grey image of 16 bits, scaled to 8; Pillow's own conversion makes every value above 255
     white."""
     values = np.array(image)
-    if image.mode == "F" or values.min(initial=0) < 0 or values.max(initial=0) > 65535:
-        raise HypvisionError(
-            f"{name} has pixels of Pillow's mode {image.mode}, whose white and black are not "
-            "known. Save it with 8 or 16 bits a channel."
-        )
+    ensure(
+        image.mode != "F" and values.min(initial=0) >= 0 and values.max(initial=0) <= 65535,
+        f"{name} has pixels of Pillow's mode {image.mode}, whose white and black are not "
+        "known. Save it with 8 or 16 bits a channel.",
+    )
     values = np.minimum(values, white).astype(np.int64) * 255 // white
     return Image.fromarray(values.astype(np.uint8)).convert("RGB")

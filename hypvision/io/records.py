@@ -22,7 +22,6 @@ import reprlib
 import sys
 import types
 import typing
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, field, fields, is_dataclass
@@ -30,8 +29,10 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union
 
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.files import parse_json, read_json, read_lines, read_text, why_no_file
+from hypvision.io.types import Plain, StrPath, Values
 
 # Control characters would change the terminal, and surrogates (the last ones) cannot be written.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -160,14 +161,14 @@ def check_types(value: Any, where: str) -> None:
             parse(step, getattr(value, name), f"{where}, '{name}'")
 
 
-def read_record(kind: type[Kind] | Any, path: str | Path, advice: str, extra: bool = False) -> Any:
+def read_record(kind: type[Kind] | Any, path: StrPath, advice: str, extra: bool = False) -> Any:
     """A JSON file as an object of a type, see :func:`parse`."""
     return parse(kind, read_json(path, True, advice), f"'{path}'", extra, advice)
 
 
 def read_table(
     kind: type[Kind],
-    path: str | Path,
+    path: StrPath,
     known: Callable[[dict[str, str]], Mapping[str, str]] = lambda row: {},
     advice: str = "Correct it.",
     **dialect: Any,
@@ -199,12 +200,9 @@ def read_table(
     return found
 
 
-def _read_rows(
-    path: Path, advice: str, dialect: Mapping[str, Any]
-) -> list[tuple[int, dict[str, str]]]:
+def _read_rows(path: Path, advice: str, dialect: Values) -> list[tuple[int, dict[str, str]]]:
     """The lines of a CSV file with a header, each with as many cells as the header."""
-    if not path.is_file():
-        raise HypvisionError(f"{why_no_file(path, 'table')} Correct the path.")
+    ensure(path.is_file(), f"{why_no_file(path, 'table')} Correct the path.")
     try:
         reader = csv.DictReader(io.StringIO(read_text(path), newline=""), **dialect)
         rows = [(reader.line_num, row) for row in reader]
@@ -212,21 +210,20 @@ def _read_rows(
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise HypvisionError(f"'{path}' cannot be read as CSV: {reason}. {advice}") from error
-    twice = [name for name, count in Counter(head).items() if count > 1]
-    if twice:
-        raise HypvisionError(f"'{path}' has the column '{twice[0]}' twice. Remove one.")
+    twice = next((name for name in head if head.count(name) > 1), None)
+    ensure(twice is None, f"'{path}' has the column '{twice}' twice. Remove one.")
     for number, row in rows:
         # csv puts further cells under None, and None for those that are missing
-        if None in row or None in row.values():
-            which = "more" if None in row else "fewer"
-            raise HypvisionError(
-                f"'{path}', line {number}, has {which} cells than the header. {advice}"
-            )
+        which = "more" if None in row else "fewer"
+        ensure(
+            None not in row and None not in row.values(),
+            f"'{path}', line {number}, has {which} cells than the header. {advice}",
+        )
     return rows
 
 
 def read_json_lines(
-    kind: type[Kind], path: str | Path, what: str, advice: str
+    kind: type[Kind], path: StrPath, what: str, advice: str
 ) -> list[tuple[int, Kind]]:
     """The lines of a file of JSON lines as objects of a type, see :func:`parse`, each with its
     number from 1; empty lines and further keys are left out.
@@ -269,9 +266,7 @@ def _conform(kind: Any, value: Any, place: tuple[str, ...], extra: bool = False)
     if origin in (Union, types.UnionType):
         return _one_of_several(args, value, place)
     if origin is Annotated:
-        for step in args:
-            value = _conform(step, value, place)
-        return value
+        return _through(args, value, place)
     if origin in (dict, Mapping):
         return _dictionary(args, value, place)
     if origin in (list, tuple, Sequence):
@@ -279,14 +274,19 @@ def _conform(kind: Any, value: Any, place: tuple[str, ...], extra: bool = False)
         return items if origin is list else tuple(items)
     if isinstance(kind, list):
         return tuple(_items(kind[0], value, place, extra, least=1))
-    if isinstance(kind, type) and (is_dataclass(kind) or hasattr(kind, "_field_defaults")):
+    if is_dataclass(kind) or hasattr(kind, "_field_defaults"):
         return _object(kind, value, place, extra)
-    if origin is Literal:
-        kind = _choice(args)
     try:
-        return _TYPES.get(kind, kind)(value)
+        return (_choice(args) if origin is Literal else _TYPES.get(kind, kind))(value)
     except ValueError as error:
         raise _wrong(place, str(error)) from None
+
+
+def _through(steps: Sequence[Any], value: Any, place: tuple[str, ...]) -> Any:
+    """The value after all of these types and rules."""
+    for step in steps:
+        value = _conform(step, value, place)
+    return value
 
 
 def _choice(texts: Sequence[str]) -> Callable[[Any], Any]:
@@ -372,24 +372,20 @@ def _object(kind: Any, value: Any, place: tuple[str, ...], extra: bool) -> Any:
     missing = [name for name, (_, needed) in known.items() if needed and name not in given]
     if missing:
         raise ValueError(f"{where}: missing {', '.join(missing)}")
-    found = {}
-    for name, item in given.items():
-        for step in known[name][0]:
-            item = _conform(step, item, (*place, name))
-        found[name] = item
+    found = {name: _through(known[name][0], given[name], (*place, name)) for name in given}
     try:
         return kind(**found)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
 
 
-def parse_arguments(pairs: Iterable[str], option: str = "--model-args") -> dict[str, Any]:
+def parse_arguments(pairs: Iterable[str], option: str = "--model-args") -> Plain:
     """The arguments of a model as an option of a command line gives them:
     ``["a=3", "b=(1, 2)", "c=text"]`` as a dict.
 
     Values are Python literals, or else text.
     """
-    arguments: dict[str, Any] = {}
+    arguments: Plain = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.isidentifier():

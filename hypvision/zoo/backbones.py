@@ -3,10 +3,8 @@ checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import timm
 import torch
@@ -17,7 +15,9 @@ from hypvision.checkpoints.pretrained import timm_cfg
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.checkpoints.sources import find, is_address, resolve
 from hypvision.checkpoints.storage import read_header
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
+from hypvision.io.types import Plain, StrPath, Values
 from hypvision.zoo.loading import (
     TimmModel,
     as_tuples,
@@ -35,9 +35,7 @@ _NOT_THE_NETWORK = {
 }  # fmt: skip
 
 
-def model_and_weights(
-    name: str, weights: str | Path | None = None
-) -> tuple[str, str | Path | None]:
+def model_and_weights(name: str, weights: StrPath | None = None) -> tuple[str, StrPath | None]:
     """Timm's name of a model, and its weights.
 
     Args:
@@ -57,14 +55,14 @@ def explained_models() -> list[str]:
     return timm.list_models(["hcformer*", "*himapper*"])
 
 
-def side_seen(model: TimmModel, weights: str | Path | None) -> int:
+def side_seen(model: TimmModel, weights: StrPath | None) -> int:
     """The short side of the images that a model of :func:`build_model` looks at: that of the zoo's
     weights, or 224."""
     return int(model.pretrained_cfg["input_size"][1]) if is_address(str(weights)) else 224
 
 
 def build_model(
-    name: str, weights: str | Path | None = None, arguments: Mapping[str, Any] | None = None
+    name: str, weights: StrPath | None = None, arguments: Values | None = None
 ) -> TimmModel:
     """A clustering timm model without a classifier head, ready to look at.
 
@@ -76,9 +74,9 @@ def build_model(
         arguments: for the model's constructor, e.g. ``dict(patch_size=2, img_size=32)``.
     """
     name, weights = model_and_weights(name, weights)
-    config: dict[str, Any] = {}
-    checkpoint: dict[str, Any] | None = None
-    own: dict[str, Any] = {}
+    config: Plain = {}
+    checkpoint: Plain | None = None
+    own: Plain = {}
     if weights is not None and is_address(str(weights)):
         weights, own, config = _zoo_weights(str(weights), name)
     elif weights is not None:
@@ -107,19 +105,19 @@ def build_model(
     return model.eval()
 
 
-def _zoo_weights(address: str, name: str) -> tuple[Path, dict[str, Any], dict[str, Any]]:
+def _zoo_weights(address: str, name: str) -> tuple[Path, Plain, Plain]:
     """The verified file of a record, the arguments of its network, and the part of timm's config
     about its images."""
     index, record = find(address)
-    if not timm.is_model(record.model):
-        raise HypvisionError(
-            f"'{record.name}' stands on the CLIP '{record.model}', which does not cluster. Of a "
-            "CLIP the way from an image to the root can be drawn: --clip NAME --texts ..."
-        )
-    if timm.is_model(name) and name.partition(".")[0] != record.model:
-        raise HypvisionError(
-            f"The weights '{address}' are of the model {record.model}: use --model {record.model}."
-        )
+    ensure(
+        timm.is_model(record.model),
+        f"'{record.name}' stands on the CLIP '{record.model}', which does not cluster. Of a "
+        "CLIP the way from an image to the root can be drawn: --clip NAME --texts ...",
+    )
+    ensure(
+        not (timm.is_model(name) and name.partition(".")[0] != record.model),
+        f"The weights '{address}' are of the model {record.model}: use --model {record.model}.",
+    )
     path = resolve(record, index)
     arguments = record.arguments
     if record.task != "classification":
@@ -132,13 +130,13 @@ def _zoo_weights(address: str, name: str) -> tuple[Path, dict[str, Any], dict[st
     return path, as_tuples(arguments), seen
 
 
-def network_arguments(backbone: Mapping[str, Any]) -> dict[str, Any]:
+def network_arguments(backbone: Values) -> Plain:
     """The arguments of the timm model in a config's ``model.backbone``, without the head and its
     training."""
     return as_tuples({key: value for key, value in backbone.items() if key not in _NOT_THE_NETWORK})
 
 
-def _create(name: str, arguments: dict[str, Any]) -> TimmModel:
+def _create(name: str, arguments: Plain) -> TimmModel:
     """The model; a Hi-Mapper takes images of any shape if its backbone has an argument for that."""
     if "himapper" in name:
         for flexible in ("dynamic_img_size", "strict_img_size"):
@@ -147,9 +145,7 @@ def _create(name: str, arguments: dict[str, Any]) -> TimmModel:
     return timm_model(name, **arguments)
 
 
-def load_weights(
-    model: TimmModel, path: str | Path, checkpoint: Mapping[str, Any] | None = None
-) -> None:
+def load_weights(model: TimmModel, path: StrPath, checkpoint: Values | None = None) -> None:
     """Load a checkpoint into a timm model; its classifier head may be absent or another one. The
     size and normalisation of images that the training of hypvision wrote there enter the model's
     ``pretrained_cfg``.

@@ -14,6 +14,7 @@ from hypvision.checkpoints.download import SourceError, verify_file
 from hypvision.checkpoints.index import builtin_index, read_index
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.sources import cache_folder, index_folder, local_files, lock_path
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
 
 
@@ -106,24 +107,20 @@ def clean(index: Index, names: Iterable[str] = (), everything: bool = False) -> 
     Returns:
         What was removed.
     """
-    names = list(names)
-    if names and everything:
-        raise HypvisionError("Give either names or --all: --all removes every file in the cache.")
+    wanted = [name.removeprefix("zoo:") for name in names]
+    both = "Give either names or --all: --all removes every file in the cache."
+    ensure(not (wanted and everything), both)
     files = list_cache(index)
     there = {file.record for file in files}
-    chosen = {
-        name if name in there else index.get(name).name
-        for name in (n.removeprefix("zoo:") for n in names)
-    }
-    removed = []
-    for file in files:
-        wanted = file.record in chosen if chosen else everything or file.partial or not file.record
-        if wanted and _remove(file.path):
-            removed.append(file)
-    if everything:
-        for path in index_folder().glob("*.yml"):
-            with suppress(OSError):
-                path.unlink()
+    chosen = {name if name in there else index.get(name).name for name in wanted}
+    if chosen:
+        files = [file for file in files if file.record in chosen]
+    elif not everything:
+        files = [file for file in files if file.partial or not file.record]
+    removed = [file for file in files if _remove(file.path)]
+    for path in index_folder().glob("*.yml") if everything else ():
+        with suppress(OSError):
+            path.unlink()
     return removed
 
 

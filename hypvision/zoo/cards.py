@@ -140,6 +140,54 @@ _HUB_TASKS = {
 }
 
 
+_CARD = """\
+# {record.name}
+
+{record.description}
+
+{facts}
+
+## Use
+
+```python
+{usage}
+```
+
+## Intended use
+
+{record.intended_use}
+
+## Data
+
+{record.data}
+
+## Training
+
+Config `{record.config}`.
+
+{training}
+
+## Metrics
+
+{metrics}
+
+## Limits
+
+{limits}
+"""
+_FRONT = """\
+---
+license: {licence}
+library_name: {library}
+pipeline_tag: {task}
+tags:
+- hypvision
+- hyperbolic
+---
+
+"""
+
+
 def model_card(record: Record, front_matter: bool = False) -> str:
     """The model card of a record, in Markdown.
 
@@ -147,79 +195,58 @@ def model_card(record: Record, front_matter: bool = False) -> str:
         record: the record.
         front_matter: begin with the YAML block that the Hugging Face hub reads.
     """
-    lines: list[str] = []
-    if front_matter:
-        # which library can load the repository
-        library = "timm" if record.task == "classification" else "hypvision"
-        lines += ["---", f"license: {record.licence.lower()}", f"library_name: {library}"]
-        lines += [
-            f"pipeline_tag: {_HUB_TASKS[record.task]}",
-            "tags:",
-            "- hypvision",
-            "- hyperbolic",
-            "---",
-            "",
-        ]
-    lines += [f"# {record.name}", "", record.description, ""]
-    facts = [
-        ("task", record.task),
-        (
-            "model",
-            f"`{record.model}`"
-            + (f" with `{_code(record.arguments)}`" if record.arguments else ""),
-        ),
-        ("parameters", count_text(record.parameters)),
-        (
-            "input",
-            f"{input_text(record)}, RGB, mean {list(record.input.mean)}, std "
-            f"{list(record.input.std)}",
-        ),
-        ("classes", f"{len(record.classes)}: {', '.join(record.classes)}"),
-        (
-            "file",
-            f"`{record.filename}`, {record.file.bytes} bytes, stored as {record.file.storage}",
-        ),
-        ("sha256", f"`{record.file.sha256}`"),
-        ("licence", record.licence),
-        ("date", record.date),
-    ]
-    if record.templates:
-        facts.append(("sentences", ", ".join(f"`{text}`" for text in record.templates)))
-    if record.parent:
-        facts.append(("trained from", f"`{record.parent}`"))
-    lines += _rows(("", ""), facts)
-    lines += ["", "## Use", "", "```python", _USAGE[record.task].format(name=record.name), "```"]
-    lines += ["", "## Intended use", "", record.intended_use]
-    lines += ["", "## Data", "", record.data]
-    lines += ["", "## Training", "", f"Config `{record.config}`.", ""]
-    lines += (
-        ["```sh", record.training, "```"]
-        if record.training.startswith("hypvision ")
-        else [record.training]
+    training = record.training
+    card = _CARD.format(
+        record=record,
+        facts="\n".join(_rows(("", ""), _facts(record))),
+        usage=_USAGE[record.task].format(name=record.name),
+        training=f"```sh\n{training}\n```" if training.startswith("hypvision ") else training,
+        metrics=_metrics(record),
+        limits="\n".join(f"- {limit}" for limit in record.limits),
     )
-    results = [
-        (metric.name, f"{metric.value:.4g}", metric.data, _by(metric)) for metric in record.metrics
-    ]
-    lines += [
-        "",
-        "## Metrics",
-        "",
-        *_rows(("metric", "value", "measured on", "by"), results, right=("value",)),
-    ]
-    full = [
-        (metric.name, metric.full_precision)
-        for metric in record.metrics
-        if metric.full_precision is not None
-    ]
+    if not front_matter:
+        return card
+    # which library can load the repository
+    library = "timm" if record.task == "classification" else "hypvision"
+    task = _HUB_TASKS[record.task]
+    return _FRONT.format(licence=record.licence.lower(), library=library, task=task) + card
+
+
+def _facts(record: Record) -> list[tuple[str, str]]:
+    arguments = f" with `{_code(record.arguments)}`" if record.arguments else ""
+    given = record.input
+    colours = f"RGB, mean {list(given.mean)}, std {list(given.std)}"
+    stored = f"{record.file.bytes} bytes, stored as {record.file.storage}"
+    facts = {
+        "task": record.task,
+        "model": f"`{record.model}`{arguments}",
+        "parameters": count_text(record.parameters),
+        "input": f"{input_text(record)}, {colours}",
+        "classes": f"{len(record.classes)}: {', '.join(record.classes)}",
+        "file": f"`{record.filename}`, {stored}",
+        "sha256": f"`{record.file.sha256}`",
+        "licence": record.licence,
+        "date": record.date,
+        "sentences": ", ".join(f"`{text}`" for text in record.templates),
+        "trained from": f"`{record.parent}`" if record.parent else "",
+    }
+    return [(name, text) for name, text in facts.items() if text]
+
+
+def _metrics(record: Record) -> str:
+    """The table of metrics, and how they were measured."""
+    metrics = record.metrics
+    results = [(each.name, f"{each.value:.4g}", each.data, _by(each)) for each in metrics]
+    table = _rows(("metric", "value", "measured on", "by"), results, right=("value",))
+    full = {each.name: each.full_precision for each in metrics if each.full_precision is not None}
     if full:
-        values = ", ".join(f"{name} {value:.4g}" for name, value in full)
+        values = ", ".join(f"{name} {value:.4g}" for name, value in full.items())
         stored = f"The values are those of the file as it is ({record.file.storage})"
-        lines += ["", f"{stored}; in full precision: {values}."]
-    commands = list(dict.fromkeys(metric.command for metric in record.metrics if metric.command))
+        table += ["", f"{stored}; in full precision: {values}."]
+    commands = list(dict.fromkeys(each.command for each in metrics if each.command))
     if commands:
-        lines += ["", "Measured with:", "", "```sh", *commands, "```"]
-    lines += ["", "## Limits", "", *[f"- {limit}" for limit in record.limits], ""]
-    return "\n".join(lines)
+        table += ["", "Measured with:", "", "```sh", *commands, "```"]
+    return "\n".join(table)
 
 
 def _code(arguments: Mapping[str, Any]) -> str:

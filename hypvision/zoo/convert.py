@@ -15,12 +15,12 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from hypvision.checkpoints.match import check_finite
 from hypvision.checkpoints.read import network_weights, read_file
 from hypvision.checkpoints.sources import fetch
 from hypvision.checkpoints.storage import write_tensors
+from hypvision.checkpoints.types import StateDict, Weights
 from hypvision.clip import hyperbolic_checkpoint as official_clip
 from hypvision.clip.hugging_face import (
     clip_variant,
@@ -35,6 +35,7 @@ from hypvision.helm.config import preset
 from hypvision.io.checks import one_of, refuse
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import check_output, protecting, replacing
+from hypvision.io.types import Plain, StrPath, Values
 from hypvision.models import hcformer_checkpoint as hcformer
 from hypvision.models import himapper_checkpoint as himapper
 from hypvision.models import lorentz_resnet_checkpoint as hyperboliccv
@@ -58,16 +59,16 @@ class Converter(NamedTuple):
     """
 
     title: str
-    is_official: Callable[[Mapping[str, Tensor]], bool]
-    from_official: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
-    to_official: Callable[..., dict[str, Tensor]]
-    variant: Callable[..., tuple[str, dict[str, Any]]]
-    arguments: Callable[[Mapping[str, Tensor]], dict[str, Any]] = lambda state_dict: {}
+    is_official: Callable[[Weights], bool]
+    from_official: Callable[[Weights], StateDict]
+    to_official: Callable[..., StateDict]
+    variant: Callable[..., tuple[str, Plain]]
+    arguments: Callable[[Weights], Plain] = lambda state_dict: {}
     options: tuple[str, ...] = ()
     back_options: tuple[str, ...] = ()
-    as_saved: Callable[[Mapping[str, Tensor], int], dict[str, Any]] | None = None
-    read: Callable[[Path], Mapping[str, Any]] = read_file
-    files: Callable[[Mapping[str, Tensor], Path], dict[Path, Any]] | None = None
+    as_saved: Callable[[Weights, int], Plain] | None = None
+    read: Callable[[Path], Values] = read_file
+    files: Callable[[Weights, Path], dict[Path, Any]] | None = None
 
 
 def _family(title: str, module: ModuleType, name: str, **rest: Any) -> Converter:
@@ -143,7 +144,7 @@ class Conversion(NamedTuple):
 
     path: Path
     model: str
-    arguments: dict[str, Any]
+    arguments: Plain
 
     def usage(self) -> str:
         """A line of Python, or for a segmenter a command, that uses the file."""
@@ -205,8 +206,8 @@ class Conversion(NamedTuple):
 
 def convert_file(
     family: str,
-    source: str | Path,
-    target: str | Path,
+    source: StrPath,
+    target: StrPath,
     to_official: bool = False,
     curvature: float | None = None,
     backbone: str | None = None,
@@ -270,19 +271,17 @@ def convert_file(
     return conversion
 
 
-def _contiguous(weights: Mapping[str, Any]) -> dict[str, Any]:
+def _contiguous(weights: Values) -> Plain:
     return {name: value.contiguous() for name, value in weights.items()}
 
 
-def _epoch(checkpoint: Mapping[str, Any]) -> int:
+def _epoch(checkpoint: Values) -> int:
     meta = checkpoint.get("meta")
     epoch = meta.get("epoch") if isinstance(meta, Mapping) else None
     return epoch if isinstance(epoch, int) else 0
 
 
-def _of_another_kind(
-    source: str | Path, converter: Converter, weights: Mapping[str, Any], official: bool
-) -> str:
+def _of_another_kind(source: StrPath, converter: Converter, weights: Values, official: bool) -> str:
     """The message for weights that have the names already which they shall get."""
     expected = f"{'hypvision' if official else 'official'} {converter.title}"
     hint = " It has official names already." if official else ""
@@ -295,7 +294,7 @@ def _of_another_kind(
     )
 
 
-def _published_variant(converter: Converter, official: Any) -> tuple[str, dict[str, Any]]:
+def _published_variant(converter: Converter, official: Any) -> tuple[str, Plain]:
     try:
         return converter.variant(converter.from_official(official))
     except HypvisionError:  # not a published size, but the names of the weights are the same

@@ -79,17 +79,21 @@ def decompose(program: ExportedProgram, table: Mapping[Any, Any]) -> ExportedPro
         if cast("Any", node.target).name().startswith(_CHECKS):
             graph.erase_node(node)
     graph.eliminate_dead_code()
-    kept = _KEPT | set(torch.export.default_decompositions()) - set(table)
     try:
-        for node in _calls(graph):
-            if node.target in table or (node.target not in kept and _composite(node.target)):
-                _replace(program, node, table)
+        _replace_all(program, table)
     # this rests on parts of PyTorch that other versions may change; the program is always whole
     except Exception:
         return ExportedProgram.run_decompositions(program, table)
     graph.eliminate_dead_code()
     program.graph_module.recompile()
     return program
+
+
+def _replace_all(program: ExportedProgram, table: Mapping[Any, Any]) -> None:
+    kept = _KEPT | set(torch.export.default_decompositions()) - set(table)
+    for node in _calls(program.graph_module.graph):
+        if node.target in table or (node.target not in kept and _composite(node.target)):
+            _replace(program, node, table)
 
 
 def _calls(graph: Graph) -> list[Node]:

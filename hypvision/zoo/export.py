@@ -17,7 +17,7 @@ import gc
 import json
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -32,9 +32,10 @@ from torch import Tensor, nn
 
 from hypvision.checkpoints.sources import find
 from hypvision.clip.spaces import space_of
-from hypvision.io.checks import one_of, refuse
+from hypvision.io.checks import ensure, one_of, refuse
 from hypvision.io.errors import HypvisionError, one_line, require
 from hypvision.io.files import replacing
+from hypvision.io.types import Plain, StrPath, Values
 from hypvision.zoo.decompositions import decompose
 from hypvision.zoo.export_clip import ImageTower, TextTower, geometry_of
 from hypvision.zoo.export_detector import DetectorNetwork
@@ -138,13 +139,13 @@ class _Half(nn.Module):
 
 
 def export_model(
-    name: str | Path,
+    name: StrPath,
     format: str,
-    path: str | Path,
+    path: StrPath,
     dynamic_size: bool = True,
     part: str = "whole",
     model: str | None = None,
-    arguments: Mapping[str, Any] | None = None,
+    arguments: Values | None = None,
     size: int | None = None,
     tell: Callable[[str], None] = lambda _: None,
     half: bool = False,
@@ -176,35 +177,43 @@ def export_model(
     one_of(PARTS, part=part)
     if model is not None:
         classifier = load_trained(name, model, arguments)
-        shape = images_of(classifier, arguments or {}, size)
+        shape: tuple[int, ...] = images_of(classifier, arguments or {}, size)
         config = classifier.pretrained_cfg
         about = {**config, "classes": config.get("label_names")}
         network, output = part_of(classifier, "classification", part, shape[1:])
-        return export_network(network, shape, format, path, dynamic_size, output, tell, about, half)
-    if arguments or size is not None:
-        raise HypvisionError(
-            f"The zoo knows the arguments and the size of '{name}': leave them out, or name the "
-            "model of a file."
-        )
-    _, record = find(str(name))
-    if record.task == "zero-shot" and part == "features" and dynamic_size:
-        height, width = record.input.size[1:]
-        raise HypvisionError(
-            f"The image tower of '{name}' takes images of {height}x{width} only: use --fixed-size."
-        )
-    if record.task == "zero-shot" and part == "whole":
-        raise HypvisionError(
+    else:
+        known = f"The zoo knows the arguments and the size of '{name}'"
+        advice = "leave them out, or name the model of a file."
+        ensure(not arguments and size is None, f"{known}: {advice}")
+        network, output, shape, about = _of_zoo(str(name), part, dynamic_size)
+    return export_network(network, shape, format, path, dynamic_size, output, tell, about, half)
+
+
+def _of_zoo(
+    name: str, part: str, dynamic_size: bool
+) -> tuple[nn.Module, str | tuple[str, ...], tuple[int, ...], Plain]:
+    """The network of weights of the zoo, the names of its outputs, the shape of an image and the
+    description."""
+    _, record = find(name)
+    zero_shot = record.task == "zero-shot"
+    sides = "x".join(map(str, record.input.size[1:]))
+    refuse(
+        (
+            zero_shot and part == "features" and dynamic_size,
+            f"The image tower of '{name}' takes images of {sides} only: use --fixed-size.",
+        ),
+        (
+            zero_shot and part == "whole",
             f"'{name}' is a CLIP, two networks whose outputs are compared. Add --part features for "
-            "the image tower, and keep the embeddings of the class names, which do not change."
-        )
-    model_of_zoo = load(name)
-    network, output = part_of(model_of_zoo, record.task, part, record.input.size[1:])
-    about = {name: getattr(record.input, name) for name in _ABOUT[:5]} | {"classes": record.classes}
-    if record.task == "zero-shot":
-        about |= geometry_of(space_of(model_of_zoo))
-    return export_network(
-        network, record.input.size, format, path, dynamic_size, output, tell, about, half
+            "the image tower, and keep the embeddings of the class names, which do not change.",
+        ),
     )
+    model: Any = load(name)
+    network, output = part_of(model, record.task, part, record.input.size[1:])
+    about = {key: getattr(record.input, key) for key in _ABOUT[:5]} | {"classes": record.classes}
+    if zero_shot:
+        about |= geometry_of(space_of(model))
+    return network, output, record.input.size, about
 
 
 def part_of(
@@ -242,11 +251,11 @@ def export_network(
     model: nn.Module,
     size: tuple[int, ...],
     format: str,
-    path: str | Path,
+    path: StrPath,
     dynamic_size: bool = True,
     output: str | tuple[str, ...] = "logits",
     tell: Callable[[str], None] = lambda _: None,
-    about: Mapping[str, Any] | None = None,
+    about: Values | None = None,
     half: bool = False,
 ) -> ExportReport:
     """Export a network in eval mode; see :func:`export_model`.
@@ -287,25 +296,29 @@ def export_network(
         for folded in _folds(model, network):
             folds.enter_context(folded())
         temporary.touch()  # raises an error early if the folder cannot be written
-        try:
-            tell(
-                f"Tracing the network of {sum(p.numel() for p in model.parameters()):,} parameters"
-            )
+        with _explained(format, dynamic_size):
+            count = sum(p.numel() for p in model.parameters())
+            tell(f"Tracing the network of {count:,} parameters")
             program = _program(network, size, dynamic_size, partial(_example, model))
             run = _WRITERS[format](program, temporary, output, tell, written)
-        except (HypvisionError, OSError):
-            raise
-        except Exception as error:  # exporters raise errors of any type
-            fixed = " Try --fixed-size." if dynamic_size else ""
-            raise HypvisionError(
-                f"The network cannot be exported as {format}: {one_line(error)}.{fixed}"
-            ) from error
-        return _compare(
-            model, run, size, dynamic_size, format, tell, HALF_TOLERANCE if half else TOLERANCE
-        )
+        tolerance = HALF_TOLERANCE if half else TOLERANCE
+        return _compare(model, run, size, dynamic_size, format, tell, tolerance)
 
 
-def _description(size: tuple[int, ...], about: Mapping[str, Any]) -> dict[str, Any]:
+@contextmanager
+def _explained(format: str, dynamic_size: bool) -> Iterator[None]:
+    try:
+        yield
+    except (HypvisionError, OSError):
+        raise
+    except Exception as error:  # exporters raise errors of any type
+        fixed = " Try --fixed-size." if dynamic_size else ""
+        raise HypvisionError(
+            f"The network cannot be exported as {format}: {one_line(error)}.{fixed}"
+        ) from error
+
+
+def _description(size: tuple[int, ...], about: Values) -> Plain:
     """What is stored in the file."""
     known = {key: value for key, value in about.items() if key in _ABOUT and value}
     pixels = {"pixel_range": _PIXELS} if "mean" in known else {}
@@ -350,51 +363,53 @@ def _compare(
     worst = 0.0
     shapes = _shapes(model, size, dynamic_size)
     other = "--fixed-size or another format" if dynamic_size else "another format"
+    removed = f"It was removed; try {other}."
     for shape in shapes:
         tell(f"Comparing with PyTorch on {'x'.join(map(str, shape))}")
         x = _example(model, shape, generator)
-        expected = _several(model(x))
-        if not all(y.isfinite().all() for y in expected):
-            raise HypvisionError(
-                "The network itself gives NaN or infinite values, so no file can be compared with "
-                "it: the training that gave its weights has diverged. Take an earlier checkpoint."
-            )
+        expected = _expected(model, x)
         try:
             got = _several(run(x))
         except Exception as error:  # violated guards of the exported program, errors of the runtime
             raise HypvisionError(
-                f"The {format} file does not run on {shape}: {one_line(error)}. It was removed; "
-                f"try {other}."
+                f"The {format} file does not run on {shape}: {one_line(error)}. {removed}"
             ) from error
-        if [y.shape for y in got] != [y.shape for y in expected]:
-            shapes_of = [
-                ", ".join(str(tuple(y.shape)) for y in outputs) for outputs in (got, expected)
-            ]
-            raise HypvisionError(
-                f"The exported network gives {shapes_of[0]} instead of {shapes_of[1]}."
-            )
+        sizes = [[tuple(y.shape) for y in outputs] for outputs in (got, expected)]
+        given, wanted = (", ".join(map(str, each)) for each in sizes)
+        ensure(given == wanted, f"The exported network gives {given} instead of {wanted}.")
         difference = _difference(model, got, expected)
         if difference > tolerance:
-            if _difference(model, _several(model(x)), expected) > 0:
-                raise HypvisionError(
-                    "PyTorch itself gives another output at every call: the network draws random "
-                    "numbers in eval mode, which no file can repeat. Switch that off; for a "
-                    "Hi-Mapper: --model-args eval_noise=mean."
-                )
+            _check_repeats(model, x, expected)
             raise HypvisionError(
                 f"The {format} file computes something else than PyTorch: on {shape} an output "
-                f"differs by {difference:.1e} of the largest one. It was removed; try {other}."
+                f"differs by {difference:.1e} of the largest one. {removed}"
             )
         worst = max(worst, difference)
-    sizes = "Batch is free, sizes are fixed."
+    free = f"sides are multiples of {_UNIT} from {'x'.join(map(str, size[1:]))} upwards."
+    told = f"Batch and size are free: {free}" if dynamic_size else "Batch is free, sizes are fixed."
     if isinstance(model, DetectorNetwork):
-        sizes = "One image of this size at a time; a score of 0 is an empty place."
-    if dynamic_size:
-        sizes = (
-            f"Batch and size are free: sides are multiples of {_UNIT} from {size[1]}x{size[2]} "
-            "upwards."
-        )
-    return ExportReport(tuple(shapes), worst, sizes)
+        told = "One image of this size at a time; a score of 0 is an empty place."
+    return ExportReport(tuple(shapes), worst, told)
+
+
+def _expected(model: nn.Module, x: Tensor) -> list[Tensor]:
+    """What PyTorch computes."""
+    outputs = _several(model(x))
+    ensure(
+        all(y.isfinite().all() for y in outputs),
+        "The network itself gives NaN or infinite values, so no file can be compared with it: the "
+        "training that gave its weights has diverged. Take an earlier checkpoint.",
+    )
+    return outputs
+
+
+def _check_repeats(model: nn.Module, x: Tensor, expected: Sequence[Tensor]) -> None:
+    ensure(
+        not _difference(model, _several(model(x)), expected) > 0,
+        "PyTorch itself gives another output at every call: the network draws random numbers in "
+        "eval mode, which no file can repeat. Switch that off; for a Hi-Mapper: --model-args "
+        "eval_noise=mean.",
+    )
 
 
 def _several(outputs: Tensor | Sequence[Tensor]) -> list[Tensor]:
@@ -463,7 +478,7 @@ def _even_padding(x: int, kernel_size: int, stride: int, dilation: int) -> int:
 
 def _write_torchexport(
     exported: torch.export.ExportedProgram, path: Path, output: str | tuple[str, ...],
-    tell: Callable[[str], None], about: Mapping[str, Any],
+    tell: Callable[[str], None], about: Values,
 ) -> Callable[[Tensor], Any]:  # fmt: skip
     tell("Writing the file, reading it back")
     torch.export.save(exported, path, extra_files={"hypvision.json": json.dumps(about)})
@@ -472,7 +487,7 @@ def _write_torchexport(
 
 def _write_onnx(
     exported: torch.export.ExportedProgram, path: Path, output: str | tuple[str, ...],
-    tell: Callable[[str], None], about: Mapping[str, Any],
+    tell: Callable[[str], None], about: Values,
 ) -> Callable[[Tensor], Any]:  # fmt: skip
     onnxruntime = require("onnxruntime", "export")
     tell("Translating it to ONNX")
@@ -520,7 +535,7 @@ def _simplify(model: Any) -> None:
         step(model)
 
 
-def _describe(model: Any, about: Mapping[str, Any]) -> None:
+def _describe(model: Any, about: Values) -> None:
     """Write the description into the file, and name the free axes."""
     ir = require("onnx_ir", "export")
     model.metadata_props.update({key: json.dumps(value) for key, value in about.items()})

@@ -23,6 +23,7 @@ from hypvision.clip.spaces import (
 from hypvision.clip.towers import class_token_features, encode_text
 from hypvision.data.preprocessing import preprocessing_of
 from hypvision.io.checks import one_of
+from hypvision.io.types import Plain
 
 TOWERS = ("image", "text")
 # open_clip's word -> timm's
@@ -91,7 +92,7 @@ class TextTower(nn.Module):
         return torch.where(place < ends, tokens, torch.where(place == ends, self.words - 1, 0))
 
 
-def geometry_of(space: Space) -> dict[str, Any]:
+def geometry_of(space: Space) -> Plain:
     """What an exported file says of the space of its points."""
     if isinstance(space, Hyperboloid):
         return dict(geometry="lorentz", c=float(torch.as_tensor(space.c).detach()))
@@ -102,7 +103,7 @@ def geometry_of(space: Space) -> dict[str, Any]:
 
 def clip_tower(
     clip: CLIPBundle, part: str
-) -> tuple[ImageTower | TextTower, tuple[int, ...], dict[str, Any]]:
+) -> tuple[ImageTower | TextTower, tuple[int, ...], Plain]:
     """A tower, the shape of one of its inputs, and the description that is stored in the file.
 
     Args:

@@ -15,6 +15,7 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
 
 _DROPPED = -1.0  # score of boxes that must not suppress others
@@ -229,12 +230,12 @@ def _check(part: nn.Module, methods: Sequence[str], owner: str, config: Any = No
             raise _refusal(part)
     nms = {} if config is None else config.get("nms") or {}
     kind = nms.get("type", "nms")
-    if kind != "nms":
-        raise HypvisionError(
-            f"The detector suppresses boxes by '{kind}', which no format has an operator for. "
-            "Export it with nms=dict(type='nms', iou_threshold=...) in test_cfg, or --part "
-            "features."
-        )
+    ensure(
+        kind == "nms",
+        f"The detector suppresses boxes by '{kind}', which no format has an operator for. "
+        "Export it with nms=dict(type='nms', iou_threshold=...) in test_cfg, or --part "
+        "features.",
+    )
     other = [
         name for name in nms if name not in ("type", "iou_threshold", "class_agnostic", "split_thr")
     ]

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import timm
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hypvision.checkpoints.match import filtered, load_into
 from hypvision.checkpoints.pretrained import record_overlay
@@ -17,10 +17,13 @@ from hypvision.checkpoints.read import network_weights, read
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.sources import find, resolve
 from hypvision.checkpoints.storage import foreign_setting
+from hypvision.checkpoints.types import Weights
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, did_you_mean, one_line, require
 from hypvision.io.plugins import PLUGINS, plugin
 from hypvision.io.records import is_plain
 from hypvision.io.shipped import is_config
+from hypvision.io.types import Plain, StrPath, Values
 from hypvision.models.timm_models import create_model
 from hypvision.zoo.familiar import familiar_of
 
@@ -35,7 +38,7 @@ class TimmModel(nn.Module):
         reset_classifier: replaces the head by one of so many classes; 0: none.
     """
 
-    pretrained_cfg: dict[str, Any]
+    pretrained_cfg: Plain
     num_classes: int
     reset_classifier: Callable[[int], None]
 
@@ -46,7 +49,7 @@ def timm_model(name: str, **arguments: Any) -> TimmModel:
 
 
 def load(
-    name: str | Path,
+    name: StrPath,
     device: str | torch.device = "cpu",
     dtype: torch.dtype | None = None,
     model: str | None = None,
@@ -76,12 +79,12 @@ def load(
     """
     if model is not None:
         return _from_file(name, model, overrides).to(device=device, dtype=dtype).eval()
-    if Path(name).is_file():
-        raise HypvisionError(
-            f"'{name}' is a file, which does not say what model it is of. Add it: "
-            f"hypvision.load('{name}', model='hcformer_nano', ...), with the arguments of "
-            "model.backbone in the config of the training; or model=CONFIG, that config itself."
-        )
+    ensure(
+        not Path(name).is_file(),
+        f"'{name}' is a file, which does not say what model it is of. Add it: "
+        f"hypvision.load('{name}', model='hcformer_nano', ...), with the arguments of "
+        "model.backbone in the config of the training; or model=CONFIG, that config itself.",
+    )
     index, record = find(str(name))
     if record.task == "retrieval":
         require("mmengine", "mm")
@@ -94,16 +97,16 @@ def load(
     return network.to(device=device, dtype=dtype).eval()
 
 
-def _from_file(path: str | Path, model: str, arguments: Mapping[str, Any]) -> nn.Module:
+def _from_file(path: StrPath, model: str, arguments: Values) -> nn.Module:
     from hypvision.clip.models import is_clip, with_tokenizer
 
     if not timm.is_model(str(model).partition(".")[0]):
         if is_config(model):
-            if arguments:
-                raise HypvisionError(
-                    f"The config '{model}' contains the arguments of its model: leave out "
-                    f"{dict(arguments)}."
-                )
+            ensure(
+                not arguments,
+                f"The config '{model}' contains the arguments of its model: leave out "
+                f"{dict(arguments)}.",
+            )
             require("mmengine", "mm")
             return plugin("model of a config")(model, path)
         if is_clip(model):
@@ -111,13 +114,13 @@ def _from_file(path: str | Path, model: str, arguments: Mapping[str, Any]) -> nn
     return load_trained(path, model, arguments)
 
 
-def classifier(index: Index, record: Record, overrides: Mapping[str, Any]) -> TimmModel:
+def classifier(index: Index, record: Record, overrides: Values) -> TimmModel:
     """The timm model of a record with its weights; see :func:`load`."""
-    if not timm.is_model(record.model):
-        raise HypvisionError(
-            f"'{record.name}' needs the model '{record.model}', which this hypvision and timm do "
-            "not have. Update them."
-        )
+    ensure(
+        timm.is_model(record.model),
+        f"'{record.name}' needs the model '{record.model}', which this hypvision and timm do "
+        "not have. Update them.",
+    )
     overlay = {
         **record_overlay(record, resolve(record, index)),
         **overrides.get("pretrained_cfg_overlay", {}),
@@ -143,16 +146,14 @@ def classifier(index: Index, record: Record, overrides: Mapping[str, Any]) -> Ti
     return network
 
 
-def as_tuples(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def as_tuples(arguments: Values) -> Plain:
     """Arguments with the lists of YAML as the tuples that constructors take."""
     return {
         key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()
     }
 
 
-def images_of(
-    model: TimmModel, arguments: Mapping[str, Any], size: int | None
-) -> tuple[int, int, int]:
+def images_of(model: TimmModel, arguments: Values, size: int | None) -> tuple[int, int, int]:
     """Channels, height and width of the images of a model with these arguments; ``size`` is their
     side."""
     channels, *sides = model.pretrained_cfg["input_size"]
@@ -180,9 +181,7 @@ def known_model(name: str) -> None:
         ) from error
 
 
-def load_trained(
-    path: str | Path, model: str, arguments: Mapping[str, Any] | None = None
-) -> TimmModel:
+def load_trained(path: StrPath, model: str, arguments: Values | None = None) -> TimmModel:
     """A timm model with the weights in a checkpoint.
 
     Args:
@@ -229,7 +228,7 @@ CROP = ("crop_pct", "interpolation", "crop_mode")  # how timm's pipeline resizes
 SEVERAL_LABELS = "several labels an image"  # a note in timm's pretrained_cfg
 
 
-def trained_arguments(checkpoint: Mapping[str, Any], model: str) -> dict[str, Any]:
+def trained_arguments(checkpoint: Values, model: str) -> Plain:
     """The arguments of timm's constructor by which a training of hypvision made this model
     (``meta.network``). Some, such as HCFormer's ``curvature`` or a Hi-Mapper's ``kv``, leave no
     trace in the names and shapes of weights.
@@ -250,34 +249,29 @@ def trained_arguments(checkpoint: Mapping[str, Any], model: str) -> dict[str, An
     return as_tuples(arguments)
 
 
-def training_cfg(checkpoint: Mapping[str, Any], classes: int) -> dict[str, Any]:
+def training_cfg(checkpoint: Values, classes: int) -> Plain:
     """The entries for timm's ``pretrained_cfg`` that the checkpoint of a training contains: the
     number of classes and their names, the size and normalisation of the images."""
-    meta = checkpoint.get("meta")
-    about, given = (
-        (meta.get(key) if isinstance(meta, Mapping) else None) for key in ("dataset_meta", "input")
-    )
-    names = about.get("classes") if isinstance(about, Mapping) else None
-    config: dict[str, Any] = {"num_classes": classes}
-    if (
-        isinstance(names, (list, tuple))
-        and len(names) == classes
-        and all(isinstance(name, str) for name in names)
-    ):
+    meta: Any = checkpoint.get("meta")
+    parts = [meta.get(key) for key in ("dataset_meta", "input")] if _is_map(meta) else []
+    about, given = ([part if _is_map(part) else {} for part in parts] + [{}, {}])[:2]
+    names = about.get("classes")
+    config: Plain = {"num_classes": classes}
+    listed = isinstance(names, (list, tuple)) and len(names) == classes
+    if listed and all(isinstance(name, str) for name in names):
         config["label_names"] = tuple(names)
-    if isinstance(given, Mapping):
-        config.update(
-            as_tuples({key: given[key] for key in ("mean", "std", *CROP) if key in given})
-        )
-        config.update(as_tuples({"input_size": given["size"]} if "size" in given else {}))
-        if given.get("multi_label") is True:
-            config["notes"] = (SEVERAL_LABELS,)
+    kept = {"mean": "mean", "std": "std", **{key: key for key in CROP}, "size": "input_size"}
+    config |= as_tuples({name: given[key] for key, name in kept.items() if key in given})
+    if given.get("multi_label") is True:
+        config["notes"] = (SEVERAL_LABELS,)
     return config
 
 
-def _count_classes(
-    model: str, weights: Mapping[str, Tensor], arguments: Mapping[str, Any]
-) -> int | None:
+def _is_map(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _count_classes(model: str, weights: Weights, arguments: Values) -> int | None:
     """How many classes the head in a checkpoint has; None if it has no head that is known."""
     named = arguments.get("backbone", model)  # a Hi-Mapper's head is that of its backbone
     config = timm.get_pretrained_cfg(named) if isinstance(named, str) else None

@@ -24,6 +24,7 @@ from hypvision.checkpoints.index import write_index
 from hypvision.checkpoints.pretrained import timm_cfg
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.sources import offline, resolve
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, one_line
 from hypvision.io.files import check_new_folder, replacing_folder, write_json, write_text
 from hypvision.models.base import AnyCheckpoint
@@ -110,11 +111,11 @@ def push_to_hub(index: Index, record: Record, repo: str, private: bool = False) 
     """
     from huggingface_hub import HfApi
 
-    if offline():
-        raise HypvisionError(
-            f"'{record.name}' was not pushed to the hub: HYPVISION_OFFLINE or HF_HUB_OFFLINE is "
-            "set. Unset it, or push to a folder with --out DIR."
-        )
+    ensure(
+        not offline(),
+        f"'{record.name}' was not pushed to the hub: HYPVISION_OFFLINE or HF_HUB_OFFLINE is "
+        "set. Unset it, or push to a folder with --out DIR.",
+    )
     with tempfile.TemporaryDirectory(prefix="push-") as place:
         hub_folder(index, record, Path(place))
         try:

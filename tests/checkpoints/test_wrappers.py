@@ -356,3 +356,9 @@ def test_lora_of_a_clip(tmp_path, clip, names):
         expected[name] = torch.cat([q, k + change, v])
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value)
+
+
+def test_a_dict_in_itself_ends():
+    weights = {"a.weight": torch.ones(2)}
+    weights["state_dict"] = weights
+    assert list(network_weights(weights)) == ["a.weight"]

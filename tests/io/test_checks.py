@@ -50,4 +50,4 @@ def test_the_most_similar_name_is_offered():
 
 
 def test_examples():
-    assert doctest.testmod(checks) == (0, 3)
+    assert doctest.testmod(checks) == (0, 4)

@@ -6,7 +6,6 @@ import copy
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from mmengine.registry import DATASETS
@@ -29,9 +28,10 @@ from hypvision.data.fewshot.splits import (
 )
 from hypvision.data.preprocessing import Preprocessing, default_preprocessing
 from hypvision.data.usage import Usage
-from hypvision.io.checks import one_of
+from hypvision.io.checks import ensure, one_of
 from hypvision.io.errors import HypvisionError
 from hypvision.io.images import open_image
+from hypvision.io.types import Plain
 
 
 def augmentation(
@@ -149,16 +149,13 @@ class FewShotDataset(Dataset):
         one_of(PARTS, part=part)
         whole = load_split(name, root)
         split = load_cell(root, name, shots, seed, subset, pickles, repeat, whole)
-        self.cell: dict[str, Any] = dict(root=root, name=name, seed=seed, subset=subset)
+        self.cell: Plain = dict(root=root, name=name, seed=seed, subset=subset)
         self.skip_broken = skip_broken
         self.items = intact(split.part(part)) if skip_broken else split.part(part)
         self.usage = _usage_of(
             name, root, part, len(whole.part(part)), len(split.part(part)), len(self.items)
         )
-        if not self.items:
-            raise HypvisionError(
-                f"The data set '{name}' has no images for '{part}' ({subset} classes)."
-            )
+        ensure(self.items, f"The data set '{name}' has no images for '{part}' ({subset} classes).")
         augment = part == "train" if augment is None else augment
         self.size = size
         self.scale = (scale[0], scale[1])
@@ -169,7 +166,7 @@ class FewShotDataset(Dataset):
         self.labels = [item.label for item in self.items]
         self.root = root
         layout = layout_of(name, root)
-        self.metainfo: dict[str, Any] = dict(
+        self.metainfo: Plain = dict(
             classes=tuple(class_names(split.train)),
             template=layout.template,
             templates=layout.templates,
@@ -215,7 +212,7 @@ class FewShotDataset(Dataset):
     def __len__(self) -> int:
         return len(self.items)
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
+    def __getitem__(self, index: int) -> Plain:
         item = self.items[index]
         if self.features is not None:
             view = int(torch.randint(len(self.features), ()))

@@ -12,6 +12,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +35,7 @@ from hypvision.data.fewshot.splits import (
 )
 from hypvision.data.folders import class_names as folder_names_in
 from hypvision.data.usage import Usage
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError, require
 from hypvision.io.files import read_lines
 
@@ -282,37 +284,39 @@ def _own(layout: Layout, folder: Path) -> Split:
     """``train/CLASS``, ``test/CLASS`` and maybe ``val/CLASS``; ``classnames.txt`` has lines 'FOLDER
     NAME'."""
     parts = {part: class_folders(folder / part) for part in PARTS if (folder / part).is_dir()}
-    if "train" not in parts or "test" not in parts:
-        raise HypvisionError(
-            f"'{folder}' is not a few-shot data set. Expected: a split.json (paths below images/), "
-            "or train/CLASS and test/CLASS folders with images, with a classnames.txt (lines "
-            "'FOLDER NAME') if folders are called otherwise."
-        )
+    ensure(
+        {"train", "test"} <= parts.keys(),
+        f"'{folder}' is not a few-shot data set. Expected: a split.json (paths below images/), or "
+        "train/CLASS and test/CLASS folders with images, with a classnames.txt (lines 'FOLDER "
+        "NAME') if folders are called otherwise.",
+    )
     sheet = folder / "classnames.txt"
-    there = sorted({name for part in parts.values() for name in part})
-    names = folder_names(sheet, "the class names", there) if sheet.is_file() else {}
-    unknown = [name for name in names if name not in there]
-    if unknown:
-        warnings.warn(
-            f"'{sheet}' has a name for the folder '{unknown[0]}', which is not there (and "
-            f"{len(unknown) - 1} others). Correct it, or put a tab between folder and name.",
-            stacklevel=2,
-        )
-    order = [name for name in names if name in parts["train"]]
-    label = {
-        name: i
-        for i, name in enumerate([*order, *(name for name in parts["train"] if name not in names)])
-    }
+    names = _own_names(sheet, sorted(set(chain(*parts.values()))))
+    trained = list(parts["train"])
+    order = [name for name in names if name in trained]
+    label = {name: i for i, name in enumerate(dict.fromkeys([*order, *trained]))}
     for part, found in parts.items():
-        check_trained([*found], f"'{folder / part}'", [*parts["train"]], f"'{folder / 'train'}'")
+        check_trained([*found], f"'{folder / part}'", trained, f"'{folder / 'train'}'")
     split = Split([], [], [])
     for part, found in parts.items():
         for name, paths in found.items():
             called = names.get(name, name.replace("_", " "))
             split.part(part).extend(Item(path, label[name], called) for path in paths)
-    return check_split(
-        split, f"The data set '{folder}'", f"Give folders names of their own in '{sheet}'."
-    )
+    remedy = f"Give folders names of their own in '{sheet}'."
+    return check_split(split, f"The data set '{folder}'", remedy)
+
+
+def _own_names(sheet: Path, folders: list[str]) -> dict[str, str]:
+    """The names of class folders in a sheet, if it is there."""
+    names = folder_names(sheet, "the class names", folders) if sheet.is_file() else {}
+    unknown = [name for name in names if name not in folders]
+    if unknown:
+        warnings.warn(
+            f"'{sheet}' has a name for the folder '{unknown[0]}', which is not there (and "
+            f"{len(unknown) - 1} others). Correct it, or put a tab between folder and name.",
+            stacklevel=3,
+        )
+    return names
 
 
 def layout_of(name: str, root: str | Path) -> Layout:
@@ -348,11 +352,11 @@ def load_split(name: str, root: str | Path) -> Split:
     """
     layout = layout_of(name, root)
     folder = Path(root).expanduser() / layout.folder
-    if not folder.is_dir():
-        raise HypvisionError(
-            f"The data set '{name}' is not in '{folder}' ({_SOURCE}). Or give the folder of all "
-            "data sets by --root."
-        )
+    ensure(
+        folder.is_dir(),
+        f"The data set '{name}' is not in '{folder}' ({_SOURCE}). Or give the folder of all "
+        "data sets by --root.",
+    )
     for file in (
         (layout.split, layout.split.replace("split_zhou_", "split_drawn_")) if layout.split else ()
     ):

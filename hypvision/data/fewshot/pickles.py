@@ -16,6 +16,7 @@ from typing import Any
 from hypvision.data.classes import whole_label
 from hypvision.data.fewshot.splits import Item
 from hypvision.io.errors import HypvisionError
+from hypvision.io.types import StrPath
 
 _DATUM = ("dassl.data.datasets.base_dataset", "Datum")
 _LARGEST = 64 * 2**20  # in bytes; official files have some kilobytes
@@ -37,20 +38,13 @@ class _Reader(pickle.Unpickler):
         raise pickle.UnpicklingError("it refers to objects outside it")
 
 
-def read_pickled_shots(path: str | Path, folder: str, images: str | Path) -> dict[str, list[Item]]:
+def read_pickled_shots(path: StrPath, folder: str, images: StrPath) -> dict[str, list[Item]]:
     """The training and validation images of an official pickle; what follows ``folder``, the name
     of the folder of images in its paths (``"jpg"``), is looked for below ``images``."""
     path = Path(path)
     try:
-        if path.stat().st_size > _LARGEST:
-            raise pickle.UnpicklingError(f"it has more than {_LARGEST >> 20} MiB")
-        data = path.read_bytes()
-        # pickle allocates a table of the size that the file names, so check this number first.
-        for operation, number, _ in pickletools.genops(data):
-            if operation.name.endswith("PUT") and int(number or 0) > len(data):
-                raise pickle.UnpicklingError("it remembers more objects than it has bytes")
-        content = _Reader(io.BytesIO(data)).load()
-        parts = ["train", *(["val"] if "val" in content else [])]
+        content = _content(path)
+        parts = [part for part in ("train", "val") if part == "train" or part in content]
         return {part: [_item(row, folder, images) for row in content[part]] for part in parts}
     except OSError as error:
         raise HypvisionError(f"The shots '{path}' cannot be read: {error.strerror}.") from error
@@ -59,6 +53,17 @@ def read_pickled_shots(path: str | Path, folder: str, images: str | Path) -> dic
             f"The shots '{path}' are not what the official code saves, and were not read: {error}. "
             "Remove the file: the same shots are drawn by the official rule."
         ) from error
+
+
+def _content(path: Path) -> Any:
+    if path.stat().st_size > _LARGEST:
+        raise pickle.UnpicklingError(f"it has more than {_LARGEST >> 20} MiB")
+    data = path.read_bytes()
+    # pickle allocates a table of the size that the file names, so check this number first.
+    for operation, number, _ in pickletools.genops(data):
+        if operation.name.endswith("PUT") and int(number or 0) > len(data):
+            raise pickle.UnpicklingError("it remembers more objects than it has bytes")
+    return _Reader(io.BytesIO(data)).load()
 
 
 def _item(row: Any, folder: str, images: str | Path) -> Item:

@@ -7,8 +7,7 @@ import random
 from collections.abc import Sequence
 
 from hypvision.data.fewshot.splits import Item, Split, by_label
-from hypvision.io.checks import at_least, one_of
-from hypvision.io.errors import HypvisionError
+from hypvision.io.checks import at_least, ensure, one_of
 
 SUBSETS = ("all", "base", "new")
 _MOST_VAL = 4
@@ -55,8 +54,7 @@ def take_subset(split: Split, subset: str) -> Split:
     labels = sorted({item.label for item in split.train})
     half = (len(labels) + 1) // 2
     kept = {"all": labels, "base": labels[:half], "new": labels[half:]}[subset]
-    if not kept:
-        raise HypvisionError(f"A data set of {len(labels)} classes has no '{subset}' classes.")
+    ensure(kept, f"A data set of {len(labels)} classes has no '{subset}' classes.")
     place = {label: i for i, label in enumerate(kept)}
     return Split(
         *(

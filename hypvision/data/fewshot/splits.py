@@ -11,8 +11,10 @@ from hypvision.data import folders
 from hypvision.data.annotations import name_difference
 from hypvision.data.classes import check_classes, whole_label
 from hypvision.data.usage import Usage
+from hypvision.io.checks import ensure
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import inside, read_json, read_lines, write_json
+from hypvision.io.types import StrPath
 
 PARTS = ("train", "val", "test")
 
@@ -72,7 +74,7 @@ def check_trained(names: Sequence[str], place: str, trained: Sequence[str], sour
         )
 
 
-def _item(row: Sequence[Any], images: str | Path) -> Item:
+def _item(row: Sequence[Any], images: StrPath) -> Item:
     path = row[0]
     label = whole_label(row[1])
     name = row[2]
@@ -83,7 +85,7 @@ def _item(row: Sequence[Any], images: str | Path) -> Item:
     return Item(str(Path(images, str(path))), label, name)
 
 
-def read_split(path: str | Path, images: str | Path, shared_names: bool = False) -> Split:
+def read_split(path: StrPath, images: StrPath, shared_names: bool = False) -> Split:
     """A split file: ``{"train": [[path, label, class name], ...], "val": ..., "test": ...}``, whose
     paths start from ``images``; ``shared_names``: labels may share a name; the code that uses the
     names warns of that.
@@ -126,12 +128,12 @@ def read_split(path: str | Path, images: str | Path, shared_names: bool = False)
     )
 
 
-def check_places(parts: Iterable[Sequence[Item]], images: str | Path) -> None:
+def check_places(parts: Iterable[Sequence[Item]], images: StrPath) -> None:
     """Raise an error for images that lie outside of their folder."""
     inside([item.path for part in parts for item in part], images)
 
 
-def write_split(path: str | Path, split: Split, images: str | Path) -> None:
+def write_split(path: StrPath, split: Split, images: StrPath) -> None:
     """Write a split in the form of :func:`read_split`."""
     rows = {
         part: [
@@ -180,10 +182,10 @@ def class_folders(
 ) -> dict[str, list[str]]:
     """The images of each sub-folder, of which none is empty, both sorted; ``usage`` counts what is
     left out."""
-    if not folder.is_dir():
-        raise HypvisionError(
-            f"There is no folder '{folder}'. Expected: one folder a class with its images."
-        )
+    ensure(
+        folder.is_dir(),
+        f"There is no folder '{folder}'. Expected: one folder a class with its images.",
+    )
     usage = usage or Usage(folder)
     names = [name for name in folders.class_names(folder, usage) if name not in ignored]
     found = folders.class_images(folder, names, usage)
@@ -192,9 +194,6 @@ def class_folders(
         raise HypvisionError(
             f"The class folder '{folder / empty[0]}' has no images. Add some, or remove the folder."
         )
-    if not found:
-        raise HypvisionError(
-            f"The folder '{folder}' has no class folders. Expected: one folder a class."
-        )
+    ensure(found, f"The folder '{folder}' has no class folders. Expected: one folder a class.")
     folders.check_depth(folder, names, "Move what is in '{}' up by one folder.")
     return found

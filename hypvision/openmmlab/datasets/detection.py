@@ -8,7 +8,6 @@ makes CocoMetric read annotation files through :class:`CheckedCOCO`, and puts
 
 from __future__ import annotations
 
-import glob
 import logging
 import math
 import os
@@ -50,6 +49,7 @@ from hypvision.data.classes import check_classes
 from hypvision.data.folders import Listing
 from hypvision.data.taxonomy import TAXONOMY
 from hypvision.data.usage import Usage
+from hypvision.data.voc_xml import read_xml
 from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.files import inside, many_objects, read_json, read_lines
@@ -396,6 +396,8 @@ class CountedDataset(BaseDetDataset):
         if self.backend_args or not read:
             return self.data_list
         there = Listing()
+        for item in self.data_list:
+            item["img_path"] = there.find(item["img_path"]) or item["img_path"]
         missing = [item for item in self.data_list if item["img_path"] not in there]
         for item in missing:
             self.usage.leave_out("images", "missing on disk", item["img_path"])
@@ -449,6 +451,12 @@ class CheckedCocoDataset(CountedDataset, CocoDataset):
         return coco
 
 
+# of the images beside VOC's XML, the usual one first
+_ENDINGS = [
+    write(ending) for ending in (".jpg", *sorted(SUFFIXES)) for write in (str, str.upper, str.title)
+]
+
+
 @DATASETS.register_module(name=["CheckedVOCDataset", "XMLDataset"], force=True)
 class CheckedVOCDataset(CountedDataset, XMLDataset):
     """Images with boxes as VOC's XML, ``JPEGImages/NAME.*`` and ``Annotations/NAME.xml``, the names
@@ -461,6 +469,7 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
     def load_data_list(self) -> list[dict]:
         self.cat2label = {name: number for number, name in enumerate(self.metainfo["classes"])}
         self.check = BoxCheck(self.usage, "xmin, ymin, xmax and ymax in <bndbox>")
+        self.there = Listing()
         names = Counter(read_lines(self.ann_file, "the list of the images"))
         found = []
         for name, count in names.items():
@@ -477,20 +486,16 @@ class CheckedVOCDataset(CountedDataset, XMLDataset):
         path = img_info["xml_path"]
         folder = Path(self.sub_data_root, self.img_subdir)
         try:
-            root = ElementTree.parse(path).getroot()
+            root = read_xml(self.there.find(path) or path)
         except FileNotFoundError as error:
             raise HypvisionError(
                 f"The annotation '{path}' does not exist, but '{self.ann_file}' has the name "
                 f"'{img_info['img_id']}'. Put it there, or take the name out of the list."
             ) from error
-        except ElementTree.ParseError as error:
-            raise HypvisionError(
-                f"The annotation '{path}' is damaged: it is not valid XML ({error})."
-            ) from error
-        image = folder / f"{img_info['img_id']}.jpg"
-        if not image.is_file():
-            beside = sorted(image.parent.glob(f"{glob.escape(image.stem)}.*"))
-            image = next((file for file in beside if file.suffix.lower() in SUFFIXES), image)
+
+        names = [f"{img_info['img_id']}{ending}" for ending in _ENDINGS]
+        beside = (self.there.find(str(folder / name)) for name in names)
+        image = next(filter(None, beside), folder / names[0])
         width, height = (_number(root.findtext(f"size/{side}", "")) for side in ("width", "height"))
         if not whole_size(height, width):  # some tools write a size of 0, others none
             width, height = open_image(image).size
