@@ -71,10 +71,14 @@ texts = rule("a list of texts (without control characters)", _all(is_text), tupl
 _is_address = _all(lambda value: value.startswith(ADDRESSES))
 addresses = rule(f"addresses that must begin with one of {', '.join(ADDRESSES)}", _is_address)
 some_texts = rule("a list of at least one", bool)
-_is_template = _all(
-    lambda value: value.count("{}") == 1 and set("{}").isdisjoint(value.replace("{}", ""))
-)
-templates = rule("sentences with one {} for the class name and no other braces", _is_template)
+
+
+def is_template(sentence: str) -> bool:
+    """Whether a sentence has one ``{}`` for a class name and no other braces."""
+    return sentence.count("{}") == 1 and set("{}").isdisjoint(sentence.replace("{}", ""))
+
+
+templates = rule("sentences with one {} for the class name and no other braces", _all(is_template))
 number = rule("a finite number", is_number, float)
 inside = rule(
     "relative, with '/' and without '..'", lambda value: is_text(value) and is_inside(value)

@@ -109,7 +109,7 @@ def add_clip_chains_arguments(parser: Parser) -> None:
     parser.add("--tree-images DIR", "class folders for --tree")
     text = (
         "sentence around the names of --hyperlex and --tree, such as 'a photo of a {}.' (default: "
-        "the bare name)"
+        "the first that the weights name, else the bare name)"
     )
     parser.add("--template TEXT", text)
     parser.add("--out DIR", "folder of chains.json and images", default="chains", output="folder")
@@ -118,6 +118,7 @@ def add_clip_chains_arguments(parser: Parser) -> None:
 
 def run_clip_chains(args: Namespace) -> None:
     """``clip chains`` from parsed arguments: prints a table, writes it and images."""
+    from hypvision.checkpoints.records import is_template
     from hypvision.clip.radial.measure import measure_chains, read_embeddings
     from hypvision.data.chains import find_image_files, read_chains
     from hypvision.io.images import leaving_out, open_image, require_all
@@ -125,9 +126,10 @@ def run_clip_chains(args: Namespace) -> None:
 
     if bool(args.tree) != bool(args.tree_images):
         raise HypvisionError("--tree and --tree-images need each other. Give both or none.")
-    template = "{}" if args.template is None else args.template
-    if template.count("{}") != 1 or set(template.replace("{}", "")) & set("{}"):
-        raise HypvisionError(f"--template '{template}' must have one {{}}, where the name goes.")
+    if args.template is not None and not is_template(args.template):
+        raise HypvisionError(
+            f"--template '{args.template}' must have one {{}}, where the name goes."
+        )
     if not (args.hyperlex or args.tree):
         refuse(
             args,
@@ -143,7 +145,6 @@ def run_clip_chains(args: Namespace) -> None:
     if args.embeddings:
         because = "needs a CLIP, which --embeddings replaces. Leave out one of the two."
         refuse(args, ["tuned", "images", "candidates", "hyperlex", "tree", "device"], because)
-    args.template = template
     args.traversal = args.traversal or "hierarcaps"
     chains = read_chains(args.chains)
     texts = [chain.texts for chain in chains]
@@ -199,11 +200,17 @@ def run_clip_chains(args: Namespace) -> None:
 def _measure(args: Namespace, texts, images, files, failed: list[str]) -> tuple[dict, int]:
     """Measurements of a CLIP before and after tuning, and the number of images of the tree;
     ``failed`` gets the messages of images that cannot be read."""
+    from hypvision.checkpoints.language import language_of
+    from hypvision.checkpoints.read import read_file
     from hypvision.clip.radial.measure import measure_clip, measure_hyperlex, measure_tree
     from hypvision.clip.radial.retrieval import read_tree
     from hypvision.clip.radial.weights import merge_tower
 
     clip = clip_of(args)
+    named = clip.templates
+    if args.tuned:
+        named = language_of(read_file(args.tuned)).templates or named
+    template = args.template or next(iter(named), "{}")
     found = {}
     walks = {}
     root = None
@@ -219,10 +226,10 @@ def _measure(args: Namespace, texts, images, files, failed: list[str]) -> tuple[
             source = args.tuned if name == "after" else args.clip
             raise HypvisionError(f"'{source}' and '{args.chains}': {error}") from error
         if args.hyperlex:
-            measured.values |= measure_hyperlex(clip, args.hyperlex, measured.space, args.template)
+            measured.values |= measure_hyperlex(clip, args.hyperlex, measured.space, template)
         if args.tree:
             recall, in_tree = measure_tree(
-                clip, args.tree_images, read_tree(args.tree), args.template, failed
+                clip, args.tree_images, read_tree(args.tree), template, failed
             )
             measured.values |= recall
         walks[name] = _walks_of_clip(args, clip, measured.space, texts)

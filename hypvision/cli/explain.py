@@ -274,14 +274,18 @@ def _explain_clip(args: Namespace) -> None:
     from hypvision.viz.traversal import Found, draw_traversal
 
     words = texts_of(args)
-    if not words and not args.gallery:
-        raise HypvisionError(
-            "The way from an image to its end passes texts or images. Give --texts, such as a .txt "
-            "file of captions, or --gallery, a folder of images."
-        )
     files = find_files(args.images)
     pictures = find_pictures(args.gallery)
     clip = clip_of(args, "cpu")
+    if not words and not args.gallery:
+        sentence = next(iter(clip.templates), "{}")
+        words = [sentence.format(word) for word in clip.words]
+    if not words and not args.gallery:
+        raise HypvisionError(
+            "The way from an image to its end passes texts or images, and these weights name no "
+            "words of their own. Give --texts, such as a .txt file of captions, or --gallery, a "
+            "folder of images."
+        )
     args.steps = args.steps or 50
     space = rooted(clip)
     failed: list[str] = []

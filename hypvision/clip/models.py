@@ -31,6 +31,7 @@ import torch
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 from torch import Tensor, nn
 
+from hypvision.checkpoints.language import Language, language_of
 from hypvision.checkpoints.lora import merged
 from hypvision.checkpoints.match import load_into
 from hypvision.checkpoints.read import check_bounds, network_weights, read_file
@@ -133,7 +134,7 @@ for _family, _size in ((family, size) for family in ("clip", "meru", "hycoclip")
 class CLIPBundle(NamedTuple):
     """A CLIP model of open_clip with its tokenizer (list of texts -> (T, L) int64), its geometry,
     and the mean and standard deviation that normalise RGB pixels from 0 to 255; of weights whose
-    record names them the sentences for class names, and the words, else ()."""
+    record or checkpoint names them the sentences for class names, and the words, else ()."""
 
     model: nn.Module
     tokenizer: Callable[[list[str]], Tensor]
@@ -259,12 +260,12 @@ def create_clip(
             where = name if folder is None else f"local-dir:{folder.absolute()}"
             model = open_clip.create_model(where, None, load_weights=False, **options)
             tokenizer = _tokenizer(name, folder, config)
+    language = _recorded(pretrained, load_weights)
     if path is not None:
-        _load(
-            model,
-            path,
-            resize=tag is not None or not {*RESIZING, "vision_cfg", "text_cfg"}.isdisjoint(asked),
-        )
+        content = read_file(path)
+        resize = tag is not None or not {*RESIZING, "vision_cfg", "text_cfg"}.isdisjoint(asked)
+        _load(model, content, path, resize)
+        language = language if language.templates else language_of(content)
     if lora is not None:
         _merge_lora(model, lora)
     if size is not None:
@@ -278,21 +279,19 @@ def create_clip(
         tuple(255.0 * value for value in model.visual.preprocess_cfg[key])
         for key in ("mean", "std")
     )
-    return CLIPBundle(model.eval(), tokenizer, mean, std, *_language(pretrained, load_weights))
+    return CLIPBundle(model.eval(), tokenizer, mean, std, *language)
 
 
-def _language(
-    pretrained: str | Path | None, load_weights: bool
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The templates and the words in the record of weights; () and () without one."""
+def _recorded(pretrained: str | Path | None, load_weights: bool) -> Language:
+    """The templates and the words in the record of weights; empty without one."""
     source = str(pretrained)
     # those of a release are on the network; a name with a suffix is a file's, not a record's
     is_file = source.endswith((".safetensors", ".pth", ".pt", ".bin")) or "#sha256=" in source
     known = source.startswith("zoo:") or (load_weights and is_address(source) and not is_file)
     if not known:
-        return (), ()
+        return Language()
     record = find(source)[1]
-    return record.templates, record.classes
+    return Language(record.templates, record.classes)
 
 
 def image_size(name: str, **options: Any) -> int | tuple[int, int]:
@@ -558,9 +557,9 @@ def clip_weights(content: Mapping[str, Any]) -> dict[str, Tensor]:
     return clip_names(without_prefix(("logit_scale",), weights))
 
 
-def _load(model: Any, path: Path, resize: bool) -> None:
-    """Load weights of any origin, renamed by open_clip's own functions and, with ``resize``,
-    resized."""
+def _load(model: Any, content: Mapping[str, Any], path: Path, resize: bool) -> None:
+    """Load the weights in the content of a file of any origin, renamed by open_clip's own functions
+    and, with ``resize``, resized."""
     from open_clip import convert
     from open_clip.model import (
         convert_to_custom_text_state_dict,
@@ -568,7 +567,6 @@ def _load(model: Any, path: Path, resize: bool) -> None:
         resize_text_pos_embed,
     )
 
-    content = read_file(path)
     weights = clip_weights(content)
     geometry = getattr(model, "geometry", None)
     check_scalars(weights, geometry or "sphere", path)

@@ -321,7 +321,7 @@ def zero_shot(model: OpenVocabularyCLIP, request: Request) -> Predictor:
 
     if request.classes is not None:
         model.set_classes(request.classes)
-    if not model.classes and model.words:
+    elif model.words:
         model.set_classes(model.words)
     if not model.classes:
         raise HypvisionError('A CLIP compares images with words: give --classes "cat, dog, ...".')

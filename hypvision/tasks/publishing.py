@@ -30,6 +30,7 @@ from hypvision.checkpoints.index import (
     with_record,
     write_index,
 )
+from hypvision.checkpoints.language import Language, language_of
 from hypvision.checkpoints.read import read
 from hypvision.checkpoints.records import Index, Record
 from hypvision.checkpoints.storage import expand_tokens, trim_tokens, write_weights
@@ -48,6 +49,7 @@ from hypvision.data.classes import load_classes
 from hypvision.data.image_folder import imagenet_classes
 from hypvision.data.shape_captions import TEMPLATE, ShapeCaptions
 from hypvision.engine.config import Run, load_config
+from hypvision.engine.hooks import take_templates
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import read_text, write_text
 from hypvision.zoo.backbones import network_arguments
@@ -372,7 +374,9 @@ def publish(
     header = {"name": name, "classes": _classes(settings, meta)}
     if "model_config" in known:
         kept = {key: meta[key] for key in ("classes", "palette") if key in meta}
-        header |= dict(model=known.pop("model_config"), dataset_meta=json.loads(json.dumps(kept)))
+        model = known.pop("model_config")
+        take_templates(model, loaded)
+        header |= dict(model=model, dataset_meta=json.loads(json.dumps(kept)))
     index = read_index(folder) if (folder / "index.yml").is_file() else Index({}, folder.resolve())
     texts = _texts(index, name, about)
     names = list(metrics) or [MAIN_METRICS[task]]
@@ -402,7 +406,7 @@ def publish(
             **texts,
         }
         if task == "zero-shot":
-            record["templates"] = _templates_of(index, name, settings)
+            record["templates"] = _templates_of(index, name, settings, language_of(loaded))
         command = f"hypvision test {config} zoo:{name}"
         draft = [
             dict(name=metric, value=0.0, data=test_data, measured="us", command=command)
@@ -424,12 +428,14 @@ def publish(
     return final
 
 
-def _templates_of(index: Index, name: str, settings: Any) -> list[str]:
+def _templates_of(index: Index, name: str, settings: Any, language: Language) -> list[str]:
     """The sentences of the record that is replaced (``tools/choose_templates.py`` measures them),
-    else those of the training's config."""
+    else those of the checkpoint, else those of the training's config."""
     known = index.records.get(name)
     if known is not None and known.templates:
         return list(known.templates)
+    if language.templates:
+        return list(language.templates)
     return list(checked_templates(settings.model.get("templates") or "catseg"))
 
 
