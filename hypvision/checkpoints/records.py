@@ -181,6 +181,22 @@ class Input:
 
 
 @dataclass(frozen=True)
+class FamiliarImages:
+    """By what a classifier tells images that are unlike those of its training.
+
+    Attributes:
+        limit: the distance between features and the nearest mean of a class, from 0 to 2, below
+            which 95 % of held-out images are.
+        false_alarms: the share of held-out images beyond a limit that others of them have set.
+        data: the held-out images.
+    """
+
+    limit: float = key(number)
+    false_alarms: float = key(number)
+    data: str = key(text)
+
+
+@dataclass(frozen=True)
 class Record:
     """One weight file of the zoo.
 
@@ -206,6 +222,7 @@ class Record:
         parent: name of the record that the training started from, or None.
         templates: of a CLIP: the sentences, with ``{}`` for a name, in which it knows words best;
             () where nothing was measured.
+        familiar: of a classifier whose file holds the means of its classes' features.
     """
 
     name: str = key(
@@ -230,6 +247,7 @@ class Record:
     arguments: Mapping[str, Any] = key(_settings, default_factory=dict)
     parent: str | None = key(text, default=None)
     templates: tuple[str, ...] = key(texts, templates, default=())
+    familiar: FamiliarImages | None = key(FamiliarImages, default=None)
 
     @property
     def tag(self) -> str:

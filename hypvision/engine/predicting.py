@@ -67,11 +67,14 @@ def trained_model(
     """The model of a config with the weights of its checkpoint, in eval mode, with ``dataset_meta``
     and ``familiar``, or None; ``given`` are the keys that the user has changed in the config, see
     :func:`~hypvision.engine.hooks.take_templates`."""
-    checkpoint = load(weights)
     run = load_config(config)
-    import_extensions(run)
-    take_templates(run.model, checkpoint, given)
+    checkpoint: dict[str, Any] | None = None
+    if "clip" in run.model:
+        import_extensions(run)
+        checkpoint = load(weights)
+        take_templates(run.model, checkpoint, given)
     model = untrained_model(run)
+    checkpoint = checkpoint or load(weights)
     load_trained(model, checkpoint, weights)
     if getattr(model, "takes_templates", False):
         model.words = () if "model.classes" in given else language_of(checkpoint).words

@@ -19,8 +19,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mmengine.registry import DATASETS
+from safetensors.torch import load_file
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from torch import Tensor
+from torch import Tensor, nn
 
 from hypvision.checkpoints.download import copy_verified, file_sha256
 from hypvision.checkpoints.index import (
@@ -33,7 +35,13 @@ from hypvision.checkpoints.index import (
 from hypvision.checkpoints.language import Language, language_of
 from hypvision.checkpoints.read import read
 from hypvision.checkpoints.records import Index, Record
-from hypvision.checkpoints.storage import expand_tokens, trim_tokens, write_weights
+from hypvision.checkpoints.storage import (
+    expand_tokens,
+    read_header,
+    trim_tokens,
+    write_tensors,
+    write_weights,
+)
 from hypvision.clip.hyperbolic_checkpoint import PIXELS
 from hypvision.clip.models import (
     ARCHITECTURES,
@@ -48,12 +56,15 @@ from hypvision.clip.open_vocabulary import checked_templates
 from hypvision.data.classes import load_classes
 from hypvision.data.image_folder import imagenet_classes
 from hypvision.data.shape_captions import TEMPLATE, ShapeCaptions
-from hypvision.engine.config import Run, load_config
+from hypvision.engine.config import Run, load_config, parse_options
 from hypvision.engine.hooks import take_templates
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import read_text, write_text
+from hypvision.tasks.familiar import familiar_images
 from hypvision.zoo.backbones import network_arguments
 from hypvision.zoo.cards import readme
+from hypvision.zoo.familiar import KEY as FAMILIAR
+from hypvision.zoo.familiar import Familiar, familiar_of, in_header
 from hypvision.zoo.loading import load
 
 PACKAGED_LIMIT = 40 * 2**20  # limit in bytes for all weight files in the repository
@@ -372,6 +383,9 @@ def publish(
     weights = stripped(loaded, task, settings.dataset("train").get("type"))
     known["input"] |= normalisation_of(weights)
     header = {"name": name, "classes": _classes(settings, meta)}
+    known_images = familiar_of(loaded) if task == "classification" else None
+    if known_images is not None:
+        header[FAMILIAR] = in_header(known_images)
     if "model_config" in known:
         kept = {key: meta[key] for key in ("classes", "palette") if key in meta}
         model = known.pop("model_config")
@@ -405,6 +419,8 @@ def publish(
             "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
             **texts,
         }
+        if known_images is not None:
+            record["familiar"] = _about_familiar(known_images, "validation data of the training")
         if task == "zero-shot":
             record["templates"] = _templates_of(index, name, settings, language_of(loaded))
         command = f"hypvision test {config} zoo:{name}"
@@ -425,6 +441,68 @@ def publish(
     write_text(folder / "README.md", readme(index))
     if replaced is not None and replaced.file.path not in (None, final.file.path):
         (folder / replaced.file.path).unlink(missing_ok=True)
+    return final
+
+
+def _about_familiar(found: Familiar, data: str) -> dict[str, Any]:
+    """What a record says of them."""
+    limit, alarms = (round(value, 4) for value in (found.limit, found.false_alarms))
+    return dict(limit=limit, false_alarms=alarms, data=data)
+
+
+def add_familiar(
+    name: str, folder: str | Path = "model_zoo", options: Sequence[str] = ()
+) -> Record:
+    """Put into the weight file and the record of a classifier that is published what its images
+    look like to it, by the data of its config, in place of what it held before; the weights stay as
+    they are, to the byte. The file has another sum, and the old one is removed.
+
+    Args:
+        name: of the record.
+        folder: the zoo, with ``index.yml``.
+        options: ``KEY=VALUE`` changes of the config, e.g. ``data_root=DIR``.
+    """
+    from hypvision.engine.extensions import import_extensions
+    from hypvision.engine.predicting import trained_model
+
+    folder = Path(folder)
+    index = read_index(folder)
+    record = index.get(name)
+    if record.task != "classification" or record.file.path is None:
+        raise HypvisionError(
+            f"'{name}' is no classifier with its file in '{folder}': only such weights can be "
+            "told what images they know."
+        )
+    settings = load_config(record.config, parse_options(list(options)))
+    import_extensions(settings)
+    train, held_out = (DATASETS.build(settings.dataset(phase)) for phase in ("train", "val"))
+    model: Any = trained_model(settings, f"{folder.resolve().as_uri()}#{name}")
+    if not isinstance(model.backbone.get_classifier(), nn.Linear):
+        raise HypvisionError(
+            f"'{name}' has another head than one linear layer, and only the features of such a one "
+            "are compared by cosines."
+        )
+    found = familiar_images(model, train, held_out)
+    old = folder / record.file.path
+    header = {**read_header(old), FAMILIAR: in_header(found)}
+    with tempfile.TemporaryDirectory(prefix="publish-") as place:
+        written = Path(place, "new")
+        text = json.dumps(header, sort_keys=True)
+        write_tensors(load_file(old), written, {"hypvision": text})
+        digest = file_sha256(written)
+        path = f"weights/{name}-{digest[:8]}.safetensors"
+        size = written.stat().st_size
+        copy_verified(written, folder / path, digest, size)
+    plain = record.to_dict()
+    plain["file"] |= dict(sha256=digest, bytes=size, path=path)
+    plain["file"].pop("urls", None)
+    plain["familiar"] = _about_familiar(found, f"{min(len(held_out), 1000)} images of the "
+                                        "validation data of the training")  # fmt: skip
+    final = parse_record(plain)
+    write_index(with_record(index, final), folder / "index.yml")
+    write_text(folder / "README.md", readme(with_record(index, final)))
+    if path != record.file.path:
+        old.unlink()
     return final
 
 

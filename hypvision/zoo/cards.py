@@ -218,8 +218,23 @@ def model_card(record: Record, front_matter: bool = False) -> str:
     commands = list(dict.fromkeys(metric.command for metric in record.metrics if metric.command))
     if commands:
         lines += ["", "Measured with:", "", "```sh", *commands, "```"]
+    lines += _of_familiar(record)
     lines += ["", "## Limits", "", *[f"- {limit}" for limit in record.limits], ""]
     return "\n".join(lines)
+
+
+def _of_familiar(record: Record) -> list[str]:
+    """What a card says of images that are unlike those of the training."""
+    known = record.familiar
+    if known is None:
+        return []
+    text = (
+        f"`hypvision predict` warns of an image whose features are farther than {known.limit:.2f} "
+        "(1 minus the cosine) from the mean of every class. 95 % of the held-out images "
+        f"({known.data}) are nearer; rate of false alarms, each half of them by the limit of the "
+        f"other: {100 * known.false_alarms:.1f} %."
+    )
+    return ["", "## Images that it does not know", "", text]
 
 
 def _code(arguments: Mapping[str, Any]) -> str:
