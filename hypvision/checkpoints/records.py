@@ -222,6 +222,7 @@ class Record:
         parent: name of the record that the training started from, or None.
         templates: of a CLIP: the sentences, with ``{}`` for a name, in which it knows words best;
             () where nothing was measured.
+        prepare: the command that makes the data, if one does.
         familiar: of a classifier whose file holds the means of its classes' features.
     """
 
@@ -247,6 +248,7 @@ class Record:
     arguments: Mapping[str, Any] = key(_settings, default_factory=dict)
     parent: str | None = key(text, default=None)
     templates: tuple[str, ...] = key(texts, templates, default=())
+    prepare: str | None = key(text, default=None)
     familiar: FamiliarImages | None = key(FamiliarImages, default=None)
 
     @property

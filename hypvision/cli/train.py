@@ -41,7 +41,8 @@ def add_train_arguments(parser: Parser) -> None:
         "config CONFIG|FOLDER",
         "config file, or a folder: class folders, or these in train and val, or a table train.csv",
     )
-    parser.add("--epochs N", "of a folder: epochs (default: 12)", whole(1))
+    text = "length; the schedule moves with it (default: that of the config, of a folder 12)"
+    parser.add("--epochs N", text, whole(1))
     parser.add("--batch-size N", "of a folder: images in a batch (default: 16)", whole(1))
     parser.add("--lr X", "of a folder: learning rate (default: 1e-4)", number)
     parser.add("--image-size N", "of a folder: pixels of a side (default: 160)", whole(16, 4096))
@@ -72,9 +73,13 @@ def add_train_arguments(parser: Parser) -> None:
 
 
 def run_train(args: Namespace) -> None:
+    from mmengine.config import Config
+
     from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import leave_processes, load_config, parse_options
+    from hypvision.engine.lengths import with_epochs
     from hypvision.engine.run import train
+    from hypvision.inference.progress import say
     from hypvision.tasks.own_folder import Choices, config_of
     from hypvision.tasks.probe import only_probe
 
@@ -85,6 +90,11 @@ def run_train(args: Namespace) -> None:
         common = dict(amp=args.amp, launcher=args.launcher, verbose=args.verbose, log=args.log)
         choices = Choices(args.epochs, args.batch_size, args.lr, args.image_size)
         args.config = _recipe(config_of(args.config, choices), args.work_dir)
+        if args.epochs is not None and not isinstance(args.config, Config):
+            args.config = load_config(args.config, options)
+            for sentence in with_epochs(args.config, args.epochs, args.launcher):
+                say(sentence)
+            options = {}
         if args.method == "probe":
             if args.resume is not None:
                 raise HypvisionError(

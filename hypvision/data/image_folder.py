@@ -29,6 +29,7 @@ from hypvision.io.checks import one_of
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.files import inside, on_disk, read_lines, why_no_file
 from hypvision.io.images import WHITE, check_normalisation, open_channels, open_image
+from hypvision.io.shipped import where_data_come_from
 
 CIFAR_LAYOUT = {
     "cifar10": (tv_datasets.CIFAR10, "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"),
@@ -108,8 +109,7 @@ def check_root(root: str | Path) -> None:
     if not root.is_dir():
         raise HypvisionError(
             f"The data folder '{root}' does not exist. Expected there: one folder a class with its "
-            f"images, e.g. '{root}/cat/0001.jpg'. Put the data there, or give its place with "
-            "--cfg-options data_root=FOLDER (see docs/data.md)."
+            f"images, e.g. '{root}/cat/0001.jpg'. {where_data_come_from(root)}"
         )
 
 

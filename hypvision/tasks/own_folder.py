@@ -46,9 +46,9 @@ def config_of(source: str | Path | Config, choices: Choices | None = None) -> st
         or not Path(source).expanduser().is_dir()
         or find_config(source) is not None
     ):
-        given = [
-            name for name, value in (choices or Choices())._asdict().items() if value is not None
-        ]
+        # --epochs moves the schedule of any config (hypvision.engine.lengths)
+        chosen = (choices or Choices())._replace(epochs=None)._asdict()
+        given = [name for name, value in chosen.items() if value is not None]
         if given:
             raise HypvisionError(
                 f"--{given[0].replace('_', '-')} is for a folder of images; '{source}' is a "

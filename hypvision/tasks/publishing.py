@@ -364,7 +364,8 @@ def publish(
         name: ``MODEL.TAG``.
         about: texts of the record: ``description``, ``intended_use``, ``data``, ``training``
             (command), ``limits``, ``licence``, ``test_data`` (what was measured on), and if need be
-            ``parent``. Arguments that are not given are taken from an existing record of this name.
+            ``parent`` and ``prepare`` (the command that makes the data). Arguments that are not
+            given are taken from an existing record of this name.
         folder: the zoo, with ``index.yml``; made if it does not exist.
         storage: see :mod:`hypvision.checkpoints.storage`.
         tolerance: how far a metric of the file may be from that of the checkpoint: in the metric's
@@ -599,6 +600,9 @@ def _measure_both(
             metric["full_precision"] = before[key]
 
 
+_OPTIONAL = ("licence", "parent", "prepare")
+
+
 def _texts(index: Index, name: str, about: Mapping[str, Any]) -> dict[str, Any]:
     keys = (
         "description",
@@ -608,6 +612,7 @@ def _texts(index: Index, name: str, about: Mapping[str, Any]) -> dict[str, Any]:
         "limits",
         "licence",
         "parent",
+        "prepare",
         "test_data",
     )
     unknown = [key for key in about if key not in keys]
@@ -618,7 +623,7 @@ def _texts(index: Index, name: str, about: Mapping[str, Any]) -> dict[str, Any]:
     if old:
         texts["test_data"] = old["metrics"][0]["data"]
     texts |= about
-    missing = [key for key in keys if key not in texts and key not in ("licence", "parent")]
+    missing = [key for key in keys if key not in texts and key not in _OPTIONAL]
     if missing:
         raise HypvisionError(
             f"--about must give {', '.join(missing)}, which every record of the zoo needs."

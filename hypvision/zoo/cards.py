@@ -192,8 +192,9 @@ def model_card(record: Record, front_matter: bool = False) -> str:
     lines += ["", "## Intended use", "", record.intended_use]
     lines += ["", "## Data", "", record.data]
     lines += ["", "## Training", "", f"Config `{record.config}`.", ""]
+    first = [record.prepare] if record.prepare else []
     lines += (
-        ["```sh", record.training, "```"]
+        ["```sh", *first, record.training, "```"]
         if record.training.startswith("hypvision ")
         else [record.training]
     )
@@ -217,7 +218,7 @@ def model_card(record: Record, front_matter: bool = False) -> str:
         lines += ["", f"{stored}; in full precision: {values}."]
     commands = list(dict.fromkeys(metric.command for metric in record.metrics if metric.command))
     if commands:
-        lines += ["", "Measured with:", "", "```sh", *commands, "```"]
+        lines += ["", "Measured with:", "", "```sh", *first, *commands, "```"]
     lines += _of_familiar(record)
     lines += ["", "## Limits", "", *[f"- {limit}" for limit in record.limits], ""]
     return "\n".join(lines)
