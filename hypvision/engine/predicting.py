@@ -13,7 +13,7 @@ from torch import nn
 from hypvision.checkpoints.language import language_of
 from hypvision.checkpoints.match import load_trained
 from hypvision.engine.checkpoint import load
-from hypvision.engine.checks import readable_errors
+from hypvision.engine.checks import check_channels, readable_errors
 from hypvision.engine.config import Run, leave_out_pretrained, load_config
 from hypvision.engine.extensions import PREDICTORS, PREPARATIONS, import_extensions
 from hypvision.engine.hooks import take_templates
@@ -58,7 +58,9 @@ def untrained_model(config: Run, whole: bool = False) -> Any:
     leave_out_pretrained(config.model, whole)
     PREPARATIONS.get(config.scope, lambda _: None)(config)
     with DefaultScope.overwrite_default_scope(config.scope), readable_errors():
-        return MODELS.build(config.model)
+        model = MODELS.build(config.model)
+    check_channels(model)
+    return model
 
 
 def trained_model(
