@@ -3,7 +3,7 @@ puts them.
 
 For any classifier with classes prints the class with its score. For a clustering backbone writes
 ``NAME_clusters.png`` and ``NAME_regions.png`` for each image (:mod:`hypvision.viz.clusters`); for a
-Hi-Mapper ``NAME_tree.png``, ``NAME_levels.png`` and ``NAME_disk.png``
+Hi-Mapper ``NAME_tree.png``, ``NAME_parts.png``, ``NAME_levels.png`` and ``NAME_disk.png``
 (:mod:`hypvision.viz.hierarchy_tree`); for any other classifier ``NAME_class.png``, where it sees
 the class (:mod:`hypvision.viz.class_map`); for a CLIP ``NAME_walk.png``, the way of the image to
 the root or another image, and ``radii.png``, the histogram of distances from the root
