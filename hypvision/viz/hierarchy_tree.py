@@ -401,8 +401,9 @@ def draw_disk(points: Sequence[Tensor], c: float) -> Image.Image:
         for (x, y), colour in zip(pixels(level.numpy()), shades):
             draw.ellipse([x - r, y - r, x + r, y + r], fill=colour, outline="black", width=scale)
     for node, (x, y) in enumerate(pixels(places[-1].numpy())):
-        inwards = (x + 0.07 * (half - x), y + 0.07 * (half - y))
-        draw.text(inwards, letter(node), "black", font(18 * scale), "mm")
+        towards = 22 * scale / max(math.hypot(half - x, half - y), 1e-6)
+        beside = (x + towards * (half - x), y + towards * (half - y))
+        draw.text(beside, letter(node), "black", font(18 * scale), "mm")
     return sheet.resize((size, size), Image.Resampling.LANCZOS)
 
 
