@@ -105,6 +105,6 @@ def _intervals(config: Run, by_epoch: bool, new: int) -> list[str]:
         told.append(f"validation after {new}")
     hook = (config.get("default_hooks") or {}).get("checkpoint") or {}
     if hook.get("by_epoch", True) == by_epoch and hook.get("interval", 1) > new:
-        hook.interval = new
+        hook["interval"] = new
         told.append(f"checkpoint after {new}")
     return told

@@ -383,7 +383,7 @@ def publish(
     meta = _dataset_meta(loaded, settings, checkpoint)
     weights = stripped(loaded, task, settings.dataset("train").get("type"))
     known["input"] |= normalisation_of(weights)
-    header = {"name": name, "classes": _classes(settings, meta)}
+    header: dict[str, Any] = {"name": name, "classes": _classes(settings, meta)}
     known_images = familiar_of(loaded) if task == "classification" else None
     if known_images is not None:
         header[FAMILIAR] = in_header(known_images)
