@@ -4,6 +4,7 @@ that exist."""
 import re
 import shutil
 import subprocess
+from glob import glob
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from hypvision.clip.models import is_clip
 from hypvision.clip.names import clip_options
 from hypvision.engine.config import load_config, parse_options
 from hypvision.io.shipped import find_config
+from hypvision.zoo.cards import model_card
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -121,6 +123,23 @@ def test_commands_are_read(page, tmp_path):
     assert not wrong
 
 
+@pytest.mark.parametrize("record", builtin_index(), ids=lambda record: record.name)
+def test_the_commands_of_a_card_run_in_their_order(record, tmp_path):
+    """They are read; and what draws the data draws them where the config looks for them."""
+    card = tmp_path / "card.md"
+    card.write_text(model_card(record))
+    found = list(commands_of(card, tmp_path))
+    assert [fault for words in found for fault in faults(words)] == []
+    names = [_command(words) for words in found]
+    assert names.count("test") == len({metric.command for metric in record.metrics})
+    root = str(load_config(ROOT / record.config).get("data_root", "")).rstrip("/")
+    drawn = [words[2] for words, name in zip(found, names) if name == "data make"]
+    assert set(drawn) <= {root}
+    # other data are published, as docs/data.md says, or drawn in memory
+    published = ("data/cifar10", "data/camvid", "data/emoji", "data/grocery", "")
+    assert drawn or root.removesuffix("/images") in published
+
+
 def test_options_within_sentences_exist():
     """Of commands in the text, which may have brackets and dots."""
     wrong, count = [], 0
@@ -150,8 +169,8 @@ RUN = {
     ],
     "clip segment scene.png --classes disk, grey ground --clip shapes-s8": ["scene_overlay.png"],
     "clip make-chains shapes chains.csv --length 1000": ["chains.csv"],
-    "metric closure tree.tsv --transitive --out drawn": ["drawn/disk.png"],
-    "plot work_dirs/mine work_dirs/other --save curves.png": ["curves.png", "curves.csv"],
+    "metric closure tree.tsv --transitive --out out/drawn": ["out/drawn/disk.png"],
+    "plot work_dirs/mine work_dirs/other --save out/curves.png": ["curves.png", "curves.csv"],
     "scaling fit losses.csv": [],
 }
 LONG = ("clip make-chains", "metric closure")
@@ -215,10 +234,12 @@ def test_own_data_from_the_first_line_to_an_export(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(MINE)
     shutil.copytree("data/mine/val/red", "photos")
-    for words in lines:
+    for line in lines:
+        words = [path for word in line for path in sorted(glob(word)) or [word]]
         try:
             assert main(words) == 0, words
         except SystemExit as end:
             assert not end.code, words
-    for name in ("report/report.html", "predicted/predictions.json", "work_dirs/mine/results.png"):
+    for name in ("out/report/report.html", "out/predicted/predictions.json"):
         assert Path(name).is_file(), name
+    assert Path("work_dirs/mine/results.png").is_file()

@@ -10,6 +10,7 @@ from PIL import Image
 
 import hypvision.tasks.contrastive  # noqa: F401 - registers CLIPContrast
 from hypvision.checkpoints.index import builtin_index, parse_record
+from hypvision.checkpoints.language import Language
 from hypvision.cli import main
 from hypvision.clip.models import create_clip
 from hypvision.clip.prompting import HOSTS, build_host
@@ -162,8 +163,12 @@ def test_an_exported_text_tower_says_the_sentences(emoji):
 def test_a_published_clip_keeps_the_sentences_of_its_record():
     index = builtin_index()
     settings = load_config(index.get("hycoclip-emoji-s16.scenes").config)
-    assert _templates_of(index, "hycoclip-emoji-s16.scenes", settings) == ["{}"]
-    assert _templates_of(index, "new.one", settings) == ["a photo of a {}"]
+    own = Language(("my {}",))
+    for language in (own, Language()):
+        found = _templates_of(index, "hycoclip-emoji-s16.scenes", settings, language)
+        assert found == ["{}"]
+    assert _templates_of(index, "new.one", settings, own) == ["my {}"]
+    assert _templates_of(index, "new.one", settings, Language()) == ["a photo of a {}"]
 
 
 @pytest.mark.parametrize("wrong", ["a photo", "{} and {}", "a {name}", "a {} {0}"])

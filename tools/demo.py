@@ -33,6 +33,7 @@ from PIL import Image, ImageDraw
 from pycocotools.coco import COCO
 
 import hypvision
+from hypvision.checkpoints.read import read_file
 from hypvision.clip.segmentation.segment import load_segmenter, segment
 from hypvision.data.emoji_export import export_emoji
 from hypvision.inference import Boxes, Classes, Labels
@@ -452,6 +453,7 @@ td.number {{ text-align: right; font-variant-numeric: tabular-nums }} img {{ max
 <table><tr><th>part</th><th>metric</th><th>result</th><th>floor</th><th>seconds</th></tr>
 {rows}
 </table>
+{probe}
 {pictures}
 </body></html>
 """  # noqa: E501
@@ -478,8 +480,25 @@ def write_report(
             f'<img alt="{escape(text)}" src="data:image/png;base64,{image}">'
         )
     out = ROOT / "report.html"
-    write_text(out, PAGE.format(rows="\n".join(lines), pictures="\n".join(figures)))
+    probe = about_probe()
+    print(probe)
+    content = dict(rows="\n".join(lines), probe=f"<p>{probe}</p>", pictures="\n".join(figures))
+    write_text(out, PAGE.format(**content))
     return out
+
+
+def about_probe() -> str:
+    """What a linear head on the frozen features reached before the training of the photos, by its
+    last checkpoint."""
+    path = ROOT / "photos/last.pth"
+    checkpoint = read_file(path) if path.is_file() else {}
+    found = (checkpoint.get("message_hub") or {}).get("runtime_info", {}).get("probe_accuracy")
+    if found is None:
+        return "Nothing tells what a linear head on the frozen features reaches."
+    return (
+        f"The photos by a linear head on the frozen features, with which their training begins: "
+        f"{found / 100:.3f}. What the training adds to that is its own; one of 160 photos is 0.006."
+    )
 
 
 def word_maps() -> list[Path]:

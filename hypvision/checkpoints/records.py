@@ -74,10 +74,14 @@ text = rule("text (without control characters)", is_text)
 _is_address = _all(lambda value: value.startswith(ADDRESSES))
 addresses = rule(f"addresses that must begin with one of {', '.join(ADDRESSES)}", _is_address)
 some = rule("a list of at least one", bool)
-_is_template = _all(
-    lambda value: value.count("{}") == 1 and set("{}").isdisjoint(value.replace("{}", ""))
-)
-templates = rule("sentences with one {} for the class name and no other braces", _is_template)
+
+
+def is_template(sentence: str) -> bool:
+    """Whether a sentence has one ``{}`` for a class name and no other braces."""
+    return sentence.count("{}") == 1 and set("{}").isdisjoint(sentence.replace("{}", ""))
+
+
+templates = rule("sentences with one {} for the class name and no other braces", _all(is_template))
 number = rule("a finite number", is_number, float)
 inside = rule(
     "relative, with '/' and without '..'", lambda value: is_text(value) and is_inside(value)
@@ -187,6 +191,22 @@ class Input:
 
 
 @dataclass(frozen=True)
+class FamiliarImages:
+    """By what a classifier tells images that are unlike those of its training.
+
+    Attributes:
+        limit: the distance between features and the nearest mean of a class, from 0 to 2, below
+            which 95 % of held-out images are.
+        false_alarms: the share of held-out images beyond a limit that others of them have set.
+        data: the held-out images.
+    """
+
+    limit: Number
+    false_alarms: Number
+    data: Text
+
+
+@dataclass(frozen=True)
 class Record:
     """One weight file of the zoo.
 
@@ -212,6 +232,8 @@ class Record:
         parent: name of the record that the training started from, or None.
         templates: of a CLIP: the sentences, with ``{}`` for a name, in which it knows words best;
             () where nothing was measured.
+        prepare: the command that makes the data, if one does.
+        familiar: of a classifier whose file holds the means of its classes' features.
     """
 
     name: Annotated[Text, _NAMED]
@@ -233,6 +255,8 @@ class Record:
     arguments: Values = key(_settings, default_factory=dict)
     parent: Text | None = None
     templates: Annotated[Texts, templates] = ()
+    prepare: Text | None = None
+    familiar: FamiliarImages | None = None
 
     @property
     def tag(self) -> str:

@@ -76,6 +76,7 @@ COMMANDS = {
     "zoo card": Command("print the model card of weights"),
     "zoo push": Command("make a release of weights: a folder or a hub repository"),
     "zoo publish": Command("measure a trained checkpoint and put it into a model zoo"),
+    "zoo familiar": Command("tell a classifier of a model zoo which images it knows"),
     "zoo convert": Command("convert an official checkpoint to hypvision's names, or back"),
     "fewshot base2new": Command(
         "few-shot recognition with CLIP: half of the classes, then the rest"

@@ -115,21 +115,26 @@ def add_clip_chains_arguments(parser: Parser) -> None:
     text = "json of ancestors, or BREEDS' folder: retrieval, too"
     parser.add("--tree FILE", text, needs=["--tree-images"], without=of_clip)
     parser.add("--tree-images DIR", "its class folders", needs=["--tree"])
-    text = "sentence around the names, such as 'a photo of a {}.' (default: the bare name)"
-    parser.add("--template TEXT", text, default="{}", needs=["--hyperlex", "--tree"])
+    text = (
+        "sentence around the names, such as 'a photo of a {}.' (default: the first that the "
+        "weights name, else the bare name)"
+    )
+    parser.add("--template TEXT", text, needs=["--hyperlex", "--tree"])
     parser.add("--out DIR", "folder of chains.json and images", default="chains", output="folder")
     add_device_argument(parser, without=of_clip)
 
 
 def run_clip_chains(args: Namespace) -> None:
     """``clip chains`` from parsed arguments: prints a table, writes it and images."""
+    from hypvision.checkpoints.records import is_template
     from hypvision.data.chains import read_chains
     from hypvision.io.images import leaving_out, open_image, require_all
     from hypvision.viz.radii import draw_levels
 
-    template = args.template
-    if template.count("{}") != 1 or set(template.replace("{}", "")) & set("{}"):
-        raise HypvisionError(f"--template '{template}' must have one {{}}, where the name goes.")
+    if args.template is not None and not is_template(args.template):
+        raise HypvisionError(
+            f"--template '{args.template}' must have one {{}}, where the name goes."
+        )
     chains = read_chains(args.chains)
     out = Path(args.out)
     failed: list[str] = []
@@ -198,6 +203,8 @@ def _files_of(args: Namespace, chains: list[Chain]) -> Any:
 def _measure(args: Namespace, chains: list[Chain], failed: list[str]) -> tuple[dict, int]:
     """Measurements of a CLIP before and after tuning, and the number of images of the tree;
     ``failed`` gets the messages of images that cannot be read."""
+    from hypvision.checkpoints.language import language_of
+    from hypvision.checkpoints.read import read_file
     from hypvision.clip.radial.measure import measure_clip, measure_hyperlex, measure_tree
     from hypvision.clip.radial.retrieval import read_tree
     from hypvision.clip.radial.weights import merge_tower
@@ -206,6 +213,10 @@ def _measure(args: Namespace, chains: list[Chain], failed: list[str]) -> tuple[d
     clip = clip_of(args.clip, device_of(args))
     texts = [chain.texts for chain in chains]
     images = [chain.image for chain in chains]
+    named = clip.templates
+    if args.tuned:
+        named = language_of(read_file(args.tuned)).templates or named
+    template = args.template or next(iter(named), "{}")
     found = {}
     walks = {}
     root = None
@@ -221,10 +232,10 @@ def _measure(args: Namespace, chains: list[Chain], failed: list[str]) -> tuple[d
             source = args.tuned if name == "after" else args.clip
             raise HypvisionError(f"'{source}' and '{args.chains}': {error}") from error
         if args.hyperlex:
-            measured.values |= measure_hyperlex(clip, args.hyperlex, measured.space, args.template)
+            measured.values |= measure_hyperlex(clip, args.hyperlex, measured.space, template)
         if args.tree:
             recall, in_tree = measure_tree(
-                clip, args.tree_images, read_tree(args.tree), args.template, failed
+                clip, args.tree_images, read_tree(args.tree), template, failed
             )
             measured.values |= recall
         walks[name] = _walks_of_clip(args, clip, measured.space, texts)

@@ -3,7 +3,7 @@ puts them.
 
 For any classifier with classes prints the class with its score. For a clustering backbone writes
 ``NAME_clusters.png`` and ``NAME_regions.png`` for each image (:mod:`hypvision.viz.clusters`); for a
-Hi-Mapper ``NAME_tree.png``, ``NAME_levels.png`` and ``NAME_disk.png``
+Hi-Mapper ``NAME_tree.png``, ``NAME_parts.png``, ``NAME_levels.png`` and ``NAME_disk.png``
 (:mod:`hypvision.viz.hierarchy_tree`); for any other classifier ``NAME_class.png``, where it sees
 the class (:mod:`hypvision.viz.class_map`); for a CLIP ``NAME_walk.png``, the way of the image to
 the root or another image, and ``radii.png``, the histogram of distances from the root
@@ -287,14 +287,18 @@ def _explain_clip(args: Namespace) -> None:
     from hypvision.viz.traversal import draw_traversal
 
     words = texts_of(args)
-    if not words and not args.gallery:
-        raise HypvisionError(
-            "The way from an image to its end passes texts or images. Give --texts, such as a .txt "
-            "file of captions, or --gallery, a folder of images."
-        )
     files = find_files(args.images)
     pictures = find_pictures(args.gallery)
     clip = clip_of(args.clip)
+    if not words and not args.gallery:
+        sentence = next(iter(clip.templates), "{}")
+        words = [sentence.format(word) for word in clip.words]
+    if not words and not args.gallery:
+        raise HypvisionError(
+            "The way from an image to its end passes texts or images, and these weights name no "
+            "words of their own. Give --texts, such as a .txt file of captions, or --gallery, a "
+            "folder of images."
+        )
     space = rooted(clip)
     failed: list[str] = []
     files, images = embed_readable(clip, files, failed)

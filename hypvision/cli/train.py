@@ -44,7 +44,8 @@ def add_train_arguments(parser: Parser) -> None:
         "images with boxes or masks of COCO, or YOLO's data.yaml",
     )
     not_probe = ["probe"]  # which takes no step
-    parser.add("--epochs N", "of a folder: epochs (default: 12)", whole(1), without=not_probe)
+    text = "length; the schedule moves with it (default: that of the config, of a folder 12)"
+    parser.add("--epochs N", text, whole(1), without=not_probe)
     text = "of a folder: images in a batch (default: 16, of boxes 4)"
     parser.add("--batch-size N", text, whole(1))
     text = "of a folder: learning rate (default: 1e-4, of boxes 5e-4)"
@@ -94,9 +95,13 @@ def run_train(args: Namespace) -> None:
 
 
 def _train(args: Namespace) -> None:
+    from mmengine.config import Config
+
     from hypvision.engine.checks import readable_errors
     from hypvision.engine.config import leave_processes, load_config, parse_options
+    from hypvision.engine.lengths import with_epochs
     from hypvision.engine.run import train
+    from hypvision.inference.progress import say
     from hypvision.tasks.own_folder import Choices, config_of
     from hypvision.tasks.probe import only_probe
 
@@ -107,6 +112,11 @@ def _train(args: Namespace) -> None:
         common = dict(amp=args.amp, launcher=args.launcher, verbose=args.verbose, log=args.log)
         choices = Choices(args.epochs, args.batch_size, args.lr, args.image_size)
         args.config = _recipe(config_of(args.config, choices), args)
+        if args.epochs is not None and not isinstance(args.config, Config):
+            args.config = load_config(args.config, options)
+            for sentence in with_epochs(args.config, args.epochs, args.launcher):
+                say(sentence)
+            options = {}
         if args.method == "probe":
             train(only_probe(load_config(args.config, options)), args.work_dir, **common)
         elif args.seeds is None:

@@ -243,6 +243,24 @@ def run_zoo_publish(args: Namespace) -> None:
     print(f"Published {record.name}: {args.out}/{record.file.path}, {record.file.bytes} bytes.")
 
 
+def add_zoo_familiar_arguments(parser: Parser) -> None:
+    parser.add("name NAME", "a classifier whose file is in the folder of the zoo")
+    parser.add("--out DIR", "folder of the zoo", default="model_zoo", output="folder")
+    add_cfg_options(parser, "changes of the config for this machine, e.g. data_root=DIR")
+
+
+def run_zoo_familiar(args: Namespace) -> None:
+    """``zoo familiar``: what images a published classifier knows, by the data of its config."""
+    from hypvision.tasks.publishing import add_familiar
+
+    record = add_familiar(args.name, args.out, args.cfg_options)
+    assert record.familiar is not None
+    print(
+        f"{args.out}/{record.file.path}: the limit is {record.familiar.limit:.3f}, the rate of "
+        f"false alarms {100 * record.familiar.false_alarms:.1f} %"
+    )
+
+
 # Copied from hypvision.zoo.convert, because importing it imports PyTorch.
 FAMILIES = (
     "catseg", "clip-adapter", "cocoop", "coop", "hcformer", "helm", "hf-clip", "himapper",

@@ -15,6 +15,7 @@
 
 from hypvision.clip import adapters, towers
 from hypvision.clip.models import create_clip
+from hypvision.clip.registered import register
 from hypvision.clip.segmentation.segment import Segmentation, load_segmenter, segment
 from hypvision.clip.segmentation.segmenter import OpenVocabSegmenter
 from hypvision.data.classes import load_classes
@@ -29,3 +30,5 @@ __all__ = [
     "segment",
     "towers",
 ]
+
+register()

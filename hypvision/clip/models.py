@@ -32,6 +32,7 @@ import torch
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 from torch import Tensor, nn
 
+from hypvision.checkpoints.language import Language, language_of
 from hypvision.checkpoints.lora import merged
 from hypvision.checkpoints.match import load_into
 from hypvision.checkpoints.read import check_bounds, network_weights, read_file
@@ -143,7 +144,7 @@ for _family, _size in itertools.product(_FAMILIES, _VITS):
 class CLIPBundle(NamedTuple):
     """A CLIP model of open_clip with its tokenizer (list of texts -> (T, L) int64), its geometry,
     and the mean and standard deviation that normalise RGB pixels from 0 to 255; of weights whose
-    record names them the sentences for class names, and the words, else ()."""
+    record or checkpoint names them the sentences for class names, and the words, else ()."""
 
     model: nn.Module
     tokenizer: Callable[[list[str]], Tensor]
@@ -230,9 +231,12 @@ def create_clip(
     # Like open_clip, resize timm's towers after loading their weights.
     size = options.pop("force_image_size", None) if late else None
     model, tokenizer = _random_model(name, source.folder, config, options, size)
+    language = _recorded(pretrained, load_weights)
     if path is not None:
-        _load(model, path, resize)
+        content = read_file(path)
+        _load(model, content, path, resize)
         _normalise_as_loaded(model, options)
+        language = language if language.templates else language_of(content)
     if lora is not None:
         _merge_lora(model, lora)
     pixels = model.visual.preprocess_cfg
@@ -240,7 +244,6 @@ def create_clip(
         model.visual.set_input_size(size)
         pixels["size"] = model.visual.image_size
     mean, std = ([255.0 * value for value in pixels[key]] for key in ("mean", "std"))
-    language = _language(pretrained, load_weights)
     return CLIPBundle(model.eval(), tokenizer, tuple(mean), tuple(std), *language)
 
 
@@ -330,18 +333,16 @@ def _model_of_open_clip(
         return model, _tokenizer(name, folder, config)
 
 
-def _language(
-    pretrained: str | Path | None, load_weights: bool
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The templates and the words in the record of weights; () and () without one."""
+def _recorded(pretrained: str | Path | None, load_weights: bool) -> Language:
+    """The templates and the words in the record of weights; empty without one."""
     source = str(pretrained)
     # those of a release are on the network; a name with a suffix is a file's, not a record's
     is_file = source.endswith((".safetensors", ".pth", ".pt", ".bin")) or "#sha256=" in source
     known = source.startswith("zoo:") or (load_weights and is_address(source) and not is_file)
     if not known:
-        return (), ()
+        return Language()
     record = find(source)[1]
-    return record.templates, record.classes
+    return Language(record.templates, record.classes)
 
 
 def image_size(name: str, **options: Any) -> int | tuple[int, int]:
@@ -607,13 +608,13 @@ def clip_weights(content: Mapping[str, Any]) -> dict[str, Tensor]:
     return clip_names(without_prefix(("logit_scale",), weights))
 
 
-def _load(model: Any, path: Path, resize: bool) -> None:
-    """Load weights of any origin, renamed by open_clip's own functions and, with ``resize``,
-    resized."""
+def _load(model: Any, content: Mapping[str, Any], path: Path, resize: bool) -> None:
+    """Load the weights in the content of a file of any origin, renamed by open_clip's own functions
+    and, with ``resize``, resized."""
     from open_clip import convert
     from open_clip.model import convert_to_custom_text_state_dict
 
-    weights = convert.convert_state_dict(model, _of_family(model, path))
+    weights = convert.convert_state_dict(model, _of_family(model, content, path))
     if "positional_embedding" in weights and not hasattr(model, "positional_embedding"):
         weights = convert_to_custom_text_state_dict(weights)
     expected = model.state_dict()
@@ -635,9 +636,9 @@ def _load(model: Any, path: Path, resize: bool) -> None:
     )  # fmt: skip
 
 
-def _of_family(model: Any, path: Path) -> dict[str, Tensor]:
-    """The weights of a file, which must be of the model's family, with what older files lack."""
-    content = read_file(path)
+def _of_family(model: Any, content: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
+    """The weights in the content of a file, which must be of the model's family, with what older
+    files lack."""
     weights = clip_weights(content)
     family = getattr(model, "family", None)
     check_scalars(weights, family or "clip", path)

@@ -24,7 +24,9 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from hypvision.checkpoints.language import Language
 from hypvision.checkpoints.match import placed
+from hypvision.checkpoints.records import is_template
 from hypvision.clip import adapters
 from hypvision.clip.hyperbolic_checkpoint import PIXELS, check_scalars
 from hypvision.clip.memo import Memo
@@ -205,7 +207,10 @@ class OpenVocabularyCLIP(nn.Module):
     mean: Tensor
     std: Tensor
     words: tuple[str, ...]
-    """The words in the record of the weights; () where there is none."""
+    """The words that the weights name (:mod:`hypvision.checkpoints.language`); () where they name
+    none."""
+    takes_templates = True
+    """Whether its config may say ``templates``."""
 
     def build_clip(
         self,
@@ -231,7 +236,7 @@ class OpenVocabularyCLIP(nn.Module):
             classes, synonyms: class names, and which of their synonyms, see
                 :func:`~hypvision.data.classes.prompts`.
             templates: a name in :data:`~hypvision.data.classes.TEMPLATES`, a template, or several;
-                None: those in the record of the weights, else ``"catseg"``.
+                None: those that the weights name, else ``"catseg"``.
             dense: the model uses only dense embeddings and texts: freeze other parameters, because
                 a parameter without a gradient stops distributed training.
         """
@@ -268,6 +273,11 @@ class OpenVocabularyCLIP(nn.Module):
         for name in PIXELS if whole and hasattr(self.clip, "normalisation") else ():
             found.setdefault(f"clip.{name}", self.clip.get_buffer(name))
         return found
+
+    @property
+    def language(self) -> Language:
+        """The sentences and the class words, for its checkpoints."""
+        return Language(self.templates, self.classes or self.words)
 
     @property
     def embedding_size(self) -> int:
@@ -387,9 +397,7 @@ def checked_templates(templates: str | Sequence[str]) -> tuple[str, ...]:
             return checked_templates([templates])
         return TEMPLATES[templates]
     found = tuple(templates)
-    if not found or not all(
-        t.count("{}") == 1 and set("{}").isdisjoint(t.replace("{}", "")) for t in found
-    ):
+    if not found or not all(map(is_template, found)):
         raise HypvisionError(
             f"Every prompt template needs one {{}} for the class name and no other braces, got "
             f"{list(found)}."

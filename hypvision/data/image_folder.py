@@ -30,6 +30,7 @@ from hypvision.io.checks import ensure, one_of, refuse
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.files import inside, on_disk, read_lines, why_no_file
 from hypvision.io.images import WHITE, check_normalisation, open_channels, open_image
+from hypvision.io.shipped import where_data_come_from
 from hypvision.io.types import Plain, StrPath
 
 CIFAR_LAYOUT = {
@@ -105,12 +106,11 @@ def check_root(root: StrPath) -> None:
     """Refuse a folder of an :class:`ImageFolderDataset` that does not exist, and say what is
     expected there."""
     root = Path(root).expanduser()
-    ensure(
-        root.is_dir(),
-        f"The data folder '{root}' does not exist. Expected there: one folder a class with its "
-        f"images, e.g. '{root}/cat/0001.jpg'. Put the data there, or give its place with "
-        "--cfg-options data_root=FOLDER (see docs/data.md).",
-    )
+    if not root.is_dir():
+        raise HypvisionError(
+            f"The data folder '{root}' does not exist. Expected there: one folder a class with its "
+            f"images, e.g. '{root}/cat/0001.jpg'. {where_data_come_from(root)}"
+        )
 
 
 def _posterize(image: Image.Image, bits_to_keep: int, **_: Any) -> Image.Image:

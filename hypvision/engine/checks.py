@@ -16,7 +16,7 @@ from hypvision.data.annotations import some
 from hypvision.data.image_folder import check_root
 from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError, did_you_mean, explain_machine
-from hypvision.io.shipped import shipped_configs
+from hypvision.io.shipped import shipped_configs, where_data_come_from
 
 LAYOUT = {
     "img_path": "the images",
@@ -151,10 +151,7 @@ def _check_dataset(dataset: dict, phase: str) -> None:
     empty = [str(place) for place in places.values() if _is_empty(place)]
     layout = "; ".join(f"'{place}': {LAYOUT.get(key, key)}" for key, place in places.items())
     data = f"the {phase} data ({dataset.get('type')})"
-    advice = (
-        "Put the data there, or give its place with --cfg-options data_root=FOLDER (see "
-        "docs/data.md)."
-    )
+    advice = where_data_come_from(root)
     refuse(
         (gone, f"{some(gone)} of {data} does not exist. Expected: {layout or root}. {advice}"),
         (empty, f"The folder {some(empty)} of {data} is empty. {advice}"),

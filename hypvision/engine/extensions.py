@@ -50,7 +50,7 @@ PREPARATIONS: dict[str, Callable[[Config], None]] = {}
 RUN_HOOKS = [
     "RepeatableSeedHook", "ReduceLossHook", "UnusedParametersHook", "CanLearnHook", "StopOnNaNHook",
     "CheckClassesHook", "DataUsageHook", "ClassTableHook", "InterruptHook", "AccumulationHook",
-    "EngineNamesHook", "LastValidationHook", "SignsHook",
+    "EngineNamesHook", "LastValidationHook", "SignsHook", "LanguageHook",
 ]  # fmt: skip
 """Hooks of every run."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,13 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 from torch import nn
 
+from hypvision.checkpoints.language import language_of
 from hypvision.checkpoints.match import load_trained
 from hypvision.engine.checkpoint import load
-from hypvision.engine.checks import readable_errors
+from hypvision.engine.checks import check_channels, readable_errors
 from hypvision.engine.config import Run, leave_out_pretrained, load_config
 from hypvision.engine.extensions import PREDICTORS, PREPARATIONS, import_extensions
+from hypvision.engine.hooks import take_templates
 from hypvision.inference.predictors import Predictor, Request
 from hypvision.io.errors import HypvisionError
 from hypvision.zoo.familiar import familiar_of
@@ -44,7 +47,8 @@ def predictor_of(request: Request) -> Predictor:
         raise HypvisionError(
             f"The config '{request.model}' has no weights: add --weights, its checkpoint."
         )
-    return build(trained_model(config, request.weights).to(request.device), config, request)
+    model = trained_model(config, request.weights, request.options)
+    return build(model.to(request.device), config, request)
 
 
 def untrained_model(config: Run, whole: bool = False) -> Any:
@@ -54,15 +58,28 @@ def untrained_model(config: Run, whole: bool = False) -> Any:
     leave_out_pretrained(config.model, whole)
     PREPARATIONS.get(config.scope, lambda _: None)(config)
     with DefaultScope.overwrite_default_scope(config.scope), readable_errors():
-        return MODELS.build(config.model)
+        model = MODELS.build(config.model)
+    check_channels(model)
+    return model
 
 
-def trained_model(config: Config | str | Path, weights: str | Path) -> nn.Module:
+def trained_model(
+    config: Config | str | Path, weights: str | Path, given: Container[str] = ()
+) -> nn.Module:
     """The model of a config with the weights of its checkpoint, in eval mode, with ``dataset_meta``
-    and ``familiar``, or None."""
-    model = untrained_model(load_config(config))
-    checkpoint = load(weights)
+    and ``familiar``, or None; ``given`` are the keys that the user has changed in the config, see
+    :func:`~hypvision.engine.hooks.take_templates`."""
+    run = load_config(config)
+    checkpoint: dict[str, Any] | None = None
+    if "clip" in run.model:
+        import_extensions(run)
+        checkpoint = load(weights)
+        take_templates(run.model, checkpoint, given)
+    model = untrained_model(run)
+    checkpoint = checkpoint or load(weights)
     load_trained(model, checkpoint, weights)
+    if getattr(model, "takes_templates", False):
+        model.words = () if "model.classes" in given else language_of(checkpoint).words
     about = (checkpoint.get("meta") or {}).get("dataset_meta") or {}
     model.dataset_meta = about if about.get("classes") else None
     model.familiar = familiar_of(checkpoint)

@@ -35,7 +35,7 @@ from hypvision.engine.checks import check_channels, check_data, data_folders
 from hypvision.engine.config import Run, leave_out_pretrained, load_config, prepare
 from hypvision.engine.console import ConsoleHook, quiet
 from hypvision.engine.extensions import PREDICTION_ARGUMENTS, find_test_options
-from hypvision.engine.hooks import InterruptHook, network_of
+from hypvision.engine.hooks import InterruptHook, network_of, take_templates
 from hypvision.engine.loops import drop_single_image
 from hypvision.engine.reports import add_report
 from hypvision.engine.tracking import track
@@ -332,6 +332,10 @@ def test(
         ]
         config.resume = False
         config.load_from = str(weights)
+        if "clip" in config.model and not is_address(weights):
+            checkpoint = load(str(weights))
+            take_templates(config.model, checkpoint, cfg_options or {})
+            hand_over(str(weights), checkpoint)
         leave_out_pretrained(config.model)
         if tta:
             _use_tta(config)

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from mmengine.config import Config
 from mmengine.dist import is_main_process
 
 from hypvision.engine.config import load_config
@@ -30,7 +31,7 @@ class _Found:
 
 
 def train_seeds(
-    config: str | Path,
+    config: str | Path | Config,
     seeds: int,
     work_dir: str | Path | None = None,
     cfg_options: dict[str, Any] | None = None,
@@ -41,7 +42,7 @@ def train_seeds(
     has.
 
     Args:
-        config: path of a config file, or the name of one that ships.
+        config: path of a config file, the name of one that ships, or a config.
         seeds: how many.
         work_dir: folder; default ``work_dirs/CONFIG_NAME``.
         cfg_options: changes of the config.
@@ -58,7 +59,8 @@ def train_seeds(
         raise HypvisionError(
             "Several seeds are 0, 1, ...: leave out randomness.seed, or train with that one alone."
         )
-    folder = Path(work_dir or Path("work_dirs", Path(config).stem))
+    known = load_config(config)
+    folder = Path(work_dir or known.get("work_dir") or Path("work_dirs", known.stem))
     file = folder / "seeds.json"
     found = _Found(_training(config, options, bool(arguments.get("amp"))), {})
     if file.is_file():
@@ -80,7 +82,7 @@ def train_seeds(
     return {seed: found.seeds[seed] for seed in map(str, range(seeds))}
 
 
-def _training(config: str | Path, options: dict[str, Any], amp: bool) -> str:
+def _training(config: str | Path | Config, options: dict[str, Any], amp: bool) -> str:
     """The SHA-256 of all that the trainings of several seeds have in common: the resolved config
     and the precision."""
     settings = load_config(config, options).to_dict()

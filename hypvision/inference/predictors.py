@@ -28,12 +28,14 @@ from torch import Tensor, nn
 from hypvision.checkpoints.index import builtin_index
 from hypvision.checkpoints.pretrained import record_overlay
 from hypvision.checkpoints.sources import find, is_address, resolve
+from hypvision.checkpoints.storage import read_header
 from hypvision.inference.knowledge import Known
 from hypvision.inference.results import Classes, PlacedClasses, Result, Tags
 from hypvision.io.errors import HypvisionError, did_you_mean, one_line
 from hypvision.io.images import check_normalisation
 from hypvision.io.plugins import plugin
 from hypvision.io.shipped import is_config, shipped_configs
+from hypvision.zoo.familiar import Familiar, of_header
 from hypvision.zoo.loading import SEVERAL_LABELS, TimmModel, load, load_trained, timm_model
 from hypvision.zoo.loading import classifier as classifier_of
 
@@ -250,12 +252,19 @@ def _timm_predictor(network: TimmModel, request: Request, names: Sequence[str] =
     if request.weights is not None:
         source = f"the weights {request.weights}"
     trained: Any = network
-    familiar = getattr(trained, "familiar", None)
+    familiar = getattr(trained, "familiar", None) or _recorded_familiar(given.get("file"))
     head = None if familiar is None else trained.get_classifier()
     known = Known(tuple(names), source, (size[-2], size[-1]), familiar=familiar)
     trained.to(device).eval()
     found = classifier(trained, create_transform(**data), known, device, shown, channels, head)
     return replace(found, network=trained)
+
+
+def _recorded_familiar(file: str | None) -> Familiar | None:
+    """What a weight file of the zoo says of familiar images."""
+    if not str(file).endswith(".safetensors"):
+        return None
+    return of_header(read_header(str(file)))
 
 
 def label_score(request: Request) -> float:
@@ -330,7 +339,7 @@ def zero_shot(model: OpenVocabularyCLIP, request: Request) -> Predictor:
 
     if request.classes is not None:
         model.set_classes(request.classes)
-    if not model.classes and model.words:
+    elif model.words:
         model.set_classes(model.words)
     if not model.classes:
         raise HypvisionError('A CLIP compares images with words: give --classes "cat, dog, ...".')

@@ -82,3 +82,17 @@ def find_config(name: str | Path) -> Path | None:
 def is_config(name: str | Path) -> bool:
     """Whether a name means a config: a ``.py`` or ``.json`` file's, or a shipped one's."""
     return str(name).endswith((".py", ".json")) or find_config(name) is not None
+
+
+def where_data_come_from(place: str | Path) -> str:
+    """What to do about data of a config that are not at ``place``."""
+    path = Path(place).as_posix()
+    if path.startswith("tools/demo_data"):
+        return (
+            "These data are part of the repository, not of the wheel: run this in a clone of it, "
+            "or train on photos of your own, hypvision train FOLDER (see docs/own-data.md)."
+        )
+    return (
+        "Put the data there, or give its place with --cfg-options data_root=FOLDER (see "
+        "docs/data.md)."
+    )

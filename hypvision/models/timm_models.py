@@ -19,6 +19,7 @@ from hypvision.checkpoints.read import network_weights, read, read_file
 from hypvision.checkpoints.sources import fetch, fetch_from_hub, hub_switch, is_address, offline
 from hypvision.io.checks import depths
 from hypvision.io.errors import HypvisionError
+from hypvision.models.packaged import hint, installed_weights
 
 
 def create_model(
@@ -99,6 +100,9 @@ def _published(name: str, config: Any, overlay: dict[str, Any]) -> dict[str, Any
         return overlay
     if any((about.state_dict, about.file, about.custom_load)):
         return overlay
+    installed = installed_weights(name)
+    if installed is not None:
+        return {**overlay, "state_dict": installed}
     repository = about.hf_hub_id
     if repository and "@" not in repository:
         path = _on_hub(repository, about.hf_hub_filename)
@@ -107,7 +111,7 @@ def _published(name: str, config: Any, overlay: dict[str, Any]) -> dict[str, Any
     if offline() and (repository or not _here(about.url)):
         raise HypvisionError(
             f"The pretrained weights of '{name}' are not on this machine, and HYPVISION_OFFLINE or "
-            "HF_HUB_OFFLINE is set. Unset it, or give a file."
+            f"HF_HUB_OFFLINE is set. Unset it, or give a file.{hint(name)}"
         )
     return overlay
 

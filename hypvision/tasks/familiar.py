@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,13 @@ import torch
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import Subset
 
 from hypvision.engine.extensions import RUN_HOOKS
 from hypvision.engine.hooks import network_of
 from hypvision.tasks.probe import as_tested, labelled_features
-from hypvision.zoo.familiar import KEY, fit, written
+from hypvision.zoo.familiar import KEY, Familiar, fit, written
 
 _OF_A_CLASS = 20
 _MOST = 1000
@@ -39,18 +40,24 @@ class FamiliarHook(Hook):
         is_last = checkpoint["meta"]["iter"] >= runner.max_iters
         if not ("optimizer" not in checkpoint or is_last) or not _measurable(runner, model):
             return
+        train = runner.train_dataloader.dataset
         held_out = runner.val_dataloader.dataset
-        train = as_tested(runner.train_dataloader.dataset, held_out)
-        weights = checkpoint["state_dict"]
-        features, labels = labelled_features(
-            model, Subset(train, some_of_each(train.labels)), weights=weights
-        )
-        if len(held_out) > _MOST:
-            held_out = Subset(
-                held_out, np.linspace(0, len(held_out) - 1, _MOST).astype(int).tolist()
-            )
-        others, _ = labelled_features(model, held_out, weights=weights)
-        checkpoint["meta"][KEY] = written(fit(features, labels, others))
+        found = familiar_images(model, train, held_out, checkpoint["state_dict"])
+        checkpoint["meta"][KEY] = written(found)
+
+
+def familiar_images(
+    model: Any, train: Any, held_out: Any, weights: Mapping[str, Tensor] | None = None
+) -> Familiar:
+    """Where the features of the classes lie, by some images of the training data, and the limit, by
+    some of the held-out data; ``weights`` are those of the model, from a checkpoint, or its own."""
+    train = as_tested(train, held_out)
+    features, labels = labelled_features(
+        model, Subset(train, some_of_each(train.labels)), weights=weights
+    )
+    chosen = np.linspace(0, len(held_out) - 1, min(len(held_out), _MOST)).astype(int).tolist()
+    others, _ = labelled_features(model, Subset(held_out, chosen), weights=weights)
+    return fit(features, labels, others)
 
 
 def _measurable(runner: Runner, model: Any) -> bool:

@@ -28,10 +28,12 @@ from mmengine.runner import Runner
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
+from hypvision.checkpoints.language import Language
 from hypvision.clip import adapters
 from hypvision.clip.adapters.lathadapter import LatentHierarchy
 from hypvision.clip.features import image_features
 from hypvision.clip.models import CLIPBundle, create_clip
+from hypvision.clip.open_vocabulary import checked_templates
 from hypvision.clip.prompting import HostOutput, build_host, feature_size
 from hypvision.clip.prompting.heads import TipAdapter
 from hypvision.clip.prompting.hosts import is_hyperbolic
@@ -70,10 +72,14 @@ class FewShotCLIP(BaseModel):
             :class:`~hypvision.clip.adapters.lathadapter.LatHAdapterConfig`; None for none.
         class_weights: see :class:`~hypvision.tasks.class_weights.ClassWeights`; for methods that
             learn from labels.
+        templates: sentences for class names where the data name none, the first one for methods
+            that take one; None: those that the weights name.
     """
 
     checkpoint_is_partial = True
     amp_on_cpu = False
+    takes_templates = True
+    words: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -83,6 +89,7 @@ class FewShotCLIP(BaseModel):
         data_preprocessor: dict | None = None,
         init_cfg: dict | None = None,
         class_weights: str | Sequence[float] | None = None,
+        templates: str | Sequence[str] | None = None,
     ):
         super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
         options = dict(host)
@@ -92,6 +99,8 @@ class FewShotCLIP(BaseModel):
             )
         self.class_weights = ClassWeights(class_weights)
         bundle = clip if isinstance(clip, CLIPBundle) else create_clip(**clip)
+        if templates is not None:
+            bundle = bundle._replace(templates=checked_templates(templates))
         self.host = build_host(bundle, options.pop("name", "promptsrc"), **options)
         if adapter is not None:
             size = feature_size(self.host)
@@ -113,6 +122,13 @@ class FewShotCLIP(BaseModel):
                 ),
             )
             adapters.inject(self.host.clip, {**adapter, "dim": size})
+
+    @property
+    def language(self) -> Language:
+        """The sentences, first that of methods that take one, and the class names, for its
+        checkpoints."""
+        host = self.host
+        return Language(tuple(dict.fromkeys((host.template, *host.mean_templates))), host.names)
 
     @property
     def hierarchy(self) -> LatentHierarchy | None:
@@ -551,6 +567,8 @@ def _predictor(model: FewShotCLIP, config: Config, request: Request) -> Predicto
         raise HypvisionError(
             f"'{request.model}' is a classifier, which counts nothing: leave out --things."
         )
+    if request.classes is None and not trained and model.words:
+        trained = {"classes": model.words}
     names = _asked_classes(model, trained, request)
     model.set_data({**trained, "classes": names})
     view = preprocessing_of(model.host.clip)

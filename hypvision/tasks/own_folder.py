@@ -49,9 +49,9 @@ def config_of(source: str | Path | Config, choices: Choices | None = None) -> st
             called as a shipped config.
     """
     if isinstance(source, Config) or not _is_data(source):
-        given = [
-            name for name, value in (choices or Choices())._asdict().items() if value is not None
-        ]
+        # --epochs moves the schedule of any config (hypvision.engine.lengths)
+        chosen = (choices or Choices())._replace(epochs=None)._asdict()
+        given = [name for name, value in chosen.items() if value is not None]
         if given:
             raise HypvisionError(
                 f"--{given[0].replace('_', '-')} is for a folder of images; '{source}' is a "

@@ -19,8 +19,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mmengine.registry import DATASETS
+from safetensors.torch import load_file
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from torch import Tensor
+from torch import Tensor, nn
 
 from hypvision.checkpoints.download import copy_verified, file_sha256
 from hypvision.checkpoints.index import (
@@ -30,9 +32,16 @@ from hypvision.checkpoints.index import (
     with_record,
     write_index,
 )
+from hypvision.checkpoints.language import Language, language_of
 from hypvision.checkpoints.read import read
 from hypvision.checkpoints.records import Index, Record
-from hypvision.checkpoints.storage import expand_tokens, trim_tokens, write_weights
+from hypvision.checkpoints.storage import (
+    expand_tokens,
+    read_header,
+    trim_tokens,
+    write_tensors,
+    write_weights,
+)
 from hypvision.clip.hyperbolic_checkpoint import PIXELS
 from hypvision.clip.models import (
     ARCHITECTURES,
@@ -47,12 +56,16 @@ from hypvision.clip.open_vocabulary import checked_templates
 from hypvision.data.classes import load_classes
 from hypvision.data.image_folder import imagenet_classes
 from hypvision.data.shape_captions import TEMPLATE, ShapeCaptions
-from hypvision.engine.config import Run, load_config
+from hypvision.engine.config import Run, load_config, parse_options
+from hypvision.engine.hooks import take_templates
 from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import read_text, write_text
+from hypvision.tasks.familiar import familiar_images
 from hypvision.zoo.backbones import network_arguments
 from hypvision.zoo.cards import readme
+from hypvision.zoo.familiar import KEY as FAMILIAR
+from hypvision.zoo.familiar import Familiar, familiar_of, in_header
 from hypvision.zoo.loading import load
 
 PACKAGED_LIMIT = 40 * 2**20  # limit in bytes for all weight files in the repository
@@ -372,7 +385,8 @@ def publish(
         name: ``MODEL.TAG``.
         about: texts of the record: ``description``, ``intended_use``, ``data``, ``training``
             (command), ``limits``, ``licence``, ``test_data`` (what was measured on), and if need be
-            ``parent``. Arguments that are not given are taken from an existing record of this name.
+            ``parent`` and ``prepare`` (the command that makes the data). Arguments that are not
+            given are taken from an existing record of this name.
         folder: the zoo, with ``index.yml``; made if it does not exist.
         storage: see :mod:`hypvision.checkpoints.storage`.
         tolerance: how far a metric of the file may be from that of the checkpoint: in the metric's
@@ -390,10 +404,15 @@ def publish(
     meta = _dataset_meta(loaded, settings, checkpoint)
     weights = stripped(loaded, task, settings.dataset("train").get("type"))
     known["input"] |= normalisation_of(weights)
-    header = {"name": name, "classes": _classes(settings, meta)}
+    header: dict[str, Any] = {"name": name, "classes": _classes(settings, meta)}
+    known_images = familiar_of(loaded) if task == "classification" else None
+    if known_images is not None:
+        header[FAMILIAR] = in_header(known_images)
     if "model_config" in known:
         kept = {key: meta[key] for key in ("classes", "palette") if key in meta}
-        header |= dict(model=known.pop("model_config"), dataset_meta=json.loads(json.dumps(kept)))
+        model = known.pop("model_config")
+        take_templates(model, loaded)
+        header |= dict(model=model, dataset_meta=json.loads(json.dumps(kept)))
     index = read_index(folder) if (folder / "index.yml").is_file() else Index({}, folder.resolve())
     texts = _texts(index, name, about)
     names = list(metrics) or [MAIN_METRICS[task]]
@@ -414,8 +433,10 @@ def publish(
             "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
             **texts,
         }
+        if known_images is not None:
+            record["familiar"] = _about_familiar(known_images, "validation data of the training")
         if task == "zero-shot":
-            record["templates"] = _templates_of(index, name, settings)
+            record["templates"] = _templates_of(index, name, settings, language_of(loaded))
         command = f"hypvision test {config} zoo:{name}"
         draft = [
             dict(name=metric, value=0.0, data=test_data, measured="us", command=command)
@@ -449,12 +470,76 @@ def _check_room(index: Index, name: str, size: int) -> None:
         )
 
 
-def _templates_of(index: Index, name: str, settings: Any) -> list[str]:
+def _about_familiar(found: Familiar, data: str) -> dict[str, Any]:
+    """What a record says of them."""
+    limit, alarms = (round(value, 4) for value in (found.limit, found.false_alarms))
+    return dict(limit=limit, false_alarms=alarms, data=data)
+
+
+def add_familiar(
+    name: str, folder: str | Path = "model_zoo", options: Sequence[str] = ()
+) -> Record:
+    """Put into the weight file and the record of a classifier that is published what its images
+    look like to it, by the data of its config, in place of what it held before; the weights stay as
+    they are, to the byte. The file has another sum, and the old one is removed.
+
+    Args:
+        name: of the record.
+        folder: the zoo, with ``index.yml``.
+        options: ``KEY=VALUE`` changes of the config, e.g. ``data_root=DIR``.
+    """
+    from hypvision.engine.extensions import import_extensions
+    from hypvision.engine.predicting import trained_model
+
+    folder = Path(folder)
+    index = read_index(folder)
+    record = index.get(name)
+    if record.task != "classification" or record.file.path is None:
+        raise HypvisionError(
+            f"'{name}' is no classifier with its file in '{folder}': only such weights can be "
+            "told what images they know."
+        )
+    settings = load_config(record.config, parse_options(list(options)))
+    import_extensions(settings)
+    train, held_out = (DATASETS.build(settings.dataset(phase)) for phase in ("train", "val"))
+    model: Any = trained_model(settings, f"{folder.resolve().as_uri()}#{name}")
+    if not isinstance(model.backbone.get_classifier(), nn.Linear):
+        raise HypvisionError(
+            f"'{name}' has another head than one linear layer, and only the features of such a one "
+            "are compared by cosines."
+        )
+    found = familiar_images(model, train, held_out)
+    old = folder / record.file.path
+    header = {**read_header(old), FAMILIAR: in_header(found)}
+    with tempfile.TemporaryDirectory(prefix="publish-") as place:
+        written = Path(place, "new")
+        text = json.dumps(header, sort_keys=True)
+        write_tensors(load_file(old), written, {"hypvision": text})
+        digest = file_sha256(written)
+        path = f"weights/{name}-{digest[:8]}.safetensors"
+        size = written.stat().st_size
+        copy_verified(written, folder / path, digest, size)
+    plain = record.to_dict()
+    plain["file"] |= dict(sha256=digest, bytes=size, path=path)
+    plain["file"].pop("urls", None)
+    plain["familiar"] = _about_familiar(found, f"{min(len(held_out), 1000)} images of the "
+                                        "validation data of the training")  # fmt: skip
+    final = parse_record(plain)
+    write_index(with_record(index, final), folder / "index.yml")
+    write_text(folder / "README.md", readme(with_record(index, final)))
+    if path != record.file.path:
+        old.unlink()
+    return final
+
+
+def _templates_of(index: Index, name: str, settings: Any, language: Language) -> list[str]:
     """The sentences of the record that is replaced (``tools/choose_templates.py`` measures them),
-    else those of the training's config."""
+    else those of the checkpoint, else those of the training's config."""
     known = index.records.get(name)
     if known is not None and known.templates:
         return list(known.templates)
+    if language.templates:
+        return list(language.templates)
     return list(checked_templates(settings.model.get("templates") or "catseg"))
 
 
@@ -540,6 +625,9 @@ def _measure_both(
             metric["full_precision"] = before[key]
 
 
+_OPTIONAL = ("licence", "parent", "prepare")
+
+
 def _texts(index: Index, name: str, about: Mapping[str, Any]) -> dict[str, Any]:
     keys = (
         "description",
@@ -549,6 +637,7 @@ def _texts(index: Index, name: str, about: Mapping[str, Any]) -> dict[str, Any]:
         "limits",
         "licence",
         "parent",
+        "prepare",
         "test_data",
     )
     unknown = [key for key in about if key not in keys]
@@ -559,7 +648,7 @@ def _texts(index: Index, name: str, about: Mapping[str, Any]) -> dict[str, Any]:
     if old:
         texts["test_data"] = old["metrics"][0]["data"]
     texts |= about
-    missing = [key for key in keys if key not in texts and key not in ("licence", "parent")]
+    missing = [key for key in keys if key not in texts and key not in _OPTIONAL]
     if missing:
         raise HypvisionError(
             f"--about must give {', '.join(missing)}, which every record of the zoo needs."

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import hypvision.data.text_chains  # noqa: F401 - registers the data
+from hypvision.checkpoints.language import Language
 from hypvision.clip.features import FrozenFeatures, frozen_images, frozen_texts
 from hypvision.clip.models import CLIPBundle, create_clip
 from hypvision.clip.open_vocabulary import set_tuning
@@ -140,6 +141,11 @@ class RadialTuning(BaseModel):
                 self.root = nn.Parameter(start)
             else:
                 self.register_buffer("root", start)
+
+    @property
+    def language(self) -> Language:
+        """The sentences and words of the CLIP that is tuned, for its checkpoints."""
+        return Language(self.bundle.templates, self.bundle.words)
 
     def encode(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Unit embeddings ``(N, d)`` of distinct texts, and the root ``(d,)``."""

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFilter
 from torch import Tensor, nn
 
-from hypvision.geometry import Lorentz
+from hypvision.geometry import Lorentz, lorentz
 from hypvision.io.checks import one_of
 from hypvision.io.errors import HypvisionError
 from hypvision.io.images import to_rgb
@@ -32,6 +32,7 @@ from hypvision.viz.sheet import titled_sheet
 
 GAP = 4
 MARGIN = 12
+_FARTHEST = 3.0  # drawn from the centre, in the unit of curvature -1: 0.91 of the radius
 _LEGEND = "below each part: in how many patches its attention is the largest of its level"
 
 
@@ -166,6 +167,11 @@ def node_colours(nodes: Sequence[int]) -> list[list[tuple[int, int, int]]]:
     return [[colour(node, count // nodes[-1]) for node in range(count)] for count in nodes]
 
 
+def letter(node: int) -> str:
+    """The name of a coarsest node in all drawings of an image: A, B, ..."""
+    return chr(ord("A") + node) if node < 26 else str(node + 1)
+
+
 # Images
 
 
@@ -245,7 +251,9 @@ def draw_tree(image: Image.Image, maps: Sequence[Tensor], leaf: int = 96) -> Ima
                 outline=colours[l][node],
                 width=3,
             )
-            draw.text((x, y + heights[l] + 4), str(int(won[l][node])), fill="black", font_size=13)
+            name = f"{letter(node)}: " if l + 1 == len(middles) else ""
+            text_below = f"{name}{int(won[l][node])}"
+            draw.text((x, y + heights[l] + 4), text_below, fill="black", font_size=13)
     draw.text((MARGIN, sheet.height - MARGIN), _LEGEND, "black", font(13), "ls")
     return sheet
 
@@ -283,11 +291,60 @@ def draw_levels(image: Image.Image, maps: Sequence[Tensor]) -> Image.Image:
     return titled_sheet(tiles, columns=len(tiles))
 
 
-def disk_positions(points: Sequence[Tensor], c: float) -> list[Tensor]:
+def draw_parts(image: Image.Image, maps: Sequence[Tensor], side: int = 480) -> Image.Image:
+    """The image that the model saw, large, with the outlines of the parts in which a node is the
+    strongest of its level: of the coarsest level, with its letters, and of the one below it.
+
+    Args:
+        image: what the model saw.
+        maps: of one image, ``(n_l, h, w)`` for each level from the finest.
+        side: width in pixels.
+    """
+    height = round(side * image.height / image.width)
+    large = to_rgb(image).resize((side, height), Image.Resampling.BICUBIC)
+    colours = node_colours([len(level) for level in maps])
+    tiles = []
+    for l in range(len(maps) - 1, max(len(maps) - 3, -1), -1):
+        labels = enlarge(maps[l].argmax(0).numpy(), (height, side))
+        drawn = _outlined(large, labels, colours[l])
+        if l == len(maps) - 1:
+            _name_parts(drawn, labels)
+        tiles.append((drawn, f"level {l}: {len(np.unique(labels))} parts"))
+    return titled_sheet(tiles, columns=len(tiles))
+
+
+def _outlined(
+    image: Image.Image, labels: np.ndarray, colours: Sequence[tuple[int, int, int]], width: int = 5
+) -> Image.Image:
+    """A copy of an image with the inner border of each region ``(H, W)`` in its colour."""
+    pixels = np.asarray(image).copy()
+    for label in np.unique(labels):
+        inside = Image.fromarray((255 * (labels == label)).astype(np.uint8))
+        core = np.asarray(inside.filter(ImageFilter.MinFilter(2 * width + 1)))
+        pixels[(labels == label) & (core == 0)] = colours[label]
+    return Image.fromarray(pixels)
+
+
+def _name_parts(image: Image.Image, labels: np.ndarray) -> None:
+    """Write the letter of each part where most of its surroundings belong to it."""
+    draw = ImageDraw.Draw(image)
+    around = image.width // 12
+    for label in np.unique(labels):
+        inside = np.pad((255 * (labels == label)).astype(np.uint8), around)
+        blurred = Image.fromarray(inside).filter(ImageFilter.BoxBlur(around))
+        share = np.asarray(blurred)[around:-around, around:-around]
+        row, column = np.unravel_index(share.argmax(), share.shape)
+        draw.text(
+            (int(column), int(row)), letter(int(label)), "white", font(26), "mm",
+            stroke_width=3, stroke_fill="black",
+        )  # fmt: skip
+
+
+def disk_positions(points: Sequence[Tensor], c: float, scale: float | None = 1.0) -> list[Tensor]:
     """Positions ``(n_l, 2)`` in the Poincare disk of curvature -1 of the points ``(n_l, D + 1)`` of
     each level on a hyperboloid of curvature ``-c``, see :func:`hypvision.viz.disk.to_disk`;
-    distances from the origin are exact."""
-    places = to_disk(torch.cat(list(points)), Lorentz(c), centre="origin", scale=1.0)
+    distances from the origin are exact, times ``scale``."""
+    places = to_disk(torch.cat(list(points)), Lorentz(c), centre="origin", scale=scale)
     return list(torch.from_numpy(places).split([len(level) for level in points]))
 
 
@@ -296,9 +353,13 @@ def draw_disk(points: Sequence[Tensor], c: float) -> Image.Image:
     larger the dot.
 
     Nodes near the origin are drawn enlarged: a grey circle then says at which hyperbolic radius it
-    lies. ``points``: of one image, ``(n_l, D + 1)`` for each level from the finest, of curvature
-    ``c``."""
-    places = disk_positions(points, c)
+    lies. Where nodes are so far out that all would lie on the rim, distances are drawn shorter, and
+    the text says by how much. ``points``: of one image, ``(n_l, D + 1)`` for each level from the
+    finest, of curvature ``c``."""
+    radii = torch.cat([lorentz.dist0(level.double(), c) for level in points])
+    # in the unit of curvature -1, as in the disk
+    shorter = min(1.0, _FARTHEST / max(float(radii.max()) * c**0.5, 1e-6))
+    places = disk_positions(points, c, shorter)
     colours = node_colours([len(level) for level in points])
     # draw at a larger size and reduce it, for smooth lines
     scale = 2
@@ -315,17 +376,18 @@ def draw_disk(points: Sequence[Tensor], c: float) -> Image.Image:
     draw.ellipse(
         [half - ring, half - ring, half + ring, half + ring], outline=shade, width=2 * scale
     )
-    radius = (
-        "the rim, infinitely far away"
-        if zoom == 1
-        else f"hyperbolic radius {2 * np.arctanh(1 / zoom) / c**0.5:.2f}"
+    drawn = f", drawn times {shorter:.2f}" if shorter < 1 else ""
+    place = (
+        "infinitely far away" if zoom == 1 else f"distance {2 * np.arctanh(1 / zoom) / c**0.5:.2f}"
     )
-    draw.text(
-        (8 * scale, 6 * scale),
-        f"circle: {radius}; curvature -{c:.2f}",
-        fill="black",
-        font_size=12 * scale,
-    )
+    lines = [
+        f"large dots: the coarsest nodes, {letter(0)} to {letter(len(points[-1]) - 1)}",
+        f"distances from the centre: {radii.min():.1f} to {radii.max():.1f}{drawn}",
+        f"circle: {place}; curvature -{c:.2f}",
+    ]
+    for row, text in enumerate(lines):
+        corner = (8 * scale, (size - 18 * (len(lines) - row)) * scale)
+        draw.text(corner, text, fill="black", font_size=12 * scale)
 
     def pixels(positions: np.ndarray) -> list[tuple[float, float]]:
         return [(half + reach * x, half - reach * y) for x, y in positions.tolist()]
@@ -338,6 +400,10 @@ def draw_disk(points: Sequence[Tensor], c: float) -> Image.Image:
         r = (3 + 2 * l) * scale
         for (x, y), colour in zip(pixels(level.numpy()), shades):
             draw.ellipse([x - r, y - r, x + r, y + r], fill=colour, outline="black", width=scale)
+    for node, (x, y) in enumerate(pixels(places[-1].numpy())):
+        towards = 22 * scale / max(math.hypot(half - x, half - y), 1e-6)
+        beside = (x + towards * (half - x), y + towards * (half - y))
+        draw.text(beside, letter(node), "black", font(18 * scale), "mm")
     return sheet.resize((size, size), Image.Resampling.LANCZOS)
 
 
@@ -357,7 +423,7 @@ def explain_hierarchy(
         mean, std: normalisation; None: what timm resolves for the model.
 
     Returns:
-        ``"tree"``, ``"levels"`` and, unless the model's geometry is flat, ``"disk"``.
+        ``"tree"``, ``"parts"``, ``"levels"`` and, unless the model's geometry is flat, ``"disk"``.
     """
     seen, x = prepare_for(model, image, size, mean, std)
     try:
@@ -369,7 +435,11 @@ def explain_hierarchy(
             "(Swin)."
         ) from error
     first = [level[0] for level in maps]
-    result = {"tree": draw_tree(seen, first), "levels": draw_levels(seen, first)}
+    result = {
+        "tree": draw_tree(seen, first),
+        "parts": draw_parts(seen, first),
+        "levels": draw_levels(seen, first),
+    }
     if isinstance(_with_mapper(model)[1].lift.manifold, Lorentz):
         result["disk"] = draw_disk([level[0] for level in out["points"]], float(out["curvature"]))
     return result

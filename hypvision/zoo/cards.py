@@ -170,7 +170,7 @@ Config `{record.config}`.
 ## Metrics
 
 {metrics}
-
+{familiar}
 ## Limits
 
 {limits}
@@ -195,13 +195,17 @@ def model_card(record: Record, front_matter: bool = False) -> str:
         record: the record.
         front_matter: begin with the YAML block that the Hugging Face hub reads.
     """
+    first = [record.prepare] if record.prepare else []
     training = record.training
+    if training.startswith("hypvision "):
+        training = "\n".join(["```sh", *first, training, "```"])
     card = _CARD.format(
         record=record,
         facts="\n".join(_rows(("", ""), _facts(record))),
         usage=_USAGE[record.task].format(name=record.name),
-        training=f"```sh\n{training}\n```" if training.startswith("hypvision ") else training,
+        training=training,
         metrics=_metrics(record),
+        familiar=_of_familiar(record),
         limits="\n".join(f"- {limit}" for limit in record.limits),
     )
     if not front_matter:
@@ -235,6 +239,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
 
 def _metrics(record: Record) -> str:
     """The table of metrics, and how they were measured."""
+    first = [record.prepare] if record.prepare else []
     metrics = record.metrics
     results = [(each.name, f"{each.value:.4g}", each.data, _by(each)) for each in metrics]
     table = _rows(("metric", "value", "measured on", "by"), results, right=("value",))
@@ -245,8 +250,22 @@ def _metrics(record: Record) -> str:
         table += ["", f"{stored}; in full precision: {values}."]
     commands = list(dict.fromkeys(each.command for each in metrics if each.command))
     if commands:
-        table += ["", "Measured with:", "", "```sh", *commands, "```"]
+        table += ["", "Measured with:", "", "```sh", *first, *commands, "```"]
     return "\n".join(table)
+
+
+def _of_familiar(record: Record) -> str:
+    """What a card says of images that are unlike those of the training."""
+    known = record.familiar
+    if known is None:
+        return ""
+    text = (
+        f"`hypvision predict` warns of an image whose features are farther than {known.limit:.2f} "
+        "(1 minus the cosine) from the mean of every class. 95 % of the held-out images "
+        f"({known.data}) are nearer; rate of false alarms, each half of them by the limit of the "
+        f"other: {100 * known.false_alarms:.1f} %."
+    )
+    return f"\n## Images that it does not know\n\n{text}\n"
 
 
 def _code(arguments: Mapping[str, Any]) -> str:

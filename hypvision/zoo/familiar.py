@@ -3,6 +3,8 @@ unlike all of them."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -68,4 +70,35 @@ def familiar_of(checkpoint: Mapping[str, Any]) -> Familiar | None:
         or not means.is_floating_point()
     ):
         return None
+    return Familiar(means.float(), limit, alarms)
+
+
+def in_header(found: Familiar) -> dict[str, Any]:
+    """The same for the header of a weight file, as JSON: of the means, whose lengths do not count,
+    each row in numbers of 8 bits."""
+    rows = found.means / found.means.abs().amax(dim=1, keepdim=True).clamp(min=1e-12)
+    numbers = (127 * rows).round().to(torch.int8)
+    return dict(
+        means=base64.b64encode(numbers.numpy().tobytes()).decode(),
+        classes=len(numbers),
+        limit=found.limit,
+        false_alarms=found.false_alarms,
+    )
+
+
+def of_header(header: Mapping[str, Any]) -> Familiar | None:
+    """What the header of a weight file holds; None where it holds nothing, or something else."""
+    given = header.get(KEY)
+    if not isinstance(given, Mapping):
+        return None
+    limit, alarms, classes = (given.get(name) for name in ("limit", "false_alarms", "classes"))
+    if not isinstance(limit, float) or not isinstance(alarms, float) or type(classes) is not int:
+        return None
+    try:
+        content = bytearray(base64.b64decode(str(given.get("means")), validate=True))
+    except binascii.Error:
+        return None
+    if classes < 1 or not content or len(content) % classes:
+        return None
+    means = torch.frombuffer(content, dtype=torch.int8).reshape(classes, -1)
     return Familiar(means.float(), limit, alarms)

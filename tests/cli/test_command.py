@@ -236,6 +236,7 @@ NEEDED = {
     "export": ["in.pth", "--format", "onnx", "--model", "m"],
     "zoo convert": ["--from", "hcformer", "in.pth"],
     "lm save": ["in.py", "in.pth"],
+    "zoo familiar": ["a.b"],
     "zoo publish": ["in.py", "in.pth", "--name", "a.b"],
     "scaling run": [],
     "scaling heads": ["paper"],

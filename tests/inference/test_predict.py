@@ -102,7 +102,8 @@ def test_a_classifier_gives_its_own_probabilities(scenes):
 
 def test_another_kind_of_result_than_expected_is_refused(scenes):
     with pytest.raises(
-        HypvisionError, match=r"gives Classes \(classification\), not Boxes.*expect=Classes"
+        HypvisionError,
+        match=r"gives PlacedClasses \(classification\), not Boxes.*expect=PlacedClasses",
     ):
         hypvision.predict(scenes[0].image, CLASSIFIER, expect=Boxes)
 

@@ -16,6 +16,7 @@ from mmengine.registry import MODELS, DefaultScope
 import hypvision.openmmlab  # noqa: F401 - mmcv's operations, before the heads ask for them
 from hypvision.engine.config import load_config, prepare
 from hypvision.engine.extensions import import_extensions
+from hypvision.engine.predicting import untrained_model
 from hypvision.io.errors import HypvisionError
 
 BACKBONE = dict(
@@ -162,3 +163,17 @@ def test_every_type_that_needs_a_missing_operator_is_known():
         f"`{operator}`" in page and f"`{types[0]}`" in page for operator, types in MISSING.items()
     )
     assert isinstance(stock("fcn/fcn_r50-d8_4xb4-80k_ade20k-512x512.py"), Config)
+
+
+def test_the_snippet_of_the_page_fits_and_other_channels_are_named(tmp_path):
+    """In every command, not in a training alone."""
+    page = (Path(__file__).parents[2] / "docs/everywhere.md").read_text()
+    snippet = page.partition("## Stock configs")[2].partition("```python\n")[2].partition("```")[0]
+    base = '_base_ = ["mmdet::faster_rcnn/faster-rcnn_r50_fpn_1x_coco.py"]\n'
+    (tmp_path / "mine.py").write_text(base + snippet)
+    config = load_config(tmp_path / "mine.py")
+    model = untrained_model(config)
+    assert list(model.neck.in_channels) == model.backbone.out_channels
+    config = load_config(tmp_path / "mine.py", {"model.neck.in_channels": [8, 8, 8, 8]})
+    with pytest.raises(HypvisionError, match=r"Set model.neck.in_channels=\[64, 128, 320, 512\]"):
+        untrained_model(config)

@@ -61,8 +61,9 @@ def test_choices(images):
         loader = config[f"{part}_dataloader"]
         assert loader.batch_size == 4 and loader.dataset.transform.input_size == 64
     assert config.optim_wrapper.optimizer.lr == 0.01
-    with pytest.raises(HypvisionError, match="--epochs is for a folder"):
-        config_of("mine.py", Choices(epochs=3))
+    with pytest.raises(HypvisionError, match="--lr is for a folder"):
+        config_of("mine.py", Choices(lr=0.1))
+    assert config_of("mine.py", Choices(epochs=3)) == "mine.py"
 
 
 def test_a_folder_that_is_called_as_a_config(images, tmp_path, monkeypatch):

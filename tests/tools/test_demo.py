@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 pytest.importorskip("mmengine")
@@ -66,6 +67,14 @@ def test_the_report_holds_the_table_and_the_pictures(demo, tmp_path):
     )
     found = re.findall(r'src="data:image/png;base64,(.*?)"', text)
     assert [b64decode(one) for one in found] == [(tmp_path / "red.png").read_bytes()]
+
+
+def test_the_report_says_what_the_frozen_features_reach(demo):
+    assert "Nothing tells" in demo.about_probe()
+    (demo.ROOT / "photos").mkdir(parents=True, exist_ok=True)
+    content = dict(message_hub=dict(runtime_info=dict(probe_accuracy=80.625)))
+    torch.save(content, demo.ROOT / "photos/last.pth")
+    assert "with which their training begins: 0.806" in demo.about_probe()
 
 
 def test_what_is_painted_on_the_larger_image(demo):

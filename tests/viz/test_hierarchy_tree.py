@@ -15,9 +15,12 @@ from hypvision.viz.hierarchy_tree import (
     _columns,
     containment,
     disk_positions,
+    draw_disk,
+    draw_parts,
     draw_tree,
     explain,
     explain_hierarchy,
+    letter,
     node_colours,
     part_maps,
 )
@@ -130,12 +133,16 @@ def test_only_winning_nodes_and_their_ancestors_are_shown():
 def test_all_views(model):
     scene = make_scene(0, size=(64, 96)).image
     images = explain_hierarchy(model, scene, size=64)
-    assert set(images) == {"tree", "levels", "disk"}
+    assert set(images) == {"tree", "parts", "levels", "disk"}
     with pytest.raises(HypvisionError, match="no clusters: leave out stage"):
         explain(model, scene, size=64, stage=0)
     assert images["tree"].width > 4 * 96 and images["disk"].size == (640, 640)
     flat = timm.create_model("himapper", img_size=64, geometry="euclidean", **SMALL)
-    assert set(explain_hierarchy(flat, scene.resize((64, 64)), size=64)) == {"tree", "levels"}
+    assert set(explain_hierarchy(flat, scene.resize((64, 64)), size=64)) == {
+        "tree",
+        "parts",
+        "levels",
+    }
     with pytest.raises(HypvisionError, match="does not accept images of 96 x 64"):
         explain_hierarchy(flat, scene, size=64)
 
@@ -152,7 +159,7 @@ def test_command(tmp_path):
     ]
     assert main([*arguments, "--out", str(tmp_path / "out")]) == 0
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert names == ["scene_disk.png", "scene_levels.png", "scene_tree.png"]
+    assert names == ["scene_disk.png", "scene_levels.png", "scene_parts.png", "scene_tree.png"]
 
     arguments[3] = "himapper"
     weights = timm.create_model("himapper", img_size=32, **SMALL, num_classes=10)
@@ -176,7 +183,32 @@ def test_command(tmp_path):
         "--model-args",
         *small,
     ]
-    assert main([*arguments, *options]) == 0 and len(list((tmp_path / "new").iterdir())) == 3
+    assert main([*arguments, *options]) == 0 and len(list((tmp_path / "new").iterdir())) == 4
+
+
+def test_far_nodes_lie_within_the_disk_and_have_letters():
+    """Radii from 8 to 40, of which the rim would show nothing: each level keeps its order."""
+    angles = torch.arange(4) * 1.5
+    unit = torch.stack([angles.cos(), angles.sin()], 1)
+    points = [
+        lorentz.expmap0(radius * unit.repeat_interleave(count, 0).double(), 1.0)
+        for radius, count in ((30, 2), (8, 1))
+    ]
+    pixels = np.asarray(draw_disk(points, 1.0), dtype=int)
+    rows, columns = np.nonzero(np.ptp(pixels, axis=-1) > 60)  # what is coloured
+    radii = np.hypot(rows - 320, columns - 320) / 308
+    assert radii.max() < 0.97 and radii.min() < 0.4
+    assert [letter(node) for node in (0, 3, 26)] == ["A", "D", "27"]
+
+
+def test_parts_are_outlined_in_the_colours_of_their_nodes():
+    left = torch.zeros(2, 4, 4)
+    left[0, :, :2], left[1, :, 2:] = 1, 1
+    drawing = np.asarray(draw_parts(Image.new("RGB", (64, 64), "gray"), [left], side=200))
+    first, second = node_colours([2])[0]
+    assert (drawing == first).all(-1).sum() == (drawing == second).all(-1).sum() == 5 * 200
+    halves = drawing[10:210, 10:110], drawing[10:210, 110:210]
+    assert all((half == 255).all(-1).any() for half in halves)  # their letters
 
 
 def test_two_dimensions_are_drawn_without_loss():

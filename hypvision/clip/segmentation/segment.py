@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from hypvision.checkpoints.language import language_of
 from hypvision.checkpoints.match import load_into
 from hypvision.checkpoints.read import network_weights, read
 from hypvision.checkpoints.sources import fetch
@@ -72,7 +73,7 @@ def load_segmenter(
             parameters, which needs no training, on a plain CLIP.
         config: ``model`` of the config that it was trained with, ``load_config(FILE).model`` of
             :mod:`hypvision.engine.config`; not needed for weights of the zoo and converted official
-            checkpoints, an error without weights.
+            checkpoints, an error without weights. Sentences that the checkpoint names win.
         clip: without weights: a CLIP model, see :func:`~hypvision.clip.names.clip_options`; default
             ``ViT-B-16:openai``. ``shapes-s8``, which knows drawn shapes only, and ``emoji-t8``,
             which knows a few emoji on photos, ship with the project.
@@ -90,18 +91,23 @@ def load_segmenter(
     )
     if weights is None:
         return _plain_segmenter(clip or "ViT-B-16:openai")
-    found = segmenter_names(network_weights(read(weights), part=None))
+    content = read(weights)
+    found = segmenter_names(network_weights(content, part=None))
+    language = language_of(content)
     options = _options(found, config, weights)
     advice = "Give the --config that it was trained with."
     try:
         # the checkpoint has them
         options["clip"] = {**options.get("clip", {}), "load_weights": False}
+        if language.templates:
+            options["templates"] = language.templates
         model = OpenVocabSegmenter(**options)
     except TypeError as error:
         raise HypvisionError(
             f"The config of the segmenter '{weights}' has a wrong value: {error}. {advice}"
         ) from error
     load_into(model, found, weights, "the segmenter", advice, extra=True)
+    model.words = language.words
     return model.eval()
 
 

@@ -12,6 +12,7 @@ from hypvision.engine.hooks.classes import (
     classes_in,
     has_fixed_classes,
 )
+from hypvision.engine.hooks.language import LanguageHook, take_templates
 from hypvision.engine.hooks.repeat import (
     CheckpointHook,
     CoreTimeHook,
@@ -37,6 +38,7 @@ __all__ = [
     "DatasetHook",
     "EarlyStoppingHook",
     "InterruptHook",
+    "LanguageHook",
     "TrainingInterrupted",
     "UnusedParametersHook",
     "class_heads",
@@ -45,4 +47,5 @@ __all__ = [
     "last_checkpoint",
     "network_of",
     "seed_everything",
+    "take_templates",
 ]

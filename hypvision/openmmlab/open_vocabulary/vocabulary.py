@@ -15,6 +15,7 @@ from mmengine.registry import HOOKS, Registry
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
+from hypvision.checkpoints.language import Language
 from hypvision.clip.models import CLIPBundle
 from hypvision.clip.open_vocabulary import OpenVocabularyCLIP
 from hypvision.clip.radius import radius_statistics, text_radii
@@ -70,6 +71,11 @@ class Vocabulary(OpenVocabularyCLIP):
             self.train_classes if test_classes is None else load_classes(test_classes)
         )
         self.data_things: tuple[str, ...] | None = None  # names of things in panoptic data
+
+    @property
+    def language(self) -> Language:
+        """The sentences and the classes of the training, for its checkpoints."""
+        return Language(self.templates, self.train_classes)
 
     def set_test_classes(
         self, classes: str | Path | Sequence[str], things: str | Path | Sequence[str] | None = None

@@ -1,0 +1,59 @@
+"""The sentences and words of a CLIP, in the checkpoints of its training and back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container, Mapping
+from typing import Any
+
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS, MODELS
+from mmengine.runner import Runner
+
+from hypvision.checkpoints.language import KEY, Language, language_of, written
+from hypvision.engine.hooks.repeat import network_of
+
+_logger = logging.getLogger(__name__)
+
+
+@HOOKS.register_module()
+class LanguageHook(Hook):
+    """Puts the :class:`~hypvision.checkpoints.language.Language` of a model into its checkpoints,
+    if it has one."""
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+        """Changes ``checkpoint`` in place."""
+        found: Language | None = getattr(network_of(runner), "language", None)
+        if found is not None:
+            checkpoint["meta"][KEY] = written(found)
+
+
+def take_templates(
+    model: dict[str, Any], checkpoint: Mapping[str, Any], given: Container[str] = ()
+) -> None:
+    """Change the ``model`` of a config to the sentences that its checkpoint was trained with, which
+    belong to the weights, unless the user has given others: ``given`` are the keys of
+    ``--cfg-options``."""
+    templates = language_of(checkpoint).templates
+    if not templates or "model.templates" in given or not _takes_templates(str(model.get("type"))):
+        return
+    own = model.get("templates")
+    if own is not None and _listed(own) != templates:
+        _logger.warning(
+            "The checkpoint was trained with the sentences %s, which are used in place of those of "
+            "the config. --cfg-options model.templates=... uses others.", list(templates),
+        )  # fmt: skip
+    model["templates"] = list(templates)
+
+
+def _takes_templates(kind: str) -> bool:
+    """Whether a class of this name, of any library, has the argument ``templates``."""
+    registries = (MODELS, *MODELS.children.values())
+    found = [registry.module_dict.get(kind) for registry in registries]
+    return any(getattr(each, "takes_templates", False) for each in found)
+
+
+def _listed(templates: Any) -> tuple[str, ...]:
+    from hypvision.clip.open_vocabulary import checked_templates
+
+    return checked_templates(templates)

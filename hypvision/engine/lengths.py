@@ -1,0 +1,110 @@
+"""Another length of a training: ``hypvision train CONFIG --epochs N`` moves its schedule."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from mmengine.registry import DATASETS, DefaultScope
+
+from hypvision.engine.checks import as_list
+from hypvision.engine.config import Run
+from hypvision.engine.extensions import import_extensions
+from hypvision.io.errors import HypvisionError
+
+
+def with_epochs(config: Run, epochs: int, launcher: str = "none") -> list[str]:
+    """Change the length of a training and, in proportion, its schedule: warm-up and decay, where
+    they count in the unit of the length.
+
+    Args:
+        config: of a training by epochs, or by iterations; those become as many as ``epochs`` have.
+        epochs: the new length.
+        launcher: that of the training, whose processes share an epoch.
+
+    Returns:
+        Sentences that say what was moved, and what was not.
+    """
+    unit, old, _ = config.schedule
+    word = "epochs" if unit == "max_epochs" else "iterations"
+    if not old:
+        raise HypvisionError(
+            f"The config '{config.filename}' does not say its length, so --epochs moves nothing. "
+            f"Set train_cfg.{unit}."
+        )
+    new = epochs if unit == "max_epochs" else epochs * _iterations(config, launcher)
+    told = [f"length  {new} {word} in place of {old}"]
+    config.train_cfg[unit] = new
+    by_epoch = unit == "max_epochs"
+    for holder, key in _lists(config):
+        parts = [part for part in as_list(holder[key]) if isinstance(part, dict)]
+        moved = []
+        for part in parts:
+            if part.get("by_epoch", True) != by_epoch:
+                told.append(f"{part['type']} counts in another unit and stays as it is")
+            elif not _move(part, old, new):
+                told.append(f"{part['type']} is left out: the training is too short for it")
+                continue
+            else:
+                told.append(f"{part['type']} {part.get('begin', 0)} to {part.get('end', new)}")
+            moved.append(part)
+        holder[key] = moved
+    told += _intervals(config, by_epoch, new)
+    return told
+
+
+def _iterations(config: Run, launcher: str) -> int:
+    """How many iterations show all data once."""
+    loader = config.train_dataloader
+    import_extensions(config)
+    with DefaultScope.overwrite_default_scope(config.scope):
+        count = len(DATASETS.build(loader.dataset))
+    processes = 1
+    if launcher != "none":
+        processes = int(os.environ.get("WORLD_SIZE") or os.environ.get("SLURM_NTASKS") or 1)
+    return max(1, round(count / (loader.batch_size * processes)))
+
+
+def _lists(config: Run) -> Iterator[tuple[Any, str]]:
+    """Where the lists of schedules are: of one optimiser, or of several."""
+    found = config.get("param_scheduler")
+    if isinstance(found, dict) and "type" not in found:
+        yield from ((found, name) for name in found)
+    elif found:
+        yield config, "param_scheduler"
+
+
+def _move(part: dict[str, Any], old: int, new: int) -> bool:
+    """Move a part of a schedule from a length to another; False where nothing of it is left."""
+
+    def moved(point: int) -> int:
+        if point <= 0 or point >= old:
+            return 0 if point <= 0 else max(new, round(point * new / old))
+        return min(max(1, round(point * new / old)), new - 1)
+
+    begin = part.get("begin", 0)
+    if "T_max" in part:
+        part["T_max"] = moved(begin + part["T_max"]) - moved(begin)
+    if "milestones" in part:
+        part["milestones"] = sorted({moved(point) for point in part["milestones"]})
+    for key in ("step_size", "epochs"):
+        if key in part:
+            part[key] = max(1, round(part[key] * new / old))
+    for key in ("begin", "end"):
+        if key in part:
+            part[key] = moved(part[key])
+    return part.get("end", new) > part.get("begin", 0)
+
+
+def _intervals(config: Run, by_epoch: bool, new: int) -> list[str]:
+    """Let a training that is shorter than its intervals validate and write at its end."""
+    told = []
+    if config.train_cfg.get("val_interval", 1) > new:
+        config.train_cfg.val_interval = new
+        told.append(f"validation after {new}")
+    hook = (config.get("default_hooks") or {}).get("checkpoint") or {}
+    if hook.get("by_epoch", True) == by_epoch and hook.get("interval", 1) > new:
+        hook["interval"] = new
+        told.append(f"checkpoint after {new}")
+    return told

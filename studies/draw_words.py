@@ -1,0 +1,82 @@
+#!/usr/bin/env python
+"""Draw what words find on photos, before and after tuning, with what ships:
+``python studies/draw_words.py docs/images/hyperclip/emoji.png``."""
+
+import sys
+import tempfile
+from argparse import ArgumentParser
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from hypvision.clip.segmentation.segment import load_segmenter, segment
+from hypvision.data.export import export_emoji
+from hypvision.engine.config import load_config
+from hypvision.io.errors import guard
+from hypvision.io.images import images_in, open_image, read_labels
+from hypvision.viz.overlay import add_legend, paint
+from hypvision.viz.palette import label_colours
+from hypvision.viz.sheet import save_image, titled_sheet
+
+DEMO = Path("tools/demo_data")
+CONFIG = "configs/hyperclip/emoji-words_hyperclip_150i.py"
+SIDE = 288  # three times that of a scene
+
+
+def scenes(folder: Path, shown: int) -> list[tuple[Image.Image, np.ndarray]]:
+    """Scenes of the validation data with their labels ``(H, W)``."""
+    export_emoji(
+        folder, DEMO / "emoji", DEMO / "photos", "masks", train=1, val=shown, size=96,
+        level="class", val_emoji="train",
+    )  # fmt: skip
+    files = images_in(folder / "val/images"), images_in(folder / "val/masks")
+    return [(open_image(image), read_labels(mask)) for image, mask in zip(*files)]
+
+
+def tile(image: Image.Image, labels: np.ndarray, names: list[str], novel: list[str]) -> Image.Image:
+    """The photo, enlarged, with all but the label 0 painted in, above the names; a star marks those
+    without a label in training."""
+    factor = SIDE // image.width
+    colours = label_colours(len(names))
+    large = image.resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+    shown = labels.astype(int).repeat(factor, 0).repeat(factor, 1) - 1
+    present, counts = np.unique(labels, return_counts=True)
+    rows = [
+        (names[label] + "*" * (names[label] in novel), colours[label - 1])
+        for label, count in zip(present, counts)
+        if label and count >= labels.size / 50
+    ]
+    return add_legend(paint(large, shown, colours, 0.6), rows, width=SIDE)
+
+
+def draw(out: Path, shown: int = 40, rows: int = 2) -> None:
+    """Write the picture: ``rows`` of the first ``shown`` scenes."""
+    settings = load_config(CONFIG)
+    names, novel = list(settings.words), list(settings.novel_words)
+    unseen = [names.index(name) for name in novel]
+    before = load_segmenter(clip="zoo:emoji-t8.scenes")
+    after = load_segmenter("zoo:hyperclip_t8.emoji")
+    with tempfile.TemporaryDirectory() as folder:
+        found = scenes(Path(folder, "scenes"), shown)
+    # the first scenes with a held-out class, whatever the models make of them
+    chosen = [(image, truth) for image, truth in found if np.isin(truth, unseen).any()]
+    tiles = []
+    for image, truth in chosen[:rows]:
+        maps = [segment(image, names, model).labels for model in (before, after)]
+        drawn = [image.resize((SIDE, SIDE), Image.Resampling.BICUBIC)]
+        drawn += [tile(image, labels, names, novel) for labels in (truth, *maps)]
+        height = max(part.height for part in drawn)
+        # photos at one height, above names of different number
+        level = [
+            ImageOps.pad(part, (SIDE, height), color="white", centering=(0, 0)) for part in drawn
+        ]
+        tiles += zip(level, ("photo", "truth", "before tuning", "after tuning (HyperCLIP)"))
+    save_image(titled_sheet(tiles, columns=4).quantize(256), out)  # half of the bytes
+    print(out)
+
+
+if __name__ == "__main__":
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path, help="the picture")
+    sys.exit(guard(lambda args: draw(args.out), parser.parse_args()))

@@ -1,0 +1,57 @@
+"""The CLIPs of this project by open_clip's own functions."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+pytest.importorskip("open_clip")
+
+import open_clip
+
+import hypvision.clip  # noqa: F401 - registers the names
+from hypvision.clip.hyperbolic import HyperbolicCLIP
+from hypvision.clip.models import create_clip
+from hypvision.io.errors import HypvisionError
+
+
+def test_meru_comes_with_its_geometry_and_its_transform():
+    model, train, transform = open_clip.create_model_and_transforms("meru-vit-s-16")
+    assert isinstance(model, HyperbolicCLIP) and model.curv.requires_grad
+    assert tuple(transform.transforms[-1].mean) == (0.485, 0.456, 0.406)
+    with torch.no_grad():
+        points = model.encode_image(torch.zeros(1, 3, 224, 224), normalize=True)
+        tokens = open_clip.get_tokenizer("meru-vit-s-16")(["a cat"])
+        words = model.encode_text(tokens, normalize=True)
+    for point in (points, words):  # on the hyperboloid of curvature -1 at first
+        inner = point[:, 1:].square().sum() - point[:, 0].square().sum()
+        assert inner == pytest.approx(-1, abs=1e-4)
+
+
+def test_options_and_weights_are_those_of_create_clip():
+    model = open_clip.create_model("emoji-s16", "zoo:emoji-s16.captions", output_dict=True)
+    ours = create_clip("emoji-s16", "zoo:emoji-s16.captions").model
+    assert model.output_dict
+    for name, value in ours.state_dict().items():
+        assert torch.equal(value, model.state_dict()[name])
+    with pytest.raises(HypvisionError, match="takes no option 'precision'"):
+        open_clip.create_model("emoji-s16", precision="fp16")
+
+
+def test_other_models_are_open_clips():
+    model = open_clip.create_model("ViT-S-32-alt", load_weights=False)
+    assert type(model) is open_clip.CLIP
+    with pytest.raises(RuntimeError, match="no-such-model"):
+        open_clip.create_model("no-such-model")
+
+
+@pytest.mark.parametrize("first", ["hypvision.clip", "open_clip"])
+def test_the_order_of_imports_does_not_count(first):
+    second = {"hypvision.clip": "open_clip", "open_clip": "hypvision.clip"}[first]
+    code = (
+        f"import {first}, {second}, open_clip\n"
+        "print(type(open_clip.create_model('hycoclip-emoji-s16')).__name__)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "HyperbolicCLIP", done.stderr

@@ -1,0 +1,117 @@
+"""What images a published classifier knows: in its file, its record and its card, and in
+predictions."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.engine import make_images, write_config
+
+from hypvision.checkpoints.index import builtin_index, read_index
+from hypvision.checkpoints.read import read_weights
+from hypvision.checkpoints.storage import read_header
+from hypvision.cli import main
+from hypvision.engine.run import train
+from hypvision.inference.knowledge import doubts
+from hypvision.inference.predictors import Request, load_predictor
+from hypvision.inference.running import predict
+from hypvision.tasks import publishing
+from hypvision.zoo.cards import model_card
+from hypvision.zoo.familiar import KEY, Familiar, familiar_of, in_header, of_header
+
+DEMO = Path(__file__).parents[2] / "tools/demo_data"
+GROCERY = "himapper_tf_efficientnet_lite0.grocery"
+TEXTS = dict(
+    description="Tiny.", intended_use="Tests.", data="Noise.", training="hypvision train x",
+    limits=["Knows nothing."], licence="Apache-2.0", test_data="noise, 24 images",
+)  # fmt: skip
+
+
+def test_a_header_gives_the_distances_back():
+    found = Familiar(torch.randn(5, 64, generator=torch.Generator().manual_seed(0)), 0.25, 0.05)
+    header = json.loads(json.dumps({KEY: in_header(found)}))
+    again = of_header(header)
+    features = torch.randn(40, 64, generator=torch.Generator().manual_seed(1))
+    assert again[1:] == found[1:]
+    assert (again.distances(features) - found.distances(features)).abs().max() < 0.01
+
+
+@pytest.mark.parametrize(
+    "change",
+    [dict(means="no base64!"), dict(means=""), dict(classes=7), dict(classes=0), dict(classes=True),
+     dict(limit="0.1"), dict(false_alarms=None)],
+    ids=str,
+)  # fmt: skip
+def test_other_content_of_a_header_counts_for_nothing(change):
+    right = in_header(Familiar(torch.ones(2, 8), 0.1, 0.05))
+    assert of_header({KEY: right}) is not None
+    assert of_header({KEY: {**right, **change}}) is None
+    assert of_header({}) is None and of_header({KEY: [1]}) is None
+
+
+@pytest.fixture
+def published(tmp_path, monkeypatch):
+    """A zoo of one tiny classifier, whose checkpoint holds what images it knows, and that."""
+    config = write_config(tmp_path / "config.py", make_images(tmp_path / "data"))
+    train(config, tmp_path / "work")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(publishing, "_measure", lambda *_: dict(top1=50.0))
+    checkpoint = tmp_path / "work/epoch_1.pth"
+    publishing.publish("config.py", checkpoint, "test_vit.noise", TEXTS, "zoo")
+    return tmp_path / "zoo", familiar_of(torch.load(checkpoint, weights_only=False))
+
+
+def test_publishing_keeps_it(published):
+    zoo, known = published
+    record = read_index(zoo).get("test_vit.noise")
+    assert record.familiar.limit == pytest.approx(known.limit, abs=1e-4)
+    assert "warns of an image" in model_card(record)
+    assert of_header(read_header(zoo / record.file.path)).limit == known.limit
+
+
+def test_a_command_adds_it_and_leaves_the_weights(published, monkeypatch, capsys):
+    zoo, known = published
+    before = read_index(zoo).get("test_vit.noise")
+    weights = read_weights(zoo / before.file.path)
+    assert main(["zoo", "familiar", "test_vit.noise", "--out", str(zoo)]) == 0
+    assert "rate of false alarms" in capsys.readouterr().out
+    after = read_index(zoo).get("test_vit.noise")
+    again = read_weights(zoo / after.file.path)
+    assert all(torch.equal(weights[name], value) for name, value in again.items())
+    assert after.familiar.limit == pytest.approx(known.limit, abs=0.05)
+    assert "of the validation data" in after.familiar.data
+    assert [path.name for path in (zoo / "weights").iterdir()] == [Path(after.file.path).name]
+
+
+def test_other_weights_are_refused(capsys):
+    assert main(["zoo", "familiar", "emoji-s16.captions"]) == 2
+    assert "is no classifier" in capsys.readouterr().err
+
+
+SHIPPED = [
+    record.name for record in builtin_index() if record.task == "classification"
+    # ImageNet's training data are not here, and HECNN's head is not linear
+    and record.name not in ("tf_efficientnet_lite0.imagenet", "hecnn_resnet18.cifar10")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_classifiers_have_it(name):
+    record = builtin_index().get(name)
+    found = load_predictor(Request(name)).known.familiar
+    assert found.limit == pytest.approx(record.familiar.limit, abs=1e-4)
+    assert 0 <= record.familiar.false_alarms < 0.1
+
+
+def test_a_grocery_model_warns_of_a_cat_and_not_of_its_photos():
+    predictor = load_predictor(Request(GROCERY))
+    cats = [DEMO / f"emoji/images/noto/{code}.png" for code in ("1f431", "1f42f")]
+    own = sorted((DEMO / "photos").rglob("*.jpg"))[::10]
+
+    def warned(files):
+        results = (found.result for found in predict(files, predictor))
+        return [bool(doubts(result, (640, 640), predictor.known)) for result in results]
+
+    assert all(warned(cats))
+    assert sum(warned(own)) <= 0.2 * len(own)
