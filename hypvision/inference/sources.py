@@ -83,7 +83,7 @@ class Sources:
     videos: tuple[Path, ...] = ()
     every: int = 1
     white: int = WHITE
-    called: Mapping[Path, str] = field(default_factory=dict)
+    called: Mapping[Path, str] = field(default_factory=dict, compare=False)
 
     @property
     def files(self) -> list[Path]:

@@ -15,7 +15,7 @@ from hypvision.io.checks import one_of
 from hypvision.io.errors import ArgumentError
 
 from .checks import check_features, check_manifold, check_rescaling
-from .functional import minkowski_square, radial_rescale, signature, with_time
+from .functional import minkowski_square, radial_rescale, with_time
 
 
 class LorentzResidual(nn.Module):
@@ -109,7 +109,7 @@ class LorentzResidual(nn.Module):
         both = torch.stack([x.movedim(self.dim, -1), y.movedim(self.dim, -1)])
         first, second = with_time(both, c).unbind()
         mean = first + self.weight * second
-        square = minkowski_square(mean, signature(mean.shape[-1], mean)).abs()
+        square = minkowski_square(mean).abs()
         radius: float | Tensor = c**-0.5
         if self.log_scale is not None:
             radius = radius * self.log_scale.exp()

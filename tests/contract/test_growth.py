@@ -197,7 +197,7 @@ def test_losses_of_all_pairs_write_some_tables_of_them(loss):
                 SupConLoss()(x, torch.arange(n) // 2).backward()
         counts.append(written.found)
     assert counts[1] <= 4.1 * counts[0] and counts[2] <= 4.1 * counts[1]
-    assert counts[2] < 40 * 512**2
+    assert counts[2] < 46 * 512**2
 
 
 def test_heights_of_pairs_need_no_table():

@@ -268,7 +268,7 @@ def test_emoji_by_the_command(tmp_path, sources, capsys):
         tmp_path / "data/coco/val2017"
     ).is_dir()
     for words, message in (
-        (places[:1], "need both: --emoji DIR and --photos DIR"),
+        (places[:1], "--emoji has an effect only with --photos"),
         ([*places, "--size=48x64"], "square"),
         ([*places, "--layout=ade"], "--layout must be one of"),
         ([*places, "--level=shape"], "--level must be one of"),

@@ -36,6 +36,7 @@ from hypvision.tasks.embedding import load_learner, named_embedder
 from hypvision.tasks.metric_learning import build_model
 from hypvision.tasks.publishing import (
     _classes,
+    add_familiar,
     describe_config,
     image_input,
     normalisation_of,
@@ -126,6 +127,17 @@ def test_a_published_file_is_small_measured_and_loads(trained, where, tmp_path, 
     assert again.description == "Tiny." and again.metrics[0].data == ABOUT["test_data"]
     assert again.metrics[0].full_precision is None
     assert [p.name for p in (zoo / "weights").iterdir()] == [again.filename] != [record.filename]
+
+    # What its images look like is measured again; the weights stay, to the bit.
+    before = read_weights(zoo / again.file.path)
+    told = add_familiar("hcformer_nano.tiny", zoo)
+    assert told.familiar is not None and 0 <= told.familiar.limit <= 2
+    assert told.familiar.data.startswith("24 images")
+    weights = read_weights(zoo / told.file.path)
+    assert weights.keys() == before.keys()
+    assert all(torch.equal(weights[name], before[name]) for name in before)
+    assert (zoo / "README.md").read_text() == readme(read_index(zoo))
+    assert [p.name for p in (zoo / "weights").iterdir()] == [told.filename]
 
 
 @pytest.mark.parametrize(
