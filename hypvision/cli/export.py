@@ -7,6 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from hypvision.cli.arguments import Parser, add_clip_argument, add_model_args, clip_of, whole
+from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import check_output
 from hypvision.io.shipped import is_config
@@ -14,7 +15,7 @@ from hypvision.io.shipped import is_config
 # Copied from hypvision.zoo.export, because importing it imports PyTorch.
 FORMATS = ("onnx", "torchexport")
 PARTS = ("whole", "features")
-TOWERS = ("image", "text")
+TOWERS = ("image", "text", "both")
 
 
 def add_export_arguments(parser: Parser) -> None:
@@ -35,11 +36,13 @@ def add_export_arguments(parser: Parser) -> None:
     add_model_args(parser)
     text = "side of its images (default: that of the config's test data; img_size or the model's)"
     parser.add("--size N", text, whole(1, 8192))
-    parser.add("--save FILE", "default: NAME and the suffix of the format, here", output="file")
+    text = "default: NAME and the suffix of the format, here; of --part both a new folder"
+    parser.add("--save FILE", text, output="file")
     text = (
         "features: what comes before the head (a classifier's pooled features, the maps of a "
         "segmenter's or detector's backbone and neck, a CLIP's image embeddings); image or text: "
-        "the tower of --clip; default: whole"
+        "the tower of --clip; both: a folder with the two and rank.py, which ranks classes and "
+        "walks from an image to the root without PyTorch; default: whole"
     )
     parser.add("--part", text, choices=(*PARTS, *TOWERS))
     parser.add("--half", "compute with 16 bits, which halves the file; images and outputs keep 32")
@@ -88,22 +91,30 @@ def run_export(args: Namespace) -> None:
 
 
 def _check(args: Namespace) -> None:
-    if (args.name is None) == (args.clip is None):
-        raise HypvisionError(
-            "Name what to export: weights of the zoo or of a training, or --clip NAME --part image."
-        )
-    if args.clip is None and args.part in TOWERS:
-        raise HypvisionError(
-            f"--part {args.part} is for a CLIP: name it with --clip NAME[:WEIGHTS]."
-        )
-    if args.clip is not None and args.part not in TOWERS:
-        raise HypvisionError(
-            "A CLIP is two networks whose outputs are compared: choose --part image or --part text."
-        )
-    if args.clip is not None and (args.model or args.model_args or args.size):
-        raise HypvisionError(
-            "--clip says the model and its size: leave out --model, --model-args and --size."
-        )
+    is_clip = args.clip is not None
+    refuse(
+        (
+            is_clip == (args.name is not None),
+            "Name what to export: weights of the zoo or of a training, or --clip NAME --part "
+            "image.",
+        ),
+        (
+            not is_clip and args.part in TOWERS,
+            f"--part {args.part} is for a CLIP: name it with --clip NAME[:WEIGHTS].",
+        ),
+        (
+            is_clip and args.part not in TOWERS,
+            "A CLIP is two networks whose outputs are compared: choose --part image, text or both.",
+        ),
+        (
+            args.part == "both" and args.format != "onnx",
+            "--part both is for runtimes without PyTorch: add --format onnx.",
+        ),
+        (
+            is_clip and bool(args.model or args.model_args or args.size),
+            "--clip says the model and its size: leave out --model, --model-args and --size.",
+        ),
+    )
 
 
 def _export_tower(args: Namespace) -> None:
@@ -113,6 +124,8 @@ def _export_tower(args: Namespace) -> None:
     from hypvision.zoo.export_clip import clip_tower
 
     name = re.sub(r"[^\w.-]+", "_", args.clip)
+    if args.part == "both":
+        return _export_both(args, Path(args.save or name))
     out = check_output(args.save or f"{name}.{args.part}{SUFFIXES[args.format]}")
     with stages() as tell:
         tell(f"Loading {args.clip}")
@@ -121,6 +134,19 @@ def _export_tower(args: Namespace) -> None:
             network, shape, args.format, out, False, "points", tell, about, args.half
         )
     _tell(out, report)
+
+
+def _export_both(args: Namespace, folder: Path) -> None:
+    """Both towers of ``--clip``, with what ranks their points."""
+    from hypvision.inference.progress import stages
+    from hypvision.zoo.export_ranking import export_ranking
+
+    with stages() as tell:
+        tell(f"Loading {args.clip}")
+        reports = export_ranking(clip_of(args, "cpu"), folder, tell, args.half)
+    for part, report in reports.items():
+        _tell(folder / f"{part}.onnx", report)
+    print(f"{folder / 'rank.py'} ranks and walks without PyTorch: CLIP(FOLDER).")
 
 
 def _tell(out: Path, report: object) -> None:
