@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from hypvision.geometry.numerics import exact
+from hypvision.io.checks import one_of
 from hypvision.io.errors import ArgumentError
 
 from .proxy_anchor import Similarity, cosines
@@ -27,14 +28,23 @@ class SupConLoss(nn.Module):
         temperature: :math:`\tau`.
         similarity: function of vectors ``(B, dim)`` and ``(B, dim)`` that gives ``(B, B)``; cosines
             by default. The published one is the negative hyperbolic distance.
+        reduction: ``"mean"`` divides the sum over pairs of views by :math:`V^2`, ``"sum"`` does
+            not, as in Hyp-ViT (Ermolov et al., CVPR 2022), whose loss this is otherwise.
 
     Shapes:
         vectors ``(B, dim)`` and labels ``(B,)`` in any order, to a scalar. Samples of a class are
         views in the order in which they come.
     """
 
-    def __init__(self, temperature: float = 0.2, similarity: Similarity = cosines):
+    def __init__(
+        self,
+        temperature: float = 0.2,
+        similarity: Similarity = cosines,
+        reduction: str = "mean",
+    ):
         super().__init__()
+        one_of(("mean", "sum"), reduction=reduction)
+        self.reduction = reduction
         self.temperature = temperature
         self.similarity = similarity
 
@@ -60,7 +70,8 @@ class SupConLoss(nn.Module):
             # (V, N): other samples in the same view
             own = s[pairs].masked_fill(same, -torch.inf).logsumexp(-1)
             loss = torch.logaddexp(among, own.unsqueeze(1)) - s.diagonal(dim1=-2, dim2=-1)
-            return loss.mean(-1)[~pairs].sum() / views**2
+            total = loss.mean(-1)[~pairs].sum()
+            return total / views**2 if self.reduction == "mean" else total
 
     def extra_repr(self) -> str:
         return f"temperature={self.temperature}"
