@@ -91,9 +91,11 @@ class Hyperboloids:
 
     def distances(self, x: Array, y: Array) -> Array:
         """(N, M) of (N, d) and (M, d)."""
-        (s, t), (s_, t_) = self._factors(x), self._factors(y)
+        s, t = self._factors(x)
+        s_, t_ = self._factors(y)
         # the product of the times minus 1, of positive terms
-        u, u_ = t - 1, (t_ - 1).swapaxes(1, 2)
+        u = t - 1
+        u_ = (t_ - 1).swapaxes(1, 2)
         chord = u * u_ + u + u_ - s @ s_.swapaxes(1, 2)
         return (2 * np.arcsinh(np.sqrt(chord.clip(0) / 2)) / self.root_of_c[..., None]).mean(0)
 
@@ -109,7 +111,8 @@ class Hyperboloids:
     def inside(self, x: Array, y: Array) -> Array:
         """Whether ``y`` (1, d) is in the entailment cones of the points ``x`` (N, d), in every
         factor."""
-        (s, t), (s_, t_) = self._factors(x), self._factors(y)
+        s, t = self._factors(x)
+        s_, t_ = self._factors(y)
         size = _length(s)
         ray = s / size.clip(_TINY)
         way = s_ - s
@@ -246,7 +249,8 @@ def prepared(image: str | Path | Image.Image, about: dict[str, Any]) -> Array:
         shorter = min(seen.size)
         size = (int(width * seen.width / shorter), int(width * seen.height / shorter))
     seen = seen.resize(size, Image.Resampling[about["interpolation"].upper()])
-    left, top = round((size[0] - width) / 2), round((size[1] - height) / 2)
+    left = round((size[0] - width) / 2)
+    top = round((size[1] - height) / 2)
     colours = np.asarray(seen.crop((left, top, left + width, top + height)), np.float32) / 255
     normalised = (colours - np.float32(about["mean"])) / np.float32(about["std"])
     return normalised.transpose(2, 0, 1)
