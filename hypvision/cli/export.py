@@ -14,7 +14,7 @@ from hypvision.io.shipped import is_config
 # Copied from hypvision.zoo.export, because importing it imports PyTorch.
 FORMATS = ("onnx", "torchexport")
 PARTS = ("whole", "features")
-TOWERS = ("image", "text")
+TOWERS = ("image", "text", "both")
 
 
 def add_export_arguments(parser: Parser) -> None:
@@ -39,11 +39,13 @@ def add_export_arguments(parser: Parser) -> None:
     add_model_args(parser, without=not_clip)
     text = "side of its images (default: that of the config's test data; img_size or the model's)"
     parser.add("--size N", text, whole(1, 8192), without=not_clip)
-    parser.add("--save FILE", "default: NAME and the suffix of the format, here", output="file")
+    text = "default: NAME and the suffix of the format, here; of --part both a new folder"
+    parser.add("--save FILE", text, output="file")
     text = (
         "features: what comes before the head (a classifier's pooled features, the maps of a "
         "segmenter's or detector's backbone and neck, a CLIP's image embeddings); image or text: "
-        "the tower of --clip; default: whole"
+        "the tower of --clip; both: a folder with the two and rank.py, which ranks classes and "
+        "walks from an image to the root without PyTorch; default: whole"
     )
     parser.add("--part", text, choices=(*PARTS, *TOWERS))
     parser.add("--half", "compute with 16 bits, which halves the file; images and outputs keep 32")
@@ -105,6 +107,10 @@ def _export_tower(args: Namespace) -> None:
             "A CLIP is two networks whose outputs are compared: choose --part image or --part text."
         )
     name = re.sub(r"[^\w.-]+", "_", args.clip)
+    if args.part == "both":
+        if args.format != "onnx":
+            raise HypvisionError("--part both is for runtimes without PyTorch: add --format onnx.")
+        return _export_both(args, Path(args.save or name))
     out = _output(args, name, args.part)
     with stages() as tell:
         tell(f"Loading {args.clip}")
@@ -113,6 +119,19 @@ def _export_tower(args: Namespace) -> None:
             network, shape, args.format, out, False, "points", tell, about, args.half
         )
     _tell(out, report)
+
+
+def _export_both(args: Namespace, folder: Path) -> None:
+    """Both towers of ``--clip``, with what ranks their points."""
+    from hypvision.inference.progress import stages
+    from hypvision.zoo.export_ranking import export_ranking
+
+    with stages() as tell:
+        tell(f"Loading {args.clip}")
+        reports = export_ranking(clip_of(args.clip), folder, tell, args.half)
+    for part, report in reports.items():
+        _tell(folder / f"{part}.onnx", report)
+    print(f"{folder / 'rank.py'} ranks and walks without PyTorch: CLIP(FOLDER).")
 
 
 def _output(args: Namespace, name: str, part: str) -> Path:

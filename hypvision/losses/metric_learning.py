@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from hypvision.geometry import Euclidean, Lorentz, Manifold, PoincareBall, lorentz, poincare
 from hypvision.geometry.numerics import exact
-from hypvision.io.checks import one_of
+from hypvision.io.checks import one_of, refuse
 from hypvision.io.errors import HypvisionError, did_you_mean, require
 
+from .prototypes import PrototypeMetricLoss
 from .proxy_anchor import ProxyAnchorLoss, ProxyNCALoss
 from .supcon import SupConLoss
 
@@ -126,8 +127,8 @@ class MetricLoss(nn.Module):
     """A loss of metric learning by name.
 
     Args:
-        name: ``"ProxyAnchorLoss"``, ``"ProxyNCALoss"``, ``"SupConLoss"``, or a loss of
-            ``pytorch_metric_learning.losses``.
+        name: ``"ProxyAnchorLoss"``, ``"ProxyNCALoss"``, ``"SupConLoss"``, ``"PrototypeMetricLoss"``
+            (``"hyperbolic"`` only), or a loss of ``pytorch_metric_learning.losses``.
         manifold: where the embeddings live.
         num_classes: training classes; for losses with proxies.
         dim: dimension of the space; for losses with proxies.
@@ -162,16 +163,23 @@ class MetricLoss(nn.Module):
     ):
         super().__init__()
         one_of(("angular", "hyperbolic"), distance=distance)
-        if distance == "hyperbolic" and isinstance(manifold, Euclidean):
-            raise HypvisionError(
-                "distance='hyperbolic' needs hyperbolic embeddings: give the neck a curvature."
-            )
+        refuse(
+            (
+                distance == "hyperbolic" and isinstance(manifold, Euclidean),
+                "distance='hyperbolic' needs hyperbolic embeddings: give the neck a curvature.",
+            ),
+            (
+                distance == "angular" and name == "PrototypeMetricLoss",
+                "The prototypes are at infinity: set distance='hyperbolic'.",
+            ),
+        )
         self.manifold = manifold
         self.angular = distance == "angular"
         own = {
             "ProxyAnchorLoss": ProxyAnchorLoss,
             "ProxyNCALoss": ProxyNCALoss,
             "SupConLoss": SupConLoss,
+            "PrototypeMetricLoss": PrototypeMetricLoss,
         }
         ours = name in own and (self.angular or name != "ProxyAnchorLoss")
         kind = own[name] if ours else self._of_library(name)
@@ -197,6 +205,8 @@ class MetricLoss(nn.Module):
         """The options of a loss on hyperbolic distances."""
         centred = name in _WANTS_CENTRE and "base" not in options
         options = {**_HYPERBOLIC.get(name, {}), **options}
+        if name == "PrototypeMetricLoss":
+            return {"manifold": self.manifold, **options}
         if ours:
             return {"similarity": self._similarity, **options}
         distance = hyperbolic_distance(self.manifold, name in _WANTS_SIMILARITY, centred)

@@ -1,4 +1,5 @@
-"""Ideal prototypes: classes as points at infinity, and the Busemann loss towards them.
+"""Ideal prototypes: classes as points at infinity, the Busemann loss towards them, a classifier's
+head and a loss of metric learning with it.
 
 Paper: "Hyperbolic Busemann Learning with Ideal Prototypes", Ghadimi Atigh, Keller-Ressel, Mettes
 (NeurIPS 2021, arXiv 2106.14472).
@@ -12,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hypvision.geometry import Manifold, lorentz
+from hypvision.geometry._typing import Curvature
 from hypvision.geometry.numerics import exact
 from hypvision.io.checks import at_least, one_of
 from hypvision.io.errors import ArgumentError
@@ -133,17 +136,88 @@ class BusemannPrototypeLoss(nn.Module):
             )
         with exact(u.device):
             u = u.to(torch.promote_types(u.dtype, torch.float32))
-            phi = self.slope * u.shape[1]
-            size = torch.linalg.vector_norm(u, dim=-1)
-            busemann = _busemann(u, prototypes.to(u.dtype)[labels], self.c)
-            # -log(1 - tanh(r)^2) = 2 log cosh(r)
-            r = self.c**0.5 * size
-            border = 2 * (r + F.softplus(-2 * r)) - 2 * math.log(2)
-            out: Tensor = (busemann + phi * border).mean() + phi * math.log(2)
-        return out
+            return _penalised(u, prototypes.to(u.dtype)[labels], self.slope, self.c).mean()
 
 
-def _busemann(u: Tensor, p: Tensor, c: float) -> Tensor:
+class PrototypeHead(nn.Module):
+    """The head of a classifier whose classes are ideal prototypes: logits ``(B, K)`` of features
+    ``(B, F)``, the negative losses of each class. The largest is that of the nearest prototype, and
+    :class:`BusemannPrototypeLoss` is the mean of the negative logits of the true classes.
+
+    Args:
+        in_features: length ``F``.
+        num_classes, dim, method: see :class:`IdealPrototypes`; ``dim`` is that of the ball.
+        slope, c: see :class:`BusemannPrototypeLoss`.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        dim: int = 50,
+        method: str = "separated",
+        slope: float = 0.1,
+        c: float = 1.0,
+    ):
+        super().__init__()
+        self.linear = nn.Linear(in_features, dim)
+        self.ideal = IdealPrototypes(num_classes, dim, method)
+        at_least(0, slope=slope)
+        self.slope = slope
+        self.c = c
+
+    def forward(self, x: Tensor) -> Tensor:
+        u = self.linear(x)
+        with exact(u.device):
+            u = u.to(torch.promote_types(u.dtype, torch.float32)).unsqueeze(-2)
+            return -_penalised(u, self.ideal.prototypes.to(u.dtype), self.slope, self.c)
+
+
+class PrototypeMetricLoss(nn.Module):
+    """:class:`BusemannPrototypeLoss` of points that are given by their space parts on the
+    hyperboloid of a manifold's curvature.
+
+    Args:
+        num_classes, dim, method: see :class:`IdealPrototypes`.
+        manifold: gives the curvature ``c``.
+        slope: see :class:`BusemannPrototypeLoss`.
+
+    Shapes:
+        space parts ``(B, n)`` and labels ``(B,)``, to a scalar.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        dim: int,
+        manifold: Manifold,
+        method: str = "separated",
+        slope: float = 0.1,
+    ):
+        super().__init__()
+        at_least(0, slope=slope)
+        self.ideal = IdealPrototypes(num_classes, dim, method)
+        self.manifold = manifold
+        self.slope = slope
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        c = self.manifold.c
+        # the ball's tangent vectors at the origin are half as long
+        u = lorentz.logmap0(lorentz.from_space(x, c), c) / 2
+        return _penalised(u, self.ideal.prototypes.to(u.dtype)[labels], self.slope, c).mean()
+
+
+def _penalised(u: Tensor, p: Tensor, slope: float, c: Curvature) -> Tensor:
+    """The loss ``(...)`` of each feature ``(..., n)`` towards the prototype ``(..., n)``."""
+    phi = slope * u.shape[-1]
+    # -log(1 - tanh(r)^2) = 2 log cosh(r)
+    r = c**0.5 * torch.linalg.vector_norm(u, dim=-1)
+    border = 2 * (r + F.softplus(-2 * r)) - 2 * math.log(2)
+    out: Tensor = _busemann(u, p, c) + phi * border + phi * math.log(2)
+    return out
+
+
+def _busemann(u: Tensor, p: Tensor, c: Curvature) -> Tensor:
     r"""``sqrt(c)`` times the Busemann function of ``exp_0(u)`` in the ball, from ``u``.
 
     :math:`\log(\cosh d - \sinh d \cos\theta)` with :math:`d = 2 \sqrt c |u|`, as

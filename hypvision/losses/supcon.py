@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from hypvision.geometry.numerics import exact, widen
+from hypvision.io.checks import one_of
 from hypvision.io.errors import ArgumentError
 
 from .proxy_anchor import Similarity, cosines
@@ -27,6 +28,8 @@ class SupConLoss(nn.Module):
         temperature: :math:`\tau`.
         similarity: function of vectors ``(B, dim)`` and ``(B, dim)`` that gives ``(B, B)``; cosines
             by default. The published one is the negative hyperbolic distance.
+        reduction: ``"mean"`` divides the sum over pairs of views by :math:`V^2`, ``"sum"`` does
+            not, as in Hyp-ViT (Ermolov et al., CVPR 2022), whose loss this is otherwise.
 
     Shapes:
         vectors ``(B, dim)`` and labels ``(B,)`` in any order, to a scalar. Samples of a class are
@@ -37,8 +40,15 @@ class SupConLoss(nn.Module):
             other devices than the CPU, which the host would have to wait for.
     """
 
-    def __init__(self, temperature: float = 0.2, similarity: Similarity = cosines):
+    def __init__(
+        self,
+        temperature: float = 0.2,
+        similarity: Similarity = cosines,
+        reduction: str = "mean",
+    ):
         super().__init__()
+        one_of(("mean", "sum"), reduction=reduction)
+        self.reduction = reduction
         self.temperature = temperature
         self.similarity = similarity
 
@@ -67,7 +77,9 @@ class SupConLoss(nn.Module):
             among = weights @ shared.to(s.dtype)  # all samples of the other one's view
             mass = (own + among).masked_fill(~pairs, 1.0)
             losses = (torch.log(mass) + best - s).masked_fill(~pairs, 0.0)
-            total = losses.sum() / (len(labels) * counts[0])
+            total = losses.sum() / len(labels)
+            views = counts[0]
+            total = total / views if self.reduction == "mean" else total * views
             return total.masked_fill(uneven.any(), torch.nan).to(x.dtype)
 
     def extra_repr(self) -> str:

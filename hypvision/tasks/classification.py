@@ -43,6 +43,7 @@ from hypvision.io.checks import between, more_than, one_of, refuse
 from hypvision.io.errors import HypvisionError, did_you_mean
 from hypvision.io.files import below, replacing
 from hypvision.io.images import as_rgb
+from hypvision.losses import PrototypeHead
 from hypvision.models.base import head_names
 from hypvision.models.timm_models import create_model
 from hypvision.tasks.class_weights import ClassWeights
@@ -312,6 +313,9 @@ class ImageClassifier(BackboneModel):
             (:class:`~hypvision.tasks.probe.LinearProbeHook`); or ``"timm"``, as timm makes it:
             EfficientNet's has logits of deviation 4 for 20 classes. Of a network without trained
             features it is timm's.
+        prototypes: arguments of :class:`~hypvision.losses.PrototypeHead` after the second
+            (``dim``, ...), which takes the place of the backbone's linear head; the loss is then
+            the penalised Busemann loss. ``dict()`` for its defaults, None for none.
         **kwargs: see :class:`BackboneModel`.
     """
 
@@ -325,6 +329,7 @@ class ImageClassifier(BackboneModel):
         multi_label: bool = False,
         distillation: dict[str, Any] | None = None,
         head_init: str = "zero",
+        prototypes: dict[str, Any] | None = None,
         **kwargs: Any,
     ):
         super().__init__(backbone, **kwargs)
@@ -362,8 +367,34 @@ class ImageClassifier(BackboneModel):
             )
         self.soft_target_loss = SoftTargetCrossEntropy()
         self.distillation: dict[str, Any] = {}
+        self.to_prototypes = prototypes is not None
+        if prototypes is not None:
+            others = (multi_label, mixup, label_smoothing, distillation, head_init != "timm")
+            self._set_prototypes(prototypes, any(others))
         if distillation is not None:
             self._set_teacher(**distillation)
+
+    def _set_prototypes(self, options: dict[str, Any], others: bool) -> None:
+        """Put a head of prototypes in the place of the backbone's; ``others``: settings are given
+        that do not go with it."""
+        if others:
+            raise HypvisionError(
+                "A head of prototypes has a loss of its own, of one label an image, and begins at "
+                "random: set model.head_init='timm' and leave out label_smoothing, mixup, "
+                "multi_label and distillation."
+            )
+        name = self.backbone.pretrained_cfg.get("classifier")
+        linear = self.backbone.get_classifier()
+        if not isinstance(name, str) or not isinstance(linear, nn.Linear):
+            raise HypvisionError(
+                "model.prototypes take the place of one linear head, but this backbone has "
+                f"{type(linear).__name__}. Take another backbone."
+            )
+        try:
+            head = PrototypeHead(linear.in_features, self.num_classes, **options)
+        except (ValueError, TypeError) as error:
+            raise HypvisionError(f"model.prototypes: {error}") from error
+        self.backbone.set_submodule(name, head)
 
     def init_weights(self) -> None:
         super().init_weights()
@@ -469,13 +500,16 @@ class ImageClassifier(BackboneModel):
         return self.mixup(inputs[:even], label[:even])
 
     def class_loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Mean cross-entropy with targets of :meth:`mix`, in float32."""
+        """Mean cross-entropy with targets of :meth:`mix`, in float32; with prototypes the mean
+        Busemann loss."""
         if self.multi_label:
             target = target * (1 - self.label_smoothing) + self.label_smoothing / 2
             return F.binary_cross_entropy_with_logits(
                 logits.float(), target, pos_weight=self.class_weights()
             )
         weights = self.class_weights()
+        if self.to_prototypes:
+            return F.nll_loss(logits.float(), target, weights)
         mixed = target.is_floating_point()
         if mixed and weights is None:
             return self.soft_target_loss(logits.float(), target)
@@ -580,7 +614,9 @@ class ImageInputHook(Hook):
             if runner.cfg.model.get("multi_label"):
                 checkpoint["meta"]["input"]["multi_label"] = True
         backbone = runner.cfg.model.get("backbone") or {}
-        if isinstance(backbone, dict) and isinstance(backbone.get("model_name"), str):
+        # of timm's network alone: a head of prototypes is known by its config
+        is_timm = isinstance(backbone, dict) and isinstance(backbone.get("model_name"), str)
+        if is_timm and runner.cfg.model.get("prototypes") is None:
             arguments = json.loads(json.dumps(network_arguments(backbone), default=str))
             arguments = {
                 key: value

@@ -56,6 +56,8 @@ class EmbeddingNeck(nn.Module):
             multiples of ``c``.
         last_norm: the layer norm, without weights.
         clip_radius: longest vector before the exponential map, ``"poincare"``.
+        riemannian: scale gradients by the metric, as HIER does, ``"poincare"``; default: with a
+            fixed curvature. Hyp-ViT does not.
         slope, limit: of the rescaling, ``"lorentz"``; see
             :func:`hypvision.geometry.lorentz.rescale`.
     """
@@ -72,6 +74,7 @@ class EmbeddingNeck(nn.Module):
         clip_radius: float = 2.3,
         slope: float = 2.0,
         limit: float | None = None,
+        riemannian: bool | None = None,
     ):
         super().__init__()
         one_of(GEOMETRIES, **{"model.neck.geometry": geometry})
@@ -85,6 +88,7 @@ class EmbeddingNeck(nn.Module):
         )
         c = (0.1 if geometry == "poincare" else 1.0) if c is None else c
         learnable = geometry == "lorentz" if learnable is None else learnable
+        self.riemannian = not learnable if riemannian is None else riemannian
         self.manifold: Manifold = Euclidean()
         try:
             if geometry != "euclidean":
@@ -105,9 +109,7 @@ class EmbeddingNeck(nn.Module):
         with exact(x.device):
             x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
             if isinstance(self.manifold, PoincareBall):
-                return clip_to_ball(
-                    x, self.manifold, self.clip_radius, riemannian=not self.manifold.learnable
-                )
+                return clip_to_ball(x, self.manifold, self.clip_radius, self.riemannian)
             if isinstance(self.manifold, Lorentz):
                 return rescale_radii(
                     self.manifold.from_space(x), self.manifold, self.slope, self.limit

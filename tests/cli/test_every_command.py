@@ -76,8 +76,8 @@ def results(folder, inputs):
 
 
 def test_the_lines_are_of_every_command():
-    # app serves until Ctrl-C: tests/app; a cell that can be explained is trained in tests/tasks, and
-    # a zoo with a classifier of its own is published there
+    # app serves until Ctrl-C: tests/app; tests/tasks train a cell that can be explained, and
+    # publish a classifier into a zoo of its own
     assert set(commands.LINES) == set(COMMANDS) - {"app", "fewshot explain", "zoo familiar"}
 
 

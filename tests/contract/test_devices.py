@@ -130,6 +130,8 @@ def losses():
             ((6, 8), (6,), (3, 8)),
         ),
         "IdealPrototypes": (hypvision.losses.IdealPrototypes(3, 8), ((6, 8),)),
+        "PrototypeHead": (hypvision.losses.PrototypeHead(4, 3, 8), ((6, 4),)),
+        "PrototypeMetricLoss": (hypvision.losses.PrototypeMetricLoss(3, 8, ball), ((6, 8), (6,))),
         "ProxyNCALoss": (hypvision.losses.ProxyNCALoss(3, 8), ((6, 8), (6,))),
     }
 

@@ -1,7 +1,9 @@
 """Proxy-Anchor against its formula, and the losses of pytorch-metric-learning on our distances."""
 
 import math
+import zlib
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,6 +14,7 @@ from hypvision.losses import (
     ProxyAnchorLoss,
     ProxyNCALoss,
     SupConLoss,
+    clip_to_ball,
     hyperbolic_distance,
 )
 
@@ -190,6 +193,20 @@ def test_hyperbolic_distance_is_that_of_the_manifold():
     # the same points in the ball
     loss = MetricLoss("SupConLoss", ball, distance="hyperbolic")
     torch.testing.assert_close(loss.vectors(ball.from_lorentz(x)), x[:, 1:], atol=1e-4, rtol=1e-4)
+
+
+def test_hyp_vit_by_the_number_of_the_specification():
+    """Two classes of three views, clipped into a ball, with exact distances."""
+    seed = zlib.crc32(b"features") & 0x7FFFFFFF
+    features = np.random.RandomState(seed).standard_normal((6, 6)).astype(np.float32)
+    ball = PoincareBall(0.1)
+    points = clip_to_ball(torch.from_numpy(features), ball, 2.3, riemannian=False)
+    options = dict(distance="hyperbolic", temperature=0.2)
+    labels = torch.tensor([0, 0, 0, 1, 1, 1])
+    total = MetricLoss("SupConLoss", ball, reduction="sum", **options)(points, labels)
+    assert float(total) == pytest.approx(38.3945, abs=1e-4)
+    mean = MetricLoss("SupConLoss", ball, **options)(points, labels)
+    assert float(total) == pytest.approx(9 * float(mean), rel=1e-6)
 
 
 def reference_supcon(distances, views, temperature=0.2):

@@ -9,8 +9,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from hypvision.geometry import Euclidean, Lorentz, PoincareBall
 from hypvision.io.errors import HypvisionError
-from hypvision.losses import BusemannPrototypeLoss, IdealPrototypes
+from hypvision.losses import (
+    BusemannPrototypeLoss,
+    IdealPrototypes,
+    MetricLoss,
+    PrototypeHead,
+)
 
 
 def det(name, shape):
@@ -119,3 +125,47 @@ def test_refusals():
         IdealPrototypes(2, 2, torch.tensor([[1.0, 0], [0, 0]]))
     with pytest.raises(HypvisionError, match="prototypes"):
         BusemannPrototypeLoss()(torch.ones(2, 3), torch.tensor([0, 1]), torch.ones(2, 4))
+
+
+@pytest.mark.parametrize("c", [0.1, 2.0])
+def test_logits_of_the_head_are_the_losses_of_the_classes(c):
+    torch.manual_seed(0)
+    head = PrototypeHead(6, 9, dim=4, slope=0.2, c=c).double()
+    x = 3 * torch.randn(20, 6, dtype=torch.float64)
+    x[0] = -1e6 * x[1]  # at the border
+    logits = head(x).detach()
+    u = head.linear(x).detach()
+    loss = BusemannPrototypeLoss(0.2, c)
+    for label in range(9):
+        labels = torch.full((1,), label)
+        for row in range(20):
+            wanted = loss(u[row : row + 1], labels, head.ideal.prototypes)
+            assert float(logits[row, label]) == pytest.approx(-float(wanted), rel=1e-12)
+    cosines = F.normalize(u, dim=-1) @ head.ideal.prototypes.T
+    assert (logits.argmax(-1)[1:] == cosines.argmax(-1)[1:]).all()
+    labels = torch.arange(20) % 9
+    torch.testing.assert_close(F.nll_loss(logits, labels), loss(u, labels, head.ideal.prototypes))
+
+
+@pytest.mark.parametrize("c", [0.1, 2.0])
+def test_the_metric_loss_is_that_of_the_tangent_vectors(c):
+    torch.manual_seed(0)
+    u = torch.randn(12, 5, dtype=torch.float64)
+    labels = torch.arange(12) % 7
+    ball, hyperboloid = PoincareBall(c), Lorentz(c)
+    options = dict(num_classes=7, dim=5, distance="hyperbolic", slope=0.3)
+    on_ball = MetricLoss("PrototypeMetricLoss", ball, **options)
+    wanted = BusemannPrototypeLoss(0.3, c)(u, labels, on_ball.loss.ideal.prototypes)
+    points = ball.expmap0(u)
+    torch.testing.assert_close(on_ball(points, labels), wanted, rtol=1e-9, atol=1e-9)
+    there = MetricLoss("PrototypeMetricLoss", hyperboloid, **options)
+    found = there(hyperboloid.expmap0(2 * u), labels)
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+    assert not [*there.parameters()]
+
+
+def test_where_there_is_no_infinity():
+    with pytest.raises(HypvisionError, match="at infinity: set distance='hyperbolic'"):
+        MetricLoss("PrototypeMetricLoss", Lorentz(1.0), num_classes=7, dim=5)
+    with pytest.raises(HypvisionError, match="needs hyperbolic embeddings"):
+        MetricLoss("PrototypeMetricLoss", Euclidean(), num_classes=7, dim=5, distance="hyperbolic")

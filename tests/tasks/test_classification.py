@@ -19,6 +19,7 @@ from hypvision.engine.config import Run
 from hypvision.engine.extensions import TEST_OPTIONS
 from hypvision.engine.optim_wrappers import BFloat16OptimWrapper
 from hypvision.io.errors import HypvisionError
+from hypvision.losses import BusemannPrototypeLoss
 from hypvision.tasks import GroupAccuracy, HierarchyClassifier, ImageClassifier, TopKAccuracy
 from hypvision.tasks.classification import PredictionPainterHook, distillation_loss
 from hypvision.tasks.metric_learning import MetricLearner
@@ -66,6 +67,50 @@ def test_mixup_repeats_with_the_seed_and_is_off_in_eval(size):
     assert torch.equal(loss(0), loss(0)) and not torch.equal(loss(0), loss(1))
     model.eval()
     assert torch.equal(loss(0), loss(1))
+
+
+def test_ideal_prototypes_take_the_place_of_the_head():
+    torch.manual_seed(0)
+    backbone = dict(model_name="resnet10t", num_classes=7)
+    model = ImageClassifier(backbone, prototypes=dict(dim=5), head_init="timm")
+    model.init_weights()
+    head = model.backbone.get_classifier()
+    inputs, label = batch(8)["inputs"], torch.arange(8) % 7
+    fixed = head.ideal.prototypes.clone()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    losses = []
+    for _ in range(12):
+        loss = model(inputs, label, mode="loss")["loss"]
+        features = model.backbone.forward_head(
+            model.backbone.forward_features(inputs), pre_logits=True
+        )
+        wanted = BusemannPrototypeLoss(0.1)(head.linear(features), label, fixed)
+        torch.testing.assert_close(loss, wanted, rtol=1e-4, atol=1e-5)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] - 1
+    assert torch.equal(head.ideal.prototypes, fixed)
+    model.eval()
+    scores = torch.stack([one["scores"] for one in model(inputs, label, mode="predict")])
+    torch.testing.assert_close(scores.sum(1), torch.ones(8))
+    torch.testing.assert_close(scores, model(inputs).softmax(-1))
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (dict(label_smoothing=0.1, head_init="timm"), "leave out label_smoothing"),
+        (dict(), "set model.head_init='timm'"),
+        (dict(prototypes=dict(dim=1), head_init="timm"), "model.prototypes: .*dim"),
+        (dict(prototypes=dict(size=5), head_init="timm"), "model.prototypes: .*size"),
+    ],
+)
+def test_what_a_head_of_prototypes_does_not_take(options, message):
+    backbone = dict(model_name="resnet10t", num_classes=7)
+    with pytest.raises(HypvisionError, match=message):
+        ImageClassifier(backbone, **{"prototypes": {}, **options})
 
 
 def test_flip_at_test_time_averages_the_mirror_image():

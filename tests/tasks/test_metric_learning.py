@@ -270,3 +270,18 @@ def test_two_processes_have_the_gradient_of_one(geometry, tmp_path):
     for a, b in zip(one["grads"], two["grads"]):
         torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)
         assert a.abs().max() > 1e-6
+
+
+def test_plain_gradients_of_a_neck_in_the_ball():
+    """Hyp-ViT's are not scaled by the metric, HIER's are; the points are the same."""
+    torch.manual_seed(0)
+    scaled = EmbeddingNeck(6, 4)
+    plain = EmbeddingNeck(6, 4, riemannian=False)
+    plain.load_state_dict(scaled.state_dict())
+    x = torch.randn(1, 6)
+    for neck in (scaled, plain):
+        neck(x).sum().backward()
+    torch.testing.assert_close(scaled(x), plain(x))
+    factor = (1 - 0.1 * plain(x).square().sum()) ** 2 / 4
+    found = scaled.linear.weight.grad / plain.linear.weight.grad
+    torch.testing.assert_close(found, factor.expand_as(found), rtol=1e-4, atol=1e-6)

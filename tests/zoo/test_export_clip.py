@@ -225,7 +225,7 @@ def test_towers_and_records_have_one_unit(name):
 
 def test_what_does_not_go_together(capsys):
     for arguments, message in (
-        (["--clip", "shapes-s8"], "choose --part image or --part text"),
+        (["--clip", "shapes-s8"], "choose --part image, text or both"),
         (["shapes-s8.captions", "--part", "text"], "is for a CLIP: name it with --clip"),
         ([], "one of the arguments NAME --clip is required"),
     ):

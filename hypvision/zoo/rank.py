@@ -1,0 +1,291 @@
+"""Ranks classes and texts for an image by a CLIP's exported towers, and walks from the image to the
+root, without PyTorch.
+
+``hypvision export --clip NAME --part both --format onnx --save FOLDER`` writes this file beside the
+towers, the tokenizer and ``clip.json``, which has the numbers that are read here. It needs numpy,
+Pillow, onnxruntime and tokenizers, and nothing of hypvision.
+
+>>> clip = CLIP("FOLDER")
+>>> [image] = clip.images(["photo.jpg"])
+>>> clip.rank(image, clip.classes(["dog", "cat"]))  # the probability of each class
+>>> words = ["an animal", "a brown dog"]
+>>> clip.walk(image, clip.texts(words), words)  # from specific to general
+"""
+
+from __future__ import annotations
+
+import argparse
+import html
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image, ImageOps
+
+Array = np.ndarray[Any, np.dtype[Any]]
+_TEXTS = 256  # of a batch
+_TINY = 1e-300
+
+
+class Step(NamedTuple):
+    """What a walk finds: a text, its distance from the root, its similarity to the image, and the
+    share of the way where it appears."""
+
+    text: str
+    radius: float
+    similarity: float
+    share: float
+
+
+class Sphere:
+    """The space of CLIP: unit vectors (N, d) around a root."""
+
+    def __init__(self, about: dict[str, Any]):
+        self.root = np.array(about["root"])
+
+    def distances(self, x: Array, y: Array) -> Array:
+        return -self.similarity(x, y)  # the logits of CLIP are cosines
+
+    def similarity(self, x: Array, y: Array) -> Array:
+        return x @ y.T
+
+    def radius(self, x: Array) -> Array:
+        return _length(x - self.root)[..., 0]
+
+    def inside(self, x: Array, y: Array) -> Array:
+        """A walk of CLIP does without cones."""
+        return np.ones(len(x), bool)
+
+    def mean(self, points: Array) -> Array:
+        """Points (N, d) of classes with several texts each, (N, P, d)."""
+        mean = points.mean(-2)
+        return mean / _length(mean)
+
+    def way(self, x: Array, steps: int, end: Array | None = None) -> Array:
+        line = _line(x, self.root if end is None else end, steps)
+        return line / _length(line)
+
+
+class Hyperboloids:
+    """The space of MERU, HyCoCLIP and UNCHA, a hyperboloid, and of PHyCLIP, a product of k: points
+    (N, k (n + 1)), factor after factor, each with its time first. Distances and radii are means of
+    the factors', similarities sums of their Lorentzian inner products."""
+
+    def __init__(self, about: dict[str, Any]):
+        self.root_of_c = np.sqrt(np.atleast_1d(about["c"]))[:, None]
+        self.min_radius = about["min_radius"]
+
+    def _factors(self, x: Array) -> tuple[Array, Array]:
+        """Coordinates (k, N, n) of space and (k, N, 1) of time on hyperboloids of curvature -1."""
+        parts = x.astype(np.float64).reshape(len(x), len(self.root_of_c), -1)
+        space = (parts[..., 1:] * self.root_of_c).swapaxes(0, 1)
+        return space, np.sqrt(1 + (space**2).sum(-1, keepdims=True))
+
+    def _points(self, space: Array) -> Array:
+        """Points (N, k (n + 1)) of coordinates (k, N, n)."""
+        time = np.sqrt(1 + (space**2).sum(-1, keepdims=True))
+        parts = np.concatenate([time, space], -1).swapaxes(0, 1) / self.root_of_c
+        return parts.reshape(space.shape[1], -1)
+
+    def distances(self, x: Array, y: Array) -> Array:
+        """(N, M) of (N, d) and (M, d)."""
+        s, t = self._factors(x)
+        s_, t_ = self._factors(y)
+        # the product of the times minus 1, of positive terms
+        u = t - 1
+        u_ = (t_ - 1).swapaxes(1, 2)
+        chord = u * u_ + u + u_ - s @ s_.swapaxes(1, 2)
+        return (2 * np.arcsinh(np.sqrt(chord.clip(0) / 2)) / self.root_of_c[..., None]).mean(0)
+
+    def similarity(self, x: Array, y: Array) -> Array:
+        """(N, M) of (N, d) and (M, d)."""
+        signs = np.ones((len(self.root_of_c), x.shape[-1] // len(self.root_of_c)))
+        signs[:, 0] = -1
+        return (x * signs.ravel()) @ y.T
+
+    def radius(self, x: Array) -> Array:
+        return (np.arcsinh(_length(self._factors(x)[0])) / self.root_of_c[..., None]).mean((0, 2))
+
+    def inside(self, x: Array, y: Array) -> Array:
+        """Whether ``y`` (1, d) is in the entailment cones of the points ``x`` (N, d), in every
+        factor."""
+        s, t = self._factors(x)
+        s_, t_ = self._factors(y)
+        size = _length(s)
+        ray = s / size.clip(_TINY)
+        way = s_ - s
+        along = (ray * way).sum(-1, keepdims=True)
+        across = _length(way - along * ray)
+        later = (way * (s_ + s)).sum(-1, keepdims=True) / (t_ + t)  # exactly 0 for equal points
+        angle = np.arctan2(across, t * along - size * later)
+        top = 2 * self.min_radius
+        aperture = np.arctan2(top, np.sqrt((size**2 - top**2).clip(0)))
+        return np.asarray((angle <= aperture).all((0, 2)))
+
+    def mean(self, points: Array) -> Array:
+        """Points (N, d) of classes with several texts each, (N, P, d): averaged in the tangent
+        space at the origin."""
+        logs = self._logarithms(points.reshape(-1, points.shape[-1]))
+        return self._exponentials(logs.reshape(len(logs), *points.shape[:2], -1).mean(-2))
+
+    def way(self, x: Array, steps: int, end: Array | None = None) -> Array:
+        first = self._logarithms(x[None])[:, 0]
+        last = 0 * first if end is None else self._logarithms(end[None])[:, 0]
+        return self._exponentials(_line(first, last, steps).swapaxes(0, 1))
+
+    def _logarithms(self, x: Array) -> Array:
+        space = self._factors(x)[0]
+        size = _length(space)
+        return space * (np.arcsinh(size) / size.clip(_TINY))
+
+    def _exponentials(self, v: Array) -> Array:
+        size = _length(v)
+        return self._points(v * (np.sinh(size) / size.clip(_TINY)))
+
+
+class CLIP:
+    """The towers in a folder.
+
+    Args:
+        folder: where the export was written.
+        providers: of onnxruntime, such as ``("CUDAExecutionProvider",)``.
+    """
+
+    def __init__(self, folder: str | Path, providers: Sequence[str] = ("CPUExecutionProvider",)):
+        import onnxruntime
+        from tokenizers import Tokenizer
+
+        folder = Path(folder)
+        self.about = json.loads((folder / "clip.json").read_text(encoding="utf-8"))
+        space = Sphere if self.about["geometry"] == "sphere" else Hyperboloids
+        self.space: Sphere | Hyperboloids = space(self.about)
+        self._towers = {
+            part: onnxruntime.InferenceSession(folder / f"{part}.onnx", providers=[*providers])
+            for part in ("image", "text")
+        }
+        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+    def images(self, images: Sequence[str | Path | Image.Image]) -> Array:
+        """Points (B, d) of images, or of the images in files."""
+        pixels = np.stack([prepared(image, self.about) for image in images])
+        return np.asarray(self._towers["image"].run(None, {"images": pixels})[0])
+
+    def texts(self, texts: Sequence[str]) -> Array:
+        """Points (N, d) of texts."""
+        tokens = self.tokens(texts)
+        starts = range(0, len(tokens), _TEXTS)
+        batches = [tokens[start : start + _TEXTS] for start in starts]
+        return np.concatenate([self._towers["text"].run(None, {"tokens": x})[0] for x in batches])
+
+    def tokens(self, texts: Sequence[str]) -> Array:
+        """Tokens (N, L), int64, of texts; longer ones are cut."""
+        length = self.about["context"]
+        found = np.zeros((len(texts), length), np.int64)
+        for row, text in zip(found, texts):
+            clean = " ".join(html.unescape(html.unescape(text)).split()).lower()
+            ids = self._tokenizer.encode(clean).ids
+            row[: len(ids)] = ids[:length]
+            if len(ids) > length and self.about["ends"]:
+                row[-1] = ids[-1]
+        return found
+
+    def classes(self, names: Sequence[str] | None = None) -> Array:
+        """Points (N, d) of classes; default: the ``classes`` of the record. Of a name with synonyms
+        (``"building, edifice"``) the first counts."""
+        names = self.about["classes"] if names is None else names
+        templates = self.about["templates"]
+        words = [name.split(", ")[0].strip() for name in names]
+        points = self.texts([template.format(word) for word in words for template in templates])
+        return self.space.mean(points.reshape(len(words), len(templates), -1))
+
+    def rank(self, image: Array, points: Array) -> Array:
+        """Probabilities (N,) of an image (d,) among classes or texts (N, d)."""
+        logits = -self.about["logit_scale"] * self.space.distances(image[None], points)[0]
+        shares = np.exp(logits - logits.max())
+        return np.asarray(shares / shares.sum())
+
+    def walk(
+        self,
+        image: Array,
+        points: Array,
+        words: Sequence[str],
+        steps: int = 50,
+        end: Array | None = None,
+    ) -> list[Step]:
+        """The texts that an image (d,) passes on its way to the root, or to another image ``end``,
+        each once, from specific to general: at each of ``steps`` points the most similar of the
+        texts (N, d) whose cone holds it. The last of them is the root, "[ROOT]"."""
+        way = self.space.way(image, steps, end)
+        root = self.space.way(image, 2)[-1:]
+        texts = np.concatenate([points, root])
+        similarity = self.space.similarity(way, texts)
+        for row, point in zip(similarity, way):
+            row[:-1][~self.space.inside(points, point[None])] = -np.inf
+        nearest = similarity.argmax(1)
+        first = np.sort(np.unique(nearest, return_index=True)[1])
+        radius = self.space.radius(texts)
+        own = self.space.similarity(image[None], texts)[0]
+        found: list[Step] = []
+        for step in first:
+            number = nearest[step]
+            text = [*words, "[ROOT]"][number]
+            if not found or found[-1].text != text:
+                share = float(step / max(1, steps - 1))
+                found.append(Step(text, float(radius[number]), float(own[number]), share))
+        return found
+
+
+def prepared(image: str | Path | Image.Image, about: dict[str, Any]) -> Array:
+    """Normalised pixels (3, H, W), float32, of an image or of the image in a file."""
+    image = image if isinstance(image, Image.Image) else Image.open(image)
+    shown = ImageOps.exif_transpose(image).convert("RGBA")
+    white = Image.new("RGBA", shown.size, "white")
+    seen = Image.alpha_composite(white, shown).convert("RGB")
+    _, height, width = about["input_size"]
+    size = (width, height)
+    if about["crop_mode"] != "squash":  # the shorter side is that of the square
+        shorter = min(seen.size)
+        size = (int(width * seen.width / shorter), int(width * seen.height / shorter))
+    seen = seen.resize(size, Image.Resampling[about["interpolation"].upper()])
+    left = round((size[0] - width) / 2)
+    top = round((size[1] - height) / 2)
+    colours = np.asarray(seen.crop((left, top, left + width, top + height)), np.float32) / 255
+    normalised = (colours - np.float32(about["mean"])) / np.float32(about["std"])
+    return normalised.transpose(2, 0, 1)
+
+
+def _length(x: Array) -> Array:
+    return np.asarray(np.sqrt((x**2).sum(-1, keepdims=True)))
+
+
+def _line(first: Array, last: Array, steps: int) -> Array:
+    """Evenly spaced points (steps, ...) of a straight line, with both ends."""
+    share = np.linspace(0, 1, steps).reshape(-1, *[1] * first.ndim)
+    return first + share * (last - first)
+
+
+def main() -> None:
+    """Print the most likely classes of an image, and its walk through texts."""
+    parser = argparse.ArgumentParser(description="Rank classes for an image, and walk to the root.")
+    parser.add_argument("image")
+    parser.add_argument("--classes", help="names with a semicolon between them")
+    parser.add_argument("--texts", help="a file with a text a line, which the walk may find")
+    args = parser.parse_args()
+    clip = CLIP(Path(__file__).parent)
+    names = args.classes.split(";") if args.classes else clip.about["classes"]
+    [image] = clip.images([args.image])
+    if names:
+        scores = clip.rank(image, clip.classes(names))
+        for number in np.argsort(-scores)[:5]:
+            print(f"{scores[number]:.3f} {names[number].strip()}")
+    if args.texts:
+        words = Path(args.texts).read_text(encoding="utf-8").split("\n")
+        words = [word for word in words if word.strip()]
+        for step in clip.walk(image, clip.texts(words), words):
+            print(f"{step.radius:.3f} {step.text}")
+
+
+if __name__ == "__main__":
+    main()
