@@ -316,7 +316,7 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
             return len(points) * loss(logits, points, rows.true(numbers))
 
         total = torch.stack(self._in_chunks(summed, rows.points, rows.numbers)).sum()
-        return total * (get_world_size() / rows.count)
+        return total * (get_world_size() / rows.every)
 
     def _of_parts(self, points: _Points, wholes: _Wholes, boxes: _Boxes) -> dict[str, Tensor]:
         """UNCHA's contrast of boxes with their words, and of both with the wholes."""
@@ -429,11 +429,11 @@ class _Wholes(NamedTuple):
 
 class _Rows(NamedTuple):
     """This process's rows of a table of logits, ``points`` (n, d), and their ``numbers`` among the
-    ``count`` rows of all processes, or whatever ``true`` takes to mark the right ones in a row."""
+    ``every`` rows of all processes, or whatever ``true`` takes to mark the right ones in a row."""
 
     points: Tensor
     numbers: Tensor
-    count: int
+    every: int
     true: Callable[[Tensor], Tensor]
 
 
