@@ -49,6 +49,10 @@ BENCHMARKS = {
         "hyperbolic_clip",
         "MERU and HyCoCLIP: training steps against CLIP and official, and ranking",
     ),
+    "large-batch": (
+        "large_batch",
+        "Contrastive training of large batches: in chunks, and by rows of each process",
+    ),
     "open-vocabulary": (
         "open_vocabulary",
         "HyperCLIP's segmenter, detector and panoptic model: whole training steps",

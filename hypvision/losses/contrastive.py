@@ -46,12 +46,13 @@ def gathered_rows(x: Tensor, places: Tensor, size: int, every: Tensor) -> Tensor
 
 
 def soft_cross_entropy(logits: Tensor, true: Tensor, dim: int = 1) -> Tensor:
-    """Mean cross-entropy of the rows of ``logits`` (N, M), or of its columns with ``dim`` 0.
+    """Mean cross-entropy of the rows of ``logits`` (N, M), or of its columns with ``dim`` 0; 0 of
+    no rows, which a process may have.
 
     A target is shared evenly among what ``true`` (N, M), 0 or 1, marks in a row.
     """
     shares = true / true.sum(dim, keepdim=True)
-    return -(logits.log_softmax(dim) * shares).sum(dim).mean()
+    return -(logits.log_softmax(dim) * shares).sum() / max(1, logits.shape[1 - dim])
 
 
 def contrastive_loss(logits: Tensor, true: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -29,19 +29,21 @@ def uncertainty(x: Tensor) -> Tensor:
     return F.softplus(-torch.linalg.vector_norm(x[..., 1:], dim=-1))
 
 
-def box_to_whole_contrast(logits: Tensor, boxes: Tensor) -> Tensor:
+def box_to_whole_contrast(logits: Tensor, boxes: Tensor, true: Tensor | None = None) -> Tensor:
     """The mean cross-entropy of boxes against the wholes of all boxes.
 
     A whole with several boxes has a column for each of them, and only that of the query is right.
 
     Args:
-        logits: ``(M, M)``, of each box and the whole of each box.
-        boxes: points of the boxes ``(M, d + 1)``. Logits of uncertain ones shrink, by
+        logits: ``(N, M)``, of N of M boxes and the whole of each of the M.
+        boxes: points of the N boxes ``(N, d + 1)``. Logits of uncertain ones shrink, by
             ``exp(-u / 2)``, through which no gradient flows.
+        true: ``(N, M)``, 1 at the box itself; default: the diagonal.
     """
     weights = torch.exp(-uncertainty(boxes) / 2).detach()
     logits = weights[:, None].to(logits.dtype) * logits
-    return soft_cross_entropy(logits, torch.eye(len(logits), device=logits.device))
+    true = torch.eye(len(logits), device=logits.device) if true is None else true
+    return soft_cross_entropy(logits, true)
 
 
 def uncertain_entailment(

@@ -8,15 +8,17 @@ fully, in part, or with any adapter.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from mmengine.dist import all_gather_object
+from mmengine.dist import all_gather_object, all_reduce, get_rank, get_world_size
 from mmengine.model import BaseModel
 from mmengine.registry import MODELS
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
 
 import hypvision.data.shape_captions
 import hypvision.tasks.contrastive_metrics  # noqa: F401 - registers the metrics
@@ -57,6 +59,14 @@ def distinct(texts: Sequence[str]) -> tuple[list[int], list[int]]:
     return own, list(first.values())
 
 
+_RowLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def _plain(logits: Tensor, points: Tensor, true: Tensor) -> Tensor:
+    """The cross-entropy of rows, whatever their points."""
+    return soft_cross_entropy(logits, true)
+
+
 @MODELS.register_module()
 class CLIPContrast(OpenVocabularyCLIP, BaseModel):
     """CLIP's symmetric contrastive loss (Radford et al., ICML 2021), on its sphere or, for models
@@ -64,7 +74,9 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
     with ``box_scales`` UNCHA's, and PHyCLIP's with ``geometry="product"``.
 
     Images with the same caption are each other's positives, as are boxes with the same words in
-    UNCHA's contrast of boxes. Negatives come from all processes.
+    UNCHA's contrast of boxes. Negatives come from all processes, each of which
+    compares its own rows with them: the numbers of the contrast are those of the whole batch, and
+    the mean of the processes' gradients is its gradient.
     Where samples say which concepts an image shows and which of them its caption names, a caption
     is true of every image that shows that concept, and the targets are shared evenly among all that
     are true (multi-positive InfoNCE, as in UniCL, Yang et al., CVPR 2022).
@@ -83,6 +95,11 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
             stay zero, and are left out of a published file. For a training from scratch: an error
             with weights, or where the table is frozen.
         entail: weight of the entailment on a hyperboloid: 0.2 in all papers; 0 for none.
+        chunk: images and texts that a tower sees at a time, and rows of the contrast. None: all.
+            Only points are kept, and the backward pass computes one chunk after the other again,
+            with the same random numbers (GradCache, Gao et al., RepL4NLP 2021): gradients and loss
+            are those of the whole batch, the memory is that of a chunk. Towers with batch norms
+            cannot be cut so.
     """
 
     mean: Tensor
@@ -97,6 +114,7 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         templates: str | Sequence[str] | None = None,
         blank_words: bool = False,
         entail: float = 0.2,
+        chunk: int | None = None,
         data_preprocessor: dict | None = None,
         init_cfg: dict | None = None,
     ):
@@ -105,6 +123,7 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         self.gives_words = classes is not None  # whether somebody has chosen them for the data
         classes = TAXONOMY.classes["shape"] if classes is None else classes
         self.entail = entail
+        self.chunk = chunk
         source = _weights_of(clip)
         refuse(
             (
@@ -116,6 +135,15 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
         )
         self.build_clip(clip, adapter, tune, classes, templates, dense=False)
         self.family = getattr(self.clip, "family", "clip")
+        normed = any(isinstance(module, _BatchNorm) for module in self.clip.modules())
+        refuse(
+            (chunk is not None and chunk < 1, f"chunk must be 1 or more, got {chunk}."),
+            (
+                chunk is not None and normed,
+                "chunk would change what batch norms see: the images of a chunk, twice. Leave it "
+                "out, or take a model without batch norms, such as a ViT.",
+            ),
+        )
         if blank_words:
             table = text_part(self.clip).token_embedding.weight
             refuse(
@@ -198,14 +226,30 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
     def _images(self, inputs: Tensor) -> Tensor:
         return encode_image(self.clip, (inputs.float() - self.mean) / self.std, normalize=True)
 
+    def _texts(self, tokens: Tensor) -> Tensor:
+        return encode_by_length(self.clip, tokens, normalize=True)
+
+    def _in_chunks(self, function: Callable[..., Tensor], *columns: Tensor) -> list[Tensor]:
+        """A function of all rows, or of each chunk of them, of which nothing but that is kept."""
+        if self.chunk is None:
+            return [function(*columns)]
+
+        def of_part(_: Tensor, *part: Tensor) -> Tensor:
+            return function(*part)
+
+        parts = zip(*(column.split(self.chunk) for column in columns))
+        # The random state of a GPU is kept for tensors on it, and tokens are on the host.
+        return [checkpoint(of_part, self.mean, *part, use_reentrant=False) for part in parts]
+
     def _encode(self, inputs: Tensor, caption: list[str], boxes: _Boxes | None) -> _Points:
         """The points of a batch, float32."""
         words = [] if boxes is None else boxes.words
         sentences = sorted({*caption, *words})
-        encoded = encode_by_length(self.clip, self.tokenizer(sentences), normalize=True)
+        encoded = torch.cat(self._in_chunks(self._texts, self.tokenizer(sentences)))
         # Images come last: their activations, the largest, are freed before gradients of the text
         # tower are allocated.
-        images = self._images(inputs if boxes is None else torch.cat([inputs, boxes.inputs]))
+        pixels = inputs if boxes is None else torch.cat([inputs, boxes.inputs])
+        images = torch.cat(self._in_chunks(self._images, pixels))
         place = {text: number for number, text in enumerate(sentences)}
         texts = encoded[[place[text] for text in [*caption, *words]]]
         count = len(inputs)
@@ -232,10 +276,11 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
     def _contrast(
         self, points: _Points, wholes: _Wholes, boxes: _Boxes | None
     ) -> dict[str, Tensor]:
-        """CLIP's loss of wholes, and those of boxes."""
-        space = space_of(self.clip)
+        """CLIP's loss of wholes, and those of boxes; numbers of the whole batch."""
         scale = _exp(logit_scale_of(self.clip))
-        found = contrastive_loss(space.logits(wholes.images, wholes.texts, scale), wholes.true)
+        images = _Rows(points.image, wholes.numbers, len(wholes.images), wholes.of_images)
+        texts = _Rows(wholes.texts[wholes.first], wholes.first, len(wholes.texts), wholes.of_texts)
+        found = self._both_ways(images, texts, wholes.images, wholes.texts, scale)
         losses = dict(zip(("image", "text"), found))
         share = 0.5
         if self.family == "uncha":
@@ -243,38 +288,71 @@ class CLIPContrast(OpenVocabularyCLIP, BaseModel):
             losses |= self._of_parts(points, wholes, boxes)
         elif boxes is not None:
             share = 0.25
-            box_images = gathered(points.box_image)
-            box_texts = gathered(points.box_text)
             # The negatives of a box are whole texts or images, as in the paper.
-            to_texts = space.logits(box_images, wholes.texts, scale)
-            to_images = space.logits(box_texts, wholes.images, scale)
-            losses["box_image"] = soft_cross_entropy(to_texts, wholes.true)
-            losses["box_text"] = soft_cross_entropy(to_images, wholes.true[:, wholes.own].T)
-        return {name: share * value for name, value in losses.items()}
+            box_images = images._replace(points=points.box_image)
+            own = wholes.own[wholes.numbers]
+            box_texts = _Rows(points.box_text, own, len(wholes.images), wholes.of_texts)
+            losses["box_image"] = self._mean(box_images, wholes.texts, scale)
+            losses["box_text"] = self._mean(box_texts, wholes.images, scale)
+        return _of_all({name: share * value for name, value in losses.items()})
+
+    def _both_ways(
+        self, images: _Rows, texts: _Rows, all_images: Tensor, all_texts: Tensor, scale: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The losses of images among texts and of texts among images; where all rows are here, of
+        one table."""
+        if self.chunk is None and get_world_size() == 1:
+            logits = space_of(self.clip).logits(images.points, texts.points, scale)
+            return contrastive_loss(logits, images.true(images.numbers))
+        return self._mean(images, all_texts, scale), self._mean(texts, all_images, scale)
+
+    def _mean(self, rows: _Rows, others: Tensor, scale: Tensor, loss: _RowLoss = _plain) -> Tensor:
+        """The mean loss of the rows of all processes against ``others`` ``(N, d)``, as a mean over
+        the processes: each has its rows' sum."""
+        space = space_of(self.clip)
+
+        def summed(points: Tensor, numbers: Tensor) -> Tensor:
+            logits = space.logits(points, others, scale)
+            return len(points) * loss(logits, points, rows.true(numbers))
+
+        total = torch.stack(self._in_chunks(summed, rows.points, rows.numbers)).sum()
+        return total * (get_world_size() / rows.every)
 
     def _of_parts(self, points: _Points, wholes: _Wholes, boxes: _Boxes) -> dict[str, Tensor]:
         """UNCHA's contrast of boxes with their words, and of both with the wholes."""
-        space = space_of(self.clip)
         clip: Any = self.clip
         size = boxes.most * len(points.image)
         parts = all_gather_object((boxes.places, boxes.words))
         every = [size * rank + place for rank, (places, _) in enumerate(parts) for place in places]
         words = [word for _, some in parts for word in some]
-        numbers = (boxes.places, every, distinct(words)[0])
-        own, rows, same = (_on(points.image, values) for values in numbers)
-        images = gathered_rows(points.box_image, own, size, rows)
-        texts = gathered_rows(points.box_text, own, size, rows)
+        before = sum(len(places) for places, _ in parts[: get_rank()])
+        here = [*range(before, before + len(boxes.places))]
+        lists = (boxes.places, every, distinct(words)[0], here)
+        own, rows, same, numbers = (_on(points.image, values) for values in lists)
+        all_images = gathered_rows(points.box_image, own, size, rows)
+        all_texts = gathered_rows(points.box_text, own, size, rows)
         owner = rows // boxes.most
-        logits = space.logits(images, texts, _exp(clip.local_logit_scale))
-        found = contrastive_loss(logits, (same[:, None] == same).float())
+
+        def alike(numbers: Tensor) -> Tensor:
+            return same[numbers, None] == same
+
+        def itself(numbers: Tensor) -> Tensor:
+            return numbers[:, None] == torch.arange(len(same), device=same.device)
+
+        images = _Rows(points.box_image, numbers, len(same), alike)
+        texts = _Rows(points.box_text, numbers, len(same), alike)
+        local = _exp(clip.local_logit_scale)
+        found = self._both_ways(images, texts, all_images, all_texts, local)
         scale = _exp(clip.global_local_logit_scale)
-        to_texts = space.logits(images, wholes.texts[wholes.own[owner]], scale)
-        to_images = space.logits(texts, wholes.images[owner], scale)
+        images = images._replace(true=itself)
+        texts = texts._replace(true=itself)
+        whole_texts = wholes.texts[wholes.own[owner]]
+        whole_images = wholes.images[owner]
         return dict(
             box_image=found[0],
             box_text=found[1],
-            box_image_whole=box_to_whole_contrast(to_texts, images),
-            box_text_whole=box_to_whole_contrast(to_images, texts),
+            box_image_whole=self._mean(images, whole_texts, scale, box_to_whole_contrast),
+            box_text_whole=self._mean(texts, whole_images, scale, box_to_whole_contrast),
         )
 
     def _entailment(self, points: _Points, boxes: _Boxes | None) -> dict[str, Tensor]:
@@ -327,12 +405,36 @@ class _Points(NamedTuple):
 
 class _Wholes(NamedTuple):
     """The images (B, d) of all processes and their different texts (T, d); ``own`` (B,) is the
-    text of each image, ``true`` (B, T) whether a text is true of it."""
+    text of each image, ``numbers`` are those of this process's images, and ``first`` of the texts
+    that occur first in it; ``shown`` (B, T), whether a text is true of an image, where concepts say
+    so."""
 
     images: Tensor
     texts: Tensor
     own: Tensor
-    true: Tensor
+    numbers: Tensor
+    first: Tensor
+    shown: Tensor | None
+
+    def of_images(self, numbers: Tensor) -> Tensor:
+        """Which texts are true of some images, ``(n, T)``."""
+        if self.shown is not None:
+            return self.shown[numbers]
+        return self.own[numbers, None] == torch.arange(len(self.texts), device=self.own.device)
+
+    def of_texts(self, numbers: Tensor) -> Tensor:
+        """Of which images some texts are true, ``(n, B)``."""
+        return self.own == numbers[:, None] if self.shown is None else self.shown.T[numbers]
+
+
+class _Rows(NamedTuple):
+    """This process's rows of a table of logits, ``points`` (n, d), and their ``numbers`` among the
+    ``every`` rows of all processes, or whatever ``true`` takes to mark the right ones in a row."""
+
+    points: Tensor
+    numbers: Tensor
+    every: int
+    true: Callable[[Tensor], Tensor]
 
 
 def _exp(logarithm: Tensor) -> Tensor:
@@ -361,7 +463,18 @@ def _boxes(
 
 def _on(x: Tensor, numbers: list[int]) -> Tensor:
     """Numbers on the device of ``x``."""
-    return torch.tensor(numbers).to(x.device, non_blocking=True)
+    return torch.tensor(numbers, dtype=torch.int64).to(x.device, non_blocking=True)
+
+
+def _of_all(losses: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The means over all processes, with the gradients of this process's own."""
+    if get_world_size() == 1:
+        return losses
+    values = torch.stack([*losses.values()])
+    own = values.detach()
+    mean = own.clone()
+    all_reduce(mean, op="mean")
+    return dict(zip(losses, values + (mean - own)))
 
 
 def _gather_wholes(
@@ -371,17 +484,20 @@ def _gather_wholes(
     images = gathered(points.image)
     texts = gathered(points.text)
     captions = [text for part in all_gather_object(list(caption)) for text in part]
-    own, first = (_on(images, rows) for rows in distinct(captions))
+    here = range(get_rank() * len(caption), (get_rank() + 1) * len(caption))
+    texts_of_images, places = distinct(captions)
+    begun = [text for text, place in enumerate(places) if place in here]
+    lists = (texts_of_images, places, [*here], begun)
+    own, first, numbers, ours = (_on(images, values) for values in lists)
     texts = texts[first]  # each caption once
-    true = torch.zeros(len(images), len(texts), device=images.device)
-    true.scatter_(1, own[:, None], 1.0)
+    shown = None
     if concepts is not None and level is not None:
         # (B, B): whether image i shows what caption j names.
         concepts = gathered(concepts)
         level = gathered(level)
         named = concepts[:, level] == concepts.gather(1, level[:, None]).T
-        true = (named.float() @ true).clamp(max=1)
-    return _Wholes(images, texts, own, true)
+        shown = images.new_zeros(len(images), len(texts)).index_add_(1, own, named.float()) > 0
+    return _Wholes(images, texts, own, numbers, ours, shown)
 
 
 PREDICTORS["CLIPContrast"] = lambda model, config, request: zero_shot(model, request)

@@ -7,11 +7,12 @@ import zlib
 import numpy as np
 import pytest
 import torch
-from helpers.processes import run_in_two
 from references import uncha_phyclip as reference
 
 pytest.importorskip("open_clip")
 pytest.importorskip("mmengine")
+from helpers.clip_models import bundle_of, tiny
+
 from hypvision.clip.hyperbolic import HyperbolicCLIP
 from hypvision.clip.hyperbolic_checkpoint import PUBLISHED, to_official, variant
 from hypvision.clip.models import ARCHITECTURES, CLIPBundle, create_clip, pretrained_tags
@@ -43,18 +44,6 @@ def det(name, *shape):
     seed = zlib.crc32(name.encode()) & 0x7FFFFFFF
     numbers = np.random.RandomState(seed).standard_normal(shape).astype(np.float32)
     return torch.from_numpy(numbers).double()
-
-
-def tiny(**options):
-    """A CLIP with towers of a few thousand weights."""
-    torch.manual_seed(0)
-    vision = dict(image_size=32, layers=1, width=32, patch_size=16, head_width=16)
-    text = dict(context_length=77, vocab_size=49408, width=32, heads=2, layers=1)
-    return HyperbolicCLIP(32, vision, text, **options)
-
-
-def bundle(model):
-    return CLIPBundle(model, create_clip("emoji-t8").tokenizer, (0.0,) * 3, (255.0,) * 3)
 
 
 KINDS = {
@@ -303,7 +292,7 @@ def first_boxes(data):
 
 
 def task(kind):
-    return CLIPContrast(bundle(tiny(**KINDS[kind])), classes=["dog", "cat"])
+    return CLIPContrast(bundle_of(tiny(**KINDS[kind])), classes=["dog", "cat"])
 
 
 def test_the_training_of_uncha_is_its_loss():
@@ -374,47 +363,6 @@ def test_the_number_of_boxes_must_fit_the_loss():
         task("uncha")(**plain, mode="loss")
     with pytest.raises(HypvisionError, match="boxes=True"):
         task("phyclip")(**data, mode="loss")
-
-
-WORKER = """
-import torch
-from torch import distributed
-distributed.init_process_group("gloo")
-from test_uncha_phyclip import batch, halves, task
-model = torch.nn.parallel.DistributedDataParallel(task("uncha"))
-data = halves(batch(), distributed.get_rank())
-losses = {name: value for name, value in model(**data, mode="loss").items() if "entail" not in name}
-sum(losses.values()).backward()
-gradients = {name: p.grad for name, p in model.module.named_parameters() if p.grad is not None}
-torch.save(({name: float(value) for name, value in losses.items()}, gradients), f"FOLDER/{RANK}.pt")
-""".replace("{RANK}", "{distributed.get_rank()}")
-
-
-def halves(data, rank):
-    """The share of a process."""
-    own = slice(2 * rank, 2 * rank + 2)
-    words = [texts[own] for texts in data["box_caption"]]
-    return {name: value[own] for name, value in data.items()} | dict(box_caption=words)
-
-
-@pytest.mark.slow
-def test_the_contrast_of_two_processes_is_that_of_one(tmp_path):
-    """With unequal numbers of boxes: 3 and 1 here, 2 and 3 there."""
-    model = task("uncha")
-    losses = model(**batch(), mode="loss")
-    losses = {name: value for name, value in losses.items() if "entail" not in name}
-    sum(losses.values()).backward()
-    run_in_two(WORKER.replace("FOLDER", str(tmp_path)), tmp_path, __file__)
-    parts = [torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)]
-    for name, value in losses.items():
-        for part in parts:
-            assert part[0][name] == pytest.approx(value.item(), rel=1e-4), name
-    for name, parameter in model.named_parameters():
-        if parameter.grad is not None:
-            size = float(parameter.grad.abs().max())
-            torch.testing.assert_close(
-                parts[0][1][name], parameter.grad, atol=2e-5 * size + 1e-9, rtol=0
-            )
 
 
 @pytest.mark.parametrize("kind", KINDS)

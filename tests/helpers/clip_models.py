@@ -3,6 +3,9 @@
 import torch
 from open_clip.model import CLIP, CustomTextCLIP
 
+from hypvision.clip.hyperbolic import HyperbolicCLIP
+from hypvision.clip.models import CLIPBundle, create_clip
+
 TEXT = dict(context_length=20, vocab_size=100, width=32, heads=2, layers=3)
 VISION = dict(image_size=64, layers=4, width=64, patch_size=16, head_width=16)
 VOCABULARY = 100
@@ -63,3 +66,15 @@ def meru(seed=4):
         model.visual_alpha.fill_(0.3)
         model.textual_alpha.fill_(-0.2)
     return model
+
+
+def tiny(**options):
+    """A CLIP of the hyperbolic families with towers of a few thousand weights."""
+    torch.manual_seed(0)
+    vision = dict(image_size=32, layers=1, width=32, patch_size=16, head_width=16)
+    text = dict(context_length=77, vocab_size=49408, width=32, heads=2, layers=1)
+    return HyperbolicCLIP(32, vision, text, **options)
+
+
+def bundle_of(model):
+    return CLIPBundle(model, create_clip("emoji-t8").tokenizer, (0.0,) * 3, (255.0,) * 3)

@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from helpers.processes import run_in_two
 
 from hypvision.clip.spaces import Hyperboloid
 from hypvision.geometry import Lorentz, lorentz
@@ -103,22 +102,6 @@ def test_gradients_where_the_lift_is_cut():
         assert float((single - double).norm()) < 1e-5 * float(double.norm())
 
 
-WORKER = """
-import torch
-from torch import distributed
-distributed.init_process_group("gloo")
-from test_contrastive import model_and_batch
-model, batch = model_and_batch()
-rank = distributed.get_rank()
-half = {key: value[4 * rank : 4 * rank + 4] for key, value in batch.items()}
-model = torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
-losses = model(**half, mode="loss")
-sum(losses.values()).backward()
-gradients = {name: p.grad for name, p in model.module.named_parameters() if p.grad is not None}
-torch.save(({name: float(value) for name, value in losses.items()}, gradients), f"FOLDER/{rank}.pt")
-"""
-
-
 def model_and_batch():
     from hypvision.tasks.contrastive import CLIPContrast
 
@@ -144,23 +127,3 @@ def test_boxes_that_are_the_whole_images_change_nothing_without_entailment():
     assert len(hycoclip) == 4 and sum(hycoclip.values()).item() == pytest.approx(
         float(meru), rel=1e-5
     )
-
-
-@pytest.mark.slow
-def test_two_processes_are_one(tmp_path):
-    pytest.importorskip("open_clip")
-    model, batch = model_and_batch()
-    losses = model(**batch, mode="loss")
-    sum(losses.values()).backward()
-    run_in_two(WORKER.replace("FOLDER", str(tmp_path)), tmp_path, __file__)
-    parts = [torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)]
-    for name, value in losses.items():
-        assert (parts[0][0][name] + parts[1][0][name]) / 2 == pytest.approx(
-            float(value), rel=1e-4
-        ), name
-    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    assert gradients.keys() == parts[0][1].keys()
-    for name, value in gradients.items():
-        assert torch.allclose(
-            parts[0][1][name], value, atol=2e-5 * float(value.abs().max()) + 1e-9
-        ), name
