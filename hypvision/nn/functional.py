@@ -74,8 +74,9 @@ def minkowski_square(points: Tensor) -> Tensor:
     As a product, which loses half as many digits for far points as the difference.
     """
     time, space = points.split([1, points.shape[-1] - 1], dim=-1)  # its gradient is one cat
-    length: Tensor = torch.linalg.vector_norm(space, dim=-1, keepdim=True)
-    return (time - length) * (time + length)
+    length = torch.linalg.vector_norm(space, dim=-1, keepdim=True)
+    square: Tensor = (time - length) * (time + length)
+    return square
 
 
 def to_centroids(means: Tensor, c: float | Tensor) -> Tensor:
