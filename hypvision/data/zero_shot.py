@@ -143,6 +143,24 @@ def imagenet_tree(path: Path) -> dict[str, list[str]]:
     return found
 
 
+@contextmanager
+def _of_form(path: Path) -> Iterator[None]:
+    """Context that says which file lacks what its reader takes."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise HypvisionError(
+            f"'{path}' is not of the form that its authors publish ({type(error).__name__}: "
+            f"{error}). Take an intact copy."
+        ) from error
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.60} is no text")
+    return value
+
+
 # Images of classes
 
 
@@ -193,10 +211,11 @@ def _cub(place: Path, images: Path) -> Labelled:
     number = {key: row for row, key in enumerate(names)}
     spoken = [name.partition(".")[2].replace("_", " ") for name in names.values()]
     items = []
-    for key, file in files.items():
-        if trained.get(key) == "0":
-            label = number[labels[key]]
-            items.append(Item(str(images / file), label, spoken[label]))
+    with _of_form(folder / "image_class_labels.txt"):
+        for key, file in files.items():
+            if trained.get(key) == "0":
+                label = number[labels[key]]
+                items.append(Item(str(images / file), label, spoken[label]))
     inside([item.path for item in items], images)
     return Labelled(items, spoken)
 
@@ -212,24 +231,12 @@ def _flowers(place: Path, images: Path) -> Labelled:
 # Images and texts
 
 
-@contextmanager
-def _of_form(path: Path) -> Iterator[None]:
-    """Context that says which file lacks what its reader takes."""
-    try:
-        yield
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise HypvisionError(
-            f"'{path}' is not of the form that its authors publish ({type(error).__name__}: "
-            f"{error}). Take an intact copy."
-        ) from error
-
-
 def _coco(place: Path, images: Path) -> list[Captions]:
     content = read_json(place)
     with _of_form(place):
         texts: dict[int, list[str]] = {row["id"]: [] for row in content["images"]}
         for row in content["annotations"]:
-            texts[row["image_id"]].append(row["caption"])
+            texts[row["image_id"]].append(_text(row["caption"]))
         return [Captions(str(images / f"{key:012}.jpg"), own) for key, own in texts.items() if own]
 
 
@@ -240,7 +247,7 @@ def _flickr30k(place: Path, images: Path) -> list[Captions]:
     with _of_form(place):
         for row in content["images"]:
             if row["split"] == "test":
-                texts = [sentence["raw"] for sentence in row["sentences"]]
+                texts = [_text(sentence["raw"]) for sentence in row["sentences"]]
                 found.append(Captions(str(images / row["filename"]), texts))
     inside([row.image for row in found], images)
     return found
@@ -252,7 +259,7 @@ def _sugar_crepe(place: Path, images: Path) -> list[Choice]:
     with _of_form(place):
         for row in content.values():
             path = str(images / row["filename"])
-            found.append(Choice(path, row["caption"], row["negative_caption"]))
+            found.append(Choice(path, _text(row["caption"]), _text(row["negative_caption"])))
     inside([row.image for row in found], images)
     return found
 
@@ -271,7 +278,7 @@ def _vl_checklist(place: Path, root: Path) -> list[Choice]:
         for image, texts in content:
             path = images / image
             if len(found) < _MOST_PAIRS and path.is_file():
-                found.append(Choice(str(path), texts["POS"][0], texts["NEG"][0]))
+                found.append(Choice(str(path), _text(texts["POS"][0]), _text(texts["NEG"][0])))
     if not found:
         raise HypvisionError(f"No image that '{table}' names is in '{images}'. Add them.")
     inside([row.image for row in found], root)

@@ -34,6 +34,7 @@ from hypvision.data.zero_shot import (
     imagenet_tree,
     published,
 )
+from hypvision.io.errors import HypvisionError
 from hypvision.io.files import write_json
 from hypvision.io.images import open_image
 from hypvision.io.records import read_record
@@ -137,14 +138,16 @@ class Evaluator:
         key = (benchmark.reader, benchmark.also or benchmark.place, tuple(templates))
         if key not in self._last:
             data = benchmark.read(self.root)
-            points = _class_points(self.clip, data.names, templates)
             images = self.embed([item.path for item in data.items])
+            points = _class_points(self.clip, data.names, templates)
             self._last = {key: (data, self.clip.similarity(images, points).cpu())}
         return self._last[key]
 
     def embed(self, paths: Sequence[str], squash: bool = False) -> Tensor:
         """Points of images; ``squash``: their shape becomes that of the model's images, as the
         suites of MERU's successors have it where there are captions."""
+        if not paths:
+            raise HypvisionError("There are no test images in it. Take an intact copy.")
         height, width = preprocessing_of(self.clip.model).size
 
         def read(path: str) -> Image.Image:

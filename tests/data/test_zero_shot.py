@@ -177,10 +177,17 @@ def test_prompts_are_the_suites_or_said_to_be_others(root, tmp_path):
         ("flickr30k", "flickr30k/dataset_flickr30k.json", '{"images": [{"split": "test"}]}'),
         ("sugar_crepe/add_obj", "sugarcrepe/add_obj.json", '{"0": ["a"]}'),
         ("vl_checklist/center", "vl_checklist/data/objects.json", '[["VG/1.jpg", {"POS": []}]]'),
-    ],
+        (
+            "sugar_crepe/add_obj",
+            "sugarcrepe/add_obj.json",
+            '{"0": {"filename": "a", "caption": 3, "negative_caption": "b"}}',
+        ),
+        ("cub2011", "CUB_200_2011/image_class_labels.txt", "1 1\n2 3\n3 2\n"),
+    ],  # fmt: skip
 )
 def test_files_of_another_form_are_named(name, file, text, tmp_path):
     zero_shot.make(tmp_path)
+    zero_shot.make_lists(tmp_path)
     (tmp_path / file).write_text(text)
     with pytest.raises(HypvisionError, match="not of the form that its authors publish"):
         row(name).read(tmp_path)

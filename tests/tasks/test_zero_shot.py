@@ -219,11 +219,14 @@ def test_a_set_that_fails_does_not_cost_the_others(root, tmp_path, capsys):
     assert "None of these sets is in" in capsys.readouterr().err
     zero_shot.make(tmp_path)
     (tmp_path / "coco/val2017/000000000007.jpg").write_text("no image")
-    sets = ["--sets", "coco", "flickr30k"]
+    zero_shot.write(tmp_path / "food-101/meta/test.txt", "")
+    zero_shot.write(tmp_path / "food-101/images/a/b.jpg", "")
+    sets = ["--sets", "coco", "flickr30k", "food101"]
     assert main([*words, str(tmp_path), *sets]) == 2
     told = capsys.readouterr()
     assert "flickr30k: 20 images" in told.out and "table.csv" in told.out
-    assert "1 sets could not be measured" in told.err and "000000000007.jpg" in told.err
+    assert "2 sets could not be measured" in told.err and "000000000007.jpg" in told.err
+    assert "food101: There are no test images in it" in told.err
     assert main([*words, str(tmp_path), "--sets", "coko"]) == 2
     assert "coco" in capsys.readouterr().err
     assert not list(Path(tmp_path, "out").glob("mscoco*"))
