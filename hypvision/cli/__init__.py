@@ -86,6 +86,9 @@ COMMANDS = {
     "fewshot dg": Command("train on ImageNet, test on its variants"),
     "fewshot table": Command("print and write the tables of results"),
     "fewshot explain": Command("draw what the LatHAdapter of a finished cell has learned"),
+    "clip evaluate": Command(
+        "measure a CLIP on the data sets of papers: classes, retrieval, trees"
+    ),
     "clip segment": Command("segment images by any class names"),
     "clip chains": Command("measure how a CLIP orders texts from general to specific"),
     "clip make-chains": Command("write chains of texts from shapes, emoji or captions"),

@@ -1,5 +1,5 @@
-"""``hypvision clip``: segmentation by class names, chains of texts from general to specific, and
-radii."""
+"""``hypvision clip``: zero-shot evaluation, segmentation by class names, chains of texts from
+general to specific, and radii."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ from hypvision.cli.arguments import (
 )
 from hypvision.cli.predict import add_sources_arguments
 from hypvision.io.errors import HypvisionError
-from hypvision.io.files import below, protecting, write_json
+from hypvision.io.files import below, protecting, write_json, write_table
 
 if TYPE_CHECKING:
     from hypvision.clip.models import CLIPBundle
     from hypvision.clip.radial.measure import Measured
     from hypvision.data.chains import Chain
+    from hypvision.data.zero_shot import Benchmark
 
 # Copied from hypvision.data.classes, because importing it imports PyTorch.
 CLASS_LISTS = (
     "coco171", "ade150", "ade847", "pc59", "pc459", "voc20", "voc20b", "coco48", "coco17", "coco65",
     "coco116", "coco133",
 )  # fmt: skip
+SUITES = ("hycoclip", "uncha", "phyclip", "open_clip")  # so is hypvision.data.zero_shot.PUBLISHED
 
 
 def add_clip_segment_arguments(parser: Parser) -> None:
@@ -90,6 +92,82 @@ def run_clip_segment(args: Namespace) -> None:
     for path in writer.written:
         print(path)
     require_all(failed, count)
+
+
+def add_clip_evaluate_arguments(parser: Parser) -> None:
+    add_clip_argument(parser, "the CLIP to measure", required=True)
+    text = "the data sets, prompts and metrics of these papers, or of CLIP_benchmark"
+    parser.add("--suite", text, choices=SUITES, required=True)
+    text = "folder of all data sets; those that are not there are left out"
+    parser.add("--data DIR", text, default="data")
+    parser.add("--sets NAME...", "only these sets of the suite")
+    add_device_argument(parser)
+    text = "folder of a result file a set, which are not measured again, and of table.csv"
+    parser.add("--out DIR", text, default="evaluated", output="folder")
+
+
+def run_clip_evaluate(args: Namespace) -> None:
+    """``clip evaluate`` from parsed arguments: prints what is missing and a table, and writes it
+    beside the result files."""
+    from hypvision.clip.names import clip_options
+    from hypvision.tasks.zero_shot import Evaluator, table
+
+    root = Path(args.data).expanduser()
+    there = _sets_there(args, root)
+    clip = clip_of(args.clip, device_of(args))
+    evaluator = Evaluator(clip, clip_options(args.clip), args.suite, root, Path(args.out))
+    found = {}
+    failed = []
+    for benchmark in there:
+        try:
+            result, kept = evaluator(benchmark)
+        except HypvisionError as error:
+            failed.append(f"{benchmark.set}: {error}")
+            continue
+        found[benchmark.set] = benchmark, result
+        images = result.hypvision["images"]
+        print(f"{benchmark.set}: {images} images{', measured before' if kept else ''}")
+    if found:
+        rows = table(args.suite, found)
+        print(_columns(rows))
+        write_table(Path(args.out) / "table.csv", rows)
+        print(Path(args.out) / "table.csv")
+    if failed:
+        raise HypvisionError(f"{len(failed)} sets could not be measured. {' '.join(failed)}")
+
+
+def _sets_there(args: Namespace, root: Path) -> list[Benchmark]:
+    """The chosen data sets that are in the folder; prints the others."""
+    from hypvision.data.zero_shot import suite
+    from hypvision.io.checks import one_of
+
+    sets = {benchmark.set: benchmark for benchmark in suite(args.suite)}
+    found = []
+    for name in args.sets or sets:
+        one_of(sets, **{"A set of --sets": name})
+        missing = sets[name].missing(root)
+        if missing is None:
+            found.append(sets[name])
+        else:
+            print(f"{name}: left out, there is no '{missing}'")
+    if not found:
+        raise HypvisionError(
+            f"None of these sets is in '{root}'. Give the folder of all data sets by --data."
+        )
+    return found
+
+
+def _columns(rows: list[dict[str, str]]) -> str:
+    """A table in columns, numbers to the right, and its notes below it."""
+    names = [name for name in rows[0] if name != "note"]
+    width = {
+        name: max(len(row[name]) for row in [dict(zip(names, names)), *rows]) for name in names
+    }
+    lines = []
+    for row in [dict(zip(names, names)), *rows]:
+        words = [f"{row[name]:{'<' if name in names[:2] else '>'}{width[name]}}" for name in names]
+        lines.append("  ".join(words).rstrip())
+    return "\n".join(lines + [f"{row['set']}: {row['note']}" for row in rows if row["note"]])
 
 
 def add_clip_chains_arguments(parser: Parser) -> None:

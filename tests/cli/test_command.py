@@ -124,6 +124,7 @@ def test_the_tables_in_help_are_those_of_the_rooms():
     import hypvision.data.export
     import hypvision.data.prepare
     import hypvision.data.taxonomy
+    import hypvision.data.zero_shot
     import hypvision.inference.writers
     import hypvision.zoo.convert
     import hypvision.zoo.export
@@ -140,6 +141,7 @@ def test_the_tables_in_help_are_those_of_the_rooms():
     assert cli.zoo.STORAGES == hypvision.checkpoints.storage.STORAGES
     assert cli.predict.WRITES == hypvision.inference.writers.KINDS
     assert cli.clip.CLASS_LISTS == hypvision.data.classes.CLASS_LISTS
+    assert tuple(hypvision.data.zero_shot.PUBLISHED) == cli.clip.SUITES
     assert cli.zoo.TASKS == hypvision.checkpoints.records.TASKS
 
 
@@ -207,6 +209,7 @@ NEEDED = {
     "plot": ["in.json"],
     "predict": ["in.png", "--model", "m"],
     "explain": ["in.png", "--model", "m"],
+    "clip evaluate": ["--clip", "m", "--suite", "uncha"],
     "clip segment": ["in.png", "--classes", "a"],
     "fewshot base2new": [],
     "fewshot shots": [],

@@ -86,6 +86,9 @@ LINES = {
         )
     },
     "fewshot table": ["results"],
+    "clip evaluate": [
+        "--clip shapes-s8 --suite uncha --data few --sets dtd --device cpu --out out"
+    ],
     "clip segment": ["photos --classes words.txt --clip shapes-s8 --device cpu --out out"],
     "clip chains": ["chains.csv --clip shapes-s8 --steps 3 --device cpu --out out"],
     "clip make-chains": ["shapes out.csv --length 3"],
@@ -116,6 +119,7 @@ LINES = {
 
 _TEXTS = {
     "words.txt": "a disk\na red ring\n",
+    "few/dtd/labels/test1.txt": "apple/test0.png\nbird/test0.png\n",
     "script.py": "print('ran')\n",
     "pairs/captions.csv": "image,caption\na.png,a red disk\nb.png,a ring\n",
     "closure.csv": "id1,id2\ndog,animal\ncat,animal\nwolf,dog\nwolf,animal\n",

@@ -120,6 +120,11 @@ def _by_wnid(folder: Path, names: dict[str, str], order: Sequence[str] | None = 
     return [Item(path, labels[wnid], names[wnid]) for wnid in found for path in found[wnid]]
 
 
+def imagenet_validation(folder: Path) -> list[Item]:
+    """The validation images of ImageNet's folder, ``images/val/WNID``."""
+    return _by_wnid(folder / "images" / "val", _imagenet_names(folder))
+
+
 def _test_only(items: list[Item]) -> Split:
     # the class names of a data set without training images come from its test images
     return Split(items, items, items)
