@@ -70,6 +70,10 @@ class PixelLogits(nn.Module):
         self.offsets = ManifoldParameter(torch.zeros(count, dim), manifold)
         self.normals = nn.Parameter(0.05 * torch.randn(count, dim))
 
+    def no_weight_decay(self) -> set[str]:
+        """Offsets do not decay, as published."""
+        return {"offsets"}
+
     def forward(self, u: Tensor) -> Tensor:
         c = self.manifold.c
         space = radial_map(u, _to_space, c, dim=1)
@@ -209,6 +213,8 @@ class HyperbolicSegmentor(EncoderDecoder):
     ``uncertainty``, ``1 - sqrt(c) |z|`` of its point ``z`` of the ball. The distance is enlarged,
     not the point, and averaged over sliding windows; of several views that of the first counts.
     """
+
+    tells_uncertainty = True
 
     def _init_decode_head(self, decode_head: Any) -> None:
         super()._init_decode_head(decode_head)
