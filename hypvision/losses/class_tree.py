@@ -42,24 +42,12 @@ class ClassTree(nn.Module):
 
     def __init__(self, classes: Sequence[str], tree: Mapping[str, Any] | str | Path | None = None):
         super().__init__()
-        if isinstance(tree, (str, Path)):
-            tree = read_json(tree)
-        above = {}
-        for name, parent in _walk(dict.fromkeys(classes) if tree is None else tree):
-            if name in above:
-                raise HypvisionError(f"The class tree has {name!r} twice. Rename one of the two.")
-            above[name] = parent
+        nodes = read_json(tree) if isinstance(tree, (str, Path)) else tree
+        above = _parents(dict.fromkeys(classes) if nodes is None else nodes)
         inner = [name for name in above if name in set(above.values())]
-        leaves = set(above) - set(inner)
-        if leaves != set(classes) or len(classes) != len(leaves):
-            missing = ", ".join(sorted(set(classes) - leaves)) or "none"
-            more = ", ".join(sorted(leaves - set(classes))) or "none"
-            raise HypvisionError(
-                f"The leaves of the class tree should be the {len(classes)} classes, each once. "
-                f"Missing: {missing}; not a class: {more}. Correct the tree or 'classes'."
-            )
+        _check_leaves(classes, set(above) - set(inner))
         self.names = (*classes, *inner)
-        number = {name: place for place, name in enumerate(self.names)}
+        number: dict[str | None, int] = {name: place for place, name in enumerate(self.names)}
         self.parents = [number.get(above[name], -1) for name in self.names]
         self.families: Tensor
         self.paths: Tensor
@@ -93,6 +81,26 @@ class ClassTree(nn.Module):
         sums = logits.new_zeros(shape).index_add(-1, families, shifted.exp())
         conditional = shifted - sums.log().index_select(-1, families)
         return conditional @ self.paths.to(logits.dtype)
+
+
+def _parents(tree: Mapping[str, Any]) -> dict[str, str | None]:
+    """The parent of each node by name, breadth first."""
+    above: dict[str, str | None] = {}
+    for name, parent in _walk(tree):
+        if name in above:
+            raise HypvisionError(f"The class tree has {name!r} twice. Rename one of the two.")
+        above[name] = parent
+    return above
+
+
+def _check_leaves(classes: Sequence[str], leaves: set[str]) -> None:
+    if leaves != set(classes) or len(classes) != len(leaves):
+        missing = ", ".join(sorted(set(classes) - leaves)) or "none"
+        more = ", ".join(sorted(leaves - set(classes))) or "none"
+        raise HypvisionError(
+            f"The leaves of the class tree should be the {len(classes)} classes, each once. "
+            f"Missing: {missing}; not a class: {more}. Correct the tree or 'classes'."
+        )
 
 
 def _walk(tree: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:

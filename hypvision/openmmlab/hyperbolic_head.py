@@ -23,6 +23,7 @@ from mmseg.models.decode_heads import (
     SegformerHead,
     UPerHead,
 )
+from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 from mmseg.models.segmentors import EncoderDecoder
 from mmseg.models.utils import resize
 from mmseg.registry import MODELS
@@ -118,7 +119,7 @@ class PixelClassifier(nn.Module):
             return self.tree(self.logits(u)).movedim(-1, 1)
 
 
-class HyperbolicHead:
+class HyperbolicHead(BaseDecodeHead):
     """Mixin for decode heads of mmseg: :class:`PixelClassifier` in the place of their last layer.
 
     The head gives log-probabilities of the classes, so that losses, metrics, sliding windows and

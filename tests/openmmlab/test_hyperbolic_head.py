@@ -95,27 +95,29 @@ def test_beyond_the_longest_point_logits_and_gradients_stay_finite():
     assert pytest.approx(3.8002, abs=1e-4) == LONGEST
 
 
-def head(kind="FCN", **options):
+def head(kind="FCNHead", **options):
     init_default_scope("mmseg")
     several = {
-        "FCN": dict(in_channels=6, num_convs=1),
-        "FPN": dict(in_channels=[6, 6], in_index=[0, 1], feature_strides=[4, 8]),
-        "ASPP": dict(in_channels=6, in_index=1, dilations=(1, 2), c1_in_channels=6, c1_channels=4),
-        "Segformer": dict(in_channels=[6, 6], in_index=[0, 1]),
-        "UPer": dict(in_channels=[6, 6], in_index=[0, 1], pool_scales=(1, 2)),
+        "FCNHead": dict(in_channels=6, num_convs=1),
+        "FPNHead": dict(in_channels=[6, 6], in_index=[0, 1], feature_strides=[4, 8]),
+        "ASPPHead": dict(
+            in_channels=6, in_index=1, dilations=(1, 2), c1_in_channels=6, c1_channels=4
+        ),
+        "SegformerHead": dict(in_channels=[6, 6], in_index=[0, 1]),
+        "UPerHead": dict(in_channels=[6, 6], in_index=[0, 1], pool_scales=(1, 2)),
     }
     settings = dict(channels=8, num_classes=5, norm_cfg=dict(type="BN"), **several[kind])
     torch.manual_seed(0)
-    return MODELS.build(dict(type=f"Hyperbolic{kind}Head", **settings, **options))
+    return MODELS.build(dict(type=f"Hyperbolic{kind}", **settings, **options))
 
 
 MAPS = (torch.randn(2, 6, 8, 8), torch.randn(2, 6, 4, 4))
 
 
-@pytest.mark.parametrize("kind", ["FCN", "FPN", "ASPP", "Segformer", "UPer"])
+@pytest.mark.parametrize("kind", ["FCNHead", "FPNHead", "ASPPHead", "SegformerHead", "UPerHead"])
 def test_every_head_gives_log_probabilities_and_learns(kind):
     model = head(kind, dim=3, tree=TOY, classes=NAMES)
-    maps = MAPS if kind != "FCN" else MAPS[:1]
+    maps = MAPS if kind != "FCNHead" else MAPS[:1]
     out = model(maps)
     torch.testing.assert_close(out.exp().sum(1), torch.ones_like(out[:, 0]))
     assert [name for name, _, _ in named_manifold_parameters(model)] == ["conv_seg.logits.offsets"]
