@@ -165,6 +165,7 @@ class HyperbolicHead(BaseDecodeHead):
             ball = PoincareBall(c, learnable=learn_c)
             logits = PixelLogits(dim, len(nodes.names), ball)
         self.conv_seg = PixelClassifier(self.channels, logits, dim, nodes)
+        self.class_names = None if classes is None else tuple(classes)
         self.loss_at = loss_at
 
     def loss_by_feat(self, seg_logits: Tensor, batch_data_samples: list[SegDataSample]) -> dict:

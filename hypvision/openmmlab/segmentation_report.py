@@ -55,8 +55,8 @@ class SegmentationReport(ReportMetric):
             )
             if "gt_sem_seg" not in sample or not finite:
                 continue
-            maps = (sample[key]["data"].cpu().numpy() for key in ("pred_sem_seg", "gt_sem_seg"))
-            found, truth = (labels.reshape(labels.shape[-2:]) for labels in maps)
+            both = (sample[key]["data"].cpu().numpy() for key in ("pred_sem_seg", "gt_sem_seg"))
+            found, truth = (labels.reshape(labels.shape[-2:]) for labels in both)
             known = truth != self.ignore_index
             pairs, counts = np.unique(
                 np.stack([truth[known], found[known]]), axis=1, return_counts=True
@@ -68,8 +68,9 @@ class SegmentationReport(ReportMetric):
                 iou=mean_iou(pairs, counts),
             )
             if "uncertainty" in sample:
-                entry["maps"] = _maps(sample)
-                entry["rates"] = rate_maps(sample, entry["maps"], truth, found != truth, known)
+                maps = _maps(sample)
+                rates = rate_maps(sample, maps, truth, found != truth, known)
+                entry.update(maps=maps, rates=rates)
             self.results.append(entry)
             self._keep_if_bad(entry, truth, found)
             entry.pop("maps", None)

@@ -1,6 +1,7 @@
 """Heads of hyperbolic pixels, against the ball in float64 and numbers of the published code."""
 
 import zlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,17 +9,19 @@ import torch
 from references import segmentation as reference
 
 pytest.importorskip("mmseg")
+pytest.importorskip("hypvision.openmmlab")  # before mmseg: gives mmcv its operations
 from mmengine.config import ConfigDict
 from mmengine.registry import init_default_scope
 from mmengine.structures import PixelData
+from mmseg.datasets import BaseSegDataset
 from mmseg.registry import MODELS
 from mmseg.structures import SegDataSample
 
-import hypvision.openmmlab  # noqa: F401 - gives mmcv its operations
 from hypvision.geometry import PoincareBall, named_manifold_parameters
 from hypvision.io.errors import HypvisionError
 from hypvision.losses.class_tree import ClassTree
 from hypvision.openmmlab.hyperbolic_head import LONGEST, PixelLogits
+from hypvision.openmmlab.sample_checks import CheckSamplesHook
 
 NAMES = ("cat", "dog", "fish", "car", "train")
 TOY = {"organism": {"mammal": ["cat", "dog"], "fish": []}, "vehicle": ["car", "train"]}
@@ -155,6 +158,15 @@ def test_a_tree_needs_the_classes():
         head(tree=TOY)
     with pytest.raises(HypvisionError, match="got 2"):
         head(classes=("a", "b"))
+
+
+def test_the_classes_of_the_data_have_the_order_of_the_tree():
+    model = torch.nn.Module()
+    model.decode_head = head(tree=TOY, classes=NAMES)
+    about = dict(classes=NAMES[::-1])
+    data = BaseSegDataset(metainfo=about, lazy_init=True, pipeline=[])
+    with pytest.raises(HypvisionError, match="class tree of the HyperbolicFCNHead is for .*cat"):
+        CheckSamplesHook().check(SimpleNamespace(model=model), data)
 
 
 def segmentor(mode="whole", **options):
