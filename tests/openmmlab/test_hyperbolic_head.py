@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from helpers.configs import data, shrink  # noqa: F401 - a fixture
 from references import segmentation as reference
 
 pytest.importorskip("mmseg")
@@ -17,6 +18,7 @@ from mmseg.datasets import BaseSegDataset
 from mmseg.registry import MODELS
 from mmseg.structures import SegDataSample
 
+from hypvision.engine.run import train
 from hypvision.geometry import PoincareBall, named_manifold_parameters
 from hypvision.io.errors import HypvisionError
 from hypvision.losses.class_tree import ClassTree
@@ -164,9 +166,9 @@ def test_the_classes_of_the_data_have_the_order_of_the_tree():
     model = torch.nn.Module()
     model.decode_head = head(tree=TOY, classes=NAMES)
     about = dict(classes=NAMES[::-1])
-    data = BaseSegDataset(metainfo=about, lazy_init=True, pipeline=[])
+    samples_of = BaseSegDataset(metainfo=about, lazy_init=True, pipeline=[])
     with pytest.raises(HypvisionError, match="class tree of the HyperbolicFCNHead is for .*cat"):
-        CheckSamplesHook().check(SimpleNamespace(model=model), data)
+        CheckSamplesHook().check(SimpleNamespace(model=model), samples_of)
 
 
 def segmentor(mode="whole", **options):
@@ -204,3 +206,13 @@ def test_predictions_have_radius_and_uncertainty(mode):
 def test_the_segmentor_needs_a_hyperbolic_head():
     with pytest.raises(HypvisionError, match="Take EncoderDecoder"):
         segmentor(geometry="euclidean")
+
+
+@pytest.mark.slow
+def test_the_published_config_takes_a_step(data, tmp_path):  # noqa: F811
+    name = "hyperbolic-deeplabv3plus_resnetv2-101_140e_ade20k"
+    runner = train(shrink(name, name, data), tmp_path)
+    assert runner.iter == 1
+    assert runner.message_hub.get_scalar("train/loss").current() > 0
+    offsets = runner.model.decode_head.conv_seg.logits.offsets
+    assert offsets.detach().norm(dim=-1).max() > 0
