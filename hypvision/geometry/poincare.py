@@ -530,18 +530,7 @@ def ganea_logits(x: Tensor, p: Tensor, a: Tensor, c: Curvature) -> Tensor:
             f"{tuple(a.shape)}."
         )
     c = widen(c, STEEPEST)
-    return _ganea_logits(to_lorentz(widen(x), c), p, a, c, x.dtype)
-
-
-@stable("s", fits=("p", "a"), wide=False)
-def ganea_space_logits(s: Tensor, p: Tensor, a: Tensor, c: Curvature) -> Tensor:
-    """:func:`ganea_logits` of points given by their space parts ``(..., n)`` on the hyperboloid,
-    which keep their distance from the origin where float32 points of the ball lose it."""
-    c = widen(c, STEEPEST)
-    return _ganea_logits(lorentz.from_space(widen(s), c), p, a, c, s.dtype)
-
-
-def _ganea_logits(points: Tensor, p: Tensor, a: Tensor, c: Curvature, dtype: torch.dtype) -> Tensor:
+    dtype = x.dtype
     root = square_root(c)
     p = _inside(widen(p), c, p.dtype)
     a = widen(a)
@@ -550,7 +539,8 @@ def _ganea_logits(points: Tensor, p: Tensor, a: Tensor, c: Curvature, dtype: tor
     # With a normal of length 1, sinh(distance) is the inner product <x, normal>_L.
     time = 2 * root * dot(p, away) / _gap(p, c)
     planes = torch.cat([-time, away + root * time * p], -1)
-    sides = torch.matmul(bounded(points * root, dtype), bounded(planes, dtype).t())
+    points = to_lorentz(widen(x), c) * root
+    sides = torch.matmul(bounded(points, dtype), bounded(planes, dtype).t())
     return torch.asinh(sides) * bounded((2 / root) * size.squeeze(-1), dtype)
 
 

@@ -30,9 +30,9 @@ from mmseg.registry import MODELS
 from mmseg.structures import SegDataSample
 from torch import Tensor, nn
 
-from hypvision.geometry import ManifoldParameter, PoincareBall
-from hypvision.geometry.numerics import exact, sinhc_sqrt
-from hypvision.geometry.poincare import ganea_space_logits
+from hypvision.geometry import ManifoldParameter, PoincareBall, lorentz
+from hypvision.geometry.lorentz.cones import space_logits
+from hypvision.geometry.numerics import exact, length, sinhc_sqrt, square_root, tiny
 from hypvision.io.checks import one_of
 from hypvision.io.errors import HypvisionError
 from hypvision.losses.class_tree import ClassTree
@@ -77,8 +77,17 @@ class PixelLogits(nn.Module):
 
     def forward(self, u: Tensor) -> Tensor:
         c = self.manifold.c
-        space = radial_map(u, _to_space, c, dim=1)
-        return ganea_space_logits(space.movedim(1, -1), self.offsets, self.normals, c)
+        space = radial_map(u, _to_space, c, dim=1).movedim(1, -1)
+        return space_logits(space, *self.planes(), c)
+
+    def planes(self) -> tuple[Tensor, Tensor]:
+        """Normals ``(M, dim)`` and offsets ``(M,)`` of the same hyperplanes on the hyperboloid, as
+        of :class:`~hypvision.nn.LorentzMLR`."""
+        c = self.manifold.c
+        at_offsets = lorentz.transp0(self.manifold.to_lorentz(self.offsets), self.normals, c)
+        size = length(self.normals).clamp_min(tiny(self.normals))
+        shift = torch.asinh(at_offsets[:, :1] / size) / square_root(c)
+        return 2 * size * F.normalize(at_offsets[:, 1:], dim=-1), shift.squeeze(-1)
 
     def radius(self, u: Tensor) -> Tensor:
         """Distance of each pixel from the origin ``(B, 1, h, w)``."""
