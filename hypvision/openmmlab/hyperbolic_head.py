@@ -31,12 +31,11 @@ from mmseg.structures import SegDataSample
 from torch import Tensor, nn
 
 from hypvision.geometry import ManifoldParameter, PoincareBall, lorentz
-from hypvision.geometry.lorentz.cones import space_logits
 from hypvision.geometry.numerics import exact, length, sinhc_sqrt, square_root, tiny
 from hypvision.io.checks import one_of
 from hypvision.io.errors import HypvisionError
 from hypvision.losses.class_tree import ClassTree
-from hypvision.nn.functional import precise, radial_map, space_square
+from hypvision.nn.functional import precise, radial_map, space_square, space_time
 
 # sqrt(c) |u| of the tangent vectors of longest points: those of the paper have 0.999 of the radius
 LONGEST = math.atanh(0.999)
@@ -49,7 +48,7 @@ class PixelLogits(nn.Module):
               \frac{2 \sqrt c \langle (-p_k) \oplus z, \hat a_k\rangle}
                    {1 - c |(-p_k) \oplus z|^2}, \qquad z = \exp_0(u)
 
-    Computed on the hyperboloid by one matrix product; the paper's floor of the denominator is left
+    Computed on the hyperboloid by one convolution; the paper's floor of the denominator is left
     out, as it changes the logits of distant points.
 
     Args:
@@ -77,17 +76,15 @@ class PixelLogits(nn.Module):
 
     def forward(self, u: Tensor) -> Tensor:
         c = self.manifold.c
-        space = radial_map(u, _to_space, c, dim=1).movedim(1, -1)
-        return space_logits(space, *self.planes(), c)
-
-    def planes(self) -> tuple[Tensor, Tensor]:
-        """Normals ``(M, dim)`` and offsets ``(M,)`` of the same hyperplanes on the hyperboloid, as
-        of :class:`~hypvision.nn.LorentzMLR`."""
-        c = self.manifold.c
-        at_offsets = lorentz.transp0(self.manifold.to_lorentz(self.offsets), self.normals, c)
-        size = length(self.normals).clamp_min(tiny(self.normals))
-        shift = torch.asinh(at_offsets[:, :1] / size) / square_root(c)
-        return 2 * size * F.normalize(at_offsets[:, 1:], dim=-1), shift.squeeze(-1)
+        root = square_root(c)
+        size = length(self.normals)
+        points = self.manifold.to_lorentz(self.offsets)
+        planes = lorentz.transp0(points, self.normals / size.clamp_min(tiny(size)), c)
+        # sinh of a pixel's distance is its Minkowski product with the normal of length 1
+        space = radial_map(u, _to_space, c, dim=1)
+        sides = F.conv2d(space, planes[:, 1:, None, None])
+        sides = sides - space_time(space, c, 1) * planes[:, :1, None]
+        return (torch.asinh(root * sides) * (2 * size / root)[..., None]).movedim(1, -1)
 
     def radius(self, u: Tensor) -> Tensor:
         """Distance of each pixel from the origin ``(B, 1, h, w)``."""
