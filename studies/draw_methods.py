@@ -199,10 +199,33 @@ def draw_averages(figure) -> None:
     right.set_title("residual connection: the average", fontsize=10)
 
 
+def draw_pixels(figure) -> None:
+    """Hyperbolic segmentation: hyperplanes choose the class, the distance from the origin says how
+    sure it is."""
+    disk = PoincareDisk(figure.subplots())
+    side = torch.linspace(-1, 1, 501, dtype=torch.float64)
+    grid = torch.cartesian_prod(side, side)
+    radius = grid.norm(dim=1)
+    offsets = torch.from_numpy(np.stack([at(0.8, degrees) for degrees in (40, 160, 280)]))
+    logits = poincare.ganea_logits(
+        grid * (0.999 / radius.clamp(min=1))[:, None], offsets, offsets, 1.0
+    )
+    shades = torch.tensor([[31, 119, 180], [255, 127, 14], [44, 160, 44]])[logits.argmax(1)] / 255
+    alpha = torch.where(radius < 1, 0.75 * radius, 0)
+    image = torch.cat([shades, alpha[:, None]], 1).reshape(501, 501, 4).transpose(0, 1).numpy()
+    disk.axes.imshow(image, extent=(-1, 1, -1, 1), origin="lower", zorder=-1)
+    for degrees in (40, 160, 280):
+        ends = [at(9, degrees + turn) for turn in (-48, 48)]
+        disk.geodesic(*ends, color=GREY, linewidth=1.3)
+    name(disk, at(0.0, 0), "uncertain", (6, -4))
+    name(disk, at(3.2, 55), "sure", (-12, 0))
+
+
 DRAWINGS = {
     "cones": (draw_cones, (4.8, 4.8)),
     "ancestors": (draw_ancestors, (4.8, 4.8)),
     "attributes": (draw_attributes, (4.8, 4.8)),
+    "pixels": (draw_pixels, (4.8, 4.8)),
     "boost": (draw_boost, (9.2, 3.4)),
     "averages": (draw_averages, (8.4, 4.4)),
 }

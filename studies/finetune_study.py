@@ -200,6 +200,8 @@ NO_MIXERS = {
 }
 BARE = {f"model.backbone.{key}": value for key, value in NO_MIXERS.items()}
 
+PIXELS = "hyperbolic-segmentation/{}-fpn-{}d_600i_camvid.py"
+
 SHORT = [dict(type="LinearLR", start_factor=0.02, begin=0, end=100, by_epoch=False)]
 
 STUDIES: dict[str, dict[str, Run]] = {
@@ -231,6 +233,12 @@ STUDIES: dict[str, dict[str, Run]] = {
         **{name: Run(SCENES.format(key), name) for name, key in CLIPS.items()},
         "HyCoCLIP, no entailment": Run(SCENES.format("hycoclip-emoji-contrast"), "HyCoCLIP"),
         "HyCoCLIP, fixed curvature": Run(SCENES.format("hycoclip-emoji-fixed"), "HyCoCLIP"),
+    },
+    "camvid": {
+        f"{geometry}{how}, {dim} dimensions": Run(PIXELS.format(geometry, dim), "", changes)
+        for dim in (2, 3, 256)
+        for geometry in ("euclidean", "hyperbolic")
+        for how, changes in {" with the tree": {}, "": {"model.decode_head.tree": None}}.items()
     },
     "hyperclip": {
         "CLIP frozen": Run(MASKS, "", FROZEN | FEWER),
@@ -271,6 +279,7 @@ CHOICES: dict[str, dict[str, Choice]] = {
         for name, key in METHODS.items()
     },
     "omniglot": {},
+    "camvid": {},
     "distillation": {},
     "lorentz": {
         name: Choice(LORENTZ.format(key), rates(0.03, 0.1, 0.3), tenth() | more)
@@ -308,6 +317,7 @@ COLUMNS: dict[str, dict[str, str]] = {
     },
     "lhier": {**RETRIEVED, "purity_0": "purity, kinds", "purity_1": "purity, coarse classes"},
     "omniglot": {**RETRIEVED, "purity_0": "purity, alphabets"},
+    "camvid": {"mIoU": "mIoU", "mAcc": "mean accuracy", "aAcc": "pixel accuracy"},
     "distillation": {"top1": "top-1"},
     "lorentz": {
         "top1": "top-1",

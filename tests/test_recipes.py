@@ -525,6 +525,38 @@ PUBLISHED: dict[str, dict[str, tuple[str, dict[str, str], dict[str, str]]]] = {
             {"batch": "8 processes"},
         ),
     },
+    "hyperbolic-segmentation": {
+        f"DeepLabV3+, {data}": (
+            f"hyperbolic-deeplabv3plus_resnetv2-101_{epochs}e_{name}",
+            {
+                "optimiser": f"RiemannianSGD, rate {rate}, decay 0.0001, momentum 0.9",
+                "batch": "5",
+                "length": f"{epochs} epochs",
+                "schedule": "from 0.01 over 2500 iterations, power 0.9, times polynomial, "
+                            "power 0.9",
+                "other rates": "backbone x0.1, *norm* x0",
+                "clipping": "norm 1, of the offsets",
+                "training size": "the image times 0.5 to 2, crops of 513",
+                "dimensions": "256",
+                "curvature": f"{c} at first, learned",
+                "nodes of the tree": nodes,
+                "labels of the loss": "shrunk to the maps",
+            },
+            {
+                "schedule": "mmengine's warm-up is linear",
+                "clipping": "mmengine clips all gradients together or none",
+                "training size": "mmseg's size of the image",
+                "curvature": "fixed: `model.decode_head.learn_c=True`",
+                "nodes of the tree": "the official trees state no licence and are not copied: "
+                                     "give `tree` and `classes`",
+            },
+        )
+        for data, name, epochs, rate, c, nodes in (
+            ("PASCAL VOC", "voc12", 40, "0.01", "2", "35"),
+            ("COCO-Stuff 10k", "coco-stuff10k", 70, "0.001", "0.1", "244"),
+            ("ADE20K", "ade20k", 140, "0.001", "1", "201"),
+        )
+    },
     "helm": {
         "115M, 120M": (
             "{llama-115m,helm-d-115m,deepseek-120m,helm-mice{,-const,-full,-learned}-120m}_4xb4_wikipedia",
@@ -786,6 +818,13 @@ def _model(cfg: Config) -> dict[str, Any]:
         )
     if model.get("neck", {}).get("learnable"):
         found["curvature"] = f"{model.neck.c:g} at first, learned"
+    if model.type == "HyperbolicSegmentor":
+        head = model.decode_head
+        at = {"feature": "shrunk to the maps", "label": "of the image"}
+        found["dimensions"] = str(head.dim)
+        found["curvature"] = f"{head.c:g}"
+        found["nodes of the tree"] = f"{head.num_classes}, all below the root"
+        found["labels of the loss"] = at[head.loss_at]
     if "entail" in model:
         found["entailment"] = f"{model.entail:g}"
         assert "preprocess" not in model.clip

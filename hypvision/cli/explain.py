@@ -5,9 +5,10 @@ For any classifier with classes prints the class with its score. For a clusterin
 ``NAME_clusters.png`` and ``NAME_regions.png`` for each image (:mod:`hypvision.viz.clusters`); for a
 Hi-Mapper ``NAME_tree.png``, ``NAME_parts.png``, ``NAME_levels.png`` and ``NAME_disk.png``
 (:mod:`hypvision.viz.hierarchy_tree`); for any other classifier ``NAME_class.png``, where it sees
-the class (:mod:`hypvision.viz.class_map`); for a CLIP ``NAME_walk.png``, the way of the image to
-the root or another image, and ``radii.png``, the histogram of distances from the root
-(:mod:`hypvision.viz.traversal`).
+the class (:mod:`hypvision.viz.class_map`); for a segmenter with hyperbolic pixels
+``NAME_pixels.png``, where it is uncertain and where it sees borders; for a CLIP
+``NAME_walk.png``, the way of the image to the root or another image, and ``radii.png``, the
+histogram of distances from the root (:mod:`hypvision.viz.traversal`).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from hypvision.io.files import below, protecting
 from hypvision.io.shipped import is_config
 
 if TYPE_CHECKING:
+    from PIL import Image
     from torch import Tensor
 
     from hypvision.inference.pictures import Picture
@@ -196,12 +198,10 @@ def _draw_each(args: Namespace, sources: Sources, draw: Callable[[Frame], dict[s
 
 
 def _explain_class(args: Namespace, sources: Sources, network: _Network) -> None:
-    """The best class of each image, and where a classifier without clusters or tree sees it."""
-    from torchvision.transforms.functional import to_pil_image
-
+    """The best class of each image, and where a classifier without clusters or tree sees it; or how
+    sure a segmenter is of each pixel."""
     from hypvision.inference.predictors import Request, load_predictor
     from hypvision.io.records import parse_arguments
-    from hypvision.viz.class_map import class_map, draw_class_map
     from hypvision.viz.sheet import titled_sheet
 
     refuse(
@@ -211,26 +211,59 @@ def _explain_class(args: Namespace, sources: Sources, network: _Network) -> None
     )  # fmt: skip
     arguments = parse_arguments(args.model_args)
     predictor = load_predictor(Request(args.model, args.weights, arguments))
-    classifier = predictor.network
-    if classifier is None:
+    if predictor.network is None and not predictor.maps:
         raise HypvisionError(
             f"The model '{args.model}' is no classifier and does not cluster, so there is nothing "
-            "to explain. Give a classifier, an HCFormer or a Hi-Mapper."
+            "to explain. Give a classifier, an HCFormer, a Hi-Mapper or a segmenter with "
+            "hyperbolic pixels."
         )
+    look = _pixel_tiles if predictor.maps else _class_tiles
+    kind = "pixels" if predictor.maps else "class"
 
     def draw(frame: Frame) -> dict[str, Any]:
-        x = predictor.prepare(frame.open(predictor.channels))
-        text = _best_class(predictor, x)
-        print(f"{frame.file}: {text}")
-        # what the network sees, without the normalisation
-        low = x.amin()
-        high = x.amax()
-        seen = to_pil_image((x - low) / (high - low).clamp(min=1e-6)).convert("RGB")
-        heat = class_map(classifier, x[None])
-        tiles = [(seen, "what the network sees"), (draw_class_map(seen, heat), text)]
-        return {"class": titled_sheet(tiles, columns=2)}
+        tiles = look(predictor, frame.open(predictor.channels))
+        print(f"{frame.file}: {tiles[-1][1]}")
+        return {kind: titled_sheet(tiles, columns=2)}
 
     _draw_each(args, sources, draw)
+
+
+def _class_tiles(predictor: Predictor, image: Image.Image) -> list[tuple[Image.Image, str]]:
+    """What the network sees, and where it sees the best class."""
+    from torchvision.transforms.functional import to_pil_image
+
+    from hypvision.viz.class_map import class_map, draw_class_map
+
+    assert predictor.network is not None
+    x = predictor.prepare(image)
+    text = _best_class(predictor, x)
+    low = x.amin()  # without the normalisation
+    high = x.amax()
+    seen = to_pil_image((x - low) / (high - low).clamp(min=1e-6)).convert("RGB")
+    heat = class_map(predictor.network, x[None])
+    return [(seen, "what the network sees"), (draw_class_map(seen, heat), text)]
+
+
+def _pixel_tiles(predictor: Predictor, image: Image.Image) -> list[tuple[Image.Image, str]]:
+    """The classes of an image, where its pixels are uncertain, and where borders should be."""
+    import torch
+
+    from hypvision.inference.results import Labels
+    from hypvision.viz.class_map import boundary_map, draw_class_map
+
+    with torch.no_grad():
+        [found] = predictor.find([predictor.prepare(image)])
+    assert isinstance(found, Labels)
+    assert found.radius is not None
+    assert found.uncertainty is not None
+    uncertain = torch.from_numpy(found.uncertainty)
+    borders = boundary_map(torch.from_numpy(found.radius))
+    return [
+        (image.convert("RGB"), "image"),
+        (found.draw(image), "classes"),
+        (draw_class_map(image, borders), "borders, by the distance from the origin"),
+        (draw_class_map(image, uncertain), f"uncertainty, mean {found.uncertainty.mean():.2f}"),
+    ]
 
 
 def _best_class(predictor: Predictor, x: Any) -> str:

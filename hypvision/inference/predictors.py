@@ -56,6 +56,7 @@ class Predictor:
         channels: of the images that ``prepare`` takes.
         known: what the model knows.
         network: of a classifier, to look into; None of other models.
+        maps: whether the results tell how sure each pixel is.
     """
 
     prepare: Callable[[Image.Image], Any]
@@ -64,6 +65,7 @@ class Predictor:
     channels: int = 3
     known: Known = Known()
     network: nn.Module | None = None
+    maps: bool = False
 
 
 @dataclass(frozen=True)

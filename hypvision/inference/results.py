@@ -190,11 +190,17 @@ class Boxes(Result):
 
 @dataclass(frozen=True)
 class Labels(Result):
-    """A semantic segmentation; ``labels`` is int (H, W), a class for each pixel."""
+    """A semantic segmentation; ``labels`` is int (H, W), a class for each pixel.
+
+    Of a model with hyperbolic pixels also float (H, W) their distance from the origin, ``radius``,
+    and ``uncertainty``, 0 to 1; else None.
+    """
 
     task = "segmentation"
     labels: NDArray[Any]
     names: tuple[str, ...]
+    radius: NDArray[Any] | None = None
+    uncertainty: NDArray[Any] | None = None
 
     def annotations(self) -> list[dict[str, Any]]:
         """One a class that occurs, as COCO's files of stuff have them."""

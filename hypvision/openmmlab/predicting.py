@@ -62,7 +62,13 @@ def _predictor(model: BaseModel, config: Run, request: Request) -> Predictor:
             samples = model.test_step(batch)
         return [result_of(sample, names, request.score, request.max_boxes) for sample in samples]
 
-    return Predictor(prepare, find, batch=False, known=_knowledge(model, config, request, names))
+    return Predictor(
+        prepare,
+        find,
+        batch=False,
+        known=_knowledge(model, config, request, names),
+        maps=getattr(model, "tells_uncertainty", False),
+    )
 
 
 def _knowledge(model: BaseModel, config: Run, request: Request, names: tuple[str, ...]) -> Known:
@@ -177,7 +183,12 @@ def result_of(
         return Boxes(
             _numpy(found.bboxes), _numpy(found.scores), _numpy(found.labels), tuple(names), masks
         )
-    return Labels(_numpy(sample.pred_sem_seg.data[0]), tuple(names))
+    maps = {
+        name: _numpy(sample.get(name).data[0])
+        for name in ("radius", "uncertainty")
+        if name in sample
+    }
+    return Labels(_numpy(sample.pred_sem_seg.data[0]), tuple(names), **maps)
 
 
 def _segments(coded: np.ndarray, names: tuple[str, ...]) -> Segments:

@@ -245,6 +245,7 @@ class CheckSamplesHook(DatasetHook):
             fixed = classes is not None and has_fixed_classes(model, leaf)
             place = getattr(leaf, "data_root", None) or getattr(leaf, "ann_file", "")
             for head in class_heads(model) if fixed else ():
+                named = getattr(head, "class_names", None)
                 refuse(
                     (
                         head.num_classes != len(classes),
@@ -253,7 +254,13 @@ class CheckSamplesHook(DatasetHook):
                         f"{head.num_classes}. Set num_classes of the head in the config to "
                         f"{len(classes)}, or the classes of the data (metainfo) to those of the "
                         "model.",
-                    )
+                    ),
+                    (
+                        named not in (None, tuple(classes)),
+                        f"The class tree of the {type(head).__name__} is for the classes "
+                        f"{some(named or ())}, but those of the data in '{place}' are "
+                        f"{some(classes)}. Give the head the classes of the data, in their order.",
+                    ),
                 )
             if not isinstance(leaf.pipeline, CheckedPipeline):
                 check_label_maps(leaf)

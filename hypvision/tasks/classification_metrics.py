@@ -249,6 +249,18 @@ def average_precision(scores: np.ndarray, truth: np.ndarray) -> float:
     return float(np.sum(np.diff(found, prepend=0) * found / taken) / truth.sum())
 
 
+def auroc(scores: np.ndarray, truth: np.ndarray) -> float:
+    """The share of pairs of a true and a false sample in which the true one has the higher score
+    (equal ones count half), 0 to 1, NaN without one of the two; arguments as of
+    :func:`average_precision`."""
+    if truth.all() or not truth.any():
+        return math.nan
+    found, taken = found_at_thresholds(scores, truth)
+    true = np.concatenate([[0], found]) / truth.sum()
+    false = np.diff(taken - found, prepend=0) / (~truth).sum()
+    return float(np.sum(false * (true[1:] + true[:-1]) / 2))
+
+
 def found_at_thresholds(scores: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """For each distinct score, from high to low: how many true samples, and how many in all, have
     at least this score."""

@@ -87,6 +87,12 @@ def _as_map(model: nn.Module, features: Tensor, x: Tensor) -> Tensor:
     return features[0].permute(2, 0, 1) if last else features[0]
 
 
+def boundary_map(radius: Tensor) -> Tensor:
+    """Where borders of classes should be ``(h, w)``, 0 to 1, by the distances of an image's pixels
+    from the origin: 1 less their share of the largest (Ghadimi Atigh et al., CVPR 2022)."""
+    return 1 - radius / radius.max().clamp(min=torch.finfo(radius.dtype).tiny)
+
+
 def draw_class_map(image: Image.Image, heat: Tensor) -> Image.Image:
     """The image with a map ``(h, w)`` over it, enlarged smoothly, in red where it is high."""
     image = to_rgb(image)

@@ -237,6 +237,30 @@ def test_the_class_comes_first(tmp_path, monkeypatch, capsys, model, drawn):
     assert second == f"explain/scene_{drawn}.png" and (tmp_path / second).is_file()
 
 
+def test_hyperbolic_pixels_say_where_they_are_uncertain(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("mmseg")
+    from mmengine.registry import MODELS, init_default_scope
+
+    import hypvision.engine.run  # noqa: F401 - mmengine's registries
+    from hypvision.engine.config import load_config
+    from hypvision.engine.extensions import import_extensions
+
+    monkeypatch.chdir(tmp_path)
+    make_scene(0, size=64).image.save("scene.png")
+    config = load_config("hyperbolic-fpn-3d_600i_camvid")
+    import_extensions(config)
+    init_default_scope("mmseg")
+    about = dict(dataset_meta=dict(classes=config.model.decode_head.classes))
+    weights = MODELS.build(config.model).state_dict()
+    torch.save(dict(state_dict=weights, meta=about), "pixels.pth")
+    name = "hyperbolic-fpn-3d_600i_camvid"
+    assert main(["explain", "scene.png", "--model", name, "--weights", "pixels.pth"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[-1] == "explain/scene_pixels.png" and (tmp_path / said[-1]).is_file()
+    assert said[-2].startswith("scene.png: uncertainty, mean 0.")
+    assert main(["predict", "scene.png", "--model", name, "--weights", "pixels.pth"]) == 0
+
+
 def test_contact_sheet_and_palette(tmp_path):
     sheet = contact_sheet([Image.new("RGB", (20, 10), "red")] * 5, columns=2, cell=40, gap=2)
     assert sheet.size == (86, 68)  # 2 columns of 40 and 3 gaps; 3 rows of 20 and 4 gaps

@@ -1,12 +1,13 @@
 """The report of a segmenter, from label maps made by hand."""
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 pytest.importorskip("mmengine")
 pytest.importorskip("matplotlib")
-from hypvision.openmmlab.segmentation_report import SegmentationReport
+from hypvision.openmmlab.segmentation_report import SegmentationReport, label_borders
 from hypvision.viz import evaluation
 
 
@@ -19,7 +20,7 @@ def _quick(monkeypatch):
     )
 
 
-def report(folder, maps, **options):
+def report(folder, maps, more=None, **options):
     metric = SegmentationReport(**options)
     metric.dataset_meta = dict(classes=("sky", "road", "car"))
     for i, (truth, found) in enumerate(maps):
@@ -28,7 +29,7 @@ def report(folder, maps, **options):
             folder / f"{i}.png"
         )
         sample = {"pred_sem_seg": dict(data=found[None]), "gt_sem_seg": dict(data=truth[None])}
-        metric.process({}, [sample | {"img_path": str(folder / f"{i}.png")}])
+        metric.process({}, [sample | (more or {}) | {"img_path": str(folder / f"{i}.png")}])
     assert metric.evaluate(len(maps)) == {}
     return {part.name: part for part in metric.parts}
 
@@ -83,3 +84,38 @@ def test_other_ignored_labels_and_logits_that_are_not_finite(tmp_path):
         {}, [sample | dict(seg_logits=dict(data=torch.full((3, 1, 1), float("nan"))), img_path="x")]
     )
     assert metric.evaluate(1) == {} and "No image has a label map" in metric.parts[0].text
+
+
+def test_borders_lie_between_labelled_pixels_of_two_classes():
+    truth = np.array([[0, 0, 1, 255, 2], [0, 0, 1, 255, 2]])
+    assert label_borders(truth, truth != 255).tolist() == [[False, True, True, False, False]] * 2
+    assert (
+        label_borders(truth.T, truth.T != 255).T.tolist()
+        == label_borders(truth, truth != 255).tolist()
+    )
+
+
+def test_maps_of_hyperbolic_pixels_are_rated_and_drawn(tmp_path, monkeypatch):
+    """Of 40 pixels the last ten are wrong and uncertain, and the border is at the 20th."""
+    drawn = []
+    monkeypatch.setattr(
+        evaluation, "mistake_sheet", lambda tiles, **_: drawn.extend(tiles) or tiles[0].pictures[-1]
+    )
+    truth = [[0] * 20 + [1] * 20]
+    found = [[0] * 20 + [1] * 10 + [2] * 10]
+    wrong = torch.tensor(found) != torch.tensor(truth)
+    away = (torch.arange(40) - 19.5).abs()[None]
+    logits = torch.zeros(3, 1, 40)
+    logits[0] = torch.linspace(0, 9, 40)  # the first pixels have the highest entropy
+    maps = dict(uncertainty=0.1 + 0.5 * wrong.float(), radius=away)
+    more = {name: dict(data=value[None]) for name, value in maps.items()}
+    parts = report(tmp_path, [(truth, found)], more | dict(seg_logits=dict(data=logits)))
+    rows = {row[:2]: row[2:] for row in parts["uncertainty"].table[1:]}
+    assert rows["wrong pixels", "uncertainty"] == pytest.approx((100, 100))
+    assert rows["wrong pixels", "entropy of the softmax"][0] == 0
+    assert len(rows) == 5
+    for reach in (2, 5, 10):
+        near = rows[f"within {reach} pixels of a border", "boundary map"]
+        assert near == pytest.approx((100, 100))
+    assert len(drawn[0].pictures) == 5
+    assert "uncertainty" not in report(tmp_path, [(truth, found)])

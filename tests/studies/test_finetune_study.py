@@ -39,8 +39,8 @@ def test_every_run_is_a_config_and_all_of_a_study_train_the_same_parts(tool):
     from hypvision.engine.config import load_config
 
     for name, study in tool["STUDIES"].items():
-        if name.startswith("hyperclip"):
-            continue  # what of CLIP rests is what these compare
+        if name.startswith(("hyperclip", "camvid")):
+            continue  # what of CLIP rests is what these compare; of CamVid's networks nothing rests
         resting = set()
         for config in dict.fromkeys(run.config for run in study.values()):
             with torch.device("meta"):
@@ -82,6 +82,28 @@ def test_trials_change_the_settings_in_their_names(tool):
         tool["CONFIGS"] / tool["MAPPER"], change
     ).optim_wrapper.paramwise_cfg.lr_mult
     assert factors == {"backbone.trunk.classifier": 10.0, "backbone.mapper": 0.3}
+
+
+def test_both_geometries_of_pixels_have_one_recipe(tool):
+    from hypvision.engine.config import load_config
+
+    runs = tool["STUDIES"]["camvid"]
+    assert len(runs) == 12
+    for dim in (2, 3, 256):
+        for how in ("", " with the tree"):
+            flat, ball = (
+                load_config(tool["CONFIGS"] / run.config, run.changes)
+                for run in (
+                    runs[f"{name}{how}, {dim} dimensions"] for name in ("euclidean", "hyperbolic")
+                )
+            )
+            assert flat.model.decode_head.dim == ball.model.decode_head.dim == dim
+            assert (ball.model.decode_head.tree is None) == (how == "")
+            assert flat.model.decode_head.pop("geometry") == "euclidean"
+            assert flat.model.decode_head == ball.model.decode_head
+            assert flat.model.backbone == ball.model.backbone
+            assert flat.optim_wrapper == ball.optim_wrapper
+            assert flat.train_dataloader == ball.train_dataloader
 
 
 def test_the_best_trial_gives_the_settings(tool):

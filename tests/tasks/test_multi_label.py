@@ -9,7 +9,7 @@ import torch
 
 pytest.importorskip("mmengine")
 from helpers.engine import ROOT, make_images
-from sklearn.metrics import average_precision_score, f1_score
+from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 
 import hypvision
 from hypvision.cli import main
@@ -18,7 +18,7 @@ from hypvision.engine.run import train
 from hypvision.inference.results import Tags
 from hypvision.io.errors import HypvisionError
 from hypvision.tasks import ImageClassifier, MultiLabelAP, TopKAccuracy
-from hypvision.tasks.classification_metrics import average_precision
+from hypvision.tasks.classification_metrics import auroc, average_precision
 
 CONFIG = """
 _base_ = [
@@ -66,6 +66,15 @@ def test_the_metric_is_scikit_learns(tmp_path, ties):
     ) and metric.without_truth == ["doe"]
     report = json.loads((tmp_path / "found.json").read_text())
     assert [*report["ap_per_class"]] == ["ant", "bee", "cow"] and len(report["predictions"]) == 40
+
+
+def test_the_area_below_the_curve_counts_equal_scores_half():
+    generator = np.random.default_rng(0)
+    scores = generator.integers(0, 9, 200).astype(float)
+    truth = generator.random(200) < 0.1 * scores
+    assert auroc(scores, truth) == pytest.approx(roc_auc_score(truth, scores))
+    assert auroc(np.full(4, 0.5), np.array([1, 0, 0, 0], bool)) == 0.5
+    assert np.isnan(auroc(scores, np.ones(200, bool)))
 
 
 def test_average_precision_in_closed_form():

@@ -1,0 +1,116 @@
+"""A tree of classes, and the softmax along it (Ghadimi Atigh et al., CVPR 2022, section 3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hypvision.io.errors import HypvisionError
+from hypvision.io.files import read_json
+
+
+class ClassTree(nn.Module):
+    r"""Log-probabilities of classes, the leaves of a tree, from a logit for each of its nodes.
+
+    .. math:: \log P(k) = \sum_{i \in \{k\} \cup \mathrm{ancestors}(k)}
+              \log \mathrm{softmax}_{\mathrm{siblings}(i)}(v_i)
+
+    The leaves are the nodes 0 to K - 1, in the order of the classes; the inner nodes follow,
+    breadth first, without the root. Each family of siblings has a log-softmax of its own, so that
+    none loses its mass beside another.
+
+    Args:
+        classes: names of the classes in the order of their labels.
+        tree: names inside names, ``{"thing": {"animal": ["cat", "dog"], "car": []}, "sky": []}``,
+            or a JSON file of it; None: all classes below the root.
+
+    Attributes:
+        names: of the nodes.
+        parents: number of the parent of each node, -1 for the root.
+
+    Shapes:
+        logits ``(..., M)`` to log-probabilities ``(..., K)``.
+
+    Raises:
+        HypvisionError: the leaves are not the classes, or two nodes have one name.
+    """
+
+    def __init__(self, classes: Sequence[str], tree: Mapping[str, Any] | str | Path | None = None):
+        super().__init__()
+        nodes = read_json(tree) if isinstance(tree, (str, Path)) else tree
+        above = _parents(dict.fromkeys(classes) if nodes is None else nodes)
+        inner = [name for name in above if name in set(above.values())]
+        _check_leaves(classes, set(above) - set(inner))
+        self.names = (*classes, *inner)
+        number: dict[str | None, int] = {name: place for place, name in enumerate(self.names)}
+        self.parents = [number.get(above[name], -1) for name in self.names]
+        self.families: Tensor
+        self.paths: Tensor
+        self.register_buffer("families", self._families(), persistent=False)
+        self.register_buffer("paths", self._paths(len(classes)), persistent=False)
+
+    def _families(self) -> Tensor:
+        """Number of the family of siblings of each node ``(M,)``."""
+        heads = sorted(set(self.parents))
+        return torch.tensor([heads.index(parent) for parent in self.parents])
+
+    def _paths(self, leaves: int) -> Tensor:
+        """1 where a node ``(M)`` is a leaf ``(K)`` or above it, ``(M, K)``."""
+        paths = torch.zeros(len(self.parents), leaves)
+        for leaf in range(leaves):
+            node = leaf
+            while node >= 0:
+                paths[node, leaf] = 1
+                node = self.parents[node]
+        return paths
+
+    def forward(self, logits: Tensor) -> Tensor:
+        if len(self.parents) == self.paths.shape[1]:
+            return F.log_softmax(logits, -1)
+        families = self.families
+        shape = (*logits.shape[:-1], len(set(self.parents)))
+        with torch.no_grad():
+            low = logits.new_full(shape, -torch.inf)
+            highest = low.scatter_reduce(-1, families.expand_as(logits), logits, "amax")
+        shifted = logits - highest.index_select(-1, families)
+        sums = logits.new_zeros(shape).index_add(-1, families, shifted.exp())
+        conditional = shifted - sums.log().index_select(-1, families)
+        return conditional @ self.paths.to(logits.dtype)
+
+
+def _parents(tree: Mapping[str, Any]) -> dict[str, str | None]:
+    """The parent of each node by name, breadth first."""
+    above: dict[str, str | None] = {}
+    for name, parent in _walk(tree):
+        if name in above:
+            raise HypvisionError(f"The class tree has {name!r} twice. Rename one of the two.")
+        above[name] = parent
+    return above
+
+
+def _check_leaves(classes: Sequence[str], leaves: set[str]) -> None:
+    if leaves != set(classes) or len(classes) != len(leaves):
+        missing = ", ".join(sorted(set(classes) - leaves)) or "none"
+        more = ", ".join(sorted(leaves - set(classes))) or "none"
+        raise HypvisionError(
+            f"The leaves of the class tree should be the {len(classes)} classes, each once. "
+            f"Missing: {missing}; not a class: {more}. Correct the tree or 'classes'."
+        )
+
+
+def _walk(tree: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+    """Name and parent (None: the root) of each node, breadth first."""
+    level: list[tuple[str | None, Any]] = [(None, tree)]
+    while level:
+        below: list[tuple[str | None, Any]] = []
+        for parent, children in level:
+            for name in children:
+                yield name, parent
+                if isinstance(children, Mapping) and children[name]:
+                    below.append((name, children[name]))
+        level = below
