@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from hypvision.clip.segmentation.segment import load_segmenter, segment
-from hypvision.data.export import export_emoji
+from hypvision.data.emoji_export import export_emoji
 from hypvision.engine.config import load_config
 from hypvision.io.errors import guard
 from hypvision.io.images import images_in, open_image, read_labels

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from hypvision.io.shipped import recipes
+
 CONFIGS = Path(__file__).parents[1] / "configs"
 # methods and parts of a command, of which a row tells the cost
 NOT_CONFIGS = ("tip-adapter", "clip-adapter", "linear-probe", "fig4", "--tiny")
@@ -28,14 +30,16 @@ def alternatives(pattern):
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_a_folder_says_how_to_start_and_what_it_costs(folder):
+    known = {path for path in (*folder.glob("*.py"), *recipes()) if path.parent == folder}
     section = (folder / "README.md").read_text().partition("\n## Several GPUs\n")[2]
+    section = section.partition("\n## ")[0]
     commands, _, rest = section.partition("```sh\n")[2].partition("```")
     several = ("--launcher pytorch", "--jobs")
     cluster = ("--launcher slurm", "--submit slurm")
     assert any(word in commands for word in several)
     assert any(word in commands for word in cluster)
     for name in re.findall(r"configs/\S+\.py", commands):
-        assert (CONFIGS.parent / name).is_file() and f"configs/{folder.name}/" in name
+        assert CONFIGS.parent / name in known and f"configs/{folder.name}/" in name
     rows = re.findall(r"^\| (?!config |---)(.+) \| (.+) \| (.+) \| (.+) \|$", rest, re.M)
     assert "| GPU-hours | memory a GPU |" in rest and rows
     for configs, hours, memory, origin in rows:
@@ -44,5 +48,6 @@ def test_a_folder_says_how_to_start_and_what_it_costs(folder):
         assert re.search(r"GiB|those above", memory), configs
         for pattern in re.findall(r"`([\w*{},.-]+)`", configs):
             for name in alternatives(pattern):
-                known = [*folder.glob(name.removesuffix(".py") + ".py"), *folder.glob(name)]
-                assert known or pattern in NOT_CONFIGS, name
+                wanted = name.removesuffix(".py") + ".py"
+                matching = any(path.match(wanted) or path.match(name) for path in known)
+                assert matching or pattern in NOT_CONFIGS, name

@@ -104,7 +104,7 @@ def _export_tower(args: Namespace) -> None:
 
     if args.part not in TOWERS:
         raise HypvisionError(
-            "A CLIP is two networks whose outputs are compared: choose --part image or --part text."
+            "A CLIP is two networks whose outputs are compared: choose --part image, text or both."
         )
     name = re.sub(r"[^\w.-]+", "_", args.clip)
     if args.part == "both":
