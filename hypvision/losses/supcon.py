@@ -77,9 +77,9 @@ class SupConLoss(nn.Module):
             among = weights @ shared.to(s.dtype)  # all samples of the other one's view
             mass = (own + among).masked_fill(~pairs, 1.0)
             losses = (torch.log(mass) + best - s).masked_fill(~pairs, 0.0)
-            total = losses.sum() / len(labels)
             views = counts[0]
-            total = total / views if self.reduction == "mean" else total * views
+            count = len(labels) * views if self.reduction == "mean" else len(labels) / views
+            total = losses.sum() / count
             return total.masked_fill(uneven.any(), torch.nan).to(x.dtype)
 
     def extra_repr(self) -> str:
