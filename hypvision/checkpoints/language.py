@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from hypvision.checkpoints.records import is_template
+from hypvision.io.records import is_text
 
 KEY = "language"
+_MOST = 100_000  # texts, each of which would be encoded
 
 
 class Language(NamedTuple):
@@ -38,6 +40,8 @@ def language_of(checkpoint: Mapping[str, Any]) -> Language:
 
 
 def _texts(given: Any) -> tuple[str, ...]:
-    if not isinstance(given, (list, tuple)) or not all(isinstance(text, str) for text in given):
+    if not isinstance(given, (list, tuple)) or len(given) > _MOST:
+        return ()
+    if not all(isinstance(text, str) and is_text(text) for text in given):
         return ()
     return tuple(given)

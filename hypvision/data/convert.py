@@ -26,7 +26,7 @@ from hypvision.data.usage import Usage
 from hypvision.data.yolo import find_yaml, polygon_area, read_yolo, yolo_as_coco
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import check_output, inside, read_json, read_lines, write_json
-from hypvision.io.images import SUFFIXES, is_hidden, shown_size
+from hypvision.io.images import MAX_PIXELS, SUFFIXES, is_hidden, shown_size
 
 _PARTS = dict(
     train="train", training="train", val="val", valid="val", validation="val", test="test",
@@ -402,7 +402,10 @@ def _mask(
     try:
         data = io.BytesIO(base64.b64decode(item["mask"], validate=True))
         part = np.asarray(Image.open(data, formats=("PNG",)).convert("L")) > 0
-        whole = np.zeros((content["imageHeight"], content["imageWidth"]), dtype=bool)
+        height, width = content["imageHeight"], content["imageWidth"]
+        if height * width > MAX_PIXELS:
+            raise ValueError(f"the image would have {height * width:,} pixels")
+        whole = np.zeros((height, width), dtype=bool)
     except (KeyError, TypeError, ValueError, OSError, Image.DecompressionBombError) as error:
         raise HypvisionError(
             f"{where} has a mask that cannot be read ({error}). Draw it again."

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from hypvision.io.errors import HypvisionError, one_line
 
 _TRIES = 4
+_TEXT = 2**26  # bytes of a text
 _TIMEOUT = 60  # seconds without an answer
 _SKIP = 2**20  # bytes that are read rather than asked for anew
 
@@ -102,7 +103,10 @@ class RemoteFile:
 
     def read_text(self) -> str:
         with self.open() as file:
-            return file.read().decode("utf-8")
+            content = file.read(_TEXT + 1)
+        if len(content) > _TEXT:
+            raise HypvisionError(f"'{self}' has more than {_TEXT:,} bytes, too many for a text.")
+        return content.decode("utf-8")
 
     def children(self, ending: str | tuple[str, ...]) -> list[RemoteFile]:
         """The files of a folder with an ending, sorted; a web server has no lists."""

@@ -24,6 +24,7 @@ from hypvision.io.files import parse_json, read_json, write_json
 from hypvision.io.records import parse
 
 INDEX = "shards.json"  # file beside the shards with the counts of their samples
+_LARGEST = 10**9  # samples of a shard
 _SECONDS = 20.0  # between two writes
 
 
@@ -110,9 +111,16 @@ def _read(folder: Any) -> dict[str, dict[str, Counted]]:
         else:
             content = read_json(place)
         tables = parse(dict[str, dict[str, Counted]], content, f"'{place}'", advice="Remove it.")
+        counted = [one for table in tables.values() for one in table.values()]
+        if not all(map(_is_possible, counted)):
+            raise HypvisionError(f"'{place}' has counts that cannot be. Remove it.")
         for kind, table in tables.items():
             found.setdefault(kind, {}).update(table)
     return found
+
+
+def _is_possible(found: Counted) -> bool:
+    return 0 <= found.samples <= _LARGEST and all(len(one) == 2 for one in found.left_out)
 
 
 def _write(kind: str, tables: dict[Any, dict[str, Counted]], folders: set[Any]) -> None:

@@ -57,6 +57,7 @@ from webdataset.tariterators import group_by_keys  # noqa: E402
 
 ENDINGS = (".tar", ".tar.gz", ".tgz")
 _LABELS = ("label", "cls", "class", "class_name", "category")  # keys of a sample's JSON
+_LARGEST = 2**28  # bytes of a file in a packed shard, which is read whole
 _IMAGES = ("jpg", "jpeg", "png", "webp", "gif")
 
 
@@ -419,6 +420,8 @@ def _files(path: Path, ended: list[list[str]], images: bool) -> Iterator[Plain]:
                 if not member.isreg():
                     continue
                 name = member.name
+                if packed and member.size > _LARGEST:
+                    raise tarfile.ReadError("a file too large for a sample")
                 if member.offset_data + member.size > size:
                     raise tarfile.ReadError("unexpected end of data")
                 wanted = images or packed or not name.lower().endswith(_IMAGES)

@@ -19,7 +19,7 @@ import yaml
 
 from hypvision.data.usage import Usage
 from hypvision.io.errors import HypvisionError, one_line
-from hypvision.io.files import read_lines, read_text
+from hypvision.io.files import inside, read_lines, read_text
 from hypvision.io.images import images_in, is_image, shown_size
 
 PARTS = dict(train=("train",), val=("val", "valid", "validation"), test=("test",))
@@ -36,6 +36,18 @@ class YoloData(NamedTuple):
     names: tuple[str, ...]
     images: dict[str, list[Path]]
     points: tuple[int, ...] = ()
+
+
+class _Loader(yaml.BaseLoader):
+    """YAML without aliases: a few lines of them can expand to a structure that fills the memory."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            raise yaml.composer.ComposerError(
+                None, None, f"the alias '*{event.anchor}'; write it out", event.start_mark
+            )
+        return super().compose_node(parent, index)
 
 
 def find_yaml(folder: Path) -> Path | None:
@@ -56,7 +68,7 @@ def _is_yolo(path: Path) -> bool:
 def _read_yaml(path: Path) -> dict[str, Any]:
     """The content of the file, all values as text: a class may be called "no"."""
     try:
-        content = yaml.load(read_text(path, _LARGEST), yaml.BaseLoader)
+        content = yaml.load(read_text(path, _LARGEST), _Loader)
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise HypvisionError(
             f"'{path}' cannot be read as YAML: {one_line(error)}. Correct it."
@@ -84,7 +96,17 @@ def read_yolo(path: str | Path, only: str | None = None) -> YoloData:
             f"'{path}' names no {only or 'train'} data. Expected: '{only or 'train'}: images/...', "
             "a folder, a list file, or a list of these."
         )
-    return YoloData(path, names, images, tuple(map(int, content.get("kpt_shape") or ())))
+    for part in images.values():
+        inside(part, path.parent)
+    return YoloData(path, names, images, _points(content, path))
+
+
+def _points(content: dict[str, Any], path: Path) -> tuple[int, ...]:
+    """The number of key points and of their numbers; empty: there are none."""
+    shape = content.get("kpt_shape") or []
+    if not isinstance(shape, list) or not all(str(number).isdecimal() for number in shape):
+        raise HypvisionError(f"'{path}' has kpt_shape: {shape}. Expected: two whole numbers.")
+    return tuple(map(int, shape))
 
 
 def _names(content: dict[str, Any], path: Path) -> tuple[str, ...]:
@@ -97,7 +119,7 @@ def _names(content: dict[str, Any], path: Path) -> tuple[str, ...]:
                 f"{len(names) - 1}, each once."
             )
         names = [names[number] for number in numbers]
-    if not isinstance(names, list) or not names:
+    if not isinstance(names, list) or not names or not all(isinstance(x, str) for x in names):
         raise HypvisionError(
             f"'{path}' has no names of classes. Expected: names: [cat, dog], or numbers and names."
         )
@@ -105,7 +127,7 @@ def _names(content: dict[str, Any], path: Path) -> tuple[str, ...]:
         raise HypvisionError(
             f"'{path}' has nc: {content['nc']}, but {len(names)} names. Correct one of the two."
         )
-    return tuple(map(str, names))
+    return tuple(names)
 
 
 def _images(places: Any, content: dict[str, Any], path: Path) -> list[Path]:
@@ -123,6 +145,7 @@ def _images_of(root: Path, name: str, path: Path) -> list[Path]:
     place = root / name
     if not place.exists() and name.startswith("../"):  # Roboflow writes one level too many
         place = root / name[3:]
+    inside([place], path.parent)
     if place.is_dir():
         return [Path(os.path.normpath(image)) for image in images_in(place)]
     if not place.is_file():

@@ -105,6 +105,13 @@ class Run(Config):
     work_dir: str
     custom_hooks: list[dict[str, Any]]
 
+    @property
+    def pretty_text(self) -> str:
+        """The config as a file to read again. mmengine replaces ``{{NAME:VALUE}}`` in the text of a
+        file, so such a text in a string, as a class of the data may have, is written otherwise."""
+        text: str = super().pretty_text
+        return text.replace("{{", "{\\x7b")
+
     @classmethod
     def of(cls, config: Config) -> Run:
         """A copy of a config as a run."""

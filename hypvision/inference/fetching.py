@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from tempfile import TemporaryDirectory
 from urllib.parse import unquote, urlsplit
 
 from hypvision.checkpoints.download import SourceError, download
+from hypvision.checkpoints.index import without_password
 from hypvision.io.errors import HypvisionError
 from hypvision.io.images import SUFFIXES, image_kind
 from hypvision.viz.video import VIDEO_SUFFIXES
@@ -39,7 +41,7 @@ def fetched(names: Sequence[str]) -> Iterator[tuple[list[str], dict[Path, str]]]
                 found.append(name)
                 continue
             found.append(str(file))
-            called[file] = name
+            called[file] = without_password(name)
         yield found, called
 
 
@@ -59,14 +61,20 @@ def _stream(folder: Path) -> Path:
 
 
 def _download(address: str, folder: Path) -> Path:
-    name = Path(unquote(urlsplit(address).path)).name or "image"
     folder.mkdir()
-    file = folder / name
     try:
+        name = _file_name(urlsplit(address).path)
+        file = folder / name
         download(address, file, lambda part: None, name=name, limit=LARGEST)
-    except SourceError as error:
+    except (SourceError, ValueError) as error:
         raise HypvisionError(f"'{address}': {error}. Check the address.") from error
     return _with_suffix(file, f"'{address}'")
+
+
+def _file_name(path: str) -> str:
+    """A name on this machine for the last part of an address, with its ending."""
+    last = Path(unquote(path)).name
+    return re.sub(r"[^\w. -]+", "_", last)[-100:].lstrip(".") or "image"
 
 
 def _with_suffix(file: Path, what: str) -> Path:

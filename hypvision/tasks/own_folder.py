@@ -13,7 +13,7 @@ from hypvision.data.folders import class_names
 from hypvision.data.image_folder import ImageFolderDataset
 from hypvision.data.tables import ImageTableDataset, read_labels_of, table_classes
 from hypvision.data.usage import Usage
-from hypvision.engine.config import load_config
+from hypvision.engine.config import Run, load_config
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import write_text
 from hypvision.io.shipped import config_folder, find_config
@@ -86,7 +86,7 @@ def _is_data(source: str | Path) -> bool:
 def save_config(config: Config, work_dir: str | None) -> Path:
     """Write the config of a folder into the work dir, to test, change and train with; its path."""
     path = Path(work_dir or config.work_dir, "config.py")
-    write_text(path, config.pretty_text)
+    write_text(path, Run.of(config).pretty_text)
     return path
 
 

@@ -127,3 +127,27 @@ def test_a_wrong_yaml(yaml, said, tmp_path):
     (tmp_path / "list.txt").write_text("images/train/0.png\ngone.png\n")
     with pytest.raises(HypvisionError, match=said):
         read_yolo(made)
+
+
+def test_names_lead_nowhere_else_and_cost_nothing(tmp_path):
+    """Names in data stay in its folder, and a few bytes ask for no gigabytes."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (tmp_path / "secret.txt").write_text("a password\n")
+    file = folder / "data.yaml"
+    for text in (
+        "names: [a]\ntrain: ../secret.txt\n",
+        f"names: [a]\npath: {tmp_path}\ntrain: secret.txt\n",
+    ):
+        file.write_text(text)
+        with pytest.raises(HypvisionError, match="lies outside") as caught:
+            read_yolo(file)
+        assert "password" not in str(caught.value)
+    lines = ["a0: &x0 [lol]"] + [f"a{i}: &x{i} [{f'*x{i - 1}, ' * 20}]" for i in range(1, 9)]
+    file.write_text("\n".join([*lines, "names: [*x8]", "train: images"]))
+    with pytest.raises(HypvisionError, match="alias"):
+        read_yolo(file)
+    for names in ("[[a]]", "{0: [a]}"):
+        file.write_text(f"names: {names}\ntrain: images\n")
+        with pytest.raises(HypvisionError, match="names of classes"):
+            read_yolo(file)

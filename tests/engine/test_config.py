@@ -20,6 +20,7 @@ from torch import nn
 from hypvision.cli import main
 from hypvision.engine.config import (
     RUN_KEYS,
+    Run,
     leave_out_pretrained,
     load_config,
     parse_options,
@@ -266,3 +267,18 @@ def test_pieces_that_name_workers_pin_their_batches(folder):
     for path in (ROOT / "configs" / folder).rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         assert text.count("num_workers=") == text.count("pin_memory="), path
+
+
+def test_a_text_of_the_data_is_no_code_of_the_config(tmp_path, monkeypatch):
+    """mmengine replaces ``{{$NAME:VALUE}}`` in the text of a file: by a variable, or as code."""
+    monkeypatch.setenv("SECRET", "value")
+    mark = tmp_path / "mark"
+    names = [
+        "{{$SECRET:x}}",
+        "{{$NOPE:\\',__import__('pathlib').Path('" + str(mark) + "').touch(),#|x}}",
+        "{{fileDirname}}{{{",
+    ]
+    path = tmp_path / "config.py"
+    path.write_text(Run(dict(names=names)).pretty_text)
+    assert mmengine.Config.fromfile(path).names == names
+    assert not mark.exists()
