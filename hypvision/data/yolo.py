@@ -96,8 +96,8 @@ def read_yolo(path: str | Path, only: str | None = None) -> YoloData:
             f"'{path}' names no {only or 'train'} data. Expected: '{only or 'train'}: images/...', "
             "a folder, a list file, or a list of these."
         )
-    for part in images.values():
-        inside(part, path.parent)
+    for files in images.values():
+        inside(files, path.parent)
     return YoloData(path, names, images, _points(content, path))
 
 
