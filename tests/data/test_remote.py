@@ -181,3 +181,21 @@ def test_one_rank_counts_and_all_have_the_counts(monkeypatch):
     monkeypatch.setattr(shard_index, "broadcast_object_list", receive)
     [found] = shard_index.count_shards([Path("memory://x/00.tar")], "kind", failing)
     assert found.samples == 3
+
+
+@pytest.mark.parametrize(
+    "wrong", [dict(samples=-1), dict(samples=10**15), dict(left_out=[["no image"]])]
+)
+def test_counts_that_cannot_be_are_refused(wrong, tmp_path):
+    (tmp_path / "00.tar").write_bytes(b"")
+    counted = dict(bytes=0, modified=0, samples=1, left_out=[]) | wrong
+    (tmp_path / shard_index.INDEX).write_text(json.dumps({"kind": {"00.tar": counted}}))
+    with pytest.raises(HypvisionError, match=r"shards\.json"):
+        shard_index.count_shards([tmp_path / "00.tar"], "kind", lambda path: (1, []))
+
+
+def test_a_text_without_an_end_is_refused(monkeypatch):
+    monkeypatch.setattr("hypvision.data.remote._TEXT", 10)
+    fsspec.filesystem("memory").pipe("/texts/long.txt", b"x" * 11)
+    with pytest.raises(HypvisionError, match="too many for a text"):
+        RemoteFile("memory://texts/long.txt").read_text()
