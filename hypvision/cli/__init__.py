@@ -108,7 +108,9 @@ COMMANDS = {
     "data prepare": Command(
         "write a published data set as configs read it: label maps, class folders"
     ),
-    "data convert": Command("write annotations of YOLO, VOC, LabelMe or CreateML as COCO's JSON"),
+    "data convert": Command(
+        "write annotations of YOLO, VOC, LabelMe, CreateML or tables of boxes as COCO's JSON"
+    ),
     "data shard": Command("write images with captions, boxes or labels into shards (webdataset)"),
 }
 

@@ -41,7 +41,8 @@ def run_data_prepare(args: Namespace) -> None:
 def add_data_convert_arguments(parser: Parser) -> None:
     text = (
         "folder of YOLO (data.yaml with labels/*.txt: boxes or outlines), VOC (*.xml), LabelMe "
-        "(*.json: polygons, rectangles, circles, masks) or CreateML (*.json: boxes)"
+        "(*.json: polygons, rectangles, circles, masks), CreateML (*.json: boxes) or tables of "
+        "boxes (*.csv of TensorFlow, Roboflow and OpenImages)"
     )
     parser.add("source FROM", text)
     text = (

@@ -1,4 +1,4 @@
-"""Annotations of other tools as COCO's JSON: YOLO, LabelMe, CreateML and VOC.
+"""Annotations of other tools as COCO's JSON: YOLO, LabelMe, CreateML, VOC and tables of boxes.
 
 The images stay as and where they are; the files name them relative to the folder of the data. For
 ``hypvision train FOLDER`` write into its ``annotations``.
@@ -7,10 +7,12 @@ The images stay as and where they are; the files name them relative to the folde
 from __future__ import annotations
 
 import base64
+import csv
 import io
 import json
 import math
 import os
+import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -22,6 +24,14 @@ from PIL import Image
 from hypvision.data.annotations import Box, BoxCheck, is_number, whole_size
 from hypvision.data.folders import natural
 from hypvision.data.masks import run_length
+from hypvision.data.tables import (
+    IMAGE_COLUMNS,
+    LABEL_COLUMNS,
+    box_columns,
+    column,
+    find_images_of,
+    read_cells,
+)
 from hypvision.data.usage import Usage
 from hypvision.data.yolo import find_yaml, polygon_area, read_yolo, yolo_as_coco
 from hypvision.io.errors import HypvisionError
@@ -74,8 +84,8 @@ def convert(source: str | Path, out: str | Path, usage: Usage | None = None) -> 
 
     Args:
         source: folder of the data (or YOLO's ``data.yaml``): YOLO; VOC's ``*.xml``; LabelMe's or
-            CreateML's ``*.json``. Parts are YOLO's, the lists in VOC's ``ImageSets/Main``, or
-            folders called ``train``, ``val`` or ``valid``, and ``test``.
+            CreateML's ``*.json``; tables of boxes, ``*.csv``. Parts are YOLO's, the lists in VOC's
+            ``ImageSets/Main``, or folders called ``train``, ``val`` or ``valid``, and ``test``.
         out: folder to write to.
         usage: counts what is left out.
 
@@ -132,6 +142,14 @@ def _of_files(source: Path, usage: Usage) -> dict[str, dict[str, Any]]:
     reader, files = _one_format(source)
     items = [item for file in files for item in reader(file, usage)]
     inside([item.image for item in items], source)
+    of_image: dict[Path, Path] = {}
+    for item in items:
+        other = of_image.setdefault(item.image, item.source)
+        if other != item.source:
+            raise HypvisionError(
+                f"The image '{item.image}' is in '{other}' and in '{item.source}'. Remove it from "
+                "one of them."
+            )
     parts = _by_lists(source, items) if reader is _voc else _by_folders(source, items)
     names = sorted({shape.name for item in items for shape in item.shapes}, key=natural)
     return {part: _coco(parts[part], names, source, usage) for part in parts}
@@ -148,13 +166,17 @@ def _one_format(source: Path) -> tuple[_Reader, list[Path]]:
         found = " and ".join(_NAMES[reader] for reader in kinds) or "no kind that is known"
         raise HypvisionError(
             f"'{source}' has annotations of {found}. Expected is one of YOLO (data.yaml), VOC "
-            "(.xml), LabelMe and CreateML (.json). Give a folder that has one of them alone."
+            "(.xml), LabelMe and CreateML (.json), tables of boxes (.csv). Give a folder that has "
+            "one of them alone."
         )
     return next(iter(kinds.items()))
 
 
+_ENDINGS = (".xml", ".json", ".csv")
+
+
 def _annotation_files(source: Path) -> list[Path]:
-    files = (path for path in sorted(source.rglob("*")) if path.suffix.lower() in (".xml", ".json"))
+    files = (path for path in sorted(source.rglob("*")) if path.suffix.lower() in _ENDINGS)
     return [path for path in files if not any(map(is_hidden, path.relative_to(source).parts))]
 
 
@@ -238,7 +260,7 @@ def _size(item: Annotated) -> tuple[int, int]:
     said = item.size
     if said is not None and whole_size(*said) and (int(said[0]), int(said[1])) != size:
         raise HypvisionError(
-            f"'{item.source}' says that its image is {said[1]} x {said[0]} pixels, but "
+            f"'{item.source}' says that its image is {said[1]:.0f} x {said[0]:.0f} pixels, but "
             f"'{item.image}' is {size[1]} x {size[0]} as it is shown. Take the image that was "
             "annotated."
         )
@@ -253,6 +275,9 @@ def _reader_of(file: Path) -> _Reader | None:
     """The function that reads a file; None: it is of another kind."""
     if file.suffix.lower() == ".xml":
         return _voc
+    if file.suffix.lower() == ".csv":
+        head = read_lines(file, "a table")[:1]
+        return _table if head and box_columns(re.split(r"[,;\t]", head[0])) else None
     content = read_json(file)
     if isinstance(content, dict) and isinstance(content.get("shapes"), list):
         return _labelme
@@ -337,6 +362,48 @@ def _centred(entry: Any, where: str) -> Shape:
     x, y, width, height = values
     corners = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
     return Shape(where, _name(entry.get("label"), where), corners)
+
+
+def _table(file: Path, usage: Usage) -> Iterator[Annotated]:
+    """A box a line: in pixels, as TensorFlow's and Roboflow's tables, or as parts of the width and
+    height, as in OpenImages, whose names of classes another table beside it has."""
+    cells = read_cells(file, _BOX_LINE)
+    sides = box_columns(cells.head)
+    image = column(cells, None, (*IMAGE_COLUMNS, "ImageID"), file)
+    label = column(cells, None, (*LABEL_COLUMNS, "LabelName"), file)
+    names = _openimages_names(file) if label == "LabelName" else {}
+    lines: dict[str, list[tuple[str, dict[str, str]]]] = {}
+    for number, row in cells.rows:
+        lines.setdefault(row[image], []).append((f"In '{file}', line {number}", row))
+    paths, lost = find_images_of([*lines], file.parent, file)
+    if len(lost) == len(lines):
+        raise HypvisionError(f"None of the {len(lines)} images of '{file}' is beside or below it.")
+    for place, (name, rows) in enumerate(lines.items()):
+        if place in lost:
+            usage.leave_out("images", "missing on disk", name)
+            continue
+        path = Path(paths[place])
+        height, width = shown_size(path) if label == "LabelName" else (1, 1)
+        unit = (width, height, width, height)
+        shapes = []
+        for where, row in rows:
+            corners = [_number(row[side]) * scale for side, scale in zip(sides, unit)]
+            text = _name(row[label], where)
+            crowd = row.get("IsGroupOf") == "1"
+            shapes.append(Shape(where, names.get(text, text), corners, crowd=crowd))
+        first = rows[0][1]
+        size = (_number(first.get("height")), _number(first.get("width")))
+        yield Annotated(path, file, shapes, size)
+
+
+_BOX_LINE = "Expected: a box a line, with xmin, ymin, xmax, ymax and the names of image and class"
+
+
+def _openimages_names(file: Path) -> dict[str, str]:
+    """The names of OpenImages' labels, from ``class-descriptions*.csv`` beside the table."""
+    tables = sorted(file.parent.glob("*class-descriptions*.csv"))
+    lines = [line for table in tables for line in read_lines(table, "a table of names")]
+    return dict(row[:2] for row in csv.reader(lines) if len(row) > 1)
 
 
 def _labelme(file: Path, usage: Usage) -> Iterator[Annotated]:
@@ -439,4 +506,9 @@ def _joined(shapes: list[Shape]) -> Shape:
     return shapes[0]._replace(corners=around, segmentation=[*sum(polygons, [])])
 
 
-_NAMES: dict[_Reader, str] = {_voc: "VOC", _labelme: "LabelMe", _createml: "CreateML"}
+_NAMES: dict[_Reader, str] = {
+    _voc: "VOC",
+    _labelme: "LabelMe",
+    _createml: "CreateML",
+    _table: "tables of boxes",
+}

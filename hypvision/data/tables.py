@@ -119,6 +119,13 @@ def column(cells: Cells, wanted: str | None, known: Sequence[str], path: StrPath
     )
 
 
+def box_columns(head: Sequence[str]) -> list[str]:
+    """The columns with the left, top, right and bottom of a box; empty if the table has none."""
+    by_name = {name.strip(' "').lower(): name for name in head}
+    sides = ("xmin", "ymin", "xmax", "ymax")
+    return [by_name[side] for side in sides] if by_name.keys() >= {*sides} else []
+
+
 def label_of(text: str, where: str) -> str:
     """A label; an error for an empty cell and for ``NaN``, with its line in ``where``."""
     text = text.strip()
@@ -295,6 +302,11 @@ def read_labels_of(
 ) -> dict[str, str]:
     """The label of each image of a table, see :class:`ImageTableDataset`."""
     cells = read_cells(path, _ONE_LABEL)
+    ensure(
+        not box_columns(cells.head),
+        f"The table '{path}' has boxes. For a detector write them as COCO's JSON: hypvision data "
+        "convert FOLDER FOLDER/annotations. For one label an image remove the columns of boxes.",
+    )
     images = column(cells, image, IMAGE_COLUMNS, path)
     others = [name for name in cells.head if name != images]
     labels = None

@@ -153,7 +153,7 @@ def folder_config(folder: Path) -> Config:
             f"The folder '{folder}' has {len(classes)} class folders. Expected: a folder for each "
             f"class with its images, such as '{folder}/cat/1.jpg' and '{folder}/dog/1.jpg', or "
             f"these below '{folder}/train' and '{folder}/val'; or a table, '{folder}/train.csv'. "
-            "Boxes of VOC, LabelMe or CreateML: hypvision data convert."
+            "Boxes of VOC, LabelMe, CreateML or a table: hypvision data convert."
         )
     config.model.backbone.num_classes = len(classes)
     return config

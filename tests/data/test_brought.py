@@ -257,6 +257,7 @@ def test_marks_of_several_labels(kind, folder):
         ("id,label\nx,cat\n", "None of the 1 images"),
         ("id,label\na,cat,9\n", "the number of cells is 3, not 2"),
         ("id,id\na,cat\n", "the column 'id' more than once"),
+        ("id,class,xmin,ymin,xmax,ymax\na,cat,1,1,3,3\n", "has boxes"),
     ],
 )
 def test_wrong_tables(text, message, folder):

@@ -106,6 +106,51 @@ def test_createml(tmp_path):
     assert cat(read(written[0].file))["bbox"] == BOX
 
 
+PIXELS = """filename,width,height,class,xmin,ymin,xmax,ymax
+a.png,60,40,cat,10,5,30,35
+a.png,60,40,dog,0,0,5,5
+"""
+PARTS = """ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsGroupOf
+a,xclick,/m/01,1,0.16666667,0.5,0.125,0.875,0
+a,xclick,/m/02,1,0,0.1,0,0.1,1
+gone,xclick,/m/02,1,0,0.1,0,0.1,0
+"""
+
+
+@each("text, crowds, lost", [(PIXELS, 0, 0), (PARTS, 1, 1)])
+def test_tables_of_boxes(text, crowds, lost, tmp_path):
+    tmp_path = tmp_path / str(crowds)
+    image(tmp_path / "train/a.png")
+    (tmp_path / "train/boxes.csv").write_text(text)
+    (tmp_path / "train/class-descriptions.csv").write_text("/m/01,cat\n/m/02,dog\n")
+    usage = Usage(tmp_path)
+    [written] = convert(tmp_path, tmp_path / "annotations", usage)
+    assert written.file.name == "instances_train.json" and written.objects == 2
+    coco = read(written.file)
+    assert cat(coco)["bbox"] == pytest.approx(BOX, abs=1e-4)
+    assert set(names(coco)) == {"cat", "dog"}
+    assert sum(item["iscrowd"] for item in coco.anns.values()) == crowds
+    assert usage.left_out("images") == lost
+
+
+@each("text, said", [
+    (PIXELS.replace("dog,0,0", "dog,x,0"), "line 3"),
+    (PIXELS.replace("dog", ""), "line 3 has no name of a class"),
+    (PIXELS.replace("60,40", "61,40"), "61 x 40 pixels"),
+    (PIXELS.replace("a.png", "b.png"), "None of the 1 images"),
+    (PIXELS.replace("class", "sort"), "none of label"),
+    (PIXELS + "\n", "other.csv"),
+])  # fmt: skip
+def test_faults_of_tables(text, said, tmp_path):
+    image(tmp_path / "a.png")
+    if said == "other.csv":  # a second table of the same image
+        (tmp_path / said).write_text(PIXELS)
+    (tmp_path / "boxes.csv").write_text(text)
+    with pytest.raises(HypvisionError, match=said):
+        convert(tmp_path, tmp_path / "annotations")
+    assert not (tmp_path / "annotations").exists()
+
+
 def test_labelme(tmp_path):
     pixels = np.zeros((6, 8), dtype=bool)
     pixels[1:, :5] = True
