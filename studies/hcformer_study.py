@@ -206,8 +206,7 @@ def _top1(runner) -> float:
 
 
 def table(results: dict[str, dict[str, Any]], names: list[str], seeds: int) -> str:
-    """Markdown: a row for each variant that has a result, the mean over its seeds and half their
-    range."""
+    """Markdown: a row for each variant that has a result, mean and deviation over its seeds."""
     lines = [
         "| change | top-1 | excess, stages 1 to 4 | window level | mixers add, % | gradient, % | "
         "alpha | runs | core-minutes |",
@@ -218,7 +217,7 @@ def table(results: dict[str, dict[str, Any]], names: list[str], seeds: int) -> s
         if not rows:
             continue
         top1 = [row["top1"] for row in rows]
-        apart = f" ± {(max(top1) - min(top1)) / 2:.1f}" if len(rows) > 1 else ""
+        apart = f" ± {statistics.stdev(top1):.1f}" if len(rows) > 1 else ""
         alpha = f"{statistics.mean(row['alpha'] for row in rows):.2f}" if "alpha" in rows[0] else ""
         sharp = [
             _stages(rows, "excess"),

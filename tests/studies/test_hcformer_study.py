@@ -105,7 +105,7 @@ def test_runs_are_kept_and_not_repeated(monkeypatch, data, tmp_path, capsys):
     capsys.readouterr()
     assert tool(monkeypatch, *only, 2, "--cfg-options", *few) == 0
     out = capsys.readouterr().out
-    assert "| ResNet-10-T | 12.8 ± 0.5 |" in out
+    assert "| ResNet-10-T | 12.8 ± 0.7 |" in out
     assert f"| {', '.join(f'{100 * share:.2g}' for share in ours['grad'])} |" in out
     assert tool(monkeypatch, "--only", "ResNet-11", "--out", tmp_path) == 2
     assert "ResNet-10-T" in capsys.readouterr().err
