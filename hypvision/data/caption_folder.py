@@ -1,5 +1,5 @@
-"""A folder of images with captions, and boxes with words: ``images/`` and ``captions.csv`` or
-``captions.jsonl``.
+"""A folder of images with captions, and optionally boxes with words: ``images/`` and
+``captions.csv`` or ``captions.jsonl``.
 
     image,caption,left,top,right,bottom,words
     a.jpg,a dog under a tree,10,20,80,90,a dog
@@ -41,14 +41,14 @@ TABLES = ("captions.csv", "captions.jsonl")
 
 
 class Box(NamedTuple):
-    """A box in pixels (left, top, right, bottom), and its words."""
+    """A box (left, top, right, bottom) in pixels, and the words for what it shows."""
 
     box: list[float]
     words: str
 
 
 class Captioned(NamedTuple):
-    """A caption of an image, by its path below ``images/``, and boxes."""
+    """A caption of one image, whose path is relative to ``images/``, and the caption's boxes."""
 
     image: str
     caption: str
@@ -56,7 +56,7 @@ class Captioned(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """A line of ``captions.csv``."""
+    """One line of ``captions.csv``: a caption with at most one box."""
 
     image: str
     caption: str
@@ -68,12 +68,12 @@ class _Row(NamedTuple):
 
 
 def find_captions(root: str | Path) -> Path | None:
-    """The table of captions in a folder, if it has one."""
+    """Return the path of the table of captions in a folder; None if it has none."""
     return next((path for name in TABLES if (path := Path(root, name)).is_file()), None)
 
 
 def read_captions(root: str | Path) -> list[Captioned]:
-    """The captions of a folder, with the boxes of each."""
+    """Return the captions of a folder, each with its boxes, after a check that the images exist."""
     root = Path(root).expanduser()
     table = find_captions(root)
     if table is None:
@@ -97,15 +97,17 @@ def read_captions(root: str | Path) -> list[Captioned]:
 
 
 def _checked(row: Captioned, folder: Path, there: Listing, table: Path) -> Captioned:
-    """A row, with the path of its image as the disk has it."""
+    """Return a row, with the path of its image as the disk spells it, after a check of its caption
+    and boxes."""
     path = folder / row.image
     found = there.find(str(path))
     if found is None:
         raise HypvisionError(
-            f"'{table}' names the image '{row.image}', but there is no '{path}'. Correct one."
+            f"'{table}' names the image '{row.image}', but there is no file '{path}'. Correct "
+            "the table, or add the image."
         )
     where = f"'{table}', image '{row.image}'"
-    ensure(row.caption.strip(), f"{where} has a caption without words. Write or remove it.")
+    ensure(row.caption.strip(), f"{where} has an empty caption. Write one, or remove the row.")
     height, width = shown_size(found) if row.boxes else (0, 0)
     for box in row.boxes:
         _check_box(box, width, height, where)
@@ -113,17 +115,19 @@ def _checked(row: Captioned, folder: Path, there: Listing, table: Path) -> Capti
 
 
 def cut_box(image: Image.Image, box: Box) -> Image.Image:
-    """A box of an image, of one pixel at least."""
+    """Return the part of an image inside ``box``, of at least one pixel in height and width."""
     left, top, right, bottom = box.box
     return image.crop((int(left), int(top), int(np.ceil(right)), int(np.ceil(bottom))))
 
 
 def box_fields(cuts: Sequence[tuple[Tensor, str]], most: int) -> dict[str, Any]:
-    """The fields of a sample for boxes, pixels (3, H, W) with their words.
+    """Return the fields of a sample for its boxes, of which each is given as pixels (3, H, W) with
+    its words.
 
     Returns:
-        ``box_inputs`` and ``box_caption`` of the one box; or with ``most`` above 1 of so many,
-        (most, 3, H, W) and a list, filled up with black boxes without words, and ``box_count``.
+        With ``most`` 1: ``box_inputs`` (3, H, W) and ``box_caption`` of the one box. Otherwise:
+        ``box_inputs`` (most, 3, H, W) and ``box_caption``, a list of ``most`` texts, both filled
+        up with black boxes without words, and ``box_count``, the number of real boxes.
     """
     inputs = [pixels for pixels, _ in cuts]
     words = [text for _, text in cuts]
@@ -140,17 +144,18 @@ def box_fields(cuts: Sequence[tuple[Tensor, str]], most: int) -> dict[str, Any]:
 
 @DATASETS.register_module()
 class CaptionFolder(Dataset):
-    """Images with a caption each: ``inputs`` (3, H, W), ``caption``, ``image``, the name of the
-    image, and with boxes ``box_inputs``, ``box_caption``.
+    """Data set of images with one caption each. A sample has ``inputs`` (3, H, W), ``caption``,
+    ``image``, the path of the image, and if boxes are wanted ``box_inputs`` and ``box_caption``.
 
     Args:
-        root: the folder, see this module.
-        transform: as for :class:`~hypvision.data.image_folder.ImageFolderDataset`, of the image and
-            of its box; ``normalize=False`` leaves bytes, as
-            :class:`~hypvision.tasks.contrastive.CLIPContrast` takes them. None: pixels as they are,
-            uint8.
-        boxes: give one box of each image with its words, drawn at random; a number: the first so
-            many, see :func:`box_fields`. Images without any are left out.
+        root: the folder, with the layout that this module's docstring shows.
+        transform: of the image and of its boxes, as for
+            :class:`~hypvision.data.image_folder.ImageFolderDataset`; ``normalize=False`` leaves
+            bytes, which :class:`~hypvision.tasks.contrastive.CLIPContrast` expects. None: the
+            pixels as they are, uint8.
+        boxes: True or 1: a sample has one box of its image, drawn at random, with its words; a
+            number above 1: at most so many boxes, the first ones, see :func:`box_fields`. Images
+            without a box are left out.
     """
 
     def __init__(self, root: str | Path, transform: Any = None, boxes: int = False):
@@ -169,18 +174,18 @@ class CaptionFolder(Dataset):
         self.usage.use("captions", len(self.rows))
         ensure(
             self.rows,
-            f"No image has a box. {self.usage} Add boxes to its table, or leave out boxes=True.",
+            f"No image has a box. {self.usage} Add boxes to the table, or leave out boxes=True.",
         )
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def read(self, index: int) -> Image.Image:
-        """The image of a sample."""
+        """Return the image of sample ``index``."""
         return open_image(self.name(index))
 
     def name(self, index: int) -> str:
-        """Its path."""
+        """Return the path of the image of sample ``index``."""
         return str(self.root / "images" / self.rows[index].image)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
@@ -199,7 +204,8 @@ class CaptionFolder(Dataset):
 
 
 def _of_csv(table: Path) -> list[Captioned]:
-    """Lines of the same image and caption together, each with a box."""
+    """Return the captions in a CSV file: lines of the same image and caption become one caption,
+    with the box of each line."""
     found: dict[tuple[str, str], list[Box]] = {}
     for _, row in read_table(_Row, table):
         boxes = found.setdefault((row.image, row.caption), [])
@@ -208,8 +214,8 @@ def _of_csv(table: Path) -> list[Captioned]:
         if any(given):
             if not all(given):
                 raise HypvisionError(
-                    f"'{table}': a box of '{row.image}' is not complete. It needs left, top, "
-                    "right, bottom and words."
+                    f"'{table}': a box of '{row.image}' is not complete. Give all of left, "
+                    "top, right, bottom and words, or none."
                 )
             boxes.append(Box(box, row.words))
     return [Captioned(image, caption, boxes) for (image, caption), boxes in found.items()]
@@ -224,7 +230,7 @@ def _check_box(box: Box, width: int, height: int, where: str) -> None:
     if not (0 <= left < right <= width and 0 <= top < bottom <= height):
         raise HypvisionError(
             f"{where}: the box {[round(value, 1) for value in box.box]} is not inside the image of "
-            f"{width} x {height} pixels, or empty. It takes left, top, right and bottom, in pixels "
-            "of the image as it is shown."
+            f"{width} x {height} pixels, or it is empty. Give left, top, right and bottom in "
+            "pixels of the image as it is shown."
         )
-    ensure(box.words.strip(), f"{where}: a box has no words. Write them, or remove the box.")
+    ensure(box.words.strip(), f"{where}: a box has no words. Write some, or remove the box.")

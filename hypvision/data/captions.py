@@ -50,7 +50,7 @@ class Described(Protocol):
 
 @dataclass(frozen=True)
 class Phrase:
-    """Words for an object; a property left None is not mentioned, and with none at all they are
+    """Words for an object. A property that is None is not mentioned; if all are None, the words are
     "something"."""
 
     kind: str | None = None
@@ -59,7 +59,7 @@ class Phrase:
     colour: str | None = None
 
     def matches(self, item: Described) -> bool:
-        """Whether the words are true of the object."""
+        """Return whether the words are true of the object ``item``."""
         return all(
             value is None or value == getattr(item, name) for name, value in vars(self).items()
         )
@@ -73,17 +73,17 @@ class Phrase:
 
 @dataclass(frozen=True)
 class Fact:
-    """The statement that a scene shows ``subject``, optionally in ``relation`` to some ``other``
-    object, or (``absent``) that it does not show it."""
+    """The statement that a scene shows ``subject``, optionally in a spatial ``relation`` to an
+    object ``other``, or (``absent``) that the scene does not show ``subject``."""
 
     subject: Phrase
     relation: str | None = None
     other: Phrase | None = None
     absent: bool = False
-    ground: bool = False  # whether the sentence mentions the ground, which every scene has
+    ground: bool = False  # whether the sentence mentions the grey ground, which every scene has
 
     def holds(self, objects: Sequence[Described]) -> bool:
-        """Whether the sentence is true of the objects of a scene."""
+        """Return whether the statement is true of a scene with these objects."""
         if self.absent:
             return not any(self.subject.matches(item) for item in objects)
         subjects = [item for item in objects if self.subject.matches(item)]
@@ -104,9 +104,10 @@ class Fact:
 def describe(
     rng: np.random.Generator, objects: Sequence[Described], size: tuple[int, int]
 ) -> tuple[list[Fact], list[Fact]]:
-    """Four true facts of a scene of ``size`` (height, width) pixels, from general to specific, each
-    of which follows from the next, and four false ones that differ from them in one point each.
-    There is at least one visible object, and at least one kind is left out."""
+    """Return four true facts of a scene of ``size`` (height, width) pixels, from general to
+    specific, each of which follows from the next, and four false facts that each differ from the
+    true one in one point. The scene needs at least one object, and at least one kind of object that
+    it lacks."""
     subject = max(
         objects, key=lambda item: (item.box[2] - item.box[0]) * (item.box[3] - item.box[1])
     )
@@ -119,14 +120,15 @@ def describe(
         _specific(rng, subject, objects, size),
     ]
     other_kinds = [kind for kind in KINDS if kind not in kinds]
-    # prefer a shape of the same kind, which is harder to tell apart
+    # A missing shape of the same kind is preferred: it is harder to tell from the subject.
     siblings = [shape for shape in KINDS[subject.kind] if shape not in shapes]
     strangers = [shape for family in KINDS.values() for shape in family if shape not in shapes]
     false = [
         Fact(Phrase(), absent=True, ground=True),
         Fact(Phrase(kind=_pick(rng, other_kinds))),
         Fact(Phrase(shape=_pick(rng, siblings or strangers))),
-        # Never empty: the subject has eight other combinations, a scene has fewer other objects.
+        # A false fact always remains: the subject's looks have eight variations, more than a scene
+        # has other objects that could make them true.
         _pick(rng, [fact for fact in _variations(true[3]) if not fact.holds(objects)]),
     ]
     return true, false
@@ -138,12 +140,13 @@ def _specific(
     objects: Sequence[Described],
     size: tuple[int, int],
 ) -> Fact:
-    """The subject with its looks and, where there is a clear one, its place beside another."""
+    """Return the fact that names the subject's shape, texture and colour and, if another object
+    lies clearly to one side, the relation to that object."""
     looks = _looks(subject)
     others = [item for item in objects if item is not subject]
     for index in rng.permutation(len(others)):
-        # The relation is the axis with the larger offset between the two; nearly concentric objects
-        # have none.
+        # The relation is that of the largest offset between the two boxes' centres; objects with
+        # nearly the same centre have none.
         offsets = {relation: _offset(subject, others[index], relation) for relation in _OPPOSITE}
         relation = max(offsets, key=offsets.__getitem__)
         if offsets[relation] >= 0.1 * min(size):
@@ -156,11 +159,11 @@ def _looks(item: Described) -> Phrase:
 
 
 def _variations(fact: Fact) -> list[Fact]:
-    """All facts that differ from this one in one texture, one colour or the relation."""
+    """Return all facts that differ from ``fact`` in one texture, one colour or the relation."""
     found = [replace(fact, subject=looks) for looks in _other_looks(fact.subject)]
     if fact.relation is not None and fact.other is not None:
         found += [replace(fact, other=looks) for looks in _other_looks(fact.other)]
-        # opposite relations are harder, so they are half of the choices
+        # The opposite relation is harder to tell apart, so it makes up half of the choices.
         found += [replace(fact, relation=_OPPOSITE[fact.relation])] * len(found)
     return found
 
@@ -171,8 +174,8 @@ def _other_looks(looks: Phrase) -> list[Phrase]:
 
 
 def _offset(a: Described, b: Described, relation: str) -> float:
-    """By how many pixels the centre of ``a``'s box lies left of, right of, above or below that of
-    ``b``, by ``relation``; negative on the other side."""
+    """Return by how many pixels the centre of ``a``'s box lies on the side ``relation`` (such as
+    "left of") of the centre of ``b``'s box; negative if it lies on the other side."""
     axis = 0 if relation in ("left of", "right of") else 1
     ahead = (b.box[axis] + b.box[axis + 2] - a.box[axis] - a.box[axis + 2]) / 2
     return ahead if relation in ("left of", "above") else -ahead

@@ -1,4 +1,4 @@
-"""Class names and the sentences that they are put into.
+"""Class names, prompt templates, and the sentences that a name and a template make.
 
 >>> load_classes("ade150")[:2], load_classes(["cat", "dog"]), load_classes("names.txt")
 """
@@ -44,20 +44,21 @@ SELECTED = (
     "art of the {}.",
     "a photo of the small {}.",
 )
-"""Seven templates for ImageNet that CLIP's authors chose by sequential forward selection."""
+"""Seven prompt templates for ImageNet that CLIP's authors chose by sequential forward selection."""
 
 CLASS_LISTS = (
     "coco171", "ade150", "ade847", "pc59", "pc459", "voc20", "voc20b", "coco48", "coco17", "coco65",
     "coco116", "coco133",
 )  # fmt: skip
-"""Names of the class lists that come with the package, in the order of the data sets' labels.
-``coco48`` and ``coco17`` are the base and novel classes of open-vocabulary detection on COCO
-(Bansal et al., ECCV 2018), ``coco65`` both; ``coco133`` are the words for COCO's panoptic classes,
-things first, ``coco116`` those that are not novel."""
+"""Names of the class lists that come with the package; each list is in the order of its data set's
+labels. ``coco48`` and ``coco17`` are the base and novel classes of open-vocabulary detection on
+COCO (Bansal et al., ECCV 2018), ``coco65`` both together; ``coco133`` are the names of COCO's
+panoptic classes, things first, ``coco116`` those of them that are not among the novel classes."""
 
 
-SUFFIXES = (".txt", ".json")  # of files with class names
-MAX_CLASSES = 100_000  # all nouns of WordNet are 82,115; each name is a text that a CLIP embeds
+SUFFIXES = (".txt", ".json")  # suffixes of files with class names
+# A longer list is refused, since CLIP must embed each name; WordNet's nouns are 82,115.
+MAX_CLASSES = 100_000
 
 
 @lru_cache(maxsize=1)
@@ -68,8 +69,9 @@ def _data() -> dict[str, list[Any]]:
 
 
 def official_ids(name: str) -> list[int]:
-    """Label values in a data set's own annotation files, in the order of our labels: ``coco171``,
-    ``ade847`` or ``pc59`` (whose first value, 0, is the background)."""
+    """Return the label values that a data set's own annotation files use, in the order of our
+    labels. ``name`` is ``coco171``, ``ade847`` or ``pc59``, whose first value, 0, is the
+    background."""
     if name == "pc59":
         return list(_data()["pc59_ids"])
     ensure(
@@ -80,7 +82,8 @@ def official_ids(name: str) -> list[int]:
 
 
 def whole_label(value: Any) -> int | None:
-    """Convert a label from a file (``3``, ``"3"`` or ``3.0``) to an integer; None if not whole."""
+    """Convert a label from a file (``3``, ``"3"`` or ``3.0``) to an integer; return None if it is
+    not a whole number."""
     if isinstance(value, str):
         return int(value) if value.strip().isdecimal() else None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1:
@@ -91,10 +94,10 @@ def whole_label(value: Any) -> int | None:
 def check_classes(
     pairs: Iterable[tuple[Any, Any]], where: str, remedy: str, shared_names: bool = False
 ) -> dict[Any, str]:
-    """Class names by label, from pairs of a label and a name; a pair may occur several times.
-    Raises an error if a label has two names, or a name two labels (``shared_names``: labels may
-    share a name, as two pairs of ImageNet's classes do). ``where`` (the source, such as "The class
-    list 'names.txt'") and ``remedy`` are used in the message."""
+    """Return the class names by label, from pairs of a label and a name; a pair may occur several
+    times. Raise an error if a label has two names, or a name two labels (which ``shared_names``
+    allows, since two pairs of ImageNet's classes share a name). ``where`` (the source, such as "The
+    class list 'names.txt'") and ``remedy`` are parts of the message."""
     names: dict[Any, str] = {}
     for label, name in pairs:
         if not isinstance(name, str) or not name.strip():
@@ -115,8 +118,8 @@ def check_classes(
 
 
 def warn_of_equal_texts(names: Sequence[str], tokens: Tensor) -> None:
-    """Warn of classes with equal tokens (C, L): equal names, or names that differ only after the
-    last token."""
+    """Warn of classes whose prompts have equal ``tokens`` (C, L): their names are equal, or differ
+    only after the last token that CLIP reads."""
     first: dict[tuple[int, ...], int] = {}
     same = [(first.setdefault(tuple(row), k), k) for k, row in enumerate(tokens.tolist())]
     same = [pair for pair in same if pair[0] != pair[1]]
@@ -125,19 +128,19 @@ def warn_of_equal_texts(names: Sequence[str], tokens: Tensor) -> None:
         warnings.warn(
             f"The classes {a} ('{names[a]:.60}') and {b} ('{names[b]:.60}') have the same text of "
             f"{tokens.shape[1]} tokens ({len(same)} such pairs), so CLIP cannot tell them apart. "
-            "Give them names that differ within it.",
+            "Give them names that differ within these tokens.",
             stacklevel=3,
         )
 
 
 def load_classes(source: str | Path | Sequence[str]) -> tuple[str, ...]:
-    """Class names from a list, a file, or a list that comes with the package.
+    """Return class names from a sequence, from a file, or from a list that comes with the package.
 
     Args:
-        source: names; the name of one of :data:`CLASS_LISTS`; ``"imagenet"``, open_clip's 1,000
-            names in the order of the labels, of which two pairs are equal; a ``.txt`` file with a
-            name a line; or a ``.json`` file with a list of names or a dict from names (or numbers)
-            to numbers (or names).
+        source: a sequence of names; the name of one of :data:`CLASS_LISTS`; ``"imagenet"``,
+            open_clip's 1,000 names in the order of the labels, of which two pairs are equal; a
+            ``.txt`` file with one name a line; or a ``.json`` file with a list of names, or a dict
+            from names to numbers or from numbers to names.
     """
     where = "The class list"
     if isinstance(source, (str, Path)):
@@ -158,8 +161,8 @@ def load_classes(source: str | Path | Sequence[str]) -> tuple[str, ...]:
     ensure(pairs, f"{where} is empty. Give at least one class name.")
     ensure(
         len(pairs) <= MAX_CLASSES,
-        f"{where} has {len(pairs):,} names, more than {MAX_CLASSES:,}. Give those that the "
-        "images may show.",
+        f"{where} has {len(pairs):,} names, more than {MAX_CLASSES:,}. Give only the names "
+        "of things that the images may show.",
     )
     stripped = ((label, name.strip() if isinstance(name, str) else name) for label, name in pairs)
     names = check_classes(
@@ -169,8 +172,8 @@ def load_classes(source: str | Path | Sequence[str]) -> tuple[str, ...]:
 
 
 def split_classes(text: str, where: str) -> list[str]:
-    """The names in a text, between commas or line breaks as in CSV: a name in double quotes may
-    have both.
+    """Return the names in a text, which commas or line breaks separate as in CSV; a name in double
+    quotes may contain both.
 
     >>> split_classes('"cat, black", dog', "The list")
     ['cat, black', 'dog']
@@ -179,7 +182,7 @@ def split_classes(text: str, where: str) -> list[str]:
         rows = list(csv.reader(text.splitlines(), skipinitialspace=True, strict=True))
     except csv.Error as error:
         raise HypvisionError(
-            f"{where} is not CSV ({error}): {text!r:.80}. Close the quotes."
+            f"{where} is not CSV ({error}): {text!r:.80}. Close the quotes of each name."
         ) from error
     names = [name.strip() for row in rows for name in row if name.strip()]
     joined = next((name for name in names if ";" in name), None)
@@ -192,7 +195,7 @@ def split_classes(text: str, where: str) -> list[str]:
 
 
 def _read(path: Path) -> list[tuple[Any, Any]]:
-    """Labels and names of a file."""
+    """Return pairs of a label and a class name, read from a .txt or .json file."""
     advice = f"Give names, a .txt or .json file, or one of imagenet, {', '.join(CLASS_LISTS)}."
     ensure(os.path.isfile(path), f"{why_no_file(path, 'class list')} {advice}")
     ensure(
@@ -206,7 +209,8 @@ def _read(path: Path) -> list[tuple[Any, Any]]:
         return list(enumerate(found))
     if not isinstance(found, dict):
         raise HypvisionError(
-            f"The class list '{path}' holds a {type(found).__name__}. Write a list of names."
+            f"The class list '{path}' holds a {type(found).__name__}, not a list or dict. Write a "
+            "list of names."
         )
     by_number = all(isinstance(value, str) for value in found.values())
     pairs = [(key, value) if by_number else (value, key) for key, value in found.items()]
@@ -221,21 +225,25 @@ def _read(path: Path) -> list[tuple[Any, Any]]:
 
 
 def with_article(words: str) -> str:
-    """``"orange ring"`` to ``"an orange ring"``."""
+    """Return the words with their indefinite article: ``"orange ring"`` becomes ``"an orange
+    ring"``."""
     return f"{'an' if words[0].lower() in 'aeiou' else 'a'} {words}"
 
 
 def enumerated(names: Sequence[str]) -> str:
-    """``("dog face", "banana", "orange")`` to ``"a dog face, a banana and an orange"``."""
+    """Return names as an enumeration in English: ``("dog face", "banana", "orange")`` becomes ``"a
+    dog face, a banana and an orange"``."""
     *most, last = map(with_article, names)
     return f"{', '.join(most)} and {last}" if most else last
 
 
 def prompts(name: str, templates: Sequence[str], synonyms: str = "first") -> list[list[str]]:
-    """The sentences of one class: one for each pair of synonym and template.
+    """Return the prompts of one class: a list for each synonym in ``name``, with one sentence for
+    each template.
 
-    For a name with synonyms such as ``"building, edifice"``, ``"first"`` uses the part before the
-    first comma, as the official code does; ``"mean"`` uses all, whose embeddings are averaged.
+    For a name with synonyms such as ``"building, edifice"``, ``"first"`` uses only the part before
+    the first comma, as the official code does; ``"mean"`` uses all synonyms, for callers that
+    average the embeddings.
     """
     words = [part.strip() for part in name.split(", ") if part.strip()]
     return [
@@ -245,7 +253,7 @@ def prompts(name: str, templates: Sequence[str], synonyms: str = "first") -> lis
 
 
 def imagenet_templates(count: int = 60) -> tuple[str, ...]:
-    """The first of CLIP's 80 templates; PromptSRC takes 60."""
+    """Return the first ``count`` of CLIP's 80 prompt templates for ImageNet; PromptSRC uses 60."""
     known = require("open_clip", "clip").OPENAI_IMAGENET_TEMPLATES
     ensure(
         1 <= count <= len(known),

@@ -1,4 +1,5 @@
-"""The range of images of 16 bits: cameras and microscopes store 12 or 10 bits in them."""
+"""The value of white in images of 16 bits, in which cameras and microscopes often store only 10 or
+12 bits."""
 
 from __future__ import annotations
 
@@ -10,12 +11,13 @@ from hypvision.io.checks import ensure
 from hypvision.io.images import WHITE, image_kind, leaving_out, read_labels
 
 _BITS = (8, 10, 12, 14, 16)
-_DEEP = (".png", ".tif", ".tiff", ".pgm")  # the formats that have 16 bits
-_PROBED = 20  # images that are looked at where nothing is asked for
+_DEEP = (".png", ".tif", ".tiff", ".pgm")  # suffixes of formats that can have 16 bits
+_PROBED = 20  # number of images that are probed if the user gives no value of white
 
 
 def check_white(white: int | str | None) -> None:
-    """Refuse a ``white`` that is neither None, ``"auto"`` nor a value of 16 bits."""
+    """Raise an error if ``white`` is neither None, nor ``"auto"``, nor a value that 16 bits can
+    hold."""
     number = isinstance(white, int) and not isinstance(white, bool) and 0 < white <= WHITE
     ensure(
         white in (None, "auto") or number,
@@ -25,14 +27,14 @@ def check_white(white: int | str | None) -> None:
 
 
 def find_white(paths: Sequence[str | Path], white: int | str | None, usage: Usage) -> int:
-    """The value that is white in the images of 16 bits of a data set.
+    """Return the value that means white in a data set's images of 16 bits.
 
     Args:
-        paths: the images.
-        white: the value; ``"auto"``: the largest of the next whole number of bits (8, 10, 12, 14,
-            16) that the largest value of all these images needs; None: 65535, and a note if 20 of
-            the images need fewer bits.
-        usage: where the note goes.
+        paths: the paths of the images.
+        white: the value itself; ``"auto"``: the largest value of as many bits (8, 10, 12, 14 or 16)
+            as the largest value in all images needs; None: 65535, with a note for the user if the
+            values of about 20 probed images fit into fewer bits.
+        usage: the counts whose ``notes`` get the note.
     """
     check_white(white)
     if isinstance(white, int):
@@ -42,7 +44,7 @@ def find_white(paths: Sequence[str | Path], white: int | str | None, usage: Usag
         deep = deep[:: max(1, len(deep) // _PROBED)]
     largest = 0
     for path in deep:
-        with leaving_out(path, []):  # a damaged image is told when it is read
+        with leaving_out(path, []):  # a damaged image is reported when the data set reads it
             if image_kind(path)[1].startswith("I"):
                 largest = max(largest, int(read_labels(path).max(initial=0)))
     if not largest:
@@ -56,8 +58,8 @@ def find_white(paths: Sequence[str | Path], white: int | str | None, usage: Usag
         return 2**bits - 1
     if bits < _BITS[-1]:
         usage.notes.append(
-            f"Images of 16 bits: the largest value of those looked at is {largest}, of {WHITE}, so "
-            f"they are nearly black here. If they have {bits} bits, set white={2**bits - 1} (or "
-            "'auto') in the data set; for boxes and label maps in LoadImageFromFile."
+            f"Images of 16 bits: the largest value in those probed is {largest}, of {WHITE}, so they "
+            f"are nearly black here. If they have {bits} bits, set white={2**bits - 1} (or "
+            "'auto') in the data set; for boxes and label maps, in LoadImageFromFile."
         )
     return WHITE

@@ -1,10 +1,10 @@
 """Drawing for the procedural data set: outlines, textures and backgrounds as plain numpy.
 
-An outline is a *signed distance*: a function of points that is negative inside, positive outside
-and grows by about one per unit across the edge, in a frame of its own, where x points right, y
-points down and everything fits the unit circle. Outlines use only +, *, min, max, abs and sqrt on
-arrays (trigonometry is done on scalars): these round alike everywhere, which keeps the images equal
-between machines as far as numpy allows.
+An outline is a *signed distance*: a function of points that is negative inside the shape, positive
+outside and grows by about one per unit across the edge. Points are in the shape's own frame, where
+x points right, y points down and the shape fits the unit circle. Outlines use only +, *, min, max,
+abs and sqrt on arrays (trigonometry is done on scalars): these operations round alike everywhere,
+which keeps the images equal between machines as far as numpy allows.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-# (x, y), arrays of one shape -> signed distance, of the same shape
+# An outline maps arrays x and y of one shape to the signed distances, an array of that shape.
 Outline = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 TEXTURES = ("checkered", "dotted", "plain", "striped")
 
-# RGB; the hue of orange is halfway between red and yellow, so that jitter does not mix up the six
+# RGB values. The hue of orange is halfway between red and yellow, so that jitter of the colours
+# does not make two of the six alike.
 COLOURS = {
     "blue": (50, 90, 220),
     "green": (40, 165, 65),
@@ -33,17 +34,17 @@ COLOURS = {
 }
 
 
-# Outlines
+# Outlines of geometric figures
 # --------------------------------------------------------------------------------------------------
 
 
 def circle(cx: float, cy: float, radius: float) -> Outline:
-    """Disk of ``radius`` around (cx, cy)."""
+    """Return the outline of a disk of ``radius`` around (cx, cy)."""
     return lambda x, y: np.sqrt((x - cx) ** 2 + (y - cy) ** 2) - radius
 
 
 def box(left: float, top: float, right: float, bottom: float) -> Outline:
-    """Upright rectangle."""
+    """Return the outline of an upright rectangle."""
     cx = (left + right) / 2
     cy = (top + bottom) / 2
     a = (right - left) / 2
@@ -52,8 +53,8 @@ def box(left: float, top: float, right: float, bottom: float) -> Outline:
 
 
 def ellipse(a: float, b: float) -> Outline:
-    """Ellipse of semi-axes a, b at the origin; the distance is exact to first order at the edge,
-    where it matters."""
+    """Return the outline of an ellipse with semi-axes ``a``, ``b`` at the origin; its distance is
+    exact to first order at the edge, which is where it is used."""
 
     def distance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         level = np.sqrt((x / a) ** 2 + (y / b) ** 2)
@@ -64,12 +65,12 @@ def ellipse(a: float, b: float) -> Outline:
 
 
 def convex(vertices: Sequence[tuple[float, float]]) -> Outline:
-    """Convex polygon: the largest of its half-plane distances. Vertices run clockwise as seen (y
-    points down)."""
+    """Return the outline of a convex polygon: the largest of the signed distances to its edges'
+    lines. The vertices run clockwise as seen on the screen (y points down)."""
     planes = []
     for (x0, y0), (x1, y1) in zip(vertices, [*vertices[1:], vertices[0]]):
         length = math.hypot(x1 - x0, y1 - y0)
-        # outward normal
+        # (nx, ny) is the unit normal of the edge that points out of the polygon
         nx = (y1 - y0) / length
         ny = (x0 - x1) / length
         planes.append((nx, ny, nx * x0 + ny * y0))
@@ -78,22 +79,24 @@ def convex(vertices: Sequence[tuple[float, float]]) -> Outline:
 
 
 def regular(sides: int) -> Outline:
-    """Regular polygon inscribed in the unit circle, one vertex up."""
+    """Return the outline of a regular polygon inscribed in the unit circle, with one vertex at the
+    top."""
     turns = [2 * math.pi * k / sides for k in range(sides)]
     return convex([(math.sin(t), -math.cos(t)) for t in turns])
 
 
 def star(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Five-pointed star. A point of it lies outside at most one of five lines, hence the second
-    largest distance."""
+    """Return the signed distance of points to a five-pointed star. A point inside the star lies
+    outside at most one of the five edge lines, so the distance is the second largest of the
+    five."""
     turns = [math.pi + 2 * math.pi * k / 5 for k in range(5)]
     planes = np.stack([math.sin(t) * x - math.cos(t) * y for t in turns])
     return np.partition(planes, 3, axis=0)[3] - math.cos(2 * math.pi / 5)
 
 
 def bars(count: int, width: float) -> Outline:
-    """``count`` bars of half-width ``width`` through the origin, evenly turned: a cross (2) or an
-    asterisk (3)."""
+    """Return the outline of ``count`` bars of half-width ``width`` through the origin, at equal
+    angles: a cross (2) or an asterisk (3)."""
     length = math.sqrt(1 - width * width)
     turns = [(math.cos(math.pi * k / count), math.sin(math.pi * k / count)) for k in range(count)]
 
@@ -104,12 +107,13 @@ def bars(count: int, width: float) -> Outline:
 
 
 def union(*outlines: Outline) -> Outline:
-    """The union of outlines; they should overlap, or a soft seam shows where they touch."""
+    """Return the outline of the union of outlines; they should overlap, or a soft seam shows where
+    they only touch."""
     return lambda x, y: reduce(np.minimum, (outline(x, y) for outline in outlines))
 
 
 def without(outline: Outline, hole: Outline) -> Outline:
-    """The first outline less the second."""
+    """Return the outline of ``outline`` with ``hole`` cut out."""
     return lambda x, y: np.maximum(outline(x, y), -hole(x, y))
 
 
@@ -118,8 +122,8 @@ def without(outline: Outline, hole: Outline) -> Outline:
 
 
 class Part(NamedTuple):
-    """One part of a shape; ``paint`` is ``texture`` (the object's own), ``dark`` or ``light``
-    (shades of it)."""
+    """One part of a shape. ``paint`` is ``texture`` (the object's colour and texture), or ``dark``
+    or ``light``, shades of the object's colour."""
 
     name: str
     paint: str
@@ -130,7 +134,8 @@ def _simple(outline: Outline) -> tuple[Part, ...]:
     return (Part("", "texture", outline),)
 
 
-OUTLINES: dict[str, tuple[Part, ...]] = {  # parts are painted in order, later ones on top
+# The parts of a shape are painted in this order, later ones on top.
+OUTLINES: dict[str, tuple[Part, ...]] = {
     "disk": _simple(circle(0, 0, 1)),
     "ring": _simple(without(circle(0, 0, 1), circle(0, 0, 0.52))),
     "ellipse": _simple(ellipse(1, 0.5)),
@@ -176,7 +181,8 @@ PARTS: tuple[str, ...] = tuple(
     for part in parts
     if part.name
 )
-"""Names of the parts; part ``i`` has the number ``i + 1`` in a part map, 0 means no part."""
+"""Names of all parts, as SHAPE/PART; part ``i`` of this tuple has the number ``i + 1`` in a part
+map, in which 0 means no part."""
 
 _PART_NUMBER = {name: number for number, name in enumerate(PARTS, start=1)}
 
@@ -187,26 +193,26 @@ _PART_NUMBER = {name: number for number, name in enumerate(PARTS, start=1)}
 
 @dataclass(frozen=True)
 class Sprite:
-    """One object, ready to be drawn. Lengths in pixels, angles in radians clockwise; pixel (0, 0)
-    spans [0, 1]²."""
+    """One object of a scene, with all that its drawing needs. Lengths are in pixels, angles in
+    radians clockwise; pixel (0, 0) spans [0, 1]²."""
 
     shape: str
     texture: str
     colour: str
-    x: float  # centre of the enclosing circle
+    x: float  # x and y are the centre of the enclosing circle, radius its radius
     y: float
     radius: float
     angle: float
-    period: float  # period of the texture
-    grain: float  # angle of the texture
+    period: float  # length in pixels after which the texture repeats
+    grain: float  # angle by which the texture is turned
     phase: tuple[float, float]
-    lighter: bool  # whether the second colour of the texture is lighter or darker
-    tint: tuple[float, float, float]  # added to the colour, so that no two objects have the same
+    lighter: bool  # whether the texture's second shade is lighter than the colour; else darker
+    tint: tuple[float, float, float]  # RGB added to the colour, so that no two objects are equal
 
 
 class Stamp(NamedTuple):
-    """A sprite as pixels: the window it covers, coverage (h, w) in [0, 1], RGB (h, w, 3) and part
-    numbers (h, w)."""
+    """Pixels of a drawn sprite: the ``window`` of the image that it covers, ``cover`` (h, w) in [0,
+    1], ``paint`` RGB (h, w, 3), and ``parts``, the part numbers (h, w)."""
 
     window: tuple[slice, slice]
     cover: np.ndarray
@@ -215,17 +221,18 @@ class Stamp(NamedTuple):
 
     @property
     def inside(self) -> np.ndarray:
-        """Mask (h, w): pixels at least half covered."""
+        """Return the mask (h, w) of the pixels that the sprite covers at least half."""
         return self.cover >= 0.5
 
     def blend(self, canvas: np.ndarray) -> None:
-        """Paint onto ``canvas`` (H, W, 3), float32, in place."""
+        """Paint the sprite onto ``canvas`` (H, W, 3), float32, in place."""
         under = canvas[self.window]
         under += self.cover[..., None] * (self.paint - under)
 
 
 def rasterise(sprite: Sprite, height: int, width: int) -> Stamp:
-    """Turn a sprite into pixels of a ``height`` x ``width`` image; cut off at the border."""
+    """Return the pixels of a sprite in an image of ``height`` x ``width``; what lies outside the
+    image is cut off."""
     reach = sprite.radius + 1
     top = max(0, math.floor(sprite.y - reach))
     bottom = min(height, math.ceil(sprite.y + reach))
@@ -238,7 +245,7 @@ def rasterise(sprite: Sprite, height: int, width: int) -> Stamp:
     base = np.clip(np.add(COLOURS[sprite.colour], sprite.tint), 0, 255).astype(np.float32)
     dark = base * np.float32(0.4)
     light = base + (255 - base) * np.float32(0.65)
-    # coverage, colours and number of each part
+    # Each part of the shape has a coverage (h, w), a colour and a part number.
     layers: list[tuple[np.ndarray, np.ndarray, int]] = []
     for part in OUTLINES[sprite.shape]:
         amount = np.clip(0.5 - part.outline(x, y) * sprite.radius, 0, 1)
@@ -261,14 +268,16 @@ def rasterise(sprite: Sprite, height: int, width: int) -> Stamp:
 def _turn(
     dx: np.ndarray, dy: np.ndarray, angle: float, scale: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Coordinates in a frame turned by ``angle`` and scaled; broadcasts a row against a column."""
+    """Return coordinates in a frame turned by ``angle`` and scaled by ``scale``; ``dx`` (1, w) and
+    ``dy`` (h, 1) broadcast to (h, w)."""
     c = np.float32(math.cos(angle) * scale)
     s = np.float32(math.sin(angle) * scale)
     return c * dx + s * dy, c * dy - s * dx
 
 
 def _texture(sprite: Sprite, dx: np.ndarray, dy: np.ndarray) -> np.ndarray:
-    """Weight (0 to 1) of the second shade at each pixel; edges are one pixel soft."""
+    """Return the weight (h, w), from 0 to 1, of the texture's second shade at each pixel; its edges
+    are soft over one pixel."""
     s, t = _turn(dx, dy, sprite.grain, 1 / sprite.period)
     s = (s + np.float32(sprite.phase[0])) % 1 - np.float32(0.5)
     if sprite.texture == "striped":
@@ -276,14 +285,14 @@ def _texture(sprite: Sprite, dx: np.ndarray, dy: np.ndarray) -> np.ndarray:
     t = (t + np.float32(sprite.phase[1])) % 1 - np.float32(0.5)
     if sprite.texture == "dotted":
         return np.clip(0.5 + (0.31 - np.sqrt(s * s + t * t)) * sprite.period, 0, 1)
-    # checkered: the product of stripes in both directions
+    # A checkered texture is the product of stripes in both directions.
     a = np.clip((0.25 - np.abs(s)) * sprite.period, -0.5, 0.5)
     b = np.clip((0.25 - np.abs(t)) * sprite.period, -0.5, 0.5)
     return 0.5 + 2 * a * b
 
 
 def draw_background(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
-    """A greyish, softly varying ground (height, width, 3), float32 in [0, 255]."""
+    """Return a greyish, softly varying background (height, width, 3), float32 in [0, 255]."""
     knots = 4
     grid = (
         rng.uniform(70, 190)
@@ -296,14 +305,16 @@ def draw_background(rng: np.random.Generator, height: int, width: int) -> np.nda
 
 
 def add_noise(rng: np.random.Generator, canvas: np.ndarray) -> np.ndarray:
-    """Finish an image: grey pixel noise of up to 6 levels, then uint8."""
+    """Return a finished image, uint8 (H, W, 3): ``canvas`` with grey pixel noise of up to 6
+    levels."""
     height, width, _ = canvas.shape
     noise = rng.random((height, width, 1), dtype=np.float32) * 12 - 6
     return np.clip(np.rint(canvas + noise), 0, 255).astype(np.uint8)
 
 
 def _hat_weights(length: int, knots: int) -> np.ndarray:
-    """Linear interpolation from ``knots`` values to ``length`` pixels, a matrix (length, knots)."""
+    """Return the matrix (length, knots) of linear interpolation from ``knots`` values to ``length``
+    pixels."""
     position = (np.arange(length, dtype=np.float32) + 0.5) / length * (knots - 1)
     return np.clip(1 - np.abs(position[:, None] - np.arange(knots, dtype=np.float32)), 0, 1).astype(
         np.float32

@@ -1,7 +1,7 @@
 """Emoji: small images of one thing each in the styles of several vendors, with names, keywords and
 a taxonomy.
 
-The folder is the user's::
+The user provides a folder of this layout::
 
     emoji.json                  [{"id", "name", "keywords", "group", "subgroup"}, ...], the words of
                                 Unicode's CLDR
@@ -37,7 +37,8 @@ from hypvision.io.types import Plain, StrPath
 
 TEMPLATES = ("a photo of a {}", "a picture of a {}", "a drawing of a {}", "an emoji of a {}")
 
-_ONE_SIDED = ("hand", "time", "transport-sign")  # subgroups whose meaning changes when mirrored
+# beginnings of the names of subgroups whose emoji mean something else when they are mirrored
+_ONE_SIDED = ("hand", "time", "transport-sign")
 _CLASSES = "splits/classes.json"
 
 
@@ -46,10 +47,10 @@ class Emoji:
     """One emoji: what it shows and where it stands in the taxonomy."""
 
     id: str  # code points in hex, joined by ``-``; the stem of its images
-    name: str  # Unicode's words for it, as the keywords
+    name: str  # Unicode's name of the emoji; the keywords are Unicode's, too
     keywords: tuple[str, ...]
-    label: int  # number of its class, from 0
-    classname: str  # readable names of its class and of the group above it
+    label: int  # number of the emoji's class, from 0
+    classname: str  # readable name of the class; ``group`` is that of the group above it
     group: str
     one_sided: bool = False  # whether its mirror image means something else
 
@@ -70,8 +71,8 @@ class _Class(NamedTuple):
 
 
 def read_emoji(root: StrPath, split: str) -> tuple[list[Emoji], tuple[str, ...]]:
-    """The emoji of a split, in the order of its list, and the names of all classes, in the order of
-    their labels."""
+    """Return the emoji of a split, in the order of the split's list, and the names of all classes,
+    in the order of their labels."""
     root = Path(root).expanduser()
     classes = _classes(root)
     by_subgroup = {row.subgroup: row for row in classes}
@@ -95,7 +96,8 @@ def read_emoji(root: StrPath, split: str) -> tuple[list[Emoji], tuple[str, ...]]
 
 
 def _is_one_sided(row: _Entry) -> bool:
-    """Whether the mirror image of an emoji means something else."""
+    """Return whether the mirror image of an emoji means something else, so that it may not be
+    mirrored."""
     sides = {"left", "right"}.intersection(row.name.split())
     return row.group == "Symbols" or row.subgroup.startswith(_ONE_SIDED) or bool(sides)
 
@@ -117,29 +119,33 @@ def _read(kind: Any, path: Path) -> Any:
 
 
 def class_groups(root: StrPath) -> tuple[tuple[str, ...], ...]:
-    """For each class, in the order of the labels, the group above it."""
+    """Return for each class, in the order of the labels, a tuple with the name of the group above
+    it."""
     return tuple((row.group_name,) for row in _classes(Path(root).expanduser()))
 
 
 @DATASETS.register_module()
 @dataclass(eq=False, repr=False)
 class EmojiCaptions(Dataset):
-    """Images of emoji with a caption each, for a contrastive training of a small CLIP.
+    """Data set of emoji images with one caption each, to train a small CLIP by contrast.
 
-    In training a caption is the name of the class, of its group, the name of the emoji with one to
-    three keywords, or the name alone, every second time in one of :data:`TEMPLATES`, and the image
-    is augmented. In the other splits each image comes once, without augmentation, and its caption
-    is the name alone.
+    A training caption names the emoji's class, its group, the emoji with one to three keywords, or
+    the emoji alone; half of the captions are put into one of :data:`TEMPLATES`, and the images are
+    augmented. In the other splits each image comes once, without augmentation, and its caption is
+    the emoji's name alone.
 
     Args:
-        root: folder of the layout above.
+        root: the folder, with the layout that this module's docstring shows.
         split: ``train``, ``val`` or ``test``.
-        styles: of the images (folders of ``images``). Emoji that a style lacks are left out.
-        length: number of samples of the training; the other splits have one an image.
-        size: side of a sample in pixels.
-        augmented: False: do not augment the training images either.
-        mix: probabilities of a class, a group, a name with keywords; the rest are names.
-        seed: of all random choices; sample i is always the same.
+        styles: names of the styles (folders in ``images``) to read. Emoji that a style lacks are
+            left out of it.
+        length: number of samples of the split ``train``; the other splits have one sample for each
+            image.
+        size: height and width of a sample in pixels.
+        augmented: False: the training images are not augmented either.
+        mix: probabilities that a training caption names the class, the group, or the emoji with
+            keywords; all other captions are the emoji's name alone.
+        seed: seed of all random choices; sample ``i`` is the same in every epoch.
     """
 
     root: StrPath
@@ -166,7 +172,7 @@ class EmojiCaptions(Dataset):
         if self.split != "train":
             self.augmented = False
             self.length = len(self.items)
-        # resize() copies an image that already has the size
+        # resize() copies an image that already has this size, so no case is needed for it.
         side = (self.size, self.size)
         images = (open_image(path).resize(side, Image.Resampling.BICUBIC) for _, path in self.items)
         self._images = [np.asarray(image) for image in images]
@@ -189,9 +195,10 @@ class EmojiCaptions(Dataset):
         return self.length
 
     def __getitem__(self, index: int) -> Plain:
-        """``inputs``: uint8 (3, size, size); ``caption``; ``label``: of the class; ``concepts``:
-        int64 (3,), numbers of the emoji, its class and its group; ``level``: which of these three
-        the caption names."""
+        """Return a sample: ``inputs``, uint8 (3, size, size); ``caption``; ``label``, the number of
+        the class; ``concepts``, int64 (3,), the numbers of the emoji, its class and its group; and
+        ``level``, the index of the concept that the caption names (0: emoji, 1: class, 2:
+        group)."""
         train = self.split == "train"
         rng = np.random.default_rng([index, self.seed])
         number = int(rng.integers(len(self.items))) if train else index
@@ -221,8 +228,9 @@ class EmojiCaptions(Dataset):
 
 
 def augment(rng: np.random.Generator, pixels: np.ndarray, mirror: bool = True) -> np.ndarray:
-    """An image, uint8 (H, W, 3), on white: moved, turned, resized, mirrored, in other colours, in
-    grey or as line art."""
+    """Return an augmented copy of an image, uint8 (H, W, 3), on white ground: the picture is moved,
+    turned, scaled, mirrored (if ``mirror``, half of the time) and changed in colour, or made grey
+    or line art."""
     height, width = pixels.shape[:2]
     angle = np.deg2rad(rng.uniform(-15, 15))
     shear = rng.uniform(-0.1, 0.1)
@@ -233,7 +241,8 @@ def augment(rng: np.random.Generator, pixels: np.ndarray, mirror: bool = True) -
         matrix[:, 0] *= -1
     middle = np.array([width / 2, height / 2])
     shift = rng.uniform(-0.08, 0.08, 2) * (width, height)
-    # Pillow maps pixels of the result to pixels of the source
+    # The matrix is that of the inverse map: Pillow asks for each pixel of the result where in the
+    # source it comes from.
     offset = middle - matrix @ (middle + shift)
     image = Image.fromarray(pixels).transform(
         (width, height), Image.Transform.AFFINE, (*matrix[0], offset[0], *matrix[1], offset[1]),
@@ -242,19 +251,20 @@ def augment(rng: np.random.Generator, pixels: np.ndarray, mirror: bool = True) -
     values = np.asarray(image).astype(np.float32)
     way = rng.random()
     if way < 0.1:
-        # dark where the brightness changes, on white
+        # line art: dark where the brightness changes, white elsewhere
         lines = 255 - 4 * np.hypot(*np.gradient(values.mean(-1)))
         values = np.repeat(lines[..., None], 3, axis=-1)
     elif way < 0.2:
         values = np.repeat(values.mean(-1, keepdims=True), 3, axis=-1)
     else:
         hue = _hue(rng.uniform(-0.1, 0.1) * 2 * np.pi)
-        values = 255 - ((255 - values) @ hue.T) * rng.uniform(0.7, 1.2)  # keeps white
+        values = 255 - ((255 - values) @ hue.T) * rng.uniform(0.7, 1.2)  # white stays white
     return values.clip(0, 255).astype(np.uint8)
 
 
 def _hue(angle: float) -> np.ndarray:
-    """The turn (3, 3) of colours about the axis of greys."""
+    """Return the matrix (3, 3) that turns RGB colours by ``angle`` (radians) about the axis of
+    greys."""
     circulant = np.array([[0, -1, 1], [1, 0, -1], [-1, 1, 0]])
     return (
         np.eye(3) * np.cos(angle)

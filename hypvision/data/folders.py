@@ -1,4 +1,5 @@
-"""The images in class folders, each file once, with a count of what is left out."""
+"""Lists of the images in class folders, each file once, with a count of the files and folders that
+are left out."""
 
 from __future__ import annotations
 
@@ -17,19 +18,20 @@ _PARTS = {"train", "training", "val", "valid", "validation", "dev", "test", "tes
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """A key that sorts the numbers in names as numbers: 2 before 10."""
+    """Return a sort key for a name, in which numbers are compared as numbers: ``a2`` before
+    ``a10``."""
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]
 
 
 def composed(name: str) -> str:
-    """A name in the form of Unicode whose letters are whole (NFC): Macs and their archives write
-    letters and their marks one after the other, so that equal names differ."""
+    """Return a name in Unicode's composed form (NFC), a letter and its accent as one character.
+    Macs and their archives write the two as two characters, so that equal names differ."""
     return unicodedata.normalize("NFC", name)
 
 
 def found_folder(path: str) -> str:
-    """A folder as the disk spells it, by names that are equal when :func:`composed`; the path
-    itself where there is none."""
+    """Return the path of a folder as the disk spells it, where names match that are equal once
+    :func:`composed`; ``path`` itself if there is no such folder."""
     parent, name = os.path.split(path)
     if not name or os.path.isdir(path):
         return path
@@ -49,9 +51,10 @@ def class_names(
     wanted: Collection[str] | None = None,
     spelled: Collection[str] = (),
 ) -> list[str]:
-    """The folders in ``root``, sorted, without hidden folders and, if ``wanted`` classes are given,
-    without other classes; ``usage`` counts the folders that are left out. Names are written as
-    those ``wanted`` or ``spelled`` are, if they are equal when :func:`composed`."""
+    """Return the names of the folders in ``root``, sorted, without hidden folders and, if
+    ``wanted`` classes are given, without other classes; ``usage`` counts the folders that are left
+    out. A name that equals one of ``wanted`` or ``spelled`` once :func:`composed` is returned in
+    that spelling."""
     found = []
     kept = None if wanted is None else set(wanted)
     own = {composed(name): name for name in (*spelled, *(wanted or ()))}
@@ -67,7 +70,8 @@ def class_names(
 
 
 def _why_no_class(name: str, is_folder: bool, kept: Collection[str] | None) -> str:
-    """The reason why an entry is left out; empty: it is used, or no image."""
+    """Return why an entry beside the class folders is left out and counted; an empty string if it
+    is used, or if it is a file other than an image, which is not counted."""
     if kept is not None and name in kept:
         return ""
     if not is_folder:
@@ -78,11 +82,11 @@ def _why_no_class(name: str, is_folder: bool, kept: Collection[str] | None) -> s
 
 
 def class_images(root: Path, classes: Sequence[str], usage: Usage) -> dict[str, list[str]]:
-    """The images in the folder of each class and below it, sorted; no folder is read twice,
-    whatever links there are.
+    """Return for each class the paths of the images in its folder and below, sorted. No folder is
+    read twice, even if links lead to it several times.
 
     Raises:
-        HypvisionError: two classes are the same folder, by a link.
+        HypvisionError: the folders of two classes are the same folder, by a link.
     """
     places: dict[str, str] = {os.path.realpath(root): ""}
     for name in classes:
@@ -128,16 +132,17 @@ def _no_folder(path: str, seen: set[str]) -> str:
 
 
 class Listing:
-    """Which files exist. Each folder is listed once, since a look for every file takes long on a
-    network disk."""
+    """Names of the files that exist, for many questions. Each folder is listed once, since asking
+    the disk for every file takes long on a network disk."""
 
     def __init__(self) -> None:
-        # of each folder, as it is asked for: as the disk has it, and its files' names
+        # From the path of a folder as callers spell it to its path as the disk spells it, and to a
+        # table of its files: from a name (as written or composed) to the name on the disk.
         self._files: dict[str, tuple[str, dict[str, str]]] = {}
 
     def find(self, path: str) -> str | None:
-        """A file as the disk spells it, by names that are equal when :func:`composed`; None if
-        there is none."""
+        """Return the path of a file as the disk spells it, where names match that are equal once
+        :func:`composed`; None if there is no such file."""
         folder, name = os.path.split(path)
         if folder not in self._files:
             place = found_folder(folder)
@@ -159,12 +164,12 @@ def check_depth(
     remedy: str = "Give '{}' as root, or correct data_root; if they really are the classes, name "
     "them: classes=(...).",
 ) -> None:
-    """Raise an error for a root that lies one folder above or below that of the classes; in the
-    ``remedy``, ``{}`` stands for the folder one level deeper.
+    """Raise an error if ``root`` seems to be the folder above or below the one that holds the class
+    folders; in the text ``remedy``, ``{}`` stands for the folder one level deeper.
 
     Raises:
-        HypvisionError: the only class folder contains nothing but folders, or all classes have
-            names of parts such as "train" and "val".
+        HypvisionError: no class folder has images of its own, only folders, and there is one class,
+            or all classes have names of parts of a data set such as "train" and "val".
     """
     usual = len(classes) > 1 and not {name.lower() for name in classes} <= _PARTS
     if usual or not all(_only_folders(_place(root, name)) for name in classes):
@@ -178,7 +183,7 @@ def check_depth(
 
 
 def _only_folders(folder: str) -> bool:
-    """Whether a folder has folders and no images."""
+    """Return whether ``folder`` contains folders and no images, hidden entries aside."""
     entries = [entry for entry in os.scandir(folder) if not is_hidden(entry.name)]
     images = any(entry.is_file() and why_no_image(entry.name) is None for entry in entries)
     return not images and any(entry.is_dir() for entry in entries)

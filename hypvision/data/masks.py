@@ -1,4 +1,4 @@
-"""Masks: the box of one, and COCO's run lengths."""
+"""Masks of objects: their bounding boxes, and conversion to and from COCO's run-length encoding."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from hypvision.io.errors import require
 
 
 def box_of(mask: np.ndarray) -> tuple[int, int, int, int]:
-    """The box of a mask (H, W) that is not empty: left, top, right, bottom; right and bottom are
-    outside."""
+    """Return the bounding box (left, top, right, bottom) in pixels of a mask (H, W) that is not
+    empty; ``right`` and ``bottom`` are one past the last pixel."""
     rows, columns = (np.flatnonzero(mask.any(axis)) for axis in (1, 0))
     return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
 
 
 def run_length(mask: np.ndarray) -> dict[str, list[int]]:
-    """A boolean mask ``(H, W)`` as COCO's uncompressed run-length encoding: column-major runs,
-    starting with zeros."""
+    """Return a boolean mask ``(H, W)`` in COCO's uncompressed run-length encoding: lengths of runs
+    of equal pixels, down the columns, of which the first is of zeros."""
     pixels = np.asarray(mask, dtype=bool).ravel(order="F")
     edges = np.flatnonzero(np.diff(np.concatenate([[False], pixels, [not pixels[-1]]])))
     return {"size": list(mask.shape), "counts": np.diff(edges, prepend=0).tolist()}
 
 
 def decode(segmentation: Any, height: int, width: int) -> np.ndarray:
-    """The pixels, bool (H, W), of a mask in COCO's form. Polygons are drawn at ``height`` x
-    ``width``; run lengths have their own size, which may differ."""
+    """Return the pixels, bool (H, W), of a mask in COCO's form: polygons, which are drawn at
+    ``height`` x ``width``, or run lengths, which carry their own size, which may differ from these
+    two."""
     masks: Any = require("pycocotools.mask", "mm")
     if isinstance(segmentation, list):
         segmentation = masks.merge(masks.frPyObjects(segmentation, height, width))

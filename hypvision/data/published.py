@@ -1,4 +1,4 @@
-"""Lists of data sets as their authors publish them: lines of words, and files of Matlab."""
+"""Readers of the lists that authors publish with data sets: lines of words, and Matlab files."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from hypvision.io.files import read_lines
 def read_rows(
     path: Path, what: str, least: int, most: int | None = None, skip: int = 0
 ) -> list[list[str]]:
-    """The words of each line but the first ``skip``, and comments (``#``); from ``least`` to
-    ``most`` of them."""
+    """Return the words of each line of a text file, without its first ``skip`` lines and without
+    comments (``#``); a line must have from ``least`` to ``most`` words."""
     rows = [line.split() for line in read_lines(path, what)[skip:] if not line.startswith("#")]
     for row in rows:
         if len(row) < least or (most is not None and len(row) > most):
             number = least if most == least else f"at least {least}"
             raise HypvisionError(
                 f"'{path}', {what}, has the line '{' '.join(row)}', but expected are {number} "
-                "words. Replace it."
+                "words. Replace the file by an intact copy."
             )
     return rows
 
 
 def read_label(value: Any, path: Path, most: int | None = None) -> int:
-    """A label in a file, which counts from 1, as a number."""
+    """Return a label from a file of Matlab or text as an integer; labels count from 1 (to ``most``,
+    if given)."""
     label = whole_label(value.item() if isinstance(value, np.generic) else value)
     if label is None or label < 1 or (most is not None and label > most):
         wanted = f"from 1 to {most}" if most else "from 1"
@@ -41,12 +42,15 @@ def read_label(value: Any, path: Path, most: int | None = None) -> int:
 
 
 def read_matlab(path: Path, key: str, **options: Any) -> Any:
-    """The value of a key in a file of Matlab; options of SciPy's reader."""
+    """Return the value of ``key`` in a Matlab file; ``options`` are those of SciPy's
+    ``loadmat``."""
     loadmat = require("scipy.io", "metric").loadmat
     try:
         content = loadmat(path, **options)
     except FileNotFoundError:
-        raise HypvisionError(f"There is no '{path}', a file of the data set's authors.") from None
+        raise HypvisionError(
+            f"There is no '{path}', a file that the data set's authors publish. Put it there."
+        ) from None
     except Exception as error:  # SciPy raises errors of many classes for damaged files
         raise HypvisionError(
             f"'{path}' cannot be read ({error}). Replace it by an intact copy."

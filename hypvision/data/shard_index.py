@@ -1,8 +1,8 @@
-"""How many samples shards have, kept in a file beside them: ``shards.json``.
+"""Numbers of samples in shards, counted once and kept in a file beside the shards: ``shards.json``.
 
-It is counted once, by one process for all. What is counted is kept when the counting is
-interrupted, and shared by everybody who reads the folder. Where the folder cannot be written, the
-file is in ``HYPVISION_HOME``.
+One process counts for all processes of a run. Counts are kept when the counting is interrupted, and
+shared by everybody who reads the folder. If the folder of the shards cannot be written, the file is
+kept in ``HYPVISION_HOME``.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from hypvision.io.errors import HypvisionError
 from hypvision.io.files import parse_json, read_json, write_json
 from hypvision.io.records import parse
 
-INDEX = "shards.json"  # file beside the shards with the counts of their samples
-_LARGEST = 10**9  # samples of a shard
-_SECONDS = 20.0  # between two writes
+INDEX = "shards.json"  # name of the file beside the shards with the counts of their samples
+_LARGEST = 10**9  # a larger number of samples in one shard is taken for damage of the index
+_SECONDS = 20.0  # least time between two writes of the index while shards are counted
 
 
 class Counted(NamedTuple):
-    """A shard's size in bytes, its number of samples, and [reason, sample] of those left out."""
+    """Index entry of a shard: its size in bytes, its time of modification in nanoseconds, its
+    number of samples, and pairs [reason, sample] for the samples that are left out."""
 
     bytes: int
     modified: int
@@ -40,20 +41,21 @@ class Counted(NamedTuple):
 def count_shards(
     paths: Sequence[Any], kind: str, count: Callable[[Any], tuple[int, list[list[str]]]]
 ) -> list[Counted]:
-    """The counts of shards: those of the index where a shard has not changed since, else anew. A
-    remote shard in the index is not asked again.
+    """Return the counts of shards: from the index where a shard's size and time of modification are
+    unchanged, else by counting. A remote shard that is in the index is not asked for again.
 
     Args:
-        paths: of the shards, of this machine or remote.
-        kind: what counts as a sample; counts of other kinds stay in the index.
-        count: the number of samples of a shard, and what is left out.
+        paths: the shards' paths, local or remote.
+        kind: what counts as a sample; the counts of other kinds in the index are kept as they are.
+        count: a function that returns the number of samples in a shard, and pairs [reason, sample]
+            for those that are left out.
     """
     found: list[Any] = [None]
     rank, world = get_dist_info()
     if rank == 0:
         try:
             found = [_counted(paths, kind, count)]
-        except HypvisionError as error:  # which the others are to raise, too
+        except HypvisionError as error:  # sent to the other processes, which raise it, too
             found = [str(error)]
     if world > 1:
         broadcast_object_list(found)
@@ -93,7 +95,8 @@ def _is_known(path: Any, known: Counted | None) -> bool:
 
 
 def _places(folder: Any) -> list[Any]:
-    """The index of a folder: where others read it, too, and where this user may write."""
+    """Return the two paths at which a folder's index may be: beside the shards, where others can
+    read it, and in ``HYPVISION_HOME``, where this user may write."""
     name = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
     return [folder / INDEX, home() / "shards" / f"{name}.json"]
 
@@ -113,7 +116,9 @@ def _read(folder: Any) -> dict[str, dict[str, Counted]]:
         tables = parse(dict[str, dict[str, Counted]], content, f"'{place}'", advice="Remove it.")
         counted = [one for table in tables.values() for one in table.values()]
         if not all(map(_is_possible, counted)):
-            raise HypvisionError(f"'{place}' has counts that cannot be. Remove it.")
+            raise HypvisionError(
+                f"'{place}' has numbers of samples that are impossible. Remove this file."
+            )
         for kind, table in tables.items():
             found.setdefault(kind, {}).update(table)
     return found
@@ -124,7 +129,7 @@ def _is_possible(found: Counted) -> bool:
 
 
 def _write(kind: str, tables: dict[Any, dict[str, Counted]], folders: set[Any]) -> None:
-    """Write the indexes of folders that have new counts."""
+    """Write the index files of ``folders``, those with new counts."""
     for folder in folders:
         beside, own = _places(folder)
         place = beside if isinstance(beside, Path) and os.access(folder, os.W_OK) else own

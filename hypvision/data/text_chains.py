@@ -1,4 +1,5 @@
-"""Chains of texts as a data set of the engine."""
+"""The data set :class:`TextChains`: chains of texts, from general to specific, for radial
+tuning."""
 
 from __future__ import annotations
 
@@ -27,21 +28,25 @@ from hypvision.io.types import Plain, StrPath
 @DATASETS.register_module()
 @dataclass(eq=False, repr=False)
 class TextChains(Dataset):
-    """Chains with negatives, for radial tuning.
+    """Data set of chains of texts with a negative (false) text at each level, for radial tuning.
 
     Args:
-        source: a csv or csv.gz file of :func:`~hypvision.data.chains.read_chains`; ``"shapes"``:
-            chains of drawn scenes; ``"emoji"``: those of a folder of emoji.
-        root, split: of ``"emoji"``; the split of ``"shapes"``, too.
-        length: chains of ``"shapes"``.
-        seed: of negatives that are drawn from siblings, for chains that have none of their own.
-        images: folder of an image for each chain, see
-            :func:`hypvision.data.chains.find_image_files`; for a tuning of the image tower.
-        size: side of these images; None: that of the model that is tuned. Images are resized as
-            that model expects.
-        levels: of the chains that are taken, from 0, such as ``(0, 1, 3)``; None: all.
-        share: first and last chain as shares of all: ``(0.95, 1.0)`` are the last 5 %, for
-            validation.
+        source: a csv or csv.gz file that :func:`~hypvision.data.chains.read_chains` reads;
+            ``"shapes"``: chains of captions of drawn scenes; ``"emoji"``: chains from a folder of
+            emoji.
+        root: the folder of emoji, for ``"emoji"``.
+        split: name of the split, for ``"emoji"`` and ``"shapes"``.
+        length: number of chains, for ``"shapes"``.
+        seed: seed of the choice of negatives, which are drawn from siblings in the tree of texts
+            for chains that have no negatives of their own.
+        images: folder with one image for each chain, see
+            :func:`hypvision.data.chains.find_image_files`; for tuning the image tower.
+        size: height and width to which the images are resized; None: those that the tuned model
+            expects.
+        levels: numbers, from 0, of the levels that each chain keeps, such as ``(0, 1, 3)``; None:
+            all levels.
+        share: begin and end of the chains that are used, as shares of all chains in the file:
+            ``(0.95, 1.0)`` are the last 5 %, for validation.
     """
 
     source: StrPath
@@ -65,7 +70,7 @@ class TextChains(Dataset):
         others = len(chains) - (last - first)
         if others:
             self.usage.leave_out("chains", share, f"of {len(chains)}", others)
-        # of this share alone: the others may be for validation
+        # Negatives come from this share alone, since the other chains may be for validation.
         self.chains = [self._cut(each) for each in with_negatives(chains[first:last], self.seed)]
         self.metainfo = dict(classes=())
         self.view = default_preprocessing(self.size)
@@ -85,7 +90,7 @@ class TextChains(Dataset):
         return read_chains(self.source)
 
     def _cut(self, chain: Chain) -> Chain:
-        """A chain of the wanted levels."""
+        """Return the chain with only the levels that ``self.levels`` names."""
         if self.levels is None:
             return chain
         depth = len(chain.texts)
@@ -100,7 +105,7 @@ class TextChains(Dataset):
 
     @property
     def texts(self) -> list[str]:
-        """All texts, each once."""
+        """Return all texts of all chains, negatives included, each once."""
         return list(
             dict.fromkeys(
                 text for chain in self.chains for text in (*chain.texts, *chain.negatives)
@@ -111,9 +116,9 @@ class TextChains(Dataset):
         return len(self.chains)
 
     def __getitem__(self, index: int) -> Plain:
-        """``positive``, ``negative``: lists of texts, one a level. PyTorch's collation turns those
-        of a batch into a
-        list of levels. With images: ``inputs`` uint8 (3, size, size) and ``image``, its path."""
+        """Return a sample: ``positive`` and ``negative``, lists of texts with one text a level
+        (PyTorch's collation makes a list of levels of a batch of them); and with images ``inputs``,
+        uint8 (3, size, size), and ``image``, its path."""
         chain = self.chains[index]
         found: Plain = dict(positive=list(chain.texts), negative=list(chain.negatives))
         if self.files:

@@ -1,5 +1,5 @@
-"""Files that are equal in two parts of the data: a training image in the validation makes its
-results too good."""
+"""Search for files that are equal in two parts of the data: a training image among the validation
+images makes the measured results too good."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Any
 from hypvision.data.usage import leaves
 from hypvision.io.types import StrPath
 
-_HEAD = 2**16  # bytes that tell nearly all files of one size apart
+_HEAD = 2**16  # bytes that are hashed of a file; they differ for nearly all files of equal size
 
-_File = tuple[str, str]  # part and path
+_File = tuple[str, str]  # (name of the part of the data, path of the file)
 
 
 def paths_of(dataset: Any) -> Iterator[str]:
-    """The files of a data set, and of those inside wrappers."""
+    """Yield the paths of a data set's image files, also of data sets inside wrappers."""
 
     def known(inner: Any) -> bool:
         return any(hasattr(inner, name) for name in ("paths", "name", "get_data_info"))
@@ -38,12 +38,14 @@ def paths_of(dataset: Any) -> Iterator[str]:
 def twins(
     parts: Mapping[str, Iterable[StrPath]], most: float = float("inf")
 ) -> dict[tuple[str, str], list[tuple[str, str]]]:
-    """The pairs of equal files for each pair of parts that has some: files of equal size, whose
-    beginnings have equal sums, are compared byte by byte.
+    """Return the pairs of equal files, for each pair of parts that has any: files of equal size
+    whose first bytes have equal hashes are compared byte by byte.
 
     Args:
-        parts: their files by name; what is not a file does not count.
-        most: files that may be read; if there are more of equal size, none is.
+        parts: the paths of each part's files, by the part's name; a path at which there is no file
+            is ignored.
+        most: limit on the number of files to be read; if more have equal sizes, none is read and
+            nothing is returned.
     """
     files = [(part, path) for part, paths in parts.items() for path in dict.fromkeys(paths)]
     groups = _groups([[(part, str(path)) for part, path in files]], os.path.getsize)
@@ -58,14 +60,15 @@ def twins(
 
 
 def _groups(groups: Iterable[list[_File]], key: Callable[[str], Any]) -> list[list[_File]]:
-    """The files of each group that have equal keys; those of several parts."""
+    """Split each group into groups of files for which ``key`` of the path is equal, and return the
+    groups that have files of more than one part."""
     found = []
     for group in groups:
         equal: dict[Any, list[_File]] = defaultdict(list)
         for part, path in group:
             with suppress(OSError):
                 equal[key(path)].append((part, path))
-        equal.pop(0, None)  # empty files
+        equal.pop(0, None)  # all empty files are equal, which says nothing
         found += [each for each in equal.values() if len({part for part, _ in each}) > 1]
     return found
 
@@ -76,10 +79,11 @@ def _sum(path: str) -> bytes:
 
 
 def note_of(part: str, other: str, pairs: list[tuple[str, str]]) -> str:
-    """The sentence about the equal files of two parts."""
+    """Return the sentence that warns the user of the equal files of two parts."""
     path, twin = pairs[0]
     count = len({pair[1] for pair in pairs})
     return (
         f"{other}: {count} files are equal to files of {part}, such as '{twin}' and '{path}'. "
-        "Measured on images of the training, a result is too good: take them out of one part."
+        "Results that are measured on training images are too good: take these files out of one "
+        "part."
     )

@@ -1,4 +1,4 @@
-"""The annotations of Pascal VOC: XML in any encoding that Python knows."""
+"""Reading of Pascal VOC's annotations: XML files in any encoding that Python knows."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ _FIRST = re.compile(rb"""^\s*<\?xml[^>]*?encoding=["']([\w.:-]+)["'][^>]*\?>""")
 
 
 def read_xml(path: StrPath) -> ElementTree.Element:
-    """The root of an XML file. Python's own reader takes no encoding of several bytes a letter but
-    UTF-8 and UTF-16, so files in GBK or Shift JIS are decoded before.
+    """Return the root element of an XML file. Python's XML parser knows no encoding with several
+    bytes a letter but UTF-8 and UTF-16, so files in encodings such as GBK or Shift JIS are decoded
+    before they are parsed.
 
     Raises:
-        OSError: there is no file.
-        HypvisionError: it is not valid, or in another encoding than it says.
+        OSError: the file does not exist.
+        HypvisionError: the file is not valid XML, or not in the encoding that its first line names.
     """
     raw = check_regular(path).read_bytes()
     try:
@@ -31,13 +32,14 @@ def read_xml(path: StrPath) -> ElementTree.Element:
         text = raw[first.end() if first else 0 :].decode(encoding)
     except (UnicodeDecodeError, LookupError) as error:
         raise HypvisionError(
-            f"The annotation '{path}' is not text in {encoding} ({error}), as its first line says "
-            'or leaves unsaid. Save it as UTF-8, or name its encoding there: <?xml version="1.0" '
-            'encoding="GBK"?>.'
+            f"The annotation '{path}' is not text in {encoding} ({error}), the encoding that its "
+            "first line names (UTF-8 if none). Save it as UTF-8, or name its encoding there: "
+            '<?xml version="1.0" encoding="GBK"?>.'
         ) from error
     try:
         return ElementTree.fromstring(text)
     except ElementTree.ParseError:
         raise HypvisionError(
-            f"The annotation '{path}' is damaged: it is not valid XML ({problem})."
+            f"The annotation '{path}' is damaged: it is not valid XML ({problem}). Replace it by "
+            "an intact copy."
         ) from problem

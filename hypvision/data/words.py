@@ -8,14 +8,14 @@ from functools import cache, lru_cache
 
 from hypvision.io.errors import require
 
-_LONGEST = 20  # longest word in letters
-_UNKNOWN = 2.0  # cost of each letter that is part of no known word
+_LONGEST = 20  # letters of the longest word that is searched for
+_UNKNOWN = 2.0  # cost (negative log-likelihood) of a letter that is part of no known word
 
 
 @cache
 def _ranks() -> dict[str, int]:
-    """The whole words of CLIP's vocabulary with their ranks, the most frequent first; the only
-    single letters are a and i."""
+    """Return the whole words of CLIP's vocabulary with their ranks by frequency, 0 for the most
+    frequent; of single letters, only "a" and "i" are words."""
     tokens = require("open_clip", "clip").SimpleTokenizer().encoder
     words = {
         token.removesuffix("</w>"): number
@@ -32,11 +32,12 @@ def _ranks() -> dict[str, int]:
 
 @lru_cache(maxsize=10_000)
 def split_words(name: str) -> str:
-    """The most likely words of a name, in lower case: ``itookapicture`` -> ``i took a picture``.
+    """Return the most likely split of a name into words, in lower case: ``itookapicture`` becomes
+    ``i took a picture``.
 
-    Frequencies are those of CLIP's vocabulary by Zipf's law; letters and digits that are not ASCII
-    are left out. MERU takes the package ``wordsegment`` for this, with the frequencies of the web:
-    the two agree where the words are in the vocabulary.
+    A word's frequency follows from its rank in CLIP's vocabulary by Zipf's law; characters of the
+    name other than ASCII letters and digits are dropped. MERU uses the package ``wordsegment``
+    instead, with word frequencies of the web: the two agree where the words are in the vocabulary.
     """
     text = re.sub(r"[^a-z0-9]", "", name.lower())
     ranks = _ranks()
