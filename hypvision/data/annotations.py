@@ -16,35 +16,36 @@ from hypvision.data.usage import Usage
 from hypvision.io.checks import refuse
 from hypvision.io.errors import HypvisionError
 
-MAX_POINTS = 100_000  # largest number of polygon points of one object
+MAX_POINTS = 100_000  # largest number of polygon points that one object may have
 MASK_FORMAT = (
     "Expected as segmentation: polygons [[x1, y1, x2, y2, x3, y3, ...], ...] of three points or "
-    'more, or run lengths {"size": [height, width], "counts": ...} of the size of the image.'
+    'more, or run lengths {"size": [height, width], "counts": ...} for the size of the image.'
 )
 NAME_THEM = (
     "Give the names of the file, in any order, as metainfo=dict(classes=(...)) of the data set in "
-    'the config, or what shall not count as ignored=(...), or ignored="others".'
+    'the config, and the names that shall not count as ignored=(...), or set ignored="others".'
 )
 
 
 class Box(NamedTuple):
-    """An object of an annotation, in pixels of its image."""
+    """The box of an annotated object, in pixels, with the size of its image and the flags of the
+    file."""
 
     left: float
     top: float
     right: float
     bottom: float
-    height: float  # size of the image
+    height: float  # height and width of the image
     width: float
-    area: float = 1.0  # the area that the file gives
+    area: float = 1.0  # the object's area as the annotation file gives it
     crowd: bool = False
     difficult: bool = False
 
 
 class Fault(NamedTuple):
-    """A reason why a box is not used in training: its text for messages, a function that tests a
-    box, and whether the box is left out of the ground truth of metrics too, because it contains no
-    object."""
+    """A reason why a box is not used in training: ``reason`` for messages, ``found`` to test a box
+    for it, and ``no_box``, whether metrics leave the box out of the ground truth, too, because it
+    contains no object."""
 
     reason: str
     found: Callable[[Box], bool]
@@ -80,19 +81,20 @@ FAULTS = (
 
 
 class BoxCheck:
-    """Checks the boxes of one file or folder and counts in ``usage`` those that are left out;
-    ``expected`` says, for messages, what the four numbers of a box mean in the file."""
+    """Check of the boxes of one file or folder; ``usage`` counts those that are left out, and
+    ``expected`` says in messages what the four numbers of a box mean in the file."""
 
     def __init__(self, usage: Usage, expected: str):
         self.usage = usage
         self.expected = expected
-        self.share = ""  # the first box between 0 and 1, as the file has it
-        self.beyond = ""  # the first box that reaches beyond its image by more than a tenth
+        self.share = ""  # sentence about the first box whose numbers all lie between 0 and 1
+        self.beyond = ""  # sentence about the first box that ends a tenth beyond its image
         self.all_shares = True
-        self.all_corners = True  # whether all boxes could be corners
+        self.all_corners = True  # whether all boxes so far could be (left, top, right, bottom)
 
     def numbers(self, where: str, values: Any, height: Any, width: Any) -> None:
-        """Refuse ``values``, the box of the object ``where``, that are not four finite numbers."""
+        """Raise an error unless ``values``, the box of the object ``where``, are four finite
+        numbers; note whether they look like shares of the image or like corners."""
         if not _is_box(values):
             raise HypvisionError(
                 f"{where} has the box {str(values):.200}. Expected: {self.expected}, four finite "
@@ -109,19 +111,20 @@ class BoxCheck:
             self.beyond = self.beyond or box
 
     def fault(self, name: str, box: Box) -> Fault | None:
-        """Why a box is left out, or None if it is used; boxes left out are counted under the
-        ``name`` of the object."""
+        """Return the reason why ``box`` is left out, or None if it is used; a box that is left out
+        is counted, with the ``name`` of its object."""
         fault = next((fault for fault in FAULTS if fault.found(box)), None)
         if fault is not None:
             self.usage.leave_out("boxes", fault.reason, name)
         return fault
 
     def finish(self) -> None:
-        """After the last box.
+        """Raise an error if the boxes as a whole show that their numbers mean something else; to be
+        called after the last box.
 
         Raises:
-            HypvisionError: all boxes lie between 0 and 1, or their last two numbers are a corner
-                instead of width and height.
+            HypvisionError: all boxes lie between 0 and 1, or the last two numbers of each are its
+                right and bottom instead of width and height.
         """
         place = self.usage.place
         refuse(
@@ -141,8 +144,8 @@ class BoxCheck:
 
 
 def is_number(value: Any) -> bool:
-    """Whether this is a number that pixels can have: finite, not too large for a float of 32 bits
-    or an index."""
+    """Return whether ``value`` is a number that a pixel coordinate can be: finite and within the
+    range of an index of 32 bits."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2**31
 
 
@@ -151,16 +154,16 @@ def _is_box(values: Any) -> bool:
 
 
 def whole_size(height: Any, width: Any) -> bool:
-    """Whether these can be the height and width of an image."""
+    """Return whether the two values can be the height and width of an image."""
     return all(is_number(side) and side > 0 and side == int(side) for side in (height, width))
 
 
 def mask_fault(mask: Any, height: int, width: int) -> str:
-    """The fault of a mask in COCO's format, to complete the sentence "its segmentation ..."; empty
-    if there is none.
+    """Return the fault of a mask in COCO's format as the end of a sentence that begins "its
+    segmentation ..."; an empty string if the mask is valid.
 
-    pycocotools reads beyond the end of damaged run lengths, and takes a polygon of two points for a
-    box.
+    This check comes first, since pycocotools reads beyond the end of damaged run lengths, and takes
+    a polygon of two points for a box.
     """
     if isinstance(mask, dict):
         return _run_length_fault(mask, height, width)
@@ -223,17 +226,19 @@ def _run_length_fault(mask: dict[str, Any], height: int, width: int) -> str:
 
 
 def decode_counts(text: str | bytes) -> list[int]:
-    """The run lengths in COCO's compressed text; ``[-1]`` if it is damaged.
+    """Return the run lengths in COCO's compressed text; ``[-1]`` if the text is damaged.
 
-    A character holds six bits: five of the number, the low ones first, and one that is set if more
-    follow. From the fourth number on, the text has the difference from the last number but one.
+    Each character holds six bits: five bits of the number, the low ones first, and one bit that is
+    set if more characters of this number follow. From the fourth number on, the text stores the
+    difference from the number two places before.
     """
     runs: list[int] = []
     number = 0
     bits = 0
     for byte in text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text:
         code = byte - 48
-        if not 0 <= code < 64 or bits > 30:  # 35 bits: the run length would need more than 32
+        # A run length has at most 32 bits, so an eighth character of five bits shows damage.
+        if not 0 <= code < 64 or bits > 30:
             return [-1]
         number |= (code & 31) << bits
         bits += 5
@@ -246,15 +251,16 @@ def decode_counts(text: str | bytes) -> list[int]:
 
 
 def refuse_masks(faults: Iterable[tuple[str, str]], whole: str) -> None:
-    """Raise a HypvisionError if an object of a file, ``whole``, has a :func:`mask_fault`;
-    ``faults``: object and fault."""
+    """Raise an error if an object of the file ``whole`` has a :func:`mask_fault`; ``faults`` are
+    pairs of the object's place in the file and its fault, or "" if it has none."""
     found = [f"{where}: its segmentation {fault}" for where, fault in faults if fault]
     advice = f"{MASK_FORMAT} Correct it, or remove the annotation."
     refuse((found, f"{''.join(found[:1])} ({len(found)} faults in '{whole}'). {advice}"))
 
 
 def check_names(classes: Any) -> None:
-    """Refuse class names that are a single string: each letter would become a class."""
+    """Raise an error for class names that are a single string, each letter of which would become a
+    class."""
     text = f"The classes of the data set are the text '{classes}', not a list of names."
     refuse((isinstance(classes, str), f'{text} Write classes=("{classes}",) with a comma.'))
 
@@ -262,10 +268,9 @@ def check_names(classes: Any) -> None:
 def compare_names(
     own: Sequence[str], classes: Sequence[str], where: str, ignored: Sequence[str] | str = ()
 ) -> None:
-    """Compare the class names of a file, ``own``, with the ``classes`` of the config, in any order.
-    ``ignored`` names of the file to ignore; ``"others"``: all that are not among the classes.
-    ``where`` names the file in the message.
-    """
+    """Raise an error unless the class names of a file, ``own``, and the ``classes`` of the config
+    are the same in any order. The file may also have the ``ignored`` names, or any others if
+    ``ignored`` is ``"others"``. ``where`` names the file in the message."""
     missing = _only(classes, own)
     extra = [] if ignored == "others" else _only(own, [*classes, *ignored])
     refuse(
@@ -278,7 +283,7 @@ def compare_names(
 
 
 def _only(names: Sequence[str], others: Sequence[str]) -> list[str]:
-    """The names that are not among the others."""
+    """Return the names that are not among ``others``."""
     known = set(others)
     return [name for name in names if name not in known]
 
@@ -288,8 +293,9 @@ def _letters(name: str) -> str:
 
 
 def name_difference(names: Sequence[str], place: str, others: Sequence[str], source: str) -> str:
-    """A message about the class names that only one side has, with similar names: ``names`` from
-    ``place``, ``others`` from ``source``."""
+    """Return a message about the class names that only one of two lists has: ``names`` from
+    ``place``, ``others`` from ``source``. Names that differ only in case or punctuation are pointed
+    out."""
     mine = _only(names, others)
     theirs = _only(others, names)
     if not mine and not theirs:
@@ -311,6 +317,6 @@ def name_difference(names: Sequence[str], place: str, others: Sequence[str], sou
 
 
 def some(names: Sequence[str], limit: int = 8) -> str:
-    """The first names, for a message."""
+    """Return the first ``limit`` names in quotes, for a message; "nothing" if there are none."""
     more = ", ..." if len(names) > limit else ""
     return ", ".join(f"'{name}'" for name in names[:limit]) + more or "nothing"

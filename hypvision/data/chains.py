@@ -1,7 +1,8 @@
-"""Chains of texts from general to specific: read, checked, written, and made where there are none.
+"""Chains of texts from general to specific: read, checked, written, and derived from scenes or
+emoji.
 
-The files are those of HierarCaps (Alper and Averbuch-Elor, ECCV 2024), which states no licence and
-does not come with this package: csv or csv.gz, texts joined by ``=>``::
+The files have the format of HierarCaps (Alper and Averbuch-Elor, ECCV 2024), which states no
+licence and does not come with this package: csv or csv.gz, with texts joined by ``=>``::
 
     positive,negative[,image_url]       a chain, and for each of its texts one that contradicts it
     id,captions[,image_url]             a chain of the image ``image_url``, or else of ``id``
@@ -32,16 +33,16 @@ _SCHEMAS = "'positive,negative[,image_url]' or 'id,captions[,image_url]'"
 
 @dataclass(frozen=True)
 class Chain:
-    """A chain of texts, and the image at its end."""
+    """A chain of texts from general to specific, and the image that it describes."""
 
     texts: tuple[str, ...]  # from general to specific, at least two
-    # for each text one that contradicts it, though it fits the text before; or ()
+    # for each text one that contradicts it but fits the text one level above; () if there are none
     negatives: tuple[str, ...] = ()
-    image: str | None = None  # an address, a file name or an id; None for no image
+    image: str | None = None  # the image's address, file name or id; None: the chain has no image
 
 
 class _Row(NamedTuple):
-    """A line of either schema."""
+    """A row of a csv file in either of the two formats."""
 
     positive: str = ""
     negative: str = ""
@@ -51,9 +52,9 @@ class _Row(NamedTuple):
 
 
 def read_chains(path: StrPath) -> list[Chain]:
-    """The chains of a file, all equally long.
+    """Read the chains of a file, which must all have equally many texts.
 
-    Texts are cut at ``=>`` and stripped; spaces within them stay.
+    Texts are cut at ``=>`` and stripped of spaces at both ends; spaces within them stay.
     """
     found: list[Chain] = []
     for line, row in read_table(_Row, path, advice=f"Expected: {_SCHEMAS}.", strict=True):
@@ -97,8 +98,8 @@ def _split(chain: str, where: str) -> tuple[str, ...]:
 
 
 def write_chains(path: StrPath, chains: Sequence[Chain]) -> None:
-    """Write chains in the schema with negatives if they have them, else in the other; compressed if
-    so named (.gz).
+    """Write chains to a csv file, in the format with negatives if they have negatives, else in the
+    other; a name that ends in .gz gives a compressed file.
 
     Raises:
         HypvisionError: some chains have negatives and others have none.
@@ -107,7 +108,7 @@ def write_chains(path: StrPath, chains: Sequence[Chain]) -> None:
     ensure(
         given in (0, len(chains)),
         f"{given} of {len(chains)} chains have negatives, but a file of chains has them for all or "
-        "for none. Add the others with with_negatives(chains), or leave all out.",
+        "for none. Add the missing ones with with_negatives(chains), or leave all negatives out.",
     )
     rows: list[list] = [["positive", "negative", "image_url"] if given else ["id", "captions"]]
     for number, chain in enumerate(chains):
@@ -124,11 +125,12 @@ def _join(texts: Sequence[str]) -> str:
 
 
 def with_negatives(chains: Sequence[Chain], seed: int = 0) -> list[Chain]:
-    """Chains with negatives from their siblings, where they have none of their own.
+    """Return the chains, with negatives drawn from siblings for those that have no negatives of
+    their own.
 
     The negative of a text is the text at the same level of another chain, drawn from the chains
-    that share the most levels above it. So the negative fits the text one level above, if any text
-    does, and differs from the text itself.
+    that share the most levels above it. So the negative fits the text one level above, if another
+    chain shares that text, and differs from the text itself.
     """
     rng = np.random.default_rng(seed)
     depth = len(chains[0].texts)
@@ -136,8 +138,8 @@ def with_negatives(chains: Sequence[Chain], seed: int = 0) -> list[Chain]:
     for chain in chains:
         for level in range(depth):
             for shared in range(level + 1):
-                # The keys of the dict are an ordered set: a text with many chains must not be
-                # chosen more often.
+                # The keys of the dict are used as an ordered set, since a text that occurs in many
+                # chains must not be drawn more often.
                 below[level][chain.texts[:shared]][chain.texts[level]] = None
     texts = [{above: list(found) for above, found in level.items()} for level in below]
     return [
@@ -167,8 +169,8 @@ def _sibling(
 
 
 def shape_chains(length: int, split: str = "train", seed: int = 0) -> list[Chain]:
-    """Chains of the drawn scenes (:func:`hypvision.data.shapes.make_scene`), with their own
-    contradictions."""
+    """Return chains of the captions of drawn scenes (:func:`hypvision.data.shapes.make_scene`),
+    with the scenes' contradictions as negatives."""
     from hypvision.data.shapes import make_scene
 
     scenes = (make_scene(index, split, 64, seed) for index in range(length))
@@ -178,10 +180,10 @@ def shape_chains(length: int, split: str = "train", seed: int = 0) -> list[Chain
 
 
 def emoji_chains(root: StrPath, split: str, seed: int = 0) -> list[Chain]:
-    """``animal or plant => mammal => dog face => dog face: pet, puppy`` of each emoji of a split,
-    with negatives from siblings of the same split; the last text has six keywords at most. Emoji
-    whose steps repeat themselves, or that have no keyword beyond the words of the name, are left
-    out."""
+    """Return a chain such as ``animal or plant => mammal => dog face => dog face: pet, puppy`` for
+    each emoji of a split, with negatives from siblings in the same split; the last text has six
+    keywords at most. Emoji are left out if two of their texts are equal, or if they have no keyword
+    beyond the words of their name."""
     from hypvision.data.emoji import read_emoji
 
     chains = []
@@ -199,7 +201,8 @@ def _pieces(words: str) -> set[str]:
 
 
 def find_image_files(images: Sequence[str], folder: StrPath) -> dict[str, Path]:
-    """Find the chains' images in a folder, by the end of the address or an id with any suffix."""
+    """Return the paths of the chains' images in a folder, by the last part of an image's address,
+    or by its id with any image suffix."""
     folder = Path(folder).expanduser()
     ensure(folder.is_dir(), f"There is no folder of images '{folder}'. Correct its path.")
     paths = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in SUFFIXES]
@@ -208,7 +211,7 @@ def find_image_files(images: Sequence[str], folder: StrPath) -> dict[str, Path]:
     missing = []
     for image in dict.fromkeys(images):
         name = image.rpartition("/")[2]
-        # an id may have a dot of its own
+        # an id may contain a dot, so that what follows the dot is no file suffix
         bare = Path(name).stem if Path(name).suffix.lower() in SUFFIXES else name
         path = places.get(name) or places.get(bare)
         if path is None:
@@ -217,8 +220,8 @@ def find_image_files(images: Sequence[str], folder: StrPath) -> dict[str, Path]:
             found[image] = path
     if missing:
         raise HypvisionError(
-            f"{len(missing)} of {len(missing) + len(found)} images of the chains have no image in "
+            f"{len(missing)} of {len(missing) + len(found)} images of the chains have no file in "
             f"'{folder}', the first is '{missing[0]}' of row {list(images).index(missing[0]) + 1}. "
-            "Put them there, or take out these chains."
+            "Put the files there, or take out these chains."
         )
     return found

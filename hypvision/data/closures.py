@@ -1,7 +1,7 @@
-"""Transitive closures of hierarchies: files of pairs of a name and the name of one of its
-ancestors.
+"""Transitive closures of hierarchies, read from files with pairs of a name and the name of one of
+its ancestors.
 
-The two usual forms are read, plain or as .gz, UTF-8::
+Both usual forms of such files are read, plain or as .gz, in UTF-8::
 
     id1,id2,weight             csv with this header, as of Nickel and Kiela's code; weights ignored
     dog.n.01<TAB>mammal.n.01   two columns without a header, as of gensim
@@ -32,21 +32,23 @@ _FORMS = (
 
 
 class Closure(NamedTuple):
-    """Names and their ancestors."""
+    """Names, and which of them are ancestors of which: the transitive closure of a hierarchy."""
 
-    names: list[str]  # (N,), in alphabetical order
-    # int64 (P, 2), rows of ``names``: a name and one of its ancestors, each pair once, in order
+    names: list[str]  # the N names in alphabetical order
+    # int64 (P, 2): the indices in ``names`` of a name and of one of its ancestors, each pair once,
+    # sorted
     pairs: np.ndarray
 
     def ancestors(self) -> list[set[int]]:
-        """The ancestors of each name."""
+        """Return for each name the set of the indices of its ancestors."""
         found: list[set[int]] = [set() for _ in self.names]
         for below, above in self.pairs.tolist():
             found[below].add(above)
         return found
 
     def parents(self) -> np.ndarray:
-        """The pairs ``(E, 2)`` without an ancestor between them."""
+        """Return the pairs ``(E, 2)`` of a name and its parent: those with no other ancestor
+        between the two."""
         ancestors = self.ancestors()
         edges = []
         for below, above in self.pairs.tolist():
@@ -56,8 +58,8 @@ class Closure(NamedTuple):
 
 
 def closure_of(chains: Iterable[Sequence[str]], most: float = math.inf) -> Closure:
-    """The closure of chains of names, each from general to specific; ``most`` as of
-    :func:`read_closure`."""
+    """Return the closure of chains of names, each from general to specific; ``most`` limits the
+    number of pairs as in :func:`read_closure`."""
     chains = list(chains)
     _check_count(sum(len(each) * (len(each) - 1) // 2 for each in chains), "The hierarchy", most)
     pairs = {
@@ -75,20 +77,21 @@ def closure_of(chains: Iterable[Sequence[str]], most: float = math.inf) -> Closu
 def _check_count(pairs: int, source: str, most: float) -> None:
     ensure(
         pairs <= most,
-        f"{source} has more than {most:,} pairs of a name and its ancestor. Give a part of it.",
+        f"{source} has more than {most:,} pairs of a name and its ancestor. Use a part of it.",
     )
 
 
 def read_closure(
     path: str | Path, transitive: bool = False, limit: int = MAX_BYTES, most: float = math.inf
 ) -> Closure:
-    """Read the pairs of a file. Repeated pairs and a name as its own ancestor do not count.
+    """Read the pairs of a file. Repeated pairs, and pairs of a name with itself, do not count.
 
     Args:
-        path: the file.
-        transitive: also take the ancestors of ancestors, for a file of the parents alone.
-        limit: of its bytes, also of the unpacked ones.
-        most: pairs that there may be, those of ancestors of ancestors too.
+        path: path of the file.
+        transitive: whether to add the ancestors of ancestors, for a file that names only the
+            parents.
+        limit: largest size of the file in bytes, also when it is unpacked.
+        most: largest number of pairs, including those that ``transitive`` adds.
     """
     pairs = {(below, above) for below, above in _rows(path, limit) if below != above}
     ensure(pairs, f"'{path}' has no pair of a name and its ancestor. Expected: {_FORMS}.")

@@ -58,8 +58,8 @@ def find_white(paths: Sequence[str | Path], white: int | str | None, usage: Usag
         return 2**bits - 1
     if bits < _BITS[-1]:
         usage.notes.append(
-            f"Images of 16 bits: the largest value in those probed is {largest}, of {WHITE}, so they "
-            f"are nearly black here. If they have {bits} bits, set white={2**bits - 1} (or "
+            f"Images of 16 bits: the largest value in those probed is {largest}, of {WHITE}, so "
+            f"they are nearly black here. If they have {bits} bits, set white={2**bits - 1} (or "
             "'auto') in the data set; for boxes and label maps, in LoadImageFromFile."
         )
     return WHITE

@@ -1,9 +1,9 @@
-"""Write scenes of emoji on photos to disk, as label maps or in COCO's layout, and what every such
-export shares.
+"""Export of scenes of emoji on photos, as label maps or in COCO's layout, with functions that other
+exports use, too.
 
-Each data set is written to a temporary folder beside its place and moved there when it is complete,
-so that an interrupted export leaves nothing half done. The parameters lie in ``dataset.json``: the
-same export again does nothing.
+Each data set is written to a temporary folder beside its destination and moved there when it is
+complete, so that an interrupted export leaves no incomplete data. The parameters are kept in its
+``dataset.json``: a second export with the same parameters does nothing.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from hypvision.io.records import read_record
 
 from .masks import box_of, run_length
 
-RECORD = "dataset.json"
-FORMAT = 1  # version, increased when the images or the layouts change
+RECORD = "dataset.json"  # file in an exported data set with the parameters of the export
+FORMAT = 1  # version of the exports, increased when the images or the layouts change
 EMOJI_LAYOUTS = ("masks", "coco")
-PHOTO = "photo"  # class of the pixels without emoji
+PHOTO = "photo"  # name of the class of pixels that show no emoji
 
 
 def export_emoji(
@@ -51,25 +51,26 @@ def export_emoji(
     their masks and boxes.
 
     Args:
-        out: the folder.
-        train, val: numbers of images. Only training scenes turn, mirror and recolour the emoji.
-        size: side in pixels.
-        seed: each seed gives another data set.
-        overwrite: replace another data set of ours that lies in ``out``.
+        out: the folder to write.
+        train, val: numbers of images. Emoji are turned, mirrored and recoloured in training scenes
+            only.
+        size: height and width of the images in pixels.
+        seed: seed of all random choices; each seed gives another data set.
+        overwrite: whether to replace an earlier export with other parameters in ``out``.
         emoji: folder of the emoji (:mod:`hypvision.data.emoji`) with the splits ``train`` and
             ``val_emoji``.
-        photos: folder with ``train`` and ``test``, photos at any depth, behind the training and
-            validation scenes.
-        layout: ``"masks"``: ``{train,val}/{images,masks}`` and ``classes.txt``, label 0 for the
-            photo; or ``"coco"``.
-        level: what the classes are: ``"name"`` of the emoji, its ``"class"`` or its ``"group"``.
-        pale: share of white in the photos, 0 to 1: the emoji stand out more, and less training is
-            enough.
-        styles: vendors of the pictures, folders of ``images``.
-        val_emoji: the split whose emoji the validation scenes show; ``"train"``: those of the
+        photos: folder with ``train`` and ``test``, in which photos for the training and for the
+            validation scenes lie, at any depth.
+        layout: ``"masks"``: ``{train,val}/{images,masks}`` and ``classes.txt``, with label 0 for
+            the photo; or ``"coco"``.
+        level: what the class of an emoji is: its ``"name"``, its ``"class"`` or its ``"group"``.
+        pale: share of white that is mixed into the photos, 0 to 1: the emoji then stand out more,
+            and less training is enough.
+        styles: vendors of the pictures: names of folders in the emoji's folder ``images``.
+        val_emoji: split whose emoji the validation scenes show; ``"train"``: the emoji of the
             training scenes.
     """
-    from .emoji_scenes import EmojiScenes  # imports mmengine
+    from .emoji_scenes import EmojiScenes  # late, because it imports mmengine, which is slow
 
     out = Path(out)
     one_of(EMOJI_LAYOUTS, layout=layout)
@@ -138,7 +139,7 @@ def _write_instances(
         write_image(Image.fromarray(scene.image), folder / name, "JPEG", quality=95)
         images.append(dict(id=i, file_name=name, width=width, height=height))
         for placed in scene.objects:
-            # of what is seen
+            # box and mask are those of the visible pixels
             coco_instance(instances, i, labels[placed.emoji] + 1, box_of(placed.mask), placed.mask)
     (root / "annotations").mkdir(exist_ok=True)
     content = dict(images=images, annotations=instances, categories=[
@@ -152,8 +153,8 @@ def _write_instances(
 def coco_instance(
     annotations: list[dict], image: int, category: int, box: Sequence[int], mask: np.ndarray
 ) -> None:
-    """Append an object to COCO's annotations; its box is (left, top, right, bottom), right and
-    bottom outside."""
+    """Append an object to COCO's ``annotations``; ``box`` is (left, top, right, bottom), with right
+    and bottom one past the last pixel."""
     left, top, right, bottom = box
     annotations.append(dict(
         id=len(annotations) + 1, image_id=image, category_id=category,
@@ -163,7 +164,8 @@ def coco_instance(
 
 
 def already_there(out: Path, record: dict, overwrite: bool) -> bool:
-    """Whether ``out`` holds this very data set; an error for what must not be replaced."""
+    """Return whether ``out`` holds a data set that was exported with the parameters ``record``;
+    raise an error if ``out`` has other files, or if it has another export and not ``overwrite``."""
     if not check_output_folder(out).exists() or not any(out.iterdir()):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Scenes of emoji on photos, with exact boxes and masks, captions and words for each box.
+"""Scenes of emoji on photos, with exact boxes and masks, a caption, and words for each box.
 
 >>> data = EmojiScenes("data/emoji", "data/grocery/images/train")
 >>> data[0]["caption"], data[0]["box_caption"]
@@ -31,38 +31,38 @@ from hypvision.io.files import replacing
 from hypvision.io.images import images_in, open_image
 from hypvision.io.types import Plain, StrPath
 
-# least value of the channels of a white pixel; white pixels that are connected to the border are
-# background
+# A pixel is white if all of its channels have at least this value; white pixels that are connected
+# to the border of an emoji's image are background.
 _WHITE = 235
-_WORDS = 400  # the cache has this many bytes for each caption
+_WORDS = 400  # bytes that the cache file reserves for each caption
 
 
 class Placed(NamedTuple):
-    """One emoji of a scene."""
+    """An emoji at its place in a scene."""
 
-    emoji: int  # its number in :attr:`EmojiScenes.emoji`
-    # left, top, right, bottom in pixels; right and bottom are outside
+    emoji: int  # index of the emoji in :attr:`EmojiScenes.emoji`
+    # left, top, right, bottom in pixels; right and bottom are one past the last pixel
     box: tuple[int, int, int, int]
-    mask: np.ndarray  # bool (size, size), what is seen of it
+    mask: np.ndarray  # bool (size, size): the pixels of the emoji that no other emoji covers
 
 
 class Scene(NamedTuple):
-    """An image, uint8 (size, size, 3), and its emoji from back to front."""
+    """A drawn scene: the image, uint8 (size, size, 3), and its emoji from back to front."""
 
     image: np.ndarray
     objects: list[Placed]
 
 
 def cut_out(pixels: np.ndarray) -> np.ndarray:
-    """Mask, bool (H, W), of an emoji on white paper (H, W, 3): all but the white that is connected
-    to the border."""
+    """Return the mask, bool (H, W), of an emoji on white ground (H, W, 3): all pixels but the white
+    ones that are connected to the border."""
     white = np.pad((pixels.min(-1) >= _WHITE).astype(np.uint8), 1, constant_values=1)
     cv2.floodFill(white, None, (0, 0), 2)
     return white[1:-1, 1:-1] != 2
 
 
 def _as_drawn(value: Any) -> Any:
-    """A field of a sample in the cache as it was drawn."""
+    """Return a field of a sample that was read from the cache in the type that it was drawn in."""
     if isinstance(value, bytes):
         return value.decode()
     if value.dtype.kind == "S":
@@ -72,30 +72,33 @@ def _as_drawn(value: Any) -> Any:
 
 @DATASETS.register_module()
 class EmojiScenes(Dataset):
-    """Two to four emoji on a crop of a photo; sample ``i`` depends on seed, split and ``i`` alone.
+    """Data set of scenes with two to four emoji on a crop of a photo; sample ``i`` depends on the
+    seed, the split and ``i`` alone.
 
-    Samples as :class:`~hypvision.data.emoji.EmojiCaptions` gives them, without concepts: ``inputs``
-    uint8 (3, size, size), ``caption``, and with ``boxes`` ``box_inputs`` (one box, cut out with a
-    margin and resized) and ``box_caption``.
+    A sample has ``inputs``, uint8 (3, size, size), and ``caption``, and with ``boxes`` also
+    ``box_inputs`` (one box, cut out with a margin and resized) and ``box_caption``, as
+    :class:`~hypvision.data.emoji.EmojiCaptions` gives them, but no ``concepts``.
 
     Args:
-        root: folder of the emoji (:mod:`hypvision.data.emoji`).
-        photos: folder of photos, also below it.
-        split: of the emoji: ``train``, ``val`` or ``test``.
-        styles: of the images of emoji. Those that are nearly all white are left out.
+        root: the folder of emoji (:mod:`hypvision.data.emoji`).
+        photos: the folder of photos, which may lie in folders below it.
+        split: split of the emoji: ``train``, ``val`` or ``test``.
+        styles: names of the emoji's styles. Images that are nearly all white are not used.
         length: number of scenes.
-        size: side in pixels.
-        count: fewest and most emoji of a scene.
-        side: smallest and largest side of an emoji, as a share of ``size``.
-        boxes: give a box of each scene; a number: the first so many, see
+        size: height and width of a scene in pixels.
+        count: smallest and largest number of emoji in a scene.
+        side: smallest and largest length of an emoji's longer side, as a share of ``size``.
+        boxes: True or 1: a sample has one box of its scene, drawn at random; a number above 1: at
+            most so many boxes, the first ones, see
             :func:`~hypvision.data.caption_folder.box_fields`.
-        general: probabilities that a word names the class or the group of an emoji instead of it.
-        augmented: turn, mirror and recolour the emoji.
-        pale: share of white in the photos: 0 leaves them as they are.
-        seed: of all random choices.
-        cache: folder of a file of all samples as they were drawn, from which later epochs and other
-            trainings with the same settings read them (5 ms of a core each to draw). None: draw
-            them each time.
+        general: probabilities that a word names an emoji's class, or (for boxes only) its group,
+            instead of the emoji itself.
+        augmented: whether the emoji are turned, mirrored and recoloured.
+        pale: share of white that is mixed into the photos; 0 leaves them as they are.
+        seed: seed of all random choices.
+        cache: folder for a file with all samples as they were drawn, from which later epochs, and
+            other trainings with the same settings, read them, since drawing takes 5 ms of a core
+            for each. None: samples are drawn each time.
     """
 
     def __init__(
@@ -147,14 +150,15 @@ class EmojiScenes(Dataset):
         self.cache = None if cache is None else Path(cache).expanduser() / self._name(settings)
 
     def __getstate__(self) -> Plain:
-        # each worker process opens the file itself
+        # The open cache file is not copied to worker processes: each opens the file itself.
         return {name: value for name, value in self.__dict__.items() if name != "_rows"}
 
     def __len__(self) -> int:
         return self.length
 
     def _name(self, settings: Plain) -> str:
-        """Name of the cache file, with a hash of the settings, words and images."""
+        """Return the name of the cache file, with a hash of the settings, the words and the
+        images."""
         files = [*map(Path, self.photos), *(path for _, path in self.items)]
         about = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
         words = repr(
@@ -181,7 +185,8 @@ class EmojiScenes(Dataset):
 
     @cached_property
     def _rows(self) -> np.ndarray:
-        """All samples in a file. A sample with too many words for it is drawn each time."""
+        """The cache file of all samples, as an array with a row for each. A sample whose caption is
+        too long for a row is drawn each time."""
         picture = ("u1", (3, self.size, self.size))
         kinds: list[Any] = [("drawn", "?"), ("inputs", *picture), ("caption", f"S{_WORDS}")]
         if self.boxes:
@@ -195,7 +200,8 @@ class EmojiScenes(Dataset):
             with replacing(path) as temporary, open(temporary, "wb") as file:
                 size = np.dtype(kinds).itemsize * self.length
                 file.truncate(size)
-                # a full disk is an error here; later it would crash the process
+                # The disk space is reserved now: a full disk is an error here, but would crash the
+                # process at a later write to the memory map.
                 if hasattr(os, "posix_fallocate"):
                     os.posix_fallocate(file.fileno(), 0, size)
         return np.memmap(path, kinds, "r+", shape=(self.length,))
@@ -219,7 +225,7 @@ class EmojiScenes(Dataset):
         return found
 
     def _cut(self, scene: Scene, placed: Placed) -> torch.Tensor:
-        """The pixels of an emoji's box with a margin, resized."""
+        """Return the pixels, uint8 (3, size, size), of an emoji's box with a margin, resized."""
         left, top, right, bottom = placed.box
         margin = max(1, round(0.1 * max(right - left, bottom - top)))
         area = (left - margin, top - margin, right + margin, bottom + margin)
@@ -227,7 +233,7 @@ class EmojiScenes(Dataset):
         return _tensor(np.asarray(box.resize((self.size, self.size), Image.Resampling.BICUBIC)))
 
     def scene(self, index: int) -> Scene:
-        """Scene number ``index`` with its boxes and masks."""
+        """Return scene number ``index`` with its boxes and masks."""
         return self._draw(index)[0]
 
     def _draw(self, index: int) -> tuple[Scene, np.random.Generator]:
@@ -265,7 +271,8 @@ class EmojiScenes(Dataset):
         )
 
     def _emoji(self, rng: np.random.Generator) -> tuple[int, np.ndarray, np.ndarray]:
-        """Number, pixels and mask of an emoji, cut to its own box."""
+        """Return the index of a random emoji, and its pixels and mask, cut to its own box and
+        scaled."""
         while True:
             number, path = self.items[int(rng.integers(len(self.items)))]
             pixels = _read(str(path))
@@ -290,8 +297,8 @@ class EmojiScenes(Dataset):
     def _place(
         self, rng: np.random.Generator, shape: tuple[int, ...], boxes: list[Any]
     ) -> tuple[int, int] | None:
-        """Top and left where no earlier emoji is covered by more than a fifth; None if twenty tries
-        find none."""
+        """Return a random place (top, left) at which the new box overlaps each of ``boxes`` by at
+        most a fifth of the smaller of the two; None if twenty tries find no such place."""
         height, width = shape
         for _ in range(20):
             top = int(rng.integers(self.size - height + 1))

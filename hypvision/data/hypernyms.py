@@ -1,4 +1,5 @@
-"""Chains for captions of one's own, from a table of words and their broader terms.
+"""Chains of texts for the user's own captions, from a table of words and their broader terms
+(hypernyms).
 
 >>> # word,broader: "ramen,noodle dish", "udon,noodle dish", "noodle dish,food", ...
 >>> terms = read_terms("words.csv")
@@ -28,8 +29,8 @@ from hypvision.io.errors import HypvisionError
 from hypvision.io.files import read_lines
 from hypvision.io.records import read_table
 
-_LONGEST = 3  # longest term in words that captions are searched for
-_SHORTEST = 3  # shortest term in letters: "a" and "in" are units in WordNet
+_LONGEST = 3  # words in the longest term that captions are searched for
+_SHORTEST = 3  # letters of the shortest term: WordNet has "a" and "in", as units of measurement
 _MEASURES = {"basket", "bowl", "box", "bunch", "couple", "cup", "flock", "glass", "group", "herd",
 "image", "kind",
              "lot", "pair", "photo", "picture", "piece", "pile", "plate", "row", "set", "slice",
@@ -60,14 +61,15 @@ class _Caption(NamedTuple):
 
 @dataclass(frozen=True)
 class Terms:
-    """A hierarchy of terms."""
+    """A hierarchy of terms: a tree of nodes, with the words that name them."""
 
-    names: dict[str, str]  # of the nodes, by id
-    # the node above each node; where there are several, the first; top nodes have none
+    names: dict[str, str]  # from the id of a node to its name
+    # from a node's id to that of the node above it, the first if there are several; nodes at the
+    # top have no entry
     broader: dict[str, str]
-    # the node of a word; for a word with several meanings the most common one
+    # from a word to the id of its node; for a word with several meanings, of the most common one
     meaning: dict[str, str]
-    top: int = 0  # nodes at the top of every path that chains omit because they are too general
+    top: int = 0  # how many nodes from the top chains omit, because they are too general
 
     @cached_property
     def _children(self) -> dict[str, list[str]]:
@@ -77,20 +79,22 @@ class Terms:
         return children
 
     def path(self, node: str) -> list[str]:
-        """The nodes from the top to ``node``; raises an error if they form a cycle."""
+        """Return the ids of the nodes from the top to ``node``; raise an error if they form a
+        cycle."""
         path = [node]
         while (above := self.broader.get(path[-1])) is not None:
             if above in path:
                 raise HypvisionError(
-                    f"The broader terms of '{self.names[node]}' go in a circle by "
-                    f"'{self.names[above]}'."
+                    f"The broader terms of '{self.names[node]}' form a circle through "
+                    f"'{self.names[above]}'. Remove one of its rows from the table."
                 )
             path.append(above)
         return path[::-1]
 
     def siblings(self, path: Sequence[str]) -> list[str]:
-        """Siblings of the last node of a path from the top: the other children of the nearest node
-        above it that has any; for a top node the other top nodes."""
+        """Return the siblings of the last node of a path from the top: the other children of the
+        nearest node above it that has other children; for a node at the top, the other nodes at the
+        top."""
         for below, above in zip(path[::-1], path[-2::-1]):
             others = [child for child in self._children[above] if child != below]
             if others:
@@ -100,8 +104,8 @@ class Terms:
 
 
 def read_terms(path: str | Path) -> Terms:
-    """A table of broader terms: a csv with the columns ``word,broader``, or the folder of a WordNet
-    export."""
+    """Read a hierarchy of terms: a csv with the columns ``word,broader``, or the folder of a
+    WordNet export."""
     path = Path(path).expanduser()
     broader: dict[str, str] = {}
     if path.is_dir():
@@ -115,14 +119,14 @@ def read_terms(path: str | Path) -> Terms:
                     "have. Take intact copies of both."
                 )
             broader.setdefault(child, parent)
-        # the four most general: entity, physical entity, object, whole
+        # Chains omit WordNet's four most general nodes: entity, physical entity, object, whole.
         return Terms(names, broader, meaning, top=4)
     for line, row in read_table(_Term, path):
         word = row.word.strip()
         above = row.broader.strip()
         if not word or not above:
             raise HypvisionError(
-                f"Line {line} of '{path}' has blanks for a word or its broader term. Fill in both."
+                f"Line {line} of '{path}' lacks a word or its broader term. Fill in both."
             )
         broader.setdefault(word, above)
     names = {word: word for word in (*broader, *broader.values())}
@@ -130,7 +134,8 @@ def read_terms(path: str | Path) -> Terms:
 
 
 def _nouns(path: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """WordNet's nouns by their ids, and the node that each word means."""
+    """Return the names of WordNet's nouns by node id, and the node of each word's most common
+    meaning."""
     names: dict[str, str] = {}
     senses: dict[str, tuple[int, str]] = {}
     for _, (node, synset, lemmas) in read_table(_Noun, path, **_TABS):
@@ -141,8 +146,8 @@ def _nouns(path: Path) -> tuple[dict[str, str], dict[str, str]]:
         synset = synset.strip()
         names[node] = words[0]
         for word in words:
-            # bank.n.02 is the second sense of "bank"; for its other lemmas the rank of the sense is
-            # unknown.
+            # The synset bank.n.02 is the second sense of "bank"; which sense it is of its other
+            # lemmas is unknown, so it ranks last for them.
             own, _, sense = synset.partition(".n.")
             rank = int(sense) if own == word.lower().replace(" ", "_") and sense.isdigit() else 99
             if rank < senses.get(word.lower(), (100, ""))[0]:
@@ -151,10 +156,11 @@ def _nouns(path: Path) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _term_in(caption: str, terms: Terms) -> tuple[str, str, str] | None:
-    """The main term of a caption: as written, its dictionary form, and its node.
+    """Return the main term of a caption: as it is written there, in its dictionary form, and its
+    node; None if the caption has no known term.
 
-    The main term of a text: the last term of the first group of terms ("blue bird" in "a blue bird
-    on a branch"), or the thing that a measure refers to ("ramen" in "a bowl of ramen").
+    The main term is the last one of the first group of terms ("bird" in "a blue bird on a branch"),
+    or the thing that a measure refers to ("ramen" in "a bowl of ramen").
     """
     words = re.findall(r"[\w'-]+", caption)
     found = None
@@ -183,7 +189,8 @@ def _known(written: str, terms: Terms) -> tuple[str, str] | None:
 
 
 def _chosen(path: Sequence[str], count: int, top: int) -> list[int] | None:
-    """Positions of ``count`` evenly spread nodes of a path, including the last."""
+    """Return the positions of ``count`` evenly spread nodes of a path, including the last; None if
+    the path is too short. The first ``top`` nodes are used only if too few remain without them."""
     first = min(top, max(0, len(path) - count))
     if len(path) - first < count:
         return None
@@ -193,8 +200,8 @@ def _chosen(path: Sequence[str], count: int, top: int) -> list[int] | None:
 def _build(
     caption: str, terms: Terms, levels: int, rng: np.random.Generator
 ) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """Broader terms, the term and the caption, and a negative for each; None if the caption has no
-    term with enough broader ones, or a level has no sibling."""
+    """Return the texts of a chain (broader terms, the term, the caption) and a negative for each
+    text; None if the caption has no term with enough broader ones, or if a level has no sibling."""
     term = _term_in(caption, terms)
     if term is None:
         return None
@@ -223,8 +230,8 @@ def _build(
 
 
 def read_captions(path: str | Path) -> list[tuple[str, str | None]]:
-    """Captions and their images: a csv with the columns ``image,caption``, or a text file with a
-    caption a line."""
+    """Return pairs of a caption and its image (or None): from a csv with the columns
+    ``image,caption``, or from a text file with one caption a line."""
     path = Path(path).expanduser()
     if path.suffix.lower() == ".csv":
         rows = (row for _, row in read_table(_Caption, path))
@@ -235,8 +242,8 @@ def read_captions(path: str | Path) -> list[tuple[str, str | None]]:
         found = [(line, None) for line in read_lines(path, "the captions")]
     ensure(
         found,
-        f"There are no captions in '{path}'. Expected: the columns image and caption, or a "
-        "text file.",
+        f"There are no captions in '{path}'. Expected: a csv with the columns image and "
+        "caption, or a text file with one caption a line.",
     )
     return found
 
@@ -244,10 +251,10 @@ def read_captions(path: str | Path) -> list[tuple[str, str | None]]:
 def build_chains(
     captions: Sequence[tuple[str, str | None]], terms: Terms, levels: int = 4, seed: int = 0
 ) -> list[Chain]:
-    """Chains of ``levels`` texts with negatives from siblings, of the captions (with their images)
-    that have a term with enough above it: broader terms, evenly spread on the way from the top, the
-    term and the caption. The negative of a term is a sibling of it, that of the caption is the
-    caption about the term's sibling."""
+    """Return chains of ``levels`` texts with negatives, for those ``captions`` (pairs of caption
+    and image) that have a term with enough broader ones. The texts are broader terms, evenly spread
+    on the way from the top, the term and the caption. The negative of a term is a sibling of it,
+    and the negative of the caption is the caption with the term's sibling in the term's place."""
     ensure(
         levels >= 3,
         f"A chain of a caption has at least 3 levels (broader term, term, caption), got {levels}.",

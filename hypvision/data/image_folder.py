@@ -1,7 +1,7 @@
-"""Image classification data: one folder a class, a list file, or the official CIFAR batches.
+"""Image classification data: class folders, a list of images, or the official CIFAR batches.
 
-Every data set gives samples ``dict(inputs=(3, H, W) float tensor, label=int, index=int)``, to be
-stacked with ``collate_fn=dict(type="default_collate")``. Augmentation is timm's
+Every data set gives samples ``dict(inputs=(3, H, W) float tensor, label=int, index=int)``, which
+``collate_fn=dict(type="default_collate")`` stacks into batches. Augmentation is timm's
 (:func:`timm.data.create_transform`), described in the config by its keyword arguments.
 """
 
@@ -40,16 +40,17 @@ CIFAR_LAYOUT = {
 
 
 def build_transform(config: Plain | Callable) -> Callable:
-    """Build timm's transform from its keyword arguments.
+    """Build timm's image transform from its keyword arguments.
 
     Args:
         config: arguments of :func:`timm.data.create_transform`, e.g. ``dict(input_size=224,
             is_training=True, auto_augment="rand-m9-mstd0.5-inc1", re_prob=0.25)``. One more key,
-            ``pad_crop=4``, replaces timm's random resized crop by the one used for small images:
-            the short side resized to ``input_size`` (images of this size stay as they are), padded
-            by so many pixels, a random crop, a flip; what shapes timm's crop (``scale``, ``ratio``,
-            ``train_crop_mode``) is an error beside it. ``pad_mode`` says what it pads with:
-            "reflect", the default, or "constant", black. A callable is returned as it is.
+            ``pad_crop=4``, replaces timm's random resized crop by the one that is usual for small
+            images: the short side is resized to ``input_size`` (images of this size stay as they
+            are), the image is padded by so many pixels, cropped at random and flipped; arguments
+            that shape timm's crop (``scale``, ``ratio``, ``train_crop_mode``) are then an error.
+            ``pad_mode`` says what is padded with: "reflect", the default, or "constant", which is
+            black. A callable is returned as it is.
     """
     if callable(config):
         return config
@@ -80,11 +81,11 @@ def build_transform(config: Plain | Callable) -> Callable:
         ) from error
     size = config.get("input_size", 224)
     primary = [
-        tv_transforms.Resize(size),  # a crop of this size would be a scrap of a larger image
+        tv_transforms.Resize(size),  # else the crop would show only a scrap of a larger image
         tv_transforms.RandomCrop(size, padding=pad_crop, padding_mode=pad_mode),
         tv_transforms.RandomHorizontalFlip(config.get("hflip", 0.5)),
     ]
-    if config.get("vflip"):  # without one no random number is drawn
+    if config.get("vflip"):  # a flip that never happens would still draw a random number
         primary.append(tv_transforms.RandomVerticalFlip(config["vflip"]))
     steps = [*primary, *secondary.transforms, *final.transforms]
     return _with_safe_posterize(tv_transforms.Compose(steps))
@@ -94,8 +95,8 @@ _SHAPE_OF_CROP = ("scale", "ratio", "train_crop_mode")
 
 
 def imagenet_classes() -> list[str]:
-    """ImageNet's 1,000 classes in the order of their labels, by timm's names; of two of the same
-    name (crane, maillot) the second has its number in WordNet."""
+    """Return ImageNet's 1,000 class names in the order of the labels, as timm has them; of two
+    classes of the same name (crane, maillot) the second has its WordNet id behind the name."""
     info = ImageNetInfo()
     pairs = list(zip(info.label_descriptions(), info.label_names()))
     first = dict(reversed(pairs))
@@ -103,8 +104,8 @@ def imagenet_classes() -> list[str]:
 
 
 def check_root(root: StrPath) -> None:
-    """Refuse a folder of an :class:`ImageFolderDataset` that does not exist, and say what is
-    expected there."""
+    """Raise an error if the folder of an :class:`ImageFolderDataset` does not exist, and say which
+    folders and files are expected in it."""
     root = Path(root).expanduser()
     if not root.is_dir():
         raise HypvisionError(
@@ -118,7 +119,8 @@ def _posterize(image: Image.Image, bits_to_keep: int, **_: Any) -> Image.Image:
 
 
 def _with_safe_posterize(transform: tv_transforms.Compose) -> tv_transforms.Compose:
-    """Keep one bit at least: timm's strongest RandAugment keeps none, which Pillow 13 refuses."""
+    """Make the transform's posterize steps keep at least one bit of each colour: timm's strongest
+    RandAugment keeps none, which Pillow 13 refuses."""
     for step in transform.transforms:
         policies = [getattr(step, "ops", []), *getattr(step, "policy", [])]
         for operation in (op for policy in policies for op in policy):
@@ -128,28 +130,31 @@ def _with_safe_posterize(transform: tv_transforms.Compose) -> tv_transforms.Comp
 
 
 class _ImageDataset(Dataset):
-    """Samples of image files; subclasses fill ``paths``, ``labels``, ``metainfo`` and ``usage``."""
+    """Base class of data sets of image files; subclasses set ``paths``, ``labels``, ``metainfo``
+    and ``usage``."""
 
     paths: list[str]
     labels: np.ndarray
     metainfo: Plain
     usage: Usage
-    numbered = False  # whether classes have numbers and no names
+    numbered = False  # whether the classes have numbers instead of names
     white = WHITE  # the value of white in images of 16 bits
 
     def __init__(self, transform: Plain | Callable):
         self.transform = build_transform(transform)
 
     def read(self, index: int) -> Image.Image:
-        """RGB image number ``index``."""
+        """Return image number ``index`` as RGB."""
         return open_image(self.paths[index], white=self.white)
 
     def name(self, index: int) -> str:
-        """The name of image ``index`` in reports: its path, or its number."""
+        """Return the name of image ``index`` for reports: its path, or its number in a larger
+        file."""
         return self.paths[index]
 
     def use_classes(self, names: Sequence[str]) -> None:
-        """Relabel the images by another list of class names, which must contain their own."""
+        """Renumber the labels by another list of class names, which must contain those of this data
+        set."""
         labels = {name: label for label, name in enumerate(names)}
         order = np.array([labels[name] for name in self.metainfo["classes"]], dtype=np.int64)
         self.labels = order[self.labels]
@@ -163,8 +168,8 @@ class _ImageDataset(Dataset):
         white: int | str | None = None,
         kind: str = "files",
     ) -> None:
-        """Take these images (path and label), or those of the ``indices`` alone; ``kind`` is what
-        ``usage`` calls them."""
+        """Set the images to ``samples`` (path and label), or to those at the ``indices`` alone;
+        ``kind`` is the word for them in ``usage``."""
         if indices is not None:
             for number in sorted({*range(len(samples))}.difference(indices)):
                 name = Path(samples[number][0]).name
@@ -177,8 +182,8 @@ class _ImageDataset(Dataset):
         self.white = find_white(self.paths, white, self.usage)
 
     def count_classes(self) -> None:
-        """Count the classes that images show: ``labels`` are numbers (N,), or 1 and 0 for each
-        class (N, C)."""
+        """Count in ``usage`` the classes of which there are images; ``labels`` are class numbers
+        (N,), or 1 and 0 for each class (N, C)."""
         several = self.labels.ndim == 2
         shown = np.flatnonzero(self.labels.any(axis=0)) if several else np.unique(self.labels)
         self.usage.use("classes", len(shown))
@@ -196,32 +201,33 @@ class _ImageDataset(Dataset):
 
 @DATASETS.register_module()
 class ImageFolderDataset(_ImageDataset):
-    """Images at ``root/CLASS/*.jpg``, or named by a list file.
+    """Data set of images at ``root/CLASS/*.jpg``, or of images that a list names.
 
     Args:
-        root: folder with one sub-folder a class; with ``ann_file``, the folder that its paths start
-            from.
+        root: folder with one sub-folder a class; with ``ann_file``, the folder from which its paths
+            start.
         transform: arguments of :func:`build_transform`.
-        ann_file: text file with a line ``path label`` for each image, the label a number from 0.
-            Files that are missing or listed twice, and classes without images, are counted in
-            ``usage``.
-        classes: class names in the order of the labels. Default: the sub-folders, sorted. A path
-            stands for the sub-folders of that folder, e.g. the training images', of which ``root``
-            may lack some; ``"imagenet"`` for ImageNet's 1,000 classes as timm names them.
+        ann_file: text file with a line ``path label`` for each image, where the label is a number
+            from 0. Images that are missing or listed twice, and classes without images, are counted
+            in ``usage``.
+        classes: class names in the order of the labels. None: the sub-folders, sorted. A path
+            stands for the sub-folders of that folder, e.g. of the training images, some of which
+            ``root`` may lack; ``"imagenet"`` stands for ImageNet's 1,000 classes as timm names
+            them.
         folders: the class that each sub-folder shows, e.g. ``{"Red-Bell-Pepper": "bell pepper"}``,
-            if folders and classes have different names; sub-folders that it does not name are left
-            out. Not with ``ann_file``, whose lines have the labels.
-        indices: keep these images only (numbers in the sorted order), e.g. to try a config on a
+            if folders and classes have different names; other sub-folders are left out. Not
+            together with ``ann_file``, whose lines have the labels.
+        indices: numbers, in the sorted order, of the only images to keep, e.g. to try a config on a
             few.
-        channels: 1 (grey), 3 (RGB) or 4 (such as red, green, blue, infrared); the transform's
-            ``mean`` and ``std`` have a value for each, and augmentations of colours are for RGB
-            alone.
-        cache: keep all decoded images in memory. For small images (CIFAR): decoding costs more than
-            everything else.
-        sort: the order of the sub-folders: ``"name"``, as timm and torchvision have it (0, 1, 10,
-            2), or ``"natural"`` (0, 1, 2, 10).
-        white: the value of white in images of 16 bits, 4095 where they hold 12 bits; ``"auto"``:
-            found by the largest value (:func:`~hypvision.data.depth.find_white`).
+        channels: 1 (grey), 3 (RGB) or 4 (such as red, green, blue, infrared). The transform's
+            ``mean`` and ``std`` need a value for each channel, and augmentations of colours work
+            for RGB alone.
+        cache: keep all decoded images in memory; useful for small images (CIFAR), where decoding
+            costs more than all else.
+        sort: the order of the sub-folders: ``"name"``, as in timm and torchvision (0, 1, 10, 2), or
+            ``"natural"`` (0, 1, 2, 10).
+        white: the value of white in images of 16 bits, e.g. 4095 if they hold 12 bits; ``"auto"``:
+            found from the largest value (:func:`~hypvision.data.depth.find_white`).
     """
 
     def __init__(
@@ -255,7 +261,7 @@ class ImageFolderDataset(_ImageDataset):
         if folders is not None:
             samples, found = self._scan_named(folders, names)
         elif ann_file is None:
-            # of the classes in another folder, this one may lack some
+            # If the classes are those of another folder, this one may lack some of them.
             partial = isinstance(classes, str | Path) and classes != "imagenet"
             samples, found = self._scan_folders(names, partial)
         else:
@@ -267,7 +273,7 @@ class ImageFolderDataset(_ImageDataset):
         self._cache = [self._decode(i) for i in range(len(self.paths))] if cache else None
 
     def _named(self, classes: Sequence[str] | StrPath | None) -> list[str] | None:
-        """The names of the classes, where they are given."""
+        """Return the class names that ``classes`` stands for; None if it is None."""
         if classes is None:
             return None
         if classes == "imagenet":
@@ -356,7 +362,7 @@ class ImageFolderDataset(_ImageDataset):
         )
         most = math.inf if classes is None else len(classes)
         limit = "" if classes is None else f" from 0 to {len(classes) - 1}"
-        first: dict[str, tuple[int, int]] = {}  # line and label of each image
+        first: dict[str, tuple[int, int]] = {}  # from an image's path to its first line and label
         for number, line in enumerate(read_lines(path, "the list of images", blank=True), start=1):
             if not line:
                 continue
@@ -365,7 +371,7 @@ class ImageFolderDataset(_ImageDataset):
             if not name or label >= most:
                 raise HypvisionError(
                     f"'{path}', line {number}: '{line}' is not 'path label' with a whole "
-                    f"number{limit}. Correct it."
+                    f"number{limit} as label. Correct it."
                 )
             place = str(self.root / on_disk(name))
             before, other = first.setdefault(place, (number, int(label)))
@@ -383,7 +389,7 @@ class ImageFolderDataset(_ImageDataset):
         return self._on_disk(path, first), list(map(str, numbers) if classes is None else classes)
 
     def _on_disk(self, path: Path, listed: Mapping[str, tuple[int, int]]) -> list[tuple[str, int]]:
-        """The images of a list that exist."""
+        """Return path and label of the listed images that exist."""
         found: list[tuple[str, int]] = []
         there = Listing()
         for place, (number, label) in listed.items():
@@ -409,14 +415,15 @@ class ImageFolderDataset(_ImageDataset):
 
 @DATASETS.register_module()
 class CIFARDataset(_ImageDataset):
-    """CIFAR-10 or CIFAR-100 in the official Python layout, checked against the official MD5 sums.
+    """Data set of CIFAR-10 or CIFAR-100 in the official Python layout, checked against the official
+    MD5 sums.
 
     Args:
         root: folder that holds ``cifar-10-batches-py`` or ``cifar-100-python``.
         transform: arguments of :func:`build_transform`.
-        train: the 50,000 training images, else the 10,000 test images.
+        train: whether to take the 50,000 training images; False: the 10,000 test images.
         name: ``"cifar10"`` or ``"cifar100"``.
-        indices: keep these images only.
+        indices: numbers of the only images to keep.
     """
 
     def __init__(

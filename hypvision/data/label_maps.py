@@ -1,4 +1,5 @@
-"""Images and their label maps: which belong together, and the classes of a label map's pixels."""
+"""Images and their label maps: the search for pairs that belong together, and the classes of a
+label map's pixels."""
 
 from __future__ import annotations
 
@@ -27,16 +28,19 @@ from hypvision.io.images import (
 from hypvision.io.types import Plain, StrPath
 
 LOSSLESS = (".png", ".tif", ".tiff", ".bmp", ".gif", ".pgm", ".ppm")
-"""Endings of label maps; the others change numbers."""
+"""Suffixes of formats for label maps; lossy formats such as JPEG would change the label numbers."""
 
 
-# Which files
+# Finding images and their label maps
 
 
 def files_below(root: StrPath, usage: Usage, kind: str) -> list[Path]:
-    """The files of a folder and below it, also behind links; ``usage`` counts images (as ``kind``)
-    hidden or there twice."""
-    folders = [Path(root)]  # links first, to be read last: a file counts under its own path
+    """Return the files in a folder and below, also behind links, sorted; ``usage`` counts as left
+    out, under the name ``kind``, the images that are hidden, and the folders that a second link
+    leads to."""
+    # Links stand first in this list and so are read last: a file that both a link and its own
+    # folder lead to then counts under its own path.
+    folders = [Path(root)]
     seen = set[str]()
     found = list[Path]()
     while folders:
@@ -60,8 +64,9 @@ def files_below(root: StrPath, usage: Usage, kind: str) -> list[Path]:
 
 
 class _Named:
-    """The files of a folder by their name without the ending, e.g. ``"_leftImg8bit.png"``, or one
-    of the ``others``, of which those further to the left are preferred."""
+    """The files of a folder by their name without the ``suffix``, e.g. ``"_leftImg8bit.png"``;
+    instead of the suffix's file ending they may have one of ``others``, of which the first is
+    preferred."""
 
     def __init__(
         self, files: Iterable[Path], root: StrPath, suffix: str, others: Sequence[str] = ()
@@ -85,13 +90,15 @@ class _Named:
         return not path.name.endswith(self.suffix), self.endings.index(path.suffix.lower())
 
     def known(self, name: str) -> str:
-        """A name of a list, which some lists give with its ending."""
+        """Return the key in ``found`` of a name from a list of images, in which some lists include
+        the file ending."""
         name = composed(name)
         stem, ending = os.path.splitext(name)
         return stem if name not in self.found and ending.lower() in self.endings else name
 
     def why_left_out(self, path: Path) -> str:
-        """The reason why a file is none of them."""
+        """Return the reason why a file is not one of those with the suffix, for the counts of
+        files."""
         if path.suffix.lower() in self.endings:
             return f"not *{self.suffix}"
         return why_no_image(path.name) or f"suffix {path.suffix}"
@@ -105,13 +112,15 @@ def find_pairs(
     exact: tuple[bool, bool] = (False, False),
     names: Sequence[str] | None = None,
 ) -> list[tuple[str, str]]:
-    """The images of a folder, each with the label map of the same name in the folder ``maps``,
-    which may be the same one, or "" without ``maps``; ``usage`` counts the rest. Endings may be in
-    any case and, unless ``exact``, of any format, of label maps the lossless ones. ``names``: the
-    files to take, without suffix; None: all."""
+    """Return pairs of paths: each image of a folder with the label map of the same name in the
+    folder ``maps`` (which may be the same folder), or with "" if there is no ``maps``; ``usage``
+    counts the files that are left out. File endings may be in any case and, unless ``exact``, of
+    any image format (for label maps any lossless one). ``names`` lists the files to take, without
+    suffix; None: all."""
     refuse((not os.path.isdir(images), f"There is no folder '{images}'. Check data_root."))
     flat = maps is not None and os.path.realpath(images) == os.path.realpath(maps)
-    # with a list, files that it does not name are not reported
+    # If a list names the images, the other files of the folder are left out on purpose, so they
+    # are not reported.
     walked = Usage(images) if names is not None else usage
     pictures, labels = _images_and_maps(images, maps, flat, walked, suffixes, exact)
     chosen = _chosen(names, pictures, Path(images))
@@ -137,7 +146,8 @@ def _images_and_maps(
     suffixes: tuple[str, str],
     exact: tuple[bool, bool],
 ) -> tuple[_Named, _Named]:
-    """The files of both folders of :func:`find_pairs`; ``flat``: they are one folder."""
+    """Return the images and the label maps in the two folders of :func:`find_pairs`; ``flat`` says
+    that the two are the same folder."""
     files = files_below(images, usage, "images")
     others = files
     if not flat:
@@ -148,7 +158,8 @@ def _images_and_maps(
 
 
 def _chosen(names: Sequence[str] | None, pictures: _Named, folder: Path) -> list[str]:
-    """The names to take: those of a list, which must exist, or all of them."""
+    """Return the names of the images to take: those of the list ``names``, which must exist, or
+    all."""
     if names is None:
         return sorted(pictures.found)
     chosen = [pictures.known(name) for name in names]
@@ -163,7 +174,7 @@ def _chosen(names: Sequence[str] | None, pictures: _Named, folder: Path) -> list
 def _paired(
     chosen: Sequence[str], pictures: _Named, labels: _Named, maps: StrPath | None, flat: bool
 ) -> tuple[list[tuple[str, str]], list[Path]]:
-    """The pairs of image and label map, and the images without one."""
+    """Return the pairs of image and label map, and the images without a label map."""
     pairs: list[tuple[str, str]] = []
     lonely: list[Path] = []
     no_folder = not maps or not os.path.isdir(maps)
@@ -176,7 +187,7 @@ def _paired(
             pairs.append((str(image), str(Path(maps, name + labels.suffix)) if maps else ""))
         else:
             lonely.append(image)
-    if flat and not pairs:  # a folder with images only
+    if flat and not pairs:  # the folder has images only, so their label maps do not exist yet
         return [(str(path), str(path.with_suffix(labels.suffix))) for path in lonely], []
     return pairs, lonely
 
@@ -191,7 +202,7 @@ def _count_left_out(
 
 
 def _rest(pictures: _Named, labels: _Named, flat: bool) -> Iterator[tuple[str, str, Path]]:
-    """The files that may be left out: their kind, the reason, and their path."""
+    """Yield (kind, reason, path) of the files that are left out unless they are part of a pair."""
     for paths in pictures.found.values():
         for path in paths[1:]:
             yield "images", f"'{paths[0].name}' has its name", path
@@ -216,22 +227,21 @@ def _no_label_map(image: Path, images: Path, maps: Path, labels: _Named) -> str:
     return f"{text} If '{like[0]}' is it, set seg_map_suffix='{like[0][len(stem) :]}'."
 
 
-# What is in them
+# Reading label maps
 
 
 def check_size(
     path: StrPath, shape: Sequence[int], image: StrPath, expected: Sequence[int]
 ) -> None:
-    """Raise an error if the ``shape`` (height, width) of the label map ``path`` differs from the
-    ``expected`` one of its ``image`` as displayed.
-    """
+    """Raise an error if the ``shape`` (height, width) of the label map ``path`` is not
+    ``expected``, the shape of its ``image`` as it is displayed."""
     if tuple(shape[:2]) == tuple(expected[:2]):
         return
     remedy = "Replace one of them, or remove both from the data."
     if os.path.isfile(image) and image_size(image) == tuple(shape[:2]):
         remedy = (
-            "The camera's mark (EXIF) turns the image, and its label map was drawn before: turn "
-            "the label map, or save the image without the mark."
+            "The camera's EXIF mark turns the image, but the label map was drawn on the image "
+            "before it was turned: turn the label map, or save the image without the mark."
         )
     raise HypvisionError(
         f"The label map '{path}' is {shape[1]} x {shape[0]} pixels, but its image '{image}' has "
@@ -240,9 +250,10 @@ def check_size(
 
 
 def read_label_map(path: StrPath) -> np.ndarray:
-    """The numbers (H, W) of the pixels: integers as they are stored, of any depth."""
+    """Return the numbers (H, W) of a label map's pixels as they are stored: integers of any
+    depth."""
     labels = read_labels(path)
-    # drop an alpha channel if all pixels are opaque
+    # An alpha channel in which all pixels are opaque carries no information.
     if labels.ndim == 3 and labels.shape[2] == 2 and (labels[..., 1] == 255).all():
         labels = labels[..., 0]
     advice = "save one channel in mode L, P or I;16"
@@ -259,7 +270,7 @@ def read_label_map(path: StrPath) -> np.ndarray:
         whole = np.nan_to_num(labels, nan=0.5, posinf=0.5, neginf=0.5)
         odd = labels[whole != np.rint(whole)][:1]
         where = f"The label map '{path}' has the number {odd}, which is no class number"
-        refuse((odd.size, f"{where}. These are whole: save it with 8 or 16 bits a pixel."))
+        refuse((odd.size, f"{where}. Save whole numbers, with 8 or 16 bits a pixel."))
         labels = whole.astype(np.int32)
     return labels.astype(np.uint8) if labels.dtype == bool else labels
 
@@ -270,9 +281,10 @@ def read_colours(
     ignored: Collection[Sequence[int]] = (),
     strict: bool = True,
 ) -> np.ndarray:
-    """The classes of a mask whose colours stand for them, by the ``palette`` of the classes: int32
-    (H, W), and -1 for what does not count: ``ignored`` colours, and unless ``strict`` all others.
-    The mask may be coloured, grey, black and white, or have a palette of its own."""
+    """Return the classes int32 (H, W) of a mask in which colours stand for classes, by the
+    ``palette`` of the classes; -1 for pixels that do not count: those of ``ignored`` colours and,
+    unless ``strict``, those of all colours outside the palette. The mask may be an image in colour,
+    grey or black and white, or have a palette of its own."""
     form, mode = image_kind(path)
     advice = "Save it as RGB, or leave out rgb_masks if its numbers are those of the classes."
     no_colours = f"The mask '{path}' has Pillow's mode {mode}, which has no colours. {advice}"
@@ -297,10 +309,10 @@ def read_colours(
 
 
 def labels_of(info: Plain, last_is_ignored: bool = True) -> np.ndarray:
-    """The classes of the pixels, int32 (H, W), as a data set of mmseg describes them by
-    ``seg_map_path``, ``img_path`` and more; ``colours``: arguments of :func:`read_colours` and
-    ``ignore_index``. With ``reduce_zero_label``, 255 is ignored like 0, unless ``last_is_ignored``
-    is False, as for lists of more than 254 classes."""
+    """Return the classes of an image's pixels, int32 (H, W), from mmseg's description ``info`` of
+    the image (``seg_map_path``, ``img_path``, ...); its entry ``colours`` holds arguments of
+    :func:`read_colours` and ``ignore_index``. With ``reduce_zero_label``, 255 is ignored like 0,
+    unless ``last_is_ignored`` is False, as for lists of more than 254 classes."""
     path: Any = info.get("seg_map_path")
     image = info.get("img_path")
     refuse(

@@ -1,8 +1,9 @@
-"""Text for language models: tokenizers, documents out of files, and rows of packed documents.
+"""Text data for language models: tokenizers, documents read from files, and rows of packed
+documents.
 
 Documents are tokenized one by one into one flat file, so that they never have to fit into memory;
-rows are slices of this file. The content of rows is fixed when the data set is built, so a resumed
-training gets the same rows.
+the rows are slices of this file. They are fixed when the data set is built, so a resumed training
+gets the same rows.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _logger = logging.getLogger(__name__)
 
 
 class Tokenizer(Protocol):
-    """The interface of a tokenizer; its ``identity`` changes with the tokens that it gives."""
+    """The interface of a tokenizer. Two tokenizers with the same ``identity`` give the same
+    tokens."""
 
     vocab_size: int
     identity: str
@@ -50,8 +52,9 @@ class Tokenizer(Protocol):
 
 
 class ByteTokenizer:
-    """Bytes of UTF-8, as transformers' ``ByT5Tokenizer(extra_ids=0)``: 0 fills, 1 begins a
-    document, byte b is b + 3."""
+    """Tokenizer whose tokens are the bytes of UTF-8, like transformers'
+    ``ByT5Tokenizer(extra_ids=0)``: token 0 is padding, 1 begins a document, and byte b is token b +
+    3."""
 
     vocab_size = 259
     bos_id = 1
@@ -66,7 +69,7 @@ class ByteTokenizer:
 
 
 class _Pretrained:
-    """A tokenizer of transformers."""
+    """A tokenizer of the package transformers, loaded from a folder or from the hub."""
 
     def __init__(self, name: str):
         transformers = require("transformers", "lm")
@@ -74,7 +77,7 @@ class _Pretrained:
             self.inner = transformers.AutoTokenizer.from_pretrained(
                 name, trust_remote_code=False, local_files_only=offline()
             )
-        except Exception as error:  # the readers raise errors of many classes for damaged files
+        except Exception as error:  # transformers raises errors of many classes for damaged files
             raise HypvisionError(
                 f"The tokenizer '{name}' cannot be loaded ({one_line(error)}). Give 'byte', a "
                 "folder with a tokenizer of transformers, or a name on the hub that you have "
@@ -87,7 +90,8 @@ class _Pretrained:
         first = [self.inner.bos_token_id, self.inner.eos_token_id, self.inner.cls_token_id, 0]
         self.bos_id = next(i for i in first if i is not None)
         self.pad_id = self.bos_id if self.inner.pad_token_id is None else self.inner.pad_token_id
-        fast = getattr(self.inner, "backend_tokenizer", None)  # with its merges and normalisation
+        # A fast tokenizer's state includes its merges and normalisation, which change tokens, too.
+        fast = getattr(self.inner, "backend_tokenizer", None)
         state = (
             fast.to_str()
             if fast is not None
@@ -103,17 +107,18 @@ class _Pretrained:
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """``"byte"``, or a tokenizer of transformers by its folder or name."""
+    """Return the tokenizer of bytes for ``"byte"``, else a tokenizer of transformers by its folder
+    or its name on the hub."""
     return ByteTokenizer() if name == "byte" else _Pretrained(name)
 
 
 def documents(
     source: StrPath | Sequence[StrPath], field: str = "text", separator: str | None = None
 ) -> Iterator[str]:
-    """The documents of a source, one after the other: of files, folders or patterns (``*.txt`` is
-    one document, or several with a ``separator``, ``*.jsonl`` one a line, ``*.parquet`` one a row,
-    whose text is in ``field``), or of ``hf:NAME[:CONFIG[:SPLIT]]``, a data set of the hub,
-    streamed."""
+    """Yield the documents of a source one after the other. A source is a file, folder or pattern,
+    or several (a ``*.txt`` file is one document, or several with a ``separator``; ``*.jsonl`` has
+    one a line and ``*.parquet`` one a row, whose text is in ``field``), or
+    ``hf:NAME[:CONFIG[:SPLIT]]``, a data set of the hub, which is streamed."""
     for entry in [source] if isinstance(source, (str, Path)) else source:
         if str(entry).startswith("hf:"):
             yield from _hub(str(entry)[3:], field)
@@ -130,8 +135,8 @@ def _files(entry: str) -> list[Path]:
         found = sorted(p for p in path.rglob("*") if p.suffix in (".txt", ".jsonl", ".parquet"))
     ensure(
         found,
-        f"There is no text at '{entry}'. Give a .txt, .jsonl or .parquet file, a folder or a "
-        "pattern of such, or hf:NAME.",
+        f"There is no text at '{entry}'. Give a .txt, .jsonl or .parquet file, a folder or "
+        "pattern of such files, or hf:NAME.",
     )
     return found
 
@@ -143,7 +148,7 @@ def _reading(what: str, field: str) -> Iterator[None]:
     except (KeyError, ValueError) as error:
         raise HypvisionError(
             f"{what} cannot be read as text with the field '{field}' ({type(error).__name__}: "
-            f"{error}). Name the field that holds the text, or give UTF-8."
+            f"{error}). Name the field that holds the text, and save the text as UTF-8."
         ) from error
 
 
@@ -166,7 +171,7 @@ def _file(path: Path, field: str, separator: str | None) -> Iterator[str]:
 
 
 def _texts(rows: Iterable[Any], field: str) -> Iterator[str]:
-    """The texts of rows, without the empty ones."""
+    """Yield the text in ``field`` of each row, without the empty ones."""
     for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
             raise ValueError(f"row {number} is of type {type(row).__name__}, and has no fields")
@@ -191,9 +196,9 @@ def _hub(name: str, field: str) -> Iterator[str]:
 
 
 def pack(lengths: Sequence[int], size: int, window: int = 1024) -> list[list[int]]:
-    """First-fit packing of pieces of these lengths into rows of ``size``: the numbers of the pieces
-    of each row. ``window`` pieces are packed together, so that rows have pieces from nearby in the
-    text."""
+    """Pack pieces of text with these ``lengths`` into rows of ``size`` tokens by first fit; return
+    for each row the indices of its pieces. Only ``window`` consecutive pieces are packed together,
+    so that the pieces of a row are near each other in the text."""
     rows: list[list[int]] = []
     for begin in range(0, len(lengths), window):
         free: list[int] = []
@@ -210,20 +215,22 @@ def pack(lengths: Sequence[int], size: int, window: int = 1024) -> list[list[int
 
 
 class PackedText(Dataset):
-    """Rows of tokens of documents, each of which begins with the tokenizer's first token.
+    """Data set of rows of tokens, packed with documents that each begin with the tokenizer's first
+    token.
 
-    Longer documents than a row are cut. A sample has ``input_ids`` and ``sequence_id``
-    ``(length,)``: the number of the document in the row, -1 where the row is filled.
+    Documents longer than a row are cut. A sample has ``input_ids`` and ``sequence_id``, both
+    ``(length,)``: the tokens, and the number of each token's document in the row, -1 for padding.
 
     Args:
         source, field, separator: see :func:`documents`.
         tokenizer: see :func:`load_tokenizer`.
-        length: of a row.
-        tail: ``"keep"`` the rest of a document that was cut, or ``"drop"`` it, as published.
-        cache: folder for the tokens; by default beside the working directory's ``work_dirs``.
-        limit: so many rows at most.
+        length: number of tokens in a row.
+        tail: what to do with the rest of a document that was cut: ``"keep"`` it as a document of
+            its own, or ``"drop"`` it, as in the published recipe.
+        cache: folder in which the tokens are stored.
+        limit: largest number of rows; the others are left out.
 
-    ``usage`` counts the documents that are left out.
+    ``usage`` counts the documents, tokens and rows that are used or left out.
     """
 
     def __init__(
@@ -276,7 +283,8 @@ class PackedText(Dataset):
 
 
 def _pieces(sizes: Sequence[int], length: int, drop: bool) -> list[tuple[int, int]]:
-    """The begin and size of each piece of the documents; ``drop`` the rest of one that was cut."""
+    """Return the begin and size of each piece that the documents are cut into; ``drop`` leaves out
+    the last, shorter piece of a document that was cut."""
     found = []
     begin = 0
     for size in sizes:
@@ -290,15 +298,17 @@ def _pieces(sizes: Sequence[int], length: int, drop: bool) -> list[tuple[int, in
 def _tokenized(
     source: Any, name: str, tokenizer: Tokenizer, field: str, separator: str | None, folder: Path
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """All tokens, the documents' sizes, and the bytes of their text; computed once, then read from
-    disk.
+    """Return all tokens, the documents' sizes in tokens, and the number of bytes of their text;
+    they are computed once, and later read from disk.
 
-    In a distributed training the first process of each machine tokenizes, and the others wait.
+    In a distributed training the first process of each machine tokenizes, while the others wait for
+    it.
     """
     entries = [source] if isinstance(source, (str, Path)) else list(source)
     local = [str(entry) for entry in entries if not str(entry).startswith("hf:")]
     files = [path for entry in local for path in _files(entry)]
-    # the cache is invalid after a change of the text or of the tokenizer
+    # The name of the cache file is a hash of all that the tokens depend on: the texts' files with
+    # their sizes and times of modification, and the tokenizer.
     stamp = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     key = json.dumps([str(source), name, tokenizer.identity, field, separator, stamp])
     base = folder.expanduser() / hashlib.sha256(key.encode()).hexdigest()[:16]
@@ -326,22 +336,24 @@ def _tokenized(
 
 
 class _Facts(NamedTuple):
-    """The sizes of documents in tokens, and the bytes of their text."""
+    """Facts about stored tokens: the sizes of the documents in tokens, and the number of bytes of
+    their text."""
 
     sizes: list[Annotated[int, positive]]
     bytes: Annotated[int, positive]
 
 
 def _stored(flat: Path, facts: Path, dtype: type) -> _Facts | None:
-    """The description of stored tokens; None if missing or damaged, to be made again."""
+    """Return the facts about stored tokens; None if tokens or facts are missing or damaged, so that
+    they must be made again."""
     if not facts.is_file():
         return None
     try:
         found = read_record(_Facts, facts, "")
         ensure(
             found.sizes and flat.stat().st_size == sum(found.sizes) * np.dtype(dtype).itemsize,
-            f"'{flat}' does not have as many tokens as '{facts}' says. Remove both files; they "
-            "are made again.",
+            f"'{flat}' does not have as many tokens as '{facts}' says. Remove both files, which "
+            "will be made again.",
         )
         return found
     except (HypvisionError, OSError) as error:
@@ -352,7 +364,7 @@ def _stored(flat: Path, facts: Path, dtype: type) -> _Facts | None:
 def _write_tokens(
     flat: Path, facts: Path, source: Any, texts: Iterable[str], tokenizer: Tokenizer, dtype: type
 ) -> None:
-    """The flat file of tokens, and the sizes of the documents in it."""
+    """Write the flat file of tokens, and a file with the facts about it."""
     flat.parent.mkdir(parents=True, exist_ok=True)
     sizes = []
     count = 0
@@ -362,5 +374,5 @@ def _write_tokens(
             out.write(np.asarray(ids, dtype=dtype).tobytes())
             sizes.append(len(ids))
             count += len(text.encode())
-        ensure(sizes, f"The text at '{source}' is empty. Give some.")
+        ensure(sizes, f"The text at '{source}' is empty. Give a text with words.")
     write_json(facts, dict(sizes=sizes, bytes=count), indent=None)

@@ -1,4 +1,5 @@
-"""Image classification with any number of labels an image: a folder of images and a table."""
+"""Image classification with any number of labels for each image: a folder of images and a table of
+labels."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ _FORMS = (
 
 
 class _Labelled(NamedTuple):
-    """An image and its labels."""
+    """An image's path and the names of its labels."""
 
     image: str
     labels: list[str]
@@ -49,20 +50,21 @@ class _Labelled(NamedTuple):
 
 @DATASETS.register_module()
 class MultiLabelDataset(_ImageDataset):
-    """Images whose labels are listed in a table, see :func:`read_table`.
+    """Data set of images whose labels are listed in a table, see :func:`read_table`.
 
-    ``labels`` are float32 (N, C), 1 for what is in an image.
+    ``labels`` are float32 (N, C): 1 for each class that an image shows, else 0.
 
     Args:
-        root: the folder that the paths of the table start from.
-        ann_file: the table.
+        root: the folder from which the table's paths start.
+        ann_file: path of the table.
         transform: arguments of :func:`~hypvision.data.image_folder.build_transform`.
-        classes: class names in the order of the outputs; or, by its path, the table that the model
-            is trained on, whose names count. Default: the names of the table itself.
-        white: of images of 16 bits, as for
+        classes: class names in the order of the model's outputs; or the path of the table that the
+            model is trained on, whose class names are then used. None: the class names of the table
+            itself.
+        white: the value of white in images of 16 bits, as for
             :class:`~hypvision.data.image_folder.ImageFolderDataset`.
-        separator: between the names in a column of labels; None: found, see
-            :func:`~hypvision.data.tables.split_labels`.
+        separator: the character between the names in a column of labels; None: found from the
+            table, see :func:`~hypvision.data.tables.split_labels`.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class MultiLabelDataset(_ImageDataset):
             source = f"the table '{classes}'"
         elif classes is not None:
             source = "'classes' of the data set"
-            names = list(check_classes(enumerate(classes), source, "Correct them.").values())
+            names = list(check_classes(enumerate(classes), source, "Correct the list.").values())
         self.table = str(ann_file)
         self._check_columns(names, source)
         self.paths = inside([self.root / image for image in rows], self.root)
@@ -94,8 +96,8 @@ class MultiLabelDataset(_ImageDataset):
         ensure(
             not missing,
             f"{len(missing)} of the {len(rows)} images of '{ann_file}' do not exist, such as "
-            f"{some(missing, 1)}. Its paths start from '{root}': correct them, or 'root' of the "
-            "data set.",
+            f"{some(missing, 1)}. The table's paths start from '{root}': correct them, or 'root' "
+            "of the data set.",
         )
         places = {name: place for place, name in enumerate(names)}
         for image, found in rows.items():
@@ -113,8 +115,8 @@ class MultiLabelDataset(_ImageDataset):
         self.count_classes()
 
     def use_classes(self, names: Sequence[str]) -> None:
-        """Give the labels columns (N, C) in the order of another list of class names, which has all
-        of their own."""
+        """Reorder the columns of ``labels`` (N, C) by another list of class names, which must
+        contain those of this data set."""
         self._check_columns(names, "the model and the training data")
         labels = np.zeros((len(self.labels), len(names)), dtype=np.float32)
         place = {name: number for number, name in enumerate(names)}
@@ -123,7 +125,7 @@ class MultiLabelDataset(_ImageDataset):
         self.metainfo["classes"] = tuple(names)
 
     def _check_columns(self, names: Sequence[str], source: str) -> None:
-        # other classes would have the label 0 everywhere
+        # A class for which the table has no column would have the label 0 in all images.
         if self._columns is not None and not set(names) <= set(self._columns):
             difference = name_difference(self._columns, f"The table '{self.table}'", names, source)
             raise HypvisionError(
@@ -140,8 +142,9 @@ class MultiLabelDataset(_ImageDataset):
 
 
 class Table(NamedTuple):
-    """The labels of each image, all class names (those of the columns, or, sorted, those that
-    occur), whether columns have them, and notes for the user."""
+    """A table of images and their labels: the labels of each image, all class names (those of the
+    columns, or those that occur, sorted), whether there is a column for each class, and notes for
+    the user."""
 
     rows: dict[str, list[str]]
     names: list[str]
@@ -150,7 +153,7 @@ class Table(NamedTuple):
 
 
 def read_table(path: StrPath, separator: str | None = None) -> Table:
-    """A table of images and their labels.
+    """Read a table of images and their labels.
 
     ``path`` is a ``.csv`` with a column ``image`` (or another of
     :data:`~hypvision.data.tables.IMAGE_COLUMNS`) and either a column for each class, with 1 or 0,
@@ -180,7 +183,8 @@ def read_table(path: StrPath, separator: str | None = None) -> Table:
 def _of_csv(
     path: StrPath, separator: str | None, notes: list[str]
 ) -> tuple[list[tuple[int, _Labelled]], list[str]]:
-    """The rows with their line numbers, and the names of the classes if the header has them."""
+    """Return the rows with their line numbers, and the class names if the header has them, else
+    none."""
     cells = read_cells(path, _FORMS)
     known = [name for name in IMAGE_COLUMNS if name in cells.head][:1]
     names = [name for name in cells.head if name not in known]
@@ -200,7 +204,7 @@ def _of_csv(
 
 
 def _ones(row: dict[str, str], names: Sequence[str], where: str) -> list[str]:
-    """The classes that a row marks by 1, 1.0 or True."""
+    """Return the classes that a row marks with 1, 1.0 or True."""
     for name in names:
         known = row[name].lower() in (*ONES, *ZEROS)
         ensure(known, f"{where}: '{row[name]:.40}' is neither 1 nor 0. {_FORMS}.")

@@ -1,8 +1,8 @@
-"""Data sets from their published files: label maps of the open-vocabulary test sets, images in
-class folders.
+"""Conversion of published data sets to the layouts that hypvision reads: label maps of the
+open-vocabulary test sets, and images in class folders.
 
-Of a test set writes ``OUT/images/validation`` and ``OUT/annotations/validation``, the layout of
-``configs/hyperclip``:
+For a test set with label maps, ``OUT/images/validation`` and ``OUT/annotations/validation`` are
+written, the layout of ``configs/hyperclip``:
 
 | name | SOURCE | labels |
 |---|---|---|
@@ -12,14 +12,14 @@ Of a test set writes ``OUT/images/validation`` and ``OUT/annotations/validation`
 | voc20 | VOCdevkit/VOC2012 with SegmentationClassAug | 0-19; background and borders 255 |
 | voc20b | the same | background 20, borders 255 |
 
-Of images of classes writes ``OUT/PART/CLASS/NAME``, which ``ImageFolderDataset`` reads:
+For images of classes, ``OUT/PART/CLASS/NAME`` is written, which ``ImageFolderDataset`` reads:
 
 | name | SOURCE | parts |
 |---|---|---|
 | cifar10, cifar100 | folder of cifar-10-batches-py or cifar-100-python | train, test: PNG files |
 | tiny-imagenet | tiny-imagenet-200 | train, val: the published JPEG files |
 
-and from archives the data sets of :mod:`hypvision.data.archives`.
+The data sets of :mod:`hypvision.data.archives` are written from their archives.
 """
 
 from __future__ import annotations
@@ -56,20 +56,21 @@ from hypvision.io.files import (
 from hypvision.io.images import image_kind, open_image, read_labels, shown_size, write_image
 from hypvision.io.types import StrPath
 
-# name, image, file with its labels, function that reads the labels
+# name of an image, its path, the path of the file with its labels, a function that reads these
 Item = tuple[str, Path, Path, Callable[[], np.ndarray]]
 
 
 def ade847_labels(image: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """Labels uint16 (H, W) of a ``*_seg.png``, uint8 (H, W, 3), by a table of the label of each
-    category, 65535 for those that are ignored: the category is (R / 10) * 256 + G."""
+    """Return labels uint16 (H, W) from the pixels of a ``*_seg.png``, uint8 (H, W, 3), whose
+    category is (R / 10) * 256 + G; ``table`` has the label of each category, 65535 if it is
+    ignored."""
     category = (image[..., 0].astype(np.int64) // 10) * 256 + image[..., 1]
     return table[np.minimum(category, len(table) - 1)]
 
 
 def voc_labels(labels: np.ndarray, background: bool) -> np.ndarray:
-    """Pascal VOC's 0 (background), 1 to 20, 255 (border) as 0 to 19, 255, and 20 for the background
-    if wanted."""
+    """Convert Pascal VOC's labels, 0 (background), 1 to 20 and 255 (border), to 0 to 19 for the
+    classes, 255 for the border, and for the background 20 if ``background``, else 255."""
     table = np.full(256, 255, dtype=np.uint8)
     table[1:21] = np.arange(20)
     table[0] = 20 if background else 255
@@ -77,7 +78,8 @@ def voc_labels(labels: np.ndarray, background: bool) -> np.ndarray:
 
 
 def _plain(name: str) -> str:
-    """Check that an image name from a list does not lead to another folder."""
+    """Return ``name``, an image's name from a list, after a check that it does not lead to another
+    folder."""
     ensure(
         Path(name).name == name,
         f"'{name}' is not the name of an image: it leads to another folder. Correct the list.",
@@ -196,7 +198,8 @@ def _voc(background: bool) -> Callable[[Path], Iterator[Item]]:
     return items
 
 
-# name -> (function that lists the items of a source, suffix of the label maps, largest short side)
+# From a data set's name to a function that lists the items in its source folder, the suffix of the
+# label maps, and the largest short side of an image, to which larger images are scaled down.
 PREPARED: dict[str, tuple[Callable[[Path], Iterator[Item]], str, int | None]] = {
     "ade847": (_ade847, ".tif", 512),
     "pc59": (_pc59, ".png", None),
@@ -236,7 +239,7 @@ def _tiny_imagenet(source: Path) -> Iterator[Picture]:
         )
 
 
-# name -> function that lists the images of a source
+# From a data set's name to a function that lists the images in its source folder.
 FOLDERS: dict[str, Callable[[Path], Iterator[Picture]]] = {
     "cifar10": partial(_cifar, "cifar10"),
     "cifar100": partial(_cifar, "cifar100"),
@@ -244,7 +247,7 @@ FOLDERS: dict[str, Callable[[Path], Iterator[Picture]]] = {
 }
 
 
-# name -> function that lists the files to write of the archives
+# From a data set's name to a function that lists the files to write from its archives.
 ARCHIVES: dict[str, Callable[[Path], Iterator[Picture]]] = {
     "imagenet": archives.imagenet,
     "ade20k": archives.ade20k,
@@ -284,8 +287,8 @@ def _write_all(name: str, pictures: Iterator[Picture], source: Path, out: Path) 
 
 
 def prepare(name: str, source: StrPath, out: StrPath) -> int:
-    """Write a data set by the folder of the published data; returns the number of images. Images
-    that ``out`` has already are skipped, so an interrupted call can be repeated."""
+    """Write a data set from the folder of its published files, and return the number of images.
+    Images that ``out`` has already are skipped, so an interrupted call can be repeated."""
     one_of(NAMES, name=name)
     source = _need(Path(source).expanduser())
     out = Path(out).expanduser()
@@ -299,7 +302,7 @@ def prepare(name: str, source: StrPath, out: StrPath) -> int:
 
 
 def _prepare_maps(name: str, source: Path, out: Path) -> int:
-    """The images and label maps of a test set."""
+    """Write the images and label maps of a test set, and return the number of images."""
     items, suffix, limit = PREPARED[name]
     images = out / "images/validation"
     annotations = out / "annotations/validation"
@@ -308,7 +311,7 @@ def _prepare_maps(name: str, source: Path, out: Path) -> int:
     ensure(found, f"'{source}' lists no images of {name}. Check SOURCE: it may not be complete.")
     inside([path for _, image, labels_file, _ in found for path in (image, labels_file)], source)
     for stem, source_image, labels_file, labels in tqdm(found, desc=name, unit="img", disable=None):
-        # The list may name any path, so check that the target is below the folder.
+        # A list from outside may name any path, so the targets must be checked to lie in ``out``.
         target = below(out, f"{annotations.relative_to(out)}/{_plain(stem)}{suffix}")
         image = below(out, f"{images.relative_to(out)}/{stem}.jpg")
         if not target.exists():
@@ -322,7 +325,8 @@ def _prepare_maps(name: str, source: Path, out: Path) -> int:
 def _write(
     source_image: Path, labels: np.ndarray, image_path: Path, label_path: Path, limit: int | None
 ) -> None:
-    """Write the label map after the image: an item with a label map is then complete."""
+    """Write an item's image and then its label map, so that an item with a label map is
+    complete."""
     short = min(labels.shape)
     if limit is not None and short > limit:
         cv2 = require("cv2", "mm")

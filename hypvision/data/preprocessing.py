@@ -1,8 +1,9 @@
-"""The image transform of a CLIP: the size, resizing and interpolation that its weights were trained
-with.
+"""The image transform of a CLIP: the size, resizing and interpolation with which its weights were
+trained.
 
-open_clip stores this for each set of weights; 57 of its 196 are not "shorter side, bicubic".
-:func:`preprocessing_of` reads it from a model, :func:`set_preprocessing` sets it for a data set.
+open_clip stores these settings with each set of weights; for 57 of its 196 they differ from
+"shorter side, bicubic". :func:`preprocessing_of` reads them from a model, :func:`set_preprocessing`
+passes them to a data set.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from hypvision.io.checks import one_of
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """A test transform without the normalisation, as open_clip has it.
+    """The transform of test images, as open_clip has it, without the normalisation of colours.
 
     Attributes:
-        size: (height, width) in pixels; one number for a square.
+        size: (height, width) in pixels; one number stands for a square.
         interpolation: ``"bicubic"`` or ``"bilinear"``.
-        resize_mode: ``"shortest"``: the image covers the size, and its centre is cut out;
-            ``"longest"``: it fits into the size, and the rest is filled; ``"squash"``: its shape
-            becomes that of the size.
-        fill_color: colour of the filled part, from 0 to 255.
+        resize_mode: ``"shortest"``: the image is scaled to cover the size, and its centre is cut
+            out; ``"longest"``: it is scaled to fit into the size, and the rest is filled;
+            ``"squash"``: its height and width are scaled to the size, each by its own factor.
+        fill_color: grey value of the filled part, from 0 to 255.
     """
 
     size: tuple[int, int] = (224, 224)
@@ -39,14 +40,14 @@ class Preprocessing:
     def __post_init__(self) -> None:
         size = (self.size, self.size) if isinstance(self.size, int) else tuple(self.size)
         object.__setattr__(self, "size", size * 2 if len(size) == 1 else size)
-        # "random" is for training crops; other images are resized bicubically
+        # "random" interpolation is for training crops; open_clip resizes test images bicubically
         if self.interpolation == "random":
             object.__setattr__(self, "interpolation", "bicubic")
         one_of(("bicubic", "bilinear"), interpolation=self.interpolation)
         one_of(("shortest", "longest", "squash"), resize_mode=self.resize_mode)
 
     def __call__(self, image: Image.Image) -> Tensor:
-        """uint8 (3, height, width) of an RGB image."""
+        """Return the transformed RGB image, uint8 (3, height, width)."""
         mode = F.InterpolationMode(self.interpolation)
         (height, width) = self.size
         if self.resize_mode == "squash":
@@ -70,7 +71,8 @@ class Preprocessing:
 
 
 def preprocessing_of(model: nn.Module) -> Preprocessing:
-    """The transform that an open_clip model's weights were trained with; by default OpenAI's."""
+    """Return the transform with which an open_clip model's weights were trained; if the model does
+    not say, that of OpenAI's CLIP."""
     visual = getattr(model, "visual", None)
     about = {"size": getattr(visual, "image_size", None), **getattr(visual, "preprocess_cfg", {})}
     return Preprocessing(
@@ -83,15 +85,16 @@ def preprocessing_of(model: nn.Module) -> Preprocessing:
 
 
 def set_preprocessing(dataset: Any, model: nn.Module) -> None:
-    """Set the ``view`` of a data set, if it has one, to that of a model; a ``size`` given to the
-    data set stays."""
+    """Set a data set's ``view``, if it has one, to the transform of ``model``; a ``size`` that was
+    given to the data set is kept."""
     if hasattr(dataset, "view"):
         found = preprocessing_of(model)
         dataset.view = found if dataset.size is None else replace(found, size=dataset.size)
 
 
 def default_preprocessing(size: int | Sequence[int] | None) -> Preprocessing:
-    """The default view of a data set, until a model sets its own."""
+    """Return the view that a data set has until it is set to a model's: that of OpenAI's CLIP, with
+    the given ``size`` or 224."""
     if size is None:
         return Preprocessing()
     height, width = (size, size) if isinstance(size, int) else (size[0], size[-1])

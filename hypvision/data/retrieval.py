@@ -1,8 +1,8 @@
-"""Image retrieval data in its published layouts: CUB-200-2011, Cars-196, Stanford Online Products,
-In-Shop Clothes.
+"""Image retrieval data sets in their published layouts: CUB-200-2011, Cars-196, Stanford Online
+Products and In-Shop Clothes.
 
-Training and test have different classes. Samples are those of :mod:`.image_folder`; ``metainfo``
-has
+Training and test images have different classes. Samples are those of :mod:`.image_folder`; a data
+set's ``metainfo`` has
 
 - ``classes``: names, in the order of the labels;
 - ``ancestors``: for each class a tuple of the groups above it, from general to specific (a maker of
@@ -41,21 +41,24 @@ from .usage import Usage
 
 
 class _Loaded(NamedTuple):
-    """What the lists of a split say."""
+    """The content of a split's lists: images, classes, and the number of queries."""
 
-    rows: Sequence[tuple[str, Any]]  # path below the root, and class; of other splits, too
-    classes: Mapping[Any, tuple[str, tuple[str, ...]]]  # in order: name and ancestors
+    # path below the root and class of each image; images of other splits' classes may be among them
+    rows: Sequence[tuple[str, Any]]
+    # name and ancestors of each class of the split, in the order of the labels
+    classes: Mapping[Any, tuple[str, tuple[str, ...]]]
+    # number of images, at the beginning, that are queries; None: every image is one
     queries: int | None = None
 
 
 class _RetrievalDataset(_ImageDataset):
-    """Base of the published data sets, of the split ``"train"`` or ``"test"``; ``transform``: see
-    :func:`~hypvision.data.image_folder.build_transform`."""
+    """Base class of the published retrieval data sets; ``split`` is ``"train"`` or ``"test"``,
+    ``transform`` is that of :func:`~hypvision.data.image_folder.build_transform`."""
 
     title: str
-    folder: str  # the folder that unpacking creates
-    source: str  # source of the archive
-    published: dict[str, tuple[int, int]]  # number of images and classes of each split
+    folder: str  # the folder that unpacking the archive creates
+    source: str  # where the archive can be had
+    published: dict[str, tuple[int, int]]  # numbers of images and of classes in each split
 
     def __init__(self, root: str, transform: Plain | Callable, split: str = "train"):
         super().__init__(transform)
@@ -85,7 +88,7 @@ class _RetrievalDataset(_ImageDataset):
             images, count = self.published[split]
             warnings.warn(
                 f"{self.title}, {split}: {found[0]} images of {found[1]} classes in '{self.root}', "
-                f"published are {images} of {count}. Results do not compare with those of others.",
+                f"published are {images} of {count}. Results cannot be compared with others.",
                 stacklevel=2,
             )
         self.usage = Usage(self.root)
@@ -95,7 +98,7 @@ class _RetrievalDataset(_ImageDataset):
 
     @abstractmethod
     def _load(self) -> _Loaded:
-        """What the lists say of the split."""
+        """Return the content of the lists of ``self.split``."""
 
     def _missing(self, what: str) -> HypvisionError:
         return HypvisionError(
@@ -105,24 +108,26 @@ class _RetrievalDataset(_ImageDataset):
         )
 
     def _find(self, *names: str) -> Path:
-        """The first of these files that exists."""
+        """Return the path of the first of these files that exists."""
         for name in names:
             if (self.root / name).is_file():
                 return self.root / name
         raise self._missing(f"The file '{self.root / names[0]}' does not exist.")
 
     def _rows(self, width: int, *names: str, skip: int = 0) -> list[list[str]]:
-        """The words of each line, ``width`` of them, of the first of these files that exists."""
+        """Return the words of each line, ``width`` of them, of the first of these files that
+        exists."""
         return read_rows(self._find(*names), f"a list of {self.title}", width, width, skip)
 
 
 @DATASETS.register_module()
 class CUB200(_RetrievalDataset):
-    """CUB-200-2011 birds: classes 1-100 for training, 101-200 for test (Wah et al., 2011).
+    """Data set CUB-200-2011 of birds: classes 1-100 for training, 101-200 for test (Wah et al.,
+    2011).
 
     Files: ``images.txt``, ``image_class_labels.txt``, ``classes.txt``, ``images/CLASS/*.jpg``. The
     ancestor of a species is the last word of its name (albatross, sparrow, ...): a common name,
-    close to the family but not taxonomy.
+    which is close to the biological family but no taxonomy.
     """
 
     title = "CUB-200-2011"
@@ -144,13 +149,13 @@ class CUB200(_RetrievalDataset):
         return _Loaded(rows, own)
 
 
-# Makers in Cars-196 whose name has several words; for others the first word of the model is the
-# maker.
+# The makers in Cars-196 whose names have several words; of all others the first word of a model's
+# name is the maker.
 _MAKERS = ("AM General", "Aston Martin", "Land Rover")
 
 
 def car_maker(model: str) -> str:
-    """The maker of a car by its name in Cars-196."""
+    """Return the maker of a car from its model's name in Cars-196."""
     return next(
         (maker for maker in _MAKERS if model.startswith(maker + " ")), model.partition(" ")[0]
     )
@@ -158,7 +163,8 @@ def car_maker(model: str) -> str:
 
 @DATASETS.register_module()
 class Cars196(_RetrievalDataset):
-    """Cars-196: the first 98 classes for training, the other 98 for test (Krause et al., 2013).
+    """Data set Cars-196: the first 98 classes for training, the other 98 for test (Krause et al.,
+    2013).
 
     Files: ``cars_annos.mat`` and ``car_ims/*.jpg``; or, as in later copies,
     ``devkit/cars_meta.mat``, ``devkit/cars_train_annos.mat``, ``cars_test_annos_withlabels.mat``,
@@ -199,7 +205,7 @@ class Cars196(_RetrievalDataset):
         )
 
     def _annotations(self, name: str) -> list[tuple[str, int]]:
-        """Path and class of each image in a file."""
+        """Return the path and the class number of each image in an annotation file."""
         path = "relative_im_path" if name == "cars_annos.mat" else "fname"
         found = []
         for item in self._entry(name, "annotations"):
@@ -208,8 +214,8 @@ class Cars196(_RetrievalDataset):
                 if key not in fields:
                     raise HypvisionError(
                         f"The file '{self.root / name}' has an annotation without '{key}'. Take "
-                        "the file that has the classes: the archives also have one of the test "
-                        "images without them."
+                        "the file that has the classes: the archives also have a file of the test "
+                        "images without classes."
                     )
             found.append((str(fields[path]), read_label(fields["class"], self.root / name)))
         return found
@@ -217,8 +223,8 @@ class Cars196(_RetrievalDataset):
 
 @DATASETS.register_module()
 class StanfordOnlineProducts(_RetrievalDataset):
-    """Stanford Online Products: 11,318 products for training, 11,316 for test (Song et al., CVPR
-    2016).
+    """Data set Stanford Online Products: 11,318 products for training, 11,316 for test (Song et
+    al., CVPR 2016).
 
     Files: ``Ebay_train.txt``, ``Ebay_test.txt`` and ``KIND_final/*.JPG``. The ancestor of a product
     is its kind, one of 12.
@@ -244,12 +250,12 @@ class StanfordOnlineProducts(_RetrievalDataset):
 
 @DATASETS.register_module()
 class InShop(_RetrievalDataset):
-    """In-Shop Clothes Retrieval of DeepFashion (Liu et al., CVPR 2016): 3,997 items for training,
-    3,985 for test.
+    """Data set In-Shop Clothes Retrieval of DeepFashion (Liu et al., CVPR 2016): 3,997 items for
+    training, 3,985 for test.
 
     Files: ``list_eval_partition.txt`` (or in ``Eval/``) and ``img/...`` (or ``Img/img/...``). The
-    split ``"test"`` has the queries first and then the gallery. The ancestors of an item are (women
-    or men, kind of garment).
+    images of the split ``"test"`` are first the queries and then the gallery. The ancestors of an
+    item are (women or men, kind of garment).
     """
 
     title = "In-Shop Clothes Retrieval"
@@ -265,7 +271,7 @@ class InShop(_RetrievalDataset):
         ensure(
             not unknown,
             f"'{self.root}' lists images for {some(unknown, 1)}, not train, query or gallery. "
-            "Replace the list.",
+            "Replace the list by an intact copy.",
         )
         parts = ("train",) if self.split == "train" else ("query", "gallery")
         chosen = [row for part in parts for row in rows if row[2] == part]
@@ -277,7 +283,7 @@ class InShop(_RetrievalDataset):
 
 
 def _matching(root: str, classes: Sequence[str] | None) -> Sequence[str] | None:
-    """Class names with patterns replaced by the folders that match them, sorted."""
+    """Return the class names, sorted, with each pattern replaced by the folders that match it."""
     if classes is None or not any("*" in name for name in classes):
         return classes
     folders = class_names(Path(root), Usage(root)) if Path(root).is_dir() else []
@@ -293,8 +299,8 @@ def _matching(root: str, classes: Sequence[str] | None) -> Sequence[str] | None:
 
 
 def _in_file(name: str, kind: Any) -> Any:
-    """The content of a JSON file, ``"FILE.json"``, or the value of a key in it,
-    ``"FILE.json:KEY"``."""
+    """Return the content of a JSON file, ``"FILE.json"``, or the value of one of its keys,
+    ``"FILE.json:KEY"``, as a ``kind``."""
     advice = "Correct the file, 'classes' or 'ancestors' of the data in the config, or data_root."
     path, _, key = name.rpartition(":") if ".json:" in name else (name, "", "")
     if not key:
@@ -306,7 +312,8 @@ def _in_file(name: str, kind: Any) -> Any:
 
 
 def _taxonomy(name: str) -> dict[str, tuple[str, ...]]:
-    """Groups above each class of a hierarchy that is known by name, or of one in a file."""
+    """Return the groups above each class, from a JSON file or for ``"shapes"``, the procedural data
+    set."""
     if ".json" in name:
         return _in_file(name, dict[str, list[str]])
     ensure(
@@ -319,7 +326,7 @@ def _taxonomy(name: str) -> dict[str, tuple[str, ...]]:
 def _above(
     names: Sequence[str], ancestors: Mapping[str, Sequence[str]] | str | None
 ) -> tuple[tuple[str, ...], ...]:
-    """The groups above each class, equally many."""
+    """Return for each class a tuple of the groups above it, all tuples equally long."""
     if isinstance(ancestors, str):
         ancestors = _taxonomy(ancestors)
     if ancestors is None:
@@ -335,20 +342,21 @@ def _above(
 
 @DATASETS.register_module()
 class RetrievalFolder(ImageFolderDataset):
-    """Some classes of images in class folders, for retrieval: CIFAR-10 as a stand-in, or your own
-    images.
+    """Data set for retrieval of some classes of images in class folders: CIFAR-10 as a stand-in, or
+    the user's own images.
 
     Args:
         root, transform, cache: see :class:`~hypvision.data.image_folder.ImageFolderDataset`.
-        classes: the folders to take, by name or by pattern (``"* cross"``), or ``"FILE.json:KEY"``,
-            a list of names in a file; all by default.
+        classes: the class folders to use, by name or by pattern (``"* cross"``), or
+            ``"FILE.json:KEY"``, a list of names in a file; None: all folders.
         ancestors: for each class the groups above it, from general to specific, e.g.
-            ``dict(cat=("animal",))``; or a JSON file of that, ``"FILE.json"`` or
-            ``"FILE.json:KEY"``; or ``"shapes"``: those of the procedural data set at the level of
-            instances (kind, shape).
-        per_class: take this many images of each class, evenly spread over its sorted files.
-        gallery: folder of the same classes that the images of ``root``, the queries, search in;
-            None: each image searches among all others of ``root``.
+            ``dict(cat=("animal",))``; or a JSON file with such a dict, ``"FILE.json"`` or
+            ``"FILE.json:KEY"``; or ``"shapes"``: the kind and the shape of each instance of the
+            procedural data set.
+        per_class: largest number of images to take of each class, evenly spread over its sorted
+            files; None: all.
+        gallery: folder with images of the same classes, among which the images of ``root``, the
+            queries, are searched for; None: each image of ``root`` searches among all others.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""Samplers for mmengine: several images of a class in a batch, all classes alike often, repeated
-augmentation."""
+"""Samplers for mmengine: batches with several images of each class, classes drawn equally often,
+and repeated augmentation."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from hypvision.io.errors import HypvisionError
 class MPerClassBatchSampler:
     """Batches of ``batch_size / m`` random classes with ``m`` random images of each.
 
-    All processes draw the same batch of ``batch_size * world_size`` and take their part of it, so
-    that the classes of the whole batch are different. Epoch and seed come from the sampler, which
-    mmengine sets.
+    All processes draw the same classes and images for a batch of ``batch_size * world_size``, and
+    each takes its own part of them, so that no class is drawn twice in the whole batch. Epoch and
+    seed are those of ``sampler``, which mmengine sets.
 
     Config: ``batch_sampler=dict(type="MPerClassBatchSampler", m=2),
     sampler=dict(type="DefaultSampler")``.
 
     Args:
-        sampler: mmengine's ``DefaultSampler``; only its data set, seed, epoch and rank count. The
-            data set has ``labels``.
-        batch_size: images of a batch in each process.
-        m: images of a class.
-        short_classes: what to do with a class of fewer than ``m`` images: ``"error"``, ``"repeat"``
-            its images, or ``"drop"`` it.
+        sampler: mmengine's ``DefaultSampler``, of which only the data set (which needs ``labels``),
+            seed, epoch and rank are used, not the order.
+        batch_size: number of images of a batch in each process.
+        m: number of images of each class in a batch.
+        short_classes: what to do with a class of fewer than ``m`` images: ``"error"`` raises one,
+            ``"repeat"`` uses its images several times, ``"drop"`` leaves the class out.
         replace: draw the images of a class with replacement, as the HIER recipes do.
-        drop_last: ignored, because there is never a smaller last batch; mmengine passes this
+        drop_last: ignored, since no batch is ever smaller than the others; mmengine passes this
             argument.
     """
 
@@ -101,26 +101,26 @@ class MPerClassBatchSampler:
 
 @DATA_SAMPLERS.register_module()
 class BalancedSampler:
-    """Samples of rare classes more often: an epoch draws each class alike often, whatever its
-    number of images.
+    """Sampler that draws rare classes more often: an epoch has equally many samples of each class,
+    whatever its number of images.
 
-    All processes draw the same order from seed and epoch, and each takes every n-th sample of it
-    for n processes. The images of a class come in a random order, each as often as any other of its
-    class, or once more.
+    All processes draw the same order from seed and epoch, and of n processes each takes every n-th
+    sample of it. The images of a class come in a random order, and their numbers of draws in an
+    epoch differ by at most one.
 
     Config: ``train_dataloader = dict(sampler=dict(type="BalancedSampler"))``.
 
     Args:
-        dataset: the data set, which has ``labels``; mmengine gives it.
-        power: 1 for classes alike often, 0 for the counts of the data, between them shares by
-            ``count ** (1 - power)``; 0.5 is usual where some classes have a hundred times more
-            images than others.
-        length: samples of an epoch, over all processes; default as many as the data. Rounded up to
-            a multiple of the processes.
-        shuffle: False: class after class.
-        round_up: ignored, because each process always draws equally many; configs may have it from
-            another sampler.
-        seed: of the orders; mmengine gives its own.
+        dataset: the data set, which needs ``labels``; mmengine passes it.
+        power: 1 draws all classes equally often, 0 as often as the data have them; in between, a
+            class's share is proportional to ``count ** (1 - power)``. 0.5 is usual if some classes
+            have a hundred times more images than others.
+        length: number of samples in an epoch, over all processes, rounded up to a multiple of their
+            number; None: as many as the data set has.
+        shuffle: whether the samples of an epoch are mixed; False: class after class.
+        round_up: ignored, since all processes always draw equally many samples; a config written
+            for another sampler may have it.
+        seed: seed of the orders; mmengine passes its own.
     """
 
     def __init__(
@@ -150,7 +150,8 @@ class BalancedSampler:
 
     def __iter__(self) -> Iterator[int]:
         generator = np.random.default_rng([self.seed, self.epoch])
-        # Round up or down at random, so that each class gets its exact share over the epochs.
+        # Counts are rounded up or down at random, so that on average over the epochs each class
+        # gets its exact share.
         ends = np.floor(np.cumsum(self.wanted) + generator.random()).astype(int)
         ends[-1] = self.length
         drawn = []
@@ -163,12 +164,12 @@ class BalancedSampler:
         return iter(order[self.rank :: self.world_size].tolist())
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of an epoch; mmengine's hook calls this."""
+        """Choose the order of epoch number ``epoch``; mmengine's hook calls this."""
         self.epoch = epoch
 
 
 def class_numbers(dataset: Any) -> np.ndarray:
-    """The label of each sample, int (N,)."""
+    """Return the label of each sample of a data set, int (N,)."""
     labels = np.asarray(getattr(dataset, "labels", ()))
     if labels.ndim != 1 or not len(labels):
         raise HypvisionError(
@@ -180,7 +181,7 @@ def class_numbers(dataset: Any) -> np.ndarray:
 
 
 def members_of(dataset: Any) -> dict[int, np.ndarray]:
-    """The numbers of the samples of each class."""
+    """Return, by label, the numbers of the samples with this label."""
     labels = class_numbers(dataset)
     order = np.argsort(labels, kind="stable")
     numbers, starts = np.unique(labels[order], return_index=True)
@@ -192,16 +193,16 @@ class RepeatAugSampler(timm_samplers.RepeatAugSampler):
     """timm's sampler for repeated augmentation, as DeiT trains: an epoch draws each image several
     times in a row.
 
-    The copies of an image go to different processes, where there are as many, and each is augmented
-    anew. An epoch has as many images as the data, rounded down to a multiple of 256, and so sees a
-    part of them only: with 3 repeats a third.
+    The copies of an image go to different processes, if there are as many, and each copy is
+    augmented anew. An epoch has as many samples as the data set has images, rounded down to a
+    multiple of 256, so it sees only a part of the images: with 3 repeats a third.
 
     Config: ``sampler=dict(type="RepeatAugSampler", num_repeats=3)``.
 
     Args:
-        num_repeats: how often an epoch draws an image.
-        shuffle: a new order in each epoch.
-        dataset, seed: mmengine gives them.
+        num_repeats: how often an epoch draws each image that it uses.
+        shuffle: whether each epoch has a new order.
+        dataset, seed: passed by mmengine.
     """
 
     def __init__(
@@ -213,5 +214,5 @@ class RepeatAugSampler(timm_samplers.RepeatAugSampler):
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of an epoch; mmengine's hook calls this."""
+        """Choose the order of epoch number ``epoch``; mmengine's hook calls this."""
         self.epoch = self.seed + epoch  # timm seeds its generator with this sum

@@ -1,13 +1,14 @@
-"""Images with captions or labels in tar files (webdataset), for data too large for a folder.
+"""Images with captions or labels in tar files (webdataset shards), for data too large for a folder.
 
-The files of a sample share their name up to the first dot and follow each other in the tar file:
+The files of one sample have the same name up to the first dot, and follow each other in the tar
+file:
 
 - captions: ``KEY.jpg`` with ``KEY.txt``, or with ``KEY.json`` that has a ``caption`` (RedCaps);
 - captions and boxes: ``KEY.child.jpg``, ``KEY.child.txt`` and ``KEY.parent000.jpg``,
   ``KEY.parent000.txt``, ... (GRIT as HyCoCLIP prepares it, where a parent is a box of the image);
 - labels: ``KEY.jpg`` with ``KEY.cls``, a number from 0.
 
-``hypvision data shard FOLDER OUT`` writes them (:mod:`hypvision.data.write_shards`).
+``hypvision data shard FOLDER OUT`` writes such shards (:mod:`hypvision.data.write_shards`).
 
 >>> view = dict(input_size=224, is_training=True)
 >>> data = CaptionShards("data/redcaps/shards/{000000..000999}.tar", transform=view)
@@ -56,14 +57,15 @@ import braceexpand  # noqa: E402 - after the check that says how to install it
 from webdataset.tariterators import group_by_keys  # noqa: E402
 
 ENDINGS = (".tar", ".tar.gz", ".tgz")
-_LABELS = ("label", "cls", "class", "class_name", "category")  # keys of a sample's JSON
-_LARGEST = 2**28  # bytes of a file in a packed shard, which is read whole
+# keys of a sample's JSON under which its label may stand, the first one that occurs counts
+_LABELS = ("label", "cls", "class", "class_name", "category")
+_LARGEST = 2**28  # bytes of the largest file in a compressed shard, as a file is read whole
 _IMAGES = ("jpg", "jpeg", "png", "webp", "gif")
 
 
 def find_shards(shards: StrPath | Sequence[StrPath]) -> list[Path]:
-    """The files that a pattern with braces, a list of paths or patterns, or a folder names, in its
-    order."""
+    """Return the paths of the shards that ``shards`` names, in its order: a pattern with braces, a
+    folder, or a list of paths or patterns."""
     names = [shards] if isinstance(shards, (str, Path)) else list(shards)
     found: list[Path] = []
     for name in names:
@@ -73,13 +75,13 @@ def find_shards(shards: StrPath | Sequence[StrPath]) -> list[Path]:
         path = Path(name).expanduser()
         inside = sorted(each for ending in ENDINGS for each in path.glob(f"*{ending}"))
         found += inside if path.is_dir() else map(Path, braceexpand.braceexpand(str(path)))
-    advice = "Give a folder with .tar files, a pattern or a list."
+    advice = "Give a folder with .tar files, a pattern or a list of paths."
     ensure(found, f"There are no shards in '{shards}'. {advice}")
     for path in found:
         if not path.is_file():
             raise HypvisionError(
-                f"{why_no_file(path, 'shard')} Correct 'shards': a folder, a list, or a pattern "
-                "such as 'shards/{000000..000099}.tar'."
+                f"{why_no_file(path, 'shard')} Correct 'shards': give a folder, a list, or a "
+                "pattern such as 'shards/{000000..000099}.tar'."
             )
     twice = [str(path) for path, times in Counter(found).items() if times > 1]
     ensure(not twice, f"The shard {some(twice)} is named twice. Remove one from 'shards'.")
@@ -87,20 +89,21 @@ def find_shards(shards: StrPath | Sequence[StrPath]) -> list[Path]:
 
 
 def _remote(name: str) -> Any:
-    """The shards of an address, which may have braces, or be a folder of a store."""
+    """Return the shards at an address, which may have braces, or be that of a folder of a remote
+    store."""
     if name.rstrip("/").endswith(ENDINGS) or "?" in name:
         return map(RemoteFile, braceexpand.braceexpand(name))
     return RemoteFile(name).children(ENDINGS)
 
 
 class _Shards(IterableDataset):
-    """Shards for every process and worker, each sample once an epoch; subclasses say what a sample
-    must have.
+    """Base class of data sets in shards, which the processes and their workers share out so that
+    each sample comes once an epoch; subclasses say which files a sample must have.
 
-    In a training (``shuffle > 0``) the stream has no end: epoch after epoch, each with its own
-    order of shards, which the processes and their workers share out; the samples of a shard are
-    mixed within a buffer. Where a resumed training goes on follows from its iteration and the
-    counts of the shards: those already seen are not opened.
+    In a training (``shuffle > 0``) the stream of samples has no end: each epoch has its own random
+    order of shards, and the samples of a shard are mixed within a buffer. The place at which a
+    resumed training goes on follows from its iteration and the numbers of samples in the shards, so
+    shards that it has seen are not opened.
     """
 
     def __init__(self, shards: Any, transform: Any, shuffle: int, seed: int):
@@ -125,7 +128,8 @@ class _Shards(IterableDataset):
         ensure(self.total, f"The shards have no sample that can be used. {self.usage}")
 
     def _problem(self, sample: Plain) -> str | None:
-        """Why a sample is left out, decided without decoding its image."""
+        """Return the reason why a sample is left out, or None if it is used; the image is not
+        decoded for this."""
         raise NotImplementedError
 
     def _why_left_out(self, sample: Plain) -> str | None:
@@ -137,14 +141,15 @@ class _Shards(IterableDataset):
             return "damaged JSON"
 
     def _needs(self) -> str:
-        """The options by which :meth:`_problem` decides: counts in the index hold for these."""
+        """Return the options on which :meth:`_problem` depends, as text: counts in the index hold
+        only for the same options."""
         return ""
 
     def _sample(self, sample: Plain, rng: np.random.Generator) -> Plain:
         raise NotImplementedError
 
     def _count(self) -> list[int]:
-        """Number of samples of each shard, see :mod:`hypvision.data.shard_index`."""
+        """Return the number of samples in each shard, see :mod:`hypvision.data.shard_index`."""
         counts = []
         kind = f"{type(self).__name__}{self._needs()}"
         for path, found in zip(self.paths, count_shards(self.paths, kind, self._count_one)):
@@ -159,7 +164,8 @@ class _Shards(IterableDataset):
         return sum(1 for _ in self._read(path, left_out, images=False)), left_out
 
     def _read(self, path: Path, left_out: list[list[str]], images: bool = True) -> Iterator[Plain]:
-        """The samples of a shard that can be used, as bytes."""
+        """Yield the samples of a shard that can be used, with their files as bytes; the others are
+        added to ``left_out`` as [reason, sample]."""
         ended: list[list[str]] = []
         try:
             for sample in group_by_keys(_files(path, ended, images)):
@@ -170,18 +176,18 @@ class _Shards(IterableDataset):
                     left_out.append([problem, str(sample["__key__"])])
         except ValueError as error:
             raise HypvisionError(
-                f"The shard '{path}' has a file twice ({error}). Write it again."
+                f"The shard '{path}' has a file twice ({error}). Write the shard again."
             ) from error
         left_out += ended
 
     def seek(self, batches: int, batch_size: int, stop: int | None = None) -> None:
-        """Continue as if each process had taken this many batches, and end after ``stop`` more;
-        None: never end."""
+        """Continue as if each process had taken ``batches`` batches of ``batch_size``, and end
+        after ``stop`` more batches; None: never end."""
         self._start = (batches, batch_size)
         self._stop = stop
 
     def __len__(self) -> int:
-        """Samples of an epoch of this process."""
+        """Return the number of samples that this process sees in an epoch."""
         return max(1, self.total // get_dist_info()[1]) if self.shuffle else self.total
 
     def __iter__(self) -> Iterator[Plain]:
@@ -196,7 +202,8 @@ class _Shards(IterableDataset):
         rank, world = get_dist_info()
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
         batches, size = self._start
-        # after a resume, the loader again takes its first batch from worker 0
+        # After a resume the loader again takes its first batch from worker 0, so that worker must
+        # go on with the shards of the worker whose turn it was.
         worker = (worker + batches) % workers
         own = rank * workers + worker
         readers = world * workers
@@ -206,7 +213,8 @@ class _Shards(IterableDataset):
             f"{workers} workers each. Write more, smaller shards, or set "
             "train_dataloader.num_workers lower.",
         )
-        # the loader takes batches from the workers in turn
+        # The loader takes batches from the workers in turn, so this worker has given its share of
+        # all batches; so many of its samples are skipped.
         skip = -(-max(0, batches - worker) // workers) * size
         for epoch in count():
             order: np.ndarray = np.arange(len(self.paths))
@@ -222,8 +230,8 @@ class _Shards(IterableDataset):
                 return
 
     def one_by_one(self, worker: int = 0, workers: int = 1) -> Iterator[Callable[[], Plain]]:
-        """A reader of each sample, once and in the order of the files, to find all damaged ones; of
-        several workers each reads its own shards."""
+        """Yield for each sample a function that reads it, in the order of the files, so that a
+        check can find all damaged samples; of several ``workers`` each reads its own shards."""
         rng = np.random.default_rng(self.seed)
         for path in self.paths[worker::workers]:
             for sample in self._read(path, []):
@@ -261,24 +269,25 @@ class _Shards(IterableDataset):
 
 @DATASETS.register_module()
 class CaptionShards(_Shards):
-    """Images with a caption each: ``inputs`` (3, H, W), ``caption``, and with boxes ``box_inputs``,
-    ``box_caption``.
+    """Data set of images with one caption each, in shards. A sample has ``inputs`` (3, H, W) and
+    ``caption``, and if boxes are wanted ``box_inputs`` and ``box_caption``.
 
     Args:
-        shards: a folder, a pattern such as ``"shards/{000000..000999}.tar"``, or a list of them;
-            also addresses, ``https://``, ``s3://``, ``hf://`` (:mod:`hypvision.data.remote`).
-        transform: of the image and of its box, as for
+        shards: a folder, a pattern such as ``"shards/{000000..000999}.tar"``, or a list of paths;
+            also addresses with ``https://``, ``s3://`` or ``hf://`` (:mod:`hypvision.data.remote`).
+        transform: of the image and of its boxes, as for
             :class:`~hypvision.data.image_folder.ImageFolderDataset`; ``normalize=False`` leaves
-            bytes, as :class:`~hypvision.tasks.contrastive.CLIPContrast` takes them. None: pixels as
-            they are, uint8.
-        boxes: give one box of each image with its words, drawn at random; a number: the first so
-            many, see :func:`~hypvision.data.caption_folder.box_fields`. Samples without any are
-            left out.
-        shuffle: samples that are mixed; 0: one pass in the order of the files, for tests.
-        seed: of the orders of shards and samples, of the boxes and of the names of subreddits.
-        subreddits: probability that a caption begins with the name of its subreddit in words,
-            ``cat pictures : ...``, where its JSON has a ``subreddit``; 0.5 in MERU's training on
-            RedCaps.
+            bytes, which :class:`~hypvision.tasks.contrastive.CLIPContrast` expects. None: the
+            pixels as they are, uint8.
+        boxes: True or 1: a sample has one box of its image, drawn at random, with its words; a
+            number above 1: at most so many boxes, the first ones, see
+            :func:`~hypvision.data.caption_folder.box_fields`. Samples without a box are left out.
+        shuffle: number of samples in the buffer that mixes them; 0: one pass in the order of the
+            files, for tests.
+        seed: seed of the random order of shards and samples, of the choice of boxes and of that of
+            subreddits.
+        subreddits: probability that a caption begins with the name of its subreddit in words, ``cat
+            pictures : ...``, if its JSON has a ``subreddit``; 0.5 in MERU's training on RedCaps.
     """
 
     def __init__(
@@ -325,20 +334,21 @@ class CaptionShards(_Shards):
         return found
 
     def _box(self, sample: dict[str, Any], name: str) -> tuple[torch.Tensor, str]:
-        """The pixels and the words of a box."""
+        """Return the pixels and the words of a box, whose files' names begin with ``name``."""
         data: Any = _image_of(sample, name)
         return self._inputs(data), _caption(sample, name)
 
 
 @DATASETS.register_module()
 class ImageShards(_Shards):
-    """Images with a label each: ``inputs`` (3, H, W) and ``label``.
+    """Data set of images with one label each, in shards. A sample has ``inputs`` (3, H, W) and
+    ``label``.
 
     Args:
         shards, shuffle, seed: as for :class:`CaptionShards`.
         transform: as for :class:`~hypvision.data.image_folder.ImageFolderDataset`.
-        classes: names in the order of the labels, or a text file with one a line; None:
-            ``classes.txt`` beside the shards.
+        classes: class names in the order of the labels, or a text file with one name a line; None:
+            the file ``classes.txt`` beside the shards.
     """
 
     def __init__(
@@ -365,7 +375,8 @@ class ImageShards(_Shards):
         return f" of {len(names)} classes {zlib.crc32(repr(names).encode()):08x}"
 
     def _label(self, sample: Plain) -> int | str:
-        """The number of the class, or a name that is none of the classes; empty without a label."""
+        """Return the number of the sample's class, or its class name if that is none of the known
+        classes; an empty string if the sample has no label."""
         if "cls" in sample:
             text = sample["cls"].decode("utf-8").strip()
         else:
@@ -389,7 +400,7 @@ class ImageShards(_Shards):
 
 
 class _Watched:
-    """A file that remembers what was last read from it."""
+    """A file for reading that remembers the bytes of its last read."""
 
     def __init__(self, file: Any):
         self.last = b""
@@ -403,8 +414,9 @@ class _Watched:
 
 
 def _files(path: Path, ended: list[list[str]], images: bool) -> Iterator[Plain]:
-    """The files of a tar file for webdataset; of images the bytes only if asked for. One that ends
-    without the two empty blocks of a whole tar file may lack samples."""
+    """Yield the files of a tar file in webdataset's form; the bytes of images are read only if
+    ``images``. A tar file without the two empty blocks that end a whole one may lack samples, so it
+    is added to ``ended``."""
     packed = not path.name.endswith(".tar")
     opened: Any = tarfile.open
     size = float("inf") if packed else path.stat().st_size

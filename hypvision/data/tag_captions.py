@@ -1,5 +1,5 @@
-"""Images with captions made of tags: which classes a crop shows, read from its label map.
-Image-level words only."""
+"""Images with captions made of tags, the classes that a crop shows by its label map. The captions
+name classes of the whole crop, without positions."""
 
 from __future__ import annotations
 
@@ -25,43 +25,45 @@ TEMPLATES = ("a photo of {}", "A photo of {} in the scene")
 
 
 def caption_of(names: Sequence[str], template: str = TEMPLATES[0]) -> str:
-    """``("road", "apple")`` -> ``"a photo of a road and an apple"``."""
+    """Return a caption that names the classes: ``("road", "apple")`` gives ``"a photo of a road and
+    an apple"``."""
     return template.format(enumerated(names))
 
 
 @DATASETS.register_module()
 @dataclass(eq=False, repr=False)
 class TagCaptions(Dataset):
-    """Crops of labelled images with the names of what they show, for a contrastive training of a
-    small CLIP.
+    """Data set of crops of labelled images with captions that name what they show, to train a small
+    CLIP by contrast.
 
-    A crop is drawn around a random pixel of a random class and keeps the shape of the image; it is
-    then made square. Its caption names the classes that cover at least ``share`` of it, the largest
-    first, without their positions.
+    A crop is drawn around a random pixel of a random class and has the image's aspect ratio; it is
+    then resized to a square. Its caption names the classes that cover at least ``share`` of the
+    crop, the largest first.
 
     Args:
-        data_root: folder of the images and label maps, of the layout of
+        data_root: folder of the images and label maps, with the layout of
             :class:`~hypvision.openmmlab.open_vocabulary.segmentation.OpenVocabSegDataset`.
-        data_prefix: ``dict(img_path=..., seg_map_path=...)``, as in mmseg.
-        classes: names in the order of the labels; anything that
-            :func:`hypvision.data.classes.load_classes` takes. Labels beyond the list (void) are
+        data_prefix: folders in ``data_root``, ``dict(img_path=..., seg_map_path=...)``, as in
+            mmseg.
+        classes: class names in the order of the labels, in any form that
+            :func:`hypvision.data.classes.load_classes` accepts. Labels beyond the list (void) are
             never named.
         length: number of samples.
-        size: side of a sample in pixels.
-        zoom: smallest and largest side of a crop as a share of the image's, drawn evenly on a
-            logarithmic scale.
-        share: a class is named if it covers at least this part of the crop; if no class does, the
-            class that the crop was drawn for is named.
-        most: largest number of words.
-        balance: a class is drawn with the probability of its share of all pixels to this power; 0:
-            all alike.
-        jitter: contrast and brightness, and each colour for itself, change by up to this factor; 0:
-            never.
-        unnamed: classes of the list that no caption names and no crop is drawn for, such as a
+        size: height and width of a sample in pixels.
+        zoom: smallest and largest side of a crop as a share of the image's side; drawn uniformly on
+            a logarithmic scale.
+        share: least part of the crop that a class must cover to be named; if none does, the class
+            for which the crop was drawn is named.
+        most: largest number of classes that a caption names.
+        balance: exponent: a class is drawn with a probability proportional to its share of all
+            pixels to this power; 0: all classes are equally likely.
+        jitter: contrast, brightness and each colour channel change at random by up to this factor;
+            0: never.
+        unnamed: classes of the list that no caption names and for which no crop is drawn, such as a
             background.
-        single: only crops of which one class covers more than half, with its number as ``label``;
-            for measuring.
-        seed: of all random choices; sample i is always the same.
+        single: whether to draw only crops of which one class covers more than half, with its number
+            as ``label``; for measuring.
+        seed: seed of all random choices; sample ``i`` is the same in every epoch.
     """
 
     data_root: StrPath
@@ -94,7 +96,7 @@ class TagCaptions(Dataset):
         )
         self.usage = Usage(images)
         self.files = find_pairs(images, maps, self.usage)
-        # images are decoded at first use and kept: the data set fits into memory
+        # Images are decoded at first use and kept, for data sets that fit into memory.
         self._images: dict[int, np.ndarray] = {}
         self._labels = [_read_labels(labels) for _, labels in self.files]
         one_of(self.names, **{f"unnamed[{i}]": name for i, name in enumerate(self.unnamed)})
@@ -109,17 +111,17 @@ class TagCaptions(Dataset):
         shares = (total / total.sum()).clip(1e-9) ** self.balance
         weights = np.where(total > 0, shares, 0.0)
         self._chances = weights / weights.sum()
-        # for each class the images that show it
+        # for each class the indices of the images that show it, from which a crop is drawn
         self._where = [np.flatnonzero(column) for column in counts.T]
 
     def __len__(self) -> int:
         return self.length
 
     def __getitem__(self, index: int) -> Plain:
-        """``inputs``: uint8 (3, size, size); ``caption``; ``label``: number of the class that
-        covers most.
+        """Return a sample: ``inputs``, uint8 (3, size, size); ``caption``; and ``label``, the
+        number of the class that covers more than half of the crop.
 
-        The label is -1 where no class covers more than half.
+        The label is -1 if no class covers more than half.
         """
         rng = np.random.default_rng([index, self.seed, int(self.single)])
         number, box, covered, drawn = self._drawn(rng)
@@ -141,8 +143,8 @@ class TagCaptions(Dataset):
     def _drawn(
         self, rng: np.random.Generator
     ) -> tuple[int, tuple[int, int, int, int], np.ndarray, int]:
-        """An image, a crop of it, the part of the crop that each class covers, and the class that
-        it was drawn for."""
+        """Return the index of an image, a crop of it, the share of the crop that each class covers,
+        and the class for which the crop was drawn."""
         for _ in range(1000):
             number, drawn, box = self._crop(rng)
             left, top, right, bottom = box
@@ -151,15 +153,16 @@ class TagCaptions(Dataset):
             if covered.max() > 0.5 or not self.single:
                 return number, box, covered, drawn
         raise HypvisionError(
-            "No class covers more than half of any crop. Give smaller crops (zoom)."
+            "No class covers more than half of any of 1,000 crops. Set 'zoom' to smaller crops."
         )
 
     def _count(self, labels: np.ndarray) -> np.ndarray:
-        """Pixels of each class; 0 of those that are never named."""
+        """Return the number of pixels of each class; 0 for classes that are never named."""
         return np.bincount(labels.ravel(), minlength=256)[: len(self.names)] * self._named
 
     def _crop(self, rng: np.random.Generator) -> tuple[int, int, tuple[int, int, int, int]]:
-        """Number of an image, the class the crop is drawn for, and left, top, right, bottom."""
+        """Return the index of an image, the class for which a crop is drawn, and the crop (left,
+        top, right, bottom)."""
         drawn = int(rng.choice(len(self.names), p=self._chances))
         number = int(rng.choice(self._where[drawn]))
         labels = self._labels[number]
@@ -167,8 +170,8 @@ class TagCaptions(Dataset):
         height, width = labels.shape
         zoom = float(np.exp(rng.uniform(*np.log(self.zoom))))
         sides = (max(1, round(zoom * height)), max(1, round(zoom * width)))
-        # The pixel may lie anywhere in the crop, not only in its middle, so that crops reach the
-        # edges of the image.
+        # The drawn pixel may lie anywhere in the crop, not only in its middle, so that crops reach
+        # the edges of the image.
         top = int(np.clip(place // width - rng.integers(sides[0]), 0, height - sides[0]))
         left = int(np.clip(place % width - rng.integers(sides[1]), 0, width - sides[1]))
         return number, drawn, (left, top, left + sides[1], top + sides[0])
@@ -194,6 +197,6 @@ def _read_labels(path: StrPath) -> np.ndarray:
     if labels.min(initial=0) < 0 or labels.max(initial=0) > 255:
         raise HypvisionError(
             f"The label map '{path}' has labels from {labels.min()} to {labels.max()}; 0 to 255 "
-            "are expected."
+            "are expected. Correct it, or take its image out of the data."
         )
     return labels.astype(np.uint8)

@@ -1,9 +1,9 @@
 """The hierarchy of the procedural data set: kind > shape > instance (a shape with a texture and a
 colour).
 
-Every level is ordered by name. Label ``i`` of a level is therefore the class that
+The classes of every level are sorted by name. Label ``i`` of a level is therefore the class that
 ``torchvision.datasets.ImageFolder`` and timm number ``i`` when they sort the folders of an exported
-copy, and needs no mapping.
+copy, so no mapping is needed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .drawing import COLOURS, OUTLINES, TEXTURES
 
 LEVELS = ("kind", "shape", "instance")
 
-# each kind has the same number of shapes, so that small data sets are balanced at every level
+# Each kind has equally many shapes, so that small data sets are balanced at every level.
 KINDS = {
     "branched": ("arrow", "asterisk", "cross", "star"),
     "composite": ("car", "face", "house", "tree"),
@@ -34,14 +34,14 @@ KIND_OF = {shape: kind for kind, shapes in KINDS.items() for shape in shapes}
 
 @dataclass(frozen=True)
 class Taxonomy:
-    """A tree of classes whose leaves all lie equally deep, under one unnamed root; those of the
-    last level are instances, named by texture, colour and shape.
+    """A tree of classes whose leaves all lie equally deep, under one unnamed root; the classes of
+    the last level are instances, named by texture, colour and shape.
 
     Attributes:
         levels: names of the levels, from general to specific.
         classes: for each level the names of its classes.
-        parents: for each level an int64 array: the class one level up that class ``i`` belongs to
-            (all 0, the root, at the first level).
+        parents: for each level an int64 array with entry ``i`` for class ``i``: the number of its
+            parent, a class one level up (all 0, the root, at the first level).
     """
 
     levels: tuple[str, ...]
@@ -49,13 +49,13 @@ class Taxonomy:
     parents: dict[str, np.ndarray]
 
     def depth(self, level: str) -> int:
-        """Edges from the root to a class of ``level``."""
+        """Return the number of edges from the root to a class of ``level``."""
         one_of(self.levels, level=level)
         return self.levels.index(level) + 1
 
     def ancestors(self, level: str, of: str) -> np.ndarray:
-        """For every class of the level ``of``, its class at ``level``: int64 array of shape
-        (classes of ``of``,).
+        """Return, for every class of the level ``of``, the number of its ancestor at ``level``: an
+        int64 array of shape (classes of ``of``,).
 
         Raises:
             HypvisionError: a level is unknown, or ``level`` is more specific than ``of``.
@@ -73,11 +73,11 @@ class Taxonomy:
         return result
 
     def tree_distance(self, level: str) -> np.ndarray:
-        """Edges on the path between every two classes of ``level``: int64 array (n, n), 0 on the
-        diagonal.
+        """Return the number of edges on the path between every two classes of ``level``: an int64
+        array (n, n), 0 on the diagonal.
 
-        Classes that share a parent are 2 apart, those that share a grandparent 4, and so on: an
-        ultrametric, to which the cophenetic distances of a recovered tree can be compared.
+        Classes that share a parent are 2 edges apart, those that share a grandparent 4, and so on:
+        an ultrametric, with which the cophenetic distances of a recovered tree can be compared.
         """
         depth = self.depth(level)
         distance = np.full((len(self.classes[level]),) * 2, 2 * depth, dtype=np.int64)
@@ -88,12 +88,12 @@ class Taxonomy:
 
     @cached_property
     def instances(self) -> tuple[tuple[str, str, str], ...]:
-        """(texture, colour, shape) of every instance label."""
+        """The words (texture, colour, shape) of every instance, in the order of the labels."""
         words = (name.split() for name in self.classes["instance"])
         return tuple((texture, colour, shape) for texture, colour, shape in words)
 
     def instance_label(self, texture: str, colour: str, shape: str) -> int:
-        """The label of an instance; raises a KeyError for unknown words."""
+        """Return the label of an instance; raise a KeyError if there is no such instance."""
         return self._label_of[texture, colour, shape]
 
     @cached_property
@@ -124,4 +124,5 @@ def _build() -> Taxonomy:
 
 
 TAXONOMY = _build()
-"""4 kinds, 16 shapes, 384 instances (named like ``"striped red triangle"``)."""
+"""The taxonomy of the procedural data set: 4 kinds, 16 shapes and 384 instances (named like
+``"striped red triangle"``)."""

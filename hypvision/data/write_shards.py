@@ -1,4 +1,5 @@
-"""Folders of images as shards (webdataset): captions with boxes, or class folders.
+"""Conversion of folders of images, with captions and boxes or in class folders, to shards
+(webdataset).
 
 >>> # photos/images/ and photos/captions.csv, or photos/CLASS/*.jpg
 >>> write_shards("photos", "shards")
@@ -24,14 +25,14 @@ from hypvision.io.errors import require
 from hypvision.io.files import check_new_folder, replacing_folder
 from hypvision.io.images import open_image
 
-# formats whose files are copied unchanged
+# Files of these formats are copied unchanged; the values are their suffixes in a shard.
 _KEPT = {".jpg": "jpg", ".jpeg": "jpg", ".png": "png", ".webp": "webp"}
-_QUALITY = 95
+_QUALITY = 95  # of the JPEG files of boxes, which are cut out of the images
 
 
 class Written(NamedTuple):
-    """The result of :func:`write_shards`; ``kind`` is ``"captions"``, ``"captions and boxes"`` or
-    ``"labels"``."""
+    """The result of :func:`write_shards`: ``kind`` (``"captions"``, ``"captions and boxes"`` or
+    ``"labels"``), and the numbers of samples and of shards."""
 
     kind: str
     samples: int
@@ -46,19 +47,20 @@ def write_shards(
     seed: int = 0,
     workers: int = 0,
 ) -> Written:
-    """Write the images of a folder, with captions (:mod:`hypvision.data.caption_folder`) or a
+    """Write the images of a folder, with captions (:mod:`hypvision.data.caption_folder`) or in one
     folder a class, into shards.
 
-    JPEG, PNG and WebP files are copied unchanged, images of other formats are stored as PNG, and
-    boxes as JPEG. The order is drawn at random: a training only mixes samples within a shard and a
-    buffer.
+    JPEG, PNG and WebP files are copied unchanged; images of other formats are stored as PNG, and
+    boxes as JPEG. The samples are written in a random order, since a training mixes samples only
+    within a shard and a buffer.
 
     Args:
-        folder: of the images. out: the new folder, written under a temporary name and then moved.
-        samples: in each shard.
-        classes: names of class folders in the order of the labels; default: sorted.
-        seed: of the order.
-        workers: processes that read the images; 0: this one.
+        folder: the folder of the images.
+        out: the folder to create; it is written under a temporary name and then moved.
+        samples: number of samples in each shard.
+        classes: names of the class folders in the order of the labels; None: sorted by name.
+        seed: seed of the random order.
+        workers: number of processes that read the images; 0: the calling process reads them.
     """
     at_least(1, samples=samples)
     out = check_new_folder(out)
@@ -71,7 +73,7 @@ def write_shards(
             data, batch_size=None, sampler=order, num_workers=workers, collate_fn=dict
         )
         count = _write(temporary, files, len(data), samples)
-        if captioned:  # opening the data set counts the samples and writes the index file
+        if captioned:  # opening the shards counts their samples and writes the index file
             for boxes in (False, True) if data.boxes else (False,):
                 CaptionShards(temporary, boxes=boxes)
         else:
@@ -82,8 +84,8 @@ def write_shards(
 
 
 class _Captioned(Dataset):
-    """The files of each sample by suffix: ``jpg`` and ``txt``, in data with boxes by the names of
-    GRIT."""
+    """Data set for writing: the files of each captioned sample as bytes by suffix, ``jpg`` and
+    ``txt``; if the data have boxes, by the names that GRIT's shards use."""
 
     def __init__(self, folder: Path):
         self.images = folder / "images"
@@ -112,7 +114,8 @@ class _Captioned(Dataset):
 
 
 class _Labelled(Dataset):
-    """The files of each sample by suffix: ``jpg`` and ``cls``."""
+    """Data set for writing: the files of each labelled sample as bytes by suffix, ``jpg`` and
+    ``cls``."""
 
     def __init__(self, folder: Path, classes: Sequence[str] | None):
         self.data = ImageFolderDataset(str(folder), lambda image: image, classes=classes)
@@ -127,7 +130,7 @@ class _Labelled(Dataset):
 
 
 def _write(folder: Path, samples: Iterable[dict[str, bytes]], total: int, size: int) -> int:
-    """Write the samples; the number of shards."""
+    """Write the samples into shards of ``size`` samples, and return the number of shards."""
     TarWriter: Any = require("webdataset", "shards").TarWriter
     count = -(-total // size)
     stream = iter(samples)
@@ -144,7 +147,8 @@ def _write(folder: Path, samples: Iterable[dict[str, bytes]], total: int, size: 
 
 
 def _encoded(path: Path) -> tuple[Image.Image, bytes, str]:
-    """An image as it is shown, and as a file of a format that shards have with its suffix."""
+    """Return an image as it is shown, the bytes of a file of it in a format that shards may have,
+    and that file's suffix."""
     image = open_image(path)
     if path.suffix.lower() in _KEPT:
         return image, path.read_bytes(), _KEPT[path.suffix.lower()]

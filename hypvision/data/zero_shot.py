@@ -1,9 +1,9 @@
-"""The data sets of zero-shot evaluations of a CLIP: which a suite has, where each lies below a
-folder of all data, and how it is read.
+"""The data sets of zero-shot evaluations of a CLIP: which of them a suite has, where each lies in
+the folder of all data, and how it is read.
 
-``zero_shot.csv`` has a row for each set, ``zero_shot_published.csv`` what papers report of it; the
-command is ``hypvision clip evaluate``. A set's folder may have a ``templates.txt``, a sentence with
-``{}`` a line, which takes the place of the suite's prompts.
+``zero_shot.csv`` has a row for each set, ``zero_shot_published.csv`` the results that papers report
+on it; the command is ``hypvision clip evaluate``. A set's folder may have a ``templates.txt``, with
+one sentence with ``{}`` a line; they replace the suite's prompts.
 """
 
 from __future__ import annotations
@@ -23,32 +23,33 @@ from hypvision.io.errors import HypvisionError
 from hypvision.io.files import inside, read_json, read_lines
 from hypvision.io.records import read_table
 
-#: The models whose published numbers stand beside a suite's.
+#: For each suite, the models whose published results stand beside the measured ones.
 PUBLISHED = {
     "hycoclip": ("CLIP-S", "MERU-S", "HyCoCLIP-S", "CLIP-B", "MERU-B", "HyCoCLIP-B"),
     "uncha": ("HyCoCLIP-S", "UNCHA-S", "ATMG-S", "HyCoCLIP-B", "UNCHA-B"),
-    "phyclip": (),  # its tables could not be had
+    "phyclip": (),  # the tables of this paper were not available to us
     "open_clip": (),
 }
 _PHOTO = "a photo of a {}."
 _TEMPLATES = {layout.folder: layout.template for layout in LAYOUTS.values()}
-_MOST_PAIRS = 1000  # of each part of VL-Checklist
+_MOST_PAIRS = 1000  # largest number of items of each part of VL-Checklist that are used
 
 
 class Benchmark(NamedTuple):
-    """A data set of an evaluation; paths start from the folder of all data.
+    """A data set of an evaluation; its paths start from the folder of all data.
 
     Attributes:
-        set: its name.
-        suites: those that have it.
-        task: of ``hypvision.tasks.zero_shot.MEASURES``.
-        reader: of :data:`READERS`.
-        place, also: what must be there; the second is mostly the folder of the images.
-        benchmark: its name in CLIP_benchmark.
-        classes, prompted: how many classes and prompts the suites of MERU's authors and successors
-            have.
-        prompts: theirs, with ``|`` between them, as far as they are known here.
-        note: what differs from their images or names.
+        set: name of the data set.
+        suites: names of the suites that have it, separated by spaces.
+        task: a name of ``hypvision.tasks.zero_shot.MEASURES``.
+        reader: a name of :data:`READERS`.
+        place, also: paths of the two things that must exist; the second is mostly the folder of the
+            images.
+        benchmark: name of the data set in the package CLIP_benchmark.
+        classes, prompted: numbers of classes and prompts in the suites of MERU's authors and their
+            successors.
+        prompts: the prompts of these suites, separated by ``|``, as far as we know them.
+        note: how our images or names differ from those of these suites.
     """
 
     set: str
@@ -64,16 +65,18 @@ class Benchmark(NamedTuple):
     note: str = ""
 
     def missing(self, root: Path) -> Path | None:
-        """What is not there of that which must be."""
+        """Return the first of the paths ``place`` and ``also`` that does not exist in ``root``;
+        None if both exist."""
         needed = [root / self.place, root / (self.also or self.place)]
         return next((path for path in needed if not path.exists()), None)
 
     def read(self, root: Path) -> Any:
-        """What the reader gives."""
+        """Return the images and labels or texts that the data set's reader finds in ``root``."""
         return READERS[self.reader](root / self.place, root / (self.also or self.place))
 
     def sentences(self, suite: str, root: Path) -> tuple[list[str], str]:
-        """The prompts in a suite, and what they are if they are not its own."""
+        """Return the data set's prompts in a suite, and a note on where they come from if they are
+        not the suite's own (else "")."""
         own = root / Path(self.place).parts[0] / "templates.txt"
         is_paper = suite != "open_clip"
         if own.is_file():
@@ -95,21 +98,21 @@ def _read_prompts(path: Path) -> list[str]:
 
 
 class Labelled(NamedTuple):
-    """Images with their labels, and the names of all classes."""
+    """Images with their labels, and the names of all classes in the order of the labels."""
 
     items: list[Item]
     names: list[str]
 
 
 class Captions(NamedTuple):
-    """An image and its captions."""
+    """The path of an image, and its captions."""
 
     image: str
     texts: list[str]
 
 
 class Choice(NamedTuple):
-    """An image, a text that is true of it and one that is not."""
+    """The path of an image, a text that is true of it, and a text that is not."""
 
     image: str
     right: str
@@ -117,19 +120,21 @@ class Choice(NamedTuple):
 
 
 def suite(name: str) -> list[Benchmark]:
-    """The data sets of a suite."""
+    """Return the data sets of a suite."""
     rows = [row for _, row in read_table(Benchmark, Path(__file__).with_name("zero_shot.csv"))]
     return [row for row in rows if name in row.suites.split()]
 
 
 def published() -> dict[tuple[str, str], dict[str, str]]:
-    """The reported numbers of models by set and metric; shares are in percent."""
+    """Return the reported results by data set and metric, each as a dict from a model's name to its
+    number; shares are in percent."""
     with Path(__file__).with_name("zero_shot_published.csv").open(encoding="utf-8") as stream:
         return {(row["set"], row["metric"]): row for row in csv.DictReader(stream)}
 
 
 def imagenet_tree(path: Path) -> dict[str, list[str]]:
-    """The nodes above each one of a tree, the root first, from lines 'PARENT CHILD'."""
+    """Return for each node of a tree the nodes above it, the root first, read from lines 'PARENT
+    CHILD'."""
     rows = read_rows(path, "the tree of ImageNet's classes (lines 'PARENT CHILD')", 2, 2)
     parents = {child: parent for parent, child in rows}
     found = {}
@@ -138,14 +143,15 @@ def imagenet_tree(path: Path) -> dict[str, list[str]]:
         while line[0] in parents:
             line.insert(0, parents[line[0]])
             if line[0] in line[1:]:
-                raise HypvisionError(f"'{path}' is no tree: '{line[0]}' is above itself.")
+                raise HypvisionError(f"'{path}' is no tree: '{line[0]}' is above itself. Mend it.")
         found[name] = line[:-1]
     return found
 
 
 @contextmanager
 def _of_form(path: Path) -> Iterator[None]:
-    """Context that says which file lacks what its reader takes."""
+    """Turn errors of a reader's code in this context into one that names the file and says that its
+    form is not the published one."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -161,7 +167,7 @@ def _text(value: Any) -> str:
     return value
 
 
-# Images of classes
+# Readers of images with classes
 
 
 def _imagenet(place: Path, images: Path) -> Labelled:
@@ -170,14 +176,15 @@ def _imagenet(place: Path, images: Path) -> Labelled:
 
 
 def _coop(place: Path, images: Path) -> Labelled:
-    """The test images of a data set of the few-shot benchmark."""
+    """Read the test images of a data set of the few-shot benchmark."""
     name = next(name for name, layout in LAYOUTS.items() if layout.folder == place.name)
     split = load_split(name, place.parent)
     return Labelled(split.test, class_names(split.train))
 
 
 def _folders(place: Path, images: Path) -> Labelled:
-    """Class folders; ``classnames.txt`` beside their folder has lines 'FOLDER NAME'."""
+    """Read images in class folders; ``classnames.txt`` beside the folder ``place`` may have lines
+    'FOLDER NAME'."""
     found = class_folders(place)
     sheet = place.parent / "classnames.txt"
     given = folder_names(sheet, "the class names", list(found)) if sheet.is_file() else {}
@@ -187,7 +194,7 @@ def _folders(place: Path, images: Path) -> Labelled:
 
 
 def _listed(place: Path, images: Path) -> Labelled:
-    """A list of images, lines 'CLASS/FILE', with or without '.jpg'."""
+    """Read images by a list of lines 'CLASS/FILE', in which FILE may lack '.jpg'."""
     lines = read_lines(place, "the list of test images (lines 'CLASS/FILE')")
     names = sorted({line.partition("/")[0] for line in lines})
     label = {name: number for number, name in enumerate(names)}
@@ -201,7 +208,7 @@ def _listed(place: Path, images: Path) -> Labelled:
 
 
 def _cub(place: Path, images: Path) -> Labelled:
-    """CUB-200-2011 by the lists of its authors."""
+    """Read the test images of CUB-200-2011 by the lists of its authors."""
     folder = place.parent
     what = "a list of CUB-200-2011"
     names, labels, files, trained = (
@@ -221,14 +228,15 @@ def _cub(place: Path, images: Path) -> Labelled:
 
 
 def _flowers(place: Path, images: Path) -> Labelled:
-    """Oxford Flowers' own test images, not CoOp's, with CoOp's names."""
+    """Read the test images of Oxford Flowers' authors, not those of CoOp's split, with CoOp's class
+    names."""
     every = [item for part in raw.flowers(place.parent, images) for item in part]
     numbers = read_matlab(place, "tstid").reshape(-1).tolist()
     tested = {f"image_{number:05}.jpg" for number in numbers}
     return Labelled([item for item in every if Path(item.path).name in tested], class_names(every))
 
 
-# Images and texts
+# Readers of images with texts
 
 
 def _coco(place: Path, images: Path) -> list[Captions]:
@@ -241,7 +249,7 @@ def _coco(place: Path, images: Path) -> list[Captions]:
 
 
 def _flickr30k(place: Path, images: Path) -> list[Captions]:
-    """The test images of Karpathy's split."""
+    """Read the test images and captions of Karpathy's split of Flickr30k."""
     content = read_json(place)
     found = []
     with _of_form(place):
@@ -265,7 +273,8 @@ def _sugar_crepe(place: Path, images: Path) -> list[Choice]:
 
 
 def _vl_checklist(place: Path, root: Path) -> list[Choice]:
-    """The first items whose image is there; of several texts the first."""
+    """Read a part of VL-Checklist: the first items whose image exists, each with the first of its
+    true and of its false texts."""
     lines = (line.partition(":") for line in read_lines(place, "a file of VL-Checklist"))
     about = {key.strip(): value.strip().strip("\"'") for key, _, value in lines}
     with _of_form(place):
@@ -280,12 +289,12 @@ def _vl_checklist(place: Path, root: Path) -> list[Choice]:
             if len(found) < _MOST_PAIRS and path.is_file():
                 found.append(Choice(str(path), _text(texts["POS"][0]), _text(texts["NEG"][0])))
     if not found:
-        raise HypvisionError(f"No image that '{table}' names is in '{images}'. Add them.")
+        raise HypvisionError(f"No image that '{table}' names is in '{images}'. Add the images.")
     inside([row.image for row in found], root)
     return found
 
 
-#: The readers by name, each of a place and of the folder of its images.
+#: The readers by name: functions of the two paths ``place`` and ``also`` of a data set.
 READERS: dict[str, Callable[[Path, Path], Labelled | Sequence[Captions] | Sequence[Choice]]] = {
     "imagenet": _imagenet,
     "coop": _coop,

@@ -1,5 +1,5 @@
-"""The few-shot benchmark of CLIP: 15 data sets in CoOp's folder layout, the official shots, base
-and new classes.
+"""CLIP's few-shot benchmark: 15 data sets in CoOp's folder layout, the official draw of shots, and
+the base and new classes.
 
 Zhou et al., "Learning to Prompt for Vision-Language Models" (IJCV 2022) and "Conditional Prompt
 Learning" (CVPR 2022).

@@ -1,4 +1,5 @@
-"""A part of a few-shot data set, for the engine: images as uint8, with its class names."""
+"""The data set of one part of a few-shot benchmark, for the engine: images as uint8, labels and
+class names."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ from hypvision.io.types import Plain
 def augmentation(
     view: Preprocessing, scale: tuple[float, float] = (0.08, 1.0), flip: float = 0.5
 ) -> transforms.Compose:
-    """The benchmark's training transform: random resized crop and flip, with the size and the
-    interpolation of a view; gives uint8 (3, height, width)."""
+    """Return the benchmark's training transform: a random resized crop and a horizontal flip, with
+    the size and interpolation of ``view``; its result is uint8 (3, height, width)."""
     mode = InterpolationMode(view.interpolation)
     crop = transforms.RandomResizedCrop(view.size, scale=tuple(scale), interpolation=mode)
     return transforms.Compose(
@@ -56,14 +57,15 @@ def load_cell(
     repeat: bool = False,
     whole: Split | None = None,
 ) -> Split:
-    """The images of a cell of the benchmark: of a data set (:func:`.layouts.load_split`), so many
-    shots of each class (None: all; :func:`.shots.draw_shots`), and a subset of the classes
-    (:func:`.shots.take_subset`).
+    """Return the images of one cell of the benchmark's tables: of a data set
+    (:func:`.layouts.load_split`), with ``shots`` images of each class (None: all;
+    :func:`.shots.draw_shots`), and of a subset of the classes (:func:`.shots.take_subset`).
 
-    Shots are drawn among all classes before these are divided into base and new, so both have the
-    same shots. With ``pickles`` official shots (``shot_K-seed_S.pkl``) are read instead, from this
-    folder below the data set's own, or from a path in which ``{dataset}`` stands for the name.
-    ``whole``: all images, if they were read before."""
+    Shots are drawn from all classes before these are divided into base and new, so both halves use
+    the same shots. With ``pickles`` the official files of shots (``shot_K-seed_S.pkl``) are read
+    instead, from this folder in the data set's own, or from a path in which ``{dataset}`` stands
+    for the data set's name. ``whole``: all images of the data set, if the caller has read them.
+    """
     split = load_split(name, root) if whole is None else whole
     layout = layout_of(name, root)
     if shots is not None and pickles is not None:
@@ -75,11 +77,11 @@ def load_cell(
         found = read_pickled_shots(file, images.name, images)
         check_places(found.values(), images)
         split = Split(found["train"], found.get("val", split.val), split.test)
-        if layout.split:  # for ImageNet the split itself gives labels and names
+        if layout.split:  # ImageNet has no split file whose labels and names could differ
             check_split(
                 split,
-                f"The shots '{file}', beside the test images,",
-                "Take the shots of this data set.",
+                f"The shots '{file}', compared with the test images,",
+                "Use the shots of this data set.",
             )
     elif shots is not None:
         split = draw_shots(split, shots, seed, layout.val_is_drawn, repeat)
@@ -87,7 +89,7 @@ def load_cell(
 
 
 def intact(items: Sequence[Item]) -> list[Item]:
-    """The items whose image can be read; warns of the others."""
+    """Return the items whose image can be read, and warn of each of the others."""
     found = []
     for item in items:
         try:
@@ -113,21 +115,22 @@ def _usage_of(name: str, root: str, part: str, whole: int, drawn: int, used: int
 
 @DATASETS.register_module()
 class FewShotDataset(Dataset):
-    """Samples ``dict(inputs=uint8 (3, size, size), label=int, index=int)``.
+    """Data set of one part of a few-shot benchmark; a sample is ``dict(inputs=uint8 (3, size,
+    size), label=int, index=int)``.
 
-    Images are resized as the model expects once
-    :func:`hypvision.data.preprocessing.set_preprocessing` has been called; before that as for
-    OpenAI's CLIP: the shorter side is resized (bicubic) and the centre is cut out.
+    Images are resized as the model expects, once
+    :func:`hypvision.data.preprocessing.set_preprocessing` has been called; before that as OpenAI's
+    CLIP expects: the shorter side is resized (bicubic) and the centre is cut out.
 
     Args:
         root, name, shots, seed, subset, pickles, repeat: see :func:`load_cell`; test images are
             never drawn.
         part: ``"train"``, ``"val"`` or ``"test"``.
-        size: side of the images in pixels; None: that of the model.
-        augment: the training transform; default: for ``"train"``.
-        scale, flip: of the training transform, see :func:`augmentation`.
-        skip_broken: leave out images that cannot be read, with a warning that names them; each is
-            read once for that.
+        size: height and width of the images in pixels; None: those that the model expects.
+        augment: whether to apply the training transform; None: for ``"train"`` only.
+        scale, flip: settings of the training transform, see :func:`augmentation`.
+        skip_broken: leave out images that cannot be read, with a warning that names each; to find
+            them, all images are read once.
     """
 
     def __init__(
@@ -175,28 +178,31 @@ class FewShotDataset(Dataset):
 
     @property
     def paths(self) -> list[str]:
-        """The paths of the images."""
+        """Paths of the images, in the order of the samples."""
         return [item.path for item in self.items]
 
     @property
     def description(self) -> str:
-        """How the images are viewed."""
+        """Text that names the transform and its settings, to tell stored features of images
+        apart."""
         return f"{self.view} {self.scale} {self.flip}" if self.augment else f"{self.view}"
 
     @property
     def transform(self) -> Callable[[Image.Image], torch.Tensor]:
-        """The transform of each image."""
+        """The function that turns an RGB image into a sample's ``inputs``."""
         return augmentation(self.view, self.scale, self.flip) if self.augment else self.view
 
     def viewed(self, augment: bool) -> FewShotDataset:
-        """A data set of the same images, augmented or not, that gives pixels, no features."""
+        """Return a copy of this data set, augmented or not, whose samples are pixels instead of
+        features."""
         other = copy.copy(self)
         other.augment = augment
         other.features = None
         return other
 
     def whole_part(self, part: str) -> FewShotDataset | None:
-        """All ``"val"`` or ``"test"`` images of the same classes; None where there are none."""
+        """Return a data set of all ``"val"`` or ``"test"`` images of the same classes; None if
+        there are none."""
         if not load_cell(shots=None, **self.cell).part(part):
             return None
         other = FewShotDataset(
@@ -206,7 +212,8 @@ class FewShotDataset(Dataset):
         return other
 
     def use_features(self, features: torch.Tensor) -> None:
-        """Return a random view of the features (V, N, d) in place of images."""
+        """Make samples carry features in place of images: ``features`` (V, N, d) has V views of
+        each of the N images, of which a sample has a random one."""
         self.features = features
 
     def __len__(self) -> int:
@@ -222,5 +229,5 @@ class FewShotDataset(Dataset):
         try:
             image = open_image(item.path)
         except HypvisionError as error:
-            raise HypvisionError(f"{error} With --skip-broken such images are left out.") from error
+            raise HypvisionError(f"{error} Give --skip-broken to leave such images out.") from error
         return dict(inputs=self.transform(image), label=torch.tensor(item.label), index=index)

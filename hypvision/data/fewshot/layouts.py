@@ -1,9 +1,9 @@
 """Folder layouts of the benchmark's data sets: images, labels and class names.
 
-The layout is CoOp's: a root folder with a folder for each data set. Most have a split file
-(``split_zhou_NAME.json``); where it is missing, a split of the same sizes is made of the data as
-its authors publish it (:mod:`.raw`) and written beside it. Any other name is a data set of one's
-own, see :func:`load_split`.
+The layout is CoOp's: a root folder with a folder for each data set. Most data sets have a split
+file (``split_zhou_NAME.json``); if it is missing, a split of the same sizes is drawn from the data
+as the authors publish them (:mod:`.raw`) and written beside it. Any other name stands for a data
+set of the user's own, see :func:`load_split`.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ _SOURCE = "CoOp's DATASETS.md lists the downloads: put it there"
 
 
 class Layout(NamedTuple):
-    """A data set."""
+    """The layout of a data set: where its images and its split lie, and its prompt."""
 
-    folder: str  # below the root
-    images: str  # folder of the images, below that
-    split: str  # split file; empty if other files define the split
-    template: str | None  # sentence for a class name; None: that of the weights
-    classes: int  # their number
-    # makes a split if there is no split file, by the layout and its folder
+    folder: str  # folder of the data set, in the root of all data sets
+    images: str  # folder of the images, in that folder
+    split: str  # name of the split file; empty if other files define the split
+    template: str | None  # prompt for a class name; None: the prompt that the weights come with
+    classes: int  # number of classes
+    # a function of the layout and its folder that makes a split if there is no split file
     load: Callable[[Layout, Path], Split]
 
     @property
     def templates(self) -> tuple[str, ...] | None:
-        """Sentences whose mean feature stands for a class where a method takes several: the seven
-        that CLIP's authors selected on ImageNet and the data set's own; on ImageNet itself the
-        seven alone. None: those of the weights."""
+        """Prompts whose mean feature stands for a class in methods that use several prompts: the
+        seven that CLIP's authors selected on ImageNet and the data set's own; on ImageNet the seven
+        alone. None: those that the weights come with."""
         if self.load is _imagenet:
             return SELECTED
         if self.load is _own or self.template is None:
@@ -67,7 +67,7 @@ class Layout(NamedTuple):
 
     @property
     def val_is_drawn(self) -> bool:
-        """Whether validation images are a part of their own, of which shots are drawn."""
+        """Whether the validation images are a part of their own, of which shots are drawn."""
         return self.load is not _imagenet
 
 
@@ -76,27 +76,27 @@ class Layout(NamedTuple):
 
 
 def _imagenet_names(folder: Path) -> dict[str, str]:
-    """Names by wnid, in the order of the labels."""
+    """Return ImageNet's class names by WordNet id, in the order of the labels."""
     sheet = folder / "classnames.txt"
     what = "the benchmark's list of class names (lines 'wnid name')"
     if sheet.is_file():
         return folder_names(sheet, what)
     names = require("open_clip", "clip").IMAGENET_CLASSNAMES
     warnings.warn(
-        f"There is no '{sheet}', {what}, from CoOp's download page. open_clip's names stand in; "
-        "some of them are newer, so results are not those of the benchmark.",
+        f"There is no '{sheet}', {what}, from CoOp's download page. open_clip's names are used "
+        "instead; some of them are newer, so results are not those of the benchmark.",
         stacklevel=2,
     )
     return dict(zip(ImageNetInfo("imagenet-1k").label_names(), names, strict=True))
 
 
 def _imagenet(layout: Layout, folder: Path) -> Split:
-    """``classnames.txt`` gives order and names; the test images are the validation images, files
-    are sorted."""
+    """Return ImageNet's split. ``classnames.txt`` gives the classes' order and names; the test
+    images are the validation images, with sorted paths."""
     names = _imagenet_names(folder)
     folders = [folder / layout.images / part for part in ("train", "val")]
     train, test = (_by_wnid(part, names) for part in folders)
-    # Labels are indices of the folders, so training and validation must have the same folders.
+    # Labels count the folders that exist, so both parts must have the same folders.
     trained, tested = ({Path(item.path).parent.name for item in part} for part in (train, test))
     for here, there, place in ((trained, tested, folders[1]), (tested, trained, folders[0])):
         missing = sorted(here - there)
@@ -109,7 +109,8 @@ def _imagenet(layout: Layout, folder: Path) -> Split:
 
 
 def _by_wnid(folder: Path, names: dict[str, str], order: Sequence[str] | None = None) -> list[Item]:
-    """The images of the folders, labelled in the folders' given order, by default by name."""
+    """Return the images in class folders, labelled in the given ``order`` of the folders; by
+    default in the order of ``names``."""
     found = class_folders(folder)
     unknown = sorted(set(found) - set(names))
     if unknown:
@@ -121,17 +122,19 @@ def _by_wnid(folder: Path, names: dict[str, str], order: Sequence[str] | None = 
 
 
 def imagenet_validation(folder: Path) -> list[Item]:
-    """The validation images of ImageNet's folder, ``images/val/WNID``."""
+    """Return the validation images of ImageNet's folder, which lie in ``images/val/WNID``."""
     return _by_wnid(folder / "images" / "val", _imagenet_names(folder))
 
 
 def _test_only(items: list[Item]) -> Split:
-    # the class names of a data set without training images come from its test images
+    # The class names of a split are read from its training images, so a data set without them gets
+    # its test images as such.
     return Split(items, items, items)
 
 
 def _imagenet_v2(layout: Layout, folder: Path) -> Split:
-    """Folders are numbers of lines."""
+    """Return ImageNetV2's split, whose class folders are named by the line numbers of
+    ``classnames.txt``, from 0."""
     names = list(_imagenet_names(folder).values())
     found = class_folders(folder / layout.images)
     wrong = [name for name in found if not name.isdecimal() or int(name) >= len(names)]
@@ -146,8 +149,8 @@ def _imagenet_v2(layout: Layout, folder: Path) -> Split:
 
 
 def _imagenet_some(layout: Layout, folder: Path) -> Split:
-    """Sketches of all classes in the order of their names, or 200 classes numbered by their sorted
-    folders."""
+    """Return the split of ImageNet-Sketch, with all classes in the order of ImageNet's labels, or
+    of a set with 200 of the classes, whose labels follow the sorted folders."""
     names = _imagenet_names(folder)
     wnids = None if layout.classes == 1000 else sorted(class_folders(folder / layout.images))
     return _test_only(_by_wnid(folder / layout.images, names, wnids))
@@ -179,7 +182,7 @@ def _aircraft(layout: Layout, folder: Path) -> Split:
     return Split(*parts)
 
 
-# Splits that are made if the file is missing
+# Splits that are drawn if the split file is missing
 # ----------------------------------------------------------------------
 
 _CALTECH = {
@@ -220,7 +223,7 @@ _NO_CLASSES = ("BACKGROUND_Google", "Faces_easy")
 
 
 def _check_folders(file: Path, split: Split, images: Path) -> None:
-    """Raise an error if a split was drawn of other class folders than there are."""
+    """Raise an error if a split was drawn from other class folders than now exist."""
     drawn = sorted(
         {os.path.relpath(item.path, images).split(os.sep)[0] for part in split for item in part}
     )
@@ -275,19 +278,19 @@ LAYOUTS = {
     "imagenet_a": Layout("imagenet-adversarial", "imagenet-a", "", _PHOTO, 200, _imagenet_some),
     "imagenet_r": Layout("imagenet-rendition", "imagenet-r", "", _PHOTO, 200, _imagenet_some),
 }  # fmt: skip
-"""The 15 data sets by the benchmark's names."""
+"""Layouts of the 15 data sets, by the benchmark's names for them."""
 
 DOMAINS = ("imagenetv2", "imagenet_sketch", "imagenet_a", "imagenet_r")
-"""What domain generalisation is tested on."""
+"""Data sets on which domain generalisation is tested."""
 SETS = tuple(name for name in LAYOUTS if name not in DOMAINS)
-"""The eleven of base-to-new and few-shot recognition."""
+"""The eleven data sets of the tests from base to new classes and of few-shot recognition."""
 CROSS = SETS[1:]
-"""The ten that cross-data-set transfer is tested on."""
+"""The ten data sets on which transfer from ImageNet to other data sets is tested."""
 
 
 def _own(layout: Layout, folder: Path) -> Split:
-    """``train/CLASS``, ``test/CLASS`` and maybe ``val/CLASS``; ``classnames.txt`` has lines 'FOLDER
-    NAME'."""
+    """Return the split of a user's own data set: ``train/CLASS``, ``test/CLASS`` and optionally
+    ``val/CLASS``; ``classnames.txt`` has lines 'FOLDER NAME'."""
     parts = {part: class_folders(folder / part) for part in PARTS if (folder / part).is_dir()}
     ensure(
         {"train", "test"} <= parts.keys(),
@@ -307,17 +310,18 @@ def _own(layout: Layout, folder: Path) -> Split:
         for name, paths in found.items():
             called = names.get(name, name.replace("_", " "))
             split.part(part).extend(Item(path, label[name], called) for path in paths)
-    remedy = f"Give folders names of their own in '{sheet}'."
+    remedy = f"Give each folder a name of its own in '{sheet}'."
     return check_split(split, f"The data set '{folder}'", remedy)
 
 
 def _own_names(sheet: Path, folders: list[str]) -> dict[str, str]:
-    """The names of class folders in a sheet, if it is there."""
+    """Return the class names by folder from the file ``sheet``, if it exists; warn of folders that
+    do not exist."""
     names = folder_names(sheet, "the class names", folders) if sheet.is_file() else {}
     unknown = [name for name in names if name not in folders]
     if unknown:
         warnings.warn(
-            f"'{sheet}' has a name for the folder '{unknown[0]}', which is not there (and "
+            f"'{sheet}' has a name for the folder '{unknown[0]}', which does not exist (and "
             f"{len(unknown) - 1} others). Correct it, or put a tab between folder and name.",
             stacklevel=3,
         )
@@ -325,7 +329,8 @@ def _own_names(sheet: Path, folders: list[str]) -> dict[str, str]:
 
 
 def layout_of(name: str, root: str | Path) -> Layout:
-    """The layout of a data set of the benchmark, or of one's own below ``root/name``."""
+    """Return the layout of a data set of the benchmark, or of a user's own data set in
+    ``root/name``."""
     if name in LAYOUTS:
         return LAYOUTS[name]
     folder = Path(root).expanduser() / name
@@ -342,31 +347,31 @@ def layout_of(name: str, root: str | Path) -> Layout:
 
 
 def load_split(name: str, root: str | Path) -> Split:
-    """All images of a data set.
+    """Return all images of a data set.
 
     Args:
-        name: of :data:`LAYOUTS`, or of a folder below the root with a data set of one's own: a
-            ``split.json`` as :func:`.splits.read_split` reads it, or ``train/CLASS`` and
-            ``test/CLASS`` folders; with ``classnames.txt`` and ``template.txt`` where names and
-            sentence are others.
-        root: folder of all data sets.
+        name: a name of :data:`LAYOUTS`, or that of a folder in the root with the user's own data: a
+            ``split.json`` that :func:`.splits.read_split` reads, or ``train/CLASS`` and
+            ``test/CLASS`` folders; optionally ``classnames.txt`` with the class names and
+            ``template.txt`` with the prompt.
+        root: the folder that contains the folders of all data sets.
 
     Raises:
-        HypvisionError: for class folders that a split of them, drawn here before, does not know, or
-            that it misses.
+        HypvisionError: class folders were added or removed since an earlier call drew a split of
+            them.
     """
     layout = layout_of(name, root)
     folder = Path(root).expanduser() / layout.folder
     ensure(
         folder.is_dir(),
-        f"The data set '{name}' is not in '{folder}' ({_SOURCE}). Or give the folder of all "
-        "data sets by --root.",
+        f"The data set '{name}' is not in '{folder}' ({_SOURCE}). Or give the folder that "
+        "contains all data sets by --root.",
     )
     for file in (
         (layout.split, layout.split.replace("split_zhou_", "split_drawn_")) if layout.split else ()
     ):
         if (folder / file).is_file():
-            # Published splits have labels of equal names.
+            # Some published splits have two labels of the same name.
             split = read_split(folder / file, folder / layout.images, shared_names=name in LAYOUTS)
             if file != layout.split and name in _OF_FOLDERS:
                 _check_folders(folder / file, split, folder / layout.images)

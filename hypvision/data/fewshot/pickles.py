@@ -1,8 +1,9 @@
-"""The official code's pickles of shots, read without running anything in them.
+"""Reader for the official code's pickles of shots, which runs none of the code that a pickle can
+contain.
 
 ``split_fewshot/shot_K-seed_S.pkl`` holds ``{"train": [Datum, ...], "val": [...]}`` with absolute
-paths of another machine. The only class in it is replaced by one of ours; a file that refers to any
-other object raises an error.
+paths of another machine. ``Datum``, the only class in it, is replaced by a class of ours; a file
+that refers to any other object raises an error.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from hypvision.io.errors import HypvisionError
 from hypvision.io.types import StrPath
 
 _DATUM = ("dassl.data.datasets.base_dataset", "Datum")
-_LARGEST = 64 * 2**20  # in bytes; official files have some kilobytes
+_LARGEST = 64 * 2**20  # largest accepted size in bytes; official files have some kilobytes
 
 
 class _Datum:
-    """Stands for the official record: holds the attributes of its state, and runs no code."""
+    """Stand-in for the official record class ``Datum``: it holds the attributes of the pickled
+    state, and runs no code."""
 
     __slots__ = ("__dict__",)
 
@@ -39,8 +41,8 @@ class _Reader(pickle.Unpickler):
 
 
 def read_pickled_shots(path: StrPath, folder: str, images: StrPath) -> dict[str, list[Item]]:
-    """The training and validation images of an official pickle; what follows ``folder``, the name
-    of the folder of images in its paths (``"jpg"``), is looked for below ``images``."""
+    """Return the training and validation images in an official pickle. What follows the folder name
+    ``folder`` (such as ``"jpg"``) in the pickled paths is looked up in the folder ``images``."""
     path = Path(path)
     try:
         content = _content(path)
@@ -51,7 +53,7 @@ def read_pickled_shots(path: StrPath, folder: str, images: StrPath) -> dict[str,
     except Exception as error:  # pickle raises errors of many classes for damaged files
         raise HypvisionError(
             f"The shots '{path}' are not what the official code saves, and were not read: {error}. "
-            "Remove the file: the same shots are drawn by the official rule."
+            "Remove the file: the official rule draws the same shots."
         ) from error
 
 
@@ -59,7 +61,8 @@ def _content(path: Path) -> Any:
     if path.stat().st_size > _LARGEST:
         raise pickle.UnpicklingError(f"it has more than {_LARGEST >> 20} MiB")
     data = path.read_bytes()
-    # pickle allocates a table of the size that the file names, so check this number first.
+    # pickle allocates a table as large as the file's largest memo index, so this number is checked
+    # before.
     for operation, number, _ in pickletools.genops(data):
         if operation.name.endswith("PUT") and int(number or 0) > len(data):
             raise pickle.UnpicklingError("it remembers more objects than it has bytes")

@@ -1,9 +1,10 @@
-"""Splits made of the data as its authors publish it, by the rules of CoOp's code, where the split
-file is missing.
+"""Splits of the data sets in the form that their authors publish, drawn by the rules of CoOp's
+code, for data sets whose split file is missing.
 
-They have the published sizes and class names and, where the authors publish a test set (Pets, Cars,
-SUN397, UCF101), the same test images; training and validation images were drawn at random, and
-differ. Each function takes the folder of a data set and that of its images.
+The splits have the published sizes and class names and, if the authors publish a test set (Pets,
+Cars, SUN397, UCF101), the same test images; training and validation images are drawn at random, and
+differ from the official ones. Each function takes the folder of a data set and the folder of its
+images.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ Rule = Callable[[Path, Path], Split]
 _SEED = 1
 
 
-# The two draws
+# The two ways to draw a split
 # --------------------------------------------------------------------------------------------------
 
 
 def _by_class(classes: Iterable[tuple[int, str, list[str]]]) -> Split:
-    """Half of each class (label, name, paths) for training, a fifth for validation, the rest for
-    test."""
+    """Return a split with half of the images of each class (label, name, paths) for training, a
+    fifth for validation, and the rest for test."""
     generator = random.Random(_SEED)
     parts = Split([], [], [])
     for label, name, paths in classes:
@@ -45,7 +46,8 @@ def _by_class(classes: Iterable[tuple[int, str, list[str]]]) -> Split:
 
 
 def _with_validation(items: Sequence[Item], test: list[Item]) -> Split:
-    """A fifth of each class of the official training images for validation."""
+    """Return a split with a fifth of each class of the official training images, ``items``, for
+    validation, the rest for training, and ``test`` as it is."""
     generator = random.Random(_SEED)
     parts = Split([], [], test)
     for own in by_label(items).values():
@@ -56,13 +58,13 @@ def _with_validation(items: Sequence[Item], test: list[Item]) -> Split:
     return parts
 
 
-# Data sets
+# A rule for each data set
 # --------------------------------------------------------------------------------------------------
 
 
 def from_folders(name_of: Callable[[str], str] = str, ignored: Sequence[str] = ()) -> Rule:
-    """The rule of data sets with a folder a class (Caltech101, Food101, DTD, EuroSAT); ``name_of``:
-    its class name."""
+    """Return the rule for data sets with one folder a class (Caltech101, Food101, DTD, EuroSAT);
+    ``name_of`` maps a folder's name to the class name, and ``ignored`` folders are no classes."""
 
     def make(folder: Path, images: Path) -> Split:
         found = class_folders(images, ignored).items()
@@ -72,8 +74,8 @@ def from_folders(name_of: Callable[[str], str] = str, ignored: Sequence[str] = (
 
 
 def flowers(folder: Path, images: Path) -> Split:
-    """Flowers102 of ``imagelabels.mat`` and ``cat_to_name.json``, as a data set of class
-    folders."""
+    """Return a split of Flowers102, drawn class by class from ``imagelabels.mat`` and
+    ``cat_to_name.json``."""
     file = folder / "cat_to_name.json"
     sheet = folder / "imagelabels.mat"
     labels = read_matlab(sheet, "labels").reshape(-1).tolist()
@@ -99,7 +101,8 @@ def flowers(folder: Path, images: Path) -> Split:
 
 
 def pets(folder: Path, images: Path) -> Split:
-    """Pets of ``annotations/trainval.txt`` and ``test.txt`` (lines 'Breed_NUMBER LABEL ...')."""
+    """Return the split of Oxford Pets by ``annotations/trainval.txt`` and ``test.txt``, with lines
+    'Breed_NUMBER LABEL ...'."""
 
     def part(name: str) -> list[Item]:
         found = []
@@ -113,7 +116,8 @@ def pets(folder: Path, images: Path) -> Split:
 
 
 def cars(folder: Path, images: Path) -> Split:
-    """Cars of ``devkit`` and ``cars_test_annos_withlabels.mat``; the year of a name comes first."""
+    """Return the split of Stanford Cars by ``devkit`` and ``cars_test_annos_withlabels.mat``; in
+    its class names the year is moved to the front."""
     titles = [
         str(title[0])
         for title in read_matlab(folder / "devkit/cars_meta.mat", "class_names").reshape(-1)
@@ -134,10 +138,10 @@ def cars(folder: Path, images: Path) -> Split:
 
 
 def sun397(folder: Path, images: Path) -> Split:
-    """SUN397 of ``ClassName.txt`` and the first partition, ``Training_01.txt`` and
-    ``Testing_01.txt``.
+    """Return the split of SUN397 by ``ClassName.txt`` and the first partition, ``Training_01.txt``
+    and ``Testing_01.txt``.
 
-    A class ``/a/abbey`` is called "abbey", ``/c/church/indoor`` "indoor church".
+    The class ``/a/abbey`` is named "abbey", and ``/c/church/indoor`` "indoor church".
     """
     what = "a list of SUN397's authors, from Partitions.zip"
     classes = [line.lstrip("/") for line in read_lines(folder / "ClassName.txt", what)]
@@ -151,7 +155,8 @@ def sun397(folder: Path, images: Path) -> Split:
             own = path.rpartition("/")[0]
             if own not in label:
                 raise HypvisionError(
-                    f"'{folder / file}' has an image '{line}' of a class that ClassName.txt lacks."
+                    f"'{folder / file}' has an image '{line}' of a class that ClassName.txt lacks. "
+                    "Take intact copies of both."
                 )
             name = " ".join(own.split("/")[1:][::-1])
             found.append(Item(str(images / path), label[own], name))
@@ -161,8 +166,8 @@ def sun397(folder: Path, images: Path) -> Split:
 
 
 def ucf101(folder: Path, images: Path) -> Split:
-    """UCF101 of ``ucfTrainTestlist``, its first split; middle frames lie in folders such as
-    ``Apply_Eye_Makeup``."""
+    """Return the first official split of UCF101 by ``ucfTrainTestlist``; the images are the middle
+    frames of the videos, in folders such as ``Apply_Eye_Makeup``."""
     lists = folder / "ucfTrainTestlist"
     what = "a list of UCF101's authors, from UCF101TrainTestSplits-RecognitionTask.zip"
     rows = read_rows(lists / "classInd.txt", what, 2)
@@ -176,7 +181,8 @@ def ucf101(folder: Path, images: Path) -> Split:
             action, _, video = row[0].partition("/")
             if action not in label:
                 raise HypvisionError(
-                    f"'{lists / file}' has a video '{row[0]}' of an action that classInd.txt lacks."
+                    f"'{lists / file}' has a video '{row[0]}' of an action that classInd.txt "
+                    "lacks. Take intact copies of both."
                 )
             name = "_".join(re.findall("[A-Z][^A-Z]*", action))
             found.append(

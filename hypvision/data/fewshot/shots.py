@@ -16,14 +16,15 @@ _MOST_VAL = 4
 def draw_shots(
     split: Split, shots: int, seed: int, val: bool = True, repeat: bool = False
 ) -> Split:
-    """K images of each class for training and up to 4 for validation, as the official code draws
-    them.
+    """Return a split with ``shots`` images of each class for training and up to 4 for validation,
+    drawn as the official code draws them.
 
-    Its generator is seeded with ``seed`` (1, 2, 3); classes come in the order of their first image,
-    and one stream of random numbers serves training and then validation images (unless ``val`` is
-    False, as for ImageNet, whose validation images are the test). A class with fewer images gives
-    all it has, or, with ``repeat``, K draws from them with replacement, as Tip-Adapter's code has
-    it. Test images stay."""
+    The random generator is seeded with ``seed`` (1, 2, 3); classes come in the order of their first
+    image, and one stream of random numbers serves the training and then the validation images
+    (unless ``val`` is False, as for ImageNet, whose validation images are the test). A class with
+    fewer images gives all that it has or, with ``repeat``, ``shots`` draws with replacement, as in
+    Tip-Adapter's code. Test images are all kept.
+    """
     at_least(1, integer=True, shots=shots)
     generator = random.Random(seed)
     train = _draw(split.train, shots, generator, repeat)
@@ -44,11 +45,11 @@ def _draw(
 
 
 def take_subset(split: Split, subset: str) -> Split:
-    """The images of the first half of the classes (``"base"``), of the rest (``"new"``), or of all,
-    relabelled from 0.
+    """Return the images of the first half of the classes (``"base"``), of the other half
+    (``"new"``), or of all classes, with labels renumbered from 0.
 
-    Of n classes, by the labels among the training images in order, the first ``ceil(n / 2)`` are
-    base classes.
+    Of the n classes of the training images, ordered by label, the first ``ceil(n / 2)`` are base
+    classes.
     """
     one_of(SUBSETS, subset=subset)
     labels = sorted({item.label for item in split.train})

@@ -20,7 +20,7 @@ PARTS = ("train", "val", "test")
 
 
 class Item(NamedTuple):
-    """An image: its path, its label and the name of its class."""
+    """An image of a data set: its path, its label and the name of its class."""
 
     path: str
     label: int
@@ -28,19 +28,19 @@ class Item(NamedTuple):
 
 
 class Split(NamedTuple):
-    """The images of a data set, by part."""
+    """The images of a data set, divided into training, validation and test images."""
 
     train: list[Item]
     val: list[Item]
     test: list[Item]
 
     def part(self, name: str) -> list[Item]:
-        """The images of ``"train"``, ``"val"`` or ``"test"``."""
+        """Return the images of the part ``"train"``, ``"val"`` or ``"test"``."""
         return getattr(self, name)
 
 
 def by_label(items: Sequence[Item]) -> dict[int, list[Item]]:
-    """The images of each class, in the order of its first one."""
+    """Return the images by label; the labels come in the order of their first images."""
     found: dict[int, list[Item]] = {}
     for item in items:
         found.setdefault(item.label, []).append(item)
@@ -48,13 +48,13 @@ def by_label(items: Sequence[Item]) -> dict[int, list[Item]]:
 
 
 def class_names(items: Sequence[Item]) -> list[str]:
-    """Class names in the order of their labels."""
+    """Return the class names of the images in the order of their labels."""
     names = {item.label: item.name for item in items}
     return [names[label] for label in sorted(names)]
 
 
 def check_split(split: Split, where: str, remedy: str, shared_names: bool = False) -> Split:
-    """The split, if its parts agree on the names of labels
+    """Return ``split`` unchanged, after a check that its parts agree on the names of labels
     (:func:`hypvision.data.classes.check_classes`)."""
     check_classes(
         ((item.label, item.name) for part in split for item in part), where, remedy, shared_names
@@ -63,8 +63,8 @@ def check_split(split: Split, where: str, remedy: str, shared_names: bool = Fals
 
 
 def check_trained(names: Sequence[str], place: str, trained: Sequence[str], source: str) -> None:
-    """Raise an error if a part, read from ``place``, has class names that the training images, read
-    from ``source``, do not have."""
+    """Raise an error if a part of the data, read from ``place``, has class names that the training
+    images, read from ``source``, lack."""
     lost = [name for name in names if name not in set(trained)]
     if lost:
         raise HypvisionError(
@@ -86,10 +86,9 @@ def _item(row: Sequence[Any], images: StrPath) -> Item:
 
 
 def read_split(path: StrPath, images: StrPath, shared_names: bool = False) -> Split:
-    """A split file: ``{"train": [[path, label, class name], ...], "val": ..., "test": ...}``, whose
-    paths start from ``images``; ``shared_names``: labels may share a name; the code that uses the
-    names warns of that.
-    """
+    """Read a split file: ``{"train": [[path, label, class name], ...], "val": ..., "test": ...}``,
+    whose paths start from the folder ``images``. ``shared_names``: two labels may have the same
+    name; the code that uses the names then warns of it."""
     path = Path(path)
     expected = (
         'Expected: {"train": [["PATH", LABEL, "CLASS NAME"], ...], "val": [...], "test": [...]}.'
@@ -118,7 +117,7 @@ def read_split(path: StrPath, images: StrPath, shared_names: bool = False) -> Sp
         )
         raise HypvisionError(
             f"The split file '{path}' has no training images of '{lost.name}', the class of "
-            f"'{lost.path}'. Add some, or take the class out of the test."
+            f"'{lost.path}'. Add some, or take the class out of 'test'."
         )
     return check_split(
         Split(**parts),
@@ -129,12 +128,12 @@ def read_split(path: StrPath, images: StrPath, shared_names: bool = False) -> Sp
 
 
 def check_places(parts: Iterable[Sequence[Item]], images: StrPath) -> None:
-    """Raise an error for images that lie outside of their folder."""
+    """Raise an error if an image lies outside of the folder ``images``."""
     inside([item.path for part in parts for item in part], images)
 
 
 def write_split(path: StrPath, split: Split, images: StrPath) -> None:
-    """Write a split in the form of :func:`read_split`."""
+    """Write a split to a file that :func:`read_split` can read."""
     rows = {
         part: [
             [Path(item.path).relative_to(images).as_posix(), item.label, item.name]
@@ -146,9 +145,9 @@ def write_split(path: StrPath, split: Split, images: StrPath) -> None:
 
 
 def folder_names(sheet: Path, what: str, folders: Sequence[str] = ()) -> dict[str, str]:
-    """Class names by folder, from lines 'FOLDER NAME'. With a tab between the two, both may contain
-    spaces. Names of existing ``folders`` may contain spaces; in other lines the name of the folder
-    ends at the first space."""
+    """Return class names by folder, from lines 'FOLDER NAME'. If a tab separates the two, both may
+    contain spaces. The names of existing ``folders`` may contain spaces, too; in other lines the
+    folder's name ends at the first space."""
     found: dict[str, str] = {}
     for number, line in enumerate(read_lines(sheet, what, blank=True), 1):
         if not line:
@@ -172,7 +171,7 @@ def folder_names(sheet: Path, what: str, folders: Sequence[str] = ()) -> dict[st
         if found.setdefault(folder, name) != name:
             raise HypvisionError(
                 f"'{sheet}', line {number}, calls the folder '{folder}' '{name}', an earlier line "
-                f"'{found[folder]}'. Remove one of them."
+                f"'{found[folder]}'. Remove one of the two."
             )
     return found
 
@@ -180,8 +179,8 @@ def folder_names(sheet: Path, what: str, folders: Sequence[str] = ()) -> dict[st
 def class_folders(
     folder: Path, ignored: Sequence[str] = (), usage: Usage | None = None
 ) -> dict[str, list[str]]:
-    """The images of each sub-folder, of which none is empty, both sorted; ``usage`` counts what is
-    left out."""
+    """Return the image paths by class folder, both sorted; an empty folder is an error. ``usage``
+    counts the files that are left out."""
     ensure(
         folder.is_dir(),
         f"There is no folder '{folder}'. Expected: one folder a class with its images.",
