@@ -1,4 +1,5 @@
-"""A tree of classes, and the softmax along it (Ghadimi Atigh et al., CVPR 2022, section 3.2)."""
+"""A tree of classes, and the hierarchical softmax along it (Ghadimi Atigh et al., CVPR 2022,
+section 3.2)."""
 
 from __future__ import annotations
 
@@ -15,29 +16,31 @@ from hypvision.io.files import read_json
 
 
 class ClassTree(nn.Module):
-    r"""Log-probabilities of classes, the leaves of a tree, from a logit for each of its nodes.
+    r"""Hierarchical softmax: log-probabilities of classes, the leaves of a tree, from a logit for
+    each node.
 
     .. math:: \log P(k) = \sum_{i \in \{k\} \cup \mathrm{ancestors}(k)}
               \log \mathrm{softmax}_{\mathrm{siblings}(i)}(v_i)
 
     The leaves are the nodes 0 to K - 1, in the order of the classes; the inner nodes follow,
-    breadth first, without the root. Each family of siblings has a log-softmax of its own, so that
-    none loses its mass beside another.
+    breadth first, without the root. Each family of siblings has a log-softmax of its own with its
+    own maximum, so that small probabilities do not vanish beside those of another family.
 
     Args:
         classes: names of the classes in the order of their labels.
-        tree: names inside names, ``{"thing": {"animal": ["cat", "dog"], "car": []}, "sky": []}``,
-            or a JSON file of it; None: all classes below the root.
+        tree: the tree as nested dicts and lists of names, ``{"thing": {"animal": ["cat", "dog"],
+            "car": []}, "sky": []}``, or a JSON file with it; None: all classes are children of the
+            root.
 
     Attributes:
-        names: of the nodes.
-        parents: number of the parent of each node, -1 for the root.
+        names: names of the nodes.
+        parents: for each node the number of its parent, -1 for the root.
 
     Shapes:
         logits ``(..., M)`` to log-probabilities ``(..., K)``.
 
     Raises:
-        HypvisionError: the leaves are not the classes, or two nodes have one name.
+        HypvisionError: the leaves are not the classes, or two nodes have the same name.
     """
 
     def __init__(self, classes: Sequence[str], tree: Mapping[str, Any] | str | Path | None = None):
@@ -55,12 +58,13 @@ class ClassTree(nn.Module):
         self.register_buffer("paths", self._paths(len(classes)), persistent=False)
 
     def _families(self) -> Tensor:
-        """Number of the family of siblings of each node ``(M,)``."""
+        """Return for each node the number of its family of siblings, ``(M,)``."""
         heads = sorted(set(self.parents))
         return torch.tensor([heads.index(parent) for parent in self.parents])
 
     def _paths(self, leaves: int) -> Tensor:
-        """1 where a node ``(M)`` is a leaf ``(K)`` or above it, ``(M, K)``."""
+        """Return a matrix ``(M, K)`` that is 1 where node m is leaf k or one of its ancestors, else
+        0."""
         paths = torch.zeros(len(self.parents), leaves)
         for leaf in range(leaves):
             node = leaf
@@ -84,7 +88,7 @@ class ClassTree(nn.Module):
 
 
 def _parents(tree: Mapping[str, Any]) -> dict[str, str | None]:
-    """The parent of each node by name, breadth first."""
+    """Return the name of each node's parent (None: the root), by the node's name, breadth first."""
     above: dict[str, str | None] = {}
     for name, parent in _walk(tree):
         if name in above:
@@ -104,7 +108,7 @@ def _check_leaves(classes: Sequence[str], leaves: set[str]) -> None:
 
 
 def _walk(tree: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
-    """Name and parent (None: the root) of each node, breadth first."""
+    """Yield the name and the parent's name (None: the root) of each node, breadth first."""
     level: list[tuple[str | None, Any]] = [(None, tree)]
     while level:
         below: list[tuple[str | None, Any]] = []

@@ -6,8 +6,8 @@ Factors Unifies Hierarchy and Compositionality in Vision-Language Representation
 Yoshikawa, Matsubara (ICLR 2026).
 
 Logits are a scale times the cosine on CLIP's sphere, and minus a scale times the distance on the
-hyperboloid (:mod:`hypvision.clip.spaces`). For a batch that is spread over processes gather the
-points first: :func:`gathered`.
+hyperboloid (:mod:`hypvision.clip.spaces`). If a batch is spread over processes, :func:`gathered`
+must bring its points together first.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from hypvision.io.errors import ArgumentError
 
 
 def gathered(x: Tensor) -> Tensor:
-    """``x`` (B, ...) of all processes (P * B, ...), in the order of their ranks, with gradients to
-    each; ``x`` itself without processes."""
+    """Return ``x`` (B, ...) of all P processes, (P * B, ...), in the order of their ranks, with
+    gradients to each process; ``x`` itself if there is one process."""
     if (
         not (distributed.is_available() and distributed.is_initialized())
         or distributed.get_world_size() == 1
@@ -34,44 +34,49 @@ def gathered(x: Tensor) -> Tensor:
 
 
 def gathered_rows(x: Tensor, places: Tensor, size: int, every: Tensor) -> Tensor:
-    """Rows ``(M, d)`` of all processes, each of which may have another number of them.
+    """Return the rows of all processes, ``(M, d)``, where each process may have another number of
+    rows.
 
     Args:
         x: the rows of this process.
-        places: where they lie among ``size`` places, as many in each process.
-        every: where those of all processes lie, one process after the other.
+        places: the positions of these rows among ``size`` positions; ``size`` is the same in each
+            process.
+        every: the positions of the rows of all processes, one process after the other.
     """
     padded = x.new_zeros(size, x.shape[-1])
     return gathered(padded.index_copy(0, places, x))[every]
 
 
 def soft_cross_entropy(logits: Tensor, true: Tensor, dim: int = 1) -> Tensor:
-    """Mean cross-entropy of the rows of ``logits`` (N, M), or of its columns with ``dim`` 0; 0 of
-    no rows, which a process may have.
+    """Return the mean cross-entropy of the rows of ``logits`` (N, M), or of its columns with
+    ``dim`` 0; 0 if there are no rows, as may happen in one of several processes.
 
-    A target is shared evenly among what ``true`` (N, M), 0 or 1, marks in a row.
+    The target of a row is spread evenly over the entries that are 1 in ``true`` (N, M), which has 0
+    or 1.
     """
     shares = true / true.sum(dim, keepdim=True)
     return -(logits.log_softmax(dim) * shares).sum() / max(1, logits.shape[1 - dim])
 
 
 def contrastive_loss(logits: Tensor, true: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The losses of images and of texts in CLIP's symmetric loss, before their mean.
+    """Return the two parts of CLIP's symmetric loss, of which the loss is the mean: the
+    cross-entropy of images against texts, and of texts against images.
 
     Args:
-        logits: images x texts (N, M).
-        true: (N, M), 1 where a text is true of an image; default: the diagonal.
+        logits: similarities of images and texts (N, M).
+        true: (N, M), 1 where a text is true of an image, else 0; None: the diagonal.
 
     Raises:
-        ValueError: without ``true`` there are more images than texts, or fewer.
+        ValueError: ``true`` is None and the numbers of images and texts differ.
     """
     if true is None and logits.shape[0] != logits.shape[1]:
         raise ArgumentError(
             f"contrastive_loss: {logits.shape[0]} images and {logits.shape[1]} texts are not "
-            "pairs. Give as many of both, or say with true which belong together."
+            "pairs. Give equally many, or say with 'true' which texts belong to which images."
         )
     true = torch.eye(len(logits), device=logits.device) if true is None else true
-    # columns as they lie in memory: a transposed table of 2,048 columns takes twice as long
+    # The softmax runs down the columns as they lie in memory: transposing a table of 2,048 columns
+    # first would take twice as long.
     return soft_cross_entropy(logits, true), soft_cross_entropy(logits, true, dim=0)
 
 
@@ -82,15 +87,15 @@ def entailment(
     factor: float = 1.0,
     min_radius: float = 0.1,
 ) -> Tensor:
-    """How far points ``(..., d)`` are outside of the cones of more general ones, in radians
-    ``(...)``, or ``(..., k)`` on a product of k manifolds.
+    """Return by how much points lie outside of the entailment cones of more general points, in
+    radians ``(...)``, or ``(..., k)`` on a product of k manifolds; 0 inside.
 
     Args:
-        general, specific: points.
+        general, specific: points ``(..., d)``; each general one is the apex of a cone.
         manifold: a :class:`~hypvision.geometry.Lorentz`, or a
             :class:`~hypvision.geometry.Product` of several.
-        factor: of the half-aperture.
-        min_radius: of :func:`hypvision.geometry.lorentz.half_aperture`.
+        factor: factor by which the cone's half-aperture is multiplied.
+        min_radius: see :func:`hypvision.geometry.lorentz.half_aperture`.
     """
     angle = manifold.exterior_angle(general, specific)
     return torch.relu(angle - factor * manifold.half_aperture(general, min_radius))
@@ -106,21 +111,22 @@ def compositional_entailment(
     within: float = 1.2,
     min_radius: float = 0.1,
 ) -> dict[str, Tensor]:
-    """HyCoCLIP's four entailments of points (B, d): a text entails its image, and a box what it was
-    cut from. On a product of hyperboloids they are PHyCLIP's.
+    """Return HyCoCLIP's four entailment losses of points (B, d): a text entails its image, and a
+    box what it was cut from. On a product of hyperboloids they are PHyCLIP's losses.
 
-    Where a box has the words of the whole image, the points of the two texts coincide: here their
-    angle is 0 and costs nothing, in the official code it is pi/2 and costs pi/2 less the aperture,
-    which draws the text towards the root.
+    If a box has the same words as the whole image, the points of the two texts coincide. Here their
+    exterior angle is then 0 and costs nothing; in the official code it is pi/2 and costs pi/2 less
+    the aperture, which draws the text towards the root.
 
     Args:
-        image, text: of whole images and their captions.
-        box_image, box_text: of one box of each, and of its words.
+        image, text: points of whole images and of their captions.
+        box_image, box_text: points of one box of each image, and of the box's words.
         manifold, min_radius: see :func:`entailment`.
-        between, within: factors of the aperture, between the modalities and within one.
+        between, within: factors of the aperture for pairs of an image and a text (``between``), and
+            for pairs of two images or two texts (``within``).
 
     Returns:
-        Means by name, to be weighted by 0.2 * 0.5 in the paper's loss.
+        The mean of each entailment loss by its name; the paper weights their sum by 0.2 * 0.5.
     """
     general = torch.stack([text, box_text, box_image, box_text])
     specific = torch.stack([image, box_image, image, text])

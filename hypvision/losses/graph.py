@@ -23,10 +23,10 @@ from hypvision.io.errors import ArgumentError, require_finite
 
 
 def complete_tree(branching: int, depth: int) -> list[int]:
-    """The parent of every node of the tree in which all nodes above ``depth`` have ``branching``
-    children.
+    """Return the parent of every node of the tree in which all nodes above ``depth`` have
+    ``branching`` children.
 
-    The root comes first with the parent -1, then level by level.
+    The root comes first, with the parent -1; the other nodes follow level by level.
     """
     at_least(1, integer=True, branching=branching, depth=depth)
     parents = [-1]
@@ -39,11 +39,10 @@ def complete_tree(branching: int, depth: int) -> list[int]:
 
 
 def tree_distances(parents: Sequence[int]) -> Tensor:
-    """Number of edges between all pairs of nodes, ``(N, N)`` integers.
+    """Return the number of edges between all pairs of nodes of a tree, ``(N, N)`` integers.
 
     Args:
-        parents: the parent of every node; parents come before their children, the root first with
-            -1.
+        parents: the parent of every node, an earlier node; the root comes first, with -1.
     """
     if (
         not len(parents)
@@ -61,17 +60,18 @@ def tree_distances(parents: Sequence[int]) -> Tensor:
 
 
 def neighbour_loss(distances: Tensor, hops: Tensor) -> Tensor:
-    r"""Cross-entropy of picking a neighbour among all nodes that are not neighbours (Nickel and
-    Kiela, NeurIPS 2017, eq. 6).
+    r"""Return the cross-entropy of picking a node's neighbour among all nodes that are not its
+    neighbours (Nickel and Kiela, NeurIPS 2017, eq. 6).
 
     .. math:: -\log \frac{e^{-d(u, v)}}{e^{-d(u, v)} + \sum_{v' \not\sim u} e^{-d(u, v')}}
 
-    averaged over the edges ``u, v`` of the rows. All other nodes are negatives, not a sample of
-    them.
+    averaged over the edges ``u, v`` of the given nodes ``u``. All nodes that are not neighbours are
+    negatives, where the paper draws a sample of them.
 
     Args:
-        distances: from some nodes to all, ``(B, N)``.
-        hops: edges between the same, ``(B, N)``: 0 for the node itself, 1 for a neighbour.
+        distances: distances from some nodes to all nodes, ``(B, N)``.
+        hops: numbers of edges between the same nodes, ``(B, N)``: 0 for the node itself, 1 for a
+            neighbour.
     """
     if distances.shape != hops.shape:
         raise ArgumentError(
@@ -82,26 +82,26 @@ def neighbour_loss(distances: Tensor, hops: Tensor) -> Tensor:
     if not edges.any():
         raise ArgumentError("hops has no 1 in it: none of these nodes has a neighbour.")
     others = torch.logsumexp(-distances.masked_fill(hops <= 1, torch.inf), -1, keepdim=True)
-    # For nodes without negatives this is -inf, so that they add nothing to the loss.
+    # For nodes without negatives ``others`` is -inf, so that these nodes add nothing to the loss.
     return F.softplus(distances + others)[edges].mean()
 
 
 def graph_map(distances: Tensor, edges: Tensor, rows: Tensor | None = None) -> float:
-    r"""Mean average precision of the neighbours of every node, ranked by distance (Nickel and
-    Kiela, NeurIPS 2017).
+    r"""Return the mean average precision (MAP) of the neighbours of every node, ranked by distance
+    (Nickel and Kiela, NeurIPS 2017).
 
     .. math:: \frac{1}{|V|} \sum_u \frac{1}{|N(u)|}
               \sum_{v \in N(u)} \frac{|N(u) \cap R(u, v)|}{|R(u, v)|}
 
     with :math:`R(u, v)` the nodes other than ``u`` that are at most as far from ``u`` as ``v`` is.
-    It is 1 if every node is closer to its neighbours than to any other node, whatever the
+    The result is 1 if every node is closer to its neighbours than to any other node, whatever the
     distances.
 
     Args:
-        distances: ``(N, N)``; ties count against the ranking.
-        edges: ``(N, N)``, true for neighbours. Nodes without are left out.
-        rows: nodes of the rows, where ``distances`` and ``edges`` are ``(B, N)``, for a part of the
-            nodes.
+        distances: distances between the nodes, ``(N, N)``; ties count against the ranking.
+        edges: ``(N, N)``, true for neighbours. Nodes without neighbours are left out of the mean.
+        rows: for results of a part of the nodes: their numbers ``(B,)``; ``distances`` and
+            ``edges`` are then ``(B, N)``.
     """
     reach, hits, edges = _ranking(distances, edges, rows)
     precision = (hits.double() / reach).masked_fill(~edges, 0)
@@ -110,14 +110,14 @@ def graph_map(distances: Tensor, edges: Tensor, rows: Tensor | None = None) -> f
 
 
 def mean_rank(distances: Tensor, edges: Tensor, rows: Tensor | None = None) -> float:
-    """Mean over all edges ``u, v`` of the rank of ``v``, from 1, by the distance from ``u`` among
-    the nodes that are not neighbours of ``u`` (Nickel and Kiela, NeurIPS 2017).
+    """Return the mean over all edges ``u, v`` of the rank of ``v``, from 1, by its distance from
+    ``u`` among the nodes that are not neighbours of ``u`` (Nickel and Kiela, NeurIPS 2017).
 
     Args:
-        distances: ``(N, N)``; ties count against the ranking.
+        distances: distances between the nodes, ``(N, N)``; ties count against the ranking.
         edges: ``(N, N)``, true for neighbours; ``u`` is the row.
-        rows: nodes of the rows, where ``distances`` and ``edges`` are ``(B, N)``, for a part of the
-            nodes.
+        rows: for results of a part of the nodes: their numbers ``(B,)``; ``distances`` and
+            ``edges`` are then ``(B, N)``.
     """
     reach, hits, edges = _ranking(distances, edges, rows)
     return (reach - hits + 1)[edges].double().mean().item()
@@ -126,8 +126,8 @@ def mean_rank(distances: Tensor, edges: Tensor, rows: Tensor | None = None) -> f
 def _ranking(
     distances: Tensor, edges: Tensor, rows: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """For all ``u, v`` how many other nodes, and how many neighbours of ``u``, are at most as far
-    from ``u`` as ``v``; and the edges of other nodes."""
+    """Return for all ``u, v`` how many other nodes, and how many neighbours of ``u``, are at most
+    as far from ``u`` as ``v`` is; and the edges ``(B, N)`` without those from a node to itself."""
     if rows is None:
         _square(distances, edges, "edges")
         rows = torch.arange(len(distances), device=distances.device)
@@ -146,21 +146,23 @@ def _ranking(
 
 
 def _within(values: Tensor, bounds: Tensor) -> Tensor:
-    """How many of the ``values`` of a row are at most as large as each of its ``bounds``."""
+    """Return how many of the ``values`` in a row are at most as large as each bound in the same row
+    of ``bounds``."""
     return torch.searchsorted(values.sort(-1).values, bounds, right=True)
 
 
 def average_distortion(distances: Tensor, hops: Tensor, scale: float | None = None) -> float:
-    r"""Mean of :math:`|d(u, v) / (s\, g(u, v)) - 1|` over all pairs of nodes (Sala et al., ICML
-    2018, with a scale).
+    r"""Return the mean of :math:`|d(u, v) / (s\, g(u, v)) - 1|` over all pairs of nodes, with the
+    distance :math:`d`, the number of edges :math:`g` and a scale :math:`s` (Sala et al., ICML 2018,
+    without the scale).
 
-    Without a scale ``s`` the best one is used, so that only proportions count: the mean is a
-    piecewise linear function of ``1 / s``, smallest at a weighted median.
+    Without a scale the best one is used, so that only the proportions of distances count: the mean
+    is a piecewise linear function of ``1 / s``, smallest at a weighted median.
 
     Args:
-        distances: between the points, ``(N, N)``, symmetric.
-        hops: between the nodes, ``(N, N)``, positive outside the diagonal.
-        scale: length of one edge.
+        distances: distances between the nodes' points, ``(N, N)``, symmetric.
+        hops: numbers of edges between the nodes, ``(N, N)``, positive outside the diagonal.
+        scale: the distance that one edge should have; None: the best one.
     """
     _square(distances, hops, "hops")
     if len(hops) < 2:
@@ -175,7 +177,7 @@ def average_distortion(distances: Tensor, hops: Tensor, scale: float | None = No
         ratio, _ = ratio.sort()
         weight = ratio.cumsum(0)
         if weight[-1] == 0:
-            return 1.0  # all points are equal
+            return 1.0  # all points coincide, so every ratio is 0
         scale = ratio[torch.searchsorted(weight, weight[-1] / 2).clamp(max=len(ratio) - 1)].item()
     return (ratio / scale - 1).abs().mean().item()
 

@@ -1,15 +1,17 @@
-r"""HIER and LHIER: metric learning with proxies that become the inner nodes of a hierarchy.
+r"""HIER and LHIER: metric learning with proxies that become the inner nodes of a hierarchy of the
+samples.
 
 Kim, Jeong and Kwak, "HIER: Metric Learning Beyond Class Labels via Hierarchical Regularization"
 (CVPR 2023), in the Poincare ball; Bdeir et al., "Robust Hyperbolic Learning with Curvature-Aware
-Optimization" (NeurIPS 2025), which moves it to the hyperboloid with a learned curvature.
+Optimization" (NeurIPS 2025), which moves the method to the hyperboloid with a learned curvature
+(LHIER).
 
 Triplets ``(i, j, k)`` of nodes are drawn so that ``i`` and ``j`` are related and ``k`` is not. For
-each, one proxy is drawn as the lowest common ancestor (LCA) of ``i`` and ``j`` and one as that of
-all three; the loss pulls ``i`` and ``j`` to the first and ``k`` to the second.
+each triplet, one proxy is drawn as the lowest common ancestor (LCA) of ``i`` and ``j``, and one as
+that of all three; the loss pulls ``i`` and ``j`` to the first and ``k`` to the second.
 
-The published code holds the distances of all pairs as a sum over ``(N, P, dim)`` and a dozen
-tensors ``(triplets, P)``. Here distances are one matrix product, and :func:`lca_triplet_loss` goes
+The published code holds a tensor ``(N, P, dim)`` to compute the distances, and a dozen tensors
+``(triplets, P)``. Here the distances are one matrix product, and :func:`lca_triplet_loss` goes
 through the triplets in blocks and adds up the gradient of the distance matrix: apart from this
 matrix, the memory does not depend on the number of triplets.
 """
@@ -30,15 +32,15 @@ from hypvision.geometry.numerics import Function, clip_norm, exact
 from hypvision.io.checks import at_least, more_than, one_of
 from hypvision.io.errors import ArgumentError
 
-# Rows per block: on a CPU its tensors fit into the cache of a core; a GPU is faster with fewer,
-# larger calls.
+# Triplets per block, by device: on a CPU the tensors of a block fit into the cache of a core; a GPU
+# is faster with fewer, larger calls.
 _ROWS = {"cpu": 256}
 _ROWS_ELSEWHERE = 16384
-# Size of the noise pool on a CPU, where drawing fresh noise for every entry would cost more than
-# the rest of the loss.
+# Size of the pool of random numbers on a CPU, where drawing fresh noise for every entry would cost
+# more than the rest of the loss.
 _POOL = 2**20
-# Range, as a natural logarithm, of a float32 table of exp(-distance / temperature), with a margin
-# for the noise.
+# Largest range of distance / temperature for which float32 can hold a table of
+# exp(-distance / temperature), with a margin for the noise.
 _NATS = 130.0
 # HIER's least distance of a point from the boundary of the ball, as a share of its radius.
 _HIER_EPS = 1e-3
@@ -47,19 +49,21 @@ _HIER_EPS = 1e-3
 def clip_to_ball(
     x: Tensor, manifold: PoincareBall, radius: float | None = 2.3, riemannian: bool = True
 ) -> Tensor:
-    r"""Feature vectors as points of the ball: clipped, through the exponential map at the origin,
-    then projected.
+    r"""Map feature vectors to points of the ball: clip their length, apply the exponential map at
+    the origin, and project the points away from the boundary.
 
-    The projection is HIER's: :math:`\sqrt c\,|y|` is cut at ``1 - 1e-3``, a distance of
-    ``7.6 / sqrt(c)`` from the origin, or at the ``1 - eps`` of a manifold that was given its own. A
-    vector reaches it at the length ``3.8 / sqrt(c)``, so with the default ``radius`` none does
-    below ``c = 2.7``.
+    The projection is HIER's: :math:`\sqrt c\,|y|` is cut at ``1 - 1e-3``, a distance of ``7.6 /
+    sqrt(c)`` from the origin, or at ``1 - eps`` if the manifold was given an ``eps``. A vector
+    reaches this limit at the length ``3.8 / sqrt(c)``, so with the default ``radius`` no vector
+    does below ``c = 2.7``.
 
     Args:
-        x: ``(..., n)``.
-        manifold: the ball.
-        radius: longest vector (Guo et al., CVPR 2022); None for no limit but the projection.
-        riemannian: scale the gradient by ``(1 - c |y|^2)^2 / 4`` on its way back, as HIER does.
+        x: feature vectors ``(..., n)``.
+        manifold: the ball in which the points lie.
+        radius: length at which longer vectors are clipped (Guo et al., CVPR 2022); None: no
+            clipping, only the projection.
+        riemannian: whether the gradient is scaled by ``(1 - c |y|^2)^2 / 4`` on its way back, as in
+            HIER.
 
     Returns:
         Points ``(..., n)``.
@@ -70,14 +74,14 @@ def clip_to_ball(
     if not riemannian:
         return y
     fixed = y.detach()
-    # equals y; only the gradient is scaled
+    # The sum equals y, but its gradient is the scaled one.
     return fixed + poincare.egrad2rgrad(fixed, y - fixed, manifold._value())
 
 
 def rescale_radii(
     x: Tensor, manifold: Lorentz, slope: float = 2.0, limit: float | Tensor | None = None
 ) -> Tensor:
-    """Maximum-distance rescaling of points of a hyperboloid
+    """Return points of a hyperboloid after maximum-distance rescaling
     (:func:`hypvision.geometry.lorentz.rescale`).
 
     The default limit follows the curvature but gives it no gradient (Bdeir et al.).
@@ -88,14 +92,14 @@ def rescale_radii(
     return lorentz.rescale(x, c, limit=limit, slope=slope)
 
 
-# Triplets
+# Drawing triplets
 
 
 def mutual_neighbours(similarity: Tensor, k: int) -> Tensor:
-    """Which pairs are among the ``k`` most similar of each other: bool ``(N, N)``; never a node and
-    itself.
+    """Return which pairs of nodes are among the ``k`` most similar of each other: bool ``(N, N)``;
+    a node is never its own neighbour.
 
-    The node itself takes part in the ranking, so it uses up one of the ``k``.
+    The node itself takes part in the ranking, so it uses up one of its ``k``.
     """
     near = torch.zeros_like(similarity, dtype=torch.bool)
     near.scatter_(1, similarity.topk(min(k, len(similarity)), dim=1).indices, True)
@@ -111,19 +115,19 @@ def sample_triplets(
     generator: torch.Generator | None = None,
     least: int = 2,
 ) -> Tensor:
-    """Triplets ``(i, j, k)``: ``j`` a mutual neighbour of ``i``, and ``k`` not.
+    """Draw triplets ``(i, j, k)`` of nodes: ``j`` is a mutual neighbour of ``i``, and ``k`` is not.
 
     Args:
-        similarity: ``(N, N)``.
-        k: neighbours, see :func:`mutual_neighbours`.
-        draws: triplets of each ``i``, drawn with replacement.
-        exclude_anchor: never draw ``i`` itself as ``k``, which the published code does.
-        generator: of the random numbers.
-        least: an ``i`` with fewer mutual neighbours has no triplets; the published code asks for
-            two.
+        similarity: similarities of the nodes, ``(N, N)``.
+        k: number of nearest nodes that count, see :func:`mutual_neighbours`.
+        draws: number of triplets for each ``i``, drawn with replacement.
+        exclude_anchor: never draw ``i`` itself as ``k``; the published code may draw it.
+        generator: generator of the random numbers.
+        least: a node ``i`` with fewer mutual neighbours has no triplets; the published code
+            requires two.
 
     Returns:
-        ``(T, 3)`` numbers of nodes, sorted by ``i``.
+        Indices of nodes, ``(T, 3)``, sorted by ``i``.
     """
     triplets, valid = draw_triplets(similarity, k, draws, exclude_anchor, generator, least)
     return triplets[valid]
@@ -138,8 +142,9 @@ def draw_triplets(
     generator: torch.Generator | None = None,
     least: int = 2,
 ) -> tuple[Tensor, Tensor]:
-    """Triplets ``(N draws, 3)`` of all nodes as :func:`sample_triplets` draws them, and which of
-    them count, ``(N draws,)``: the number of those would make the host wait."""
+    """Return triplets ``(N draws, 3)`` of all nodes, drawn as :func:`sample_triplets` draws them,
+    and a mask ``(N draws,)`` of those that count. A result of only those would have a size that the
+    host must wait for."""
     mutual = mutual_neighbours(similarity, k)
     others = ~mutual
     if exclude_anchor:
@@ -154,15 +159,15 @@ def draw_triplets(
     return triplets.view(-1, 3), valid.expand_as(related).flatten()
 
 
-# The loss of triplets
+# The loss of the triplets
 
 
 class _Noise:
-    """Samples of ``exp(Gumbel)``, that is ``1 / Exponential(1)``, in blocks.
+    """Source of samples of ``exp(Gumbel)``, that is ``1 / Exponential(1)``, in blocks.
 
-    On a CPU the blocks of many triplets are windows at random places of two pools, one for each of
-    the LCAs of a triplet. The numbers of a block are independent; blocks share numbers, which
-    leaves every expectation as it is.
+    On a CPU with many triplets, blocks are windows at random places of two pools, one pool for each
+    of the two LCAs of a triplet. The numbers of a block are independent; different blocks share
+    numbers, which leaves every expectation as it is.
     """
 
     def __init__(
@@ -185,10 +190,11 @@ class _Noise:
         u = torch.rand(
             shape, generator=self.generator, dtype=self.like.dtype, device=self.like.device
         )
-        return u.log_().reciprocal_().neg_()  # u is below 1, so that no weight is infinite
+        return u.log_().reciprocal_().neg_()  # u < 1, so no weight is infinite
 
     def __call__(self, start: int, rows: int) -> Iterable[Tensor]:
-        """Factors ``(rows, width)`` for the LCA of the pair and of the triple."""
+        """Return two factors ``(rows, width)``: for the LCA of the pair and for that of the
+        triple."""
         if self.gumbel is not None:
             return self.gumbel[:, start : start + rows].to(self.like).exp()
         if self.pools is None:
@@ -199,7 +205,8 @@ class _Noise:
 
 
 class _TripletLoss(Function):
-    """The sum of :func:`lca_triplet_loss`, with the gradient computed along."""
+    """The sum of :func:`lca_triplet_loss` over triplets, as an autograd function whose forward pass
+    computes the gradient, too."""
 
     @staticmethod
     def forward(
@@ -216,8 +223,8 @@ class _TripletLoss(Function):
         rows = _ROWS.get(dist.device.type, _ROWS_ELSEWHERE)
         noise = _Noise(dist, gumbel, rows, len(triplets), generator)
         low, high = dist.aminmax()
-        # exp(-max(d_i, d_j) / tau) is the smaller of two table entries. The table is not used if
-        # its entries would underflow.
+        # exp(-max(d_i, d_j) / tau) is the smaller of two entries of a table of exp(-d / tau). The
+        # table holds -d / tau instead if its entries would underflow, and on a GPU.
         narrow = dist.device.type == "cpu"
         if score == "exp":  # log-weights exp(-d) between 0 and 1, with the derivative -exp(-d)
             table = torch.exp(-dist)
@@ -229,7 +236,7 @@ class _TripletLoss(Function):
             slope = None
         if narrow:
             table.exp_()
-        total = (low + high) * 0  # NaN if a distance is not finite
+        total = (low + high) * 0  # 0, or NaN if any distance in dist is not finite
         grads = None
         if ctx.needs_input_grad[0]:  # gradients of the chosen distances and of the softmax
             drawn = torch.zeros_like(dist)
@@ -267,8 +274,8 @@ def _block(
     grads: tuple[Tensor, Tensor] | None,
     buffers: Tensor,
 ) -> Tensor:
-    """Loss of a block of triplets; adds up the gradients of the drawn distances and through the
-    softmax."""
+    """Return the loss of a block of triplets, and add to ``grads`` the gradients of the drawn
+    distances and those through the softmax."""
     # (3, T)
     nodes = triplets.T.contiguous()
     width = dist.shape[1]
@@ -276,8 +283,8 @@ def _block(
     near, weights, spare = work.split([3, 2, 2])
     torch.index_select(table, 0, nodes.flatten(), out=near.view(-1, width))
     a, b, c = near
-    # Weights of each proxy as lowest common ancestor (LCA) of the pair and of the triple; masks of
-    # the largest distance.
+    # pair and triple are the weights of each proxy as lowest common ancestor (LCA) of i and j and
+    # of all three; j_rules and k_rules mark where j's or k's distance is the largest.
     pair, triple = weights
     torch.minimum(a, b, out=pair)
     torch.minimum(pair, c, out=triple)
@@ -302,11 +309,11 @@ def _block(
 
     drawn, soft = grads
     sign[2].neg_()
-    # Gradient of the chosen distances.
+    # Add the gradient of the chosen distances.
     drawn.view(-1).index_add_(0, at_pair.view(-1), sign.view(-1))
     drawn.view(-1).index_add_(0, at_triple.view(-1), sign.view(-1), alpha=-1)
-    # Gradient of the softmax: with v = dL/d(choice for the pair) = -dL/d(choice for the triple),
-    # dL/d(logits) = y (v - <y, v>), which goes to the node at the largest distance.
+    # Add the gradient through the softmax: with v = dL/d(choice for the pair) = -dL/d(choice for
+    # the triple), dL/d(logits) = y (v - <y, v>), which goes to the node at the largest distance.
     v = F.embedding_bag(triplets, dist, per_sample_weights=sign.T.contiguous(), mode="sum")
     scale = weights.sum(-1, keepdim=True)
     mean = torch.mul(weights, v, out=spare).sum(-1, keepdim=True).div_(scale)
@@ -320,10 +327,11 @@ def _block(
 
 
 def _largest(x: Tensor, spare: Tensor) -> Tensor:
-    """Column of the largest of each row of ``x > 0``; on a CPU in half the time of ``argmax``."""
+    """Return the column of the largest entry in each row of ``x > 0``; on a CPU this takes half the
+    time of ``argmax``."""
     if x.device.type != "cpu":
         return x.argmax(-1)
-    # 1 at the maximum, else 0; all 0 if a value is NaN, which makes the loss NaN
+    # at_top is 1 at the maximum, else 0. If a value is NaN all are 0, and the loss is NaN anyway.
     at_top = torch.ge(x, x.amax(-1, keepdim=True), out=spare)
     return at_top.mul_(torch.arange(x.shape[-1], dtype=x.dtype)).amax(-1).long()
 
@@ -339,7 +347,7 @@ def lca_triplet_loss(
     hard: bool = True,
     valid: Tensor | None = None,
 ) -> Tensor:
-    r"""Mean hierarchical loss of triplets of nodes (HIER, eq. 6-8).
+    r"""Return the mean hierarchical loss of triplets of nodes (HIER, eq. 6-8).
 
     With :math:`q_{ij}` drawn from :math:`\mathrm{softmax}_p(-\max(d_{ip}, d_{jp})/\tau)` and
     :math:`q` likewise from the largest of three,
@@ -351,18 +359,18 @@ def lca_triplet_loss(
     the softmax with the same noise.
 
     Args:
-        dist: distances ``(N, P)`` of nodes from proxies.
-        triplets: ``(T, 3)`` row numbers, see :func:`sample_triplets`.
-        temperature: :math:`\tau`.
-        margin: :math:`m`.
-        gumbel: noise ``(2, T, P)``, for the pair and for the triple; drawn if None.
-        generator: of the drawn noise.
-        score: what the softmax is of: ``"distance"``, as above and as HIER's code has it, or
-            ``"exp"``, as the papers write it: :math:`\exp(-\max(d_{ip}, d_{jp}))` without a
-            temperature.
-        hard: one ancestor is drawn, as in HIER; False: the distance to it is a mean over all, with
-            the weights of the Gumbel softmax, which needs a few tensors ``(3, T, P)``.
-        valid: which triplets count, ``(T,)``; None: all.
+        dist: distances ``(N, P)`` of N nodes from P proxies.
+        triplets: row numbers ``(T, 3)`` of nodes in ``dist``, see :func:`sample_triplets`.
+        temperature: the temperature :math:`\tau` of the softmax.
+        margin: the margin :math:`m`.
+        gumbel: Gumbel noise ``(2, T, P)``, for the pair and for the triple; None: drawn.
+        generator: generator of the noise that is drawn.
+        score: the logits of the softmax: ``"distance"``, as above and in HIER's code, or ``"exp"``,
+            as the papers write them: :math:`\exp(-\max(d_{ip}, d_{jp}))` without a temperature.
+        hard: whether one ancestor is drawn, as in HIER; False: the distance to the ancestor is a
+            mean over all proxies with the weights of the Gumbel softmax, which needs a few tensors
+            ``(3, T, P)``.
+        valid: mask ``(T,)`` of the triplets that count; None: all.
 
     Returns:
         Scalar; 0 without triplets. It can be differentiated once.
@@ -370,7 +378,7 @@ def lca_triplet_loss(
     _check_triplets(dist, triplets, gumbel)
     more_than(0, temperature=temperature)
     one_of(("distance", "exp"), score=score)
-    # a GPU would make the host wait for the number of these
+    # On a GPU the host would have to wait for the number of valid triplets, so the mask stays.
     if valid is not None and dist.device.type == "cpu":
         triplets = triplets[valid]
         gumbel = None if gumbel is None else gumbel[:, valid]
@@ -410,7 +418,8 @@ def _soft_losses(
     generator: torch.Generator | None,
     score: str,
 ) -> Tensor:
-    """The losses (T,) of triplets with mean distances to all ancestors in place of a drawn one."""
+    """Return the losses ``(T,)`` of triplets, with mean distances to all proxies in place of the
+    distance to a drawn one."""
     nodes = dist[triplets.T]  # (3, T, P)
     farthest = torch.stack([nodes[:2].amax(0), nodes.amax(0)])
     if gumbel is None:
@@ -423,27 +432,30 @@ def _soft_losses(
     return (gap + margin).clamp(min=0).sum(0) * apart
 
 
-# The module
+# HIER's loss as a module
 
 
 class HIERLoss(nn.Module):
     """Hierarchical regularisation of embeddings (HIER in the ball, LHIER on the hyperboloid).
 
-    In the ball the proxies are Euclidean vectors, mapped into it in each step like the embeddings
-    (:func:`clip_to_ball`). On the hyperboloid they are manifold parameters, for a Riemannian
-    optimiser, brought below the largest radius by :func:`hypvision.geometry.lorentz.rescale`.
+    In the ball the proxies are Euclidean vectors, which each step maps into the ball like the
+    embeddings (:func:`clip_to_ball`). On the hyperboloid they are manifold parameters, for a
+    Riemannian optimiser, whose radii :func:`hypvision.geometry.lorentz.rescale` keeps below the
+    limit.
 
     Args:
-        manifold: :class:`~hypvision.geometry.PoincareBall` (HIER, published with ``c = 0.1``) or
-            :class:`~hypvision.geometry.Lorentz` (LHIER, ``c = 1`` learnable).
+        manifold: space of the embeddings: :class:`~hypvision.geometry.PoincareBall` (HIER,
+            published with ``c = 0.1``) or :class:`~hypvision.geometry.Lorentz` (LHIER, ``c = 1``,
+            learnable).
         dim: dimension of the space.
-        num_proxies: proxies.
+        num_proxies: number of proxies.
         temperature, margin, score: see :func:`lca_triplet_loss`.
         neighbours, draws, exclude_anchor: see :func:`sample_triplets`.
-        clip_radius: longest proxy vector in the ball; on the hyperboloid it sets the initial radii
-            alone.
-        slope: ``s`` of the rescaling on the hyperboloid.
-        limit: largest radius after it; None for :func:`hypvision.geometry.lorentz.max_distance`.
+        clip_radius: length at which the proxies' vectors are clipped in the ball; on the
+            hyperboloid it sets only the initial radii.
+        slope: the parameter ``s`` of the rescaling on the hyperboloid.
+        limit: largest radius after the rescaling; None:
+            :func:`hypvision.geometry.lorentz.max_distance`.
 
     Shapes:
         points ``(B, dim)`` of the ball or ``(B, dim + 1)`` of the hyperboloid, labels ``(B,)``, to
@@ -490,7 +502,8 @@ class HIERLoss(nn.Module):
             self.proxies = nn.Parameter(vectors)
 
     def points(self) -> Tensor:
-        """The proxies on the manifold, ``(num_proxies, dim)`` or ``(num_proxies, dim + 1)``."""
+        """Return the proxies as points of the manifold, ``(num_proxies, dim)`` or ``(num_proxies,
+        dim + 1)``."""
         if isinstance(self.manifold, Lorentz):
             return rescale_radii(self.proxies, self.manifold, self.slope, self.limit)
         return clip_to_ball(self.proxies, self.manifold, self.clip_radius)
@@ -503,14 +516,15 @@ class HIERLoss(nn.Module):
         gumbel: tuple[Tensor, Tensor] | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """The loss of samples against proxies plus that of proxies against proxies.
+        """Return the loss of triplets of samples plus that of triplets of proxies; the ancestors of
+        both are proxies.
 
         Args:
-            x: embeddings on the manifold.
-            labels: their classes ``(B,)``.
-            triplets: for samples and for proxies, instead of drawn ones.
-            gumbel: noise for both, see :func:`lca_triplet_loss`.
-            generator: of the random numbers.
+            x: embeddings, points of the manifold.
+            labels: class numbers of the samples ``(B,)``.
+            triplets: two tensors of triplets, of samples and of proxies; None: drawn.
+            gumbel: two tensors of noise, for samples and for proxies, see :func:`lca_triplet_loss`.
+            generator: generator of the random numbers.
 
         Returns:
             Scalar, float32 or float64. Computed outside autocast.
@@ -522,7 +536,7 @@ class HIERLoss(nn.Module):
             dist = self.manifold.cdist(torch.cat([x, proxies]), proxies)
             to_samples = dist[:count]
             to_proxies = dist[count:]
-            # The distance of a point from itself is only rounding error, and so is its gradient.
+            # The distance of a point from itself is only a rounding error, as is its gradient.
             itself = torch.eye(len(proxies), dtype=torch.bool, device=x.device)
             to_proxies = to_proxies.masked_fill(itself, 0.0)
             if triplets is None:
@@ -552,7 +566,7 @@ class HIERLoss(nn.Module):
     ) -> list[tuple[Tensor, Tensor | None]]:
         similarity = torch.exp(-self.manifold.cdist(x, x))
         similarity.fill_diagonal_(1.0)
-        # ranks samples of the same class first
+        # Similarities are at most 1, so this ranks samples of the same class first.
         similarity += labels.unsqueeze(0) == labels.unsqueeze(1)
         options = (self.neighbours, self.draws, self.exclude_anchor, generator)
         return [

@@ -1,10 +1,10 @@
-"""Losses of a tree of visual parts: contrast between parents and children, and a prior for its
-Gaussians.
+"""Losses of HiMapper's tree of visual parts: a contrastive loss between parents and children, and a
+prior for the Gaussians of its nodes.
 
 Paper: "Improving Visual Recognition with Hyperbolical Visual Hierarchy Mapping", Kwon et al. (CVPR
-2024). The paper and the released code use the distance itself as the logit, which drives children
-away from their parents; ``logit`` chooses between that and its negative, which does what the paper
-describes.
+2024). The paper's formula and the released code use the distance itself as the logit, which drives
+children away from their parents; ``logit`` chooses between the distance and its negative, which
+does what the paper's text describes.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def tree_contrastive_loss(
     logit: str = "neg_distance",
     temperature: float = 1.0,
 ) -> Tensor:
-    r"""Each node against its parent and the other nodes of its level, summed over pairs of
-    neighbouring levels.
+    r"""Return the contrastive loss of each node's parent against the other nodes of the node's
+    level, summed over pairs of neighbouring levels.
 
     With children :math:`h_i`, parents :math:`p_{i // 2}` and the similarity :math:`s`, a pair of
     levels contributes the mean over the batch and i of
@@ -38,16 +38,16 @@ def tree_contrastive_loss(
     .. math:: -s(h_i, p_{i // 2})
               + \log\Big(e^{s(h_i, p_{i // 2})} + \sum_{j \ne i} e^{s(h_i, h_j)}\Big).
 
-    It is computed in float32, and finite with finite gradients where points coincide.
+    The loss is computed in float32, and is finite with finite gradients even if points coincide.
 
     Args:
-        points: the levels from the finest to the coarsest, ``(B, n_l, D)`` with
-            ``n_l = 2 n_{l+1}``; points of ``manifold``.
-        manifold: where the points lie.
-        logit: the similarity: ``"neg_distance"`` (minus the geodesic distance), ``"distance"``
-            (plus; the released code) or ``"inner"`` (the inner product, Minkowski's on the
-            hyperboloid).
-        temperature: divides the similarity.
+        points: the levels of the tree from the finest to the coarsest, ``(B, n_l, D)`` with ``n_l =
+            2 n_{l+1}``; points of ``manifold``.
+        manifold: the space in which the points lie.
+        logit: the similarity ``s``: ``"neg_distance"`` (minus the geodesic distance),
+            ``"distance"`` (the distance, as in the released code) or ``"inner"`` (the inner
+            product, on the hyperboloid Minkowski's).
+        temperature: number by which the similarity is divided.
 
     Returns:
         The loss, a scalar; 0 for a single level.
@@ -79,7 +79,8 @@ def tree_contrastive_loss(
 
 
 def _similarities(nodes: Tensor, manifold: Lorentz | Euclidean, logit: str) -> Tensor:
-    """Similarities ``(B, n, n)`` of the nodes ``(B, n, D)`` of a tree, float32 at least."""
+    """Return the similarities ``(B, n, n)`` of the nodes ``(B, n, D)`` of a tree, in float32 or
+    float64."""
     dtype = torch.promote_types(nodes.dtype, torch.float32)
     if logit != "inner":
         distances = manifold.cdist(nodes, nodes).to(dtype)
@@ -92,13 +93,13 @@ def _similarities(nodes: Tensor, manifold: Lorentz | Euclidean, logit: str) -> T
 
 
 def gaussian_prior_kl(mean: Tensor, log_variance: Tensor) -> Tensor:
-    r"""Kullback-Leibler divergence of diagonal Gaussians from the standard normal one, the mean
-    over all entries.
+    r"""Return the Kullback-Leibler divergence of diagonal Gaussians from the standard normal
+    distribution, as the mean over all entries.
 
     .. math:: -\tfrac12\,\mathrm{mean}(1 + s - \mu^2 - e^s)
 
     Args:
-        mean, log_variance: :math:`\mu` and :math:`s`, of equal shape.
+        mean, log_variance: :math:`\mu` and :math:`s` of the Gaussians, of equal shape.
 
     Returns:
         A scalar >= 0, computed in float32.

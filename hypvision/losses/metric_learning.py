@@ -1,9 +1,9 @@
-"""Losses of metric learning on the directions or the hyperbolic distances of embeddings.
+"""Metric-learning losses on the directions or the hyperbolic distances of embeddings.
 
 Proxy-Anchor, which the HIER recipes use, Proxy-NCA and SupCon are our own (:mod:`.proxy_anchor`,
-:mod:`.supcon`), in the form of HIER's code, which differs from the literature's. All others come
-from pytorch-metric-learning (``pip install 'hypvision[metric]'``), which is given our distance:
-MultiSimilarityLoss, SoftTripleLoss, ...
+:mod:`.supcon`), in the form of HIER's code, which differs from that of the papers. All other losses
+(MultiSimilarityLoss, SoftTripleLoss, ...) come from pytorch-metric-learning (``pip install
+'hypvision[metric]'``) and are given our distance.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _HYPERBOLIC: dict[str, dict[str, float]] = {
     "ProxyNCALoss": dict(alpha=3.2, margin=1.0),
 }
 
-# Losses that take a similarity instead of a distance.
+# Losses of pytorch-metric-learning that take a similarity instead of a distance.
 _WANTS_SIMILARITY = ("MultiSimilarityLoss", "ProxyAnchorLoss", "SoftTripleLoss")
 
-# Losses that compare the similarity with a fixed number: subtract the mean distance.
+# Losses that compare similarities with a fixed number, so the mean distance is subtracted first.
 _WANTS_CENTRE = ("MultiSimilarityLoss", "ProxyAnchorLoss")
 
 
-# Losses that cannot train labelled embeddings, and why.
+# Losses that cannot train labelled embeddings, with the reason for the message.
 _NO_LOSS = {
     **dict.fromkeys(
         ("VICRegLoss", "SelfSupervisedLoss"), "compares two views of each image and takes no labels"
@@ -55,7 +55,7 @@ _NO_LOSS = {
     **dict.fromkeys(("EmbeddingRegularizerMixin", "WeightRegularizerMixin"), "is a part of others"),
 }
 
-# Losses that accept our distance, but are defined only for cosines.
+# Losses that accept our distance but are defined only for cosines, with the reason.
 _COSINES = {
     "HistogramLoss": "its histograms are of similarities from -1 to 1",
     "P2SGradLoss": "its gradients are of cosines, whatever the distance",
@@ -63,23 +63,24 @@ _COSINES = {
 
 
 def _sizes(num_classes: int | None, dim: int | None) -> dict[str, int | None]:
-    """The number of classes and the dimension under a loss's argument names."""
+    """Return the number of classes and the dimension under all argument names that losses have for
+    them."""
     return {"num_classes": num_classes, "dim": dim, "embedding_size": dim, "descriptors_dim": dim}
 
 
 def hyperbolic_distance(
     manifold: Manifold, similarity: bool = False, centred: bool = False
 ) -> nn.Module:
-    """The distance on the hyperboloid as a distance of pytorch-metric-learning.
+    """Return the distance on the hyperboloid as a distance object of pytorch-metric-learning.
 
-    It takes the space parts of points ``(N, n)`` and ``(M, n)``, any vectors, so that Euclidean
-    proxies of a loss are points too.
+    It takes points by their space parts, ``(N, n)`` and ``(M, n)``, which may be any vectors; so
+    the Euclidean proxies of a loss are points, too.
 
     Args:
-        manifold: its curvature.
+        manifold: the manifold, of which only the curvature is used.
         similarity: return ``-d``, which is larger for more similar points, instead of ``d``.
-        centred: subtract the mean of a matrix of distances, without those of points from
-            themselves, as a constant.
+        centred: subtract the mean of a matrix of distances (without those of points from
+            themselves), as a constant without a gradient.
     """
     distances = require("pytorch_metric_learning.distances", "metric")
 
@@ -96,8 +97,8 @@ def hyperbolic_distance(
             y = self._points(ref_emb)
             found = lorentz.cdist(x, y, self.manifold.c)
             if centred:
-                # Within a batch the library passes one tensor twice; its distances have a zero
-                # diagonal, which the mean leaves out.
+                # For distances within a batch the library passes the same tensor twice; the zeros
+                # on the diagonal are then left out of the mean.
                 count = found.numel() - (len(x) if query_emb is ref_emb else 0)
                 found = found - found.detach().sum() / max(count, 1)
             return self.sign * found
@@ -114,7 +115,8 @@ def hyperbolic_distance(
 
 
 def _parameters_of(kind: type) -> set[str]:
-    """The arguments of a class and its bases, to which some losses pass theirs on."""
+    """Return the argument names of a class and its bases, since some losses pass arguments on to a
+    base."""
     return {
         key
         for base in kind.__mro__
@@ -124,13 +126,13 @@ def _parameters_of(kind: type) -> set[str]:
 
 
 class MetricLoss(nn.Module):
-    """A loss of metric learning by name.
+    """A metric-learning loss by name.
 
     Args:
         name: ``"ProxyAnchorLoss"``, ``"ProxyNCALoss"``, ``"SupConLoss"``, ``"PrototypeMetricLoss"``
             (``"hyperbolic"`` only), or a loss of ``pytorch_metric_learning.losses``.
-        manifold: where the embeddings live.
-        num_classes: training classes; for losses with proxies.
+        manifold: the space in which the embeddings lie.
+        num_classes: number of training classes; for losses with proxies.
         dim: dimension of the space; for losses with proxies.
         distance: ``"angular"`` (cosines of the directions seen from the origin) or
             ``"hyperbolic"``.
@@ -144,8 +146,8 @@ class MetricLoss(nn.Module):
               ``b`` the mean distance of the batch from the proxies;
             - SoftTripleLoss: ``la=2, gamma=1, margin=0.1``.
 
-            Other losses keep defaults meant for vectors of length 1: set their margins for
-                distances of some units.
+            Other losses keep the library's defaults, which are meant for vectors of length 1: set
+            their margins for distances of some units.
 
     Shapes:
         points on ``manifold`` ``(B, ...)`` and labels ``(B,)``, to a scalar. Computed outside
@@ -190,7 +192,7 @@ class MetricLoss(nn.Module):
         try:
             self.loss = kind(**{**sizes, **options})
         except AssertionError as error:
-            # some losses assert that they get a distance, others a similarity
+            # Losses of the library assert that they get a distance, or that they get a similarity.
             raise HypvisionError(
                 f"The loss '{name}' has no form for hyperbolic distances ({error}): set "
                 "distance='angular'."
@@ -198,11 +200,12 @@ class MetricLoss(nn.Module):
         except (TypeError, ValueError, KeyError) as error:
             reason = f"{error} is missing" if isinstance(error, KeyError) else error
             raise HypvisionError(
-                f"The loss '{name}' does not accept its arguments: {reason}."
+                f"The loss '{name}' does not accept its arguments: {reason}. Correct them."
             ) from error
 
     def _hyperbolic(self, name: str, ours: bool, options: dict[str, Any]) -> dict[str, Any]:
-        """The options of a loss on hyperbolic distances."""
+        """Return the arguments of a loss on hyperbolic distances: the given options, our defaults
+        and the distance."""
         centred = name in _WANTS_CENTRE and "base" not in options
         options = {**_HYPERBOLIC.get(name, {}), **options}
         if name == "PrototypeMetricLoss":
@@ -213,7 +216,8 @@ class MetricLoss(nn.Module):
         return {**options, "distance": distance}
 
     def _of_library(self, name: str) -> type[nn.Module]:
-        """The class of a loss of pytorch-metric-learning that can be used here."""
+        """Return the class of a loss of pytorch-metric-learning, after a check that it can be used
+        here."""
         losses = require("pytorch_metric_learning.losses", "metric")
         kind: type[nn.Module] | None = getattr(losses, name, None)
         if kind is None or not inspect.isclass(kind):
@@ -236,15 +240,16 @@ class MetricLoss(nn.Module):
         return kind
 
     def _similarity(self, x: Tensor, y: Tensor) -> Tensor:
-        """Negative distances of points given by their space parts, from their mean: Proxy-NCA has a
-        fixed margin, and SupCon does not see a constant."""
+        """Return the negative distances ``(N, M)`` of points given by their space parts, minus
+        their mean, because Proxy-NCA has a fixed margin; for SupCon a constant makes no
+        difference."""
         c = self.manifold.c
         found = -lorentz.cdist(lorentz.from_space(x, c), lorentz.from_space(y, c), c)
         return found - found.detach().mean()
 
     def vectors(self, x: Tensor) -> Tensor:
-        """Points as vectors ``(B, dim)``: space parts on the hyperboloid; their direction is that
-        from the origin."""
+        """Return points as vectors ``(B, dim)``: the space parts on the hyperboloid, whose
+        directions are those of the points as seen from the origin."""
         if isinstance(self.manifold, PoincareBall) and not self.angular:
             return poincare.to_lorentz(x, self.manifold.c)[:, 1:]
         return x[:, 1:] if isinstance(self.manifold, Lorentz) else x

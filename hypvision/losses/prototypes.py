@@ -1,5 +1,5 @@
-"""Ideal prototypes: classes as points at infinity, the Busemann loss towards them, a classifier's
-head and a loss of metric learning with it.
+"""Ideal prototypes: classes as points at infinity, with the Busemann loss of features towards them,
+a classifier's head, and a loss of metric learning.
 
 Paper: "Hyperbolic Busemann Learning with Ideal Prototypes", Ghadimi Atigh, Keller-Ressel, Mettes
 (NeurIPS 2021, arXiv 2106.14472).
@@ -19,21 +19,21 @@ from hypvision.geometry.numerics import exact
 from hypvision.io.checks import at_least, one_of
 from hypvision.io.errors import ArgumentError
 
-_STEPS = 1000  # of the search for separated prototypes, as published
-_LEAST = 1e-12  # length of a feature that has a direction
+_STEPS = 1000  # gradient steps of the search for separated prototypes, as published
+_LEAST = 1e-12  # shorter features have no direction
 
 
 class IdealPrototypes(nn.Module):
-    """A fixed ideal point of the ball for each class.
+    """A fixed ideal point of the ball (a unit vector) for each class.
 
     Args:
-        num_classes: classes ``K``, at least 2.
+        num_classes: number of classes ``K``, at least 2.
         dim: dimension ``n`` of the ball, at least 2.
-        method: ``"separated"``: the largest cosine of each prototype with another is small in the
-            mean. Up to ``n + 1`` classes this is a regular simplex; more are found by gradient
-            descent, as published. ``"circle"``: equally spaced on a circle of the first two
-            dimensions. A tensor ``(K, n)``: these directions.
-        seed: of the directions from which the descent starts.
+        method: ``"separated"``: the mean over the prototypes of the largest cosine with another
+            prototype is small. Up to ``n + 1`` classes this is a regular simplex; for more classes
+            gradient descent finds the prototypes, as published. ``"circle"``: equally spaced on a
+            circle in the first two dimensions. A tensor ``(K, n)``: the directions themselves.
+        seed: seed of the directions from which the gradient descent starts.
 
     Attributes:
         prototypes: unit vectors ``(K, n)``, a buffer.
@@ -59,7 +59,8 @@ class IdealPrototypes(nn.Module):
         self.register_buffer("prototypes", found.float())
 
     def forward(self, u: Tensor) -> Tensor:
-        """Cosines ``(..., K)`` of features ``(..., n)``: the largest is the nearest prototype."""
+        """Return the cosines ``(..., K)`` of features ``(..., n)`` with the prototypes; the nearest
+        prototype has the largest."""
         return F.normalize(u.float(), dim=-1) @ self.prototypes.T
 
 
@@ -69,7 +70,7 @@ def _directions(given: Tensor, num_classes: int, dim: int) -> Tensor:
             f"method must be prototypes of shape {(num_classes, dim)}, got {tuple(given.shape)}."
         )
     if not given.any(-1).all():
-        raise ArgumentError("method has a prototype without a direction: a row of zeros.")
+        raise ArgumentError("method has a row of zeros, which has no direction. Replace it.")
     return F.normalize(given.detach().double(), dim=-1)
 
 
@@ -94,9 +95,10 @@ def _separated(count: int, dim: int, seed: int) -> Tensor:
 
 
 def _simplex(count: int, dim: int) -> Tensor:
-    """Unit vectors whose cosines are all ``-1 / (count - 1)``, the smallest that there can be."""
+    """Return ``count`` unit vectors whose cosines are all ``-1 / (count - 1)``, the least
+    possible."""
     centred = torch.eye(count, dtype=torch.float64) - 1 / count
-    # count vectors that span count - 1 dimensions, in a basis of these
+    # The rows span count - 1 dimensions; express them in a basis of these.
     values, basis = torch.linalg.eigh(centred)
     flat = centred @ basis[:, values > 0.5]
     return F.pad(F.normalize(flat, dim=-1), (0, dim - count + 1))
@@ -110,11 +112,12 @@ class BusemannPrototypeLoss(nn.Module):
 
     .. math:: \sqrt c\, b_p(z) - \phi \log(1 - c |z|^2) + \phi \log 2
 
-    The second term draws features away from the border, where the first alone would take them. It
-    is computed from ``u``: no feature is too large.
+    The second term keeps features away from the border, to which the first alone would draw them.
+    The loss is computed from ``u`` instead of ``z``, so that no feature is too long.
 
     Args:
-        slope: :math:`\phi` as a multiple of the dimension, 0.1 as published; 0 for none.
+        slope: :math:`\phi` as a multiple of the dimension, 0.1 as published; 0 drops the second
+            term.
         c: minus the curvature of the ball.
 
     Shapes:
@@ -140,12 +143,13 @@ class BusemannPrototypeLoss(nn.Module):
 
 
 class PrototypeHead(nn.Module):
-    """The head of a classifier whose classes are ideal prototypes: logits ``(B, K)`` of features
-    ``(B, F)``, the negative losses of each class. The largest is that of the nearest prototype, and
-    :class:`BusemannPrototypeLoss` is the mean of the negative logits of the true classes.
+    """Classifier's head whose classes are ideal prototypes: it maps features ``(B, F)`` to logits
+    ``(B, K)``, the negative loss towards each prototype. The nearest prototype has the largest
+    logit, and :class:`BusemannPrototypeLoss` is the mean of the negative logits of the true
+    classes.
 
     Args:
-        in_features: length ``F``.
+        in_features: number of features ``F``.
         num_classes, dim, method: see :class:`IdealPrototypes`; ``dim`` is that of the ball.
         slope, c: see :class:`BusemannPrototypeLoss`.
     """
@@ -174,12 +178,12 @@ class PrototypeHead(nn.Module):
 
 
 class PrototypeMetricLoss(nn.Module):
-    """:class:`BusemannPrototypeLoss` of points that are given by their space parts on the
-    hyperboloid of a manifold's curvature.
+    """:class:`BusemannPrototypeLoss` of points of the hyperboloid that are given by their space
+    parts.
 
     Args:
         num_classes, dim, method: see :class:`IdealPrototypes`.
-        manifold: gives the curvature ``c``.
+        manifold: the manifold, of which only the curvature ``c`` is used.
         slope: see :class:`BusemannPrototypeLoss`.
 
     Shapes:
@@ -202,15 +206,16 @@ class PrototypeMetricLoss(nn.Module):
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
         c = self.manifold.c
-        # the ball's tangent vectors at the origin are half as long
+        # In the ball, the tangent vector at the origin of the same point is half as long.
         u = lorentz.logmap0(lorentz.from_space(x, c), c) / 2
         return _penalised(u, self.ideal.prototypes.to(u.dtype)[labels], self.slope, c).mean()
 
 
 def _penalised(u: Tensor, p: Tensor, slope: float, c: Curvature) -> Tensor:
-    """The loss ``(...)`` of each feature ``(..., n)`` towards the prototype ``(..., n)``."""
+    """Return the loss ``(...)`` of features ``(..., n)``, each towards its prototype ``(...,
+    n)``."""
     phi = slope * u.shape[-1]
-    # -log(1 - tanh(r)^2) = 2 log cosh(r)
+    # border is -log(1 - tanh(r)^2) = 2 log cosh(r), in a form that does not overflow
     r = c**0.5 * torch.linalg.vector_norm(u, dim=-1)
     border = 2 * (r + F.softplus(-2 * r)) - 2 * math.log(2)
     out: Tensor = _busemann(u, p, c) + phi * border + phi * math.log(2)
@@ -218,16 +223,17 @@ def _penalised(u: Tensor, p: Tensor, slope: float, c: Curvature) -> Tensor:
 
 
 def _busemann(u: Tensor, p: Tensor, c: Curvature) -> Tensor:
-    r"""``sqrt(c)`` times the Busemann function of ``exp_0(u)`` in the ball, from ``u``.
+    r"""Return ``sqrt(c)`` times the Busemann function of the point ``exp_0(u)`` of the ball, from
+    ``u``.
 
     :math:`\log(\cosh d - \sinh d \cos\theta)` with :math:`d = 2 \sqrt c |u|`, as
     :math:`d + \log(\tfrac{1 - \cos\theta}{2} + e^{-2d} \tfrac{1 + \cos\theta}{2})`.
     """
     size = torch.linalg.vector_norm(u, dim=-1, keepdim=True)
-    # the origin has no direction, and any gives its value, 0
+    # The origin has no direction; with any direction the value is 0, as it must be.
     direction = torch.where(size > _LEAST, u / size.clamp_min(_LEAST), p)
     d = 2 * c**0.5 * size.squeeze(-1)
-    # half of 1 -+ cos(theta), without a difference of near numbers
+    # (1 - cos(theta)) / 2 and (1 + cos(theta)) / 2, without the difference of nearly equal numbers
     against = (direction - p).square().sum(-1) / 4
     along = (direction + p).square().sum(-1) / 4
     total: Tensor = d + torch.logaddexp(_log(against), _log(along) - 2 * d)
@@ -235,5 +241,6 @@ def _busemann(u: Tensor, p: Tensor, c: Curvature) -> Tensor:
 
 
 def _log(x: Tensor) -> Tensor:
-    """Logarithm of numbers from 0 on: minus infinity at 0, with the gradient 0."""
+    """Return the logarithm of numbers that are at least 0: minus infinity, with gradient 0, at
+    0."""
     return torch.where(x > 0, x, 1.0).log().masked_fill(x == 0, -math.inf)

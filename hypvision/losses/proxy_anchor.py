@@ -1,5 +1,5 @@
-"""Proxy-Anchor, the metric loss of the HIER recipes, and the Proxy-NCA that their code offers
-beside it."""
+"""Proxy-Anchor, the metric loss of the HIER recipes, and Proxy-NCA, which HIER's code offers as an
+alternative."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from hypvision.geometry.numerics import exact
 from hypvision.io.errors import ArgumentError
 
-# (N, d), (M, d) -> (N, M)
+# A similarity maps vectors (N, d) and (M, d) to a matrix (N, M).
 Similarity = Callable[[Tensor, Tensor], Tensor]
 
 
 def cosines(x: Tensor, y: Tensor) -> Tensor:
-    """Cosines ``(N, M)`` of vectors ``(N, d)`` and ``(M, d)``."""
+    """Return the cosines ``(N, M)`` of vectors ``(N, d)`` and ``(M, d)``."""
     return F.linear(F.normalize(x), F.normalize(y))
 
 
@@ -29,13 +29,14 @@ class ProxyAnchorLoss(nn.Module):
               + \frac{1}{|P|}\sum_{p}
               \log\Big(1 + \sum_{x \in X_p^-} e^{\alpha(s(x,p) + \delta)}\Big)
 
-    with :math:`s` the cosine, :math:`P^+` the classes in the batch.
+    with the cosine :math:`s`, all proxies :math:`P`, and the proxies :math:`P^+` of the classes in
+    the batch.
 
     Args:
-        num_classes: training classes, one proxy each.
+        num_classes: number of training classes, each of which has one proxy.
         dim: dimension of the embeddings.
-        margin: :math:`\delta`.
-        alpha: :math:`\alpha`.
+        margin: the margin :math:`\delta`.
+        alpha: the factor :math:`\alpha` of the similarities.
 
     Shapes:
         vectors ``(B, dim)`` of any length and labels ``(B,)``, to a scalar.
@@ -55,21 +56,22 @@ class ProxyAnchorLoss(nn.Module):
     def _terms(
         self, x: Tensor, labels: Tensor, similarity: Similarity, dim: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Mask ``(B, K)`` of each sample's own proxy, and ``log(1 + sum)`` along ``dim`` over own
-        and over other proxies."""
+        """Return the mask ``(B, K)`` of each sample's own proxy, and ``log(1 + sum)`` with sums
+        along ``dim`` over own and over other proxies."""
         if (
             labels.numel()
             and labels.device.type == "cpu"
             and int(labels.max()) >= len(self.proxies)
         ):
             raise ArgumentError(
-                f"There are {len(self.proxies)} class proxies, but a label is {int(labels.max())}."
+                f"There are {len(self.proxies)} class proxies, but a label is {int(labels.max())}. "
+                "Labels must be from 0 to one less than num_classes."
             )
         with exact(x.device):
             x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
             found = similarity(x, self.proxies.to(x.dtype))
             own = F.one_hot(labels, len(self.proxies)).bool()
-            # log(1 + sum(exp(z))) is the log-sum-exp of z and 0
+            # log(1 + sum(exp(z))) is computed as the log-sum-exp of z and 0
             positive = (-self.alpha * (found - self.margin)).masked_fill(~own, -torch.inf)
             negative = (self.alpha * (found + self.margin)).masked_fill(own, -torch.inf)
             zero = found.new_zeros(1).expand_as(found.narrow(dim, 0, 1))
@@ -83,7 +85,7 @@ class ProxyAnchorLoss(nn.Module):
 
 
 class ProxyNCALoss(ProxyAnchorLoss):
-    r"""Proxy-NCA as the code of HIER (Kim et al., CVPR 2023) has it: Proxy-Anchor with the sums
+    r"""Proxy-NCA in the form of HIER's code (Kim et al., CVPR 2023): Proxy-Anchor with the sums
     over the proxies.
 
     .. math:: \frac{1}{|X|}\sum_{x} \log\Big(1 + e^{-\alpha(s(x,p_x) - \delta)}\Big)
@@ -91,8 +93,8 @@ class ProxyNCALoss(ProxyAnchorLoss):
 
     Args:
         num_classes, dim, margin, alpha: as for :class:`ProxyAnchorLoss`.
-        similarity: function of vectors ``(B, dim)`` and ``(K, dim)`` that gives ``(B, K)``; cosines
-            by default.
+        similarity: a function that returns the similarities ``(B, K)`` of vectors ``(B, dim)`` and
+            ``(K, dim)``; cosines by default.
     """
 
     def __init__(

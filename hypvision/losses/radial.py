@@ -1,16 +1,16 @@
-r"""Losses that order texts from general to specific: radial embeddings, and entailment cones as
-alternatives.
+r"""Losses that order texts from general to specific: radial embeddings, and entailment cones as an
+alternative.
 
 Alper and Averbuch-Elor, "Emergent Visual-Semantic Hierarchies in Image-Text Representations" (ECCV
 2024). An embedding ``e`` is more general than ``e'`` if the direction from ``e`` to ``e'``
-continues that from the root ``r`` to ``e``: if the *exterior angle*
+continues the direction from the root ``r`` to ``e``, that is if the *exterior angle*
 :math:`\Xi_r(e, e') = \angle(e - r,\, e' - e)` is small. The alternatives require ``e'`` to lie in a
 cone at ``e``: in flat space (Ganea et al., ICML 2018) or on the hyperboloid (MERU, Desai et al.,
 ICML 2023).
 
-All losses here are modules of one form. Texts are rows of a matrix, each distinct text once, and
-*triples* of row numbers give the supervision: (general, specific, negative). Chains of any length
-and trees are sets of triples; :func:`chain_triples` makes those of chains.
+All losses here are modules with the same arguments. Texts are rows of a matrix, each distinct text
+once, and *triples* of row numbers give the supervision: (general, specific, negative). Chains of
+any length and trees can be written as sets of triples; :func:`chain_triples` makes those of chains.
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ from hypvision.geometry.numerics import exact, safe_sqrt, square_norm
 from hypvision.io.checks import at_least, one_of
 from hypvision.io.errors import ArgumentError
 
-# Shorter vectors have no direction, because unit vectors of equal texts differ by round-off.
+# Shorter differences of unit vectors have no direction: those of equal texts differ by round-off.
 _SHORTEST = {torch.float64: 1e-12, torch.float32: 1e-6}
 
 
 def radial_angle(general: Tensor, specific: Tensor, root: Tensor) -> Tensor:
-    r"""Exterior angle :math:`\Xi_r(e, e')` ``(...)`` at ``e`` between the rays from the root and to
-    ``e'``, in radians.
+    r"""Return the exterior angle :math:`\Xi_r(e, e')` ``(...)`` in radians, the angle at ``e``
+    between the ray from the root through ``e`` and the direction to ``e'``.
 
-    Kahan's form :math:`2\,\mathrm{atan2}(|a - g|, |a + g|)` of the angle of two unit vectors: the
-    published ``arccos`` loses half of the digits of small angles, and its gradient is infinite at
-    collinear points. Here value and gradient are finite everywhere. Where ``e = r`` or ``e' = e``,
-    closer than 1e-6 (1e-12 in float64), there is no angle: 0, with gradient 0.
+    It is computed in Kahan's form :math:`2\,\mathrm{atan2}(|a - g|, |a + g|)` for the angle of two
+    unit vectors: the published ``arccos`` loses half of the digits of small angles, and its
+    gradient is infinite at collinear points. Here value and gradient are finite everywhere. If ``e
+    = r`` or ``e' = e`` (closer than 1e-6, or 1e-12 in float64) there is no angle, and the result is
+    0 with gradient 0.
 
     Args:
-        general, specific: e, e' ``(..., d)``.
-        root: r ``(..., d)``.
+        general, specific: the embeddings e and e' ``(..., d)``.
+        root: the root r ``(..., d)``.
     """
     ray = general - root
     way = specific - general
@@ -56,9 +57,9 @@ def radial_angle(general: Tensor, specific: Tensor, root: Tensor) -> Tensor:
 
 
 def cone_half_aperture(general: Tensor, root: Tensor, epsilon: float) -> Tensor:
-    r"""Half-aperture :math:`\arcsin(\min(1, \epsilon / |e - r|))` ``(...)`` of the cone at ``e`` in
-    flat space, after Ganea et al.; a half-space, with gradient 0, closer to the root than
-    ``epsilon``."""
+    r"""Return the half-aperture :math:`\arcsin(\min(1, \epsilon / |e - r|))` ``(...)`` of the
+    entailment cone at ``e`` in flat space, after Ganea et al.; closer to the root than ``epsilon``
+    the cone is a half-space, with gradient 0."""
     square = square_norm(general - root)
     return torch.atan2(
         torch.full_like(square, epsilon), safe_sqrt((square - epsilon**2).clamp(min=0))
@@ -68,19 +69,19 @@ def cone_half_aperture(general: Tensor, root: Tensor, epsilon: float) -> Tensor:
 def chain_triples(
     levels: int, chains: int, pairs: str | Sequence[tuple[int, int]] = "next"
 ) -> Tensor:
-    """Triples of a batch of chains with a negative a level: ``(e_i, e_j, n_i)`` for pairs of levels
-    ``i < j``.
+    """Return the triples of a batch of chains that have a negative at each level: ``(e_i, e_j,
+    n_i)`` for pairs of levels ``i < j``.
 
     Args:
-        levels: texts of a chain, from general to specific, at least 2.
-        chains: their number b.
-        pairs: ``"next"``: ``j = i + 1``; ``"all"``: a text is more general than all that follow it;
-            or the pairs of levels themselves, from 0.
+        levels: number of texts in a chain, from general to specific, at least 2.
+        chains: number of chains in the batch.
+        pairs: ``"next"``: ``j = i + 1``; ``"all"``: each text is more general than all that follow
+            it; or the pairs of levels themselves, counted from 0.
 
     Returns:
-        int64 ``(T, 3)``, row numbers of a matrix in which all first texts of the chains come first,
-        then all second ones, ..., then all first negatives, ... (level-major,
-        ``2 * levels * chains`` rows). The negative of the last level is in none.
+        int64 ``(T, 3)``: row numbers in a matrix of ``2 * levels * chains`` rows, in which the
+        first texts of all chains come first, then all second texts, ..., then all first negatives,
+        ... The negative of the last level is in no triple.
     """
     at_least(2, integer=True, levels=levels)
     known = [(i, j) for i in range(levels - 1) for j in range(i + 1, levels)]
@@ -90,20 +91,20 @@ def chain_triples(
     bad = [pair for pair in pairs if tuple(pair) not in known]
     if bad:
         raise ArgumentError(
-            f"chain_triples: {levels} levels have no pair {tuple(bad[0])}: (i, j), 0 <= i < j < "
-            f"{levels}."
+            f"chain_triples: {levels} levels have no pair {tuple(bad[0])}. Give pairs (i, j) with "
+            f"0 <= i < j < {levels}."
         )
     rows = torch.tensor([(i, j, levels + i) for i, j in pairs])  # (pairs, 3)
     return (rows[:, None] * chains + torch.arange(chains)[:, None]).flatten(0, 1)
 
 
 class ChainLoss(nn.Module, ABC):
-    """Base of the losses on chains, with a prior that keeps embeddings near those of the original
-    model.
+    """Base class of the losses on chains of texts, with a prior that keeps embeddings near those of
+    the original model.
 
     Args:
         prior: weight of ``(1 - mean(e . e°)) / 2``, where e° is the embedding of the same text by
-            the model as it was.
+            the original model.
     """
 
     def __init__(self, prior: float = 10.0):
@@ -114,8 +115,8 @@ class ChainLoss(nn.Module, ABC):
     def order(
         self, general: Tensor, specific: Tensor, negative: Tensor, root: Tensor
     ) -> dict[str, Tensor]:
-        """The weighted parts of the loss of triples: general, specific and negative embeddings
-        ``(T, d)``."""
+        """Return the weighted parts of the loss of triples, whose general, specific and negative
+        embeddings are ``(T, d)``."""
 
     def forward(
         self,
@@ -125,14 +126,16 @@ class ChainLoss(nn.Module, ABC):
         reference: Tensor | None = None,
         counts: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """The weighted parts of the loss; their sum is the loss.
+        """Return the weighted parts of the loss by name; the loss is their sum.
 
         Args:
-            embeddings: unit vectors ``(N, d)``. Computed in float32 at least.
-            triples: int64 ``(T, 3)``: rows of the general, the specific and the negative text.
-            root: ``(d,)``; the prior does not include it.
-            reference: unit vectors ``(N, d)`` of the model as it was; None: without that part.
-            counts: how often each text occurs ``(N,)``; default: once.
+            embeddings: unit vectors ``(N, d)``; computed with in float32 or float64.
+            triples: int64 ``(T, 3)``: row numbers of the general, the specific and the negative
+                text.
+            root: the root ``(d,)``, which the prior does not include.
+            reference: unit vectors ``(N, d)`` of the same texts by the original model; None: no
+                prior.
+            counts: how often each text occurs in the batch ``(N,)``; None: once.
 
         Raises:
             ValueError: there are no triples.
@@ -165,15 +168,15 @@ class ChainLoss(nn.Module, ABC):
 
 
 class RadialLoss(ChainLoss):
-    """The contrastive loss of radial embeddings: exterior angles to more specific texts become
+    """The contrastive loss of radial embeddings: it makes exterior angles to more specific texts
     small, and those to negatives large.
 
-    With P and N the exterior angles of a triple's pairs: ``entail`` times mean(P) - mean(N), and
-    ``hard`` times P - N at the largest P and at the smallest N of the batch. Neither term has a
-    margin; both may be negative.
+    With the exterior angles P of a triple's general and specific text and N of its general and
+    negative text, the loss is ``entail`` times mean(P) - mean(N), plus ``hard`` times P - N at the
+    largest P and at the smallest N of the batch. Neither term has a margin; both may be negative.
 
     Args:
-        entail, hard, prior: weights; the official code's are 1, 1 and 10.
+        entail, hard, prior: weights of the parts; 1, 1 and 10 in the official code.
     """
 
     def __init__(self, entail: float = 1.0, hard: float = 1.0, prior: float = 10.0):
@@ -187,21 +190,22 @@ class RadialLoss(ChainLoss):
         p, n = radial_angle(general, torch.stack([specific, negative]), root)
         parts = dict(loss_entail=self.entail * (p.mean() - n.mean()))
         if self.hard:
-            # one transfer: two would each wait for the GPU
+            # both indices in one tensor, since each transfer of an index would wait for the GPU
             hardest = torch.stack([p.argmax(), n.argmin()])
             parts["loss_hard"] = self.hard * (p - n)[hardest].sum()
         return parts
 
 
 class EntailmentConeLoss(ChainLoss):
-    r"""Entailment cones in flat space: :math:`E(e, e') = \max(0, \Xi_r(e, e') - \theta_r(e))`, 0
-    inside the cone.
+    r"""Loss of entailment cones in flat space: :math:`E(e, e') = \max(0, \Xi_r(e, e') -
+    \theta_r(e))`, which is 0 inside the cone at ``e``.
 
     Args:
-        epsilon: of :func:`cone_half_aperture`.
-        margin: negatives are pushed out of the cone by this angle: plus the mean of
-            :math:`\max(0, \gamma - E(e, n))` (Ganea et al., eq. 32); None: positives alone.
-        entail, prior: weights.
+        epsilon: see :func:`cone_half_aperture`.
+        margin: angle :math:`\gamma` by which negatives are pushed out of the cone, by adding the
+            mean of :math:`\max(0, \gamma - E(e, n))` (Ganea et al., eq. 32); None: the loss has no
+            term of negatives.
+        entail, prior: weights of the parts.
     """
 
     def __init__(
@@ -226,15 +230,15 @@ class EntailmentConeLoss(ChainLoss):
 
 
 class MERUEntailmentLoss(ChainLoss):
-    """MERU's entailment: cones on the hyperboloid, whose origin is put at the root.
+    """MERU's entailment loss: cones on the hyperboloid, whose origin is put at the root.
 
-    A point is ``expmap0(scale * (e - r))``, so that the distance from the origin orders texts as
-    the distance from the root does.
+    An embedding ``e`` becomes the point ``expmap0(scale * (e - r))``, so that the distance from the
+    origin orders texts as their distance from the root does.
 
     Args:
-        c: curvature.
-        min_radius, aperture_scale: of :func:`hypvision.geometry.lorentz.entailment_loss`.
-        scale: length of ``e - r`` on the tangent space.
+        c: minus the curvature of the hyperboloid.
+        min_radius, aperture_scale: see :func:`hypvision.geometry.lorentz.entailment_loss`.
+        scale: factor of ``e - r`` in the tangent space.
         margin, entail, prior: see :class:`EntailmentConeLoss`.
     """
 

@@ -1,10 +1,11 @@
-"""The losses of UNCHA on wholes and several boxes of each.
+"""The losses of UNCHA, for images with several boxes each.
 
 Paper: "Uncertainty-guided Compositional Alignment with Part-to-Whole Semantic Representativeness in
     Hyperbolic Vision-Language Models", Kim, Jang, Kim, Chun (CVPR 2026), as their code computes
     them.
 
-M boxes belong to B images with a text each; ``owner`` ``(M,)`` is the number of a box's image.
+Here M boxes belong to B images, each with a text; ``owner`` ``(M,)`` is the index of each box's
+image.
 """
 
 from __future__ import annotations
@@ -18,27 +19,30 @@ from torch import Tensor
 from .contrastive import soft_cross_entropy
 
 BETWEEN = 0.7
-"""Factor of the aperture for an image in the cone of its text."""
+"""Factor of the aperture of a text's cone, in which the text's image should lie."""
 WITHIN = 1.2
-"""Factor of the aperture for a whole in the cone of its box."""
+"""Factor of the aperture of a box's cone, in which the box's whole image (or text) should lie."""
 
 
 def uncertainty(x: Tensor) -> Tensor:
-    """How little points ``(..., d + 1)`` of the hyperboloid say, ``(...)``:
-    ``log(1 + exp(-|x_s|))`` of their space parts, ``log 2`` at the root and 0 far from it."""
+    """Return the uncertainty ``(...)`` of points ``(..., d + 1)`` of the hyperboloid, ``log(1 +
+    exp(-|x_s|))`` with their space parts ``x_s``: ``log 2`` at the root, and 0 far from it."""
     return F.softplus(-torch.linalg.vector_norm(x[..., 1:], dim=-1))
 
 
 def box_to_whole_contrast(logits: Tensor, boxes: Tensor, true: Tensor | None = None) -> Tensor:
-    """The mean cross-entropy of boxes against the wholes of all boxes.
+    """Return the mean cross-entropy with which each box identifies its own whole image among those
+    of all boxes.
 
-    A whole with several boxes has a column for each of them, and only that of the query is right.
+    A whole image with several boxes has a column for each box, and only the column of the box in
+    question counts as right.
 
     Args:
-        logits: ``(N, M)``, of N of M boxes and the whole of each of the M.
-        boxes: points of the N boxes ``(N, d + 1)``. Logits of uncertain ones shrink, by
-            ``exp(-u / 2)``, through which no gradient flows.
-        true: ``(N, M)``, 1 at the box itself; default: the diagonal.
+        logits: similarities ``(N, M)`` of N of the M boxes with the whole image of each of the M
+            boxes.
+        boxes: points of the N boxes ``(N, d + 1)``. The logits of uncertain boxes are shrunk, by
+            ``exp(-u / 2)`` with the uncertainty u, through which no gradient flows.
+        true: ``(N, M)``, 1 in the column of the box itself; None: the diagonal.
     """
     weights = torch.exp(-uncertainty(boxes) / 2).detach()
     logits = weights[:, None].to(logits.dtype) * logits
@@ -55,22 +59,23 @@ def uncertain_entailment(
     manifold: Any,
     min_radius: float = 0.1,
 ) -> dict[str, Tensor]:
-    """UNCHA's entailments of points of the hyperboloid, by name.
+    """Return UNCHA's entailment losses of points of the hyperboloid, by name.
 
     Args:
-        image, text: of whole images and their texts ``(B, d + 1)``.
-        box_image, box_text: of boxes and their words ``(M, d + 1)``.
-        owner: the whole of each box ``(M,)``.
+        image, text: points of whole images and of their texts ``(B, d + 1)``.
+        box_image, box_text: points of boxes and of their words ``(M, d + 1)``.
+        owner: index of each box's image ``(M,)``.
         manifold: a :class:`~hypvision.geometry.Lorentz`.
-        min_radius: of :func:`hypvision.geometry.lorentz.half_aperture`.
+        min_radius: see :func:`hypvision.geometry.lorentz.half_aperture`.
 
     Returns:
-        Numbers whose sum, times 0.2, is that part of the paper's loss. The calibrations have the
-        entropy of the boxes' uncertainties, which depends on M.
+        Losses by name; 0.2 times their sum is the entailment part of the paper's loss. The
+        calibration losses contain the entropy of the boxes' uncertainties, which depends on M.
     """
 
     def residual(general: Tensor, specific: Tensor, factor: float) -> Tensor:
-        """0 at an angle of 0 alone: inside of the cone, too, the angle shrinks."""
+        """Return how far ``specific`` is outside of the cone, plus a tenth of its exterior angle,
+        so that the angle shrinks inside the cone, too."""
         angle: Tensor = manifold.exterior_angle(general, specific)
         aperture = manifold.half_aperture(general, min_radius)
         return torch.relu(angle - factor * aperture) + 0.1 * angle
@@ -88,9 +93,9 @@ def uncertain_entailment(
 
 
 def _calibration(residual: Tensor, u: Tensor) -> Tensor:
-    """The loss of boxes' uncertainties ``u``, logarithms of a variance, by what is left of their
-    entailment, ``(M,)`` both, without a gradient to the latter; their entropy is added, so that it
-    falls, as in the official code."""
+    """Return the loss that makes the uncertainties ``u`` ``(M,)`` of boxes, as logarithms of a
+    variance, fit the boxes' entailment losses ``residual`` ``(M,)``, which get no gradient. The
+    entropy of ``u`` is added, so that it falls, as in the official code."""
     calibrated = 0.5 * residual.detach() / (u.exp() + 1e-6) + 0.5 * u
     share = u.softmax(0)
     entropy = -(share * torch.log(share + 1e-8)).sum()
