@@ -8,8 +8,9 @@ behave as the second.
 
 Liu, Liu and Gore, "Superposition Yields Robust Neural Scaling", NeurIPS 2025, arXiv 2505.10465.
 
-``data`` draws batches, ``model`` is one step in closed form, ``optimizer`` AdamW with decay or
-growth, ``sweep`` trains the points of a grid, ``measures`` and ``fits`` what is read from the
-results, ``figures`` draws them, ``language_models`` measures real ones. It needs PyTorch alone (and
-matplotlib to draw). The paper's own grids, figures and claims are ``studies/superposition``.
+The modules: ``data`` draws batches, ``model`` computes one step in closed form, ``optimizer`` is
+AdamW with decay or growth, ``sweep`` trains the models of a grid, ``measures`` and ``fits`` compute
+what a study reports, ``figures`` draws the results, and ``language_models`` measures real models.
+They need only PyTorch (and matplotlib to draw). The paper's own grids, figures and claims are in
+``studies/superposition``.
 """

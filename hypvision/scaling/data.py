@@ -1,4 +1,4 @@
-"""Sparse features: how often each occurs, and batches of them.
+"""Sparse features: their frequencies, and batches of them.
 
 Feature ``i`` of a sample is ``x_i = u_i v_i`` with ``u_i ~ Bernoulli(p_i)`` and ``v_i ~ U(0, 2)``,
 all independent. The frequencies sum to 1, so that about one feature of a sample is active: a batch
@@ -19,16 +19,16 @@ from hypvision.io.checks import at_least, between, one_of
 from hypvision.io.errors import HypvisionError
 
 DISTRIBUTIONS = ("power", "exponential1", "exponential", "linear")
-_HEAVY = 1 / 8  # features from this frequency on are drawn for each sample
+_HEAVY = 1 / 8  # features with a higher frequency are drawn sample by sample
 
 
 def frequencies(name: str, n: int, alpha: float = 1.0) -> Tensor:
-    """Frequencies that sum to 1, most frequent first.
+    """Return the frequencies of ``n`` features, which sum to 1, the most frequent first.
 
     Args:
-        name: ``power`` (``i^-alpha``), ``exponential1`` (``exp(-(i-1)/400)``, the one of the
-            paper's figures), ``exponential`` (``exp(-(i-1)/1000)``) or ``linear`` (``n - i + 1``),
-            before they are normalised.
+        name: the form of the frequencies before they are normalised: ``power`` (``i^-alpha``),
+            ``exponential1`` (``exp(-(i-1)/400)``, used in the paper's figures), ``exponential``
+            (``exp(-(i-1)/1000)``) or ``linear`` (``n - i + 1``).
         n: number of features.
         alpha: exponent of ``power``.
 
@@ -47,28 +47,30 @@ def frequencies(name: str, n: int, alpha: float = 1.0) -> Tensor:
     else:
         p = n - i
     p = p / p.sum()
-    # raises an error for NaN or an alpha so far from 0 that the sum is 0 or infinite
+    # An alpha that is NaN, or so far from 0 that the sum is 0 or infinite, is an error here.
     check_frequencies(p, density=1.0)
     return p
 
 
 def density_scan(p: Tensor, s: float) -> Tensor:
-    """Frequencies with more active features: ``p (1 + s (1/p_1 - 1))`` of ``p`` ``(n,)`` that sums
-    to 1, the largest first, and ``s`` from 0 to 1, so that ``p_1`` goes from itself to 1."""
+    """Return frequencies with more active features a sample: ``p (1 + s (1/p_1 - 1))``, where ``p``
+    ``(n,)`` sums to 1 with the largest first, and ``s`` from 0 to 1 moves ``p_1`` from its value to
+    1."""
     check_frequencies(p, density=1.0)
-    between(0, 1, s=s)  # the position between the least and the largest density
-    return (p * (1 + s * (1 / p.max() - 1))).clamp_max(1)  # p_1 may be rounded to more than 1
+    between(0, 1, s=s)
+    return (p * (1 + s * (1 / p.max() - 1))).clamp_max(1)  # rounding may give p_1 above 1
 
 
 def check_frequencies(p: Tensor, density: float | None = None) -> None:
-    """Raise an error for frequencies that are not in [0, 1] or whose sum is not ``density``."""
+    """Raise an error for frequencies that are not in [0, 1], or whose sum is not ``density`` (None:
+    any sum)."""
     if p.dim() != 1 or not p.numel():
         raise HypvisionError(
             "Frequencies must be a vector, one number for each feature, got the shape "
             f"{tuple(p.shape)}."
         )
     if not bool(((p >= 0) & (p <= 1)).all()):
-        raise HypvisionError("Frequencies must be numbers from 0 to 1; these are not.")
+        raise HypvisionError("Frequencies must be numbers from 0 to 1; some are not.")
     total = float(p.double().sum())
     if density is not None and abs(total - density) > 1e-4 * density:
         raise HypvisionError(
@@ -77,25 +79,25 @@ def check_frequencies(p: Tensor, density: float | None = None) -> None:
 
 
 def stream(*words: object) -> torch.Generator:
-    """A generator on the CPU whose seed depends on these words alone, so that the same words always
-    give the same batch."""
+    """Return a random generator on the CPU whose seed depends on ``words`` alone, so that the same
+    words always give the same batch."""
     digest = hashlib.sha256("/".join(map(str, words)).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
 
 
 class Batch(NamedTuple):
-    """A sparse batch, its triplets ordered by sample and then by feature.
+    """A sparse batch: triplets (sample, feature, value), ordered by sample and then by feature.
 
-    Samples without a feature, a quarter to a third at density 1, are all the same to the model:
-    they are only counted.
+    Samples without a feature, a quarter to a third of all at density 1, are all the same to the
+    model, so they are only counted.
 
     Attributes:
-        rows, columns: ``(K,)`` int64, the sample, among the ``S`` that have features, and the
-            feature of a triplet.
-        values: ``(K,)``.
-        row_offsets: ``(S + 1,)``, where the triplets of each sample begin.
-        by_column: ``(K,)``, the order of the triplets by feature.
-        column_offsets: ``(n + 1,)``, where those of each feature begin in that order.
+        rows, columns: ``(K,)`` int64, for each triplet the number of its sample, among the ``S``
+            samples that have features, and of its feature.
+        values: ``(K,)``, the value of each triplet.
+        row_offsets: ``(S + 1,)``, the positions at which the triplets of each sample begin.
+        by_column: ``(K,)``, the positions of the triplets in the order of their features.
+        column_offsets: ``(n + 1,)``, where the triplets of each feature begin in ``by_column``.
         empty: number of samples without a feature.
     """
 
@@ -123,14 +125,14 @@ class Batch(NamedTuple):
         return len(self.column_offsets) - 1
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Batch:
-        """The batch on another device, its values in another type."""
+        """Return the batch on another device, with its values in another type."""
         tensors = {
             name: getattr(self, name).to(device, non_blocking=True) for name in self._fields[:-1]
         }
         return self._replace(**tensors | {"values": tensors["values"].to(dtype)})
 
     def dense(self) -> Tensor:
-        """The matrix ``x``, ``(B, n)``, with the empty samples last."""
+        """Return the batch as a matrix ``x``, ``(B, n)``, with the empty samples last."""
         x = self.values.new_zeros(self.size, self.features)
         x[self.rows, self.columns] = self.values
         return x
@@ -149,20 +151,22 @@ def _batch(samples: Tensor, columns: Tensor, values: Tensor, size: int, features
 
 
 def sparse(x: Tensor) -> Batch:
-    """The triplets of a dense batch ``(B, n)``, samples in order but for empty ones."""
+    """Return a dense batch ``(B, n)`` as triplets, in the order of the samples; empty samples are
+    only counted."""
     rows, columns = x.nonzero(as_tuple=True)
     return _batch(rows, columns, x[rows, columns], *x.shape)
 
 
 def sample(p: Tensor, size: int, generator: torch.Generator) -> Batch:
-    """Draw a batch.
+    """Draw a batch of ``size`` samples whose features have the frequencies ``p``.
 
-    How many samples have feature ``i`` is binomial; which ones is a draw without replacement, by
-    repeating what came twice. Frequent features, where much would be repeated, are drawn sample by
-    sample.
+    The number of samples that have feature ``i`` is binomial; which samples these are is a draw
+    without replacement, in which what came twice is drawn again. Frequent features, for which much
+    would be drawn again, are drawn sample by sample.
 
     The frequencies ``p`` ``(n,)``, in [0, 1], and the generator are on the CPU. The values are
-    float32, distributed as what the release draws from two uniform matrices.
+    float32, with the same distribution as those that the paper's code draws as two uniform
+    matrices.
     """
     check_frequencies(p)
     heavy = p > _HEAVY

@@ -1,5 +1,5 @@
-"""Figures of a sweep: panels that draw the rows and fits that they are given, and the sheet that
-they stand on."""
+"""Figures of a sweep: panels that draw rows of results and fits, and the sheets on which panels
+stand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypvision.scaling.fits import Exponent, Setting
 
 Row = dict[str, Any]
 Panel = Callable[[Any], None]
-"""Draws on an axis of matplotlib, or nothing if there are no points of it."""
+"""A function that draws on an axis of matplotlib, or draws nothing if it has no points."""
 THEORY = dict(color="0.55", linestyle="--", linewidth=1)
 _SIZE = (4.2, 3.4)
 
@@ -24,11 +24,12 @@ _SIZE = (4.2, 3.4)
 def draw_sweep(
     rows: Sequence[Row], found: Mapping[Setting, Exponent], folder: str | Path
 ) -> list[Path]:
-    """Draw the rows of a sweep and the exponents found in them into ``sweep.png`` and ``.pdf`` of a
-    folder.
+    """Draw the rows of a sweep and the exponents fitted to them into ``sweep.png`` and
+    ``sweep.pdf`` in a folder, and return these files.
 
-    Frequencies have two panels each, the loss and the share of represented features by the width;
-    with several exponents of the frequencies there are maps of R² and exponent instead.
+    Each kind of frequencies has two panels, the loss and the share of represented features against
+    the width; with more than two exponents of the frequencies there are maps of R² and of the
+    exponent instead.
     """
     kinds = sorted({(row["distribution"], row["alpha"], row["density"]) for row in rows})
     panels: list[Panel] = []
@@ -46,10 +47,10 @@ def draw_sweep(
 
 
 def draw_panels(name: str, panels: Sequence[Panel], title: str, folder: str | Path) -> list[Path]:
-    """Draw panels, two beside each other, into ``NAME.png`` and ``NAME.pdf`` of a folder, and
-    return these files. One that draws nothing says so."""
+    """Draw panels, at most two side by side, into ``NAME.png`` and ``NAME.pdf`` in a folder, and
+    return these files. A panel without points shows a text that says so."""
     pyplot = require("matplotlib.pyplot", "viz")
-    columns = min(2, len(panels))  # more beside each other cannot be read on a page
+    columns = min(2, len(panels))  # three panels side by side cannot be read on a page
     rows = -(-len(panels) // columns)
     figure, axes = pyplot.subplots(
         rows, columns, figsize=(_SIZE[0] * columns, _SIZE[1] * rows), squeeze=False
@@ -75,7 +76,8 @@ def draw_panels(name: str, panels: Sequence[Panel], title: str, folder: str | Pa
 
 
 def colors(values: Iterable[float], name: str = "coolwarm") -> dict[float, Any]:
-    """A colour for each value; decays by their sign."""
+    """Return a colour for each value; in the map "coolwarm", which is for decays, the colour shows
+    the sign."""
     from matplotlib import colormaps
 
     values = sorted(set(values))
@@ -88,9 +90,10 @@ def colors(values: Iterable[float], name: str = "coolwarm") -> dict[float, Any]:
 
 
 def means(rows: Iterable[Row], x: str, y: str) -> tuple[list[float], list[float], list[float]]:
-    """Means of ``y`` over all rows with one ``x``, and their standard deviations.
+    """Return the different values of ``x``, and for each of them the mean and the standard
+    deviation of ``y`` over the rows.
 
-    With one row the deviation is that over its test batches, which the loss alone has.
+    For a single row the deviation is the row's own, over its test batches, which only the loss has.
     """
     found: dict[float, list[float]] = {}
     alone: dict[float, float] = {}
@@ -107,7 +110,8 @@ _SYMBOLS = {"decay": "γ", "alpha": "α", "m": "m", "active": "E"}
 
 
 def lines(axis: Any, rows: Sequence[Row], by: str, x: str, y: str) -> None:
-    """The means of ``y`` over ``x``, a line for each value of ``by``, a key of :data:`_SYMBOLS`."""
+    """Draw the means of ``y`` over ``x``, with a line for each value of ``by``, a key of
+    :data:`_SYMBOLS`."""
     for value, color in colors(
         (row[by] for row in rows), "coolwarm" if by == "decay" else "viridis"
     ).items():
@@ -119,13 +123,13 @@ def lines(axis: Any, rows: Sequence[Row], by: str, x: str, y: str) -> None:
 
 
 def log_axes(axis: Any, xlabel: str, ylabel: str) -> None:
-    """Both axes logarithmic, with names and a legend."""
+    """Make both axes logarithmic, and add their labels and a legend."""
     axis.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=ylabel)
     axis.legend(fontsize=6)
 
 
 def log_widths(axis: Any, rows: Iterable[Row], ylabel: str, yscale: str = "log") -> None:
-    """A logarithmic axis of the widths of the rows, with a tick for each."""
+    """Make a logarithmic horizontal axis of the rows' widths, with a tick for each width."""
     from matplotlib.ticker import NullLocator
 
     widths = sorted({row["m"] for row in rows})
@@ -137,7 +141,8 @@ def log_widths(axis: Any, rows: Iterable[Row], ylabel: str, yscale: str = "log")
 
 
 def nearest(rows: Sequence[Row], **wanted: float) -> list[Row]:
-    """The rows whose values are nearest to those wanted, one name after the other."""
+    """Return the rows whose values are nearest to the ``wanted`` ones, by one name after the
+    other."""
     for name, value in wanted.items():
         if rows:
             best = min((row[name] for row in rows), key=lambda candidate: abs(candidate - value))
@@ -148,7 +153,7 @@ def nearest(rows: Sequence[Row], **wanted: float) -> list[Row]:
 def alpha_decay_map(
     axis: Any, values: dict[tuple[float, float], float], label: str, **limits: float
 ) -> None:
-    """A map over (alpha, decay)."""
+    """Draw a map of values over (alpha, decay), with its colour bar."""
     import numpy as np
 
     if not values:
@@ -163,14 +168,15 @@ def alpha_decay_map(
         for i, row in enumerate(table):
             for j, value in enumerate(row):
                 if not math.isnan(value):
-                    # the upper colours of the map are light
+                    # large values have light colours, on which black text is readable
                     ink = "k" if shown.norm(value) > 0.6 else "w"
                     axis.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=6, color=ink)
     axis.figure.colorbar(shown, ax=axis)
 
 
 def loss_by_decay(axis: Any, rows: Sequence[Row], found: Mapping[Setting, Exponent]) -> None:
-    """The loss by the width, a line for each decay, with the power law of its mean exponent."""
+    """Draw the loss against the width, with a line for each decay and the power law of its mean
+    exponent."""
     fits = {key[3]: value for key, value in found.items()}
     lines(axis, rows, "decay", "m", "loss")
     xs = sorted({row["m"] for row in rows})
@@ -187,14 +193,14 @@ def loss_by_decay(axis: Any, rows: Sequence[Row], found: Mapping[Setting, Expone
 
 
 def represented_by_width(axis: Any, rows: Sequence[Row]) -> None:
-    """The share of represented features by the width, a line for each decay."""
+    """Draw the share of represented features against the width, with a line for each decay."""
     lines(axis, rows, "decay", "m", "phi_half")
     log_widths(axis, rows, "represented φ(1/2)")
 
 
 def r2_bars(axis: Any, found: Mapping[Setting, Exponent]) -> None:
-    """The R² of the fits: for each decay the mean over the exponents of the frequencies, with a bar
-    from the least to the largest."""
+    """Draw the R² of the power-law fits: for each decay the mean over the exponents of the
+    frequencies, with a bar from the least to the largest."""
     by_decay: dict[float, list[float]] = {}
     for (_, _, density, decay), value in found.items():
         if density == 0 and not math.isnan(value.r2):
@@ -223,6 +229,6 @@ def r2_bars(axis: Any, found: Mapping[Setting, Exponent]) -> None:
 
 
 def exponent_map(axis: Any, found: Mapping[Setting, Exponent]) -> None:
-    """The exponent of the loss by decay and exponent of the frequencies."""
+    """Draw a map of the loss's exponent over the decay and the exponent of the frequencies."""
     values = {(key[1], key[3]): value.mean for key, value in found.items() if key[2] == 0}
     alpha_decay_map(axis, values, "model exponent α_m")

@@ -1,4 +1,5 @@
-"""Exponents: straight lines through logarithms, and a joint fit of language models' losses."""
+"""Fits of exponents: straight lines through logarithms, and a joint fit of language models'
+losses."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ Row = dict[str, Any]
 
 
 class PowerLaw(NamedTuple):
-    """``y = factor x^-exponent``, with the standard error of the exponent and the squared
-    correlation."""
+    """The fit ``y = factor x^-exponent``, with the standard error of the exponent, the squared
+    correlation of the logarithms and the number of points."""
 
     exponent: float
     error: float
@@ -26,7 +27,7 @@ class PowerLaw(NamedTuple):
 
 
 class Slope(NamedTuple):
-    """The slope of a line, its standard error and the degrees of freedom of that."""
+    """The slope of a line, its standard error, and the degrees of freedom of this error."""
 
     value: float
     error: float
@@ -34,8 +35,8 @@ class Slope(NamedTuple):
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> Slope:
-    """Slope of the least-squares line through two points or more with different ``x``; two have no
-    error."""
+    """Return the slope of the least-squares line through at least two points with different ``x``;
+    of two points the error is NaN."""
     a, b = (np.array(values, float) - statistics.fmean(values) for values in (x, y))
     found = float(a @ b / (a @ a))
     error = (
@@ -47,7 +48,7 @@ def slope(x: Sequence[float], y: Sequence[float]) -> Slope:
 
 
 def power_law(x: Sequence[float], y: Sequence[float]) -> PowerLaw:
-    """Ordinary least squares of ``ln y`` on ``ln x``."""
+    """Fit a power law by ordinary least squares of ``ln y`` on ``ln x``."""
     if len(x) != len(y) or len(set(x)) < 2:
         raise HypvisionError(
             f"A power law needs a y for each of at least two different x; got {len(x)} and "
@@ -55,8 +56,8 @@ def power_law(x: Sequence[float], y: Sequence[float]) -> PowerLaw:
         )
     if not all(math.isfinite(value) and value > 0 for value in (*x, *y)):
         raise HypvisionError(
-            "A power law needs positive, finite numbers; there are others, or NaN, among the "
-            "points."
+            "A power law needs positive, finite numbers; some of the points have zero, a negative "
+            "number, infinity or NaN."
         )
     a, b = ([math.log(value) for value in values] for values in (x, y))
     line = slope(a, b)
@@ -66,11 +67,12 @@ def power_law(x: Sequence[float], y: Sequence[float]) -> PowerLaw:
 
 
 class Exponent(NamedTuple):
-    """The exponent of the loss in the width at one setting: the fit of each replicate, and the mean
-    over them.
+    """The exponent of the loss as a power of the width in one setting: the fit of each replicate,
+    and the mean over the replicates.
 
-    ``error_fit`` is the mean standard error of the slope: how far the points are from a line.
-    ``error_seeds`` is that of the mean over replicates, None if there is one.
+    ``error_fit`` is the mean standard error of the slopes, which says how far the points are from a
+    line. ``error_seeds`` is the standard error of the mean over replicates, None if there is only
+    one.
     """
 
     fits: list[PowerLaw]
@@ -81,7 +83,7 @@ class Exponent(NamedTuple):
 
     @property
     def error(self) -> float:
-        """The larger of the two errors."""
+        """The larger of ``error_fit`` and ``error_seeds``."""
         return max(self.error_fit, self.error_seeds or 0.0)
 
 
@@ -89,8 +91,8 @@ Setting = tuple[str, float, float, float]
 
 
 def exponents(rows: Sequence[Row]) -> dict[Setting, Exponent]:
-    """Fits of ``loss ~ m^-exponent`` to the rows of a sweep, by (distribution, alpha, density,
-    decay), where there are three widths or more."""
+    """Return fits of ``loss ~ m^-exponent`` to the rows of a sweep, by setting (distribution,
+    alpha, density, decay); settings with fewer than three widths are left out."""
     found: dict[Setting, dict[int, list[tuple[int, float]]]] = {}
     for row in rows:
         key = (row["distribution"], row["alpha"], row["density"], row["decay"])
@@ -112,12 +114,14 @@ def _over_replicates(fits: list[PowerLaw]) -> Exponent:
 
 
 class JointFit(NamedTuple):
-    """``L = factor / m^exponent + offset`` with one offset a group; see :func:`joint_fit`.
+    """The fit ``L = factor / m^exponent + offset`` with one offset for each group; see
+    :func:`joint_fit`.
 
     Attributes:
-        error: of the exponent, by the paper's formula, which takes the offsets for known.
-        free_error: of the exponent, from the covariance of all unknowns, as SciPy's ``curve_fit``
-            has it.
+        error: standard error of the exponent by the paper's formula, which takes the offsets as
+            known.
+        free_error: standard error of the exponent from the covariance of all unknowns, by SciPy's
+            ``curve_fit``.
     """
 
     exponent: float
@@ -130,24 +134,24 @@ class JointFit(NamedTuple):
 
 
 def joint_fit(widths: Sequence[float], losses: Sequence[float], groups: Sequence[str]) -> JointFit:
-    """The fit of the losses of language models: one power of the width, and an offset for each
-    family and data set.
+    """Fit the losses of language models by one power of the width, with an offset for each group
+    (family and data set).
 
-    Least squares of ``ln A``, ``alpha`` and the offsets by SciPy's ``curve_fit``. There are two
-    standard errors. The paper's is that of the slope of ``ln(L - B)`` on ``ln m`` with three
-    degrees of freedom taken, where points below their offset count as ``L - B = 1``. The other is
-    that of ``curve_fit``, with all unknowns free.
+    ``ln A``, ``alpha`` and the offsets ``B`` are found by least squares with SciPy's ``curve_fit``.
+    There are two standard errors of the exponent. The paper's is that of the slope of ``ln(L - B)``
+    on ``ln m``, with three degrees of freedom taken off, in which points below their offset count
+    as ``L - B = 1``. The other is that of ``curve_fit``, with all unknowns free.
     """
     names = list(dict.fromkeys(groups))
     _check_losses(widths, losses, groups, len(names) + 2)
     x = np.log(np.array(widths, float))
     y = np.array(losses, float)
     middle = float(x.mean())
-    x -= middle  # or factor and exponent would be all but one unknown
+    x -= middle  # else factor and exponent would be strongly correlated
     member = np.array([[group == name for name in names] for group in groups], float)
     sizes = np.array([[width == size for size in sorted(set(widths))] for width in widths], float)
-    # Two widths in one group give one difference of losses; groups that share widths can be chained
-    # to give more.
+    # An exponent needs two differences of losses. Two widths in one group give one difference;
+    # groups that share widths can be chained to give more.
     if np.linalg.matrix_rank(np.hstack([sizes, member])) - len(names) < 2:
         raise HypvisionError(
             "The widths determine no exponent: groups have too few different ones. Give losses of "
@@ -181,7 +185,7 @@ def joint_fit(widths: Sequence[float], losses: Sequence[float], groups: Sequence
         ) from error
     rest = model(x, *unknown) - y
     share = float(rest @ rest / (alone @ alone))
-    # tail probability of the F distribution with 2 numerator degrees of freedom
+    # the tail probability of the F distribution with 2 numerator degrees of freedom
     chance = share ** ((len(losses) - len(names) - 2) / 2)
     if not chance <= 0.05:
         raise HypvisionError(
@@ -208,7 +212,7 @@ def joint_fit(widths: Sequence[float], losses: Sequence[float], groups: Sequence
 def _check_losses(
     widths: Sequence[float], losses: Sequence[float], groups: Sequence[str], unknowns: int
 ) -> None:
-    """Raise an error for numbers that a fit of so many unknowns cannot take."""
+    """Raise an error for numbers to which ``unknowns`` unknowns cannot be fitted."""
     if not len(widths) == len(losses) == len(groups):
         raise HypvisionError("widths, losses and groups must have equal lengths.")
     if len(losses) <= unknowns:

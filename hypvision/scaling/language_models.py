@@ -1,5 +1,5 @@
 """Superposition in language models: overlaps and norms of the rows of their heads, token
-frequencies, tables.
+frequencies, and tables of models and losses.
 
 A head ``W`` ``(vocabulary, m)`` represents each token by a row; with far more tokens than
 dimensions and no row near zero, that is strong superposition, and the mean squared overlap of rows
@@ -25,8 +25,8 @@ from hypvision.scaling.measures import frame, norms, overlaps
 
 
 class LanguageModel(NamedTuple):
-    """A row of a table of models: family, name on the hub or place of the checkpoint, tensor of the
-    head, width."""
+    """A row of a table of models: family, name on the hub or path of the checkpoint, name of the
+    head's tensor, and width."""
 
     family: str
     model: str
@@ -42,8 +42,8 @@ class _Loss(NamedTuple):
 
 
 class Head(NamedTuple):
-    """A row of ``heads.csv``: the statistics of one head, see :func:`head_statistics`, and the
-    tensor asked for."""
+    """A row of ``heads.csv``: the statistics of one head (:func:`head_statistics`), the name of its
+    tensor, and the name that the table of models asked for."""
 
     model: str
     tensor: str
@@ -65,22 +65,22 @@ class Head(NamedTuple):
 
 
 def read_models(path: str | Path) -> list[LanguageModel]:
-    """A csv table of models, with the columns ``family``, ``model``, ``head`` and ``m``."""
+    """Read a csv table of models, with the columns ``family``, ``model``, ``head`` and ``m``."""
     return [row for _, row in read_table(LanguageModel, path)]
 
 
 @cache
 def paper_models() -> tuple[LanguageModel, ...]:
-    """The paper's 27 models, from the shipped table.
+    """Return the paper's 27 models, read from the table that comes with the package.
 
-    OPT-350M is 1024 wide, but its head is a matrix of width 512: the one counts for its loss, the
-    other for overlaps.
+    OPT-350M is 1024 wide, but its head is a matrix of width 512: 1024 counts for its loss, and 512
+    for its overlaps.
     """
     return tuple(read_models(config_folder() / "scaling" / "language_models.csv"))
 
 
-# Names of the output matrix in checkpoints. Models that tie it to their input embedding store only
-# the embedding, so its names come last.
+# Names of the head, the output matrix, in checkpoints. Models that tie the head to their input
+# embedding store only the embedding, so the embedding's names come last.
 HEADS = (
     "lm_head.weight",
     "embed_out.weight",
@@ -93,10 +93,10 @@ HEADS = (
 
 
 def head_name(names: Iterable[str], wanted: str | None = None) -> str:
-    """The name of the head among those of a checkpoint's tensors: the ``wanted`` one, or one of
-    :data:`HEADS`."""
+    """Return the name of the head among the names of a checkpoint's tensors: the ``wanted`` one, or
+    the first of :data:`HEADS` that occurs."""
     names = list(names)
-    # some files lack the prefix
+    # The names in some checkpoints lack the prefix "model.".
     for name in HEADS if wanted is None else (wanted, wanted.removeprefix("model.")):
         if name in names:
             return name
@@ -110,16 +110,16 @@ def head_name(names: Iterable[str], wanted: str | None = None) -> str:
 
 
 def head_statistics(head: Tensor, block: int = 1024) -> dict[str, float]:
-    """Overlaps and norms of the rows of a head ``(vocabulary, m)``, in float32 also if it is half
-    precision. It is read ``block`` rows at a time: one that is mapped from a file needs no memory
-    of its size."""
+    """Return statistics of the overlaps and norms of a head's rows ``(vocabulary, m)``, computed in
+    float32 even if the head is in half precision. ``block`` rows are read at a time, so a head that
+    is mapped from a file needs no memory of its size."""
     if head.dim() != 2 or len(head) < 2 or not head.is_floating_point():
         raise HypvisionError(
             f"A head must be a float matrix of at least two rows, got {head.dtype} "
             f"{tuple(head.shape)}."
         )
     lengths = norms(head, block)
-    if not math.isfinite(lengths.largest):  # the maximum is NaN if any value is
+    if not math.isfinite(lengths.largest):  # the largest norm is NaN if any value of the head is
         raise HypvisionError(
             "The head has NaN or infinite values, so it has no overlaps. Take an intact checkpoint."
         )
@@ -138,8 +138,9 @@ def head_statistics(head: Tensor, block: int = 1024) -> dict[str, float]:
 def token_counts(
     texts: Iterable[str], encode: Callable[[str], Sequence[int]], block: int = 1_000_000
 ) -> Tensor:
-    """How often each token comes in texts, by its id; ``encode`` gives the ids of a text without
-    special tokens. They are counted as soon as there is a ``block`` of them."""
+    """Return how often each token occurs in texts, by its id; ``encode`` returns the ids of a text
+    without special tokens. Tokens are counted in blocks of about ``block``, so that the texts need
+    not fit into memory."""
     counts = torch.zeros(0, dtype=torch.int64)
     size = 0
     parts: list[Tensor] = []
@@ -165,8 +166,8 @@ def token_counts(
 
 
 def frequency_exponent(counts: Tensor, ranks: int = 1000) -> float:
-    """The exponent of frequencies in their rank: a line through ``ranks`` of them, uniform in the
-    logarithm."""
+    """Return the exponent with which tokens' frequencies fall with their rank: the slope of a line
+    through ``ranks`` of them, uniform in the logarithm."""
     found = torch.sort(counts[counts > 0].double(), descending=True).values
     if len(found) < 10:
         raise HypvisionError(
@@ -182,9 +183,10 @@ def frequency_exponent(counts: Tensor, ranks: int = 1000) -> float:
 
 
 def read_losses(path: str | Path) -> list[dict[str, Any]]:
-    """The rows of a csv of losses, with the columns ``family``, ``dataset``, ``m`` and ``loss``.
+    """Return the rows of a csv of losses, with the columns ``family``, ``dataset``, ``m`` and
+    ``loss``.
 
-    ``model`` may stand for ``family`` and ``m``, if it is one of :func:`paper_models`.
+    A column ``model`` may replace ``family`` and ``m``, if it names one of :func:`paper_models`.
     """
     known = {row.model: {"family": row.family, "m": str(row.m)} for row in paper_models()}
     rows = read_table(_Loss, path, lambda row: known.get(row.get("model") or "", {}))
@@ -192,8 +194,8 @@ def read_losses(path: str | Path) -> list[dict[str, Any]]:
 
 
 def loss_fit(rows: Sequence[Mapping[str, Any]]) -> JointFit:
-    """The joint fit ``L = A / m^alpha + B`` with an offset for each family and data set; see
-    :func:`joint_fit`."""
+    """Return the joint fit ``L = A / m^alpha + B`` of the losses, with an offset ``B`` for each
+    family and data set; see :func:`joint_fit`."""
     groups = [f"{row['family']}/{row['dataset']}" for row in rows]
     return joint_fit(
         [float(row["m"]) for row in rows], [float(row["loss"]) for row in rows], groups

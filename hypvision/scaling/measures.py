@@ -1,7 +1,8 @@
-"""Measures of trained weights: which features are represented, and how much they interfere.
+"""Measures of trained weights: which features are represented, and how much they interfere with
+each other.
 
-Rows ``W_i`` of ``(n, m)`` matrices represent features; here they are those of the toy model or of a
-language model's head. Source: arXiv 2505.10465, Sections 2 and 3, Appendices B and D.
+The rows ``W_i`` of matrices ``(n, m)`` represent features, of the toy model or of a language
+model's head (tokens). Source: arXiv 2505.10465, Sections 2 and 3, Appendices B and D.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from torch import Tensor
 
 from hypvision.io.checks import at_least
 
-_BLOCK = 1024  # rows per block: 4 MiB of overlaps
+_BLOCK = 1024  # rows per block: two blocks have 4 MiB of overlaps
 
 
 class Norms(NamedTuple):
-    """Mean, standard deviation (unbiased), least and largest norm of the rows."""
+    """Mean, standard deviation (unbiased), least and largest norm of the rows of a matrix."""
 
     mean: float
     std: float
@@ -28,9 +29,9 @@ class Norms(NamedTuple):
 
 
 class Overlaps(NamedTuple):
-    """Overlaps ``w_i . w_j / (|w_i| |w_j|)`` of all pairs ``i < j`` of so many rows: mean and
-    deviation of the absolute ones, mean and variance of the squared ones, and the largest absolute
-    one."""
+    """Statistics of the overlaps ``w_i . w_j / (|w_i| |w_j|)`` of all pairs ``i < j`` of ``rows``
+    rows: mean and standard deviation of the absolute overlaps, mean and variance of the squared
+    ones, and the largest absolute one."""
 
     rows: int
     mean_absolute: float
@@ -41,19 +42,19 @@ class Overlaps(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """How far unit vectors are from an equiangular tight frame (ETF), which spreads them out as far
-    as can be.
+    """How far unit vectors are from an equiangular tight frame (ETF), which spreads them as far
+    apart as possible.
 
     Attributes:
-        bound: Welch's, below which the largest absolute overlap cannot be.
-        excess: how much the largest absolute overlap exceeds the bound; for ``m`` vectors or more
-            it is 0 for an ETF only.
-        potential: the sum of the squared overlaps of all ordered pairs, each vector with itself
-            too, divided by the least that it can be (Benedetto and Fickus, 2003); 1 for tight
-            frames, and for orthonormal vectors.
-        deviation: standard deviation of the absolute overlaps; 0 if they are equiangular.
-        possible: whether there are few enough for a real ETF, ``m (m + 1) / 2`` or less (Gerzon's
-            bound).
+        bound: Welch's bound: the least that the largest absolute overlap can be.
+        excess: by how much the largest absolute overlap exceeds ``bound``; for ``m`` vectors or
+            more it is 0 only for an ETF.
+        potential: the sum of the squared overlaps of all ordered pairs, with each vector's pair
+            with itself, divided by the least possible value of this sum (Benedetto and Fickus,
+            2003); 1 for tight frames, and for orthonormal vectors.
+        deviation: standard deviation of the absolute overlaps; 0 if all are equal (equiangular).
+        possible: whether the vectors are few enough for a real ETF: at most ``m (m + 1) / 2``
+            (Gerzon's bound).
     """
 
     bound: float
@@ -64,8 +65,8 @@ class Frame(NamedTuple):
 
 
 def norms(weight: Tensor, block: int = _BLOCK) -> Norms:
-    """Statistics of the row norms of ``(n, m)``, by blocks of rows; what is half precision becomes
-    float32."""
+    """Return statistics of the row norms of a matrix ``(n, m)``, computed by blocks of rows; half
+    precision becomes float32."""
     values = torch.cat(
         [torch.linalg.vector_norm(_wide(part), dim=1) for part in weight.split(block)]
     ).double()
@@ -74,16 +75,17 @@ def norms(weight: Tensor, block: int = _BLOCK) -> Norms:
 
 
 def represented(weight: Tensor, least: float = 0.5) -> float:
-    """The share of rows whose norm exceeds ``least``: phi_1/2 of the paper, or phi_1."""
+    """Return the share of rows whose norm exceeds ``least``: the paper's phi_1/2, or phi_1 with
+    ``least`` 1."""
     return (torch.linalg.vector_norm(weight, dim=1) > least).double().mean().item()
 
 
 def overlaps(weight: Tensor, block: int = _BLOCK) -> Overlaps:
-    """Overlaps of the rows of ``(n, m)``, with sums in float64; those of fewer than two rows are
-    NaN, and rows of zeros overlap with nothing.
+    """Return statistics of the overlaps of the rows of a matrix ``(n, m)``, with sums in float64;
+    NaN for fewer than two rows. Rows of zeros have the overlap 0 with all others.
 
-    Two blocks of rows and ``block^2`` overlaps are in memory; what is half precision becomes
-    float32, block by block, so that a mapped file is never in memory as a whole.
+    Only two blocks of rows and their ``block^2`` overlaps are in memory; half precision becomes
+    float32 block by block, so that a mapped file is never in memory as a whole.
     """
     at_least(1, integer=True, block=block)
     n = len(weight)
@@ -114,7 +116,7 @@ def overlaps(weight: Tensor, block: int = _BLOCK) -> Overlaps:
 def _blocks_above_diagonal(parts: Sequence[Tensor]) -> Iterator[Tensor]:
     for i, part in enumerate(parts):
         rows = _unit(part)
-        # the zeros below the diagonal change neither sums nor the maximum
+        # The zeros below the diagonal change neither the sums nor the maximum.
         yield (rows @ rows.T).triu_(diagonal=1)
         for other in parts[i + 1 :]:
             yield rows @ _unit(other).T
@@ -130,15 +132,16 @@ def _wide(rows: Tensor) -> Tensor:
 
 
 def random_overlaps(m: int) -> tuple[float, float]:
-    """Mean and variance of the squared overlap of random unit vectors in ``m`` dimensions."""
+    """Return the mean and the variance of the squared overlap of random unit vectors in ``m``
+    dimensions."""
     return 1 / m, 2 * (m - 1) / (m**2 * (m + 2))
 
 
 def welch_bound(count: int, m: int) -> float:
-    """The least that the largest absolute overlap of ``count`` unit vectors in ``m`` dimensions can
-    be.
+    """Return the least that the largest absolute overlap of ``count`` unit vectors in ``m``
+    dimensions can be.
 
-    Equiangular tight frames reach it, all their overlaps being equal; real ones have no more than m
+    Equiangular tight frames reach it, as all of their overlaps are equal; real ones have at most m
     (m + 1)/2 vectors.
     """
     at_least(2, integer=True, vectors=count)
@@ -147,7 +150,8 @@ def welch_bound(count: int, m: int) -> float:
 
 
 def frame(found: Overlaps, m: int) -> Frame:
-    """How far overlaps of vectors in ``m`` dimensions are from an equiangular tight frame's."""
+    """Return how far the vectors in ``m`` dimensions, whose overlaps are given, are from an
+    equiangular tight frame."""
     count = found.rows
     bound = welch_bound(found.rows, m)
     potential = count + count * (count - 1) * found.mean
@@ -161,12 +165,13 @@ def frame(found: Overlaps, m: int) -> Frame:
 
 
 def unlearned_loss(p: Tensor, learned: float | Tensor) -> tuple[float, float]:
-    """The loss ``L`` if some features are perfect and the others lost: weak superposition.
+    """Return the loss ``L`` that the toy model has in weak superposition, if some features are
+    represented perfectly and the others are lost; and an approximation of it.
 
-    The best that a bias can do for a lost feature is ``b_i = p_i``. This gives
-    ``sum (4/3 p_i - p_i^2)`` over the lost features, and its approximation ``4/3 sum p_i``, from
-    falling frequencies ``p`` ``(n,)`` and the features that are perfect: bool ``(n,)``, or how many
-    of the most frequent ones.
+    The best that a bias can do for a lost feature is ``b_i = p_i``. This gives ``sum (4/3 p_i -
+    p_i^2)`` over the lost features, approximately ``4/3 sum p_i``. ``p`` ``(n,)`` are falling
+    frequencies; ``learned`` is a mask ``(n,)`` of the perfect features, or how many of the most
+    frequent ones are perfect.
     """
     lost = p.double()
     lost = lost[~learned] if isinstance(learned, Tensor) else lost[round(learned) :]
@@ -174,11 +179,11 @@ def unlearned_loss(p: Tensor, learned: float | Tensor) -> tuple[float, float]:
 
 
 def ambiguity(weight: Tensor) -> float:
-    """How far weights are from ideal weak superposition, which keeps the first ``m`` features as
-    they are.
+    """Return how far weights ``(n, m)`` are from ideal weak superposition, in which the first ``m``
+    features are kept as they are.
 
-    The spectral norm of ``W W^T - diag(1, ..., 1, 0, ..., 0)`` with ``m`` ones, computed from the
-    ``2 m`` vectors that it acts on.
+    This is the spectral norm of ``W W^T - diag(1, ..., 1, 0, ..., 0)`` with ``m`` ones, computed in
+    the space of at most ``2 m`` dimensions in which that matrix acts.
     """
     n, m = weight.shape
     weight = weight.double()

@@ -1,9 +1,9 @@
-"""Read one tensor of a large checkpoint, by the table of its shards, without the others.
+"""Reader of one tensor of a large checkpoint, which does not load the others.
 
 A checkpoint is a file, a folder as transformers writes it, or ``USER/REPO`` on the hub, of which
-then only the table and one shard are fetched. safetensors come first. Of either kind only the
-numbers of the one tensor are read; what PyTorch writes is mapped into memory by the reader of all
-checkpoints.
+only the table of shards and one shard are fetched. Files of safetensors are preferred to those of
+PyTorch. In both cases only the numbers of the one tensor are read: PyTorch's files are mapped into
+memory by the reader that all checkpoints use.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def read_tensor(source: str | Path, choose: Callable[[Iterable[str]], str]) -> tuple[str, Tensor]:
-    """Name and tensor of a checkpoint (a file, a folder, or ``USER/REPO``), as it is stored, on the
-    CPU; ``choose`` gives the name, of those of all its tensors.
-    """
+    """Return the name of a tensor and the tensor as the checkpoint ``source`` (a file, a folder, or
+    ``USER/REPO``) stores it, on the CPU; ``choose`` picks the name from those of all tensors."""
     path = Path(source).expanduser()
     if path.is_file():
         return _from_file(path, choose)
@@ -59,7 +58,8 @@ def _from_parts(
         if path is not None:
             return _from_file(path, choose)
     raise HypvisionError(
-        f"'{source}' has no weights: none of {', '.join(_WHOLE)}, nor a table of shards."
+        f"'{source}' has no weights: none of {', '.join(_WHOLE)}, nor a table of shards. Give "
+        "the folder or repository of a checkpoint."
     )
 
 

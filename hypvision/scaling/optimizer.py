@@ -1,5 +1,5 @@
-"""AdamW whose decay of the rows of ``W`` may be negative, which makes them grow to unit norm, and
-its schedules.
+"""AdamW whose decay of the rows of ``W`` may be negative, which makes the rows grow to unit norm,
+and its learning-rate schedule.
 
 The decay decides how many features share the hidden units: with ``gamma > 0`` rows shrink and only
 frequent features survive, with ``gamma < 0`` every row is drawn to the norm 1
@@ -19,8 +19,8 @@ _EPS = 1e-8
 
 
 def learning_rate_factor(step: int, steps: int, warmup: int, floor: float = 0.05) -> float:
-    """Linear warm-up to 1, if the training is longer, and a cosine down to ``floor``, for a step
-    from 0."""
+    """Return the factor of the peak learning rate at ``step``, counted from 0: a linear warm-up to
+    1, unless the training is not longer than it, and then a cosine down to ``floor``."""
     if warmup >= steps:
         warmup = 0
     if step + 1 < warmup:
@@ -31,15 +31,16 @@ def learning_rate_factor(step: int, steps: int, warmup: int, floor: float = 0.05
 
 
 class AdamW:
-    """The optimiser of ``G`` models in one tensor, each with its own decay.
+    """The optimiser AdamW for ``G`` models in one tensor, each with its own decay.
 
     Args:
-        parameters: ``(G, M, n)``, see :func:`hypvision.scaling.model.joined`; changed in place.
-        decay: ``gamma`` of each model, ``(G,)``.
+        parameters: the models' parameters ``(G, M, n)``, see
+            :func:`hypvision.scaling.model.joined`; changed in place.
+        decay: the decay ``gamma`` of each model, ``(G,)``; negative for growth to unit norm.
 
     Attributes:
-        first, second: the moments, ``(G, M, n)``.
-        steps: how many have been made.
+        first, second: the first and second moments of the gradient, ``(G, M, n)``.
+        steps: number of steps that have been made.
     """
 
     def __init__(self, parameters: Tensor, decay: Tensor):
@@ -51,9 +52,9 @@ class AdamW:
         self.steps = 0
 
     def step(self, gradient: Tensor, weight_rate: Tensor, bias_rate: Tensor) -> None:
-        """One step: the decay of ``W``, then Adam, by the gradient ``(G, M, n)`` at the parameters
-        before the decay, which is overwritten, and the learning rates ``(G,)`` of ``W`` and
-        ``b``."""
+        """Make one step: the decay of ``W``, then Adam's update. ``gradient`` ``(G, M, n)`` is that
+        at the parameters before the decay, and is overwritten; the learning rates of ``W`` and of
+        ``b`` are ``(G,)``."""
         self.steps += 1
         weight = self.parameters[:, :-1]
         amount = weight_rate.view(-1, 1, 1) * self.decay

@@ -1,19 +1,20 @@
-"""Training the points of a grid, with checkpoints of every point, and results that stay.
+"""Training of the models of a grid, with checkpoints of every model, and results that stay in a
+folder.
 
-A point is one model: width, decay, frequencies, replicate. Its first weights depend on its width
-and replicate, and the batch of a step on the frequencies and the replicate (both also on the seed),
-through generators named after them. So points of the same width start from the same weights, those
-of the same frequencies see the same batches, and the result of a point depends neither on the
-points that are trained with it nor on how often the training was interrupted and resumed. (On one
-machine: sums of another order round differently.)
+A point of the grid is one model: width, decay, frequencies, replicate. Its first weights depend on
+its width and replicate, and the batch of a step on the frequencies and the replicate (both also on
+the seed), through random generators that are seeded with these words. So points of the same width
+start from the same weights, and those of the same frequencies see the same batches. The result of a
+point depends neither on the points that are trained with it nor on how often the training was
+interrupted and resumed (on one machine; sums in another order round differently).
 
-On a CPU the models are trained one after the other on each batch, by chunks that stay in its cache;
-small ones of the same width together, because calls would take longer than the arithmetic. On a GPU
-models are one tensor wherever padding less than doubles a model: the paper's six widths are three,
-which take turns at each step.
+On a CPU the models are trained one after the other on each batch, in chunks of samples that stay in
+the cache; small models of the same width are trained together, because calls would take longer than
+the arithmetic. On a GPU models are joined in one tensor if padding less than doubles each of them:
+the paper's six widths become three tensors, which take turns at each step.
 
-A folder of results has ``settings.json``, what all points share; ``points/KEY.json``, the measures
-of a finished point; ``points/KEY.pt``, its weights, or where its training stands.
+A folder of results has ``settings.json``, the settings that all points share; ``points/KEY.json``,
+the measures of a finished point; and ``points/KEY.pt``, its weights, or the state of its training.
 """
 
 from __future__ import annotations
@@ -41,24 +42,25 @@ from hypvision.scaling.model import initial, joined, loss, loss_and_gradient, pa
 from hypvision.scaling.optimizer import AdamW, learning_rate_factor
 
 CHECK_STEPS = 200  # steps between checks that the losses are finite
-SAVE_SECONDS = 120
-_BANK_NUMBERS = 50_000  # on a CPU, models are trained together up to this many parameters in all
+SAVE_SECONDS = 120  # least time between two checkpoints
+_BANK_NUMBERS = 50_000  # most parameters, over all models, that are trained together on a CPU
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings that the points of one folder share.
+    """The settings that all points of one folder of results share.
 
     Attributes:
-        n, batch: numbers of features, and of samples a step.
-        rates: ``small``: 0.01 for all; ``large``: ``0.02 (8/m)^(1/4)`` for ``W`` and ``2/m`` for
-            ``b``.
-        loss_scale: factor of the mean squared error that is minimised; Adam's eps makes it matter.
-            1, or 100 in the paper's large runs.
-        independent: whether every point draws first weights and batches of its own, instead of
-            sharing those of its width and those of its frequencies.
-        test_batches: fresh batches on which the final loss is measured.
-        shortened: what differs from a published setting, in words, for those who reproduce one.
+        n: number of features.
+        batch: number of samples in each step.
+        rates: the learning rates: ``small``: 0.01 for all; ``large``: ``0.02 (8/m)^(1/4)`` for
+            ``W`` and ``2/m`` for ``b``.
+        loss_scale: factor of the mean squared error in the loss that is minimised, which matters
+            because of Adam's eps. 1, or 100 in the paper's large runs.
+        independent: whether every point draws its own first weights and batches, instead of sharing
+            those of its width and of its frequencies.
+        test_batches: number of fresh batches on which the final loss is measured.
+        shortened: in words, how these settings differ from published ones that they reproduce.
     """
 
     n: int = 1000
@@ -73,30 +75,32 @@ class Settings:
     seed: int = 0
 
     def stream(self, *words: object) -> torch.Generator:
-        """Random numbers that depend on these words and the seed; 0 adds nothing to the words."""
+        """Return a random generator that depends on the words and on the seed; the seed 0 adds
+        nothing to the words."""
         return stream(*words, *([self.seed] if self.seed else []))
 
     def first(self, point: Point) -> torch.Generator:
-        """Random numbers of the first weights of a point."""
+        """Return the random generator of the first weights of a point."""
         return self.stream(
             "initial", *([point.key] if self.independent else [point.m, point.replicate])
         )
 
     def peaks(self, m: int) -> tuple[float, float]:
-        """The highest learning rates of ``W`` and ``b``."""
+        """Return the peak learning rates of ``W`` and of ``b`` for the width ``m``."""
         return (0.01, 0.01) if self.rates == "small" else (0.02 * (8 / m) ** 0.25, 2 / m)
 
 
 @dataclass(frozen=True, order=True)
 class Point:
-    """One model of a grid.
+    """A point of a grid: one model to be trained.
 
     Attributes:
-        distribution, alpha, density: its frequencies, see
+        distribution, alpha, density: the frequencies of its features, see
             :func:`hypvision.scaling.data.frequencies` and
             :func:`~hypvision.scaling.data.density_scan`.
-        decay, m: ``gamma`` and the width.
-        replicate: which of several models that differ by chance alone.
+        decay: the optimiser's decay ``gamma``.
+        m: the width.
+        replicate: number of the model among those that differ only by chance.
     """
 
     distribution: str
@@ -108,16 +112,16 @@ class Point:
 
     @property
     def key(self) -> str:
-        """A name for files."""
+        """The name of the point in file names."""
         return f"{self.data}-g{self.decay:+.4f}-m{self.m}"
 
     @property
     def data(self) -> str:
-        """Names the stream of batches: points of equal names see equal batches."""
+        """The name of the point's stream of batches: points with equal names see equal batches."""
         return f"{self.distribution}-a{self.alpha:.4f}-s{self.density:.4f}-r{self.replicate}"
 
     def frequencies(self, n: int) -> Tensor:
-        """Frequencies of its features, float64 ``(n,)``."""
+        """Return the frequencies of the point's ``n`` features, float64 ``(n,)``."""
         return density_scan(frequencies(self.distribution, n, self.alpha), self.density)
 
 
@@ -129,8 +133,8 @@ class Row(Point):
     """The result of a point: its loss and the measures of its weights, see
     :mod:`hypvision.scaling.measures`.
 
-    Measures that need at least two strongly represented rows are None if there are fewer, and so
-    are deviations of a single number.
+    Measures that need at least two strongly represented rows are None if there are fewer, as are
+    standard deviations of a single number.
     """
 
     n: Annotated[int, positive]
@@ -171,7 +175,7 @@ class Row(Point):
             )
 
 
-# Grids
+# Grids of points
 
 
 def grid(
@@ -182,24 +186,25 @@ def grid(
     replicates: int = 1,
     distribution: str = "power",
 ) -> list[Point]:
-    """The points with all combinations of these values."""
+    """Return the points of all combinations of these values."""
     cells = itertools.product(range(replicates), alphas, densities, decays, widths)
     return [Point(distribution, a, s, g, m, replicate) for replicate, a, s, g, m in cells]
 
 
 def groups(points: Sequence[Point], gpu: bool = False) -> dict[str, list[Point]]:
-    """Points by what is trained together: of the same batches, on a CPU also the same width."""
+    """Return the points that are trained in one call, by a name: those that see the same batches
+    and, on a CPU, have the same width."""
     found: dict[str, list[Point]] = {}
     for point in points:
         found.setdefault(point.data if gpu else f"{point.data}-m{point.m}", []).append(point)
     return found
 
 
-# Folders of results
+# Reading and writing folders of results
 
 
 def open_results(folder: str | Path, settings: Settings) -> Path:
-    """Make a folder of results, or continue one with the same settings."""
+    """Create a folder of results, or open one that has the same settings, to continue it."""
     folder = check_output_folder(folder)
     path = folder / "settings.json"
     now = asdict(settings)
@@ -215,7 +220,7 @@ def open_results(folder: str | Path, settings: Settings) -> Path:
         f"{name} {before.get(name)} (now {now[name]})"
         for name in now
         if name != "shortened"
-        and before.get(name) != now[name]  # its words may name widths, which points may add
+        and before.get(name) != now[name]  # "shortened" may name widths, which later points add
     ]
     if other:
         raise HypvisionError(
@@ -225,12 +230,13 @@ def open_results(folder: str | Path, settings: Settings) -> Path:
 
 
 def finished(folder: str | Path, points: Iterable[Point]) -> bool:
-    """Whether all of the points have their results in the folder."""
+    """Return whether the folder has the results of all of the points."""
     return all(Path(folder, "points", f"{point.key}.json").exists() for point in points)
 
 
 def read_rows(folder: str | Path, points: Iterable[Point]) -> list[dict[str, Any]]:
-    """The results of points, in their order; those that have none are left out."""
+    """Return the results of points, in the order of the points; points without results are left
+    out."""
     rows = []
     for point in points:
         path = Path(folder, "points", f"{point.key}.json")
@@ -245,11 +251,11 @@ def read_rows(folder: str | Path, points: Iterable[Point]) -> list[dict[str, Any
     return rows
 
 
-# Training
+# Training the points
 
 
 class _Bank:
-    """Models that are trained as one tensor, all at the same step."""
+    """Models that are trained as one tensor, all of them at the same step."""
 
     def __init__(
         self, points: Sequence[Point], settings: Settings, device: str, dtype: torch.dtype
@@ -277,7 +283,7 @@ class _Bank:
         return self.optimizer.steps >= self.settings.steps
 
     def step(self, batch: Batch) -> None:
-        """One step of all models on a batch; the recorded losses are those before the step."""
+        """Train all models by one step on a batch, and record their losses before the step."""
         settings = self.settings
         now = self.optimizer.steps
         found, gradient = loss_and_gradient(self.parameters, batch)
@@ -288,7 +294,7 @@ class _Bank:
         self.optimizer.step(gradient, factor * self.weight_peaks, factor * self.bias_peaks)
 
     def check(self) -> None:
-        """Raise a HypvisionError if a loss, or a number of the last step, is NaN or infinite."""
+        """Raise an error if a loss, or a number of the present state, is NaN or infinite."""
         losses = self.losses.isfinite()
         wrong = ~losses.all(0)
         for tensor in self._tensors():
@@ -326,10 +332,10 @@ class _Bank:
 
 
 def banks_of(points: Sequence[Point], device: str, n: int) -> list[list[Point]]:
-    """Which points, of ``n`` features, are trained as one tensor.
+    """Return the groups of points, with ``n`` features each, that are trained as one tensor.
 
-    On a CPU those of the same width, as many as fit into its cache; on a GPU all that padding less
-    than doubles.
+    On a CPU these are points of the same width, as many as fit into the cache; on a GPU all points
+    that padding to the largest width less than doubles.
     """
     gpu = str(device).startswith("cuda")
     banks: list[list[Point]] = []
@@ -358,14 +364,15 @@ def train(
     banks: Sequence[Sequence[Point]] | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> None:
-    """Train points that share their frequencies, measure them, and write results into a folder.
+    """Train points that have the same frequencies, measure them, and write the results into a
+    folder.
 
-    Points that have results are left alone, those that have been cut go on from their last
-    checkpoint. ``banks`` are the points that are one tensor; default: :func:`banks_of`.
+    Points that have results are skipped; interrupted ones go on from their last checkpoint.
+    ``banks`` are the groups of points that are trained as one tensor; None: :func:`banks_of`.
     """
     place = Path(folder)
     if len({point.data for point in points}) > 1:
-        raise ValueError("the points have different frequencies or replicates")
+        raise ValueError("train: all points must have the same frequencies and replicate.")
     between(
         1, settings.n, integer=True, **{f"the width of {point.key}": point.m for point in points}
     )
@@ -373,7 +380,7 @@ def train(
     if not left:
         return
     states = {point: _read_state(place, point, settings) for point in left}
-    if banks is None:  # models can be trained together only on the same batches
+    if banks is None:  # models that see different batches cannot be trained as one tensor
         banks = (
             [[point] for point in left]
             if settings.independent
@@ -407,8 +414,8 @@ def _restored(
     device: str,
     dtype: torch.dtype,
 ) -> list[_Bank]:
-    """The banks of the points that have a key in ``states``, each of points at the same step, with
-    what their checkpoints hold."""
+    """Return the banks of the points that are keys of ``states``, each with points at the same
+    step, after loading the states of their checkpoints."""
     trained = []
     for group in banks:
         by_step: dict[int, list[Point]] = {}
@@ -481,18 +488,18 @@ def _read_state(folder: Path, point: Point, settings: Settings) -> dict[str, Any
     return state
 
 
-# Measuring
+# Measuring trained models
 
 
 def weights_of(
     folder: str | Path, point: Point, settings: Settings
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """``W`` ``(n, m)``, ``b`` ``(n,)`` and the loss of every training step of a point."""
+    """Return ``W`` ``(n, m)``, ``b`` ``(n,)``, and the losses at all training steps of a point."""
     state = _read_state(Path(folder), point, settings)
     if state is None:
         result = Path(folder, "points", f"{point.key}.json")
         raise HypvisionError(
-            f"The weights of {point.key} are not there. To train it again, remove '{result}'."
+            f"There are no weights of {point.key}. To train it again, remove '{result}'."
         )
     return *parts(state["state"][:1], 0, point.m), state["losses"]
 
@@ -529,8 +536,8 @@ def _measure(bank: _Bank, p: Tensor, device: str, dtype: torch.dtype) -> list[di
 
 
 def measures_of(weight: Tensor, p: Tensor) -> dict[str, float]:
-    """All measures of trained weights ``(n, m)`` of the toy model with frequencies ``p``; see
-    ``measures``."""
+    """Return all measures of trained weights ``(n, m)`` of the toy model with frequencies ``p``;
+    see :mod:`hypvision.scaling.measures`."""
     n, m = weight.shape
     lengths = torch.linalg.vector_norm(weight, dim=1)
     half = measures.represented(weight)
@@ -564,7 +571,7 @@ def measures_of(weight: Tensor, p: Tensor) -> dict[str, float]:
 
 
 def _deviation(values: Tensor) -> float | None:
-    """The standard deviation; None for a single number."""
+    """Return the standard deviation of the values; None for a single value."""
     return values.std().item() if len(values) > 1 else None
 
 
