@@ -1,8 +1,10 @@
-"""Layers of published code that no model here uses, to build and load your own networks.
+"""Layers of published code that no model of hypvision uses, for users who build or load their own
+networks.
 
-:mod:`hypvision.nn` has the layers of the models. Here are those of HyperbolicCV,
-fully-hyperbolic-nn, HyperCore, FGG, geoopt, hyptorch, HNN++ and HypLL beside them, with the same
-conventions; :func:`layer_state` loads weights of single layers as those libraries store them.
+:mod:`hypvision.nn` has the layers of hypvision's models. This package adds layers of HyperbolicCV,
+fully-hyperbolic-nn, HyperCore, FGG, geoopt, hyptorch, HNN++ and HypLL, with the same conventions;
+:func:`layer_state` converts weights of single layers from the form in which those libraries store
+them.
 """
 
 from .attention import LorentzLinearAttention

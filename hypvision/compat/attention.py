@@ -18,27 +18,29 @@ from hypvision.nn.linear import LorentzLinear
 
 
 class LorentzLinearAttention(HeadProjections):
-    r"""Attention in linear time over space parts, time follows (Hypformer, Yang et al., KDD 2024).
+    r"""Attention in linear time on the space parts of points, from which the times follow
+    (Hypformer, Yang et al., KDD 2024).
 
     .. math:: o_i = \frac{\varphi(q_i) \sum_j \varphi(k_j)^T v_j}
               {\varphi(q_i) \cdot \sum_j \varphi(k_j)} + W v_i + b, \qquad
               \varphi(x) = \frac{|u|}{|u^p|} u^p, \quad
               u = \frac{\mathrm{relu}(x) + \epsilon}{|\tau| + \epsilon}
 
-    Heads are joined by their space parts. No ``(N, N)`` tensor is built. The mean of a query
-    without a positive feature is nearly 0, so that the layer does not keep the radius: add a norm
+    The heads are joined by their space parts. No ``(N, N)`` tensor is built. The weighted mean of a
+    query without a positive feature is nearly 0, so the layer does not keep the radius: add a norm
     after it, as Hypformer does.
 
     Args:
         dim: space dimension of the tokens.
-        num_heads: heads; they must divide ``dim``, unless ``head_dim`` is given.
-        power: exponent ``p`` that sharpens the features, at least 1.
+        num_heads: number of heads; it must divide ``dim``, unless ``head_dim`` is given.
+        power: exponent ``p`` that sharpens the features :math:`\varphi`, at least 1.
         head_dim: space dimension of a head; ``dim / num_heads`` by default.
-        init: of the projections, see :class:`LorentzLinear`; Hypformer's is ``"xavier"``.
+        init: initialisation of the projections, see :class:`LorentzLinear`; Hypformer's is
+            ``"xavier"``.
 
     Attributes:
-        scale: ``tau`` ``(1,)``, at first 1.
-        local: ``W`` and ``b``, shared by the heads, a ``nn.Linear``.
+        scale: the parameter ``tau`` ``(1,)``, initially 1.
+        local: the map by ``W`` and ``b``, a ``nn.Linear`` that all heads share.
 
     Shapes:
         tokens ``(B, N, dim)`` (and ``context`` ``(B, N, dim)`` of as many tokens) to
@@ -68,10 +70,11 @@ class LorentzLinearAttention(HeadProjections):
         self.scale = nn.Parameter(torch.ones(1, **factory))
 
     def _focus(self, x: Tensor) -> Tensor:
-        """Positive features of the same length, sharpened by the power."""
+        """Return the positive features :math:`\varphi(x)`, sharpened by the power, with the length
+        of ``u``."""
         wide = precise(x)
         u = (wide.relu() + 1e-6) / (self.scale.to(wide.dtype).abs() + 1e-6)
-        # divide by the largest entry, because powers of large features overflow
+        # Entries are divided by the largest one, because powers of large features overflow.
         top = u.amax(-1, keepdim=True)
         sharp = (u / top) ** self.power
         length = safe_sqrt((u * u).sum(-1, keepdim=True))
@@ -82,8 +85,8 @@ class LorentzLinearAttention(HeadProjections):
         if query.shape[2] != key.shape[2]:
             raise ArgumentError(
                 "LorentzLinearAttention: context must have as many tokens as x, got "
-                f"{key.shape[2]} and {query.shape[2]}: every value is added to the token in its "
-                "place. Use LorentzAttention."
+                f"{key.shape[2]} and {query.shape[2]}, since the value of each context token is "
+                "added to the token at its position. Use LorentzAttention."
             )
         with exact(x.device):
             query = self._focus(query)

@@ -1,4 +1,5 @@
-"""Convolution and batch normalisation of Poincare residual networks, over maps of points."""
+"""Convolution and batch normalisation of Poincare residual networks, for maps with a point of the
+ball at each pixel."""
 
 from __future__ import annotations
 
@@ -26,22 +27,22 @@ from hypvision.nn.functional import precise, space_square
 
 
 class PoincareConv2d(nn.Module):
-    r"""Convolution of Poincare residual networks (van Spengler et al., ICCV 2023), exact, in one
-    Euclidean convolution.
+    r"""Convolution of Poincare residual networks (van Spengler et al., ICCV 2023), computed exactly
+    by one Euclidean convolution.
 
     The published layer joins the points of a patch by beta-concatenation (Shimizu et al., ICLR
     2021) and applies :class:`PoincareFullyConnected`. The joined point is :math:`\exp_0(U)` with
     the scaled logarithms ``U`` of the pixels, and its product with a normal is that of ``U`` times
-    a function of :math:`|U|^2`: a convolution, and a box sum, without the unfolded patches. Padding
-    is by origins.
+    a function of :math:`|U|^2`: a convolution and a box sum, so the patches need not be unfolded.
+    The padding consists of points at the origin.
 
     Args:
         in_channels, out_channels, kernel_size, stride, padding, dilation: as in ``nn.Conv2d``.
-        bias: whether the hyperplanes have offsets. init: ``"normal"`` (variance ``1 / (2 n m)``
-        with ``n`` the size of a patch) or ``"isometric"``, see
-            :class:`PoincareFullyConnected`. Radii shrink under both, as a normal longer than 1/2
-            would make them explode: add a :class:`PoincareBatchNorm2d` after the layer, as the
-            published networks do.
+        bias: whether the hyperplanes have offsets.
+        init: ``"normal"`` (variance ``1 / (2 n m)`` with ``n`` the size of a patch) or
+            ``"isometric"``, see :class:`PoincareFullyConnected`. Radii shrink with both, since
+            normals longer than 1/2 would make them explode: add a :class:`PoincareBatchNorm2d`
+            after the layer, as the published networks do.
 
     Shapes:
         points ``(B, C, H, W)``, one a pixel, to ``(B, C', H', W')``; computed in float32 also under
@@ -83,7 +84,7 @@ class PoincareConv2d(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Initialise as ``init`` says; offsets are 0."""
+        """Draw the weights as ``init`` says, and set the offsets to 0."""
         init_planes_(self.weight.detach().view(self.out_channels, -1), self.init)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
@@ -99,8 +100,8 @@ class PoincareConv2d(nn.Module):
         root = c**0.5
         geometry = (self.stride, self.padding, self.dilation)
         patch = self.in_channels * math.prod(self.kernel_size)
-        # tangent vectors have the length of the distance, twice their length in the metric of the
-        # ball
+        # The factor 2 gives tangent vectors the length of the distance from the origin, which is
+        # twice their length as vectors of the ball.
         scale = 2 * math.exp(log_beta(patch) - log_beta(self.in_channels))
         tangent = self.manifold.logmap0(x.movedim(1, -1)).movedim(-1, 1) * scale
         square = box_sum(space_square(tangent, 1), self.kernel_size, *geometry) * c
@@ -125,7 +126,7 @@ class PoincareConv2d(nn.Module):
 
 
 class _PoincareBatchNorm(nn.Module):
-    """Batch normalisation on rows of points."""
+    """Base class of batch normalisation of points of the ball, given as rows of a matrix."""
 
     running_mean: Tensor
     running_var: Tensor
@@ -161,7 +162,7 @@ class _PoincareBatchNorm(nn.Module):
             self.register_buffer("running_var", torch.ones((), **factory))
 
     def _normalize(self, x: Tensor) -> Tensor:
-        """Points ``(N, n)``."""
+        """Return the normalised points ``(N, n)``."""
         ball = self.manifold
         dtype = x.dtype
         x = precise(x)
@@ -178,7 +179,7 @@ class _PoincareBatchNorm(nn.Module):
             elif self.track_running_stats:
                 mean = ball.expmap0(self.running_mean.to(x.dtype))
                 var = self.running_var.to(x.dtype)
-            else:  # an empty batch
+            else:  # an empty batch without running statistics, whose result is empty, too
                 mean = x.new_zeros(self.num_features)
                 var = x.new_ones(())
             shift = ball.expmap0(self.bias.to(x.dtype)).expand_as(x)
@@ -189,7 +190,8 @@ class _PoincareBatchNorm(nn.Module):
 
     @torch.no_grad()
     def _update(self, mean: Tensor, var: Tensor) -> None:
-        """Running variance: linear; mean: on the geodesic of the two, kept as a tangent vector."""
+        """Update the running variance linearly, and the running mean along the geodesic to the new
+        mean; the latter is stored as a tangent vector at the origin."""
         ball = self.manifold
         self.running_var.lerp_(var.to(self.running_var.dtype), self.momentum)
         last = ball.expmap0(self.running_mean.to(mean.dtype))
@@ -205,27 +207,30 @@ class PoincareBatchNorm1d(_PoincareBatchNorm):
     .. math:: y = \exp_\beta\left(\sqrt{\tfrac{w}{v + \epsilon}}\,
               \mathrm{PT}_{\mu \to \beta} \log_\mu x\right)
 
-    with the mean ``mu`` over all points, the mean squared distance ``v`` from it and
+    with the mean ``mu`` of all points, the mean squared distance ``v`` of the points from it and
     ``beta = exp_0(bias)``. The radii of the output do not depend on those of the input.
 
     Args:
         num_features: dimension ``n``.
         eps: added to the variance.
-        momentum: share of the new batch in the running statistics.
-        mean: ``"midpoint"``, the Moebius gyromidpoint, or ``"frechet"``, which iterates.
-        track_running_stats: keep statistics for evaluation; the published layer does not, and uses
-            the batch's.
+        momentum: share of the new batch's statistics in the running statistics.
+        mean: ``"midpoint"``, the Moebius gyromidpoint, or ``"frechet"``, the Fréchet mean, which is
+            found by iteration.
+        track_running_stats: whether to keep running statistics for evaluation; the published layer
+            does not, and uses the statistics of each batch.
 
     Attributes:
-        weight: ``w``, at first 1. bias: tangent vector at the origin ``(n,)``, at first 0.
-        running_mean: tangent vector at the origin ``(n,)``. running_var: a number.
+        weight: the number ``w``, initially 1.
+        bias: tangent vector at the origin ``(n,)``, initially 0.
+        running_mean: tangent vector at the origin ``(n,)``.
+        running_var: the running variance, a number.
 
     Shapes:
         points ``(N, n)`` or ``(B, N, n)`` to the same. In training an empty batch leaves the
         running statistics as they are.
 
     Raises:
-        HypvisionError: a single point in training.
+        HypvisionError: a batch in training has a single point.
     """
 
     def forward(self, x: Tensor) -> Tensor:

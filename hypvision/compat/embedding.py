@@ -12,8 +12,8 @@ from hypvision.nn.conv import LorentzConv2d
 
 
 class LorentzPatchEmbed(nn.Module):
-    """Image to tokens on the hyperboloid: pixels are space parts, patches pass a
-    :class:`LorentzConv2d`.
+    """Map an image to tokens on the hyperboloid: its pixels are taken as space parts, and each
+    patch passes through a :class:`LorentzConv2d`.
 
     Images ``(B, in_chans, H, W)`` become tokens ``(B, N, embed_dim)`` or, without ``flatten``, a
     map ``(B, embed_dim, H', W')``. Pixels at the right and bottom that do not fill a patch of

@@ -1,4 +1,5 @@
-"""Fully connected layers of other code bases, between points of the hyperboloid and of the ball."""
+"""Fully connected layers of other code bases, which map points of the hyperboloid or of the
+ball."""
 
 from __future__ import annotations
 
@@ -27,19 +28,20 @@ class FGGLinear(nn.Module):
               V_j = \left(-|U_j|\sinh\tfrac{\sqrt c a_j}{|U_j|},\;
               U_j\cosh\tfrac{\sqrt c a_j}{|U_j|}\right)
 
-    with the Euclidean product: the metric is in ``V``. Radii grow linearly with the weights instead
-    of logarithmically.
+    with the Euclidean product, since the metric is contained in ``V``. Radii grow linearly with the
+    weights instead of logarithmically.
 
     Args:
-        in_features, out_features: space dimensions.
-        activation: ``h``; None for the identity.
-        init: ``"isometric"`` keeps the radius, so that stacks of any depth start with radii in
-            range (orthonormal rows or columns, scaled where the dimension falls; offset 0). The
-            others are the published ones: ``"identity"`` (half the identity, offset 0.5), their
-            default, under which radii grow from layer to layer up to the cap of 40, and
+        in_features, out_features: dimensions of the space parts.
+        activation: the function ``h``; None: the identity.
+        init: ``"isometric"`` keeps the radius, so that stacks of any depth start with moderate
+            radii (orthonormal rows or columns, scaled if the dimension falls; offset 0). The others
+            are the published ones: ``"identity"`` (half the identity, offset 0.5), the published
+            default, with which radii grow from layer to layer up to the cap of 40, and
             ``"lorentz_kaiming"``, ``"kaiming"``, ``"xavier"``, ``"mlr"`` (standard deviations
-            sqrt(1/n), sqrt(2/n), 1/sqrt(n + m), sqrt(5/n), offset 0).
-        weight_norm: train length (through a softplus) and direction of ``U`` apart.
+            sqrt(1/n), sqrt(2/n), 1/sqrt(n + m), sqrt(5/n); offset 0).
+        weight_norm: whether lengths (through a softplus) and directions of ``U`` are trained as
+            separate parameters.
 
     Shapes:
         space parts ``(..., in_features)`` to ``(..., out_features)``.
@@ -79,7 +81,7 @@ class FGGLinear(nn.Module):
                 isometric_(weight)
             elif init == "identity":
                 nn.init.eye_(weight).mul_(0.5)
-                # rows beyond the identity would be all zero
+                # rows below the identity would be zero, and a row of zeros has no direction
                 weight[in_features:].normal_(std=0.5 * in_features**-0.5)
             else:
                 weight.normal_(std=std[init])
@@ -91,7 +93,8 @@ class FGGLinear(nn.Module):
         self.gain = nn.Parameter(torch.log(torch.expm1(length))) if weight_norm else None
 
     def planes(self) -> Tensor:
-        """The matrix ``V`` ``(out_features, in_features + 1)``, time first; at least float32."""
+        """Return the matrix ``V`` ``(out_features, in_features + 1)`` of the hyperplanes, time
+        first, in float32 or float64."""
         weight = precise(self.weight)
         length = safe_sqrt(square_norm(weight))
         if self.gain is not None:
@@ -109,7 +112,7 @@ class FGGLinear(nn.Module):
         time = space_time(x, self.manifold.c)
         out = F.linear(x, planes[:, 1:].to(x.dtype))
         out = out + (time * planes[:, 0]).to(out.dtype)
-        # half precision overflows before radii reach the cap of the geometry
+        # float16 overflows before radii reach the geometry's cap, so there is nothing to clamp
         if out.dtype != torch.float16:
             limit = math.sinh(40.0) / math.sqrt(self.out_features)
             out = out.clamp(-limit, limit)
@@ -126,20 +129,21 @@ class PLFCLinear(nn.Module):
 
     .. math:: s'_j = \tfrac{1}{\sqrt c}\sinh(\sqrt c\, v_j(x)), \qquad y = s' \oplus \exp_0(b)
 
-    with the logits ``v`` of :class:`~hypvision.nn.LorentzMLR`; the Lorentz form of
-    :class:`PoincareFullyConnected`. Distances are cut at a radius of 40.
+    with the logits ``v`` of :class:`~hypvision.nn.LorentzMLR`; this is the Lorentz form of
+    :class:`PoincareFullyConnected`. Distances are cut off at a radius of 40.
 
     Args:
-        in_features, out_features: space dimensions.
-        bias: whether the result is moved by a boost.
+        in_features, out_features: dimensions of the space parts.
+        bias: whether the result is moved by a boost, the parameter ``b``.
         init: ``"isometric"`` keeps the spread of the coordinates, so that stacks of any depth start
-            with radii in range (rows as nearly orthogonal as they can be, of length 1, at which a
+            with moderate radii (rows as nearly orthogonal as possible, of length 1, at which a
             logit is linear in the space part), or ``"normal"`` (standard deviation 0.02), as
-            published, under which radii shrink fast.
+            published, with which radii shrink fast.
 
     Attributes:
-        z: normals ``(m, n)``. a: offsets ``(m,)``, at first 0. bias: tangent vector at the origin
-            ``(m,)``, at first 0.
+        z: normals ``(m, n)`` of the hyperplanes.
+        a: offsets ``(m,)`` of the hyperplanes, initially 0.
+        bias: tangent vector ``b`` at the origin ``(m,)``, initially 0.
 
     Shapes:
         space parts ``(..., in_features)`` to ``(..., out_features)``.
@@ -170,7 +174,7 @@ class PLFCLinear(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Initialise as ``init`` says; offsets and bias are 0."""
+        """Draw the normals as ``init`` says, and set the offsets and the bias to 0."""
         with torch.no_grad():
             if self.init == "isometric":
                 equal_rows_(self.z, 1.0)
@@ -199,7 +203,8 @@ class PLFCLinear(nn.Module):
 
 
 class _PoincareLayer(nn.Module):
-    """Weight and bias of the linear layers of the ball; ``inits`` are the known ones."""
+    """Base class of the linear layers of the ball, with their weight and bias; ``inits`` are the
+    names of a subclass's initialisations."""
 
     inits: ClassVar[tuple[str, ...]]
 
@@ -233,7 +238,7 @@ class _PoincareLayer(nn.Module):
         raise NotImplementedError
 
     def reset_parameters(self) -> None:
-        """Initialise as ``init`` says; the bias is 0."""
+        """Draw the weight as ``init`` says, and set the bias to 0."""
         self._init_weight()
         if self.bias is not None:
             nn.init.zeros_(self.bias)
@@ -247,9 +252,9 @@ class PoincareLinear(_PoincareLayer):
     al., NeurIPS 2018).
 
     Args:
-        init: ``"isometric"`` keeps the radius, so that stacks of any depth start with radii in
-            range (orthonormal rows or columns, scaled where the dimension falls), or ``"kaiming"``,
-            uniform as ``nn.Linear`` and as published (hyptorch), under which radii shrink by
+        init: ``"isometric"`` keeps the radius, so that stacks of any depth start with moderate
+            radii (orthonormal rows or columns, scaled if the dimension falls), or ``"kaiming"``,
+            uniform as in ``nn.Linear`` and as published (hyptorch), with which radii shrink by
             1/sqrt(3) in every layer.
 
     Shapes:
@@ -275,24 +280,24 @@ class PoincareLinear(_PoincareLayer):
 
 
 class PoincareFullyConnected(_PoincareLayer):
-    r"""Fully connected layer of HNN++ (Shimizu et al., ICLR 2021): coordinates are distances from
-    hyperplanes.
+    r"""Fully connected layer of HNN++ (Shimizu et al., ICLR 2021), whose coordinates are distances
+    from hyperplanes.
 
     .. math:: y = \frac{w}{1 + \sqrt{1 + c|w|^2}}, \qquad
               w_k = \frac{\sinh(\sqrt c\, v_k(x))}{\sqrt c}
 
-    with ``v`` the logits of :func:`hypvision.geometry.poincare.hyperplane_logits`: on the
-    hyperboloid ``w`` is the space part of the result. ``w`` is cut at a radius of 40. Arguments,
-    shapes and errors are those of :class:`PoincareLinear`, but for
+    with the logits ``v`` of :func:`hypvision.geometry.poincare.hyperplane_logits`; ``w`` is the
+    space part of the result on the hyperboloid, and is cut off at a radius of 40. Arguments, shapes
+    and errors are those of :class:`PoincareLinear`, except for
 
     Args:
         bias: whether the hyperplanes have offsets.
         init: ``"isometric"`` keeps the spread of the coordinates of ``w``, so that stacks of any
-            depth start with radii in range (rows as nearly orthogonal as they can be and half as
-            long as a unit, at which a logit is linear in the space part). The others are the
-            published ones: ``"normal"`` (variance ``1 / (2 n m)``, HNN++), under which radii shrink
-            by more than half in every layer, and ``"identity"`` (half the identity if ``n <= m``,
-            else as before; HypLL).
+            depth start with moderate radii (rows as nearly orthogonal as possible and of length
+            1/2, at which a logit is linear in the space part). The others are the published ones:
+            ``"normal"`` (variance ``1 / (2 n m)``, HNN++), with which radii shrink by more than
+            half in every layer, and ``"identity"`` (HypLL: half the identity if ``n <= m``, else
+            ``"normal"``).
     """
 
     inits = ("isometric", "normal", "identity")
@@ -308,8 +313,8 @@ class PoincareFullyConnected(_PoincareLayer):
 
 @torch.no_grad()
 def init_planes_(weight: Tensor, init: str) -> None:
-    """Normals ``(m, n)`` of the hyperplanes of a Poincare layer; see
-    :class:`PoincareFullyConnected`."""
+    """Initialise, in place, the normals ``(m, n)`` of the hyperplanes of a Poincare layer; see
+    :class:`PoincareFullyConnected` for ``init``."""
     rows, columns = weight.shape
     if init == "isometric":
         equal_rows_(weight, 0.5)

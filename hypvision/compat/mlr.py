@@ -1,4 +1,4 @@
-"""Multinomial logistic regressions of other code bases."""
+"""Multinomial logistic regressions (MLR) of other code bases, in hyperbolic space."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ class FGGMLR(FGGLinear):
 
     .. math:: v_k = \tfrac{1}{\sqrt c}\,\mathrm{asinh}(\sqrt c\,\langle x, V_k\rangle)
 
-    with the planes ``V`` of :class:`FGGLinear`: the length of a normal scales the angle, where that
-    of :class:`LorentzMLR` scales the distance.
+    with the hyperplanes ``V`` of :class:`FGGLinear`: here the length of a normal scales the
+    argument of asinh, in :class:`LorentzMLR` the distance.
 
     Args:
         in_features: space dimension ``n``.
         num_classes: number of hyperplanes ``K``.
-        init: see :class:`FGGLinear`; published: ``"mlr"``.
-        weight_norm: train length and direction of the normals apart.
+        init: see :class:`FGGLinear`; ``"mlr"`` is the published one.
+        weight_norm: whether lengths and directions of the normals are trained as separate
+            parameters.
 
     Shapes:
         space parts ``(..., n)`` to logits ``(..., K)``, float32 also under autocast.
@@ -63,12 +64,12 @@ class PoincareMLR(nn.Module):
     Args:
         in_features: dimension ``n``.
         num_classes: number of hyperplanes ``K``.
-        bias: whether the hyperplanes have offsets.
+        bias: whether the hyperplanes have offsets from the origin.
 
     Attributes:
-        g: factors ``(K,)``, at first the lengths of the normals.
-        v: normals ``(K, n)``, at first normal with variance ``1 / n``.
-        r: offsets ``(K,)``, at first 0.
+        g: factors ``(K,)`` of the logits, initially the lengths of the normals.
+        v: normals ``(K, n)``, initially normally distributed with variance ``1 / n``.
+        r: offsets ``(K,)``, initially 0.
 
     Shapes:
         points ``(..., n)`` to logits ``(..., K)``.
@@ -97,7 +98,8 @@ class PoincareMLR(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Normals with variance ``1 / n``, factors their lengths, offsets 0."""
+        """Draw normals with variance ``1 / n``; set the factors to their lengths, and the offsets
+        to 0."""
         nn.init.normal_(self.v, std=self.in_features**-0.5)
         with torch.no_grad():
             self.g.copy_(self.v.norm(dim=-1))
@@ -120,7 +122,7 @@ class GaneaMLR(nn.Module):
         num_classes: number of hyperplanes ``K``.
 
     Attributes:
-        a: normals ``(K, n)``.
+        a: normals ``(K, n)`` of the hyperplanes.
         p: tangent vectors at the origin ``(K, n)``; the hyperplanes go through ``exp_0(p)``.
 
     Shapes:
@@ -146,7 +148,7 @@ class GaneaMLR(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Kaiming-uniform as ``nn.Linear``."""
+        """Draw both parameters Kaiming-uniformly, as ``nn.Linear`` does."""
         nn.init.kaiming_uniform_(self.a, a=math.sqrt(5))
         nn.init.kaiming_uniform_(self.p, a=math.sqrt(5))
 

@@ -3,28 +3,24 @@
     >>> layer = LorentzConv2d(64, 128, 3, manifold)
     >>> layer.load_state_dict(layer_state(layer, published, "hyperboliccv"))
 
-=======================
-==============================================================================================
-``hyperboliccv`` LorentzLinear, LorentzConv1d/2d, LorentzConvTranspose2d, LorentzBatchNorm1d/2d,
-LorentzMLR
-                         (Bdeir et al., ICLR 2024)
-``lhier`` EfficientLorentzConv2d, EfficientLorentzLinear (the "+" layers of Bdeir et al., NeurIPS
-2025),
-                         and all of ``hyperboliccv``, which they stand beside
-``fully-hyperbolic-nn`` LorentzLinear with ``normalize="time"`` (Chen et al., ACL 2022)
-``hypercore`` LorentzLinear (that of Hypformer), LorentzConv2d, LorentzAttention, LorentzResidual
-(He et al.,
-                         2025)
-``fgg`` FGGLinear, FGGMLR (van der Klis et al., 2026) ``geoopt`` PLFCLinear,
-GyroLorentzBatchNorm1d/2d (its layers of 2026) ``hyptorch`` PoincareLinear, GaneaMLR (Khrulkov et
-al., CVPR 2020) ``hnn++`` PoincareMLR (Shimizu et al., ICLR 2021) ``hypll`` PoincareFullyConnected,
-PoincareConv2d, PoincareBatchNorm1d/2d, HyperbolicEmbedding
-                         (van Spengler et al., 2023)
-=======================
-==============================================================================================
+The libraries, and the layers of ours for which each has a counterpart:
 
-hyptorch adds the bias of a linear layer as if ``c`` were 1, whatever it is; ours with ``c``. Where
-that is not 1 the two agree only without a bias: :func:`layer_state` warns.
+- ``hyperboliccv`` (Bdeir et al., ICLR 2024): LorentzLinear, LorentzConv1d/2d,
+  LorentzConvTranspose2d, LorentzBatchNorm1d/2d, LorentzMLR;
+- ``lhier`` (Bdeir et al., NeurIPS 2025): EfficientLorentzConv2d and EfficientLorentzLinear, and all
+  layers of ``hyperboliccv``, which its networks use, too;
+- ``fully-hyperbolic-nn`` (Chen et al., ACL 2022): LorentzLinear with ``normalize="time"``;
+- ``hypercore`` (He et al., 2025): LorentzLinear (that of Hypformer), LorentzConv2d,
+  LorentzAttention, LorentzResidual;
+- ``fgg`` (van der Klis et al., 2026): FGGLinear, FGGMLR;
+- ``geoopt`` (its layers of 2026): PLFCLinear, GyroLorentzBatchNorm1d/2d;
+- ``hyptorch`` (Khrulkov et al., CVPR 2020): PoincareLinear, GaneaMLR;
+- ``hnn++`` (Shimizu et al., ICLR 2021): PoincareMLR;
+- ``hypll`` (van Spengler et al., 2023): PoincareFullyConnected, PoincareConv2d,
+  PoincareBatchNorm1d/2d, HyperbolicEmbedding.
+
+hyptorch adds the bias of a linear layer as if ``c`` were 1; our layer uses the manifold's ``c``. If
+``c`` is not 1, the two agree only without a bias, and :func:`layer_state` warns.
 
 Whole networks have converters of their own: :mod:`hypvision.zoo.convert`.
 """
@@ -69,7 +65,7 @@ _State = dict[str, Tensor | None]  # None for a missing optional weight
 
 
 class _Entries:
-    """The published tensors of a layer; each must be used, or known to be redundant."""
+    """The published tensors of a layer, of which each must be used, or be known to be redundant."""
 
     def __init__(self, state: Mapping[str, Tensor], ignored: tuple[str, ...]):
         self.rest = {
@@ -91,7 +87,8 @@ class _Entries:
 def _with_gate(
     layer: LorentzLinear, entries: _Entries, library: str, normalize: tuple[bool | str, ...]
 ) -> _State:
-    """The published matrix ``(m + 1, n + 1)``: its first row is the norm's gate, or unused."""
+    """Convert the published matrix ``(m + 1, n + 1)``, whose first row is the gate of the norm, or
+    unused."""
     if layer.normalize not in normalize:
         raise HypvisionError(
             f"{library} has no linear layer with normalize={layer.normalize!r}. Create the layer "
@@ -111,8 +108,8 @@ def _with_gate(
 
 
 def _kernel(layer: LorentzConv1d | LorentzConv2d, name: str, matrix: Tensor) -> _State:
-    """From ``(C', k k C + 1)``: the time of the patch, then its space by position and channel (in
-    1D the reverse)."""
+    """Convert a matrix ``(C', k k C + 1)``, whose columns are the time of a patch and then its
+    space part by position and channel (in 1D by channel and position)."""
     positions = math.prod(layer.kernel_size)
     if (matrix.shape[1] - 1) % positions:
         raise HypvisionError(
@@ -131,7 +128,8 @@ def _kernel(layer: LorentzConv1d | LorentzConv2d, name: str, matrix: Tensor) -> 
 def _lorentz_conv(
     layer: LorentzConv1d | LorentzConv2d, entries: _Entries, prefix: str = ""
 ) -> _State:
-    """The published matrix has an extra unused row."""
+    """Convert the published matrix of a convolution, which has an extra first row that is
+    unused."""
     name = f"{prefix}linearized_kernel.weight.weight"
     matrix = entries.take(name)
     offset = entries.maybe(f"{prefix}linearized_kernel.weight.bias")
@@ -140,7 +138,8 @@ def _lorentz_conv(
 
 
 def _efficient(layer: EfficientLorentzConv2d | EfficientLorentzLinear, entries: _Entries) -> _State:
-    """The map, or the free matrix of its Cayley transform, and the boost's parameter."""
+    """Convert the linear map, or the free matrix of its Cayley transform, and the parameter of the
+    boost."""
     raw = entries.maybe("rotate.parametrizations.weight.original")
     weight = entries.take("rotate.weight") if raw is None else raw
     own = layer.weight.shape
@@ -152,7 +151,7 @@ def _efficient(layer: EfficientLorentzConv2d | EfficientLorentzLinear, entries: 
 
 
 def _transposed(layer: LorentzConvTranspose2d, entries: _Entries) -> _State:
-    entries.maybe("pad_weight")  # constant weights (ones) that insert zeros between the pixels
+    entries.maybe("pad_weight")  # constant ones, which insert zeros between the pixels
     return {
         f"conv.{name}": value for name, value in _lorentz_conv(layer.conv, entries, "conv.").items()
     }
@@ -162,14 +161,15 @@ def _batch_norm(layer: nn.Module, entries: _Entries) -> _State:
     return {
         "beta": entries.take("beta"),
         "gamma": entries.take("gamma").reshape(1),
-        # drop the time, which is 0 in a tangent vector at the origin
+        # without the time, which is 0 in a tangent vector at the origin
         "running_mean": entries.take("running_mean")[1:],
         "running_var": entries.take("running_var").reshape(1),
     }
 
 
 def _gyro_norm(layer: GyroLorentzBatchNorm1d | GyroLorentzBatchNorm2d, entries: _Entries) -> _State:
-    """Its running mean is a point, ours the tangent vector at the origin that leads there."""
+    """Convert geoopt's batch norm, whose running mean is a point; ours is the tangent vector at the
+    origin that leads to this point."""
     return {
         "beta": entries.take("bias"),
         "gamma": entries.take("log_scale").reshape(1),
@@ -183,7 +183,8 @@ def _hypll_linear(layer: PoincareFullyConnected, entries: _Entries) -> _State:
 
 
 def _hypll_conv(layer: PoincareConv2d, entries: _Entries) -> _State:
-    """``(C k k, C')``, by channel, then position."""
+    """Convert HypLL's matrix ``(C k k, C')``, whose rows are ordered by channel and then by
+    position."""
     matrix = entries.take("weights").t()
     size = (layer.in_channels, *layer.kernel_size)
     if matrix.shape[1] != math.prod(size):
@@ -198,7 +199,8 @@ def _hypll_conv(layer: PoincareConv2d, entries: _Entries) -> _State:
 def _hypll_norm(layer: PoincareBatchNorm1d | PoincareBatchNorm2d, entries: _Entries) -> _State:
     if layer.track_running_stats:
         raise HypvisionError(
-            "hypll's batch norm has no running statistics: pass track_running_stats=False."
+            "hypll's batch norm has no running statistics: create the layer with "
+            "track_running_stats=False."
         )
     prefix = "norm." if "norm.bias" in entries.rest else ""
     return {
@@ -231,7 +233,7 @@ def _hypercore_attention(layer: LorentzAttention, entries: _Entries) -> _State:
             "join='points' (its trans_heads_concat) or 'centroid', and with head_dim one less than "
             "its channels per head."
         )
-    entries.maybe("bias")  # drop the constant bias of the scores, which the softmax ignores
+    entries.maybe("bias")  # the scores have a constant bias, which does not change the softmax
     out: _State = {"scale": entries.take("scale").reshape(1)}
     for ours, theirs, part in (
         ("query", "Wq", layer.query),
@@ -249,8 +251,8 @@ def _hypercore_attention(layer: LorentzAttention, entries: _Entries) -> _State:
 
 
 def _hypercore_residual(layer: LorentzResidual, entries: _Entries) -> _State:
-    """The weight of the second summand; a learned scale of the space part is a logarithm in
-    both."""
+    """Convert the weight of the second summand and the learned scale of the space part, which both
+    libraries store as a logarithm."""
     scale = entries.maybe("scale")
     return {
         "weight": entries.take("w_y").reshape(()),
@@ -259,7 +261,8 @@ def _hypercore_residual(layer: LorentzResidual, entries: _Entries) -> _State:
 
 
 def _fgg(layer: FGGLinear, entries: _Entries) -> _State:
-    """Normals ``(n, m)``, or directions and lengths; planes kept beside them are made anew."""
+    """Convert normals ``(n, m)``, or directions and lengths; the planes that are stored beside them
+    are computed again."""
     entries.maybe("V_auxiliary")
     normed = layer.gain is not None
     return {
@@ -310,7 +313,8 @@ _HYPERBOLICCV: _Readers = {
     LorentzBatchNorm2d: _batch_norm,
     LorentzMLR: _renamed(a="a", z="z"),
 }
-# Library -> (functions that read its layers, suffixes of names that only repeat the curvature).
+# From a library's name to the functions that convert its layers, and the suffixes of names of
+# tensors that only repeat the curvature.
 LAYOUTS: dict[str, tuple[_Readers, tuple[str, ...]]] = {
     "hyperboliccv": (_HYPERBOLICCV, (".manifold.k",)),
     "lhier": (
@@ -356,14 +360,15 @@ LAYOUTS: dict[str, tuple[_Readers, tuple[str, ...]]] = {
 def layer_state(
     layer: nn.Module, published: Mapping[str, Tensor], library: str
 ) -> dict[str, Tensor]:
-    """State dict of a layer from that of its published counterpart.
+    """Return the state dict of a layer of ours from that of its published counterpart.
 
-    The curvature is that of the layer's manifold: libraries store it in units of their own
-    (``k = 1 / c``, or before a softplus), so create the manifold with it.
+    The curvature is that of the layer's manifold. Libraries store it in units of their own (``k = 1
+    / c``, or before a softplus), so create the manifold with the published curvature.
 
     Args:
-        layer: one of :mod:`hypvision.nn`, created with the sizes of the published one.
-        published: the state dict of that layer alone, without a prefix.
+        layer: a layer of :mod:`hypvision.nn` or :mod:`hypvision.compat`, created with the sizes of
+            the published one.
+        published: the state dict of the published layer alone, without a prefix in its names.
         library: ``"hyperboliccv"``, ``"lhier"``, ``"fully-hyperbolic-nn"``, ``"hypercore"``,
             ``"fgg"``, ``"geoopt"``, ``"hyptorch"``, ``"hnn++"`` or ``"hypll"``.
 
@@ -387,8 +392,8 @@ def layer_state(
     }
     if entries.rest:
         raise HypvisionError(
-            f"Not an entry of {library}'s {type(layer).__name__}: "
-            f"{', '.join(sorted(entries.rest))}."
+            f"These tensors are no part of {library}'s {type(layer).__name__}: "
+            f"{', '.join(sorted(entries.rest))}. Give the state dict of this layer alone."
         )
     own = layer.state_dict()
     for name, value in found.items():
