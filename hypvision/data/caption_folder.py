@@ -103,11 +103,13 @@ def _checked(row: Captioned, folder: Path, there: Listing, table: Path) -> Capti
     found = there.find(str(path))
     if found is None:
         raise HypvisionError(
-            f"'{table}' names the image '{row.image}', but there is no file '{path}'. Correct "
-            "the table, or add the image."
+            f"'{table}' names the image '{row.image}', but there is no '{path}'. Correct the "
+            "table, or add the image."
         )
     where = f"'{table}', image '{row.image}'"
-    ensure(row.caption.strip(), f"{where} has an empty caption. Write one, or remove the row.")
+    ensure(
+        row.caption.strip(), f"{where} has a caption without words. Write one, or remove the row."
+    )
     height, width = shown_size(found) if row.boxes else (0, 0)
     for box in row.boxes:
         _check_box(box, width, height, where)

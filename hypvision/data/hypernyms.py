@@ -126,7 +126,8 @@ def read_terms(path: str | Path) -> Terms:
         above = row.broader.strip()
         if not word or not above:
             raise HypvisionError(
-                f"Line {line} of '{path}' lacks a word or its broader term. Fill in both."
+                f"Line {line} of '{path}' has blanks in place of a word or its broader term. "
+                "Fill in both."
             )
         broader.setdefault(word, above)
     names = {word: word for word in (*broader, *broader.values())}

@@ -234,7 +234,7 @@ def test_mistakes_are_told(folder, tmp_path, capsys):
         ([str(folder / "chains.csv"), *clip, "--tree", "x.json"], "only with --tree-images"),
         (
             [str(folder / "chains.csv"), *clip, "--images", str(tmp_path)],
-            "images of the chains have no image",
+            "images of the chains have no file",
         ),
         (
             [str(folder / "chains.csv"), *clip, "--tuned", str(tmp_path / "none.pth")],

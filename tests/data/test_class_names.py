@@ -297,7 +297,7 @@ def test_folders_with_blanks_have_names(tmp_path):
     with pytest.raises(HypvisionError, match=r"line 3: 'c1' has no name behind the folder"):
         load_split("mine", tmp_path)
     sheet.write_text("big_dog red car\n")
-    with pytest.warns(UserWarning, match="a name for the folder 'big_dog', which is not there"):
+    with pytest.warns(UserWarning, match="a name for the folder 'big_dog', which does not exist"):
         assert class_names(load_split("mine", tmp_path).train)[0] == "big dog"
     sheet.write_text("n1 a cat\nn2\tb cat\n")
     assert folder_names(sheet, "names") == {"n1": "a cat", "n2": "b cat"}

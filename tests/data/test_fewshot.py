@@ -104,7 +104,7 @@ def test_imagenet_and_its_variants(tmp_path):
     for part in ("train", "val"):
         (tmp_path / "imagenet/images" / part).rename(tmp_path / f"old {part}")
         folders(tmp_path, f"imagenet/images/{part}", ["n01443537", "n01440764"], 1)
-    with pytest.warns(UserWarning, match="open_clip's names stand in"):
+    with pytest.warns(UserWarning, match="open_clip's names are used instead"):
         assert class_names(load_split("imagenet", tmp_path).train) == ["tench", "goldfish"]
 
 

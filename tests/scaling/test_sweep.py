@@ -156,7 +156,7 @@ def test_mistakes_are_named(tmp_path):
         open_results(tmp_path, replace(SETTINGS, n=50, steps=70))
     with pytest.raises(HypvisionError, match="from 1 to 40, got 41"):
         train(str(tmp_path), [replace(POINTS[0], m=41)], SETTINGS)
-    with pytest.raises(ValueError, match="different frequencies"):
+    with pytest.raises(ValueError, match="must have the same frequencies"):
         train(str(tmp_path), [POINTS[0], replace(POINTS[0], alpha=2.0)], SETTINGS)
     state = tmp_path / "points" / f"{POINTS[0].key}.pt"
     shape = (3, POINTS[0].m + 1, SETTINGS.n)
@@ -174,7 +174,7 @@ def test_mistakes_are_named(tmp_path):
         with pytest.raises(HypvisionError, match="damaged.*Remove it to train anew"):
             train(str(tmp_path), POINTS[:1], SETTINGS)
     with pytest.raises(
-        HypvisionError, match=r"weights of .* are not there. To train it again, remove '.*json'"
+        HypvisionError, match=r"no weights of .*To train it again, remove '.*json'"
     ):
         weights_of(tmp_path, POINTS[1], SETTINGS)
     (tmp_path / "points" / f"{POINTS[1].key}.json").write_text("{")

@@ -229,5 +229,5 @@ class FewShotDataset(Dataset):
         try:
             image = open_image(item.path)
         except HypvisionError as error:
-            raise HypvisionError(f"{error} Give --skip-broken to leave such images out.") from error
+            raise HypvisionError(f"{error} With --skip-broken such images are left out.") from error
         return dict(inputs=self.transform(image), label=torch.tensor(item.label), index=index)
