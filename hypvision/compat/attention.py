@@ -1,4 +1,4 @@
-"""Attention in linear time on the hyperboloid."""
+"""Linear-time attention of Hypformer, on points of the hyperboloid."""
 
 from __future__ import annotations
 

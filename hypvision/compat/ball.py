@@ -105,7 +105,7 @@ class PoincareConv2d(nn.Module):
         scale = 2 * math.exp(log_beta(patch) - log_beta(self.in_channels))
         tangent = self.manifold.logmap0(x.movedim(1, -1)).movedim(-1, 1) * scale
         square = box_sum(space_square(tangent, 1), self.kernel_size, *geometry) * c
-        square = square.clamp(max=1600.0)  # limits the radius to 40
+        square = square.clamp(max=1600.0)  # sqrt of this, the radius, is at most 40
         length = safe_sqrt(square_norm(weight.flatten(1)))
         unit = weight / torch.where(length > 0, length, torch.ones_like(length)).view(-1, 1, 1, 1)
         along = F.conv2d(tangent, unit, None, *geometry) * (root * sinhc_sqrt(square))
@@ -239,8 +239,8 @@ class PoincareBatchNorm1d(_PoincareBatchNorm):
 
 
 class PoincareBatchNorm2d(_PoincareBatchNorm):
-    """Batch normalisation of maps of points ``(B, C, H, W)``, over all pixels; see
-    :class:`PoincareBatchNorm1d`."""
+    """Batch normalisation of maps ``(B, C, H, W)`` with a point of the ball at each pixel, over all
+    pixels; see :class:`PoincareBatchNorm1d`."""
 
     def forward(self, x: Tensor) -> Tensor:
         check_features(self, x, self.num_features, 1, 4)

@@ -61,7 +61,7 @@ from hypvision.nn import (
     LorentzResidual,
 )
 
-_State = dict[str, Tensor | None]  # None for a missing optional weight
+_State = dict[str, Tensor | None]  # None: the published layer lacks this optional weight
 
 
 class _Entries:
@@ -373,8 +373,8 @@ def layer_state(
             ``"fgg"``, ``"geoopt"``, ``"hyptorch"``, ``"hnn++"`` or ``"hypll"``.
 
     Returns:
-        The state dict for ``layer.load_state_dict``; a learned curvature of the layer keeps its
-        value.
+        The state dict for ``layer.load_state_dict``; the layer's learned curvature is in it with
+        its present value.
     """
     if library not in LAYOUTS:
         raise HypvisionError(f"There is no layout '{library}'. Known: {', '.join(LAYOUTS)}.")

@@ -6,10 +6,10 @@
     a.jpg,a dog under a tree,0,0,100,60,a tree
     b.jpg,two cats,,,,,
 
-or, a line for each caption, ``{"image": "a.jpg", "caption": "a dog under a tree", "boxes": [{"box":
-[10, 20, 80, 90], "words": "a dog"}, ...]}``. Boxes are in pixels of the image as it is shown, right
-and bottom outside; an image may have several captions. :mod:`hypvision.data.shards` reads data that
-is too large for a folder.
+or a line for each caption, ``{"image": "a.jpg", "caption": "a dog under a tree", "boxes": [{"box":
+[10, 20, 80, 90], "words": "a dog"}, ...]}``. Boxes are in pixels of the image as it is shown, with
+right and bottom one past the last pixel; an image may have several captions.
+:mod:`hypvision.data.shards` reads data that is too large for a folder.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""Captions of a scene: a chain of four true sentences from general to specific, each with a false
-one of the same form.
+"""Captions of a drawn scene: a chain of four true sentences from general to specific, each with a
+false sentence of the same form.
 
-    something on a grey ground | nothing on a grey ground a polygon | a round shape a triangle | a
-    square a striped red triangle left of a dotted blue ring | a striped red triangle right of a
-    dotted blue ring
+    something on a grey ground | nothing on a grey ground
+    a polygon                  | a round shape
+    a triangle                 | a square
+    a striped red triangle left of a dotted blue ring
+                               | a striped red triangle right of a dotted blue ring
 
-The layout is that of HierarCaps (Alper and Averbuch-Elor, ECCV 2024).
+The form is that of the captions in HierarCaps (Alper and Averbuch-Elor, ECCV 2024).
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from .taxonomy import KINDS
 
 T = TypeVar("T")
 
-_GROUND = "on a grey ground"  # not "plain", which is a texture
+_GROUND = "on a grey ground"  # the word "plain" would be a texture
 NOUNS = {
     "branched": "branched shape",
     "composite": "composite shape",

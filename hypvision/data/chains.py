@@ -35,7 +35,7 @@ _SCHEMAS = "'positive,negative[,image_url]' or 'id,captions[,image_url]'"
 class Chain:
     """A chain of texts from general to specific, and the image that it describes."""
 
-    texts: tuple[str, ...]  # from general to specific, at least two
+    texts: tuple[str, ...]  # at least two texts, from general to specific
     # for each text one that contradicts it but fits the text one level above; () if there are none
     negatives: tuple[str, ...] = ()
     image: str | None = None  # the image's address, file name or id; None: the chain has no image

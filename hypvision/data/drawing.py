@@ -1,4 +1,4 @@
-"""Drawing for the procedural data set: outlines, textures and backgrounds as plain numpy.
+"""Drawing of the procedural data set's images: outlines, textures and backgrounds in plain numpy.
 
 An outline is a *signed distance*: a function of points that is negative inside the shape, positive
 outside and grows by about one per unit across the edge. Points are in the shape's own frame, where
@@ -117,7 +117,7 @@ def without(outline: Outline, hole: Outline) -> Outline:
     return lambda x, y: np.maximum(outline(x, y), -hole(x, y))
 
 
-# Shapes as parts in wholes
+# The parts of each shape
 # ------------------------------------------------------------------------------------------
 
 
@@ -187,7 +187,7 @@ map, in which 0 means no part."""
 _PART_NUMBER = {name: number for number, name in enumerate(PARTS, start=1)}
 
 
-# From sprite to pixels
+# Turning sprites into pixels
 # ----------------------------------------------------------------------------------------------
 
 

@@ -44,15 +44,15 @@ _CLASSES = "splits/classes.json"
 
 @dataclass(frozen=True)
 class Emoji:
-    """One emoji: what it shows and where it stands in the taxonomy."""
+    """One emoji: what it shows, and its class and group in the taxonomy."""
 
-    id: str  # code points in hex, joined by ``-``; the stem of its images
+    id: str  # code points in hex, joined by ``-``; the file name of the images, without suffix
     name: str  # Unicode's name of the emoji; the keywords are Unicode's, too
     keywords: tuple[str, ...]
     label: int  # number of the emoji's class, from 0
     classname: str  # readable name of the class; ``group`` is that of the group above it
     group: str
-    one_sided: bool = False  # whether its mirror image means something else
+    one_sided: bool = False  # whether the emoji's mirror image means something else
 
 
 class _Entry(NamedTuple):

@@ -48,7 +48,7 @@ def export_emoji(
     overwrite: bool = False,
 ) -> Path:
     """Write scenes of emoji on photos (:class:`~hypvision.data.emoji_scenes.EmojiScenes`) with
-    their masks and boxes.
+    their masks or boxes to a folder, and return its path.
 
     Args:
         out: the folder to write.

@@ -172,7 +172,7 @@ class EmojiScenes(Dataset):
         if self.cache is None:
             return self._sample(index)
         row = self._rows[index]
-        if not row["drawn"]:  # if two processes paint a sample at once, both write the same pixels
+        if not row["drawn"]:  # no lock: processes that draw one sample at once write equal pixels
             sample = self._sample(index)
             texts = [sample["caption"], *np.atleast_1d(sample.get("box_caption", []))]
             if max(len(text.encode()) for text in texts) > _WORDS:
@@ -279,7 +279,7 @@ class EmojiScenes(Dataset):
             if self.augmented:
                 pixels = augment(rng, pixels, mirror=not self.emoji[number].one_sided)
             mask = cut_out(pixels)
-            if mask.mean() < 0.15:  # almost no pixels are left: a white emoji on a white background
+            if mask.mean() < 0.15:  # a white emoji on white ground, of which almost nothing is left
                 continue
             left, top, right, bottom = box_of(mask)
             cut = slice(top, bottom), slice(left, right)

@@ -6,8 +6,8 @@
 >>> build_chains([("a bowl of ramen with egg", "1.jpg")], terms, levels=4)[0].texts
 ('food', 'noodle dish', 'ramen', 'a bowl of ramen with egg')
 
-WordNet's nouns are read from the folder of an export: ``nouns.tsv`` (wnid, synset, lemmas) and
-``edges.tsv`` (child, parent).
+WordNet's nouns are read from a folder with ``nouns.tsv`` (wnid, synset, lemmas) and ``edges.tsv``
+(child, parent).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MEASURES = {"basket", "bowl", "box", "bunch", "couple", "cup", "flock", "glass"
 "image", "kind",
              "lot", "pair", "photo", "picture", "piece", "pile", "plate", "row", "set", "slice",
              "type"}  # fmt: skip
-_TABS: dict[str, Any] = dict(delimiter="\t", quoting=csv.QUOTE_NONE)  # the form of WordNet's export
+_TABS: dict[str, Any] = dict(delimiter="\t", quoting=csv.QUOTE_NONE)  # for WordNet's tables
 
 
 class _Term(NamedTuple):

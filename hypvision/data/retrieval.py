@@ -6,9 +6,9 @@ set's ``metainfo`` has
 
 - ``classes``: names, in the order of the labels;
 - ``ancestors``: for each class a tuple of the groups above it, from general to specific (a maker of
-  cars, a kind of product); it defines how bad a mistake is. () where there is none;
-- ``queries``: the number of images, at the beginning, that search among the others (In-Shop); None
-  where every image searches among all others.
+  cars, a kind of product), which defines how bad a mistake is; () if there are none;
+- ``queries``: the number of images, at the beginning, that are queries and search among the other
+  images (In-Shop); None if every image searches among all others.
 """
 
 from __future__ import annotations
@@ -237,7 +237,8 @@ class StanfordOnlineProducts(_RetrievalDataset):
 
     def _load(self) -> _Loaded:
         name = f"Ebay_{self.split}.txt"
-        rows = self._rows(4, name, skip=1)  # columns: image_id class_id super_class_id path
+        # The columns of the list are image_id, class_id, super_class_id and path.
+        rows = self._rows(4, name, skip=1)
         labels = [read_label(row[1], self.root / name) for row in rows]
         paths = [row[3] for row in rows]
         kinds = {
@@ -265,7 +266,7 @@ class InShop(_RetrievalDataset):
 
     def _load(self) -> _Loaded:
         name = "list_eval_partition.txt"
-        # columns: image_name item_id evaluation_status
+        # The columns of the list are image_name, item_id and evaluation_status.
         rows = self._rows(3, name, f"Eval/{name}", skip=2)
         unknown = sorted(set(map(itemgetter(2), rows)) - {"train", "query", "gallery"})
         ensure(

@@ -17,7 +17,8 @@ from hypvision.io.errors import HypvisionError
 
 @DATA_SAMPLERS.register_module()
 class MPerClassBatchSampler:
-    """Batches of ``batch_size / m`` random classes with ``m`` random images of each.
+    """Batch sampler whose batches have ``batch_size / m`` random classes with ``m`` random images
+    of each.
 
     All processes draw the same classes and images for a batch of ``batch_size * world_size``, and
     each takes its own part of them, so that no class is drawn twice in the whole batch. Epoch and
@@ -190,8 +191,8 @@ def members_of(dataset: Any) -> dict[int, np.ndarray]:
 
 @DATA_SAMPLERS.register_module()
 class RepeatAugSampler(timm_samplers.RepeatAugSampler):
-    """timm's sampler for repeated augmentation, as DeiT trains: an epoch draws each image several
-    times in a row.
+    """timm's sampler for repeated augmentation, as used in DeiT's training: an epoch draws each
+    image several times in a row.
 
     The copies of an image go to different processes, if there are as many, and each copy is
     augmented anew. An epoch has as many samples as the data set has images, rounded down to a

@@ -1,4 +1,5 @@
-"""Losses of hyperbolic learning."""
+"""Losses for training in hyperbolic space: contrast, entailment, metric learning, hierarchies and
+prototypes."""
 
 from .contrastive import compositional_entailment, contrastive_loss, entailment
 from .hier import (

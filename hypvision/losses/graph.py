@@ -54,7 +54,7 @@ def tree_distances(parents: Sequence[int]) -> Tensor:
             "an earlier one."
         )
     hops = torch.zeros(len(parents), len(parents), dtype=torch.long)
-    for node, parent in enumerate(parents):  # for the root, both slices are empty
+    for node, parent in enumerate(parents):  # for the root (node 0) the slices are empty
         hops[node, :node] = hops[:node, node] = hops[parent, :node] + 1
     return hops
 

@@ -84,7 +84,7 @@ def rescale_radii(
     """Return points of a hyperboloid after maximum-distance rescaling
     (:func:`hypvision.geometry.lorentz.rescale`).
 
-    The default limit follows the curvature but gives it no gradient (Bdeir et al.).
+    The default limit follows from the curvature, but gives it no gradient (Bdeir et al.).
     """
     c = manifold.c
     if limit is None:
@@ -226,7 +226,7 @@ class _TripletLoss(Function):
         # exp(-max(d_i, d_j) / tau) is the smaller of two entries of a table of exp(-d / tau). The
         # table holds -d / tau instead if its entries would underflow, and on a GPU.
         narrow = dist.device.type == "cpu"
-        if score == "exp":  # log-weights exp(-d) between 0 and 1, with the derivative -exp(-d)
+        if score == "exp":  # the logits are exp(-d), whose derivative is -exp(-d)
             table = torch.exp(-dist)
             temperature = 1.0
             slope = table.clone()
@@ -238,7 +238,7 @@ class _TripletLoss(Function):
             table.exp_()
         total = (low + high) * 0  # 0, or NaN if any distance in dist is not finite
         grads = None
-        if ctx.needs_input_grad[0]:  # gradients of the chosen distances and of the softmax
+        if ctx.needs_input_grad[0]:  # sums of the gradients of drawn distances and of logits
             drawn = torch.zeros_like(dist)
             grads = drawn, drawn if slope is None else torch.zeros_like(dist)
         rows = min(rows, len(triplets))
@@ -276,7 +276,7 @@ def _block(
 ) -> Tensor:
     """Return the loss of a block of triplets, and add to ``grads`` the gradients of the drawn
     distances and those through the softmax."""
-    # (3, T)
+    # row numbers (3, T) of i, j and k
     nodes = triplets.T.contiguous()
     width = dist.shape[1]
     work = buffers[: 7 * nodes.shape[1] * width].view(7, -1, width)
@@ -349,14 +349,15 @@ def lca_triplet_loss(
 ) -> Tensor:
     r"""Return the mean hierarchical loss of triplets of nodes (HIER, eq. 6-8).
 
-    With :math:`q_{ij}` drawn from :math:`\mathrm{softmax}_p(-\max(d_{ip}, d_{jp})/\tau)` and
-    :math:`q` likewise from the largest of three,
+    With :math:`q_{ij}`, the ancestor of the pair, drawn from
+    :math:`\mathrm{softmax}_p(-\max(d_{ip}, d_{jp})/\tau)`, and :math:`q`, that of all three, drawn
+    likewise with the largest of three distances, the loss of a triplet is
 
     .. math:: [d_{iq_{ij}} - d_{iq} + m]_+ + [d_{jq_{ij}} - d_{jq} + m]_+
               + [d_{kq} - d_{kq_{ij}} + m]_+,
 
-    0 if :math:`q_{ij} = q`. Draws are Gumbel maxima; the gradient passes them straight through to
-    the softmax with the same noise.
+    or 0 if :math:`q_{ij} = q`. Draws are maxima of logits plus Gumbel noise; the gradient passes
+    them straight through to the softmax with the same noise.
 
     Args:
         dist: distances ``(N, P)`` of N nodes from P proxies.
@@ -373,7 +374,7 @@ def lca_triplet_loss(
         valid: mask ``(T,)`` of the triplets that count; None: all.
 
     Returns:
-        Scalar; 0 without triplets. It can be differentiated once.
+        The loss, a scalar; 0 without triplets. It can be differentiated once.
     """
     _check_triplets(dist, triplets, gumbel)
     more_than(0, temperature=temperature)
@@ -527,7 +528,7 @@ class HIERLoss(nn.Module):
             generator: generator of the random numbers.
 
         Returns:
-            Scalar, float32 or float64. Computed outside autocast.
+            The loss, a scalar in float32 or float64, computed outside autocast.
         """
         with exact(x.device):
             x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

@@ -32,8 +32,8 @@ def tree_contrastive_loss(
     r"""Return the contrastive loss of each node's parent against the other nodes of the node's
     level, summed over pairs of neighbouring levels.
 
-    With children :math:`h_i`, parents :math:`p_{i // 2}` and the similarity :math:`s`, a pair of
-    levels contributes the mean over the batch and i of
+    With children :math:`h_i`, their parents :math:`p_{i // 2}` and the similarity :math:`s`, a pair
+    of levels contributes the mean over the batch and over :math:`i` of
 
     .. math:: -s(h_i, p_{i // 2})
               + \log\Big(e^{s(h_i, p_{i // 2})} + \sum_{j \ne i} e^{s(h_i, h_j)}\Big).

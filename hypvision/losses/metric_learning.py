@@ -23,11 +23,11 @@ from .prototypes import PrototypeMetricLoss
 from .proxy_anchor import ProxyAnchorLoss, ProxyNCALoss
 from .supcon import SupConLoss
 
-# The defaults of pytorch-metric-learning are for cosines from -1 to 1. Hyperbolic distances are
-# several units: with those defaults the repelling terms vanish and all points collapse.
-# Multi-Similarity (s = -d) and SupCon take the defaults of HIER's code for distances. The others
-# take the published defaults for the similarity -d / 10, because HIER's two Multi-Similarity losses
-# differ by this factor (beta 50 for cosines, 5 for distances).
+# Our defaults for hyperbolic distances. Those of pytorch-metric-learning are for cosines from -1 to
+# 1; distances are several units, so that with those defaults the repelling terms vanish and all
+# points collapse. Multi-Similarity (on -d) and SupCon use the defaults of HIER's code for
+# distances. The others use the published defaults on the similarity -d / 10, because HIER's two
+# Multi-Similarity losses differ by this factor (beta 50 for cosines, 5 for distances).
 _HYPERBOLIC: dict[str, dict[str, float]] = {
     "MultiSimilarityLoss": dict(alpha=1.0, beta=5.0, base=0.0),
     "ProxyAnchorLoss": dict(alpha=3.2, margin=1.0),
@@ -172,7 +172,7 @@ class MetricLoss(nn.Module):
             ),
             (
                 distance == "angular" and name == "PrototypeMetricLoss",
-                "The prototypes are at infinity: set distance='hyperbolic'.",
+                "PrototypeMetricLoss has prototypes at infinity: set distance='hyperbolic'.",
             ),
         )
         self.manifold = manifold

@@ -105,7 +105,7 @@ def _simplex(count: int, dim: int) -> Tensor:
 
 
 class BusemannPrototypeLoss(nn.Module):
-    r"""Penalised Busemann loss of features towards the prototypes of their classes.
+    r"""Penalised Busemann loss of features, each towards the prototype of its class.
 
     For :math:`z = \exp_0(u)` in the ball of curvature :math:`-c`, with the Busemann function
     :math:`b_p`,

@@ -94,7 +94,8 @@ def chain_triples(
             f"chain_triples: {levels} levels have no pair {tuple(bad[0])}. Give pairs (i, j) with "
             f"0 <= i < j < {levels}."
         )
-    rows = torch.tensor([(i, j, levels + i) for i, j in pairs])  # (pairs, 3)
+    # for each pair of levels the levels (pairs, 3) of the general, specific and negative text
+    rows = torch.tensor([(i, j, levels + i) for i, j in pairs])
     return (rows[:, None] * chains + torch.arange(chains)[:, None]).flatten(0, 1)
 
 

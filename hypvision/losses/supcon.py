@@ -34,8 +34,8 @@ class SupConLoss(nn.Module):
             not, as in Hyp-ViT (Ermolov et al., CVPR 2022), whose loss this is otherwise.
 
     Shapes:
-        vectors ``(B, dim)`` and labels ``(B,)`` in any order, to a scalar. Samples of a class are
-        views in the order in which they come.
+        vectors ``(B, dim)`` and labels ``(B,)`` in any order, to a scalar. The first samples of
+        all classes are the first view, the second samples the second view, and so on.
 
     Raises:
         ArgumentError: the classes of a batch have different numbers of samples, or only one. On a

@@ -1,4 +1,4 @@
-"""The toy model of superposition and its scaling laws.
+"""The toy model of superposition, its scaling laws, and the same measures for language models.
 
 An autoencoder with one ReLU, ``y = relu(W W^T x + b)``, must squeeze ``n`` sparse features through
 ``m << n`` hidden units. How its loss falls with ``m`` tells two regimes apart: weak superposition,

@@ -33,7 +33,7 @@ def frequencies(name: str, n: int, alpha: float = 1.0) -> Tensor:
         alpha: exponent of ``power``.
 
     Returns:
-        float64 ``(n,)``.
+        The frequencies, float64 ``(n,)``.
     """
     at_least(1, integer=True, n=n)
     one_of(DISTRIBUTIONS, distribution=name)
@@ -111,17 +111,17 @@ class Batch(NamedTuple):
 
     @property
     def occupied(self) -> int:
-        """Number of samples with features, ``S``."""
+        """Number ``S`` of samples that have features."""
         return len(self.row_offsets) - 1
 
     @property
     def size(self) -> int:
-        """Number of samples, ``B``."""
+        """Number ``B`` of samples."""
         return self.occupied + self.empty
 
     @property
     def features(self) -> int:
-        """Number of features, ``n``."""
+        """Number ``n`` of features."""
         return len(self.column_offsets) - 1
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Batch:

@@ -187,7 +187,8 @@ def ambiguity(weight: Tensor) -> float:
     """
     n, m = weight.shape
     weight = weight.double()
-    # W W^T - E E^T = [W E] diag(1, -1) [W E]^T = Q (R diag(1, -1) R^T) Q^T with [W E] = Q R
+    # With the first m unit vectors E and [W E] = Q R, the matrix is
+    # W W^T - E E^T = [W E] diag(1, -1) [W E]^T = Q (R diag(1, -1) R^T) Q^T.
     _, r = torch.linalg.qr(torch.cat([weight, torch.eye(n, m, dtype=weight.dtype)], dim=1))
     signs = torch.cat([weight.new_ones(m), -weight.new_ones(m)])
     return torch.linalg.eigvalsh((r * signs) @ r.T).abs().max().item()

@@ -41,7 +41,7 @@ from hypvision.scaling.data import Batch, density_scan, frequencies, sample, str
 from hypvision.scaling.model import initial, joined, loss, loss_and_gradient, parts
 from hypvision.scaling.optimizer import AdamW, learning_rate_factor
 
-CHECK_STEPS = 200  # steps between checks that the losses are finite
+CHECK_STEPS = 200  # training steps between checks that the losses are finite
 SAVE_SECONDS = 120  # least time between two checkpoints
 _BANK_NUMBERS = 50_000  # most parameters, over all models, that are trained together on a CPU
 

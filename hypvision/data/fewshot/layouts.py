@@ -1,4 +1,5 @@
-"""Folder layouts of the benchmark's data sets: images, labels and class names.
+"""Folder layouts of the few-shot benchmark's data sets, with readers of their images, labels and
+class names.
 
 The layout is CoOp's: a root folder with a folder for each data set. Most data sets have a split
 file (``split_zhou_NAME.json``); if it is missing, a split of the same sizes is drawn from the data
@@ -71,7 +72,7 @@ class Layout(NamedTuple):
         return self.load is not _imagenet
 
 
-# Data sets without a split file
+# Readers of the data sets that have no split file
 # ---------------------------------------------------------------------------------------
 
 

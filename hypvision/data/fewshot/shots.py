@@ -1,5 +1,5 @@
-"""Select the images of a few-shot run: the official draw of shots, and the base and new halves of
-the classes."""
+"""Selection of the images of a few-shot run: the official draw of shots, and the base and new
+halves of the classes."""
 
 from __future__ import annotations
 

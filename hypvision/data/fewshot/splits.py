@@ -1,5 +1,5 @@
-"""Lists of images with their labels and class names: the split files of the benchmark, and folders
-of classes."""
+"""Lists of images with their labels and class names, read from the benchmark's split files and from
+class folders."""
 
 from __future__ import annotations
 
