@@ -173,9 +173,7 @@ def test_mistakes_are_named(tmp_path):
         torch.save(content, state)
         with pytest.raises(HypvisionError, match="damaged.*Remove it to train anew"):
             train(str(tmp_path), POINTS[:1], SETTINGS)
-    with pytest.raises(
-        HypvisionError, match=r"no weights of .*To train it again, remove '.*json'"
-    ):
+    with pytest.raises(HypvisionError, match=r"no weights of .*To train it again, remove '.*json'"):
         weights_of(tmp_path, POINTS[1], SETTINGS)
     (tmp_path / "points" / f"{POINTS[1].key}.json").write_text("{")
     with pytest.raises(HypvisionError, match="cannot be read as JSON"):
