@@ -67,24 +67,25 @@ class Parser(ArgumentParser):
             without: it has no effect beside any of these.
             options: further ones of :meth:`add_argument`.
         """
-        flag, _, metavar = name.partition(" ")
-        if metavar.endswith("..."):
+        flag, _, shown = name.partition(" ")
+        metavar = shown.removesuffix("...")
+        if metavar != shown:
             options["nargs"] = "+"
             default = [] if default is None else default
-        elif not metavar and type is None and "choices" not in options:
+        elif not (metavar or type or "choices" in options):
             options["action"] = "store_true"
-        required = options.get("nargs") == "+" and not flag.startswith("-")
+        if output:
+            type = _path
+            self._outputs[flag.lstrip("-").replace("-", "_")] = output
         given = dict(
-            metavar=metavar.removesuffix("...") or None,
-            type=_path if output else type,
-            default=None if required else default,
+            metavar=metavar,
+            type=type,
+            default=default,
             help=_with_default(_with_rules(help, needs, without), default),
         )
-        options |= {key: value for key, value in given.items() if value is not None}
+        options |= {key: value for key, value in given.items() if value not in (None, "")}
         action = (group or self).add_argument(flag, **options)
-        if output:
-            self._outputs[action.dest] = output
-        if needs or without:
+        if {*needs, *without}:
             self._rules.append(_Rule(action, needs, without))
 
     def inputs(self, args: Namespace) -> Iterator[str]:

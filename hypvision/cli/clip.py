@@ -291,31 +291,27 @@ def _measure(args: Namespace, chains: list[Chain], failed: list[str]) -> tuple[d
     clip = clip_of(args.clip, device_of(args))
     texts = [chain.texts for chain in chains]
     images = [chain.image for chain in chains]
-    named = clip.templates
-    if args.tuned:
-        named = language_of(read_file(args.tuned)).templates or named
-    template = args.template or next(iter(named), "{}")
+    of_tuned = language_of(read_file(args.tuned)).templates if args.tuned else ()
+    template = next(filter(None, [args.template, *of_tuned, *clip.templates, "{}"]))
     found = {}
     walks = {}
     root = None
     in_tree = 0
-    for name in ("before", "after") if args.tuned else ("model",):
+    sources = dict(before=args.clip, after=args.tuned) if args.tuned else dict(model=args.clip)
+    for name, source in sources.items():
         if name == "after":
-            root = merge_tower(clip.model, args.tuned)
+            root = merge_tower(clip.model, source)
         try:
-            found[name] = measured = measure_clip(
-                clip, texts, images, files, root, args.steps, failed
-            )
+            measured = measure_clip(clip, texts, images, files, root, args.steps, failed)
         except HypvisionError as error:
-            source = args.tuned if name == "after" else args.clip
             raise HypvisionError(f"'{source}' and '{args.chains}': {error}") from error
         if args.hyperlex:
             measured.values |= measure_hyperlex(clip, args.hyperlex, measured.space, template)
         if args.tree:
-            recall, in_tree = measure_tree(
-                clip, args.tree_images, read_tree(args.tree), template, failed
-            )
+            tree = read_tree(args.tree)
+            recall, in_tree = measure_tree(clip, args.tree_images, tree, template, failed)
             measured.values |= recall
+        found[name] = measured
         walks[name] = _walks_of_clip(args, clip, measured.space, texts)
     _show(args, walks)
     return found, in_tree

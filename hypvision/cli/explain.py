@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
+    from hypvision.clip.models import CLIPBundle
     from hypvision.inference.pictures import Picture
     from hypvision.inference.predictors import Predictor
     from hypvision.inference.sources import Frame, Sources
@@ -149,12 +150,12 @@ def _explain_groups(args: Namespace, sources: Sources, network: _Network) -> Non
     from hypvision.zoo.backbones import build_model, model_and_weights, side_seen
 
     arguments = parse_arguments(args.model_args)
-    if network.of_training and (args.weights is None or arguments):
+    if network.of_training and not (args.weights and not arguments):
         raise HypvisionError(
             "A config needs --weights CHECKPOINT of its training, and no --model-args."
         )
     name, weights = model_and_weights(network.name, args.weights)
-    model = build_model(name, weights, network.arguments or arguments)
+    model = build_model(name, weights, {**network.arguments, **arguments})
     model.pretrained_cfg = {**model.pretrained_cfg, **network.seen}
     side = min(network.seen["input_size"][1:]) if network.seen else side_seen(model, weights)
     if hasattr(model, "forward_with_hierarchy"):
@@ -162,11 +163,10 @@ def _explain_groups(args: Namespace, sources: Sources, network: _Network) -> Non
         refuse(args, _CLUSTERS, because)
     if weights is None:
         print("No --weights given: the weights are random, and so is what they cluster.")
-    options = {option: getattr(args, option) for option in _CLUSTERS}
-    options = {option: value for option, value in options.items() if value is not None}
-    record = builtin_index().records.get(str(args.model).removeprefix("zoo:"))
+    options = {name: value for name in _CLUSTERS if (value := getattr(args, name)) is not None}
+    record = builtin_index().records.get(args.model.removeprefix("zoo:"))
     predictor = None
-    if record is not None and record.task == "classification" and not arguments:
+    if getattr(record, "task", "") == "classification" and not arguments:
         predictor = load_predictor(Request(args.model))
 
     def draw(frame: Frame) -> dict[str, Any]:
@@ -323,20 +323,16 @@ def _explain_clip(args: Namespace) -> None:
     files = find_files(args.images)
     pictures = find_pictures(args.gallery)
     clip = clip_of(args.clip)
-    if not words and not args.gallery:
-        sentence = next(iter(clip.templates), "{}")
-        words = [sentence.format(word) for word in clip.words]
-    if not words and not args.gallery:
-        raise HypvisionError(
-            "The way from an image to its end passes texts or images, and these weights name no "
-            "words of their own. Give --texts, such as a .txt file of captions, or --gallery, a "
-            "folder of images."
-        )
+    words = words or _own_words(clip, needed=not args.gallery)
     space = rooted(clip)
     failed: list[str] = []
     files, images = embed_readable(clip, files, failed)
-    ends = [] if args.to is None else [args.to]
-    end = embed_images(clip, ends)[0] if ends else None
+    ends = []
+    end = last = None
+    if args.to is not None:
+        ends = [args.to]
+        [end] = embed_images(clip, ends)
+        last = open_image(args.to)
     points = {"images": images}
     if words:
         points["texts"] = embed_texts(clip.model, clip.tokenizer, words)
@@ -345,7 +341,6 @@ def _explain_clip(args: Namespace) -> None:
     radii = {name: space.radius(value) for name, value in points.items()}
     if args.captions is not None:
         radii = caption_radii(clip, args.captions, space)
-    last = open_image(args.to) if ends else None
     with protecting(*files, *(picture.path for picture in pictures), *ends):
         for path, name, point in zip(files, output_names(files), images):
             print(path)
@@ -362,6 +357,20 @@ def _explain_clip(args: Namespace) -> None:
     draw_radii(radii, {}, Path(args.out, "radii.png"), "distance from the root")
     print(Path(args.out, "radii.png"))
     require_all(failed, len(files) + len(pictures))
+
+
+def _own_words(clip: CLIPBundle, needed: bool) -> list[str]:
+    """Texts of the words that the weights of a CLIP name; none where a gallery replaces them."""
+    if not needed:
+        return []
+    if not clip.words:
+        raise HypvisionError(
+            "The way from an image to its end passes texts or images, and these weights name no "
+            "words of their own. Give --texts, such as a .txt file of captions, or --gallery, a "
+            "folder of images."
+        )
+    sentence = next(iter(clip.templates), "{}")
+    return [sentence.format(word) for word in clip.words]
 
 
 def _say_passed(passed: list[Found], steps: int) -> None:

@@ -3,7 +3,6 @@ language models."""
 
 from __future__ import annotations
 
-import itertools
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -207,12 +206,13 @@ def file_names(folder: str | Path, name: str, figures: list[Path]) -> str:
 
 def run_scaling_heads(args: Namespace) -> None:
     """``scaling heads`` from parsed arguments; prints a line for each head."""
-    heads = list(itertools.chain(*(_heads_of(subject, args.tensor) for subject in args.subjects)))
-    wanted = {f"{name} ({tensor})" if tensor else name: (name, tensor) for name, tensor in heads}
+    wanted = {}
+    for subject in args.subjects:
+        for name, tensor in _heads_of(subject, args.tensor):
+            wanted[f"{name} ({tensor})" if tensor else name] = (name, tensor)
     path = Path(args.out, "heads.csv")
     rows = {(row["model"], row["tensor"]): row for row in read_heads(path)}
     known = {key: _known_head(rows, *subject) for key, subject in wanted.items()}
-    before = {key: row for key, row in known.items() if row is not None}
 
     def keep(key: str, row: dict[str, Any]) -> None:
         rows[row["model"], row["tensor"]] = row
@@ -220,16 +220,17 @@ def run_scaling_heads(args: Namespace) -> None:
 
     outcome = run_cells(
         [Cell(key, measure_head, subject) for key, subject in wanted.items()],
-        finished=before.__contains__,
+        finished=lambda key: known[key] is not None,
         folder=Path(args.out, "jobs"),
         unit="model",
         arrived=keep,
         **submit_options(args),
     )
     for key in wanted:
-        row = outcome.results.get(key) or before.get(key)
+        row = outcome.results.get(key) or known[key]
         if row:
-            print(_head_text(row) + (f" (of an earlier call, in {path})" if key in before else ""))
+            earlier = f" (of an earlier call, in {path})" * (key not in outcome.results)
+            print(_head_text(row) + earlier)
     outcome.check()
 
 
