@@ -33,7 +33,6 @@ from hypvision.cli.arguments import (
 from hypvision.cli.predict import add_sources_arguments
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import below, protecting
-from hypvision.io.shipped import is_config
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -131,9 +130,10 @@ class _Network(NamedTuple):
 def _network(model: str) -> _Network:
     import timm
 
+    from hypvision.inference.predictors import means_config
     from hypvision.zoo.backbones import explained_models, model_and_weights
 
-    of_training = not timm.is_model(model) and is_config(model)
+    of_training = means_config(model)
     name, arguments, seen = _of_config(model) if of_training else (model, {}, {})
     architecture = name if of_training else model_and_weights(model)[0]
     architecture = architecture.partition(".")[0]

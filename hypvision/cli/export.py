@@ -9,7 +9,6 @@ from pathlib import Path
 from hypvision.cli.arguments import Parser, add_clip_argument, add_model_args, clip_of, whole
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import check_output
-from hypvision.io.shipped import is_config
 
 # Copied from hypvision.zoo.export, because importing it imports PyTorch.
 FORMATS = ("onnx", "torchexport")
@@ -56,9 +55,8 @@ def add_export_arguments(parser: Parser) -> None:
 def run_export(args: Namespace) -> None:
     """``export``: writes the model for other runtimes, after comparing what it computes with
     PyTorch."""
-    import timm
-
     from hypvision.checkpoints.sources import find
+    from hypvision.inference.predictors import means_config
     from hypvision.inference.progress import stages
     from hypvision.io.records import parse_arguments
     from hypvision.zoo.export import export_model
@@ -74,7 +72,7 @@ def run_export(args: Namespace) -> None:
     out = _output(args, name, part)
     kind = {"onnx": "ONNX", "torchexport": "torch.export"}[args.format]
     print(f"Exporting {name} to {kind} ...", flush=True)
-    config = args.model is not None and not timm.is_model(args.model) and is_config(args.model)
+    config = args.model is not None and means_config(args.model)
     arguments = parse_arguments(args.model_args)
     if config and arguments:
         raise HypvisionError(

@@ -49,6 +49,7 @@ from hypvision.compat.linear import (
 )
 from hypvision.compat.mlr import FGGMLR, GaneaMLR, PoincareMLR
 from hypvision.compat.norm import GyroLorentzBatchNorm1d, GyroLorentzBatchNorm2d
+from hypvision.io.checks import one_of
 from hypvision.io.errors import HypvisionError
 from hypvision.nn import (
     EfficientLorentzConv2d,
@@ -371,36 +372,33 @@ def layer_state(
         The state dict for ``layer.load_state_dict``; a learned curvature of the layer keeps its
         value.
     """
-    if library not in LAYOUTS:
-        raise HypvisionError(f"There is no layout '{library}'. Known: {', '.join(LAYOUTS)}.")
+    one_of(LAYOUTS, library=library)
     readers, ignored = LAYOUTS[library]
+    kind = type(layer).__name__
     if type(layer) not in readers:
         raise HypvisionError(
-            f"{library} has no counterpart of {type(layer).__name__}. "
-            f"Known: {', '.join(kind.__name__ for kind in readers)}."
+            f"{library} has no counterpart of {kind}. "
+            f"Known: {', '.join(reader.__name__ for reader in readers)}."
         )
     entries = _Entries(published, ignored)
-    found = {
-        name: value
-        for name, value in readers[type(layer)](layer, entries).items()
-        if value is not None
-    }
+    read = readers[type(layer)](layer, entries)
+    found = {name: value for name, value in read.items() if value is not None}
     if entries.rest:
         raise HypvisionError(
-            f"Not an entry of {library}'s {type(layer).__name__}: "
-            f"{', '.join(sorted(entries.rest))}."
+            f"Not an entry of {library}'s {kind}: {', '.join(sorted(entries.rest))}."
         )
     own = layer.state_dict()
+    shapes = {name: tuple(value.shape) for name, value in own.items()}
     for name, value in found.items():
-        if name not in own or own[name].shape != value.shape:
-            expected = f"{tuple(own[name].shape)}" if name in own else "nothing"
+        if tuple(value.shape) != shapes.get(name):
             raise HypvisionError(
-                f"'{name}' has the shape {tuple(value.shape)} where the layer has {expected}. "
-                "Create the layer with the published sizes and bias."
+                f"'{name}' has the shape {tuple(value.shape)} where the layer has "
+                f"{shapes.get(name, 'nothing')}. Create the layer with the published sizes and "
+                "bias."
             )
-    missing = [name for name in own if name not in found and not name.endswith("log_c")]
+    missing = sorted(name for name in own.keys() - found.keys() if not name.endswith("log_c"))
     if missing:
         raise HypvisionError(
             f"The published layer lacks {', '.join(missing)}. Create the layer without them."
         )
-    return {**{name: value for name, value in own.items() if name.endswith("log_c")}, **found}
+    return {**own, **found}

@@ -157,12 +157,11 @@ def find_sources(
         if not isinstance(item, (str, Path)):
             images.append(item)
             continue
-        listed = Path(item).suffix.lower() == ".txt"
-        for file in _listed(item) if listed else find_files([item], VIDEO_SUFFIXES):
+        for file in _files_of(item):
             if file not in seen:
                 (videos if file.suffix.lower() in VIDEO_SUFFIXES else images).append(file)
                 seen.add(file)
-    if not (images or videos):
+    if not images + videos:
         raise HypvisionError(
             "No image is given. Give a path of an image, folder, list or video, or a pattern."
         )
@@ -183,9 +182,11 @@ def check_every(every: int, *found: Sources) -> None:
         )
 
 
-def _listed(name: str | Path) -> list[Path]:
-    """The files of the paths in a list. Paths without a file stay in the result, unless no path has
-    one."""
+def _files_of(name: str | Path) -> list[Path]:
+    """The files that a name means, or the paths in a list. Paths without a file stay in the result,
+    unless no path has one."""
+    if Path(name).suffix.lower() != ".txt":
+        return find_files([name], VIDEO_SUFFIXES)
     lines = [line for line in read_lines(name, "the list of images") if not line.startswith("#")]
     if not lines:
         raise HypvisionError(

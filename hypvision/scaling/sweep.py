@@ -23,6 +23,7 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -364,33 +365,27 @@ def train(
     checkpoint. ``banks`` are the points that are one tensor; default: :func:`banks_of`.
     """
     place = Path(folder)
-    if len({point.data for point in points}) > 1:
+    if len(set(map(attrgetter("data"), points))) > 1:
         raise ValueError("the points have different frequencies or replicates")
     between(
         1, settings.n, integer=True, **{f"the width of {point.key}": point.m for point in points}
     )
-    left = [point for point in points if not finished(place, [point])]
-    if not left:
+    states = {
+        point: _read_state(place, point, settings)
+        for point in points
+        if not finished(place, [point])
+    }
+    if not states:
         return
-    states = {point: _read_state(place, point, settings) for point in left}
+    left = list(states)
     if banks is None:  # models can be trained together only on the same batches
-        banks = (
-            [[point] for point in left]
-            if settings.independent
-            else banks_of(left, device, settings.n)
-        )
+        banks = list(zip(left)) if settings.independent else banks_of(left, device, settings.n)
     trained = _restored(banks, states, settings, device, dtype)
     del states
     p = left[0].frequencies(settings.n)
     first = min(bank.optimizer.steps for bank in trained)
-    with tqdm(
-        total=settings.steps,
-        initial=first,
-        desc=left[0].data,
-        unit="step",
-        leave=False,
-        disable=None,
-    ) as bar:
+    told = dict(desc=left[0].data, unit="step", leave=False, disable=None)
+    with tqdm(total=settings.steps, initial=first, **told) as bar:
         _run(trained, p, settings, place, device, dtype, bar)
     for bank in trained:
         bank.check()
