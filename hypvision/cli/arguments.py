@@ -226,11 +226,12 @@ def refuse(args: Namespace, names: Iterable[str], because: str) -> None:
 
 def add_model_args(parser: Parser, **options: Any) -> None:
     """Add ``--model-args`` to a parser."""
-    text = (
+    parser.add(
+        "--model-args KEY=VALUE...",
         "arguments of a timm model, as in model.backbone of its config, e.g. patch_size=2 "
-        "img_size=32"
+        "img_size=32",
+        **options,
     )
-    parser.add("--model-args KEY=VALUE...", text, **options)
 
 
 def add_cfg_options(parser: Parser, what: str, **options: Any) -> None:
@@ -270,8 +271,12 @@ def clip_of(name: str, device: str = "cpu") -> CLIPBundle:
 
 def add_texts_argument(parser: Parser, what: str, **options: Any) -> None:
     """``--texts``: texts, or a file of them; see :func:`texts_of`."""
-    text = f"{what}: texts in quotes, or a .txt file with one a line"
-    parser.add("--texts TEXT|FILE...", text, needs=["--clip"], **options)
+    parser.add(
+        "--texts TEXT|FILE...",
+        f"{what}: texts in quotes, or a .txt file with one a line",
+        needs=["--clip"],
+        **options,
+    )
 
 
 def texts_of(args: Namespace, once: bool = True) -> list[str]:
@@ -298,8 +303,12 @@ def texts_of(args: Namespace, once: bool = True) -> list[str]:
 
 
 def add_device_argument(parser: Parser, **options: Any) -> None:
-    text = "cpu, cuda or cuda:N; default: a GPU, if there is one"
-    parser.add("--device DEVICE", text, _device, **options)
+    parser.add(
+        "--device DEVICE",
+        "cpu, cuda or cuda:N; default: a GPU, if there is one",
+        _device,
+        **options,
+    )
 
 
 def device_of(args: Namespace) -> str:

@@ -50,45 +50,75 @@ _CLUSTERS = ("stage", "block", "head", "level", "regions")
 def add_explain_arguments(parser: Parser) -> None:
     add_sources_arguments(parser, "IMAGE")
     model = parser.add_mutually_exclusive_group(required=True)
-    text = (
+    parser.add(
+        "--model NAME|CONFIG",
         "e.g. hcformer_nano, himapper_resnet50, a name of `hypvision zoo list`, which has its "
-        "weights, or the config of a training, with its checkpoint as --weights"
+        "weights, or the config of a training, with its checkpoint as --weights",
+        group=model,
     )
-    parser.add("--model NAME|CONFIG", text, group=model)
-    text = "a CLIP instead, and the way of each image to its root through --texts and --gallery"
-    add_clip_argument(parser, text, group=model)
+    add_clip_argument(
+        parser,
+        "a CLIP instead, and the way of each image to its root through --texts and --gallery",
+        group=model,
+    )
     add_texts_argument(parser, "what the way may pass")
     of_clip = ["--clip"]
-    text = (
+    parser.add(
+        "--gallery IMAGE...",
         "images that the way may pass: files, folders, patterns; of a folder with captions its "
-        "boxes, too"
+        "boxes, too",
+        needs=of_clip,
     )
-    parser.add("--gallery IMAGE...", text, needs=of_clip)
     parser.add("--to IMAGE", "where the way ends (default: the root)", needs=of_clip)
     parser.add("--steps N", "points of the way", whole(2, 100_000), 50, needs=of_clip)
-    text = "folder of images with captions (and boxes) for the histogram (docs/data.md)"
-    parser.add("--captions DIR", text, needs=of_clip)
+    parser.add(
+        "--captions DIR",
+        "folder of images with captions (and boxes) for the histogram (docs/data.md)",
+        needs=of_clip,
+    )
     of_model = ["--model"]
-    text = "checkpoint, or zoo:NAME; random weights without, unless --model has its own"
-    parser.add("--weights FILE", text, needs=of_model)
+    parser.add(
+        "--weights FILE",
+        "checkpoint, or zoo:NAME; random weights without, unless --model has its own",
+        needs=of_model,
+    )
     add_model_args(parser, needs=of_model)
-    text = "short side, a multiple of 32 (default: that of zoo:NAME or of the config, or else 224)"
-    parser.add("--size N", text, whole(32, 8192), needs=of_model)
+    parser.add(
+        "--size N",
+        "short side, a multiple of 32 (default: that of zoo:NAME or of the config, or else 224)",
+        whole(32, 8192),
+        needs=of_model,
+    )
     parser.add("--mean X...", "normalisation; default: the model's own", number, needs=of_model)
     parser.add("--std X...", "as --mean", number, needs=of_model)
-    text = "of an HCFormer: only this stage, counted from 0 (default: all)"
-    parser.add("--stage N", text, int, needs=of_model)
-    text = "of an HCFormer: block of each stage (default: the last)"
-    parser.add("--block N", text, int, needs=of_model)
-    text = "of an HCFormer: only this head (default: all; regions follow head 0)"
-    parser.add("--head N", text, int, needs=of_model)
-    text = (
-        "of an HCFormer: Euclidean clusters of pixels, hyperbolic ones of windows, or both "
-        "(default)"
+    parser.add(
+        "--stage N",
+        "of an HCFormer: only this stage, counted from 0 (default: all)",
+        int,
+        needs=of_model,
     )
-    parser.add("--level", text, choices=["patch", "window", "both"], needs=of_model)
-    text = "of an HCFormer: regions to merge into; 0 for none (default: 8)"
-    parser.add("--regions K", text, whole(0), needs=of_model)
+    parser.add(
+        "--block N", "of an HCFormer: block of each stage (default: the last)", int, needs=of_model
+    )
+    parser.add(
+        "--head N",
+        "of an HCFormer: only this head (default: all; regions follow head 0)",
+        int,
+        needs=of_model,
+    )
+    parser.add(
+        "--level",
+        "of an HCFormer: Euclidean clusters of pixels, hyperbolic ones of windows, or both "
+        "(default)",
+        choices=["patch", "window", "both"],
+        needs=of_model,
+    )
+    parser.add(
+        "--regions K",
+        "of an HCFormer: regions to merge into; 0 for none (default: 8)",
+        whole(0),
+        needs=of_model,
+    )
     parser.add("--out DIR", "folder of the results", default="explain", output="folder")
 
 

@@ -37,8 +37,12 @@ def add_scaling_run_arguments(parser: Parser) -> None:
     ):
         shown = " ".join(f"{value:g}" for value in values)
         parser.add(f"--{name} X...", f"{text} (default: {shown})", number, values)
-    text = "widths m, hidden units of the models (default: 8 12 18 27 40)"
-    parser.add("--widths M...", text, whole(1, 2**16), [8, 12, 18, 27, 40])
+    parser.add(
+        "--widths M...",
+        "widths m, hidden units of the models (default: 8 12 18 27 40)",
+        whole(1, 2**16),
+        [8, 12, 18, 27, 40],
+    )
     parser.add(
         "--distribution",
         "of the frequencies",
@@ -47,27 +51,32 @@ def add_scaling_run_arguments(parser: Parser) -> None:
     )
     parser.add("--features N", "features n", whole(2, 2**24), 200)
     parser.add("--batch N", "samples of a step", whole(1, 2**24), 512)
-    text = "steps of a training, the first tenth of them a warm-up"
-    parser.add("--steps N", text, whole(1, 2**24), 4000)
+    parser.add(
+        "--steps N", "steps of a training, the first tenth of them a warm-up", whole(1, 2**24), 4000
+    )
     add_training_arguments(parser)
 
 
 def add_training_arguments(parser: Parser) -> None:
     """Add the options that every command which trains a grid has."""
     parser.add("--replicates N", "models a point", whole(1, 1000), 1)
-    text = "of first weights and batches; a folder has results of one seed"
-    parser.add("--seed N", text, whole(0, 2**31), 0)
+    parser.add(
+        "--seed N",
+        "of first weights and batches; a folder has results of one seed",
+        whole(0, 2**31),
+        0,
+    )
     parser.add("--independent", "first weights and batches of its own for every point")
     add_device_argument(parser)
     add_submit_arguments(parser)
 
 
 def add_scaling_heads_arguments(parser: Parser) -> None:
-    text = (
+    parser.add(
+        "subjects CHECKPOINT...",
         "checkpoints (a file, a folder, USER/REPO on the hub), csv tables of them (family, model, "
-        "head, m), or paper for its 27"
+        "head, m), or paper for its 27",
     )
-    parser.add("subjects CHECKPOINT...", text)
     _add_out(parser)
     parser.add("--tensor NAME", "the name of the tensor, if it has an unusual one")
     add_submit_arguments(parser)
@@ -85,8 +94,12 @@ def add_scaling_fit_arguments(parser: Parser) -> None:
 
 
 def _add_out(parser: Parser) -> None:
-    text = "folder of results, which a second run takes up"
-    parser.add("--out DIR", text, default="scaling", output="folder")
+    parser.add(
+        "--out DIR",
+        "folder of results, which a second run takes up",
+        default="scaling",
+        output="folder",
+    )
 
 
 def run_scaling_run(args: Namespace) -> None:

@@ -80,10 +80,17 @@ def add_submit_arguments(parser: Parser, cells: bool = True) -> None:
     )
     if cells:
         parser.add("--jobs N", text, whole(1, 4096))
-    text = f"hand {'the cells' if cells else 'it'} to submitit: on this machine, or to SLURM"
-    parser.add("--submit", text, choices=CLUSTERS)
-    text = "parameters of submitit, such as slurm_partition=gpu gpus_per_node=1 timeout_min=240"
-    parser.add("--submit-options KEY=VALUE...", text, _option, needs=["--submit"])
+    parser.add(
+        "--submit",
+        f"hand {'the cells' if cells else 'it'} to submitit: on this machine, or to SLURM",
+        choices=CLUSTERS,
+    )
+    parser.add(
+        "--submit-options KEY=VALUE...",
+        "parameters of submitit, such as slurm_partition=gpu gpus_per_node=1 timeout_min=240",
+        _option,
+        needs=["--submit"],
+    )
 
 
 def submit_options(args: Namespace) -> dict[str, Any]:
