@@ -269,6 +269,23 @@ def clip_of(name: str, device: str = "cpu") -> CLIPBundle:
     return clip
 
 
+def add_sources_arguments(
+    parser: Parser,
+    metavar: str = "SOURCE",
+    group: _ActionsContainer | None = None,
+    more: str = "",
+) -> None:
+    """The arguments that name images and videos, shared by several commands; in a ``group`` they
+    are one way among others; ``more``: what else one takes."""
+    text = (
+        "image, folder of images (with its sub-folders), glob pattern, list of paths (.txt), or "
+        f"video{more}"
+    )
+    how: dict[str, Any] = dict(nargs="+") if group is None else dict(nargs="*", default=[])
+    parser.add(f"images {metavar}", text, group=group, **how)
+    parser.add("--every N", "take every N-th frame of a video", whole(1), 1)
+
+
 def add_texts_argument(parser: Parser, what: str, **options: Any) -> None:
     """``--texts``: texts, or a file of them; see :func:`texts_of`."""
     parser.add(

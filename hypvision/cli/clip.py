@@ -12,12 +12,12 @@ from hypvision.cli.arguments import (
     Parser,
     add_clip_argument,
     add_device_argument,
+    add_sources_arguments,
     clip_of,
     device_of,
     number,
     whole,
 )
-from hypvision.cli.predict import add_sources_arguments
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import below, protecting, write_json, write_table
 

@@ -23,6 +23,7 @@ from hypvision.cli.arguments import (
     Parser,
     add_clip_argument,
     add_model_args,
+    add_sources_arguments,
     add_texts_argument,
     clip_of,
     number,
@@ -30,7 +31,6 @@ from hypvision.cli.arguments import (
     texts_of,
     whole,
 )
-from hypvision.cli.predict import add_sources_arguments
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import below, protecting
 

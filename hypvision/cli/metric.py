@@ -16,6 +16,7 @@ from hypvision.cli.arguments import (
     Parser,
     add_clip_argument,
     add_device_argument,
+    add_sources_arguments,
     add_texts_argument,
     clip_of,
     device_of,
@@ -23,7 +24,6 @@ from hypvision.cli.arguments import (
     texts_of,
     whole,
 )
-from hypvision.cli.predict import add_sources_arguments
 from hypvision.io.errors import require
 from hypvision.io.files import (
     check_output,

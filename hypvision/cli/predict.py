@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from argparse import Namespace, _ActionsContainer
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,6 +22,7 @@ from hypvision.cli.arguments import (
     add_clip_argument,
     add_device_argument,
     add_model_args,
+    add_sources_arguments,
     device_of,
     number,
     whole,
@@ -35,23 +36,6 @@ if TYPE_CHECKING:
 
 # copied from hypvision.inference.writers, because importing it imports PyTorch
 WRITES = ("json", "csv", "overlay", "labels")
-
-
-def add_sources_arguments(
-    parser: Parser,
-    metavar: str = "SOURCE",
-    group: _ActionsContainer | None = None,
-    more: str = "",
-) -> None:
-    """The arguments that name images and videos, shared by several commands; in a ``group`` they
-    are one way among others; ``more``: what else one takes."""
-    text = (
-        "image, folder of images (with its sub-folders), glob pattern, list of paths (.txt), or "
-        f"video{more}"
-    )
-    how: dict[str, Any] = dict(nargs="+") if group is None else dict(nargs="*", default=[])
-    parser.add(f"images {metavar}", text, group=group, **how)
-    parser.add("--every N", "take every N-th frame of a video", whole(1), 1)
 
 
 def add_predict_arguments(parser: Parser) -> None:
@@ -121,7 +105,7 @@ def _white(text: str) -> int | str:
 
 def run_predict(args: Namespace) -> None:
     """``predict`` from parsed arguments; prints what was written, and how fast."""
-    from hypvision.inference.fetching import fetched
+    from hypvision.inference.sources import fetched
 
     with fetched(args.images) as (files, called):
         _predict(args, files, called)

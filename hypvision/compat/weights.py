@@ -88,6 +88,11 @@ class _Entries:
     def maybe(self, name: str) -> Tensor | None:
         return self.take(name) if name in self.rest else None
 
+    def finish(self, layer: str) -> None:
+        """Raise an error for entries that nothing has taken."""
+        if self.rest:
+            raise HypvisionError(f"Not an entry of {layer}: {', '.join(sorted(self.rest))}.")
+
 
 def _with_gate(
     layer: LorentzLinear, entries: _Entries, library: str, normalize: tuple[bool | str, ...]
@@ -106,7 +111,7 @@ def _with_gate(
         out["bias"] = offset[1:]
     if layer.normalize:
         out["norm_weight"] = matrix[0]
-        out["scale"] = None if scale is None else scale.reshape(())
+        out["scale"] = scale
         out["norm_bias"] = None if offset is None else offset[:1]
     return out
 
@@ -144,12 +149,7 @@ def _efficient(layer: EfficientLorentzConv2d | EfficientLorentzLinear, entries: 
     """The map, or the free matrix of its Cayley transform, and the boost's parameter."""
     raw = entries.maybe("rotate.parametrizations.weight.original")
     weight = entries.take("rotate.weight") if raw is None else raw
-    own = layer.weight.shape
-    boost = entries.maybe("boost.weight")
-    return {
-        "weight": weight.reshape(own) if weight.numel() == own.numel() else weight,
-        "boost_weight": None if boost is None else boost.reshape(-1),
-    }
+    return {"weight": weight, "boost_weight": entries.maybe("boost.weight")}
 
 
 def _transposed(layer: LorentzConvTranspose2d, entries: _Entries) -> _State:
@@ -160,27 +160,20 @@ def _transposed(layer: LorentzConvTranspose2d, entries: _Entries) -> _State:
 
 
 def _batch_norm(layer: nn.Module, entries: _Entries) -> _State:
-    return {
-        "beta": entries.take("beta"),
-        "gamma": entries.take("gamma").reshape(1),
-        # drop the time, which is 0 in a tangent vector at the origin
-        "running_mean": entries.take("running_mean")[1:],
-        "running_var": entries.take("running_var").reshape(1),
-    }
+    found = _renamed(beta="beta", gamma="gamma", running_var="running_var")(layer, entries)
+    # drop the time, which is 0 in a tangent vector at the origin
+    return {**found, "running_mean": entries.take("running_mean")[1:]}
 
 
 def _gyro_norm(layer: GyroLorentzBatchNorm1d | GyroLorentzBatchNorm2d, entries: _Entries) -> _State:
     """Its running mean is a point, ours the tangent vector at the origin that leads there."""
-    return {
-        "beta": entries.take("bias"),
-        "gamma": entries.take("log_scale").reshape(1),
-        "running_mean": layer.manifold.logmap0(entries.take("running_mean")).detach(),
-        "running_var": entries.take("running_var").reshape(1),
-    }
+    found = _renamed(beta="bias", gamma="log_scale", running_var="running_var")(layer, entries)
+    mean = layer.manifold.logmap0(entries.take("running_mean")).detach()
+    return {**found, "running_mean": mean}
 
 
 def _hypll_linear(layer: PoincareFullyConnected, entries: _Entries) -> _State:
-    return {"weight": entries.take("z").t().contiguous(), "bias": entries.maybe("bias")}
+    return {"weight": entries.take("z").t(), "bias": entries.maybe("bias")}
 
 
 def _hypll_conv(layer: PoincareConv2d, entries: _Entries) -> _State:
@@ -202,10 +195,7 @@ def _hypll_norm(layer: PoincareBatchNorm1d | PoincareBatchNorm2d, entries: _Entr
             "hypll's batch norm has no running statistics: pass track_running_stats=False."
         )
     prefix = "norm." if "norm.bias" in entries.rest else ""
-    return {
-        "bias": entries.take(f"{prefix}bias"),
-        "weight": entries.take(f"{prefix}weight").reshape(()),
-    }
+    return {name: entries.take(f"{prefix}{name}") for name in ("bias", "weight")}
 
 
 def _hypercore_linear(layer: LorentzLinear, entries: _Entries, prefix: str = "linear.") -> _State:
@@ -233,7 +223,7 @@ def _hypercore_attention(layer: LorentzAttention, entries: _Entries) -> _State:
             "its channels per head."
         )
     entries.maybe("bias")  # drop the constant bias of the scores, which the softmax ignores
-    out: _State = {"scale": entries.take("scale").reshape(1)}
+    out: _State = {"scale": entries.take("scale")}
     for ours, theirs, part in (
         ("query", "Wq", layer.query),
         ("key", "Wk", layer.key),
@@ -249,33 +239,23 @@ def _hypercore_attention(layer: LorentzAttention, entries: _Entries) -> _State:
     return out
 
 
-def _hypercore_residual(layer: LorentzResidual, entries: _Entries) -> _State:
-    """The weight of the second summand; a learned scale of the space part is a logarithm in
-    both."""
-    scale = entries.maybe("scale")
-    return {
-        "weight": entries.take("w_y").reshape(()),
-        "log_scale": None if scale is None else scale.reshape(()),
-    }
-
-
 def _fgg(layer: FGGLinear, entries: _Entries) -> _State:
     """Normals ``(n, m)``, or directions and lengths; planes kept beside them are made anew."""
     entries.maybe("V_auxiliary")
     normed = layer.gain is not None
     return {
-        "offset": entries.take("a").flatten(),
-        "weight": entries.take("v" if normed else "U").t().contiguous(),
+        "offset": entries.take("a"),
+        "weight": entries.take("v" if normed else "U").t(),
         "gain": entries.take("g") if normed else None,
     }
 
 
-def _plfc(layer: PLFCLinear, entries: _Entries) -> _State:
-    return {"z": entries.take("z"), "a": entries.take("a"), "bias": entries.maybe("bias")}
-
-
 def _renamed(**names: str) -> Callable[[nn.Module, _Entries], _State]:
-    return lambda layer, entries: {ours: entries.take(theirs) for ours, theirs in names.items()}
+    """A reader of entries by our names; a ``?`` behind the published name: it may be missing."""
+    return lambda layer, entries: {
+        ours: entries.maybe(name[:-1]) if name.endswith("?") else entries.take(name)
+        for ours, name in names.items()
+    }
 
 
 def _hyptorch_linear(layer: PoincareLinear, entries: _Entries) -> _State:
@@ -293,11 +273,8 @@ def _hyptorch_linear(layer: PoincareLinear, entries: _Entries) -> _State:
 def _hnn_mlr(layer: PoincareMLR, entries: _Entries) -> _State:
     g = entries.take("weight_g")
     bias = entries.maybe("bias")
-    return {
-        "g": g,
-        "v": entries.take("weight_v").t().contiguous(),
-        "r": torch.zeros_like(g) if bias is None else bias,
-    }
+    v = entries.take("weight_v").t()
+    return {"g": g, "v": v, "r": torch.zeros_like(g) if bias is None else bias}
 
 
 _Readers = dict[type[nn.Module], Callable[[Any, _Entries], _State]]
@@ -327,12 +304,16 @@ LAYOUTS: dict[str, tuple[_Readers, tuple[str, ...]]] = {
             LorentzLinear: _hypercore_linear,
             LorentzConv2d: _hypercore_conv,
             LorentzAttention: _hypercore_attention,
-            LorentzResidual: _hypercore_residual,
+            LorentzResidual: _renamed(weight="w_y", log_scale="scale?"),
         },
         (".c", ".k"),
     ),
     "geoopt": (
-        {PLFCLinear: _plfc, GyroLorentzBatchNorm1d: _gyro_norm, GyroLorentzBatchNorm2d: _gyro_norm},
+        {
+            PLFCLinear: _renamed(z="z", a="a", bias="bias?"),
+            GyroLorentzBatchNorm1d: _gyro_norm,
+            GyroLorentzBatchNorm2d: _gyro_norm,
+        },
         (".manifold.k",),
     ),
     "fgg": ({FGGLinear: _fgg, FGGMLR: _fgg}, (".manifold._k",)),
@@ -383,18 +364,16 @@ def layer_state(
     entries = _Entries(published, ignored)
     read = readers[type(layer)](layer, entries)
     found = {name: value for name, value in read.items() if value is not None}
-    if entries.rest:
-        raise HypvisionError(
-            f"Not an entry of {library}'s {kind}: {', '.join(sorted(entries.rest))}."
-        )
+    entries.finish(f"{library}'s {kind}")
     own = layer.state_dict()
-    shapes = {name: tuple(value.shape) for name, value in own.items()}
     for name, value in found.items():
-        if tuple(value.shape) != shapes.get(name):
+        if name in own and value.squeeze().shape == own[name].squeeze().shape:
+            found[name] = value.reshape(own[name].shape).contiguous()
+        else:
+            expected = tuple(own[name].shape) if name in own else "nothing"
             raise HypvisionError(
-                f"'{name}' has the shape {tuple(value.shape)} where the layer has "
-                f"{shapes.get(name, 'nothing')}. Create the layer with the published sizes and "
-                "bias."
+                f"'{name}' has the shape {tuple(value.shape)} where the layer has {expected}. "
+                "Create the layer with the published sizes and bias."
             )
     missing = sorted(name for name in own.keys() - found.keys() if not name.endswith("log_c"))
     if missing:

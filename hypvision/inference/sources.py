@@ -1,27 +1,36 @@
-"""The inputs of a command: images, folders, patterns, lists and videos, read one after another."""
+"""The inputs of a command: images, folders, patterns, lists and videos, read one after another, and
+those from addresses and from the standard input, as files of a temporary folder."""
 
 from __future__ import annotations
 
+import re
+import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, TypeAlias, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from hypvision.checkpoints.download import SourceError, download
+from hypvision.checkpoints.index import without_password
 from hypvision.data.depth import find_white
 from hypvision.data.usage import Usage
 from hypvision.io.errors import HypvisionError
 from hypvision.io.files import read_lines
 from hypvision.io.images import (
+    SUFFIXES,
     WHITE,
     find_images,
+    image_kind,
     leaving_out,
     not_taken,
     open_channels,
@@ -32,6 +41,9 @@ from hypvision.viz.video import VIDEO_SUFFIXES, frame_count, read_frames
 
 Source: TypeAlias = str | Path | Image.Image | NDArray[Any]
 """The name of images, or one in memory."""
+
+LARGEST = 2**30  # bytes of one image or video
+STREAM = "-"  # the standard input
 
 IN_MEMORY = "image"
 """The name of an image that is in memory, and so of what is written about it."""
@@ -223,3 +235,74 @@ def in_advance(
             yield first, future.result()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+# From addresses and from the standard input
+
+
+@contextmanager
+def fetched(names: Sequence[str]) -> Iterator[tuple[list[str], dict[Path, str]]]:
+    """The names, with a file in the place of each address and of ``-``, and what these files are
+    from.
+
+    Raises:
+        HypvisionError: an address gives no image or video, or the standard input none.
+    """
+    with TemporaryDirectory(prefix="hypvision-", ignore_cleanup_errors=True) as folder:
+        found = []
+        called = {}
+        for number, name in enumerate(names):
+            place = Path(folder, str(number))
+            if name == STREAM:
+                file = _stream(place)
+            elif name.lower().startswith(("http://", "https://")):
+                file = _download(name, place)
+            else:
+                found.append(name)
+                continue
+            found.append(str(file))
+            called[file] = without_password(name)
+        yield found, called
+
+
+def _stream(folder: Path) -> Path:
+    if sys.stdin is None or sys.stdin.isatty():
+        raise HypvisionError(
+            "'-' is the standard input, but nothing is sent there. Expected: an image, such as "
+            "`hypvision predict - ... < photo.jpg`."
+        )
+    data = sys.stdin.buffer.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        raise HypvisionError(f"The standard input has more than {LARGEST:,} bytes.")
+    folder.mkdir()
+    file = folder / "stdin.img"
+    file.write_bytes(data)
+    return _with_suffix(file, "the standard input")
+
+
+def _download(address: str, folder: Path) -> Path:
+    folder.mkdir()
+    try:
+        name = _file_name(urlsplit(address).path)
+        file = folder / name
+        download(address, file, lambda part: None, name=name, limit=LARGEST)
+    except (SourceError, ValueError) as error:
+        raise HypvisionError(f"'{address}': {error}. Check the address.") from error
+    return _with_suffix(file, f"'{address}'")
+
+
+def _file_name(path: str) -> str:
+    """A name on this machine for the last part of an address, with its ending."""
+    last = Path(unquote(path)).name
+    return re.sub(r"[^\w. -]+", "_", last)[-100:].lstrip(".") or "image"
+
+
+def _with_suffix(file: Path, what: str) -> Path:
+    """The file, with the ending of its format where it has none."""
+    if file.suffix.lower() in (*SUFFIXES, *VIDEO_SUFFIXES):
+        return file
+    try:
+        kind, _ = image_kind(file)
+    except HypvisionError as error:
+        raise HypvisionError(f"What {what} gives is no image that can be read.") from error
+    return file.rename(file.with_name(f"{file.stem}.{dict(JPEG='jpg').get(kind, kind.lower())}"))
