@@ -11,7 +11,7 @@ from __future__ import annotations
 import colorsys
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -96,58 +96,6 @@ def _grid(count: int, height: int, width: int) -> tuple[int, int]:
 
     best = min((rows for rows in range(1, count + 1) if count % rows == 0), key=stretch)
     return best, count // best
-
-
-class Containment(NamedTuple):
-    """The result of :func:`containment`; each number lies between 0 and 1."""
-
-    score: float  # mean share of a child's map inside the region of its parent
-    # mean share of a child's map inside the regions of the other nodes of the parent's level
-    chance: float
-    wins: float  # share of the children for which the parent has more than these others on average
-
-
-def containment(maps: Sequence[Tensor], mass: float = 0.5) -> Containment:
-    """How well the maps of parents cover those of their children.
-
-    The region of a node is the smallest set of pixels that holds the share ``mass`` of its map.
-
-    Args:
-        maps: of the levels from the finest, ``(B, n_l, h, w)`` or ``(n_l, h, w)``, >= 0.
-        mass: share of its map that a region holds.
-
-    Raises:
-        ValueError: fewer than two levels, or a single node in the coarsest, which has no others to
-            compare with.
-    """
-    if len(maps) < 2 or maps[-1].shape[-3] < 2:
-        raise ValueError(
-            "Containment compares the map of a node with that of its ancestor and with those of "
-            "the ancestor's neighbours, so maps must have at least two levels, and the coarsest at "
-            "least two nodes."
-        )
-    scores = []
-    chances = []
-    for children, parents in zip(maps, maps[1:]):
-        flat, region = (
-            level.flatten(-2) / level.sum((-2, -1))[..., None].clamp(min=1e-12)
-            for level in (children, parents)
-        )
-        ordered, order = region.sort(-1, descending=True)
-        inside = torch.zeros_like(region).scatter(
-            -1, order, ((ordered.cumsum(-1) - ordered) < mass).to(region.dtype)
-        )
-        shares = flat @ inside.mT  # (..., n, n / 2)
-        count = shares.shape[-1]
-        own = torch.arange(shares.shape[-2]) // 2
-        mine = shares[..., torch.arange(len(own)), own]
-        scores.append(mine.flatten())
-        chances.append(((shares.sum(-1) - mine) / (count - 1)).flatten())
-    score = torch.cat(scores)
-    chance = torch.cat(chances)
-    return Containment(
-        score.mean().item(), chance.mean().item(), (score > chance).double().mean().item()
-    )
 
 
 # Colours
