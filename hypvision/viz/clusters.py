@@ -164,7 +164,7 @@ def kmeans(points: Tensor, k: int, weights: Tensor | None = None, seed: int = 0)
 def _improved(points: Tensor, mass: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
     """Labels ``(n,)`` and centres ``(k, d)`` after the steps of k-means, until they stay."""
     k = len(centers)
-    previous = None
+    previous = torch.empty(0)
     for _ in range(100):
         nearest, labels = _squared_distances(points, centers).min(1)
         for empty in sorted(set(range(k)) - set(labels.tolist())):
@@ -174,7 +174,7 @@ def _improved(points: Tensor, mass: Tensor, centers: Tensor) -> tuple[Tensor, Te
             worst = (nearest * mass).masked_fill(alone, -1).argmax()
             labels[worst] = empty
             nearest[worst] = 0
-        if previous is not None and torch.equal(labels, previous):
+        if torch.equal(labels, previous):
             break
         previous = labels
         total = torch.zeros(k, dtype=torch.float64).index_add_(0, labels, mass)
