@@ -62,7 +62,9 @@ class SegmentationReport(ReportMetric):
                 np.stack([truth[known], found[known]]), axis=1, return_counts=True
             )
             path = str(sample["img_path"])
-            entry = dict(path=path, pairs=pairs, counts=counts, iou=mean_iou(pairs, counts))
+            entry: dict[str, Any] = dict(
+                path=path, pairs=pairs, counts=counts, iou=mean_iou(pairs, counts)
+            )
             heats = []
             if "uncertainty" in maps:
                 uncertain, radius = (

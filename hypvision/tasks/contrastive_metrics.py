@@ -186,8 +186,8 @@ class ImageTextRetrieval(Metric):
             return dict.fromkeys(names, math.nan)
         rows: dict[int | str, int] = {}  # each image and each caption counts once
         columns: dict[str, int] = {}
-        images = []
-        texts = []
+        images: list[Tensor] = []
+        texts: list[Tensor] = []
         pairs = []
         for number, (image, text, caption, name) in enumerate(results):
             row = rows.setdefault(number if name is None else name, len(images))

@@ -191,8 +191,9 @@ def clip_embedder(clip: CLIPBundle, name: str) -> Embedder:
             f"'{name}' embeds in a product of hyperboloids (PHyCLIP), which files and searches of "
             "embeddings do not know. Take a MERU, HyCoCLIP or UNCHA."
         )
-    kind = ("lorentz", name, float(space.c)) if isinstance(space, Hyperboloid) else ("cosine", name)
-    return Embedder(clip.embed_images, preprocessing_of(clip.model), *kind, embed_texts=texts)
+    kind = "lorentz" if isinstance(space, Hyperboloid) else "cosine"
+    c = float(getattr(space, "c", 1.0))
+    return Embedder(clip.embed_images, preprocessing_of(clip.model), kind, name, c, texts)
 
 
 def _of_the_zoo(record: Record) -> Any:

@@ -363,8 +363,8 @@ def _rows(
     chosen = {e.stage: e for e in entries if block in (None, e.block) and stage in (None, e.stage)}
     rows: list[_Row] = []
     for entry in chosen.values():
-        heads = range(entry.assignment.patch.shape[1])
-        heads = [number for number in heads if head in (None, number)]
+        count = entry.assignment.patch.shape[1]
+        heads = [number for number in range(count) if head in (None, number)]
         rows += [(entry, name, heads) for name in names if heads and _centres(entry, name) > 1]
     if not rows:
         raise HypvisionError(

@@ -115,7 +115,7 @@ def precision_recall_figure(
 
 
 def bars_figure(
-    names: Sequence[str], groups: Mapping[str, Sequence[float]], xlabel: str, ylabel: str
+    names: Sequence[str], groups: Mapping[str, np.ndarray], xlabel: str, ylabel: str
 ) -> Image.Image:
     """Groups of bars at the named places of an axis as an image; ``groups``: name -> heights."""
     from matplotlib.figure import Figure
