@@ -177,11 +177,19 @@ def find_sources(
         raise HypvisionError(
             "No image is given. Give a path of an image, folder, list or video, or a pattern."
         )
-    usage = Usage("images")
-    value = find_white([image for image in images if isinstance(image, Path)], white, usage)
-    for note in usage.notes:
-        warnings.warn(note, stacklevel=2)
+    paths = [image for image in images if isinstance(image, Path)]
+    value = WHITE if white == WHITE else _white_of(paths, white)
     return Sources(tuple(images), tuple(videos), every, value)
+
+
+def _white_of(paths: list[Path], white: int | str | None) -> int:
+    """The value of white in images of 16 bits, where it is not the usual one; warns of what stands
+    out."""
+    usage = Usage("images")
+    value = find_white(paths, white, usage)
+    for note in usage.notes:
+        warnings.warn(note, stacklevel=3)
+    return value
 
 
 def check_every(every: int, *found: Sources) -> None:
