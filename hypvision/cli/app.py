@@ -36,4 +36,5 @@ def run_app(args: Namespace) -> None:
     from hypvision.app import Answers, serve
 
     answers = Answers(args.gallery, device_of(args), args.max_pixels * 1_000_000)
-    serve(answers, args.host, args.port, args.max_upload, args.time_limit)
+    limits = dict(upload=args.max_upload, seconds=args.time_limit)
+    serve(answers, host=args.host, port=args.port, **limits)
